@@ -1,0 +1,203 @@
+"""What every function asks of its arrays: one library, one device, one floating dtype.
+
+The public functions check with these helpers first; the mathematics beneath them then runs on
+any library that follows the Python Array API standard.
+"""
+
+import math
+import numbers
+from typing import Any
+
+import array_api_compat
+
+Array = Any  # an array of NumPy, CuPy, PyTorch or another Array API library
+"""In signatures: ``Annotated[Array, "... n_q d_k"]`` names the axes, leading axes as ``...``.
+
+The tests read these strings and check every call against them.
+"""
+
+array_namespace = array_api_compat.array_namespace
+
+
+def library(x: Array) -> str:
+    """Return the short name of the library that `x` belongs to, such as ``"numpy"``."""
+    name = array_namespace(x).__name__
+    return name.removeprefix("array_api_compat.").split(".")[0]
+
+
+def check_array(name: str, x: Array) -> None:
+    """Raise TypeError unless `x` is an array."""
+    if not array_api_compat.is_array_api_obj(x):
+        raise TypeError(
+            f"{name} must be an array of NumPy, CuPy, PyTorch or another Array API library, "
+            f"got {type(x).__name__}"
+        )
+
+
+def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:
+    """Raise unless `x` is an array of the same library and on the same device as `like`."""
+    check_array(name, x)
+    if library(x) != library(like):
+        raise TypeError(
+            f"{name} must be an array of the same library as {like_name} ({library(like)}), "
+            f"got {library(x)}"
+        )
+    ours, theirs = array_api_compat.device(x), array_api_compat.device(like)
+    if ours != theirs:
+        raise ValueError(f"{name} must be on the same device as {like_name} ({theirs}), got {ours}")
+
+
+def check_float(name: str, x: Array) -> None:
+    """Raise TypeError unless `x` is an array of real floating-point numbers."""
+    check_array(name, x)
+    if not array_namespace(x).isdtype(x.dtype, "real floating"):
+        raise TypeError(f"{name} must have a real floating dtype, got {dtype_name(x.dtype)}")
+
+
+def check_floats(**arrays: Array) -> None:
+    """Raise unless all `arrays` share one library, one device and one real floating dtype.
+
+    The first is the one that the others are compared with.
+    """
+    (first_name, first), *others = arrays.items()
+    check_float(first_name, first)
+    for name, x in others:
+        check_same_home(name, x, first_name, first)
+        check_float(name, x)
+        if x.dtype != first.dtype:
+            raise TypeError(
+                f"{name} must have the dtype of {first_name} ({dtype_name(first.dtype)}), "
+                f"got {dtype_name(x.dtype)}"
+            )
+
+
+def check_axis(axis: int, ndim: int) -> int:
+    """Return `axis` as a number from 0 to `ndim` - 1, or raise."""
+    if isinstance(axis, bool) or not isinstance(axis, numbers.Integral):
+        raise TypeError(f"axis must be an int, got {type(axis).__name__}")
+    if not -ndim <= axis < ndim:
+        expected = f"from {-ndim} to {ndim - 1}" if ndim else "absent: x has no axes"
+        raise ValueError(f"axis must be {expected}, got {axis}")
+    return int(axis) % ndim
+
+
+def check_number(name: str, x: float) -> float:
+    """Return `x` as a finite float of at least 0, or raise."""
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        raise TypeError(f"{name} must be a real number, got {type(x).__name__}")
+    if not 0 <= x < float("inf"):  # also false for NaN
+        raise ValueError(f"{name} must be finite and at least 0, got {float(x)}")
+    return float(x)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the bare name of a dtype of any library, such as ``"float32"``."""
+    return getattr(dtype, "name", None) or str(dtype).split(".")[-1]
+
+
+def accumulation_dtype(xp: Any, dtype: Any) -> Any:
+    """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
+    return xp.float32 if xp.finfo(dtype).bits < 32 else dtype
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape that `shapes` broadcast to, or None where they do not."""
+    ndim = max(len(shape) for shape in shapes)
+    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            return None
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
+    """Sum `x` over the axes along which `shape` was broadcast: the transpose of broadcasting."""
+    xp = array_namespace(x)
+    extra = x.ndim - len(shape)
+    stretched = [i for i in range(len(shape)) if shape[i] == 1 and x.shape[extra + i] != 1]
+    axes = tuple(range(extra)) + tuple(extra + i for i in stretched)
+    return xp.reshape(xp.sum(x, axis=axes), shape) if axes else x
+
+
+def check_attention_inputs(arrays, mask, bias, scale):
+    """Return the dtype of the result and everything in the dtype to compute in, or raise."""
+    check_floats(**arrays)
+    for name, x in arrays.items():
+        if x.ndim < 2:
+            axes = {"query": "n_q, d_k", "key": "n_k, d_k", "value": "n_k, d_v"}[name]
+            raise ValueError(f"{name} must have shape (..., {axes}), got {tuple(x.shape)}")
+    query, key = arrays["query"], arrays["key"]
+    (n_q, d_k), n_k = query.shape[-2:], key.shape[-2]
+    if key.shape[-1] != d_k:
+        raise ValueError(
+            f"key must have shape (..., n_k, {d_k}) to match query, got {tuple(key.shape)}"
+        )
+    if "value" in arrays and arrays["value"].shape[-2] != n_k:
+        raise ValueError(
+            f"value must have shape (..., {n_k}, d_v) to match key, "
+            f"got {tuple(arrays['value'].shape)}"
+        )
+    leading: tuple[int, ...] | None = ()
+    for name, x in arrays.items():
+        before, leading = leading, broadcast_shapes(leading, tuple(x.shape[:-2]))
+        if leading is None:
+            raise ValueError(
+                f"{name} must have leading axes that broadcast with {before}, "
+                f"got shape {tuple(x.shape)}"
+            )
+    scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]))
+    scores_shape = (*scores_leading, n_q, n_k)
+    if mask is not None:
+        _check_mask(mask, query, scores_shape)
+    if bias is not None:
+        _check_bias(bias, query, scores_shape)
+    if scale is not None:
+        scale = check_number("scale", scale)
+    elif d_k == 0:
+        raise ValueError("query must have d_k of at least 1 for the default scale 1/√d_k, got 0")
+    else:
+        scale = 1 / math.sqrt(d_k)  # a Python float: np.sqrt would turn float32 into float64
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    if bias is not None:
+        bias = xp.astype(bias, wide, copy=False)
+    widened = [xp.astype(x, wide, copy=False) for x in arrays.values()]
+    return query.dtype, widened, mask, bias, scale
+
+
+def _check_mask(mask, query, scores_shape):
+    check_same_home("mask", mask, "query", query)
+    xp = array_namespace(mask)
+    if not xp.isdtype(mask.dtype, "bool"):
+        if bool(xp.all((mask == 0) | (mask == 1))):
+            hint = "it looks like a boolean mask stored as numbers: pass mask == 1"
+        elif bool(xp.any(mask < -1e3)):
+            hint = "it looks like an additive mask: pass mask == 0, which is True where it allows"
+        else:
+            hint = "numbers that are added to the scores go in bias="
+        raise TypeError(
+            f"mask must be boolean, True = may attend, got {dtype_name(mask.dtype)}; {hint}"
+        )
+    _check_broadcast("mask", mask, scores_shape)
+
+
+def _check_bias(bias, query, scores_shape):
+    check_array("bias", bias)
+    if array_namespace(bias).isdtype(bias.dtype, "bool"):
+        raise TypeError(
+            "bias must have the dtype of query, got bool; a mask of what may be attended to "
+            "goes in mask="
+        )
+    check_floats(query=query, bias=bias)
+    _check_broadcast("bias", bias, scores_shape)
+
+
+def _check_broadcast(name, x, scores_shape):
+    if broadcast_shapes(tuple(x.shape), scores_shape) != scores_shape:
+        raise ValueError(
+            f"{name} must broadcast to the shape of the scores (..., n_q, n_k) = {scores_shape}, "
+            f"got {tuple(x.shape)}"
+        )

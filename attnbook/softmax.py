@@ -1,0 +1,249 @@
+r"""Softmax, its logarithm, and the running form that reads its input piece by piece.
+
+.. math:: \operatorname{softmax}(x)_i = e^{x_i - m} \Big/ \sum_j e^{x_j - m}, \qquad m = \max_j x_j
+
+Subtracting the maximum changes nothing (claim 1) and keeps every exponent at or below zero, so
+nothing overflows. A slice that is −∞ everywhere has nothing to choose from: its weights are zero.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    check_axis,
+    check_float,
+    check_floats,
+)
+
+
+def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "..."]:
+    r"""Turn scores into positive weights that sum to one along `axis`.
+
+    .. math:: \operatorname{softmax}(x)_i = e^{x_i} \Big/ \sum_j e^{x_j}
+
+    Parameters
+    ----------
+    x : array, shape (..., n, ...), real floating dtype
+        Scores. −∞ is allowed and gets weight zero.
+    axis : int
+        The axis along which the weights sum to one.
+
+    Returns
+    -------
+    array
+        Weights of the shape, dtype, library and device of `x`. float16 and bfloat16 are computed
+        in float32 and rounded once at the end.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array of real floating dtype, or `axis` is not an int.
+    ValueError
+        If `x` has no such axis.
+
+    Notes
+    -----
+    A slice of −∞ alone gives zeros, not NaN. An empty axis gives an empty result. NaN or +∞ in a
+    slice makes that whole slice NaN and leaves the others as they are.
+    Cost: O(n) time and memory a slice. Derived in the chapter `single_head`, claim 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> softmax(np.log(np.array([1.0, 2.0, 5.0])))
+    array([0.125, 0.25 , 0.625])
+    """
+    return _in_wide_dtype(_softmax, x, axis)
+
+
+def log_softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "..."]:
+    r"""Return the logarithm of the softmax along `axis`, without taking it of a rounded zero.
+
+    .. math:: \log\operatorname{softmax}(x)_i = x_i - m - \log \sum_j e^{x_j - m}
+
+    Parameters
+    ----------
+    x : array, shape (..., n, ...), real floating dtype
+        Scores. −∞ is allowed and stays −∞.
+    axis : int
+        The axis along which the exponentials of the result sum to one.
+
+    Returns
+    -------
+    array
+        Log-weights of the shape, dtype, library and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array of real floating dtype, or `axis` is not an int.
+    ValueError
+        If `x` has no such axis.
+
+    Notes
+    -----
+    A slice of −∞ alone stays −∞ (the logarithm of its zero weights). NaN and +∞ as in `softmax`.
+    Cost: O(n) time and memory a slice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_softmax(np.array([0.0, -1000.0]))
+    array([    0., -1000.])
+    """
+    return _in_wide_dtype(_log_softmax, x, axis)
+
+
+def _in_wide_dtype(function: Any, x: Array, axis: int) -> Array:
+    check_float("x", x)
+    axis = check_axis(axis, x.ndim)
+    xp = array_namespace(x)
+    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    return xp.astype(function(wide, axis), x.dtype, copy=False)
+
+
+def _maximum(x: Array, axis: int) -> Array:
+    xp = array_namespace(x)
+    if x.shape[axis] == 0:  # the standard leaves the maximum of nothing undefined
+        return xp.sum(x, axis=axis, keepdims=True)
+    return xp.max(x, axis=axis, keepdims=True)
+
+
+def _finite(maximum: Array) -> Array:
+    # -inf - -inf is NaN, so a slice of -inf alone is shifted by 0 instead of by its maximum
+    xp = array_namespace(maximum)
+    return xp.where(maximum == -xp.inf, xp.zeros_like(maximum), maximum)
+
+
+def _or_one(total: Array) -> Array:
+    # a slice that may choose nothing has total 0: dividing by 1 leaves its zeros zeros
+    xp = array_namespace(total)
+    return xp.where(total == 0, xp.ones_like(total), total)
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    xp = array_namespace(x)
+    weights = xp.exp(x - _finite(_maximum(x, axis)))
+    return weights / _or_one(xp.sum(weights, axis=axis, keepdims=True))
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    xp = array_namespace(x)
+    shifted = x - _finite(_maximum(x, axis))
+    total = xp.sum(xp.exp(shifted), axis=axis, keepdims=True)
+    return shifted - xp.log(_or_one(total))
+
+
+@dataclass(frozen=True, eq=False)
+class RunningSoftmax:
+    r"""Everything that a softmax-weighted sum needs to remember of the keys it has read so far.
+
+    For scores :math:`s_j` and values :math:`v_j` read so far, a row remembers
+
+    .. math:: m = \max_j s_j, \qquad z = \sum_j e^{s_j - m}, \qquad u = \sum_j e^{s_j - m} v_j,
+
+    so the output :math:`u / z` never needs all scores at once. Two states of different keys
+    `merge` into the state of their union. Merging is associative and commutative (to rounding), so
+    keys may come in tiles, from a cache or from several machines, in any grouping. The state of no
+    keys at all is the neutral element.
+
+    Attributes
+    ----------
+    maximum : array, shape (..., n_q, 1)
+        Largest score read so far, −∞ before the first.
+    total : array, shape (..., n_q, 1)
+        Sum of the exponentials, relative to `maximum`.
+    weighted : array, shape (..., n_q, d_v)
+        Sum of the values weighted by the exponentials, relative to `maximum`.
+    dtype : dtype
+        The dtype of what was read, and of `output`. Half precision is kept in float32 in between.
+
+    References
+    ----------
+    Milakov and Gimelshein (2018), "Online normalizer calculation for softmax"; Rabe and Staats
+    (2021), "Self-attention does not need O(n²) memory".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scores, value = np.log([[1.0, 2.0, 5.0]]), np.array([[8.0], [4.0], [8.0]])
+    >>> first = RunningSoftmax.read(scores[:, :2], value[:2])
+    >>> last = RunningSoftmax.read(scores[:, 2:], value[2:])
+    >>> first.merge(last).output()
+    array([[7.]])
+    """
+
+    maximum: Annotated[Array, "... n_q 1"]
+    total: Annotated[Array, "... n_q 1"]
+    weighted: Annotated[Array, "... n_q d_v"]
+    dtype: Any
+
+    @classmethod
+    def read(
+        cls, scores: Annotated[Array, "... n_q n_k"], value: Annotated[Array, "... n_k d_v"]
+    ) -> "RunningSoftmax":
+        """Return the state after reading `scores` (..., n_q, n_k) and `value` (..., n_k, d_v).
+
+        n_k may be 0. Raises TypeError for anything but two float arrays of one library and dtype,
+        ValueError for shapes that do not fit. Cost: O(n_q n_k d_v) time.
+        """
+        check_floats(scores=scores, value=value)
+        for name, x in (("scores", scores), ("value", value)):
+            if x.ndim < 2:
+                raise ValueError(f"{name} must have at least 2 axes, got shape {tuple(x.shape)}")
+        if (
+            value.shape[-2] != scores.shape[-1]
+            or broadcast_shapes(tuple(scores.shape[:-2]), tuple(value.shape[:-2])) is None
+        ):
+            raise ValueError(
+                f"value must have shape (..., {scores.shape[-1]}, d_v) to match scores of shape "
+                f"{tuple(scores.shape)}, got {tuple(value.shape)}"
+            )
+        xp = array_namespace(scores)
+        wide = accumulation_dtype(xp, scores.dtype)
+        s, v = (xp.astype(x, wide, copy=False) for x in (scores, value))
+        maximum = _maximum(s, -1) if s.shape[-1] else xp.sum(s, axis=-1, keepdims=True) - xp.inf
+        weights = xp.exp(s - _finite(maximum))
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        return cls(maximum, total, xp.matmul(weights, v), scores.dtype)
+
+    def merge(self, other: "RunningSoftmax") -> "RunningSoftmax":
+        """Return the state of the keys of both, which must not overlap.
+
+        Raises TypeError if `other` is of another class, library or dtype, ValueError if its
+        shapes differ. Cost: O(n_q d_v).
+        """
+        if not isinstance(other, RunningSoftmax):
+            raise TypeError(f"other must be a RunningSoftmax, got {type(other).__name__}")
+        check_floats(self=self.weighted, other=other.weighted)
+        if self.dtype != other.dtype:
+            raise TypeError(f"other must have dtype {self.dtype}, got {other.dtype}")
+        if self.weighted.shape != other.weighted.shape:
+            raise ValueError(
+                f"other must hold rows of shape {tuple(self.weighted.shape)}, "
+                f"got {tuple(other.weighted.shape)}"
+            )
+        xp = array_namespace(self.maximum)
+        maximum = xp.maximum(self.maximum, other.maximum)
+        ours = xp.exp(self.maximum - _finite(maximum))
+        theirs = xp.exp(other.maximum - _finite(maximum))
+        return RunningSoftmax(
+            maximum,
+            ours * self.total + theirs * other.total,
+            ours * self.weighted + theirs * other.weighted,
+            self.dtype,
+        )
+
+    def output(self) -> Annotated[Array, "... n_q d_v"]:
+        """Return the weighted mean of the values read, zeros for a row that may see nothing."""
+        xp = array_namespace(self.weighted)
+        return xp.astype(self.weighted / _or_one(self.total), self.dtype, copy=False)
+
+    def log_total(self) -> Annotated[Array, "... n_q 1"]:
+        """Return log Σ exp(score) of each row, −∞ for a row that may see nothing."""
+        xp = array_namespace(self.total)
+        return self.maximum + xp.log(_or_one(self.total))
