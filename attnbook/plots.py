@@ -1,0 +1,186 @@
+"""One look for every figure of the book: quiet, colour-blind safe, readable on any page.
+
+Figures have their own light paper, so the page around them may be light or dark. Colours differ in
+lightness as well as in hue, so they can be told apart in grey.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+try:
+    import matplotlib
+    from cycler import cycler
+    from matplotlib import pyplot
+    from matplotlib.axes import Axes
+except ImportError as error:
+    raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
+
+PAPER = "#fbfaf7"
+INK = "#22262b"
+GREY = "#6b7078"
+GRID = "#dcd9d0"
+BLUE = "#0b5a9d"
+ORANGE = "#d5640a"
+GREEN = "#10977a"
+PINK = "#c76ba2"
+YELLOW = "#e3a81c"
+COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW)
+"""The order in which lines take their colours (after Okabe and Ito)."""
+
+WEIGHTS = matplotlib.colors.LinearSegmentedColormap.from_list(
+    "attnbook.weights", [PAPER, "#c4d6e8", "#6d9cc9", BLUE, "#052c52"]
+)
+"""Colour map for quantities from nothing upwards, such as attention weights."""
+
+SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list(
+    "attnbook.signed", ["#8a3b02", ORANGE, "#f3c49c", PAPER, "#a9c6e1", BLUE, "#052c52"]
+)
+"""Colour map for quantities of both signs, such as scores: orange below zero, blue above."""
+
+RC: Any = {
+    "figure.facecolor": PAPER,
+    "figure.dpi": 120,
+    "figure.figsize": (7.2, 3.4),
+    "figure.constrained_layout.use": True,
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": cycler(color=COLORS),
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "font.size": 10,
+    "font.family": "DejaVu Sans",  # matplotlib carries it, so figures are equal everywhere
+    "image.interpolation": "nearest",
+}
+
+
+def use_style() -> None:
+    """Draw every following figure of this process in the book's style."""
+    matplotlib.rcParams.update(RC)
+
+
+def style() -> AbstractContextManager[None]:
+    """Return a context in which figures are drawn in the book's style.
+
+    Examples
+    --------
+    >>> with style():
+    ...     figure, axes = pyplot.subplots()
+    >>> pyplot.close(figure)
+    """
+    return matplotlib.rc_context(RC)
+
+
+def heatmap(
+    values: Any,
+    *,
+    ax: Axes | None = None,
+    query_labels: Sequence[str] | None = None,
+    key_labels: Sequence[str] | None = None,
+    title: str = "",
+    number_format: str | None = None,
+    signed: bool = False,
+    limit: float | None = None,
+) -> Axes:
+    """Draw a matrix with one row a query and one column a key.
+
+    Parameters
+    ----------
+    values : array, shape (n_q, n_k), of any library
+        Attention weights, scores, or another matrix.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+    query_labels, key_labels : sequences of n_q and of n_k str, optional
+        Names of rows and columns, such as tokens; their indices by default.
+    title : str
+    number_format : str, optional
+        A format such as ``".2f"`` prints each number in its cell.
+    signed : bool
+        Use the colour map for both signs, centred on 0, in place of the one from 0 upwards.
+    limit : float, optional
+        The value that gets the darkest colour; the largest finite magnitude by default.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    ValueError
+        If `values` has not 2 axes or a list of labels has the wrong length.
+
+    Notes
+    -----
+    NaN and infinities are left blank.
+
+    Examples
+    --------
+    >>> ax = heatmap(np.eye(2), key_labels=["tea", "cup"], number_format=".1f")
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['tea', 'cup']
+    >>> pyplot.close(ax.figure)
+    """
+    from attnbook.backends import move
+
+    matrix = np.asarray(move(values, "numpy"), dtype=float)
+    if matrix.ndim != 2:
+        raise ValueError(f"values must have shape (n_q, n_k), got {matrix.shape}")
+    for name, labels, n in (
+        ("query_labels", query_labels, matrix.shape[0]),
+        ("key_labels", key_labels, matrix.shape[1]),
+    ):
+        if labels is not None and len(labels) != n:
+            raise ValueError(f"{name} must have {n} entries, got {len(labels)}")
+    if ax is None:
+        _, ax = pyplot.subplots()
+    finite = np.isfinite(matrix)
+    if limit is None:
+        limit = float(np.abs(matrix[finite]).max(initial=0)) or 1.0
+    ax.imshow(
+        np.where(finite, matrix, np.nan),
+        cmap=SIGNED if signed else WEIGHTS,
+        vmin=-limit if signed else 0,
+        vmax=limit,
+    )
+    ax.set_xticks(range(matrix.shape[1]), key_labels)
+    ax.set_yticks(range(matrix.shape[0]), query_labels)
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.set(xlabel="key", ylabel="query")
+    ax.set_title(title)
+    if number_format is not None:
+        for (i, j), number in np.ndenumerate(matrix):
+            dark = np.isfinite(number) and abs(number) > 0.55 * limit
+            ax.text(
+                *(j, i),
+                format(number, number_format),
+                ha="center",
+                va="center",
+                color=PAPER if dark else INK,
+            )
+    return ax
