@@ -9,6 +9,7 @@ import numbers
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
 Array = Any  # an array of NumPy, CuPy, PyTorch or another Array API library
 """In signatures: ``Annotated[Array, "... n_q d_k"]`` names the axes, leading axes as ``...``.
@@ -27,7 +28,9 @@ def library(x: Array) -> str:
 
 def check_array(name: str, x: Array) -> None:
     """Raise TypeError unless `x` is an array."""
-    if not array_api_compat.is_array_api_obj(x):
+    # np.matrix multiplies with *, a masked array hides numbers: neither follows the standard
+    odd = isinstance(x, (np.matrix, np.ma.MaskedArray))
+    if odd or not array_api_compat.is_array_api_obj(x):
         raise TypeError(
             f"{name} must be an array of NumPy, CuPy, PyTorch or another Array API library, "
             f"got {type(x).__name__}"
@@ -75,9 +78,10 @@ def check_axis(axis: int, ndim: int) -> int:
     """Return `axis` as a number from 0 to `ndim` - 1, or raise."""
     if isinstance(axis, bool) or not isinstance(axis, numbers.Integral):
         raise TypeError(f"axis must be an int, got {type(axis).__name__}")
+    if ndim == 0:
+        raise ValueError("x must have at least 1 axis, got shape ()")
     if not -ndim <= axis < ndim:
-        expected = f"from {-ndim} to {ndim - 1}" if ndim else "absent: x has no axes"
-        raise ValueError(f"axis must be {expected}, got {axis}")
+        raise ValueError(f"axis must be from {-ndim} to {ndim - 1}, got {axis}")
     return int(axis) % ndim
 
 
@@ -85,14 +89,18 @@ def check_number(name: str, x: float) -> float:
     """Return `x` as a finite float of at least 0, or raise."""
     if isinstance(x, bool) or not isinstance(x, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {type(x).__name__}")
-    if not 0 <= x < float("inf"):  # also false for NaN
-        raise ValueError(f"{name} must be finite and at least 0, got {float(x)}")
-    return float(x)
+    try:
+        number = float(x)
+    except OverflowError:  # an int or a Fraction beyond the largest float
+        number = math.inf if x > 0 else -math.inf
+    if not 0 <= number < math.inf:  # also false for NaN
+        raise ValueError(f"{name} must be finite and at least 0, got {number}")
+    return number
 
 
 def dtype_name(dtype: Any) -> str:
     """Return the bare name of a dtype of any library, such as ``"float32"``."""
-    return getattr(dtype, "name", None) or str(dtype).split(".")[-1]
+    return str(dtype).split(".")[-1]  # not .name, which hides a foreign byte order such as ">f4"
 
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
@@ -122,6 +130,19 @@ def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     return xp.reshape(xp.sum(x, axis=axes), shape) if axes else x
 
 
+def check_leading_axes(arrays):
+    """Raise ValueError unless the axes before the last two of all `arrays` broadcast."""
+    leading: tuple[int, ...] = ()
+    for name, x in arrays.items():
+        both = broadcast_shapes(leading, tuple(x.shape[:-2]))
+        if both is None:
+            raise ValueError(
+                f"{name} must have leading axes that broadcast with {leading}, "
+                f"got shape {tuple(x.shape)}"
+            )
+        leading = both
+
+
 def check_attention_inputs(arrays, mask, bias, scale):
     """Return the dtype of the result and everything in the dtype to compute in, or raise."""
     check_floats(**arrays)
@@ -140,15 +161,8 @@ def check_attention_inputs(arrays, mask, bias, scale):
             f"value must have shape (..., {n_k}, d_v) to match key, "
             f"got {tuple(arrays['value'].shape)}"
         )
-    leading: tuple[int, ...] | None = ()
-    for name, x in arrays.items():
-        before, leading = leading, broadcast_shapes(leading, tuple(x.shape[:-2]))
-        if leading is None:
-            raise ValueError(
-                f"{name} must have leading axes that broadcast with {before}, "
-                f"got shape {tuple(x.shape)}"
-            )
-    scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2]))
+    check_leading_axes(arrays)
+    scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
     scores_shape = (*scores_leading, n_q, n_k)
     if mask is not None:
         _check_mask(mask, query, scores_shape)
@@ -170,18 +184,24 @@ def check_attention_inputs(arrays, mask, bias, scale):
 
 def _check_mask(mask, query, scores_shape):
     check_same_home("mask", mask, "query", query)
-    xp = array_namespace(mask)
-    if not xp.isdtype(mask.dtype, "bool"):
-        if bool(xp.all((mask == 0) | (mask == 1))):
-            hint = "it looks like a boolean mask stored as numbers: pass mask == 1"
-        elif bool(xp.any(mask < -1e3)):
-            hint = "it looks like an additive mask: pass mask == 0, which is True where it allows"
-        else:
-            hint = "numbers that are added to the scores go in bias="
+    if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         raise TypeError(
-            f"mask must be boolean, True = may attend, got {dtype_name(mask.dtype)}; {hint}"
+            "mask must be boolean, True = may attend, "
+            f"got {dtype_name(mask.dtype)}; {_mask_hint(mask)}"
         )
     _check_broadcast("mask", mask, scores_shape)
+
+
+def _mask_hint(mask):
+    xp = array_namespace(mask)
+    try:
+        if bool(xp.all((mask == 0) | (mask == 1))):
+            return "it looks like a boolean mask stored as numbers: pass mask == 1"
+        if xp.isdtype(mask.dtype, ("integral", "real floating")) and float(xp.min(mask)) < -1000:
+            return "it looks like an additive mask: pass mask == 0, which is True where it allows"
+    except Exception:  # numbers that cannot be read here: inside vmap, on the meta device
+        pass
+    return "numbers that are added to the scores go in bias="
 
 
 def _check_bias(bias, query, scores_shape):

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,12 @@ from attnbook._arrays import Array, check_array, dtype_name, library
 
 LIBRARIES = ("numpy", "torch", "cupy", "array_api_strict")
 """The libraries that `move` knows by name."""
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+"""The dtypes that `move` knows by name, where the library has them."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,23 @@ def backends() -> list[Backend]:
 
 
 def _import(name: str) -> tuple[Any, str]:
-    if importlib.util.find_spec(name) is None:
+    missing, _ = _try(lambda: importlib.util.find_spec(name) is None)
+    if missing:
         return None, f"{name} is not installed"
+    module, problem = _try(lambda: importlib.import_module(name))
+    return module, problem and f"importing {name} fails with {problem}"
+
+
+def _try(question: Callable[[], Any]) -> tuple[Any, str]:
     try:
-        return importlib.import_module(name), ""
-    except Exception as error:  # a broken installation can raise anything
-        first_line = (str(error).splitlines() or [""])[0]
-        return None, f"importing {name} fails with {type(error).__name__}: {first_line}"
+        return question(), ""
+    except Exception as error:  # a broken installation or driver can raise anything
+        return None, _summary(error)
+
+
+def _summary(error: Exception) -> str:
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"
 
 
 def _torch_backends() -> list[Backend]:
@@ -75,8 +92,12 @@ def _torch_backends() -> list[Backend]:
         return [Backend(name, False, problem, "pip install 'attnbook[torch]'") for name in names]
     version = f"version {torch.__version__}"
     found = [Backend(names[0], True, version)]
-    if torch.cuda.is_available():
-        found.append(Backend(names[1], True, f"{version}, {torch.cuda.get_device_name()}"))
+    device, problem = _try(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    if device:
+        found.append(Backend(names[1], True, f"{version}, {device}"))
+    elif problem:
+        reason = f"asking it fails with {problem}"
+        found.append(Backend(names[1], False, reason, "Check the driver with nvidia-smi"))
     elif torch.version.cuda or torch.version.hip:
         remedy = "Check the driver with nvidia-smi"
         found.append(Backend(names[1], False, "PyTorch sees no CUDA device", remedy))
@@ -97,11 +118,13 @@ def _cupy_backend() -> Backend:
     cupy, problem = _import("cupy")
     if cupy is None:
         return Backend(name, False, problem, install)
-    if not cupy.cuda.is_available():
-        remedy = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
-        return Backend(name, False, "CuPy sees no CUDA device", remedy)
-    device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    return Backend(name, True, f"version {cupy.__version__}, {device}")
+    device, problem = _try(
+        lambda: cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceProperties(0)["name"]
+    )
+    if not device:
+        reason = f"asking it fails with {problem}" if problem else "CuPy sees no CUDA device"
+        return Backend(name, False, reason, "Needs an NVIDIA GPU; check the driver with nvidia-smi")
+    return Backend(name, True, f"version {cupy.__version__}, {device.decode()}")
 
 
 def move(
@@ -123,15 +146,16 @@ def move(
     Returns
     -------
     array
-        May share memory with `x`. A move within PyTorch keeps the graph of autograd; a move out of
-        it leaves the graph behind.
+        A copy in another library; within one it may share memory with `x`. A move within PyTorch
+        keeps the graph of autograd; a move out of it leaves the graph behind.
 
     Raises
     ------
     TypeError
         If `x` is not an array.
     ValueError
-        If `library_name` or `dtype` is unknown; the message lists the known ones.
+        If `library_name` or `dtype` is unknown; the message lists the known ones. If the library
+        cannot hold `x` on this device; the message has its reason.
     ImportError
         If the library is not installed; the message says how to get it.
 
@@ -147,14 +171,18 @@ def move(
     if target not in LIBRARIES:
         raise ValueError(f"library_name must be one of {', '.join(LIBRARIES)}, got {target!r}")
     xp = _namespace(target)
+    known = [name for name in DTYPES if hasattr(xp, name)]
     name = dtype_name(x.dtype) if dtype is None else dtype
-    if not isinstance(name, str) or not hasattr(xp, name) or not _is_dtype(xp, getattr(xp, name)):
-        raise ValueError(f"dtype must name a dtype of {target}, such as 'float32', got {dtype!r}")
-    wanted = getattr(xp, name)
-    if target == source:
-        x = x if device is None else array_api_compat.to_device(x, device)
-        return xp.astype(x, wanted, copy=False)
-    return xp.asarray(_to_numpy(x, source), dtype=wanted, device=device)
+    if name not in known:
+        raise ValueError(f"dtype must be one of {', '.join(known)} for {target}, got {name!r}")
+    try:
+        if target != source:
+            x = xp.asarray(_to_numpy(x, source))
+        x = xp.astype(x, getattr(xp, name), copy=False)
+        return x if device is None else array_api_compat.to_device(x, device)
+    except Exception as error:  # each library has its own for a device that is absent, and others
+        where = "its default device" if device is None else f"device {device!r}"
+        raise ValueError(f"x cannot be moved to {target}, {where}: {_summary(error)}") from error
 
 
 def _namespace(name: str) -> Any:
@@ -171,18 +199,12 @@ def _required(name: str, extra: str) -> Any:
     return module
 
 
-def _is_dtype(xp: Any, candidate: Any) -> bool:
-    try:
-        return bool(xp.isdtype(candidate, ("bool", "numeric")))
-    except (TypeError, ValueError):
-        return False
-
-
 def _to_numpy(x: Array, source: str) -> np.ndarray:
     if source == "torch":
-        x = x.detach().cpu()
         # NumPy has no bfloat16; float32 holds each of its numbers exactly
-        return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
-    if source == "cupy":
-        return x.get()
-    return np.asarray(x)
+        x = (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy(force=True)
+    elif source == "cupy":
+        x = x.get()
+    # PyTorch wants a writable array in the machine's byte order, with strides of at least 0
+    x = np.asarray(x)
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C")

@@ -19,6 +19,7 @@ from attnbook._arrays import (
     broadcast_shapes,
     check_attention_inputs,
     check_floats,
+    check_leading_axes,
     sum_to_shape,
 )
 from attnbook.backends import move
@@ -344,12 +345,15 @@ class SingleHeadWeights:
         Raises
         ------
         TypeError, ValueError
-            If a width is not an int of at least 1, or `rng` is neither a Generator nor an int.
+            If a width is not an int of at least 1, or `rng` is neither a Generator nor an int of
+            at least 0.
         """
         if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
             raise TypeError(
                 f"rng must be a numpy.random.Generator or an int, got {type(rng).__name__}"
             )
+        if not isinstance(rng, np.random.Generator) and rng < 0:
+            raise ValueError(f"rng must be at least 0 if it is a seed, got {rng}")
         rng = np.random.default_rng(rng)
         d_key = d_query if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
@@ -388,7 +392,7 @@ class SingleHeadWeights:
 
     def _matrices(self):
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: x for name, x in named.items() if x is not None}
+        return {name: x for name, x in named.items() if x is not None or name != "W_O"}
 
 
 def single_head_attention(
@@ -452,6 +456,12 @@ def single_head_attention(
                 f"{name} must have shape (..., n, {height}) to match the weights, "
                 f"got {tuple(x.shape)}"
             )
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"value must have shape (..., {key.shape[-2]}, {value.shape[-1]}) to match key, "
+            f"got {tuple(value.shape)}"
+        )
+    check_leading_axes(inputs)  # here, where they still have the shapes that were passed
     xp = array_namespace(query)
     q, k, v = (xp.matmul(x, matrices[name]) for name, x in inputs.items())
     output = attention(q, k, v, mask)

@@ -17,6 +17,7 @@ from attnbook._arrays import (
     check_axis,
     check_float,
     check_floats,
+    dtype_name,
 )
 
 
@@ -182,6 +183,19 @@ class RunningSoftmax:
     weighted: Annotated[Array, "... n_q d_v"]
     dtype: Any
 
+    def __post_init__(self):
+        check_floats(weighted=self.weighted, maximum=self.maximum, total=self.total)
+        if self.weighted.ndim < 2:
+            raise ValueError(
+                f"weighted must have shape (..., n_q, d_v), got {tuple(self.weighted.shape)}"
+            )
+        rows = (*self.weighted.shape[:-1], 1)
+        for name, x in (("maximum", self.maximum), ("total", self.total)):
+            if broadcast_shapes(tuple(x.shape), rows) != rows:
+                raise ValueError(
+                    f"{name} must broadcast to {rows} to match weighted, got {tuple(x.shape)}"
+                )
+
     @classmethod
     def read(
         cls, scores: Annotated[Array, "... n_q n_k"], value: Annotated[Array, "... n_k d_v"]
@@ -221,7 +235,9 @@ class RunningSoftmax:
             raise TypeError(f"other must be a RunningSoftmax, got {type(other).__name__}")
         check_floats(self=self.weighted, other=other.weighted)
         if self.dtype != other.dtype:
-            raise TypeError(f"other must have dtype {self.dtype}, got {other.dtype}")
+            raise TypeError(
+                f"other must have dtype {dtype_name(self.dtype)}, got {dtype_name(other.dtype)}"
+            )
         if self.weighted.shape != other.weighted.shape:
             raise ValueError(
                 f"other must hold rows of shape {tuple(self.weighted.shape)}, "

@@ -1,0 +1,209 @@
+"""Checks for your own code: which mistake it makes, in a sentence, or that it makes none.
+
+Each check runs a function of yours against the reference of this book on awkward sizes (primes, one
+token, one key, scores of 1000, batches, masks), in every array library that is present, and
+compares wrong numbers with models of the classic mistakes. Nothing that your function does ends
+the check: an error, an endless loop or a wrong type becomes part of the report.
+
+A new check is one file here, made of cases and mistakes, and one function below.
+"""
+
+from collections.abc import Callable
+
+from attnbook.check._attention import ATTENTION
+from attnbook.check._engine import run
+from attnbook.check._report import CheckFailed, Report
+from attnbook.check._single_head import SINGLE_HEAD
+from attnbook.check._softmax import SOFTMAX
+from attnbook.check._vjp import ATTENTION_VJP
+from attnbook.check._weights import WEIGHTS
+
+__all__ = [
+    "CheckFailed",
+    "Report",
+    "attention",
+    "attention_vjp",
+    "attention_weights",
+    "single_head",
+    "softmax",
+]
+
+
+def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a softmax along the last axis.
+
+    Runs `f` on matrices (square, wide, tall, one row, one column), on scores of ±1000, in float64
+    and float32, on a single row and on batches, and along other axes if it takes `axis`.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
+        weights of the shape of `x`. It may be written for matrices only.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_softmax(x):
+    ...     return np.exp(x) / np.sum(np.exp(x), axis=-1, keepdims=True)
+    >>> check.softmax(my_softmax).mistake
+    'no maximum'
+    """
+    return run(SOFTMAX, f, time_limit)
+
+
+def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the weights of attention, softmax(Q Kᵀ/√d_k).
+
+    Runs `f` on sizes that are all different primes, on a square, on one token, one query and one
+    key, on scores of ±1000, in float64 and float32, on batches; and with masks (causal, ragged, a
+    row that hides everything), a scale and a bias, for those of these arguments that it takes.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key)``, by position, on (n_q, d_k) and (n_k, d_k). If it takes
+        arguments named `mask` (**True = may attend**), `scale` or `bias`, they are passed by name.
+        It returns weights of shape (n_q, n_k). It may be written for one sequence, without
+        leading axes.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check, softmax
+    >>> check.attention_weights(lambda q, k: softmax(q @ k.mT)).mistake
+    'no scale'
+    """
+    return run(WEIGHTS, f, time_limit)
+
+
+def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check attention, softmax(Q Kᵀ/√d_k) V.
+
+    Runs `f` as `attention_weights` does, with values of a width d_v of their own.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value)``, by position, on (n_q, d_k), (n_k, d_k) and (n_k, d_v).
+        If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
+        passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
+        sequence, without leading axes.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check, softmax
+    >>> def my_attention(query, key, value):
+    ...     return softmax(query @ key.mT / key.shape[-1]) @ value
+    >>> check.attention(my_attention).mistake
+    'scale by d_k'
+    """
+    return run(ATTENTION, f, time_limit)
+
+
+def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a learned head: project query, key and value, then attend.
+
+    Runs `f` on widths that are all different primes, on a square and on inputs of one width, on
+    one token, on scores of ±1000, in float64 and float32, on batches; and with a mask and a W_O if
+    it takes them.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, W_Q, W_K, W_V)``, by position, on (n_q, d_query),
+        (n_k, d_key), (n_k, d_value), (d_query, d_k), (d_key, d_k) and (d_value, d_v); with a
+        seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
+        as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
+        many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention, check
+    >>> def my_head(query, key, value, W_Q, W_K, W_V):
+    ...     return attention(query @ W_Q, key @ W_K, value)
+    >>> check.single_head(my_head).mistake
+    'values not projected'
+    """
+    return run(SINGLE_HEAD, f, time_limit)
+
+
+def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the gradients of attention with respect to query, key and value.
+
+    Runs `f` on the sizes of `attention`, on scores of ±1000, in float64 and float32, on batches;
+    and with masks, a scale and a bias, for those of these arguments that it takes.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, grad_output)``, by position, where grad_output (n_q, d_v)
+        is ∂L/∂output. It returns three arrays, (grad_query, grad_key, grad_value). It may be
+        written for one sequence, without leading axes. `mask`, `scale` and `bias` as in
+        `attention`.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention_vjp, check
+    >>> def my_vjp(query, key, value, grad_output):
+    ...     grads = attention_vjp(query, key, value, grad_output)
+    ...     return grads[1], grads[0], grads[2]
+    >>> check.attention_vjp(my_vjp).mistake
+    'grad_query and grad_key swapped'
+    """
+    return run(ATTENTION_VJP, f, time_limit)

@@ -1,0 +1,197 @@
+"""Call the reader's function on one case, and turn whatever comes back into arrays or a finding."""
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook._arrays import dtype_name, library
+from attnbook.backends import move
+from attnbook.check._model import Case, Check, Values, agree
+from attnbook.check._sandbox import Outcome, call
+
+PRETTY = {"numpy": "NumPy", "torch": "PyTorch", "cupy": "CuPy"}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the reader's function made of one case: values, or the error it raised."""
+
+    case: Case
+    values: Values
+    expected: Values
+    error: BaseException | None
+
+    @property
+    def wrong(self) -> bool:
+        return self.error is None and not agree(self.values, self.expected, self.case)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What ends a check without success."""
+
+    mistake: str | None
+    message: str
+    detail: str = ""
+
+
+class Found(Exception):  # noqa: N818
+    """Carries a finding out of the examination."""
+
+    def __init__(self, finding: Finding):
+        self.finding = finding
+
+
+class Caller:
+    """The reader's function, the time it has left, and what was remarked upon on the way."""
+
+    def __init__(self, check: Check, function: Callable, seconds: float, libraries: list[str]):
+        self.check = check
+        self.function = function
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
+        self.remarks: dict[str, list[str]] = {name: [] for name in libraries}
+
+    def remark(self, name: str, text: str) -> None:
+        if text not in self.remarks[name]:
+            self.remarks[name].append(text)
+
+    def attempt(self, case: Case, name: str, **replaced: np.ndarray) -> Attempt:
+        originals = {**case.arrays, **replaced, **case.options}
+        given = {key: _give(x, name) for key, x in originals.items()}
+        arguments = tuple(given[key] for key in case.arrays)
+        keywords = {key: given[key] for key in case.options}
+        outcome = call(self.function, arguments, keywords, self.deadline)
+        if outcome.timed_out:
+            raise Found(
+                Finding(
+                    "hangs",
+                    f"Your function is not done after {self.seconds:g} seconds. Look for a loop "
+                    "that never ends, or one that does far too much work for so small an input.",
+                    f"It was given {case}.",
+                )
+            )
+        if outcome.printed:
+            self.remark(name, "it prints; the check holds the text back.")
+        if outcome.error is not None:
+            return Attempt(case, (), (), outcome.error)
+        values = self._values(outcome, case, name)
+        expected = self.check.expected(case)
+        for key, x in originals.items():
+            if isinstance(x, np.ndarray) and not np.array_equal(move(given[key], "numpy"), x):
+                raise Found(
+                    Finding(
+                        f"changes {key}",
+                        f"Your function changes its input `{key}` in place, so the caller's array "
+                        "is no longer what it was. Compute a new array instead, without +=, *= "
+                        "or an assignment to a slice of it.",
+                        f"It was given {case}.",
+                    )
+                )
+        return Attempt(case, values, expected, None)
+
+    def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
+        returned, wanted = outcome.value, tuple(self.check.results)
+        problem = None
+        if returned is None:
+            problem = ("no return", "Your function returns None: is the `return` missing?")
+        elif len(wanted) == 1:
+            if isinstance(returned, tuple):
+                problem = (
+                    "returns a tuple",
+                    f"Your function returns a tuple of {len(returned)}; this exercise asks for one "
+                    f"array, the {wanted[0]} alone.",
+                )
+            returned = (returned,)
+        elif not isinstance(returned, (tuple, list)) or len(returned) != len(wanted):
+            several = isinstance(returned, (tuple, list))
+            problem = (
+                "wrong number of results",
+                f"Your function must return {len(wanted)} arrays, ({', '.join(wanted)}), in this "
+                f"order; it returns {len(returned) if several else _kind(returned)}.",
+            )
+        if problem:
+            raise Found(Finding(*problem, f"It was given {case}."))
+        return tuple(
+            self._array(x, label, case, name) for x, label in zip(returned, wanted, strict=True)
+        )
+
+    def _array(self, x: Any, label: str, case: Case, name: str) -> np.ndarray:
+        try:
+            if type(x) in (np.matrix, np.ma.MaskedArray):
+                raise TypeError
+            home = library(x)
+            value = move(x, "numpy")
+            floating = array_api_compat.array_namespace(value).isdtype(value.dtype, "real floating")
+        except Exception:  # whatever the object does, it is no array that can be read
+            raise Found(
+                Finding(
+                    "wrong type",
+                    f"Your function returns {_kind(x)} as {label}, where an array is expected, of "
+                    "the library that the inputs come from.",
+                    f"It was given {case}.",
+                )
+            ) from None
+        if not floating:
+            raise Found(
+                Finding(
+                    "wrong dtype",
+                    f"Your {label} has dtype {value.dtype}, where floating-point numbers are "
+                    "expected. An array made to be filled, or a comparison, may have set it.",
+                    f"It was given {case}.",
+                )
+            )
+        if home != name:
+            self.remark(
+                name, f"it returns an array of {PRETTY.get(home, home)} for one of {PRETTY[name]}."
+            )
+        got = dtype_name(x.dtype)
+        if got != case.dtype:
+            self.remark(name, f"it returns {got} for {case.dtype}.")
+        return value
+
+
+def _give(x: Any, name: str) -> Any:
+    return move(x.copy(), name) if isinstance(x, np.ndarray) else x
+
+
+def _kind(x: Any) -> str:
+    kind = type(x).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def accepted_options(check: Check, function: Callable) -> frozenset[str]:
+    """Return the options that `function` takes by name; raise Found if it cannot be called."""
+    try:
+        # a torch module takes what its forward takes
+        signature = inspect.signature(getattr(function, "forward", function))
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return frozenset()
+    try:
+        signature.bind(*check.parameters)
+    except TypeError:
+        bare = [
+            p.replace(default=p.empty, annotation=p.empty) for p in signature.parameters.values()
+        ]
+        taken = ", ".join(map(str, bare))
+        raise Found(
+            Finding(
+                "wrong arguments",
+                f"Your function takes ({taken}), but it is called with {len(check.parameters)} "
+                f"arguments by position: ({', '.join(check.parameters)}). Every further argument "
+                "needs a default value.",
+            )
+        ) from None
+    named = {
+        name
+        for name, p in signature.parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        named.add("mask")
+    return frozenset(named & set(check.options)) - frozenset(check.parameters)

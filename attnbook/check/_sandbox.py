@@ -1,0 +1,113 @@
+"""Run a reader's function so that whatever it does, the caller goes on.
+
+It runs in a thread of its own with a time limit. What it prints is held back, warnings are off, and
+every exception is caught, those of `sys.exit` and Ctrl-C among them.
+"""
+
+import contextlib
+import contextvars
+import ctypes
+import io
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_LIBRARY_FOLDERS = (
+    os.path.join(os.path.dirname(__file__), ""),
+    *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")),
+)
+_one_at_a_time = threading.Lock()  # standard output and warning filters belong to the process
+
+
+class _Abandoned(BaseException):
+    """Ends a thread that ran out of time; no `except Exception` of the reader's stops it."""
+
+
+class _Sink(io.TextIOBase):
+    """Standard output that keeps nothing but whether something was written."""
+
+    used = False
+
+    def write(self, text: str) -> int:
+        self.used = True
+        return len(text)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call did: returned a value, raised an error, or ran out of time."""
+
+    value: Any
+    error: BaseException | None
+    timed_out: bool
+    printed: bool
+
+
+def call(
+    function: Callable, arguments: tuple, keywords: dict[str, Any], deadline: float
+) -> Outcome:
+    """Call `function` and wait for it until `deadline`, a value of `time.monotonic`."""
+    result: dict[str, Any] = {}
+
+    def work():
+        try:
+            with np.errstate(all="ignore"):
+                result["value"] = function(*arguments, **keywords)
+        except BaseException as error:
+            result["error"] = error
+
+    sink = _Sink()
+    if not _one_at_a_time.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        return Outcome(None, None, True, False)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
+            warnings.simplefilter("ignore")
+            finished = _run(work, deadline)
+    finally:
+        _one_at_a_time.release()
+    if not finished:
+        return Outcome(None, None, True, sink.used)
+    return Outcome(result.get("value"), result.get("error"), False, sink.used)
+
+
+def _run(work: Callable[[], None], deadline: float) -> bool:
+    if sys.platform == "emscripten":  # Python in a browser has no threads
+        work()
+        return True
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+    thread.start()
+    try:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        return not thread.is_alive()
+    finally:  # also when the user interrupts the wait
+        if thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Abandoned)
+            )
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type, first line of the text, and the last line of the reader's code on the way."""
+    text = traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARY_FOLDERS))
+    ]
+    if not frames:
+        return text
+    path, line, name = frames[-1]
+    place = f"{text}, at line {line} of {name}"
+    source = linecache.getline(path, line).strip()
+    return f"{place}: `{source}`" if source else place

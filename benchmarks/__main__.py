@@ -1,0 +1,62 @@
+"""``python -m benchmarks NAME --device cpu`` measures and writes ``book/data/NAME.cpu.json``."""
+
+import argparse
+import importlib
+import pkgutil
+import shlex
+import sys
+from pathlib import Path
+
+import benchmarks
+from benchmarks import device, harness
+
+NOT_BENCHMARKS = {"__main__", "device", "harness"}
+
+
+def names() -> list[str]:
+    """Return the names of all benchmarks, which are those of their files."""
+    found = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)}
+    return sorted(found - NOT_BENCHMARKS)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="name", required=True)
+    for name in names():
+        summary = (importlib.import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        _add_common(command)
+    command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
+    _add_common(command)
+    chosen = parser.parse_args(arguments)
+
+    given = sys.argv[1:] if arguments is None else arguments
+    line = "python -m benchmarks " + shlex.join(given)
+    # a quick run must not replace the record that the book shows
+    default = harness.ROOT / ("_build/benchmarks" if chosen.quick else "book/data")
+    out = chosen.out or default
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        if chosen.name == "device":
+            return device.run(names(), out, quick=chosen.quick, command=line)
+        harness.require(chosen.device)
+    except harness.MissingDeviceError as error:
+        print(error, file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"benchmarks.{chosen.name}")
+    record = harness.record(chosen.name, chosen.device, line)  # before any work heats the machine
+    record |= module.measure(chosen.device, quick=chosen.quick, log=harness.log)
+    path = harness.write(record, out / f"{chosen.name}.{chosen.device}.json")
+    harness.log(f"wrote {path}")
+    return 0
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quick", action="store_true", help="few sizes and rounds, for a trial")
+    command.add_argument("--out", type=Path, help="folder to write to (default: book/data)")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

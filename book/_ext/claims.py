@@ -1,0 +1,216 @@
+"""Write each verdict once: `claims.toml` holds the ledger, this shows it anywhere in the book.
+
+``{verdict}`6` `` is the badge of claim 6, linked to its row of the ledger. The directive ``claim``
+shows claim 6 as its source wrote it, with the badge. The directive ``claims-table`` is the whole
+ledger by chapter, each row linked to the theorem labelled ``claim-06`` where a chapter has one.
+"""
+
+import tomllib
+from pathlib import Path
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.nodes import make_refnode
+
+TONES = {
+    "holds": "success",
+    "holds if": "warning",
+    "too strict": "warning",
+    "incomplete": "warning",
+    "unproved": "warning",
+    "false": "danger",
+    "definition": "info",
+}
+FIELDS = {"number", "sources", "title", "written", "verdict", "proved", "chapter"}
+OPTIONAL_FIELDS = {"condition"}
+
+
+def read_ledger(path: Path) -> dict:
+    """Return the ledger with its claims by number, or raise ValueError naming what is wrong."""
+    ledger = tomllib.loads(path.read_text(encoding="utf8"))
+    chapters = {chapter["name"] for chapter in ledger["chapter"]}
+    for claim in ledger["claim"]:
+        name = f"claim {claim.get('number')} in {path.name}"
+        if missing := FIELDS - claim.keys():
+            raise ValueError(f"{name} must have {sorted(FIELDS)}, lacks {sorted(missing)}")
+        if unknown := claim.keys() - FIELDS - OPTIONAL_FIELDS:
+            raise ValueError(f"{name} has unknown fields {sorted(unknown)}")
+        if claim["verdict"] not in TONES:
+            raise ValueError(f"{name} must have a verdict of {list(TONES)}: {claim['verdict']!r}")
+        if claim["chapter"] not in chapters:
+            raise ValueError(f"{name} must be of a chapter of {sorted(chapters)}")
+    numbers = [claim["number"] for claim in ledger["claim"]]
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise ValueError(f"claims in {path.name} must be numbered 1, 2, 3, …, got {numbers}")
+    return {**ledger, "claim": {claim["number"]: claim for claim in ledger["claim"]}}
+
+
+def theorem_label(number: int) -> str:
+    """Return the label that the theorem of a claim has in its chapter."""
+    return f"claim-{number:02d}"
+
+
+def row_label(number: int) -> str:
+    """Return the anchor of a claim's row in the ledger."""
+    return f"ledger-{number:02d}"
+
+
+def badge(claim: dict) -> nodes.inline:
+    text = claim["verdict"] + (" …" if claim["verdict"] == "holds if" else "")
+    tone = TONES[claim["verdict"]]
+    classes = ["sd-sphinx-override", "sd-badge", f"sd-bg-{tone}", f"sd-bg-text-{tone}", "verdict"]
+    return nodes.inline(text, text, classes=classes)
+
+
+class LinkToRow(nodes.General, nodes.Inline, nodes.Element):
+    """Stands for a link to a row of the ledger until all pages are read."""
+
+
+class LinkToTheorem(nodes.General, nodes.Inline, nodes.Element):
+    """Stands for a link to the theorem of a claim until all pages are read."""
+
+
+def ledger_of(env) -> dict:
+    path = Path(env.srcdir, env.config.claims_file)
+    env.note_dependency(str(path))
+    return read_ledger(path)
+
+
+class Verdict(SphinxRole):
+    """``{verdict}`6` ``: the badge of claim 6, linked to its row."""
+
+    def run(self):
+        claims = ledger_of(self.env)["claim"]
+        if not self.text.strip().isdecimal() or int(self.text) not in claims:
+            message = f"verdict must name a claim from 1 to {len(claims)}, got {self.text!r}"
+            return [], [self.inliner.reporter.error(message, line=self.lineno)]
+        claim = claims[int(self.text)]
+        return [LinkToRow("", badge(claim), number=claim["number"])], []
+
+
+class Claim(SphinxDirective):
+    """``claim``: one claim as its source wrote it, with the badge of its verdict."""
+
+    required_arguments = 1
+
+    def run(self):
+        claims = ledger_of(self.env)["claim"]
+        if not self.arguments[0].isdecimal() or int(self.arguments[0]) not in claims:
+            raise self.error(
+                f"claim must name one from 1 to {len(claims)}, got {self.arguments[0]!r}"
+            )
+        claim = claims[int(self.arguments[0])]
+        box = nodes.container(classes=["claim-as-written"])
+        head = nodes.paragraph(classes=["claim-head"])
+        head += nodes.strong("", f"Claim {claim['number']}")
+        head += nodes.Text(f" as written in {sources(claim)} ")
+        head += LinkToRow("", badge(claim), number=claim["number"])
+        box += head
+        box += parsed(self, claim["written"])
+        return [box]
+
+
+class ClaimsTable(SphinxDirective):
+    """``claims-table``: the ledger, one table a chapter."""
+
+    def run(self):
+        ledger = ledger_of(self.env)
+        result = []
+        for chapter in ledger["chapter"]:
+            claims = [c for c in ledger["claim"].values() if c["chapter"] == chapter["name"]]
+            section = nodes.section(ids=[nodes.make_id(f"claims-{chapter['name']}")])
+            section += nodes.title(chapter["title"], chapter["title"])
+            section += self.table(claims)
+            result.append(section)
+        return result
+
+    def table(self, claims):
+        table = nodes.table(classes=["claims", "align-default"])
+        group = nodes.tgroup(cols=3)
+        group += [nodes.colspec(colwidth=width) for width in (12, 40, 48)]
+        head = nodes.row()
+        for title in ("No.", "As written", "What the book proves and runs"):
+            head += nodes.entry("", nodes.paragraph(title, title))
+        group += nodes.thead("", head)
+        body = nodes.tbody()
+        for claim in claims:
+            body += self.row(claim)
+        group += body
+        table += group
+        return table
+
+    def row(self, claim):
+        number = claim["number"]
+        first = nodes.paragraph(classes=["claim-number"])
+        first += nodes.strong("", str(number))
+        second = nodes.paragraph(classes=["claim-title"])
+        second += nodes.strong("", claim["title"])
+        origin = nodes.paragraph(sources(claim), sources(claim), classes=["claim-source"])
+        verdict = nodes.paragraph(classes=["claim-verdict"])
+        verdict += badge(claim)
+        if "condition" in claim:
+            verdict += [nodes.Text(" "), *parsed(self, claim["condition"])[0].children]
+        link = nodes.paragraph(classes=["claim-link"])
+        link += LinkToTheorem("", number=number)
+        cells = (
+            [first],
+            [second, *parsed(self, claim["written"]), origin],
+            [verdict, *parsed(self, claim["proved"]), link],
+        )
+        row = nodes.row(ids=[row_label(number)])
+        row += [nodes.entry("", *cell) for cell in cells]
+        return row
+
+
+def sources(claim: dict) -> str:
+    letters = claim["sources"]
+    if not letters:
+        return "new in this book"
+    return ("source " if len(letters) == 1 else "sources ") + ", ".join(letters)
+
+
+def parsed(directive: SphinxDirective, text: str) -> list:
+    container = nodes.Element()
+    lines = StringList(text.strip().splitlines(), source="claims.toml")
+    directive.state.nested_parse(lines, directive.content_offset, container)
+    return container.children
+
+
+def link_rows_and_theorems(app, doctree, docname):
+    """Turn the placeholders into links, now that every page has been read."""
+    page = app.config.claims_page
+    for node in list(doctree.findall(LinkToRow)):
+        if page in app.env.found_docs:
+            to = make_refnode(app.builder, docname, page, row_label(node["number"]), node.children)
+            to["classes"].append("verdict-link")
+            node.replace_self(to)
+        else:
+            node.replace_self(node.children)
+    theorems = getattr(app.env, "proof_list", {})
+    for node in list(doctree.findall(LinkToTheorem)):
+        theorem = theorems.get(theorem_label(node["number"]))
+        if theorem is None:
+            node.replace_self(nodes.inline("", "coming", classes=["claim-coming"]))
+        else:
+            text = nodes.Text(f"{theorem['realtype'].capitalize()} with proof and cell")
+            to = make_refnode(app.builder, docname, theorem["docname"], theorem["label"], text)
+            node.replace_self(to)
+
+
+def write_ledger_again(app, env):
+    """A chapter may have gained a theorem: the ledger's links depend on all pages."""
+    return [app.config.claims_page] if app.config.claims_page in env.found_docs else []
+
+
+def setup(app):
+    app.add_config_value("claims_file", "claims.toml", "env")
+    app.add_config_value("claims_page", "claims", "env")
+    app.add_node(LinkToRow)
+    app.add_node(LinkToTheorem)
+    app.add_role("verdict", Verdict())
+    app.add_directive("claim", Claim)
+    app.add_directive("claims-table", ClaimsTable)
+    app.connect("doctree-resolved", link_rows_and_theorems)
+    app.connect("env-updated", write_ledger_again)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,174 @@
+"""The array libraries under test and the random inputs that the tests draw for them."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+HALF = ("float16", "bfloat16")
+DTYPES = (*HALF, "float32", "float64")
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 5e-324}
+"""Distance from 1 to the next number, and the smallest number above 0."""
+
+
+@dataclass(frozen=True)
+class ArrayLibrary:
+    """One library on one device: makes arrays from NumPy's and turns them back."""
+
+    name: str
+    device: str = "cpu"
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The real floating dtypes that the library has."""
+        absent = {"torch": (), "array_api_strict": HALF}.get(self.name, ("bfloat16",))
+        return tuple(dtype for dtype in DTYPES if dtype not in absent)
+
+    def array(self, x: Any, dtype: str | None = None) -> Any:
+        """Return `x` in this library; NumPy arrays are read-only, so that a write raises."""
+        x = np.array(x)
+        if self.name == "torch":
+            torch = importlib.import_module("torch")
+            wanted = getattr(torch, dtype or x.dtype.name)
+            return torch.tensor(x, device=self.device).to(wanted)
+        x = x.astype(dtype or x.dtype)
+        if self.name == "numpy":
+            x.setflags(write=False)
+            return x
+        return importlib.import_module(self.name).asarray(x)
+
+    def numpy(self, x: Any) -> np.ndarray:
+        """Return the numbers of `x` as a NumPy array, floats as float64."""
+        if self.name == "torch":
+            x = x.detach().cpu()
+            return (x.double() if x.is_floating_point() else x).numpy()
+        x = x.get() if self.name == "cupy" else np.asarray(x)
+        return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+    def same_kind(self, x: Any, like: Any) -> bool:
+        """Say whether two arrays share library, dtype and device."""
+        devices = [getattr(array, "device", "cpu") for array in (x, like)]
+        return type(x) is type(like) and x.dtype == like.dtype and devices[0] == devices[1]
+
+    def place(self, weights: Any, dtype: str | None = None) -> Any:
+        """Return `SingleHeadWeights` in this library."""
+        device = self.device if self.name == "torch" else None
+        return weights.to(self.name, device=device, dtype=dtype)
+
+
+def need(library: ArrayLibrary, dtype: str) -> None:
+    """Skip where the library lacks the dtype."""
+    if dtype not in library.dtypes:
+        pytest.skip(f"{library.name} has no {dtype}")
+
+
+def close(got: np.ndarray, exact: np.ndarray, dtype: str, size: float = 1.0, steps: float = 16):
+    """Assert that `got`, computed for `dtype`, is as near to `exact` as that dtype allows.
+
+    Half precision is computed in float32 and rounded once: the error is at most twice that of
+    rounding the exact result, plus what float32 loses. float32 and float64 may lose `steps`
+    roundings of numbers of the size `size`, the largest that enter the sum.
+    """
+    assert got.shape == exact.shape
+    wide = "float32" if dtype in HALF else dtype
+    allowed = steps * EPSILON[wide] * (size + np.abs(exact)) + TINY[dtype]
+    if dtype in HALF:
+        allowed = allowed + EPSILON[dtype] * np.abs(exact)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    both = np.isfinite(exact)
+    np.testing.assert_array_equal(got[~both], exact[~both])
+    error = np.abs(got[both] - exact[both])
+    allowed = np.broadcast_to(allowed, exact.shape)[both]
+    assert np.all(error <= allowed), f"off by {np.max(error / allowed)} times what {dtype} allows"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of attention as float64 NumPy arrays."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray | None
+    bias: np.ndarray | None
+    scale: float | None
+
+    def arrays(self, library: ArrayLibrary, dtype: str) -> tuple[list[Any], dict[str, Any]]:
+        """Return (query, key, value) and the options in `library`, rounded to `dtype`."""
+        positional = [library.array(x, dtype) for x in (self.query, self.key, self.value)]
+        options = {
+            "mask": None if self.mask is None else library.array(self.mask),
+            "bias": None if self.bias is None else library.array(self.bias, dtype),
+            "scale": self.scale,
+        }
+        return positional, options
+
+    def rounded(self, library: ArrayLibrary, dtype: str) -> "Case":
+        """Return the case with the numbers that `dtype` makes of it."""
+        q, k, v = (library.numpy(x) for x in self.arrays(library, dtype)[0])
+        bias = None
+        if self.bias is not None:
+            bias = library.numpy(library.array(self.bias, dtype))
+        return Case(q, k, v, self.mask, bias, self.scale)
+
+
+SIZES = st.sampled_from((0, 1, 2, 3, 5, 7))
+
+
+@st.composite
+def leading_axes(draw, min_side=0):
+    """Draw leading axes of query, key and value that broadcast; grouped heads among them."""
+    grouped = ((2, 3), (2, 1), (2, 1))
+    free = npst.mutually_broadcastable_shapes(
+        num_shapes=3, max_dims=2, min_side=min_side, max_side=3
+    ).map(lambda shapes: shapes.input_shapes)
+    return draw(st.just(((), (), ())) | st.just(grouped) | free)
+
+
+def masks(rng, shape):
+    """Return the masks worth trying for scores of `shape`: every size it may broadcast from."""
+    *_, n_q, n_k = shape
+    random = rng.random(shape) < 0.6
+    empty_row = random.copy()
+    empty_row[..., : n_q // 2, :] = False
+    return {
+        "none": None,
+        "random": random,
+        "full": np.ones(shape, dtype=bool),
+        "empty row": empty_row,
+        "empty": np.zeros(shape, dtype=bool),
+        "of keys": rng.random(n_k) < 0.6,
+        "of queries": rng.random((n_q, 1)) < 0.6,
+        "causal": np.tril(np.ones((n_q, n_k), dtype=bool), n_k - n_q),
+    }
+
+
+MASKS = tuple(masks(np.random.default_rng(0), (3, 3)))
+
+
+@st.composite
+def attention_cases(draw, sizes=SIZES, min_side=0, spread=1.0):
+    """Draw inputs of attention of every shape that it takes."""
+    lead_q, lead_k, lead_v = draw(leading_axes(min_side))
+    n_q, n_k, d_v = draw(sizes), draw(sizes), draw(sizes)
+    scale = draw(st.none() | st.sampled_from((0.0, 0.25, 1.0, 3.0)))
+    d_k = draw(sizes)
+    if scale is None:
+        d_k = max(d_k, 1)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    query = spread * rng.standard_normal((*lead_q, n_q, d_k))
+    key = rng.standard_normal((*lead_k, n_k, d_k))
+    value = rng.standard_normal((*lead_v, n_k, d_v))
+    shape = (*np.broadcast_shapes(lead_q, lead_k), n_q, n_k)
+    mask = masks(rng, shape)[draw(st.sampled_from(MASKS))]
+    bias = draw(
+        st.sampled_from((None, rng.standard_normal(shape), rng.standard_normal((n_q, 1))))
+        if n_q
+        else st.none()
+    )
+    return Case(query, key, value, mask, bias, scale)

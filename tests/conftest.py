@@ -1,0 +1,48 @@
+"""Fixtures that every test of the package shares."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+from cases import ArrayLibrary
+from hypothesis import settings
+
+# The same cases in every run and on every machine: a failure is a change of the code.
+settings.register_profile(
+    "attnbook", derandomize=True, deadline=None, database=None, max_examples=50
+)
+settings.load_profile("attnbook")
+
+LIBRARIES = (
+    pytest.param(ArrayLibrary("numpy"), id="numpy"),
+    pytest.param(ArrayLibrary("torch"), id="torch"),
+    pytest.param(ArrayLibrary("array_api_strict"), id="strict"),
+    pytest.param(ArrayLibrary("torch", "cuda"), id="torch-cuda", marks=pytest.mark.gpu),
+    pytest.param(ArrayLibrary("cupy", "cuda"), id="cupy", marks=pytest.mark.gpu),
+)
+
+
+@pytest.fixture(scope="session", params=LIBRARIES)
+def library(request) -> Iterator[ArrayLibrary]:
+    """Each array library that can run here; the others skip and say why."""
+    library: ArrayLibrary = request.param
+    if importlib.util.find_spec(library.name) is None:
+        pytest.skip(f"{library.name} is not installed")
+    if library.device == "cuda" and not _sees_a_gpu(library.name):
+        pytest.skip(f"{library.name} sees no CUDA device")
+    if library.name != "array_api_strict":
+        yield library
+        return
+    import array_api_strict
+
+    # What the standard leaves optional is off, so that only what every library has is used.
+    strictest = array_api_strict.ArrayAPIStrictFlags(
+        boolean_indexing=False, data_dependent_shapes=False, enabled_extensions=()
+    )
+    with strictest:
+        yield library
+
+
+def _sees_a_gpu(name: str) -> bool:
+    module = importlib.import_module(name)
+    return bool(module.cuda.is_available())

@@ -1,0 +1,270 @@
+"""The benchmarks write what they promise; what they measure is not asserted."""
+
+import importlib.util
+import json
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
+
+from benchmarks import __main__ as command_line  # noqa: E402
+from benchmarks import attention, device, harness  # noqa: E402
+
+FIELDS = {
+    "device",
+    "cpu",
+    "threads",
+    "versions",
+    "blas",
+    "os",
+    "settings",
+    "load_average",
+    "commit",
+    "dirty",
+    "date",
+    "command",
+}
+RECORDS = sorted((ROOT / "book" / "data").glob("*.json"))
+
+
+def check_provenance(provenance):
+    assert set(provenance) == FIELDS
+    assert provenance["device"]["kind"] in {"cpu", "cuda"}
+    assert provenance["device"]["name"]
+    assert provenance["cpu"]["cores"] >= 1
+    assert provenance["threads"]["cores"] >= 1
+    assert set(provenance["versions"]) == {"python", *harness.PACKAGES}
+    for always in ("python", "numpy", "array-api-compat"):
+        assert re.match(r"\d+\.\d+", provenance["versions"][always])
+    assert provenance["os"]
+    assert datetime.fromisoformat(provenance["date"]).utcoffset().total_seconds() == 0
+    assert provenance["command"].startswith("python -m benchmarks ")
+    for blas in provenance["blas"]:
+        assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
+
+
+def test_provenance_has_all_fields():
+    check_provenance(harness.provenance("cpu", "python -m benchmarks x"))
+
+
+def test_provenance_is_json():
+    found = harness.provenance("cpu", "python -m benchmarks x")
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_provenance_without_threadpoolctl_says_so(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "threadpoolctl" else find(name)
+    )
+    found = harness.provenance("cpu", "python -m benchmarks x")
+    check_provenance(found)
+    assert "threadpoolctl" in found["blas"][0]["seen_by"]
+
+
+def test_commit_of_a_copy_without_history_comes_from_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "_output", lambda *command: None)
+    monkeypatch.setenv("ATTNBOOK_COMMIT", "a" * 40)
+    assert harness._commit() == ("a" * 40, None)
+    monkeypatch.delenv("ATTNBOOK_COMMIT")
+    assert harness._commit() == ("unknown", None)
+
+
+@pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M attnbook/softmax.py", True)])
+def test_changed_code_is_dirty(monkeypatch, changes, dirty):
+    monkeypatch.setattr(
+        harness, "_output", lambda *command: changes if "status" in command else "b" * 40
+    )
+    assert harness._commit() == ("b" * 40, dirty)
+
+
+def test_interleave_measures_each_candidate_in_each_round():
+    events = []
+    timed = harness.interleave(
+        {"a": lambda: events.append("a"), "b": lambda: events.append("b")},
+        rounds=4,
+        slice_seconds=0.0,
+        synchronize=lambda: events.append("wait"),
+    )
+    assert {name: calls for name, (calls, _) in timed.items()} == {"a": 1, "b": 1}
+    assert {name: len(samples) for name, (_, samples) in timed.items()} == {"a": 4, "b": 4}
+    # per candidate: untimed, wait, timed, wait; first to count the calls, then in each round
+    pieces = [tuple(events[i : i + 4]) for i in range(0, len(events), 4)]
+    assert pieces[:2] == [("a", "wait", "a", "wait"), ("b", "wait", "b", "wait")]
+    for i in range(2, len(pieces), 2):
+        assert {piece[0] for piece in pieces[i : i + 2]} == {"a", "b"}
+
+
+def test_spread_and_ratio():
+    assert harness.spread([5.0, 1.0, 2.0, 4.0, 3.0]) == {
+        "minimum": 1.0,
+        "first_quartile": 2.0,
+        "median": 3.0,
+        "third_quartile": 4.0,
+        "maximum": 5.0,
+    }
+    assert harness.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
+
+
+def three_arrays_numpy():
+    first = np.ones(100_000)
+    second = first + 1
+    return second + first
+
+
+def test_extra_bytes_of_numpy():
+    # two temporaries of 800,000 bytes live beside the result
+    assert 1_600_000 <= harness.extra_bytes(three_arrays_numpy, "numpy", "cpu") < 1_620_000
+
+
+def test_extra_bytes_of_torch():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def three_arrays():
+        first = torch.ones(100_000, dtype=torch.float64)
+        second = first + 1
+        return second + first
+
+    assert 1_600_000 <= harness.extra_bytes(three_arrays, "torch", "cpu") < 1_620_000
+
+
+def test_extra_bytes_of_an_unknown_library():
+    with pytest.raises(ValueError, match="library must be one of numpy, torch, cupy, got 'jax'"):
+        harness.extra_bytes(three_arrays_numpy, "jax", "cpu")
+
+
+def test_writer_turns_nan_into_null(tmp_path):
+    path = harness.write({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, tmp_path / "x.json")
+    assert json.loads(path.read_text()) == {"a": [None, 1.5], "b": {"c": None}}
+
+
+def test_reference_is_right_on_a_case_done_by_hand():
+    query, key = np.array([[0.0], [0.0]]), np.array([[1.0], [2.0]])
+    value = np.array([[10.0], [20.0]])
+    mask = np.array([[True, True], [False, False]])
+    np.testing.assert_allclose(attention.reference(query, key, value, mask), [[15.0], [0.0]])
+    bias = np.log([[1.0, 3.0]])
+    np.testing.assert_allclose(attention.reference(query, key, value, bias=bias), [[17.5], [17.5]])
+
+
+def test_parity_fails_where_attention_is_wrong(monkeypatch):
+    monkeypatch.setattr(attention, "libraries", lambda device: ["numpy"])
+    assert all(row["holds"] for row in attention.parity("cpu"))
+    right = attention.attention
+    monkeypatch.setattr(attention, "attention", lambda **kwargs: right(**kwargs) + 0.01)
+    assert not any(row["holds"] for row in attention.parity("cpu"))
+    monkeypatch.setattr(attention, "attention", lambda **kwargs: right(**kwargs) * np.nan)
+    assert not any(row["holds"] for row in attention.parity("cpu"))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(attention, "QUICK_SIZES", (3, 5))
+    monkeypatch.setattr(attention, "HEADS", 2)
+    monkeypatch.setattr(attention, "QUICK_ROUNDS", 2)
+    monkeypatch.setattr(attention, "QUICK_SLICE_SECONDS", 1e-5)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_quick_run_writes_a_valid_record(tmp_path, capsys):
+    arguments = ["attention", "--device", "cpu", "--quick", "--out", str(tmp_path)]
+    assert command_line.main(arguments) == 0
+    record = json.loads((tmp_path / "attention.cpu.json").read_text())
+    check_record(record)
+    assert record["quick"] is True
+    assert record["provenance"]["command"].startswith("python -m benchmarks attention --device cpu")
+    assert {row["n"] for row in record["rows"]} == {3, 5}
+    assert "n = 5" in capsys.readouterr().err
+
+
+def check_record(record):
+    check_provenance(record["provenance"])
+    assert {"seconds", "ratio", "extra_bytes", "max_abs", "relative"} <= set(record["methods"])
+    assert record["parity"]
+    assert all(row["holds"] for row in record["parity"])
+    implementations = {(row["implementation"], row["library"]) for row in record["rows"]}
+    assert ("attention", "numpy") in implementations or record["provenance"]["device"][
+        "kind"
+    ] == "cuda"
+    for row in record["rows"]:
+        quantiles = list(row["seconds"].values())
+        assert quantiles == sorted(quantiles)
+        assert quantiles[0] > 0
+        assert row["extra_bytes"] is None or row["extra_bytes"] >= 0
+        assert row["relative"] <= record["tolerance"][row["dtype"]]
+        if row["implementation"] == record["baseline"]:
+            assert row["ratio"] == 1
+
+
+def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(attention, "measure", lambda device, quick, log: {"quick": quick})
+    assert command_line.main(["attention", "--quick"]) == 0
+    assert command_line.main(["attention"]) == 0
+    written = {
+        str(path.relative_to(tmp_path)).replace("\\", "/"): json.loads(path.read_text())["quick"]
+        for path in tmp_path.rglob("*.json")
+    }
+    assert written == {
+        "_build/benchmarks/attention.cpu.json": True,
+        "book/data/attention.cpu.json": False,
+    }
+
+
+@pytest.mark.parametrize("arguments", [["attention", "--device", "cuda"], ["device"]])
+def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys, arguments):
+    monkeypatch.setattr(harness, "torch_sees_cuda", lambda: False)
+    monkeypatch.setattr(harness, "cupy_sees_cuda", lambda: False)
+    assert command_line.main([*arguments, "--out", str(tmp_path)]) == 2
+    assert "needs PyTorch or CuPy with a CUDA device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "require", lambda device: None)
+    monkeypatch.setattr(harness, "record", lambda name, device, command: {"benchmark": name})
+    commands = []
+
+    class Done:
+        stdout = "first\nlast\n"
+        returncode = 0
+
+    def fake_run(command, **_):
+        commands.append(command)
+        return Done
+
+    monkeypatch.setattr(device.subprocess, "run", fake_run)
+    assert device.run(["attention"], tmp_path, quick=True, command="x") == 0
+    assert [command[2] for command in commands] == ["attnbook", "pytest", "benchmarks"]
+    assert commands[1][3:5] == ["-m", "gpu"]
+    assert commands[2][3:6] == ["attention", "--device", "cuda"]
+    steps = json.loads((tmp_path / "device.json").read_text())["steps"]
+    assert [step["last_line"] for step in steps] == ["last"] * 3
+    assert (tmp_path / "gpu-tests.txt").read_text() == "first\nlast\n"
+    Done.returncode = 1
+    assert device.run(["attention"], tmp_path, quick=True, command="x") == 1
+
+
+def test_every_benchmark_is_listed():
+    files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+    assert set(command_line.names()) == files - {"device", "harness"}
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_record_in_the_book_has_provenance(path):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    check_provenance(record["provenance"])
+    assert re.fullmatch(r"[0-9a-f]{40}", record["provenance"]["commit"])
+    name, kind, _ = path.name.split(".")
+    assert record["benchmark"] == name
+    assert record["provenance"]["device"]["kind"] == kind
+    assert not record.get("quick"), "a trial run is not shown in the book"
+    if name == "attention":
+        check_record(record)

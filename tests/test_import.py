@@ -1,0 +1,119 @@
+"""What an import loads, what it offers, and what its documentation promises."""
+
+import doctest
+import importlib
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+import attnbook
+
+MODULES = ("_arrays", "softmax", "single_head", "backends", "nn", "__main__")
+HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
+CORE = {
+    *("attnbook", "attnbook._arrays", "attnbook.backends"),
+    *("attnbook.single_head", "attnbook.softmax"),
+}
+
+
+def run(code: str) -> str:
+    """Return what a fresh interpreter prints."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_loads_numpy_and_array_api_compat_alone():
+    before = "import numpy, sys; print(*sys.modules)"
+    after = "import numpy, attnbook, sys; print(*sys.modules)"
+    added = set(run(after).split()) - set(run(before).split())
+    packages = {name.split(".")[0] for name in added}
+    assert not packages & HEAVY
+    outside = packages - set(sys.stdlib_module_names) - {"attnbook", "array_api_compat", "numpy"}
+    assert outside == set()
+    assert {name for name in added if name.startswith("attnbook")} == CORE
+
+
+def test_attention_on_numpy_loads_nothing_more():
+    code = (
+        "import numpy as np, attnbook, sys\n"
+        "x = np.ones((3, 2))\n"
+        "weights = attnbook.SingleHeadWeights.init(0, 2, d_k=2, d_v=2)\n"
+        "attnbook.single_head_attention(x, x, x, weights.to('numpy', dtype='float64'))\n"
+        "attnbook.attention_vjp(x, x, x, x)\n"
+        "print(*sys.modules)"
+    )
+    assert not {name.split(".")[0] for name in run(code).split()} & HEAVY
+
+
+def test_nn_without_torch_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = re.escape("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'")
+    with pytest.raises(ImportError, match=f"^{message}$"):
+        runpy.run_module("attnbook.nn")
+
+
+def test_public_names():
+    assert attnbook.__all__ == sorted(attnbook.__all__)
+    for name in attnbook.__all__:
+        thing = getattr(attnbook, name)
+        assert thing.__module__.startswith("attnbook.")
+        assert thing.__doc__
+    everything = {}
+    exec("from attnbook import *", everything)
+    assert set(attnbook.__all__) <= set(everything)
+
+
+def documented():
+    """Return every public function and method, and every class with fields, by name."""
+    found = {}
+    for name in attnbook.__all__:
+        thing = getattr(attnbook, name)
+        found[name] = thing
+        if inspect.isclass(thing):
+            for method, member in vars(thing).items():
+                member = getattr(member, "__func__", member)
+                if inspect.isfunction(member) and not method.startswith("_"):
+                    found[f"{name}.{method}"] = member
+    return found
+
+
+@pytest.mark.parametrize("name", documented())
+def test_docstring_is_complete(name):
+    thing = documented()[name]
+    text = inspect.getdoc(thing)
+    first = text.splitlines()[0]
+    assert first.endswith(".")
+    assert len(first) <= 100
+    if inspect.isclass(thing):
+        assert "Attributes\n----------" in text
+        fields = getattr(thing, "__dataclass_fields__", {})
+        for field in fields:
+            assert field in text, f"{name} does not say what {field} is"
+        return
+    parameters = [p for p in inspect.signature(thing).parameters if p not in ("self", "cls")]
+    if "." not in name:  # methods may say all they have to say in a sentence
+        sections = ["Returns", "Raises"] if parameters else ["Returns"]
+        sections += ["Parameters", "Examples"] if parameters else []
+        for section in sections:
+            assert f"{section}\n{'-' * len(section)}\n" in text, f"{name} lacks {section}"
+    if "Parameters\n" in text:
+        listed = text.split("Parameters\n")[1].split("\n\n")[0]
+        for parameter in parameters:
+            assert parameter in listed, f"{name} does not say what {parameter} is"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstring_examples(module):
+    results = doctest.testmod(importlib.import_module(f"attnbook.{module}"))
+    assert results.failed == 0
+    minimum = {"softmax": 8, "single_head": 14, "backends": 2, "nn": 3}
+    assert results.attempted >= minimum.get(module, 0)
+
+
+def test_version_is_that_of_the_installed_package():
+    metadata = importlib.import_module("importlib.metadata")
+    assert metadata.version("attnbook") == attnbook.__version__

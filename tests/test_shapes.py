@@ -1,0 +1,153 @@
+"""The shapes written in the signatures hold in every call."""
+
+import dataclasses
+import functools
+import inspect
+import typing
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from cases import attention_cases
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Shaped, jaxtyped
+
+import attnbook
+from attnbook._arrays import Array
+
+FUNCTIONS = (
+    attnbook.softmax,
+    attnbook.log_softmax,
+    attnbook.attention_weights,
+    attnbook.attention,
+    attnbook.attention_vjp,
+    attnbook.single_head_attention,
+    attnbook.RunningSoftmax.read,
+)
+CLASSES = (attnbook.RunningSoftmax, attnbook.SingleHeadWeights)
+NOT_ARRAYS = {
+    *("axis", "scale", "weights", "return_weights", "dtype"),
+    *("x", "library_name", "device"),  # of `move`, which takes an array of any shape
+}
+
+
+def shape_of(annotation: Any) -> str | None:
+    """Return the shape in ``Annotated[Array, "..."]``, in a union with None too."""
+    for part in (annotation, *typing.get_args(annotation)):
+        if typing.get_origin(part) is Annotated:
+            return part.__metadata__[0]
+    return None
+
+
+def check_shapes(values: dict[str, Any], annotations: dict[str, Any], where: str) -> None:
+    """Raise unless each value has the shape of its annotation; a letter is one size in them all."""
+    with jaxtyped("context"):
+        for name, value in values.items():
+            shape = shape_of(annotations.get(name))
+            if (
+                shape is not None
+                and value is not None
+                and not isinstance(value, Shaped[Any, shape])
+            ):
+                raise TypeError(f"{where}: {name} must have shape {shape!r}, got {value.shape}")
+
+
+def checked(function):
+    """Return `function` with every argument and result checked against its signature."""
+    signature = inspect.signature(function)
+    annotations = {name: p.annotation for name, p in signature.parameters.items()}
+    annotations["return"] = signature.return_annotation
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        result = function(*args, **kwargs)
+        values = signature.bind(*args, **kwargs).arguments
+        check_shapes({**values, "return": result}, annotations, function.__name__)
+        for held in (*values.values(), result):
+            if isinstance(held, CLASSES):
+                fields = {f.name: f.type for f in dataclasses.fields(held)}
+                check_shapes(vars(held), fields, type(held).__name__)
+        return result
+
+    return wrapper
+
+
+def test_every_array_in_a_public_signature_has_a_shape():
+    seen = 0
+    for function in FUNCTIONS:
+        for name, parameter in inspect.signature(function).parameters.items():
+            shaped = shape_of(parameter.annotation) is not None
+            assert shaped != (name in NOT_ARRAYS - {"x"}), f"{function.__qualname__}: {name}"
+            seen += shaped
+    for cls in CLASSES:
+        for field in dataclasses.fields(cls):
+            shaped = shape_of(field.type) is not None
+            assert shaped != (field.name in NOT_ARRAYS), f"{cls.__name__}: {field.name}"
+            seen += shaped
+    assert seen == 2 + 4 + 5 + 6 + 4 + 2 + 3 + 4
+
+
+def test_every_public_function_is_covered():
+    public = [getattr(attnbook, name) for name in attnbook.__all__]
+    functions = {f for f in public if inspect.isfunction(f)}
+    assert functions - set(FUNCTIONS) == {attnbook.backends, attnbook.move}
+    assert inspect.signature(attnbook.move).parameters["x"].annotation is Array
+    classes = {c for c in public if inspect.isclass(c)}
+    assert classes - set(CLASSES) == {attnbook.Backend}
+
+
+def test_the_check_itself_can_fail():
+    @checked
+    def wrong(
+        query: Annotated[Array, "... n_q d_k"], key: Annotated[Array, "... n_k d_k"]
+    ) -> Annotated[Array, "... n_q n_k"]:
+        return key @ query.T
+
+    with pytest.raises(TypeError, match=r"return must have shape '... n_q n_k', got"):
+        wrong(np.ones((3, 5)), np.ones((7, 5)))
+    with pytest.raises(TypeError, match=r"key must have shape '... n_k d_k', got"):
+        check_shapes(
+            {"query": np.ones((3, 5)), "key": np.ones((7, 4))},
+            inspect.get_annotations(wrong.__wrapped__),
+            "wrong",
+        )
+
+
+@given(attention_cases(), st.sampled_from(("float32", "float64")))
+def test_attention_keeps_its_signature(library, case, dtype):
+    (query, key, value), options = case.arrays(library, dtype)
+    weights = checked(attnbook.attention_weights)(query, key, **options)
+    output = checked(attnbook.attention)(query, key, value, **options)
+    grads = checked(attnbook.attention_vjp)(query, key, value, output, **options)
+    for grad, x in zip(grads, (query, key, value), strict=True):
+        assert grad.shape == x.shape
+    leading = np.broadcast_shapes(case.query.shape[:-2], case.key.shape[:-2])
+    assert tuple(weights.shape[:-2]) == leading
+    assert tuple(output.shape[:-2]) == np.broadcast_shapes(leading, case.value.shape[:-2])
+    state = checked(attnbook.RunningSoftmax.read)(weights, value)
+    assert tuple(state.output().shape) == tuple(output.shape)
+    for got, like in ((state.output(), state.weighted), (state.log_total(), state.total)):
+        assert tuple(got.shape) == tuple(like.shape)
+
+
+@given(attention_cases(), st.sampled_from((None, 13)))
+def test_head_keeps_its_signature(library, case, d_out):
+    arrays = (case.query, case.key, case.value)
+    widths = [max(x.shape[-1], 1) for x in arrays]
+    shapes = [(*x.shape[:-1], width) for x, width in zip(arrays, widths, strict=True)]
+    query, key, value = (library.array(np.ones(shape)) for shape in shapes)
+    weights = attnbook.SingleHeadWeights.init(0, *widths, d_k=11, d_v=17, d_out=d_out)
+    weights = library.place(weights)
+    mask = None if case.mask is None else library.array(case.mask)
+    output = checked(attnbook.single_head_attention)(query, key, value, weights, mask)
+    assert output.shape[-1] == (17 if d_out is None else 13)
+    assert output.shape[-2] == query.shape[-2]
+
+
+@pytest.mark.parametrize("function", [attnbook.softmax, attnbook.log_softmax])
+@given(st.lists(st.sampled_from((0, 1, 3, 5)), min_size=1, max_size=4))
+def test_softmax_keeps_the_shape(library, function, shape):
+    x = library.array(np.zeros(shape))
+    for axis in range(-len(shape), len(shape)):
+        assert checked(function)(x, axis).shape == x.shape

@@ -1,0 +1,250 @@
+"""The built site, as files and in a browser: links, pictures, formulas, contrast, search."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+
+pytestmark = pytest.mark.site
+
+SITE = Path(__file__).parents[1] / "_build" / "html"
+PAGES = sorted(
+    page.relative_to(SITE).as_posix()
+    for page in SITE.glob("**/*.html")
+    if "_static" not in page.parts
+)
+READ = [page for page in PAGES if page.startswith("book/") or page == "search.html"]
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDE, PHONE = 1300, 390
+
+
+def skip_unless(variables, reason):
+    """Skip on a desk, fail where one of the environment `variables` says that all must run."""
+    if any(map(os.environ.get, variables)):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site():
+    if not (SITE / "book" / "index.html").exists():
+        skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "the site is not built: make book")
+    return SITE
+
+
+# Files
+
+
+class Page(HTMLParser):
+    """What a page links to, loads, and can be linked to."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.links, self.loads, self.images = [], [], [], []
+        self.feed(path.read_text(encoding="utf8"))
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if "id" in attrs:
+            self.ids.append(attrs["id"])
+        if tag == "a" and attrs.get("href"):
+            self.links.append(attrs["href"])
+        if tag in ("script", "img", "iframe", "video", "audio", "source") and attrs.get("src"):
+            self.loads.append(attrs["src"])
+        if tag == "link" and attrs.get("href") and attrs.get("rel") not in ("next", "prev"):
+            self.loads.append(attrs["href"])
+        if tag == "img":
+            self.images.append(attrs)
+
+
+@functools.cache
+def parsed(path):
+    return Page(path)
+
+
+def target_of(page, url):
+    """Return the file and the anchor that a relative `url` on `page` points to."""
+    parts = urlsplit(urljoin("/" + page, url))
+    return SITE / unquote(parts.path).lstrip("/"), unquote(parts.fragment)
+
+
+def broken_links(page):
+    for url in parsed(SITE / page).links:
+        if urlsplit(url).scheme:
+            continue
+        path, anchor = target_of(page, url)
+        if not path.is_file():
+            yield f"{url}: no such file"
+        elif anchor and path.suffix == ".html" and anchor not in parsed(path).ids:
+            yield f"{url}: no such anchor"
+
+
+def test_there_are_pages():
+    for name in ("index", "how_to_use", "notation", "claims", "api", "bibliography"):
+        assert f"book/{name}.html" in PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    assert list(broken_links(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_loaded_is_a_file_of_the_site(page):
+    missing = [u for u in parsed(SITE / page).loads if not target_of(page, u)[0].is_file()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_images_have_alt_text(page):
+    assert [image for image in parsed(SITE / page).images if not image.get("alt")] == []
+
+
+@pytest.mark.parametrize("page", [page for page in READ if page != "search.html"])
+def test_ids_occur_once(page):  # the theme itself writes two search fields on search.html
+    ids = parsed(SITE / page).ids
+    assert sorted(i for i in set(ids) if ids.count(i) > 1) == []
+
+
+# Browser
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(site):
+    handler = functools.partial(QuietHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
+        httpd.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(site):
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), "")
+    if not found:
+        reason = "no Chromium found: install it, or name it in the variable CHROMIUM"
+        skip_unless(["ATTNBOOK_REQUIRE_SITE"], reason)
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page in the browser, and what went wrong on the way."""
+
+    def __init__(self, browser, base, width):
+        self.base, self.problems = base, []
+        self.tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
+        self.tab.on("request", self._request)
+        self.tab.on("requestfailed", lambda r: self.problems.append(f"failed load: {r.url}"))
+        self.tab.on("response", self._response)
+        self.tab.on("pageerror", lambda e: self.problems.append(f"script error: {e}"))
+        self.tab.on("console", self._console)
+
+    def _request(self, request):
+        if not request.url.startswith((self.base, "data:", "blob:")):
+            self.problems.append(f"outside request: {request.url}")
+
+    def _response(self, response):
+        if response.status >= 400:
+            self.problems.append(f"failed load: {response.status} {response.url}")
+
+    def _console(self, message):
+        if message.type == "error":
+            self.problems.append(f"console: {message.text}")
+
+    def open(self, page):
+        self.tab.goto(f"{self.base}/{page}", wait_until="load")
+        self.tab.evaluate("window.MathJax?.startup?.promise")
+        self.tab.wait_for_timeout(300)  # the script that makes what scrolls focusable
+
+    def go_dark(self):
+        self.tab.emulate_media(color_scheme="dark")
+        self.tab.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        self.tab.wait_for_timeout(300)  # colours fade
+
+    def violations(self):
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        options = {"resultTypes": ["violations"], "preload": False}  # preload fetches css itself
+        found = axe.run(self.tab, options=options).response["violations"]
+        return [
+            f"{rule['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for rule in found
+            if rule["impact"] in ("serious", "critical")
+            for node in rule["nodes"]
+        ]
+
+
+@pytest.fixture(scope="module", params=[WIDE, PHONE], ids=["wide", "phone"])
+def visit(request, browser, server):
+    visit = Visit(browser, server, request.param)
+    yield visit
+    visit.tab.close()
+
+
+UNSET_FORMULAS = """() => [...document.querySelectorAll('.math')]
+    .filter(e => e.textContent.trim() && !e.querySelector('mjx-container') ||
+                 e.querySelector('mjx-merror'))
+    .map(e => e.textContent)"""
+
+
+@pytest.mark.parametrize("page", READ)
+def test_page_in_the_browser(page, visit):
+    visit.problems.clear()
+    visit.tab.emulate_media(color_scheme="light")
+    visit.open(page)
+    assert visit.tab.evaluate(UNSET_FORMULAS) == [], "formulas that MathJax did not set"
+    assert visit.tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "too wide"
+    assert visit.violations() == []
+    visit.go_dark()
+    assert visit.violations() == []
+    assert visit.problems == []
+
+
+def test_search_finds_softmax(browser, server):
+    visit = Visit(browser, server, WIDE)
+    visit.open("book/index.html")
+    visit.tab.locator(".search-button-field:visible, .search-button:visible").first.click()
+    visit.tab.locator("input[type=search]:visible").first.fill("softmax")
+    visit.tab.keyboard.press("Enter")
+    visit.tab.wait_for_selector("#search-results ul.search li a")
+    found = visit.tab.locator("#search-results ul.search li a").all_inner_texts()
+    assert any("Notation" in title or "attention" in title for title in found)
+    assert visit.problems == []
+    visit.tab.close()
+
+
+def test_the_site_works_as_plain_files(browser, site):
+    visit = Visit(browser, site.resolve().as_uri(), WIDE)
+    visit.open("book/notation.html")
+    assert visit.tab.evaluate(UNSET_FORMULAS) == []
+    visit.open("search.html?q=softmax")
+    visit.tab.wait_for_selector("#search-results ul.search li a")
+    # Chromium loads no fonts from file:// and says so; formulas then use the system's.
+    assert [p for p in visit.problems if "woff" not in p and "net::ERR_FAILED" not in p] == []
+    visit.tab.close()
