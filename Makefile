@@ -7,10 +7,12 @@ ONLY ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Notebooks have a run of their own in `test`: with --cov, nbval waits for its kernel in vain.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve test notebooks lint clean
+.PHONY: help book serve test notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,8 +35,8 @@ serve: $(INSTALLED)  ## show the site at http://localhost:8000 (PORT=8000), buil
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
 test: book  ## build the site and run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --doctest-modules \
-	  --nbval --nbval-current-env attnbook tests $(wildcard book/*.ipynb)
+	$(PYTEST) --cov --doctest-modules attnbook tests
+	$(PYTEST) --nbval --nbval-current-env $(wildcard book/*.ipynb)
 
 notebooks: $(INSTALLED)  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)
@@ -43,6 +45,10 @@ lint: $(INSTALLED)  ## check style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+mutants: $(INSTALLED)  ## break the code in many small ways and list what no test notices
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut results
 
 clean:  ## remove what was built and measured, but not the environment
 	rm -rf _build .pytest_cache .hypothesis .mypy_cache .ruff_cache htmlcov dist mutants .coverage .coverage.*

@@ -22,8 +22,7 @@ array_namespace = array_api_compat.array_namespace
 
 def library(x: Array) -> str:
     """Return the short name of the library that `x` belongs to, such as ``"numpy"``."""
-    name = array_namespace(x).__name__
-    return name.removeprefix("array_api_compat.").split(".")[0]
+    return array_namespace(x).__name__.removeprefix("array_api_compat.")
 
 
 def check_array(name: str, x: Array) -> None:

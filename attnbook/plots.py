@@ -22,11 +22,11 @@ PAPER = "#fbfaf7"
 INK = "#22262b"
 GREY = "#6b7078"
 GRID = "#dcd9d0"
-BLUE = "#0b5a9d"
+BLUE = "#0b4a85"
 ORANGE = "#d5640a"
-GREEN = "#10977a"
-PINK = "#c76ba2"
-YELLOW = "#e3a81c"
+GREEN = "#0a7a60"
+PINK = "#cf82b4"
+YELLOW = "#ecb52e"
 COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW)
 """The order in which lines take their colours (after Okabe and Ito)."""
 
@@ -38,7 +38,7 @@ WEIGHTS = matplotlib.colors.LinearSegmentedColormap.from_list(
 SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list(
     "attnbook.signed", ["#8a3b02", ORANGE, "#f3c49c", PAPER, "#a9c6e1", BLUE, "#052c52"]
 )
-"""Colour map for quantities of both signs, such as scores: orange below zero, blue above."""
+"""Colour map for quantities of both signs, such as scores (orange below zero, blue above)."""
 
 RC: Any = {
     "figure.facecolor": PAPER,

@@ -114,7 +114,7 @@ def attention(
     Parameters
     ----------
     query, key, mask, bias, scale
-        As in `attention_weights`. **In `mask`, True = may attend.**
+        As in `attention_weights`. In `mask`, **True = may attend.**
     value : array, shape (..., n_k, d_v)
         One row a key, of any width d_v, of the library, device and dtype of `query`.
 

@@ -23,6 +23,10 @@ def top(x, axis=-1, keepdims=True):
     return array_namespace(x).max(x, axis=axis, keepdims=keepdims)
 
 
+def dot(x, y):
+    return array_namespace(x).tensordot(x, y, axes=([-1], [-2]))
+
+
 def root_of_sum(x):
     return array_namespace(x).sqrt(total(x * x))
 
@@ -158,8 +162,13 @@ WEIGHTS = {
     "no maximum": _of_scores(naive),
     "maximum of the whole array": _of_scores(global_maximum),
     "all axes reversed": lambda q, k: sm(q @ k.T / math.sqrt(q.shape[-1])),
+    "all axes reversed 2": lambda q, k: sm(q @ k.T / math.sqrt(q.shape[1])),
+    "all axes reversed 3": lambda q, k: sm(q @ k.T / math.sqrt(k.shape[1]), 1),
+    "all axes reversed 4": lambda q, k: sm(q @ k.T / math.sqrt(k.shape[1])),
     "softmax over axis 1 of a batch": _of_scores(lambda s: sm(s, 1)),
+    "softmax over axis 1 of a batch 2": lambda q, k: sm(q @ k.mT / math.sqrt(q.shape[1]), 1),
     "width from shape[1]": _with_scale(lambda q, k: k.shape[1] ** -0.5),
+    "width from shape[1] 2": _with_scale(lambda q, k: q.shape[1] ** -0.5),
     "mask inverted": _masked(lambda s, mask: safe_softmax(hidden(s, mask == 0))),
     "mask ignored": _masked(lambda s, mask: sm(s)),
     "mask multiplies the scores": _masked(lambda s, mask: sm(s * mask)),
@@ -197,6 +206,7 @@ WEIGHTS = {
 """Wrong weights, which are wrong in attention, in a head and in a gradient as well."""
 
 WEIGHTS_ALONE = {
+    "np.dot on a batch": lambda q, k: sm(dot(q, k.mT) / math.sqrt(q.shape[-1])),
     "transposed": lambda q, k: right_weights(k, q),
     "transposed 2": lambda q, k: right_weights(q, k).mT,
 }
@@ -227,6 +237,9 @@ def mixed(weights):
 RENAMED = {"scores ignored": "mean of the values", "hard maximum": "hard look-up"}
 
 ATTENTION = {RENAMED.get(name, name): mixed(answer) for name, answer in WEIGHTS.items()} | {
+    "np.dot on a batch": lambda q, k, v: dot(right_weights(q, k), v),
+    "np.dot on a batch 2": lambda q, k, v: sm(dot(q, k.mT) / math.sqrt(q.shape[-1])) @ v,
+    "np.dot on a batch 3": lambda q, k, v: dot(sm(dot(q, k.mT) / math.sqrt(q.shape[-1])), v),
     "weights returned": lambda q, k, v: right_weights(q, k),
     "values not mixed": lambda q, k, v: v * 1,
     "query and key swapped": lambda q, k, v: right_weights(k, q) @ v,
@@ -333,6 +346,22 @@ def _value_not_transposed(q, k, v, g):
     return ds @ k, ds.mT @ q, a.mT @ g
 
 
+def _masked_gradients(name):
+    return lambda q, k, v, g, mask=None: gradients(
+        q, k, v, g, lambda q, k: WEIGHTS[name](q, k, mask)
+    )
+
+
+def _gradients_of_matrices(weights):
+    def answer(q, k, v, g):
+        a = weights(q, k)
+        da = g @ v.T
+        ds = a * (da - total(a * da)) / math.sqrt(q.shape[-1])
+        return ds @ k, ds.T @ q, a.T @ g
+
+    return answer
+
+
 def _same(d):
     return 1
 
@@ -392,13 +421,20 @@ ATTENTION_VJP = {
     "key not transposed": lambda *x: gradients(*x, WEIGHTS["key not transposed"]),
     "no maximum": lambda *x: gradients(*x, WEIGHTS["no maximum"]),
     "maximum of the whole array": lambda *x: gradients(*x, WEIGHTS["maximum of the whole array"]),
+    "all axes reversed": _gradients_of_matrices(WEIGHTS["all axes reversed"]),
+    "all axes reversed 2": _gradients_of_matrices(WEIGHTS["all axes reversed 2"]),
+    "all axes reversed 3": _gradients_of_matrices(right_weights),
+    "width from shape[1]": lambda q, k, v, g: gradients(
+        q, k, v, g, WEIGHTS["width from shape[1]"], k.shape[1] ** -0.5
+    ),
+    "softmax over axis 1 of a batch": lambda *x: gradients(
+        *x, WEIGHTS["softmax over axis 1 of a batch"]
+    ),
     "mask ignored": lambda q, k, v, g, mask=None: gradients(q, k, v, g),
-    "mask inverted": lambda q, k, v, g, mask=None: gradients(
-        q, k, v, g, lambda q, k: right_weights(q, k, None if mask is None else mask == 0)
-    ),
-    "empty row NaN": lambda q, k, v, g, mask=None: gradients(
-        q, k, v, g, lambda q, k: WEIGHTS["empty row NaN"](q, k, mask)
-    ),
+    "mask inverted": _masked_gradients("mask inverted"),
+    "mask with a large negative number": _masked_gradients("mask with a large negative number"),
+    "empty row NaN": _masked_gradients("empty row NaN"),
+    "empty row uniform": _masked_gradients("empty row uniform"),
     "scale ignored": lambda q, k, v, g, scale=None: gradients(q, k, v, g),
     "bias ignored": lambda q, k, v, g, bias=None: gradients(q, k, v, g),
 }

@@ -482,6 +482,11 @@ ERRORS = {
         TypeError,
         f"total {NOT_AN_ARRAY}float",
     ),
+    "a state with a list": (
+        running([[1.0]], ones((3, 1)), ones((3, 2))),
+        TypeError,
+        f"maximum {NOT_AN_ARRAY}list",
+    ),
     "a state of 1 axis": (
         running(ones(1), ones(1), ones(2)),
         ValueError,
@@ -568,6 +573,11 @@ ERRORS = {
         head(value=(6, 5)),
         ValueError,
         "value must have shape (..., 7, 5) to match key, got (6, 5)",
+    ),
+    "head with another number of values, in a batch": (
+        head(value=(2, 6, 5)),
+        ValueError,
+        "value must have shape (..., 7, 5) to match key, got (2, 6, 5)",
     ),
     "head with other leading axes": (
         head(query=(2, 3, 5), key=(4, 7, 5)),

@@ -51,6 +51,7 @@ def test_attention_on_numpy_loads_nothing_more():
 
 def test_nn_without_torch_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "attnbook.nn", raising=False)
     message = re.escape("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'")
     with pytest.raises(ImportError, match=f"^{message}$"):
         runpy.run_module("attnbook.nn")

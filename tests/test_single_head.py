@@ -495,6 +495,12 @@ def test_to_moves_every_matrix(library, d_out):
     assert back.W_Q.dtype == np.float32
 
 
+def test_to_moves_to_a_device():
+    moved = head(d_out=6).to("torch", device="meta")
+    assert {x.device.type for x in vars(moved).values()} == {"meta"}
+    assert {x.device.type for x in vars(moved.to(device="meta")).values()} == {"meta"}
+
+
 def test_weights_are_frozen_and_compare_by_identity():
     weights = head()
     assert weights == weights

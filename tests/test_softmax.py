@@ -225,6 +225,8 @@ def test_merge_is_associative_commutative_and_has_a_neutral_element(library, cas
     same_state(library, a.merge(b).merge(c), a.merge(b.merge(c)))
     same_state(library, a.merge(b), b.merge(a))
     nothing = read(library, scores[..., :0], value[..., :0, :])
+    assert nothing.maximum.shape == nothing.total.shape == a.total.shape
+    assert (library.numpy(nothing.maximum) == -np.inf).all()
     same_state(library, a.merge(nothing), a, rtol=0)
     same_state(library, nothing.merge(a), a, rtol=0)
 

@@ -7,28 +7,29 @@ import numpy as np
 
 import attnbook
 from attnbook.check import _recipes as r
-from attnbook.check._model import Case, Check, Mistake
-from attnbook.check._weight_mistakes import WEIGHT_MISTAKES
-from attnbook.check._weights import STAGES
+from attnbook.check._model import Case, Check, Mistake, Values
+from attnbook.check._recipes import swap
+from attnbook.check._weight_mistakes import OPTION_MISTAKES, WEIGHT_MISTAKES
+from attnbook.check._weights import DOT_ON_A_BATCH, STAGES, dot_of_batches
 
 
-def outputs_between_values(case: Case, values: tuple, again: Callable) -> str | None:
+def outputs_between_values(case: Case, values: Values, again: Callable) -> str | None:
     value = case.arrays["value"]
-    low, high = (np.expand_dims(f(value, axis=-2), -2) for f in (np.min, np.max))
-    if np.any(values[0] < low - 1e-3) or np.any(values[0] > high + 1e-3):
-        return (
-            "Each output is a weighted mean of the values and lies between the smallest and the "
-            "largest of its column; here one lies outside."
-        )
-    return None
-
-
-def order_of_keys_is_free(case: Case, values: tuple, again: Callable) -> str | None:
-    if case.options:
+    low = np.min(value, axis=-2, keepdims=True) - 1e-6
+    high = np.max(value, axis=-2, keepdims=True) + 1e-6
+    if np.all((low <= values[0]) & (values[0] <= high)):
         return None
-    reverse = {name: np.flip(case.arrays[name], axis=-2) for name in ("key", "value")}
-    moved = again(**reverse)
-    if moved and not np.allclose(moved[0], values[0], 1e-3):
+    return (
+        "Each output is a weighted mean of the values and lies between the smallest and the "
+        "largest of its column; here one lies outside."
+    )
+
+
+def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | None:
+    if "mask" in case.options or "bias" in case.options:
+        return None
+    moved = again(**{name: np.flip(case.arrays[name], axis=-2) for name in ("key", "value")})
+    if moved and not np.allclose(moved[0], values[0]):
         return (
             "Reversing the order of keys and values together must change nothing; here it changes "
             "the output."
@@ -36,17 +37,27 @@ def order_of_keys_is_free(case: Case, values: tuple, again: Callable) -> str | N
     return None
 
 
-def hidden_keys_change_nothing(case: Case, values: tuple, again: Callable) -> str | None:
+def hidden_keys_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
     if "mask" not in case.options:
         return None
-    hidden = ~case.options["mask"][0]
-    moved = again(**{name: case.arrays[name] + hidden[:, np.newaxis] for name in ("key", "value")})
-    if moved and not np.allclose(moved[0][..., 0, :], values[0][..., 0, :], 1e-3):
+    unseen = ~case.options["mask"][0][:, np.newaxis]  # what query 0 may not attend to
+    moved = again(**{name: case.arrays[name] + unseen for name in ("key", "value")})
+    if moved and not np.allclose(moved[0][..., 0, :], values[0][..., 0, :]):
         return "A key that query 0 may not attend to still changes its output."
     return None
 
 
 ATTENTION_MISTAKES = (
+    Mistake(
+        *DOT_ON_A_BATCH,
+        (
+            lambda q, k, v, **options: np.dot(r.RIGHT.weights(q, k, **options), v),
+            swap(product=dot_of_batches).output,
+            lambda q, k, v, **options: np.dot(
+                swap(product=dot_of_batches).weights(q, k, **options), v
+            ),
+        ),
+    ),
     Mistake(
         "weights returned",
         "You return the weights, not the output. They say how much each value counts; the output "
@@ -136,7 +147,7 @@ ATTENTION = Check(
             Mistake(
                 *_RENAMED.get(name, (name, message)), tuple(recipe.output for recipe in recipes)
             )
-            for name, message, recipes in WEIGHT_MISTAKES
+            for name, message, recipes in WEIGHT_MISTAKES + OPTION_MISTAKES
         ),
         *ATTENTION_MISTAKES,
     ),

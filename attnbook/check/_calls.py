@@ -126,7 +126,7 @@ class Caller:
             if type(x) in (np.matrix, np.ma.MaskedArray):
                 raise TypeError
             home = library(x)
-            value = move(x, "numpy")
+            value = x if home == "numpy" else move(x, "numpy")
             floating = array_api_compat.array_namespace(value).isdtype(value.dtype, "real floating")
         except Exception:  # whatever the object does, it is no array that can be read
             raise Found(
@@ -141,8 +141,8 @@ class Caller:
             raise Found(
                 Finding(
                     "wrong dtype",
-                    f"Your {label} has dtype {value.dtype}, where floating-point numbers are "
-                    "expected. An array made to be filled, or a comparison, may have set it.",
+                    f"The dtype of your {label} is {value.dtype}, where floating-point numbers "
+                    "are expected. An array made to be filled, or a comparison, may have set it.",
                     f"It was given {case}.",
                 )
             )
@@ -173,18 +173,17 @@ def accepted_options(check: Check, function: Callable) -> frozenset[str]:
     except (TypeError, ValueError):  # some functions written in C do not tell
         return frozenset()
     try:
-        signature.bind(*check.parameters)
+        by_position = signature.bind(*check.parameters).arguments
     except TypeError:
         bare = [
             p.replace(default=p.empty, annotation=p.empty) for p in signature.parameters.values()
         ]
-        taken = ", ".join(map(str, bare))
         raise Found(
             Finding(
                 "wrong arguments",
-                f"Your function takes ({taken}), but it is called with {len(check.parameters)} "
-                f"arguments by position: ({', '.join(check.parameters)}). Every further argument "
-                "needs a default value.",
+                f"Your function takes {inspect.Signature(bare)}, but it is called with "
+                f"{len(check.parameters)} arguments by position: ({', '.join(check.parameters)}). "
+                "Every further argument needs a default value.",
             )
         ) from None
     named = {
@@ -194,4 +193,4 @@ def accepted_options(check: Check, function: Callable) -> frozenset[str]:
     }
     if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         named.add("mask")
-    return frozenset(named & set(check.options)) - frozenset(check.parameters)
+    return frozenset(named & set(check.options)) - frozenset(by_position)

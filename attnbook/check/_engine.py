@@ -90,9 +90,9 @@ class Examination:
         return self._report(Finding(None, message), right, passed=True)
 
     def _report(self, finding: Finding, libraries: tuple[str, ...], passed: bool = False) -> Report:
-        remarks = list(self.general)
+        remarks = self.general if passed else []
         if "numpy" in libraries or not passed:  # else they speak of NumPy, not of the function
-            remarks += self.calls.remarks["numpy"]
+            remarks = remarks + self.calls.remarks["numpy"]
         others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
         return Report(
             check=self.check.name,

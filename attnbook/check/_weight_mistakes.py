@@ -39,6 +39,32 @@ def _masked_late_normalized(weights, mask, bias, factor):
     return weights if mask is None else r.normalized(weights * mask)
 
 
+def _for_matrices(product, axis, width):
+    """Return the recipe of a reader who thinks of two axes only."""
+    return swap(
+        product=product,
+        normalize=lambda s: r.softmax(s, axis),
+        factor=lambda q, k, scale: 1 / math.sqrt(width(q, k)) if scale is None else scale,
+    )
+
+
+def _reversed_axes(query, key):
+    return query @ key.T
+
+
+_WIDTHS = (lambda q, k: q.shape[-1], lambda q, k: q.shape[1], lambda q, k: k.shape[1])
+
+ON_A_BATCH = {
+    "all axes reversed": tuple(
+        _for_matrices(_reversed_axes, axis, width) for axis in (-1, 1) for width in _WIDTHS
+    ),
+    "softmax over axis 1 of a batch": tuple(
+        _for_matrices(r.dot_products, 1, width) for width in _WIDTHS
+    ),
+    "width from shape[1]": tuple(_for_matrices(r.dot_products, -1, width) for width in _WIDTHS[1:]),
+}
+"""Mistakes that show on a batch only; they come together, and the first is told first."""
+
 WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
     (
         "no scale",
@@ -181,22 +207,19 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         "all axes reversed",
         "On a batch, .T reverses all axes: batch and tokens change places, and where the sizes "
         "fit by chance the numbers are wrong. Exchange the last two axes only.",
-        (swap(product=lambda q, k: q @ k.T),),
+        ON_A_BATCH["all axes reversed"],
     ),
     (
         "softmax over axis 1 of a batch",
         "For a matrix axis 1 is the axis of the keys, for a batch it is that of the queries. "
         "Write −1, which is the last axis of any array.",
-        (swap(normalize=lambda s: r.softmax(s, 1)),),
+        ON_A_BATCH["softmax over axis 1 of a batch"],
     ),
     (
         "width from shape[1]",
         "You read d_k from shape[1]. For a batch that is the number of tokens. Read it from "
         "shape[-1], which is the width of any array.",
-        (
-            scaled_by(lambda q, k: 1 / math.sqrt(q.shape[1])),
-            scaled_by(lambda q, k: 1 / math.sqrt(k.shape[1])),
-        ),
+        ON_A_BATCH["width from shape[1]"],
     ),
     (
         "mask inverted",
@@ -267,6 +290,10 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         "equal, so the softmax spreads the weight evenly. Such a row must be zero.",
         (swap(hide=_lowest), _filled_with(-1e30)),
     ),
+)
+"""Name, sentence and recipes of each, the more plausible first."""
+
+OPTION_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
     (
         "scale ignored",
         "Your function takes `scale` and does not use it. Where it is given it takes the place of "
@@ -330,4 +357,4 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         ),
     ),
 )
-"""Name, sentence and recipes of each, the more plausible first."""
+"""Those made with `scale` and `bias`."""

@@ -5,8 +5,9 @@ import numpy as np
 import attnbook
 from attnbook.check import _recipes as r
 from attnbook.check._model import Case, Check, Mistake, Stage, draw
+from attnbook.check._recipes import swap
 from attnbook.check._softmax import LARGE_ERRORS, rows_sum_to_one, weights_are_positive
-from attnbook.check._weight_mistakes import WEIGHT_MISTAKES
+from attnbook.check._weight_mistakes import OPTION_MISTAKES, WEIGHT_MISTAKES
 
 SIZES = (
     (3, 3, 3, 3),
@@ -29,10 +30,21 @@ EMPTY = np.array([[True, False, True], [False, False, False]])
 # visible scores are −4e9, hidden ones +4e9; every product is exact
 OUTBID_MASK = np.array([[True, True, False], [False, False, True]])
 OUTBID = {
-    "query": np.array([[2e5, 0.0, 0.0, 0.0], [-2e5, 0.0, 0.0, 0.0]]),
-    "key": np.array([[-4e4, 1.0, 2.0, 0.0], [-4e4, 0.0, 1.0, 3.0], [4e4, 5.0, 1.0, 1.0]]),
+    "query": np.array([[2.0**33, 0.0, 0.0, 0.0], [-(2.0**33), 0.0, 0.0, 0.0]]),
+    "key": np.array([[-1.0, 1.0, 2.0, 0.0], [-1.0, 0.0, 1.0, 3.0], [1.0, 5.0, 1.0, 1.0]]),
     "value": draw(4, 3, 2),
 }
+
+
+DOT_ON_A_BATCH = (
+    "np.dot on a batch",
+    "np.dot of two batches multiplies every matrix of one with every matrix of the other. Use @, "
+    "which takes them in pairs.",
+)
+
+
+def dot_of_batches(query, key):
+    return np.dot(query, r.transposed(key))
 
 
 def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
@@ -110,9 +122,10 @@ WEIGHTS = Check(
                 lambda q, k, **options: r.transposed(r.RIGHT.weights(q, k, **options)),
             ),
         ),
+        Mistake(*DOT_ON_A_BATCH, (swap(product=dot_of_batches).weights,)),
         *(
             Mistake(name, message, tuple(recipe.weights for recipe in recipes))
-            for name, message, recipes in WEIGHT_MISTAKES
+            for name, message, recipes in WEIGHT_MISTAKES + OPTION_MISTAKES
         ),
     ),
     properties=(rows_sum_to_one, weights_are_positive),

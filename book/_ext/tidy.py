@@ -2,21 +2,24 @@
 
 from docutils import nodes
 
+BODIES = {"proof-content", "exercise-content", "solution-content"}
 
-def mend_theorems(app, doctree):
-    """Unnest theorems: sphinx-proof writes each body as a section, all with one and the same id.
+
+def mend_boxes(app, doctree):
+    """Unnest theorems and exercises: each body is a section, all of them with one and the same id.
 
     A section would be numbered like a heading, and an id may occur once on a page.
     """
     for section in list(doctree.findall(nodes.section)):
-        if section["ids"] == ["proof-content"]:
+        if section["ids"] and section["ids"][0] in BODIES:
+            classes = section["classes"]
             section["ids"] = []
-            section.replace_self(nodes.container("", *section.children))
+            section.replace_self(nodes.container("", *section.children, classes=classes))
     for proof in doctree.findall(nodes.admonition):
         if proof["ids"] == ["proof"]:
             proof["ids"] = []
 
 
 def setup(app):
-    app.connect("doctree-read", mend_theorems, priority=400)  # before sections are numbered
+    app.connect("doctree-read", mend_boxes, priority=400)  # before sections are numbered
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,7 +4,8 @@
 
   const SCROLLERS =
     ".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article div.math, " +
-    ".bd-article div.amsmath, .bd-article mjx-container[display], .bd-article dl.py > dt, .bd-article .output";
+    ".bd-article div.amsmath, .bd-article mjx-container[display], .bd-article dl.py > dt, .bd-article .output, " +
+    ".figure-frame";
 
   // What scrolls must be reachable without a mouse.
   function openToKeyboard() {
@@ -24,6 +25,17 @@
     }
   }
 
+  // On a phone a figure keeps half its size and scrolls in its own frame, so that its text stays readable.
+  function frameFigures() {
+    for (const image of document.querySelectorAll(".bd-article figure > img")) {
+      const frame = document.createElement("div");
+      frame.className = "figure-frame";
+      frame.style.setProperty("--natural-width", `${image.naturalWidth}px`);
+      image.replaceWith(frame);
+      frame.append(image);
+    }
+  }
+
   let waiting;
   function later() {
     clearTimeout(waiting);
@@ -32,6 +44,7 @@
 
   window.addEventListener("load", () => {
     mendBibliography();
+    frameFigures();
     openToKeyboard();
     window.MathJax?.startup?.promise?.then(openToKeyboard);
     new ResizeObserver(later).observe(document.querySelector(".bd-article") || document.body);

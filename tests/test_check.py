@@ -1,0 +1,654 @@
+"""Every wrong answer is rejected with its own sentence; right answers in any style pass."""
+
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+
+import check_answers as answers
+import numpy as np
+import pytest
+from check_answers import WRONG
+
+import attnbook
+from attnbook import check
+from attnbook.check._attention import (
+    ATTENTION,
+    hidden_keys_change_nothing,
+    order_of_keys_is_free,
+    outputs_between_values,
+)
+from attnbook.check._model import Case
+from attnbook.check._single_head import SINGLE_HEAD
+from attnbook.check._softmax import (
+    SOFTMAX,
+    rows_sum_to_one,
+    shift_changes_nothing,
+    weights_are_positive,
+)
+from attnbook.check._vjp import ATTENTION_VJP, key_gradients_cancel, value_gradients_add_up
+from attnbook.check._weights import WEIGHTS
+
+CHECKS = {c.name: c for c in (SOFTMAX, WEIGHTS, ATTENTION, SINGLE_HEAD, ATTENTION_VJP)}
+MESSAGES = json.loads(
+    (pathlib.Path(__file__).parent / "check_messages.json").read_text(encoding="utf-8")
+)
+CASES = json.loads((pathlib.Path(__file__).parent / "check_cases.json").read_text(encoding="utf-8"))
+PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
+
+
+def need_torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def run(name, function, **options):
+    return getattr(check, name)(function, **options)
+
+
+def mistake_of(wrong):
+    """Drop the number that tells several answers with one mistake apart."""
+    return wrong if wrong == "base 2" else re.sub(r" \d$", "", wrong)
+
+
+def rejected_with_its_sentence(report, name, wrong):
+    mistake = mistake_of(wrong)
+    assert not report
+    assert (report.mistake, report.message) == (mistake, MESSAGES[name][mistake])
+    assert report.libraries == ()
+
+
+@pytest.mark.parametrize(("name", "wrong"), PAIRS)
+def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong):
+    report = run(name, WRONG[name][wrong])
+    rejected_with_its_sentence(report, name, wrong)
+    assert re.search(r"With .* of float(64|32): .* (is|must have)", report.detail)
+
+
+@pytest.mark.parametrize(("name", "wrong"), PAIRS[::3])
+def test_a_wrong_answer_in_float32_is_recognised(name, wrong):
+    rejected_with_its_sentence(run(name, answers.in_float32(WRONG[name][wrong])), name, wrong)
+
+
+@pytest.mark.parametrize(("name", "wrong"), PAIRS[1::3])
+def test_a_wrong_answer_written_for_pytorch_alone_is_recognised(name, wrong):
+    need_torch()
+    rejected_with_its_sentence(run(name, answers.only_torch(WRONG[name][wrong])), name, wrong)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_mistake_has_a_wrong_answer_and_one_sentence(name):
+    mistakes = {mistake.name: mistake.message for mistake in CHECKS[name].mistakes}
+    assert len(mistakes) == len(CHECKS[name].mistakes) >= 6
+    assert mistakes == MESSAGES[name]
+    assert {mistake_of(wrong) for wrong in WRONG[name]} == set(mistakes)
+    assert len(set(mistakes.values())) == len(mistakes)
+
+
+# Right answers.
+
+
+def loop_softmax_of_any_row(x):
+    return answers.loop_softmax(x) if x.ndim == 2 else answers.loop_softmax(x[None])[0]
+
+
+def shifted_by_log_sum(x, axis=-1):
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return np.exp(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def einsum_weights(Q, K, *, mask=None, **unused):
+    scores = np.einsum("...qd,...kd->...qk", Q, K) / np.sqrt(Q.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    highest = scores.max(-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isinf(highest), 0, highest))
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+
+
+def einsum_attention(Q, K, V, *, mask=None, **unused):
+    return np.einsum("...qk,...kd->...qd", einsum_weights(Q, K, mask=mask), V)
+
+
+def row_by_row(query, key, value):
+    output = np.empty((query.shape[0], value.shape[1]), dtype=query.dtype)
+    for i in range(query.shape[0]):
+        scores = key @ query[i] / math.sqrt(query.shape[1])
+        weights = np.exp(scores - scores.max())
+        output[i] = weights @ value / weights.sum()
+    return output
+
+
+def torch_attention(query, key, value, mask=None):
+    import torch
+
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def torch_weights(query, key):
+    import torch
+
+    return torch.softmax(query @ key.transpose(-2, -1) / query.size(-1) ** 0.5, dim=-1)
+
+
+def torch_softmax(x, axis=-1):
+    import torch
+
+    return torch.softmax(x, dim=axis)
+
+
+def torch_head(query, key, value, W_Q, W_K, W_V):
+    return torch_attention(query @ W_Q, key @ W_K, value @ W_V)
+
+
+def torch_vjp(query, key, value, grad_output):
+    import torch
+
+    inputs = [x.clone().requires_grad_() for x in (query, key, value)]
+    return torch.autograd.grad(torch_attention(*inputs), inputs, grad_output)
+
+
+def head_with_output(query, key, value, W_Q, W_K, W_V, W_O):
+    return answers.right_attention(query @ W_Q, key @ W_K, value @ W_V) @ W_O
+
+
+def head_with_optional_output(query, key, value, W_Q, W_K, W_V, W_O=None, *, mask=None):
+    output = answers.right_attention(query @ W_Q, key @ W_K, value @ W_V, mask)
+    return output if W_O is None else output @ W_O
+
+
+def head_with_output_and_mask(query, key, value, W_Q, W_K, W_V, W_O, mask=None):
+    return answers.right_attention(query @ W_Q, key @ W_K, value @ W_V, mask) @ W_O
+
+
+def head_with_weights(query, key, value, weights):
+    return attnbook.single_head_attention(query, key, value, weights)
+
+
+def head_with_parameters(query, key, value, parameters, mask=None):
+    return attnbook.single_head_attention(query, key, value, parameters, mask)
+
+
+def head_with_many_options(query, key, value, weights, mask=None, dropout=0, training=False):
+    return attnbook.single_head_attention(query, key, value, weights, mask)
+
+
+def einsum_head(query, key, value, W_Q, W_K, W_V):
+    scores = np.einsum("...qa,ad,bd,...kb->...qk", query, W_Q, W_K, key)
+    return np.einsum(
+        "...qk,...kc,cv->...qv", answers.sm(scores / np.sqrt(W_Q.shape[1])), value, W_V
+    )
+
+
+def full_jacobian_vjp(query, key, value, grad_output):
+    """Build every Jacobian of the softmax, row by row."""
+    weights = answers.right_weights(query, key)
+    grad_scores = np.stack(
+        [
+            (np.diag(a) - np.outer(a, a)) @ (value @ g)
+            for a, g in zip(weights, grad_output, strict=True)
+        ]
+    ) / np.sqrt(query.shape[1])
+    return [grad_scores @ key, grad_scores.T @ query, weights.T @ grad_output]
+
+
+def einsum_vjp(query, key, value, grad_output):
+    a = einsum_weights(query, key)
+    da = np.einsum("...qv,...kv->...qk", grad_output, value)
+    ds = a * (da - np.einsum("...qk,...qk->...q", a, da)[..., None]) / query.shape[-1] ** 0.5
+    return (
+        np.einsum("...qk,...kd->...qd", ds, key),
+        np.einsum("...qk,...qd->...kd", ds, query),
+        np.einsum("...qk,...qv->...kv", a, grad_output),
+    )
+
+
+RIGHT = {
+    "softmax": (
+        attnbook.softmax,
+        answers.right_softmax,
+        answers.loop_softmax,
+        loop_softmax_of_any_row,
+        shifted_by_log_sum,
+        lambda x: np.exp(x - np.logaddexp.reduce(x, axis=-1, keepdims=True)),
+    ),
+    "attention_weights": (
+        attnbook.attention_weights,
+        answers.right_weights,
+        answers.loop_weights,
+        einsum_weights,
+        lambda query, key: (
+            answers.sm(query @ key.T / query.shape[1] ** 0.5) if query.ndim == 2 else 1 / 0
+        ),
+    ),
+    "attention": (
+        attnbook.attention,
+        answers.right_attention,
+        answers.loop_attention,
+        einsum_attention,
+        row_by_row,
+    ),
+    "single_head": (
+        attnbook.single_head_attention,
+        answers.head(answers.right_attention),
+        answers.loop_head,
+        einsum_head,
+        head_with_output,
+        head_with_optional_output,
+        head_with_output_and_mask,
+        head_with_weights,
+        head_with_parameters,
+        head_with_many_options,
+    ),
+    "attention_vjp": (
+        attnbook.attention_vjp,
+        lambda q, k, v, g: answers.gradients(q, k, v, g),
+        answers.loop_vjp,
+        einsum_vjp,
+        full_jacobian_vjp,
+    ),
+}
+ONLY_TORCH = {
+    "softmax": torch_softmax,
+    "attention_weights": torch_weights,
+    "attention": torch_attention,
+    "single_head": torch_head,
+    "attention_vjp": torch_vjp,
+}
+RIGHT_PAIRS = [(name, i) for name, functions in RIGHT.items() for i in range(len(functions))]
+
+
+@pytest.mark.parametrize(("name", "i"), RIGHT_PAIRS)
+def test_a_right_answer_in_any_style_passes(name, i):
+    report = run(name, RIGHT[name][i])
+    assert report, report
+    assert (report.mistake, report.message, report.detail) == (
+        None,
+        "agrees with the reference",
+        "",
+    )
+    assert "numpy" in report.libraries
+    assert report.cases > 8
+    assert report.require() is report
+
+
+@pytest.mark.parametrize("name", ONLY_TORCH)
+def test_a_right_answer_for_pytorch_alone_passes_with_a_note(name):
+    need_torch()
+    report = run(name, ONLY_TORCH[name])
+    assert report, report
+    assert report.libraries == ("torch",)
+    assert re.match(r"right on PyTorch; on NumPy it raises \w+", report.library_remarks[0])
+    assert not any("NumPy" in remark for remark in report.remarks)
+
+
+def test_a_right_answer_for_numpy_alone_passes_with_a_note():
+    need_torch()
+
+    def numpy_softmax(x):
+        if not isinstance(x, np.ndarray):
+            raise TypeError("an array of NumPy please")
+        return answers.sm(x)
+
+    report = check.softmax(numpy_softmax)
+    assert report
+    assert report.libraries == ("numpy",)
+    assert report.library_remarks == (
+        "right on NumPy; on PyTorch it raises TypeError: an array of NumPy please, at line "
+        f"{numpy_softmax.__code__.co_firstlineno + 2} of numpy_softmax: "
+        '`raise TypeError("an array of NumPy please")`.',
+    )
+    assert report.remarks == (
+        "`axis` was not checked: your function takes no argument of that name.",
+    )
+    assert report.notes == report.remarks + report.library_remarks
+
+
+def test_numbers_that_are_wrong_on_one_library_fail():
+    need_torch()
+
+    def differs(x):
+        return answers.sm(x) if isinstance(x, np.ndarray) else answers.sm(-x)
+
+    assert check.softmax(differs).mistake == "sign of the scores"
+
+
+def test_the_package_is_right_in_every_library_that_is_present():
+    libraries = ("numpy", "torch") if "PyTorch, CPU" in ready() else ("numpy",)
+    for name in CHECKS:
+        report = run(name, RIGHT[name][0])
+        assert report.libraries[: len(libraries)] == libraries
+        assert report.notes == ()
+
+
+def ready():
+    return {backend.name for backend in attnbook.backends() if backend.available}
+
+
+def test_every_option_that_is_taken_is_checked():
+    def count(name, function):
+        report = run(name, function)
+        assert report, report
+        return report.cases / len(report.libraries)
+
+    assert count("softmax", lambda x: attnbook.softmax(x)) == 13
+    assert count("softmax", attnbook.softmax) == 18
+    assert count("attention_weights", lambda q, k: attnbook.attention_weights(q, k)) == 15
+    assert count("attention_weights", attnbook.attention_weights) == 23
+    assert (
+        count("attention", lambda q, k, v, *, scale=None: attnbook.attention(q, k, v, scale=scale))
+        == 16
+    )
+    assert (
+        count("attention", lambda q, k, v, bias=None: attnbook.attention(q, k, v, bias=bias)) == 16
+    )
+    assert count("attention", lambda q, k, v, **o: attnbook.attention(q, k, v, **o)) == 21
+    assert count("single_head", answers.head(answers.right_attention)) == 14
+    assert count("single_head", head_with_output) == 12
+    assert count("single_head", head_with_weights) == 12
+    assert count("single_head", attnbook.single_head_attention) == 16
+    assert count("attention_vjp", attnbook.attention_vjp) == 19
+
+
+def test_a_batch_that_raises_is_remarked_upon_by_name_of_the_error():
+    def one_sequence(query, key, value):
+        _n_q, d_k = query.shape
+        return answers.sm(query @ key.T / d_k**0.5) @ value
+
+    report = check.attention(one_sequence)
+    assert report
+    assert report.remarks == (
+        "`mask` was not checked: your function takes no argument of that name.",
+        "on a batch (leading axes) it raises ValueError.",
+    )
+
+
+def test_wrong_numbers_on_a_batch_fail():
+    report = check.attention(WRONG["attention"]["all axes reversed"])
+    assert report.detail.startswith(
+        "With query (3, 3, 3), key (3, 3, 3), value (3, 3, 3) of float64: output[0, 0, 0] is "
+    )
+
+
+def test_another_dtype_or_library_is_remarked_upon():
+    report = check.softmax(answers.loop_softmax)
+    assert "it returns float64 for float32." in report.remarks
+    if "PyTorch, CPU" in ready():
+        assert "it returns an array of NumPy for one of PyTorch." in report.library_remarks
+        assert "it returns an array of NumPy for one of PyTorch." not in report.remarks
+    report = check.softmax(answers.in_float32(answers.right_softmax))
+    assert report
+    assert "it returns float32 for float64." in report.remarks
+    report = check.softmax(lambda x: answers.right_softmax(x).astype(np.float16))
+    assert "it returns float16 for float64." in report.remarks
+    assert report
+
+
+def test_small_errors_are_errors_and_rounding_is_not():
+    assert check.softmax(lambda x: answers.sm(x) * (1 + 5e-9))
+    report = check.softmax(lambda x: answers.sm(x) * (1 + 2**-24))
+    assert not report
+    assert report.detail == (
+        "With x (2, 1) of float64: weights[0, 0] is 1.0000000596046448, expected 1."
+    )
+    narrow = answers.in_float32(answers.right_softmax)
+    assert check.softmax(lambda x: narrow(x) * np.float32(1 + 5e-5))
+    assert not check.softmax(lambda x: narrow(x) * np.float32(1 + 2e-4))
+
+
+# How a report reads.
+
+
+def test_a_report_of_success_in_a_notebook():
+    assert repr(check.attention(attnbook.attention)) == "✓ attention: agrees with the reference"
+    assert repr(check.attention(row_by_row)) == (
+        "✓ attention: agrees with the reference\n"
+        "  Note: `mask` was not checked: your function takes no argument of that name.\n"
+        "  Note: on a batch (leading axes) it raises ValueError."
+    )
+
+
+def test_a_report_of_failure_in_a_notebook():
+    text = repr(check.attention(WRONG["attention"]["no scale"]))
+    assert text == (
+        "✗ attention: Your weights are those of attention without the 1/√d_k: dot products of d_k\n"
+        "  terms grow like √d_k, and the softmax saturates. Divide the scores by √d_k before the\n"
+        "  softmax.\n"
+        "  With query (3, 3), key (3, 3), value (3, 3) of float64: output[0, 0] is 0.4974,\n"
+        "  expected 0.3222."
+    )
+
+
+def test_reports_are_the_same_whatever_is_installed(monkeypatch):
+    functions = {
+        "softmax": WRONG["softmax"]["no maximum"],
+        "attention": row_by_row,
+        "single_head": answers.loop_head,
+    }
+    with_all = {name: repr(run(name, f)) for name, f in functions.items()}
+    only_numpy = [b for b in attnbook.backends() if b.name == "NumPy, CPU"]
+    monkeypatch.setattr("attnbook.check._engine.backends", lambda: only_numpy)
+    assert {name: repr(run(name, f)) for name, f in functions.items()} == with_all
+    assert check.attention(row_by_row).libraries == ("numpy",)
+
+
+def test_require_raises_the_text_of_the_report():
+    report = check.softmax(WRONG["softmax"]["no maximum"])
+    with pytest.raises(check.CheckFailed) as caught:
+        report.require()
+    assert str(caught.value) == repr(report)
+    assert isinstance(caught.value, AssertionError)
+    assert bool(report) is False
+
+
+def test_a_report_is_frozen():
+    with pytest.raises(AttributeError):
+        check.softmax(attnbook.softmax).passed = False
+
+
+def test_importing_the_checks_is_light():
+    code = "import sys, attnbook.check; print('torch' in sys.modules, 'cupy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_cases_are_those_that_were_looked_at():
+    """Sizes, masks and numbers of every case; a change must be meant."""
+    for name, checked in CHECKS.items():
+        assert described(checked) == CASES[name]
+
+
+def described(checked):
+    return [
+        {
+            "option": stage.option,
+            "may_raise": stage.may_raise,
+            "errors": [error.__name__ for error in stage.errors],
+            "cases": [f"{case}: {checksum(case)}" for case in stage.cases],
+        }
+        for stage in checked.stages
+    ]
+
+
+def checksum(case):
+    arrays = [*case.arrays.values(), *case.options.values()]
+    return " ".join(f"{float(np.sum(np.cos(x + 1.0))):.4g}" for x in arrays)
+
+
+def test_the_sizes_of_a_case_are_all_different_somewhere():
+    for checked in CHECKS.values():
+        sizes = [
+            [size for x in case.arrays.values() for size in x.shape]
+            for case in checked.stages[0].cases
+        ]
+        assert any(len(set(case)) == 1 for case in sizes)
+        assert max(len(set(case)) for case in sizes) == {"softmax": 2, "attention_weights": 3}.get(
+            checked.name, 7 if checked.name == "single_head" else 4
+        )
+
+
+# Properties.
+
+
+def no_second_call(**arrays):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("holds", "values", "sentence"),
+    [
+        (rows_sum_to_one, [[0.5, 0.5], [0.25, 0.75]], None),
+        (rows_sum_to_one, [[0.5, 0.500001]], None),
+        (rows_sum_to_one, [[0.5, 0.6], [3.0, 4.0]], "Weights must sum to 1; here a sum is 7."),
+        (weights_are_positive, [[0.0, 1.0]], None),
+        (weights_are_positive, [[-0.25, -0.5]], "No weight is below 0; here one is -0.5."),
+    ],
+)
+def test_properties_of_weights(holds, values, sentence):
+    assert holds(Case({}), (np.array(values),), no_second_call) == sentence
+
+
+def test_rows_sum_to_one_along_the_axis_asked_for():
+    columns = (np.array([[0.5, 1.0], [0.5, 0.0]]),)
+    assert rows_sum_to_one(Case({}, {"axis": 0}), columns, no_second_call) is None
+
+
+def test_outputs_lie_between_the_values_of_their_column():
+    case = Case({"value": np.array([[1.0, 10.0], [2.0, 30.0]])})
+
+    def complains(*output):
+        return bool(outputs_between_values(case, (np.array([output]),), no_second_call))
+
+    assert not complains(1.0 - 5e-7, 30.0 + 5e-7)
+    assert complains(1.0 - 5e-6, 20.0)
+    assert complains(1.5, 30.0 + 5e-6)
+    assert complains(2.5, 20.0)
+
+
+def test_a_property_that_needs_a_second_call_says_nothing_if_that_raises():
+    drawn = {name: np.ones((2, 2)) for name in ("x", "key", "value")}
+    mask = np.array([[True, False], [True, True]])
+    values = (np.ones((2, 2)),)
+    for holds in (shift_changes_nothing, order_of_keys_is_free, hidden_keys_change_nothing):
+        assert holds(Case(drawn), values, lambda **arrays: ()) is None
+        assert holds(Case(drawn, {"mask": mask}), values, lambda **arrays: ()) is None
+
+
+def test_only_what_query_0_may_not_see_is_changed():
+    case = Case(
+        {"key": np.zeros((2, 3)), "value": np.zeros((2, 5))},
+        {"mask": np.array([[True, False], [False, True]])},
+    )
+    given = {}
+
+    def again(**arrays):
+        given.update(arrays)
+        return (np.array([[0.0], [9.0]]),)
+
+    assert hidden_keys_change_nothing(case, (np.zeros((2, 1)),), again) is None
+    assert given["key"].tolist() == [[0.0] * 3, [1.0] * 3]
+    assert given["value"].tolist() == [[0.0] * 5, [1.0] * 5]
+    assert hidden_keys_change_nothing(case, (np.ones((2, 1)),), again)
+
+
+def test_the_order_of_keys_is_reversed_and_matters_to_a_mask_or_a_bias():
+    drawn = {"key": np.array([[1.0], [2.0]]), "value": np.array([[3.0], [4.0]])}
+    given = {}
+
+    def again(**arrays):
+        given.update(arrays)
+        return (np.zeros((2, 1)),)
+
+    assert order_of_keys_is_free(Case(drawn), (np.zeros((2, 1)),), again) is None
+    assert given["key"].tolist() == [[2.0], [1.0]]
+    assert given["value"].tolist() == [[4.0], [3.0]]
+    assert order_of_keys_is_free(Case(drawn), (np.ones((2, 1)),), again)
+    for option in ("mask", "bias"):
+        case = Case(drawn, {option: np.ones((2, 2))})
+        assert order_of_keys_is_free(case, (np.ones((2, 1)),), no_second_call) is None
+
+
+def test_sums_of_gradients():
+    case = Case({"grad_output": np.array([[1.0, 2.0], [3.0, 5.0]])})
+    masked = Case(case.arrays, {"mask": np.ones((2, 2), dtype=bool)})
+    zero = np.array([[1.0, -2.0], [-1.0, 2.0 + 5e-7]])
+    assert key_gradients_cancel(case, (None, zero, None), no_second_call) is None
+    assert key_gradients_cancel(case, (None, zero + 2e-6, None), no_second_call)
+    same = np.array([[4.0, 0.0], [0.0, 7.0]])
+    assert value_gradients_add_up(case, (None, None, same), no_second_call) is None
+    assert value_gradients_add_up(case, (None, None, same * 1.01), no_second_call)
+    assert value_gradients_add_up(masked, (None, None, same * 1.01), no_second_call) is None
+
+
+# Numbers that no model explains.
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "sentence"),
+    [
+        ("softmax", lambda x: answers.sm(x) * 1.5, "Weights must sum to 1; here a sum is 1.5."),
+        (
+            "softmax",
+            lambda x: 9 * answers.sm(x) - 8 / x.shape[-1],
+            "No weight is below 0; here one is -1.038.",
+        ),
+        (
+            "softmax",
+            lambda x: answers.sm(x**3),
+            "Adding 1 to every score must change nothing; here it changes the weights.",
+        ),
+        ("softmax", lambda x: answers.sm(0.3 * x), ""),
+        (
+            "attention_weights",
+            lambda q, k: answers.right_weights(q, k) / 2,
+            "Weights must sum to 1; here a sum is 0.5.",
+        ),
+        (
+            "attention",
+            lambda q, k, v: answers.right_attention(q, k, v) + 9,
+            "Each output is a weighted mean of the values and lies between the smallest and the "
+            "largest of its column; here one lies outside.",
+        ),
+        (
+            "attention",
+            lambda q, k, v: answers.right_attention(q, k, v) - 9,
+            "Each output is a weighted mean of the values and lies between the smallest and the "
+            "largest of its column; here one lies outside.",
+        ),
+        (
+            "attention",
+            lambda q, k, v: (v[..., :1, :] + v[..., -1:, :] * 2) / 3 + 0 * q[..., :1],
+            "Reversing the order of keys and values together must change nothing; here it changes "
+            "the output.",
+        ),
+        (
+            "attention",
+            lambda q, k, v, mask=None: (
+                answers.right_attention(q, k, v) * 0.99
+                if mask is not None
+                else answers.right_attention(q, k, v)
+            ),
+            "A key that query 0 may not attend to still changes its output.",
+        ),
+        ("attention", lambda q, k, v: answers.right_weights(q, k * 0.3) @ v, ""),
+        (
+            "attention_vjp",
+            lambda q, k, v, g: tuple(x + 1 for x in answers.gradients(q, k, v, g)),
+            "Adding one vector to every key changes no weight, so the rows of grad_key must sum to "
+            "zero; here they do not.",
+        ),
+        (
+            "attention_vjp",
+            lambda q, k, v, g: (*answers.gradients(q, k, v, g)[:2], v * 2),
+            "The weights of a query sum to one, so the rows of grad_value must sum to the same as "
+            "those of grad_output; here they do not.",
+        ),
+    ],
+)
+def test_unknown_wrong_numbers_name_the_property_that_fails(name, function, sentence):
+    report = run(name, function)
+    assert not report
+    assert report.mistake is None
+    expected = "Your numbers differ from the reference, and not in a way that this check knows."
+    assert report.message == f"{expected} {sentence}".strip()

@@ -1,0 +1,112 @@
+"""The figures' style and the heat map."""
+
+import re
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+matplotlib.use("agg")
+
+from matplotlib import pyplot  # noqa: E402
+
+from attnbook import plots  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    pyplot.close("all")
+
+
+def luminance(color):
+    channels = np.array(matplotlib.colors.to_rgb(color))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_is_readable_on_paper():
+    assert contrast(plots.INK, plots.PAPER) > 7
+    assert contrast(plots.GREY, plots.PAPER) > 4.5
+
+
+def test_line_colours_differ_in_grey():
+    lightness = sorted(116 * luminance(color) ** (1 / 3) - 16 for color in plots.COLORS)
+    assert len(lightness) == 5
+    assert min(np.diff(lightness)) > 5  # of 100; 2 is just noticeable
+
+
+def test_weights_darken_from_nothing_to_all():
+    values = [luminance(plots.WEIGHTS(x)) for x in np.linspace(0, 1, 50)]
+    assert (np.diff(values) < 0).all()
+
+
+def test_style_is_undone_and_use_style_stays():
+    with matplotlib.rc_context():
+        before = matplotlib.rcParams["figure.facecolor"]
+        with plots.style():
+            assert matplotlib.rcParams["figure.facecolor"] == plots.PAPER
+        assert matplotlib.rcParams["figure.facecolor"] == before
+        plots.use_style()
+        assert matplotlib.rcParams["figure.facecolor"] == plots.PAPER
+
+
+def test_heatmap_shows_the_matrix_with_its_labels():
+    matrix = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    ax = plots.heatmap(
+        matrix,
+        query_labels=["I", "like", "tea"],
+        key_labels=["a", "b"],
+        title="T",
+        number_format=".2f",
+    )
+    assert np.array_equal(ax.images[0].get_array(), matrix)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["I", "like", "tea"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+    assert ax.get_title(loc="left") + ax.get_title() == "T"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+    numbers = {text.get_position(): text for text in ax.texts}
+    assert numbers[1, 0].get_text() == "0.75"  # x is the key, y the query
+    assert numbers[0, 1].get_color() == plots.PAPER  # light on the darkest cell
+    assert numbers[1, 1].get_color() == plots.INK
+
+
+@pytest.mark.parametrize(
+    ("signed", "limit", "expected"),
+    [(False, None, (0, 4)), (True, None, (-4, 4)), (True, 2.0, (-2, 2)), (False, 2.0, (0, 2))],
+)
+def test_heatmap_limits(signed, limit, expected):
+    matrix = np.array([[-4.0, 1.0, -np.inf]])
+    ax = plots.heatmap(matrix, signed=signed, limit=limit)
+    assert ax.images[0].get_clim() == expected
+    assert np.isnan(ax.images[0].get_array().filled(np.nan)[0, 2])
+
+
+def test_heatmap_of_zeros_and_of_nothing():
+    assert plots.heatmap(np.zeros((2, 2))).images[0].get_clim() == (0, 1)
+    assert plots.heatmap(np.full((1, 2), np.nan)).images[0].get_clim() == (0, 1)
+
+
+def test_heatmap_draws_where_it_is_told_and_takes_tensors():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    _, ax = pyplot.subplots()
+    assert plots.heatmap(torch.ones(2, 3, requires_grad=True), ax=ax) is ax
+    assert ax.images[0].get_array().shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        (np.zeros(3), {}, "values must have shape (n_q, n_k), got (3,)"),
+        (np.zeros((2, 3)), {"key_labels": ["a"]}, "key_labels must have 3 entries, got 1"),
+        (np.zeros((2, 3)), {"query_labels": "abc"}, "query_labels must have 2 entries, got 3"),
+    ],
+)
+def test_heatmap_errors(values, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        plots.heatmap(values, **options)
