@@ -1,5 +1,7 @@
 """Every wrong answer is rejected with its own sentence; right answers in any style pass."""
 
+import importlib
+import inspect
 import json
 import math
 import pathlib
@@ -14,13 +16,14 @@ from check_answers import WRONG
 
 import attnbook
 from attnbook import check
+from attnbook.check import _engine as engine
 from attnbook.check._attention import (
     ATTENTION,
     hidden_keys_change_nothing,
     order_of_keys_is_free,
     outputs_between_values,
 )
-from attnbook.check._model import Case
+from attnbook.check._model import Case, Check, draw
 from attnbook.check._single_head import SINGLE_HEAD
 from attnbook.check._softmax import (
     SOFTMAX,
@@ -31,6 +34,7 @@ from attnbook.check._softmax import (
 from attnbook.check._vjp import ATTENTION_VJP, key_gradients_cancel, value_gradients_add_up
 from attnbook.check._weights import WEIGHTS
 
+TABLES = ("_softmax", "_weight_mistakes", "_weights", "_attention", "_single_head", "_vjp")
 CHECKS = {c.name: c for c in (SOFTMAX, WEIGHTS, ATTENTION, SINGLE_HEAD, ATTENTION_VJP)}
 MESSAGES = json.loads(
     (pathlib.Path(__file__).parent / "check_messages.json").read_text(encoding="utf-8")
@@ -52,6 +56,16 @@ def mistake_of(wrong):
     return wrong if wrong == "base 2" else re.sub(r" \d$", "", wrong)
 
 
+@pytest.fixture
+def built_afresh(monkeypatch):
+    """The checks, built again: what their tables compute when they are built is tested too."""
+    for table in TABLES:
+        monkeypatch.delitem(sys.modules, f"attnbook.check.{table}")
+    modules = [importlib.import_module(f"attnbook.check.{table}") for table in TABLES]
+    built = [x for module in modules for x in vars(module).values() if isinstance(x, Check)]
+    return {checked.name: checked for checked in built}
+
+
 def rejected_with_its_sentence(report, name, wrong):
     mistake = mistake_of(wrong)
     assert not report
@@ -60,8 +74,8 @@ def rejected_with_its_sentence(report, name, wrong):
 
 
 @pytest.mark.parametrize(("name", "wrong"), PAIRS)
-def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong):
-    report = run(name, WRONG[name][wrong])
+def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong, built_afresh):
+    report = engine.run(built_afresh[name], WRONG[name][wrong], 60)
     rejected_with_its_sentence(report, name, wrong)
     assert re.search(r"With .* of float(64|32): .* (is|must have)", report.detail)
 
@@ -78,8 +92,8 @@ def test_a_wrong_answer_written_for_pytorch_alone_is_recognised(name, wrong):
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_every_mistake_has_a_wrong_answer_and_one_sentence(name):
-    mistakes = {mistake.name: mistake.message for mistake in CHECKS[name].mistakes}
+def test_every_mistake_has_a_wrong_answer_and_one_sentence(name, built_afresh):
+    mistakes = {mistake.name: mistake.message for mistake in built_afresh[name].mistakes}
     assert len(mistakes) == len(CHECKS[name].mistakes) >= 6
     assert mistakes == MESSAGES[name]
     assert {mistake_of(wrong) for wrong in WRONG[name]} == set(mistakes)
@@ -314,6 +328,23 @@ def test_numbers_that_are_wrong_on_one_library_fail():
     assert check.softmax(differs).mistake == "sign of the scores"
 
 
+def test_numpy_functions_that_return_rubbish_for_tensors_pass():
+    need_torch()
+
+    def weights(query, key, mask=None):
+        scores = query @ np.matrix_transpose(key) / np.sqrt(query.shape[-1])
+        scores = scores if mask is None else np.where(mask, scores, -np.inf)
+        top = scores.max(axis=-1, keepdims=True)  # a pair of tensors in PyTorch
+        e = np.exp(scores - np.where(top == -np.inf, 0, top))
+        total = e.sum(axis=-1, keepdims=True)
+        return e / np.where(total == 0, 1, total)
+
+    report = check.attention_weights(weights)
+    assert report.passed
+    assert report.libraries == ("numpy",)
+    assert "right on NumPy; on PyTorch its result differs." in report.notes
+
+
 def test_the_package_is_right_in_every_library_that_is_present():
     libraries = ("numpy", "torch") if "PyTorch, CPU" in ready() else ("numpy",)
     for name in CHECKS:
@@ -442,6 +473,22 @@ def test_require_raises_the_text_of_the_report():
     assert bool(report) is False
 
 
+def test_a_report_is_88_columns_wide_and_breaks_no_word_at_a_hyphen():
+    def shown(message):
+        return repr(check.Report("c", True, None, message, "", (), (), 0, ()))
+
+    assert shown("x" * 40 + " " + "y" * 42) == "✓ c: " + "x" * 40 + " " + "y" * 42
+    assert shown("x" * 40 + " " + "y" * 43) == "✓ c: " + "x" * 40 + "\n  " + "y" * 43
+    assert shown("x" * 60 + " " + "y" * 15 + "-" + "z" * 15).split("\n  ")[1] == (
+        "y" * 15 + "-" + "z" * 15
+    )
+
+
+def test_the_time_limit_is_ten_seconds_unless_given():
+    for name in CHECKS:
+        assert inspect.signature(getattr(check, name)).parameters["time_limit"].default == 10.0
+
+
 def test_a_report_is_frozen():
     with pytest.raises(AttributeError):
         check.softmax(attnbook.softmax).passed = False
@@ -453,9 +500,11 @@ def test_importing_the_checks_is_light():
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_the_cases_are_those_that_were_looked_at():
+def test_the_cases_are_those_that_were_looked_at(built_afresh):
     """Sizes, masks and numbers of every case; a change must be meant."""
-    for name, checked in CHECKS.items():
+    draw.cache_clear()
+    assert set(built_afresh) == set(CASES)
+    for name, checked in built_afresh.items():
         assert described(checked) == CASES[name]
 
 
@@ -501,6 +550,9 @@ def no_second_call(**arrays):
         (rows_sum_to_one, [[0.5, 0.5], [0.25, 0.75]], None),
         (rows_sum_to_one, [[0.5, 0.500001]], None),
         (rows_sum_to_one, [[0.5, 0.6], [3.0, 4.0]], "Weights must sum to 1; here a sum is 7."),
+        (rows_sum_to_one, [[0.1], [1.5]], "Weights must sum to 1; here a sum is 0.1."),
+        (rows_sum_to_one, [[0.5], [2.25]], "Weights must sum to 1; here a sum is 2.25."),
+        (rows_sum_to_one, [[[0.5, 0.5], [0.25, 0.75]]], None),
         (weights_are_positive, [[0.0, 1.0]], None),
         (weights_are_positive, [[-0.25, -0.5]], "No weight is below 0; here one is -0.5."),
     ],
@@ -524,6 +576,27 @@ def test_outputs_lie_between_the_values_of_their_column():
     assert complains(1.0 - 5e-6, 20.0)
     assert complains(1.5, 30.0 + 5e-6)
     assert complains(2.5, 20.0)
+    assert complains(1.5, 5.0)
+
+
+def test_outputs_lie_between_the_values_of_their_own_sequence():
+    value = np.array([[[1.0], [2.0]], [[5.0], [7.0]]])
+    case = Case({"value": value})
+    inside = np.array([[[1.5], [2.0], [1.0]], [[5.0], [6.0], [7.0]]])
+    assert outputs_between_values(case, (inside,), no_second_call) is None
+    assert outputs_between_values(case, (np.flip(inside, axis=0),), no_second_call)
+
+
+def test_scores_are_shifted_by_one():
+    given = {}
+
+    def again(**arrays):
+        given.update(arrays)
+        return (np.zeros((1, 2)),)
+
+    case = Case({"x": np.array([[3.0, 5.0]])})
+    assert shift_changes_nothing(case, (np.zeros((1, 2)),), again) is None
+    assert given["x"].tolist() == [[4.0, 6.0]]
 
 
 def test_a_property_that_needs_a_second_call_says_nothing_if_that_raises():
@@ -546,7 +619,7 @@ def test_only_what_query_0_may_not_see_is_changed():
         given.update(arrays)
         return (np.array([[0.0], [9.0]]),)
 
-    assert hidden_keys_change_nothing(case, (np.zeros((2, 1)),), again) is None
+    assert hidden_keys_change_nothing(case, (np.array([[0.0], [5.0]]),), again) is None
     assert given["key"].tolist() == [[0.0] * 3, [1.0] * 3]
     assert given["value"].tolist() == [[0.0] * 5, [1.0] * 5]
     assert hidden_keys_change_nothing(case, (np.ones((2, 1)),), again)
@@ -575,6 +648,8 @@ def test_sums_of_gradients():
     zero = np.array([[1.0, -2.0], [-1.0, 2.0 + 5e-7]])
     assert key_gradients_cancel(case, (None, zero, None), no_second_call) is None
     assert key_gradients_cancel(case, (None, zero + 2e-6, None), no_second_call)
+    columns = np.array([[1.0, -1.0], [1.0, -1.0]])
+    assert key_gradients_cancel(case, (None, columns, None), no_second_call)
     same = np.array([[4.0, 0.0], [0.0, 7.0]])
     assert value_gradients_add_up(case, (None, None, same), no_second_call) is None
     assert value_gradients_add_up(case, (None, None, same * 1.01), no_second_call)

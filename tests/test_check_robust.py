@@ -526,8 +526,11 @@ def test_a_time_limit_is_for_all_calls_together():
     assert check.softmax(slow, time_limit=60)
 
 
-def test_no_time_at_all():
-    assert check.softmax(answers.sm, time_limit=0).mistake == "hangs"
+def test_no_time_at_all_and_more_than_a_clock_can_hold():
+    report = check.softmax(answers.sm, time_limit=0)
+    assert report.mistake == "hangs"
+    assert report.message.startswith("Your function is not done after 0 seconds.")
+    assert check.softmax(answers.sm, time_limit=1e300)
 
 
 def test_a_check_inside_a_check():

@@ -69,17 +69,17 @@ def call(
             result["error"] = error
 
     sink = _Sink()
-    if _inside.get():  # the call around this one holds the lock and keeps things quiet
+    finished = False
+    left = deadline - time.monotonic()
+    if left > 0 and _inside.get():  # the call around this one holds the lock and keeps things quiet
         finished = _run(work, deadline)
-    elif _one_at_a_time.acquire(timeout=max(0.0, deadline - time.monotonic())):
+    elif left > 0 and _one_at_a_time.acquire(timeout=left):
         try:
             with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
                 warnings.simplefilter("ignore")
                 finished = _run(work, deadline)
         finally:
             _one_at_a_time.release()
-    else:
-        finished = False
     if not finished:
         return Outcome(None, None, True, sink.used)
     return Outcome(result.get("value"), result.get("error"), False, sink.used)
@@ -94,7 +94,7 @@ def _run(work: Callable[[], None], deadline: float) -> bool:
     thread = threading.Thread(target=context.run, args=(work,), daemon=True)
     thread.start()
     try:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(deadline - time.monotonic())
         return not thread.is_alive()
     finally:  # also when the user interrupts the wait
         if thread.is_alive():
