@@ -193,7 +193,7 @@ def link_rows_and_theorems(app, doctree, docname):
         if theorem is None:
             node.replace_self(nodes.inline("", "coming", classes=["claim-coming"]))
         else:
-            text = nodes.Text(f"{theorem['realtype'].capitalize()} with proof and cell")
+            text = nodes.Text("run in the chapter")
             to = make_refnode(app.builder, docname, theorem["docname"], theorem["label"], text)
             node.replace_self(to)
 
