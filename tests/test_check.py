@@ -184,6 +184,14 @@ def head_with_parameters(query, key, value, parameters, mask=None):
     return attnbook.single_head_attention(query, key, value, parameters, mask)
 
 
+def head_with_four(query, key, value, parameters):
+    return attnbook.single_head_attention(query, key, value, parameters)
+
+
+def head_with_defaults(query, key, value, W_Q, W_K=None, W_V=None):
+    return answers.right_attention(query @ W_Q, key @ W_K, value @ W_V)
+
+
 def head_with_many_options(query, key, value, weights, mask=None, dropout=0, training=False):
     return attnbook.single_head_attention(query, key, value, weights, mask)
 
@@ -253,6 +261,8 @@ RIGHT = {
         head_with_output_and_mask,
         head_with_weights,
         head_with_parameters,
+        head_with_four,
+        head_with_defaults,
         head_with_many_options,
     ),
     "attention_vjp": (

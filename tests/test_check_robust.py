@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import itertools
 import operator
@@ -135,6 +136,12 @@ def test_a_torch_module():
             return answers.right_attention(query @ W_Q, key @ W_K, value @ W_V)
 
     assert check.single_head(Head())
+
+    class HeadOfWeights(torch.nn.Module):
+        def forward(self, query, key, value, weights):
+            return attnbook.single_head_attention(query, key, value, weights)
+
+    assert check.single_head(HeadOfWeights())
 
 
 # What it returns.
@@ -289,6 +296,21 @@ def test_an_error_in_code_without_a_file():
     report = check.attention(space["f"])
     assert report.message == (
         "Your function raises NameError: name 'missing' is not defined, at line 2 of f."
+    )
+
+
+def test_the_line_is_not_one_of_the_import_machinery():
+    def broken(x):
+        return importlib.import_module("no_such_module")
+
+    assert f", at line {line_of(broken, 1)} of broken: `" in check.softmax(broken).message
+
+
+def test_the_full_stop_of_an_error_is_not_doubled():
+    space = {}
+    exec("def f(x):\n    raise ValueError('give it as X.')\n", space)
+    assert check.softmax(space["f"]).message == (
+        "Your function raises ValueError: give it as X, at line 2 of f."
     )
 
 
