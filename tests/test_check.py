@@ -66,8 +66,20 @@ def built_afresh(monkeypatch):
     return {checked.name: checked for checked in built}
 
 
+def right_on_one_sequence(name, wrong):
+    """Tell whether this answer is right but for batches, on which it mostly raises."""
+    return mistake_of(wrong) == "all axes reversed" or (name, wrong) == (
+        "attention",
+        "np.dot on a batch 2",
+    )
+
+
 def rejected_with_its_sentence(report, name, wrong):
     mistake = mistake_of(wrong)
+    if right_on_one_sequence(name, wrong):
+        assert report.passed
+        assert any(note.endswith(MESSAGES[name][mistake]) for note in report.notes)
+        return
     assert not report
     assert (report.mistake, report.message) == (mistake, MESSAGES[name][mistake])
     assert report.libraries == ()
@@ -77,7 +89,7 @@ def rejected_with_its_sentence(report, name, wrong):
 def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong, built_afresh):
     report = engine.run(built_afresh[name], WRONG[name][wrong], 60)
     rejected_with_its_sentence(report, name, wrong)
-    assert re.search(r"With .* of float(64|32): .* (is|must have)", report.detail)
+    assert report.passed or re.search(r"With .* of float(64|32): .* (is|must have)", report.detail)
 
 
 @pytest.mark.parametrize(("name", "wrong"), PAIRS[::3])
@@ -405,11 +417,13 @@ def test_a_batch_that_raises_is_remarked_upon_by_name_of_the_error():
     )
 
 
-def test_wrong_numbers_on_a_batch_fail():
+def test_wrong_numbers_on_a_batch_fail_unless_most_batches_raise():
+    report = check.attention(WRONG["attention"]["softmax over axis 1 of a batch"])
+    assert not report
+    assert "of float64: output[0, 0, 0] is " in report.detail
     report = check.attention(WRONG["attention"]["all axes reversed"])
-    assert report.detail.startswith(
-        "With query (3, 3, 3), key (3, 3, 3), value (3, 3, 3) of float64: output[0, 0, 0] is "
-    )
+    sentence = MESSAGES["attention"]["all axes reversed"]
+    assert f"on a batch (leading axes) it raises ValueError. {sentence}" in report.remarks
 
 
 def test_another_dtype_or_library_is_remarked_upon():

@@ -145,15 +145,19 @@ class Examination:
         self.cases += len(attempts)
         returned = [attempt for attempt in attempts if attempt.error is None]
         wrong = [attempt for attempt in returned if attempt.wrong]
+        errors = [(a.case, a.error) for a in attempts if a.error is not None]
+        if errors and stage.may_raise:
+            text = f"on {stage.may_raise} it raises {type(errors[0][1]).__name__}."
+            if wrong:
+                # right on a single sequence: where a batch fits by chance is worth a remark only
+                text += f" {self._diagnose(wrong, returned + passed, name).message}"
+            self.calls.remark(name, text)
+            return [attempt for attempt in returned if not attempt.wrong]
         if wrong:
             raise Found(self._diagnose(wrong, returned + passed, name))
-        errors = [(a.case, a.error) for a in attempts if a.error is not None]
         if not errors:
             return returned
         case, error = errors[0]
-        if stage.may_raise:
-            self.calls.remark(name, f"on {stage.may_raise} it raises {type(error).__name__}.")
-            return returned
         known = [m for m in self.check.mistakes if m.name == stage.errors.get(type(error))]
         if known:
             finding = Finding(known[0].name, known[0].message, f"It was given {case}.")
