@@ -21,9 +21,11 @@ class Attention(torch.nn.Module):
 
     Attributes
     ----------
-    W_Q, W_K, W_V, W_O : torch.nn.Parameter
-        Of the shapes in `SingleHeadWeights`; W_O is None if `weights` has none. The state dict
-        has just these names.
+    W_Q : torch.nn.Parameter, shape (d_query, d_k)
+    W_K : torch.nn.Parameter, shape (d_key, d_k)
+    W_V : torch.nn.Parameter, shape (d_value, d_v)
+    W_O : torch.nn.Parameter or None, shape (d_v, d_out)
+        None if `weights` has none. The state dict has just these names.
 
     Examples
     --------
@@ -65,5 +67,6 @@ class Attention(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
+        """Return the shapes of the matrices, for the printed form of the module."""
         shapes = {name: tuple(p.shape) for name, p in self.named_parameters()}
         return ", ".join(f"{name}={shape}" for name, shape in shapes.items())

@@ -63,7 +63,7 @@ def attention_weights(
     ------
     TypeError
         For anything but arrays of one library and one real floating dtype, a mask that is not
-        boolean, a bias that is, or a scale that is not a real number.
+        boolean, a boolean bias, or a scale that is not a real number.
     ValueError
         For shapes that do not fit, arrays on different devices, a scale that is negative, infinite
         or NaN, and d_k = 0 without a scale.
@@ -231,7 +231,8 @@ def attention_vjp(
 
 def _scores(query, key, mask, bias, scale):
     xp = array_namespace(query)
-    scores = xp.matmul(query * scale, xp.matrix_transpose(key))  # (..., n_q, n_k)
+    # (..., n_q, d_k) times (..., d_k, n_k)
+    scores = xp.matmul(query * scale, xp.matrix_transpose(key))
     if bias is not None:
         scores = scores + bias
     if mask is not None:
@@ -253,9 +254,9 @@ def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
     xp = array_namespace(query)
     weights = _attention_weights(query, key, mask, bias, scale)
     grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)
-    grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))  # (..., n_q, n_k)
-    along = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # (..., n_q, 1)
-    grad_scores = weights * (grad_weights - along)
+    grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))
+    mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
+    grad_scores = weights * (grad_weights - mean)
     grad_query = xp.matmul(grad_scores, key) * scale
     grad_key = xp.matmul(xp.matrix_transpose(grad_scores), query) * scale
     return grad_query, grad_key, grad_value
@@ -268,7 +269,7 @@ def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
 class SingleHeadWeights:
     r"""The matrices of one learned head.
 
-    .. math:: Q = XW_Q, \quad K = YW_K, \quad V = YW_V, \quad
+    .. math:: Q = XW_Q, \quad K = YW_K, \quad V = ZW_V, \quad
               \text{head} = \operatorname{Attention}(Q, K, V)\,W_O
 
     Attributes
@@ -328,8 +329,9 @@ class SingleHeadWeights:
     ) -> "SingleHeadWeights":
         r"""Draw Xavier-uniform matrices (NumPy, float64).
 
-        Entries are uniform in ±√(6 / (rows + columns)), which keeps the variance of activations
-        and gradients near one (Glorot and Bengio 2010).
+        Entries are uniform in ±√(6 / (rows + columns)), a compromise that keeps the
+        variance of activations and of gradients much the same from layer to layer (Glorot and
+        Bengio 2010).
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ from attnbook._arrays import (
 
 
 def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "..."]:
-    r"""Turn scores into positive weights that sum to one along `axis`.
+    r"""Turn scores into non-negative weights that sum to one along `axis`.
 
     .. math:: \operatorname{softmax}(x)_i = e^{x_i} \Big/ \sum_j e^{x_j}
 
@@ -115,13 +115,13 @@ def _maximum(x: Array, axis: int) -> Array:
 
 
 def _finite(maximum: Array) -> Array:
-    # -inf - -inf is NaN, so a slice of -inf alone is shifted by 0 instead of by its maximum
+    # -inf - -inf is NaN: shift a slice of -inf alone by 0
     xp = array_namespace(maximum)
     return xp.where(maximum == -xp.inf, xp.zeros_like(maximum), maximum)
 
 
 def _or_one(total: Array) -> Array:
-    # a slice that may choose nothing has total 0: dividing by 1 leaves its zeros zeros
+    # total 0: divide by 1, which keeps the zeros
     xp = array_namespace(total)
     return xp.where(total == 0, xp.ones_like(total), total)
 

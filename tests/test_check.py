@@ -467,11 +467,11 @@ def test_a_report_of_success_in_a_notebook():
 def test_a_report_of_failure_in_a_notebook():
     text = repr(check.attention(WRONG["attention"]["no scale"]))
     assert text == (
-        "✗ attention: Your weights are those of attention without the 1/√d_k: dot products of d_k\n"
-        "  terms grow like √d_k, and the softmax saturates. Divide the scores by √d_k before the\n"
-        "  softmax.\n"
-        "  With query (3, 3), key (3, 3), value (3, 3) of float64: output[0, 0] is 0.4974,\n"
-        "  expected 0.3222."
+        "✗ attention: Your weights are those of attention without the 1/√d_k: dot\n"
+        "  products of d_k terms grow like √d_k, and the softmax saturates. Divide the\n"
+        "  scores by √d_k before the softmax.\n"
+        "  With query (3, 3), key (3, 3), value (3, 3) of float64: output[0, 0] is\n"
+        "  0.4974, expected 0.3222."
     )
 
 
@@ -497,12 +497,12 @@ def test_require_raises_the_text_of_the_report():
     assert bool(report) is False
 
 
-def test_a_report_is_88_columns_wide_and_breaks_no_word_at_a_hyphen():
+def test_a_report_is_78_columns_wide_and_breaks_no_word_at_a_hyphen():
     def shown(message):
         return repr(check.Report("c", True, None, message, "", (), (), 0, ()))
 
-    assert shown("x" * 40 + " " + "y" * 42) == "✓ c: " + "x" * 40 + " " + "y" * 42
-    assert shown("x" * 40 + " " + "y" * 43) == "✓ c: " + "x" * 40 + "\n  " + "y" * 43
+    assert shown("x" * 40 + " " + "y" * 32) == "✓ c: " + "x" * 40 + " " + "y" * 32
+    assert shown("x" * 40 + " " + "y" * 33) == "✓ c: " + "x" * 40 + "\n  " + "y" * 33
     assert shown("x" * 60 + " " + "y" * 15 + "-" + "z" * 15).split("\n  ")[1] == (
         "y" * 15 + "-" + "z" * 15
     )

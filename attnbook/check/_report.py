@@ -71,7 +71,7 @@ class Report:
             paragraphs.append(f"  {self.detail}")
         paragraphs += [f"  Note: {remark}" for remark in self.remarks]
         return "\n".join(
-            textwrap.fill(text, 88, subsequent_indent="  ", break_on_hyphens=False)
+            textwrap.fill(text, 78, subsequent_indent="  ", break_on_hyphens=False)
             for text in paragraphs
         )
 
