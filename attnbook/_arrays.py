@@ -28,12 +28,15 @@ def library(x: Array) -> str:
 def check_array(name: str, x: Array) -> None:
     """Raise TypeError unless `x` is an array."""
     # np.matrix multiplies with *, a masked array hides numbers: neither follows the standard
-    odd = isinstance(x, (np.matrix, np.ma.MaskedArray))
+    odd = isinstance(x, (type, np.matrix, np.ma.MaskedArray))
     if odd or not array_api_compat.is_array_api_obj(x):
         raise TypeError(
             f"{name} must be an array of NumPy, CuPy, PyTorch or another Array API library, "
             f"got {type(x).__name__}"
         )
+    layout = str(getattr(x, "layout", "torch.strided")).removeprefix("torch.")
+    if layout != "strided" or getattr(x, "is_nested", False):
+        raise TypeError(f"{name} must be dense, got a {layout} array")
 
 
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:

@@ -141,7 +141,8 @@ def move(
         A device of that library, such as ``"cuda"`` for PyTorch; its default by default. Within
         one library an array stays where it is.
     dtype : str, optional
-        Name of a dtype of that library, such as ``"float32"``; that of `x` by default.
+        Name of a dtype of that library, such as ``"float32"``; that of `x` by default, with float32
+        for a bfloat16 that the library lacks.
 
     Returns
     -------
@@ -173,6 +174,8 @@ def move(
     xp = _namespace(target)
     known = [name for name in DTYPES if hasattr(xp, name)]
     name = dtype_name(x.dtype) if dtype is None else dtype
+    if dtype is None and name == "bfloat16" and name not in known:
+        name = "float32"  # holds each of its numbers exactly
     if name not in known:
         raise ValueError(f"dtype must be one of {', '.join(known)} for {target}, got {name!r}")
     try:

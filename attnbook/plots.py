@@ -18,6 +18,9 @@ try:
 except ImportError as error:
     raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
 
+from attnbook._arrays import check_array
+from attnbook.backends import move
+
 PAPER = "#fbfaf7"
 INK = "#22262b"
 GREY = "#6b7078"
@@ -144,8 +147,7 @@ def heatmap(
     ['tea', 'cup']
     >>> pyplot.close(ax.figure)
     """
-    from attnbook.backends import move
-
+    check_array("values", values)
     matrix = np.asarray(move(values, "numpy"), dtype=float)
     if matrix.ndim != 2:
         raise ValueError(f"values must have shape (n_q, n_k), got {matrix.shape}")

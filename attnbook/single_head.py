@@ -71,7 +71,9 @@ def attention_weights(
     Notes
     -----
     n_q, n_k and any leading axis may be 0. NaN or +∞ in a score makes its row NaN. A masked score
-    is −∞ whatever it was. Values of `bias` are not inspected.
+    is −∞ whatever it was; but PyTorch's gradient of a query multiplies every key by its weight, and
+    0 · NaN is NaN, so keep NaN and infinities out of masked keys too.
+    Values of `bias` are not inspected.
     Cost: O(n_q n_k d_k) time and O(n_q n_k) memory.
 
     See Also

@@ -83,6 +83,10 @@ def right_weights(q, k, mask=None, bias=None, scale=None):
     return safe_softmax(scores if mask is None else hidden(scores, mask))
 
 
+def shifted(x, shift):
+    return exp(x - shift) / total(exp(x - shift))
+
+
 SOFTMAX = {
     "wrong axis": lambda x: sm(x, 0),
     "wrong axis 2": lambda x: naive(x, -2),
@@ -110,6 +114,9 @@ SOFTMAX = {
     "keepdims forgotten 4": lambda x: exp(x) / total(exp(x), keepdims=False),
     "no maximum": naive,
     "maximum of the whole array": global_maximum,
+    "not the maximum": lambda x: shifted(x, -top(-x)),
+    "not the maximum 2": lambda x: shifted(x, total(x) / x.shape[-1]),
+    "not the maximum 3": lambda x: shifted(x, x[..., :1]),
     "axis 1 of a batch": lambda x: sm(x, 1),
     "axis ignored": lambda x, axis=-1: sm(x),
 }
@@ -161,6 +168,8 @@ WEIGHTS = {
     "keepdims forgotten 4": _of_scores(SOFTMAX["keepdims forgotten 4"]),
     "no maximum": _of_scores(naive),
     "maximum of the whole array": _of_scores(global_maximum),
+    "not the maximum": _of_scores(SOFTMAX["not the maximum"]),
+    "not the maximum 2": _of_scores(SOFTMAX["not the maximum 2"]),
     "all axes reversed": lambda q, k: sm(q @ k.T / math.sqrt(q.shape[-1])),
     "all axes reversed 2": lambda q, k: sm(q @ k.T / math.sqrt(q.shape[1])),
     "all axes reversed 3": lambda q, k: sm(q @ k.T / math.sqrt(k.shape[1]), 1),
@@ -421,6 +430,7 @@ ATTENTION_VJP = {
     "key not transposed": lambda *x: gradients(*x, WEIGHTS["key not transposed"]),
     "no maximum": lambda *x: gradients(*x, WEIGHTS["no maximum"]),
     "maximum of the whole array": lambda *x: gradients(*x, WEIGHTS["maximum of the whole array"]),
+    "not the maximum": lambda *x: gradients(*x, WEIGHTS["not the maximum"]),
     "all axes reversed": _gradients_of_matrices(WEIGHTS["all axes reversed"]),
     "all axes reversed 2": _gradients_of_matrices(WEIGHTS["all axes reversed 2"]),
     "all axes reversed 3": _gradients_of_matrices(right_weights),

@@ -699,3 +699,17 @@ def test_sizes_are_checked_before_numbers_are_touched():
     # a mask of the wrong type is named before its wrong shape: the type is what to mend first
     with pytest.raises(TypeError, match="mask must be boolean"):
         attend(mask=np.eye(7, 3))()
+
+
+def test_only_dense_arrays_are_taken():
+    dense = torch.eye(3)
+    for layout, x in (("sparse_coo", dense.to_sparse()), ("jagged", _nested())):
+        message = rf"query must be dense, got a {layout} array"
+        with pytest.raises(TypeError, match=f"^{message}$"):
+            attnbook.attention_weights(x, dense)
+    with pytest.raises(TypeError, match=r"^x must be an array of .*, got type$"):
+        attnbook.softmax(np.ndarray)
+
+
+def _nested():
+    return torch.nested.nested_tensor([torch.ones(1, 3), torch.ones(2, 3)], layout=torch.jagged)

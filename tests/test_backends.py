@@ -390,7 +390,7 @@ MOVES = {
     ),
     "bfloat16 to NumPy": (
         (torch.ones(2).bfloat16(), "numpy"),
-        {},
+        {"dtype": "bfloat16"},
         ValueError,
         f"dtype must be one of {NUMPY}, got 'bfloat16'",
     ),
@@ -453,3 +453,12 @@ def test_move_to_an_absent_library_says_how_to_get_it(pretend, name, extra):
 def test_move_out_of_cupy_asks_it_for_its_numbers():
     array = SimpleNamespace(get=lambda: NUMBERS)
     np.testing.assert_array_equal(_to_numpy(array, "cupy"), NUMBERS)
+
+
+def test_bfloat16_becomes_float32_where_it_is_unknown():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    moved = attnbook.move(x, "numpy")
+    assert moved.dtype == np.float32
+    assert moved.tolist() == [1.5, -2.0]
+    assert attnbook.move(x, "torch").dtype == torch.bfloat16

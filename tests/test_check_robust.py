@@ -259,7 +259,7 @@ def test_nan_that_no_mistake_explains():
     assert report.mistake == "NaN"
     assert report.message == (
         "Your result holds NaN or infinity where the right numbers are finite. The usual causes: "
-        "exp overflows, a sum that underflows to 0 is divided by, or ∞ − ∞."
+        "exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞."
     )
     assert " is nan, expected " in report.detail
 

@@ -1,6 +1,7 @@
 """Call the reader's function on one case, and turn whatever comes back into arrays or a finding."""
 
 import inspect
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ class Caller:
             if type(x) in (np.matrix, np.ma.MaskedArray):
                 raise TypeError
             home = library(x)
-            value = x if home == "numpy" else move(x, "numpy")
+            # a copy: the next call may write into the same array
+            value = np.array(x if home == "numpy" else move(x, "numpy"))
             floating = array_api_compat.array_namespace(value).isdtype(value.dtype, "real floating")
         except Exception:  # whatever the object does, it is no array that can be read
             raise Found(
@@ -165,12 +167,19 @@ def _kind(x: Any) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
+def signature_of(function: Callable) -> inspect.Signature:
+    """Return the signature by which `function` is called."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(function, torch.nn.Module):
+        return inspect.signature(function.forward)  # a module is called through it
+    return inspect.signature(function)
+
+
 def accepted_options(check: Check, function: Callable) -> frozenset[str]:
     """Return the options that `function` takes by name; raise Found if it cannot be called."""
     try:
-        # a torch module takes what its forward takes
-        signature = inspect.signature(getattr(function, "forward", function))
-    except (TypeError, ValueError):  # some functions written in C do not tell
+        signature = signature_of(function)
+    except Exception:  # some functions written in C do not tell, and an object may do anything
         return frozenset()
     try:
         by_position = signature.bind(*check.parameters).arguments

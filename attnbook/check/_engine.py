@@ -15,7 +15,7 @@ from attnbook.backends import backends
 from attnbook.check._calls import PRETTY, Attempt, Caller, Finding, Found, accepted_options
 from attnbook.check._model import Case, Check, Stage, Values, agree, as_tuple, difference
 from attnbook.check._report import Report
-from attnbook.check._sandbox import describe_error
+from attnbook.check._sandbox import describe_error, error_text
 
 HINTS = {
     RecursionError: " It calls itself without end.",
@@ -62,8 +62,8 @@ class Examination:
 
     def report(self) -> Report:
         raised: dict[str, Raises] = {}
+        wrong: dict[str, Finding] = {}
         right: list[str] = []
-        known = {mistake.name for mistake in self.check.mistakes}
         try:
             takes = accepted_options(self.check, self.function)
             self.general = [
@@ -78,22 +78,16 @@ class Examination:
                 except Raises as raises:
                     raised[name] = raises
                 except Found as found:
-                    # the functions of one library can return anything on the arrays of another:
-                    # once the reader's function is right, only a mistake that is known counts
-                    if not right or found.finding.mistake in known:
-                        return self._report(found.finding, ())
-                    self.calls.remarks[name] = [
-                        f"right on {PRETTY[right[0]]}; on {PRETTY[name]} its result differs."
-                    ]
+                    wrong[name] = found.finding
         except Found as found:
             return self._report(found.finding, ())
         where = " and ".join(PRETTY[name] for name in right)
         if not right:
-            # TypeError and AttributeError say "wrong kind of array": another library got further
-            first = min(
-                raised.values(), key=lambda r: isinstance(r.error, (TypeError, AttributeError))
-            )
-            return self._report(first.finding, ())
+            return self._report(_first_finding(wrong, raised), ())
+        # it is judged by the library that it is written for: the functions of that one can return
+        # anything on the arrays of another
+        for name in wrong:
+            self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} its result differs."]
         for name, problem in raised.items():
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
@@ -146,12 +140,8 @@ class Examination:
         returned = [attempt for attempt in attempts if attempt.error is None]
         wrong = [attempt for attempt in returned if attempt.wrong]
         errors = [(a.case, a.error) for a in attempts if a.error is not None]
-        if errors and stage.may_raise:
-            text = f"on {stage.may_raise} it raises {type(errors[0][1]).__name__}."
-            if wrong:
-                # right on a single sequence: where a batch fits by chance is worth a remark only
-                text += f" {self._diagnose(wrong, returned + passed, name).message}"
-            self.calls.remark(name, text)
+        if stage.may_raise and (errors or wrong):
+            self.calls.remark(name, self._beyond(stage, errors, wrong, returned + passed, name))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong:
             raise Found(self._diagnose(wrong, returned + passed, name))
@@ -164,6 +154,22 @@ class Examination:
         else:
             finding = _explain(case, error, attempts, name)
         raise Raises(finding, error)
+
+    def _beyond(
+        self,
+        stage: Stage,
+        errors: list[tuple[Case, BaseException]],
+        wrong: list[Attempt],
+        returned: list[Attempt],
+        name: str,
+    ) -> str:
+        """Say what happens on inputs that a function for matrices need not take."""
+        happens = f"it raises {type(errors[0][1]).__name__}" if errors else "its result is wrong"
+        text = f"on {stage.may_raise} {happens}."
+        finding = self._diagnose(wrong, returned, name) if wrong else None
+        if finding and finding.mistake in {mistake.name for mistake in self.check.mistakes}:
+            text += f" {finding.message}"
+        return text
 
     def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:
         shaped = [a for a in wrong if _shapes(a.values) != _shapes(a.expected)]
@@ -179,7 +185,7 @@ class Examination:
             return Finding(
                 "NaN",
                 "Your result holds NaN or infinity where the right numbers are finite. The usual "
-                "causes: exp overflows, a sum that underflows to 0 is divided by, or ∞ − ∞.",
+                "causes: exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.",
                 detail,
             )
         return Finding(None, self._describe(smallest, name), detail)
@@ -197,11 +203,25 @@ class Examination:
         return message
 
 
+def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:
+    """Return what NumPy says, unless the function is written for another library."""
+    if wrong:
+        return next(iter(wrong.values()))
+
+    def is_foreign(raises: Raises) -> bool:  # then another library got further
+        unknown = isinstance(raises.error, AttributeError)
+        return unknown or "tensor" in error_text(raises.error).lower()
+
+    return min(raised.values(), key=is_foreign).finding
+
+
 def _explain(case: Case, error: BaseException, attempts: list[Attempt], name: str) -> Finding:
     message = f"Your function raises {describe_error(error)}."
     for kind, hint in HINTS.items():
         if isinstance(error, kind):
             message += hint
+    if "only 0-dimensional arrays" in error_text(error):
+        message += " The functions of math take one number; NumPy's take arrays."
     square = [attempt for attempt in attempts if attempt.case.is_square]
     if square and all(attempt.error is None for attempt in square):
         message += " It runs where all sizes are equal, so somewhere one axis is taken for another."

@@ -34,6 +34,18 @@ def with_global_maximum(x, axis=-1):
     return normalized(np.exp(x - np.max(x)), axis)
 
 
+def _shifted_by(choose: Callable) -> Callable:
+    return lambda x, axis=-1: normalized(np.exp(x - choose(x, axis)), axis)
+
+
+OTHER_SHIFTS = (
+    _shifted_by(lambda x, axis: np.min(x, axis=axis, keepdims=True)),
+    _shifted_by(lambda x, axis: np.mean(x, axis=axis, keepdims=True)),
+    _shifted_by(lambda x, axis: np.median(x, axis=axis, keepdims=True)),
+    _shifted_by(lambda x, axis: np.take(x, [0], axis=axis)),
+)
+
+
 def only_exp(x, axis=-1):
     return np.exp(x)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 _LIBRARY_FOLDERS = (
-    os.path.join(os.path.dirname(__file__), ""),
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), ""),  # attnbook itself
     *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")),
 )
 _one_at_a_time = threading.Lock()  # standard output and warning filters belong to the process
@@ -103,9 +103,14 @@ def _run(work: Callable[[], None], deadline: float) -> bool:
             )
 
 
+def error_text(error: BaseException) -> str:
+    """Return type and first line of the text of any error, also of one that cannot be printed."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+
+
 def describe_error(error: BaseException) -> str:
     """Return type, first line of the text, and the last line of the reader's code on the way."""
-    text = traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+    text = error_text(error)
     frames = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -10,11 +10,12 @@ import numpy as np
 import attnbook
 from attnbook.check import _recipes as r
 from attnbook.check._attention import order_of_keys_is_free
+from attnbook.check._calls import signature_of
 from attnbook.check._model import Case, Check, Mistake, Stage, draw
 from attnbook.check._recipes import Recipe
-from attnbook.check._softmax import LARGE_ERRORS
+from attnbook.check._softmax import LARGE_ERRORS, SPREAD_ERRORS
 from attnbook.check._weight_mistakes import WEIGHT_MISTAKES
-from attnbook.check._weights import EMPTY, FLIPPED, LARGE, OUTBID, OUTBID_MASK, RAGGED
+from attnbook.check._weights import EMPTY, FLIPPED, LARGE, OUTBID, OUTBID_MASK, RAGGED, SPREAD
 
 _PARAMETERS = ("query", "key", "value", "W_Q", "W_K", "W_V")
 
@@ -27,8 +28,8 @@ def _reference(query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
 def _adapt(function: Callable) -> Callable:
     """Return `function` as one of six arrays, if it takes `SingleHeadWeights` or needs a W_O."""
     try:
-        signature = inspect.signature(getattr(function, "forward", function))
-    except (TypeError, ValueError):  # some functions written in C do not tell
+        signature = signature_of(function)
+    except Exception:  # some functions do not tell
         return function
     parameters = signature.parameters
 
@@ -222,6 +223,7 @@ SINGLE_HEAD = Check(
         Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
         Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
         Stage((Case(_through_identity(LARGE)),), errors=LARGE_ERRORS),
+        Stage((Case(_through_identity(SPREAD)),), errors=SPREAD_ERRORS),
         Stage(
             tuple(
                 Case(_sizes(2, 3, 5, 7, 11, 2, d_v), {"W_O": draw(12, d_v, d_out) / 2})

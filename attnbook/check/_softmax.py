@@ -9,6 +9,8 @@ from attnbook.check import _recipes as r
 from attnbook.check._model import Case, Check, Mistake, Stage, Values, draw
 
 _LARGE = np.array([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -999.0], [0.0, 1.0, 2.0]])
+_SPREAD = np.array([[1000.0, 0.0, -1000.0], [-1000.0, 0.0, 1000.0]])
+"""Rows in which the first number, the mean and the smallest lie far below the largest."""
 
 
 def _cases(*shapes: tuple[int, ...], dtype: str = "float64", **options: int) -> tuple[Case, ...]:
@@ -44,6 +46,12 @@ GLOBAL_MAXIMUM = (
     "You subtract one maximum, that of the whole array. A row that lies far below it underflows to "
     "zeros, and 0/0 is NaN. Each row needs a maximum of its own.",
 )
+OTHER_SHIFT = (
+    "not the maximum",
+    "You subtract a number of each row before exp, but not its largest. Scores far above that "
+    "number overflow all the same, and ∞/∞ is NaN. Only the maximum leaves no exponent above 0.",
+)
+SPREAD_ERRORS: dict[type[BaseException], str] = {OverflowError: OTHER_SHIFT[0]}
 LARGE_ERRORS: dict[type[BaseException], str] = {
     OverflowError: NO_MAXIMUM[0],
     ZeroDivisionError: GLOBAL_MAXIMUM[0],
@@ -136,6 +144,7 @@ _MISTAKES = (
     ),
     Mistake(*NO_MAXIMUM, (r.without_maximum,)),
     Mistake(*GLOBAL_MAXIMUM, (r.with_global_maximum,)),
+    Mistake(*OTHER_SHIFT, r.OTHER_SHIFTS),
     Mistake(
         "axis 1 of a batch",
         "For a matrix axis 1 is the last axis, for a batch it is not: there your weights sum to "
@@ -159,6 +168,7 @@ SOFTMAX = Check(
         Stage(_cases((3, 3), (2, 5), (5, 3), (1, 3), (2, 1))),
         Stage(_cases((3, 3), (2, 5), dtype="float32")),
         Stage((Case({"x": _LARGE}), Case({"x": _LARGE.astype(np.float32)})), errors=LARGE_ERRORS),
+        Stage((Case({"x": _SPREAD}),), errors=SPREAD_ERRORS),
         Stage(_cases((7,), (1,)), may_raise="a single row (one axis)"),
         Stage(_cases((2, 3, 5), (3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage(_cases((3, 5), axis=0) + _cases((3, 5), (3, 3), axis=1), option="axis"),

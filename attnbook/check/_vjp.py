@@ -9,7 +9,7 @@ import attnbook
 from attnbook.check import _recipes as r
 from attnbook.check._model import Case, Check, Mistake, Stage, Values, draw
 from attnbook.check._recipes import RIGHT, Recipe
-from attnbook.check._softmax import LARGE_ERRORS
+from attnbook.check._softmax import LARGE_ERRORS, SPREAD_ERRORS
 from attnbook.check._weight_mistakes import ON_A_BATCH, OPTION_MISTAKES, WEIGHT_MISTAKES, scaled_by
 from attnbook.check._weights import (
     EMPTY,
@@ -19,6 +19,7 @@ from attnbook.check._weights import (
     OUTBID_MASK,
     RAGGED,
     SIZES,
+    SPREAD,
     arrays,
 )
 
@@ -72,6 +73,7 @@ _INHERITED = (
     "maximum of the whole array",
     "softmax over axis 1 of a batch",
     "width from shape[1]",
+    "not the maximum",
     "mask inverted",
     "mask ignored",
     "mask with a large negative number",
@@ -303,6 +305,7 @@ ATTENTION_VJP = Check(
         Stage(_cases(*SIZES)),
         Stage(_cases(*SIZES[:2], dtype="float32")),
         Stage((Case({**LARGE, "grad_output": draw(13, 3, 2)}),), errors=LARGE_ERRORS),
+        Stage((Case({**SPREAD, "grad_output": draw(13, 2, 2)}),), errors=SPREAD_ERRORS),
         Stage(
             _cases((2, 3, 5, 7), leading=(11,)) + _cases((3, 3, 3, 3), leading=(3,)),
             may_raise="a batch (leading axes)",

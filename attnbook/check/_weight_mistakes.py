@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.check import _recipes as r
 from attnbook.check._recipes import Recipe, swap
-from attnbook.check._softmax import GLOBAL_MAXIMUM, NO_MAXIMUM
+from attnbook.check._softmax import GLOBAL_MAXIMUM, NO_MAXIMUM, OTHER_SHIFT
 
 
 def scaled_by(factor: Any) -> Recipe:
@@ -33,6 +33,10 @@ def _masked_late(weights, mask, bias, factor):
 
 def _masked_late_normalized(weights, mask, bias, factor):
     return weights if mask is None else r.normalized(weights * mask)
+
+
+def _masked_late_guarded(weights, mask, bias, factor):
+    return np.nan_to_num(_masked_late_normalized(weights, mask, bias, factor))
 
 
 def _for_matrices(product, axis, width):
@@ -199,6 +203,7 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
     ),
     (*NO_MAXIMUM, (swap(normalize=r.without_maximum),)),
     (*GLOBAL_MAXIMUM, (swap(normalize=r.with_global_maximum),)),
+    (*OTHER_SHIFT, tuple(swap(normalize=shifted) for shifted in r.OTHER_SHIFTS)),
     (
         "all axes reversed",
         "On a batch, .T reverses all axes: batch and tokens change places, and where the sizes "
@@ -257,8 +262,12 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         "mask after the exponential",
         "You take exp of all scores, hidden ones too, and zero the hidden ones afterwards. A "
         "hidden score far above the others makes every visible exponential underflow, and 0/0 is "
-        "NaN. Hide the scores, with −∞, before the maximum is taken.",
-        (swap(hide=lambda s, mask: s, finish=_masked_late_normalized),),
+        "NaN, or a row of zeros if you guard it. Hide the scores, with −∞, before the maximum is "
+        "taken.",
+        tuple(
+            swap(hide=lambda s, mask: s, finish=finish)
+            for finish in (_masked_late_normalized, _masked_late_guarded)
+        ),
     ),
     (
         "mask with a large negative number",

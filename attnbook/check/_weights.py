@@ -6,7 +6,12 @@ import attnbook
 from attnbook.check import _recipes as r
 from attnbook.check._model import Case, Check, Mistake, Stage, draw
 from attnbook.check._recipes import swap
-from attnbook.check._softmax import LARGE_ERRORS, rows_sum_to_one, weights_are_positive
+from attnbook.check._softmax import (
+    LARGE_ERRORS,
+    SPREAD_ERRORS,
+    rows_sum_to_one,
+    weights_are_positive,
+)
 from attnbook.check._weight_mistakes import OPTION_MISTAKES, WEIGHT_MISTAKES
 
 SIZES = (
@@ -62,6 +67,12 @@ LARGE = {
     "key": np.array([[1024, 0, 3072, 512], [1025, 1024, 2048, 0], [1023, 2048, 512, 4096]]) / 1024,
     "value": draw(4, 3, 2),
 }
+# scores 1024, 0 and −1024, in both orders
+SPREAD = {
+    "query": np.array([[2048.0, 0.0, 0.0, 0.0], [0.0, 2048.0, 0.0, 0.0]]),
+    "key": np.array([[1.0, -1.0, 3.0, 2.0], [0.0, 0.0, 1.0, 5.0], [-1.0, 1.0, 2.0, 0.0]]),
+    "value": draw(4, 3, 2),
+}
 STAGES = (
     Stage(tuple(Case(arrays(*sizes)) for sizes in SIZES)),
     Stage(tuple(Case(arrays(*sizes, dtype="float32")) for sizes in SIZES[:2])),
@@ -69,6 +80,7 @@ STAGES = (
         (Case(LARGE), Case({name: x.astype(np.float32) for name, x in LARGE.items()})),
         errors=LARGE_ERRORS,
     ),
+    Stage((Case(SPREAD),), errors=SPREAD_ERRORS),
     Stage(
         (
             Case(arrays(2, 3, 5, 7, leading=(11,))),
