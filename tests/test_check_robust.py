@@ -5,6 +5,7 @@ import functools
 import importlib
 import io
 import itertools
+import math
 import operator
 import sys
 import threading
@@ -627,3 +628,9 @@ def test_output_of_other_threads_is_not_lost_afterwards():
         check.softmax(answers.sm)
         print("after")
     assert text.getvalue() == "after\n"
+
+
+def test_a_function_of_math_on_an_array_gets_a_hint():
+    report = check.softmax(lambda x: math.exp(x) / sum(math.exp(x)))
+    assert "raises TypeError" in report.message
+    assert report.message.endswith("The functions of math take one number; NumPy's take arrays.")
