@@ -34,16 +34,23 @@ def with_global_maximum(x, axis=-1):
     return normalized(np.exp(x - np.max(x)), axis)
 
 
-def _shifted_by(choose: Callable) -> Callable:
-    return lambda x, axis=-1: normalized(np.exp(x - choose(x, axis)), axis)
+def shifted_by_minimum(x, axis=-1):
+    return normalized(np.exp(x - np.min(x, axis=axis, keepdims=True)), axis)
 
 
-OTHER_SHIFTS = (
-    _shifted_by(lambda x, axis: np.min(x, axis=axis, keepdims=True)),
-    _shifted_by(lambda x, axis: np.mean(x, axis=axis, keepdims=True)),
-    _shifted_by(lambda x, axis: np.median(x, axis=axis, keepdims=True)),
-    _shifted_by(lambda x, axis: np.take(x, [0], axis=axis)),
-)
+def shifted_by_mean(x, axis=-1):
+    return normalized(np.exp(x - np.mean(x, axis=axis, keepdims=True)), axis)
+
+
+def shifted_by_median(x, axis=-1):
+    return normalized(np.exp(x - np.median(x, axis=axis, keepdims=True)), axis)
+
+
+def shifted_by_first(x, axis=-1):
+    return normalized(np.exp(x - np.take(x, [0], axis=axis)), axis)
+
+
+OTHER_SHIFTS = (shifted_by_minimum, shifted_by_mean, shifted_by_median, shifted_by_first)
 
 
 def only_exp(x, axis=-1):
