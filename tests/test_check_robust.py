@@ -634,3 +634,19 @@ def test_a_function_of_math_on_an_array_gets_a_hint():
     report = check.softmax(lambda x: math.exp(x) / sum(math.exp(x)))
     assert "raises TypeError" in report.message
     assert report.message.endswith("The functions of math take one number; NumPy's take arrays.")
+
+
+def test_a_function_for_tensors_is_told_its_error_on_tensors():
+    torch = need_torch()
+
+    def for_tensors(x):
+        torch.exp(x)  # a TypeError on NumPy: must be Tensor
+        raise ValueError("later")
+
+    assert check.softmax(for_tensors).message.startswith("Your function raises ValueError: later,")
+
+
+def test_an_array_of_another_library_is_named():
+    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    report = check.softmax(lambda x: strict.asarray(answers.loop_softmax(x)))
+    assert "it returns an array of array_api_strict for one of NumPy." in report.remarks
