@@ -467,8 +467,10 @@ def single_head_attention(
         )
     check_leading_axes(inputs)  # here, where they still have the shapes that were passed
     xp = array_namespace(query)
-    q, k, v = (xp.matmul(x, matrices[name]) for name, x in inputs.items())
-    output = attention(q, k, v, mask)
+    projected = {name: xp.matmul(x, matrices[name]) for name, x in inputs.items()}
+    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(projected, mask, None, None)
+    attended = _attention_weights(q, k, mask, bias, scale)
+    output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
     if weights.W_O is not None:
         output = xp.matmul(output, weights.W_O)
-    return (output, attention_weights(q, k, mask)) if return_weights else output
+    return (output, xp.astype(attended, dtype, copy=False)) if return_weights else output

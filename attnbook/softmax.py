@@ -109,8 +109,8 @@ def _in_wide_dtype(function: Any, x: Array, axis: int) -> Array:
 
 def _maximum(x: Array, axis: int) -> Array:
     xp = array_namespace(x)
-    if x.shape[axis] == 0:  # the standard leaves the maximum of nothing undefined
-        return xp.sum(x, axis=axis, keepdims=True)
+    if x.shape[axis] == 0:  # the standard leaves the maximum of nothing undefined; here it is -inf
+        return xp.sum(x, axis=axis, keepdims=True) - xp.inf
     return xp.max(x, axis=axis, keepdims=True)
 
 
@@ -220,7 +220,7 @@ class RunningSoftmax:
         xp = array_namespace(scores)
         wide = accumulation_dtype(xp, scores.dtype)
         s, v = (xp.astype(x, wide, copy=False) for x in (scores, value))
-        maximum = _maximum(s, -1) if s.shape[-1] else xp.sum(s, axis=-1, keepdims=True) - xp.inf
+        maximum = _maximum(s, -1)
         weights = xp.exp(s - _finite(maximum))
         total = xp.sum(weights, axis=-1, keepdims=True)
         return cls(maximum, total, xp.matmul(weights, v), scores.dtype)
