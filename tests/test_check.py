@@ -560,7 +560,7 @@ def described(checked):
     return [
         {
             "option": stage.option,
-            "may_raise": stage.may_raise,
+            "beyond": stage.beyond,
             "errors": [error.__name__ for error in stage.errors],
             "cases": [f"{case}: {checksum(case)}" for case in stage.cases],
         }

@@ -140,7 +140,7 @@ class Examination:
         returned = [attempt for attempt in attempts if attempt.error is None]
         wrong = [attempt for attempt in returned if attempt.wrong]
         errors = [(a.case, a.error) for a in attempts if a.error is not None]
-        if stage.may_raise and (errors or wrong):
+        if stage.beyond and (errors or wrong):
             self.calls.remark(name, self._beyond(stage, errors, wrong, returned + passed, name))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong:
@@ -165,7 +165,7 @@ class Examination:
     ) -> str:
         """Say what happens on inputs that a function for matrices need not take."""
         happens = f"it raises {type(errors[0][1]).__name__}" if errors else "its result is wrong"
-        text = f"on {stage.may_raise} {happens}."
+        text = f"on {stage.beyond} {happens}."
         finding = self._diagnose(wrong, returned, name) if wrong else None
         if finding and finding.mistake in {mistake.name for mistake in self.check.mistakes}:
             text += f" {finding.message}"

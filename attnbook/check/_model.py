@@ -47,13 +47,14 @@ class Stage:
     """Cases that belong together.
 
     With `option` the stage runs only if the function takes an argument of that name. With
-    `may_raise`, which completes "on … it raises", an error there is only remarked upon. `errors`
-    names the mistake that an error of plain Python shows in this stage.
+    `beyond`, which completes "on … it raises", they lie beyond what is asked of a function for
+    matrices: whatever goes wrong there is only remarked upon. `errors` names the mistake that an
+    error of plain Python shows in this stage.
     """
 
     cases: tuple[Case, ...]
     option: str = ""
-    may_raise: str = ""
+    beyond: str = ""
     errors: dict[type[BaseException], str] = field(default_factory=dict)
 
 

@@ -12,8 +12,8 @@ class CheckFailed(AssertionError):  # noqa: N818
 class Report:
     """The result of checking one function.
 
-    It is true if the function passed, and shows itself as a short text that depends neither on the
-    machine nor on the array libraries that are installed.
+    It is true if the function is right in at least one array library, and shows itself as a short
+    text. For a function written for NumPy that text is the same whatever else is installed.
 
     Attributes
     ----------

@@ -308,7 +308,7 @@ ATTENTION_VJP = Check(
         Stage((Case({**SPREAD, "grad_output": draw(13, 2, 2)}),), errors=SPREAD_ERRORS),
         Stage(
             _cases((2, 3, 5, 7), leading=(11,)) + _cases((3, 3, 3, 3), leading=(3,)),
-            may_raise="a batch (leading axes)",
+            beyond="a batch (leading axes)",
         ),
         Stage(
             _cases((2, 3, 5, 7), mask=RAGGED) + _cases((3, 3, 2, 5), mask=FLIPPED), option="mask"

@@ -87,7 +87,7 @@ STAGES = (
             Case(arrays(3, 3, 3, 3, leading=(3,))),  # .T fits by chance
             Case(arrays(5, 3, 3, 3, leading=(3,))),
         ),
-        may_raise="a batch (leading axes)",
+        beyond="a batch (leading axes)",
     ),
     Stage(
         (
@@ -104,7 +104,7 @@ STAGES = (
     Stage(
         (Case(arrays(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
         option="mask",
-        may_raise="a batch (leading axes) with a mask",
+        beyond="a batch (leading axes) with a mask",
     ),
 )
 """The stages of `attention`; those of its weights leave out the value."""
@@ -115,7 +115,7 @@ def _without_value(stage: Stage) -> Stage:
         Case({name: x for name, x in case.arrays.items() if name != "value"}, case.options)
         for case in stage.cases
     )
-    return Stage(cases, stage.option, stage.may_raise, stage.errors)
+    return Stage(cases, stage.option, stage.beyond, stage.errors)
 
 
 WEIGHTS = Check(
