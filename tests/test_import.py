@@ -12,11 +12,11 @@ import pytest
 
 import attnbook
 
-MODULES = ("_arrays", "softmax", "single_head", "backends", "nn", "__main__")
+MODULES = ("_arrays", "softmax", "attention", "single_head", "backends", "nn", "__main__")
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
     *("attnbook", "attnbook._arrays", "attnbook.backends"),
-    *("attnbook.single_head", "attnbook.softmax"),
+    *("attnbook.attention", "attnbook.single_head", "attnbook.softmax"),
 }
 
 
@@ -113,7 +113,7 @@ def test_docstring_examples(module):
         pytest.importorskip("torch", reason="PyTorch is not installed")
     results = doctest.testmod(importlib.import_module(f"attnbook.{module}"))
     assert results.failed == 0
-    minimum = {"softmax": 8, "single_head": 14, "backends": 2, "nn": 3}
+    minimum = {"softmax": 8, "attention": 10, "single_head": 4, "backends": 2, "nn": 3}
     assert results.attempted >= minimum.get(module, 0)
 
 

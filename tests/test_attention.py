@@ -1,0 +1,415 @@
+"""attention, its weights and its gradient, in every library and dtype."""
+
+import math
+import warnings
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import DTYPES, HALF, MASKS, Case, attention_cases, close, masks, need
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import attnbook
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def largest(x):
+    return float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
+
+
+def sizes_of(case):
+    """Return the largest score and the largest value of a case, which bound what rounding loses."""
+    score = largest(oracle.scores(case.query, case.key, case.mask, case.bias, case.scale))
+    return 1 + score, largest(case.value)
+
+
+# The functions against the loops.
+
+
+@dtypes
+@given(attention_cases())
+def test_weights_agree_with_the_loop(library, dtype, case):
+    need(library, dtype)
+    (query, key, _), options = case.arrays(library, dtype)
+    got = attnbook.attention_weights(query, key, **options)
+    assert library.same_kind(got, query)
+    exact = case.rounded(library, dtype)
+    exact_weights = oracle.attention_weights(
+        exact.query, exact.key, exact.mask, exact.bias, exact.scale
+    )
+    close(library.numpy(got), exact_weights, dtype, size=sizes_of(exact)[0])
+
+
+@dtypes
+@given(attention_cases())
+def test_output_agrees_with_the_loop(library, dtype, case):
+    need(library, dtype)
+    (query, key, value), options = case.arrays(library, dtype)
+    got = attnbook.attention(query, key, value, **options)
+    assert library.same_kind(got, query)
+    exact = case.rounded(library, dtype)
+    score, number = sizes_of(exact)
+    close(library.numpy(got), oracle.attention(**vars(exact)), dtype, size=score * number)
+
+
+@dtypes
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask(library, dtype, name):
+    need(library, dtype)
+    rng = np.random.default_rng(11)
+    query, key, value = (rng.standard_normal((2, *shape)) for shape in ((5, 3), (7, 3), (7, 2)))
+    case = Case(query, key, value, masks(rng, (2, 5, 7))[name], None, None)
+    arrays, options = case.arrays(library, dtype)
+    got = library.numpy(attnbook.attention(*arrays, **options))
+    exact = case.rounded(library, dtype)
+    close(got, oracle.attention(**vars(exact)), dtype, size=10.0)
+
+
+def test_a_query_without_keys_gets_zeros(library):
+    query, key, value = (library.array(np.ones(s)) for s in ((3, 2), (4, 2), (4, 5)))
+    mask = library.array(np.array([[True] * 4, [False] * 4, [False, False, True, False]]))
+    weights = library.numpy(attnbook.attention_weights(query, key, mask))
+    np.testing.assert_array_equal(weights, [[0.25] * 4, [0] * 4, [0, 0, 1, 0]])
+    output = library.numpy(attnbook.attention(query, key, value, mask))
+    np.testing.assert_array_equal(output, [[1] * 5, [0] * 5, [1] * 5])
+    no_keys = (library.array(np.ones(s)) for s in ((3, 2), (0, 2), (0, 5)))
+    np.testing.assert_array_equal(library.numpy(attnbook.attention(*no_keys)), np.zeros((3, 5)))
+
+
+@dtypes
+def test_scores_beyond_the_range_of_half_precision(library, dtype):
+    # 300 · 300 = 90,000 is above the largest float16; with scale 1 nothing brings it back
+    need(library, dtype)
+    query, key = np.array([[300.0], [-300.0], [0.0]]), np.array([[300.0], [299.0], [-300.0]])
+    value = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+    case = Case(query, key, value, None, None, 1.0)
+    arrays, options = case.arrays(library, dtype)
+    got = library.numpy(attnbook.attention(*arrays, **options))
+    exact = case.rounded(library, dtype)
+    close(got, oracle.attention(**vars(exact)), dtype)
+    np.testing.assert_array_equal(got[1], [3, 1])
+
+
+@dtypes
+def test_half_precision_sums_in_float32(library, dtype):
+    need(library, dtype)
+    # 4099 equal keys: a half-precision total or dot product would stop at 2048 or at 256
+    ones = [library.array(np.ones(s), dtype) for s in ((1, 4099), (4099, 4099), (4099, 1))]
+    got = library.numpy(attnbook.attention(*ones, scale=1.0))
+    np.testing.assert_allclose(got, [[1.0]], atol=1e-4)
+    score = library.numpy(attnbook.attention_weights(ones[0][:, :3], ones[1][:5, :3], scale=1.0))
+    expected = library.numpy(library.array(np.array(0.2), dtype))
+    np.testing.assert_allclose(score, np.full((1, 5), expected), rtol=1e-6)
+
+
+def test_bias_in_half_precision_is_added_in_float32(library):
+    need(library, "float16")
+    query, key = (library.array(np.full((n, 1), 32.0), "float16") for n in (1, 2))
+    bias = library.array([[0.0, 0.25]], "float16")  # 1024 + 0.25 is no float16
+    got = library.numpy(attnbook.attention_weights(query, key, bias=bias, scale=1.0))
+    close(got, oracle.softmax(np.array([[1024.0, 1024.25]])), "float16", size=1024.0)
+
+
+def test_a_masked_score_is_out_whatever_it_was(library):
+    key = np.array([[1.0], [np.nan], [np.inf], [2.0]])
+    mask = library.array(np.array([True, False, False, True]))
+    got = attnbook.attention_weights(library.array([[1.0]]), library.array(key), mask)
+    np.testing.assert_allclose(
+        library.numpy(got), [oracle.softmax_row([1, -math.inf, -math.inf, 2])]
+    )
+
+
+def test_nan_and_infinity_stay_in_their_row(library):
+    query = library.array([[1.0], [np.nan], [2.0]])
+    got = library.numpy(attnbook.attention_weights(query, library.array([[1.0], [1.0]])))
+    np.testing.assert_array_equal(got, [[0.5, 0.5], [np.nan, np.nan], [0.5, 0.5]])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
+        query = library.array([[1.0], [np.inf], [2.0]])
+        got = library.numpy(attnbook.attention_weights(query, library.array([[1.0], [1.0]])))
+    np.testing.assert_array_equal(got, [[0.5, 0.5], [np.nan, np.nan], [0.5, 0.5]])
+
+
+def test_nan_in_a_masked_value_reaches_the_output(library):
+    value = library.array([[1.0], [np.nan]])
+    mask = library.array(np.array([True, False]))
+    got = attnbook.attention(library.array([[1.0]]), library.array([[1.0], [1.0]]), value, mask)
+    assert np.isnan(library.numpy(got)).all()
+
+
+def test_infinite_bias_masks(library):
+    query, key = library.array(np.zeros((2, 1))), library.array(np.zeros((3, 1)))
+    bias = library.array([[0.0, 0.0, -np.inf], [-np.inf] * 3])
+    got = library.numpy(attnbook.attention_weights(query, key, bias=bias))
+    np.testing.assert_array_equal(got, [[0.5, 0.5, 0], [0, 0, 0]])
+
+
+def test_zero_scale_gives_the_mean(library):
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal(s) for s in ((3, 5), (7, 5), (7, 2)))
+    got = attnbook.attention(*map(library.array, (query, key, value)), scale=0)
+    np.testing.assert_allclose(library.numpy(got), np.tile(value.mean(axis=0), (3, 1)))
+    no_features = (library.array(np.zeros((n, 0))) for n in (3, 7))
+    got = attnbook.attention(*no_features, library.array(value), scale=2.0)
+    np.testing.assert_allclose(library.numpy(got), np.tile(value.mean(axis=0), (3, 1)))
+
+
+@pytest.mark.parametrize("scale", [np.float32(0.5), np.float16(0.5), np.float64(0.5)])
+@dtypes
+def test_scale_of_numpy_does_not_widen(library, dtype, scale):
+    need(library, dtype)
+    x = library.array(np.eye(3), dtype)
+    got = attnbook.attention(x, x, x, scale=scale)
+    assert got.dtype == x.dtype
+    same = library.numpy(attnbook.attention(x, x, x, scale=0.5))
+    np.testing.assert_array_equal(library.numpy(got), same)
+
+
+def test_grouped_heads_equal_repeated_heads(library):
+    rng = np.random.default_rng(0)
+    query = rng.standard_normal((2, 3, 5, 7, 4))  # (batch, kv, group, n, d)
+    key, value = rng.standard_normal((2, 3, 1, 11, 4)), rng.standard_normal((2, 3, 1, 11, 2))
+    grouped = attnbook.attention(*map(library.array, (query, key, value)))
+    repeated = (query, np.repeat(key, 5, axis=2), np.repeat(value, 5, axis=2))
+    expected = attnbook.attention(*map(library.array, repeated))
+    np.testing.assert_allclose(library.numpy(grouped), library.numpy(expected), atol=1e-12)
+    exact = oracle.attention(query[1, 2, 4], key[1, 2, 0], value[1, 2, 0])
+    np.testing.assert_allclose(library.numpy(grouped)[1, 2, 4], exact)
+
+
+def test_mask_and_bias_broadcast_over_leading_axes(library):
+    rng = np.random.default_rng(0)
+    query, key = rng.standard_normal((2, 3, 5, 7)), rng.standard_normal((3, 11, 7))
+    for shape in ((2, 1, 1, 11), (3, 5, 11), (5, 1), (11,), (), (2, 3, 5, 11)):
+        mask, bias = rng.random(shape) < 0.7, rng.standard_normal(shape)
+        got = attnbook.attention_weights(
+            library.array(query), library.array(key), library.array(mask), bias=library.array(bias)
+        )
+        exact = oracle.attention_weights(query, key, mask, bias)
+        np.testing.assert_allclose(library.numpy(got), exact, atol=1e-12)
+
+
+@given(attention_cases())
+def test_inputs_are_not_written_to(library, case):
+    (query, key, value), options = case.arrays(library, "float64")
+    before = [library.numpy(x).copy() for x in (query, key, value)]
+    output = attnbook.attention(query, key, value, **options)
+    attnbook.attention_vjp(query, key, value, output, **options)
+    for x, y in zip((query, key, value), before, strict=True):
+        np.testing.assert_array_equal(library.numpy(x), y)
+    for name, x in (("mask", case.mask), ("bias", case.bias)):
+        if x is not None:
+            np.testing.assert_array_equal(library.numpy(options[name]), x)
+
+
+def test_large_leading_axes_without_memory():
+    # a broadcast view of 100,000 heads whose numbers exist once
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal(s) for s in ((3, 2), (5, 2), (5, 1)))
+    wide = np.broadcast_to(query, (100_000, 3, 2))
+    got = attnbook.attention(wide, key, value)
+    assert got.shape == (100_000, 3, 1)
+    np.testing.assert_allclose(got[-1], oracle.attention(query, key, value))
+
+
+def test_strided_arrays_and_foreign_byte_order():
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal(s) for s in ((6, 10), (14, 10), (14, 4)))
+    got = attnbook.attention(query[::-2, ::3], key[::2, ::3], value[::-2, ::2])
+    exact = oracle.attention(query[::-2, ::3], key[::2, ::3], value[::-2, ::2])
+    np.testing.assert_allclose(got, exact)
+    foreign = [x.astype(x.dtype.newbyteorder()) for x in (query, key, value)]
+    got = attnbook.attention(*foreign)
+    assert got.dtype == foreign[0].dtype
+    np.testing.assert_allclose(got, oracle.attention(query, key, value))
+
+
+def test_subclasses_of_tensors_stay_what_they_are():
+    x = torch.nn.Parameter(torch.eye(3))
+    assert attnbook.attention(x, x, x).requires_grad
+
+    class Marked(torch.Tensor):
+        pass
+
+    y = torch.eye(3).as_subclass(Marked)
+    assert isinstance(attnbook.attention(y, y, y), Marked)
+
+
+def test_meta_tensors_have_the_right_shape():
+    query, key, value = (torch.empty(s, device="meta") for s in ((2, 3, 5), (7, 5), (7, 11)))
+    output = attnbook.attention(query, key, value)
+    assert output.device.type == "meta"
+    assert output.shape == (2, 3, 11)
+
+
+# PyTorch's own functions and transformations.
+
+
+def torch_case(mask="random", leading=(2, 3), dtype=torch.float64):
+    rng = np.random.default_rng(5)
+    arrays = [
+        torch.tensor(rng.standard_normal((*leading, *shape)), dtype=dtype)
+        for shape in ((5, 4), (7, 4), (7, 3))
+    ]
+    drawn = masks(rng, (*leading, 5, 7))[mask]
+    if drawn is not None and mask == "random":
+        drawn[..., 0] = True  # PyTorch's own function has no agreed answer for empty rows
+    return arrays, None if drawn is None else torch.tensor(drawn)
+
+
+@pytest.mark.parametrize("mask", ["none", "random", "causal"])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_agrees_with_torch_scaled_dot_product_attention(mask, scale):
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    (query, key, value), mask = torch_case(mask)
+    got = attnbook.attention(query, key, value, mask, scale=scale)
+    expected = sdpa(query, key, value, attn_mask=mask, scale=scale)
+    torch.testing.assert_close(got, expected)
+    bias = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    added = bias if mask is None else torch.where(mask, bias, -math.inf)
+    got = attnbook.attention(query, key, value, mask, bias=bias, scale=scale)
+    torch.testing.assert_close(got, sdpa(query, key, value, attn_mask=added, scale=scale))
+
+
+def test_grouped_heads_agree_with_torch_enable_gqa():
+    rng = np.random.default_rng(0)
+    query = torch.tensor(rng.standard_normal((2, 6, 5, 4)))  # 6 heads of queries
+    key, value = (torch.tensor(rng.standard_normal((2, 3, 7, d))) for d in (4, 3))  # 3 of keys
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    got = attnbook.attention(query.reshape(2, 3, 2, 5, 4), key[:, :, None], value[:, :, None])
+    torch.testing.assert_close(got.reshape(2, 6, 5, 3), expected)
+
+
+@dtypes
+def test_gradients_are_finite_with_empty_rows(dtype):
+    arrays, _ = torch_case(dtype=getattr(torch, dtype))
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[1] = False
+    mask[3, 2:] = False
+    arrays = [(100 * x).requires_grad_() for x in arrays]
+    output = attnbook.attention(*arrays, mask)
+    assert bool((output[..., 1, :] == 0).all())
+    output.sum().backward()
+    for x in arrays:
+        assert x.grad.dtype == x.dtype
+        assert bool(torch.isfinite(x.grad).all())
+    assert bool((arrays[0].grad[..., 1, :] == 0).all())
+
+
+@pytest.mark.parametrize("mask", ["none", "random", "empty row", "empty"])
+def test_gradcheck(mask):
+    arrays, mask = torch_case(mask, leading=())
+    arrays = [x.requires_grad_() for x in arrays]
+    bias = torch.zeros(5, 7, dtype=torch.float64, requires_grad=True)
+
+    def function(query, key, value, bias):
+        return attnbook.attention(query, key, value, mask, bias=bias)
+
+    assert torch.autograd.gradcheck(function, (*arrays, bias))
+    assert torch.autograd.gradgradcheck(function, (*arrays, bias))
+
+
+def test_vmap_equals_a_loop():
+    (query, key, value), mask = torch_case(leading=(3,))
+    mapped = torch.func.vmap(attnbook.attention)(query, key, value, mask)
+    rows = zip(query, key, value, mask, strict=True)
+    torch.testing.assert_close(mapped, torch.stack([attnbook.attention(*row) for row in rows]))
+    shared = torch.func.vmap(attnbook.attention, in_dims=(0, None, None))(query, key[0], value[0])
+    torch.testing.assert_close(shared, attnbook.attention(query, key[0], value[0]))
+
+
+# PyTorch's forward mode compiles a helper the old way
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+def test_jacobian_of_functional_transforms_equals_autograd():
+    (query, key, value), mask = torch_case("empty row", leading=())
+    by_func = torch.func.jacrev(attnbook.attention, argnums=(0, 1, 2))(query, key, value, mask)
+    by_autograd = torch.autograd.functional.jacobian(
+        lambda *x: attnbook.attention(*x, mask), (query, key, value)
+    )
+    for ours, theirs in zip(by_func, by_autograd, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    _, tangent = torch.func.jvp(
+        lambda q: attnbook.attention(q, key, value, mask), (query,), (torch.ones_like(query),)
+    )
+    torch.testing.assert_close(tangent, by_func[0].sum(dim=(-2, -1)))
+
+
+# The gradient by hand.
+
+
+@given(attention_cases())
+def test_vjp_equals_autograd(library, case):
+    (query, key, value), options = case.arrays(library, "float64")
+    rng = np.random.default_rng(3)
+    shape = attnbook.attention(query, key, value, **options).shape
+    grad_output = rng.standard_normal(tuple(shape))
+    grads = attnbook.attention_vjp(query, key, value, library.array(grad_output), **options)
+    leaves = [torch.tensor(x, requires_grad=True) for x in (case.query, case.key, case.value)]
+    torch_options = {
+        "mask": None if case.mask is None else torch.tensor(case.mask),
+        "bias": None if case.bias is None else torch.tensor(case.bias),
+        "scale": case.scale,
+    }
+    attnbook.attention(*leaves, **torch_options).backward(torch.tensor(grad_output))
+    for grad, leaf, x in zip(grads, leaves, (query, key, value), strict=True):
+        assert library.same_kind(grad, x)
+        np.testing.assert_allclose(library.numpy(grad), leaf.grad.numpy(), atol=1e-11)
+
+
+@pytest.mark.parametrize("mask", ["none", "random", "empty row"])
+def test_vjp_equals_finite_differences_of_the_loop(mask):
+    rng = np.random.default_rng(4)
+    shapes = ((2, 1, 2, 3), (3, 5, 3), (1, 1, 5, 2))  # leading axes broadcast to (2, 3)
+    query, key, value = (rng.standard_normal(shape) for shape in shapes)
+    mask = masks(rng, (2, 3, 2, 5))[mask]
+    bias, grad_output = rng.standard_normal((2, 5)), rng.standard_normal((2, 3, 2, 2))
+    grads = attnbook.attention_vjp(query, key, value, grad_output, mask, bias=bias, scale=0.7)
+
+    def loss(q, k, v):
+        return float((oracle.attention(q, k, v, mask, bias, 0.7) * grad_output).sum())
+
+    for grad, by_x, x in (
+        (grads[0], lambda q: loss(q, key, value), query),
+        (grads[1], lambda k: loss(query, k, value), key),
+        (grads[2], lambda v: loss(query, key, v), value),
+    ):
+        np.testing.assert_allclose(grad, oracle.finite_difference(by_x, x), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [*HALF, "float32"])
+def test_vjp_rounds_once(library, dtype):
+    need(library, dtype)
+    rng = np.random.default_rng(6)
+    shapes = ((5, 3), (2, 7, 3), (7, 2), (2, 5, 2))  # the gradients of query and value are sums
+    arrays = [library.array(rng.standard_normal(shape), dtype) for shape in shapes]
+    exact = attnbook.attention_vjp(*(library.numpy(x) for x in arrays))
+    for got, expected in zip(attnbook.attention_vjp(*arrays), exact, strict=True):
+        assert got.dtype == arrays[0].dtype
+        close(library.numpy(got), expected, dtype, size=20.0)
+
+
+def test_vjp_of_an_empty_row_is_zero(library):
+    rng = np.random.default_rng(0)
+    arrays = [library.array(rng.standard_normal(s)) for s in ((2, 3), (4, 3), (4, 2), (2, 2))]
+    mask = library.array(np.array([[False] * 4, [True, False, True, True]]))
+    grad_query, grad_key, grad_value = map(library.numpy, attnbook.attention_vjp(*arrays, mask))
+    assert (grad_query[0] == 0).all()
+    assert (grad_query[1] != 0).all()
+    assert (grad_key[1] == 0).all()
+    assert (grad_value[1] == 0).all()
+
+
+@given(st.permutations(range(7)))
+@example([6, 5, 4, 3, 2, 1, 0])
+def test_order_of_keys_does_not_matter_and_order_of_queries_is_kept(order):
+    rng = np.random.default_rng(2)
+    query, key, value = (rng.standard_normal(s) for s in ((7, 3), (7, 3), (7, 2)))
+    mask, bias = rng.random((7, 7)) < 0.7, rng.standard_normal((7, 7))
+    output = attnbook.attention(query, key, value, mask, bias=bias)
+    keys = attnbook.attention(query, key[order], value[order], mask[:, order], bias=bias[:, order])
+    np.testing.assert_allclose(keys, output, atol=1e-12)
+    queries = attnbook.attention(query[order], key, value, mask[order], bias=bias[order])
+    np.testing.assert_allclose(queries, output[order], atol=1e-12)
