@@ -6,17 +6,21 @@ import pkgutil
 import shlex
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import benchmarks
-from benchmarks import device, harness
-
-NOT_BENCHMARKS = {"__main__", "device", "harness"}
+from benchmarks import device, harness, provenance
 
 
 def names() -> list[str]:
-    """Return the names of all benchmarks, which are those of their files."""
-    found = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)}
-    return sorted(found - NOT_BENCHMARKS)
+    """Return the names of all benchmarks: the files here that have a function `measure`."""
+    found = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)})
+    others = [name for name in found if name != "__main__"]
+    return [name for name in others if hasattr(_module(name), "measure")]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"benchmarks.{name}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     commands = parser.add_subparsers(dest="name", required=True)
     for name in names():
-        summary = (importlib.import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
+        summary = (_module(name).__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         _add_common(command)
@@ -35,17 +39,17 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     line = "python -m benchmarks " + shlex.join(given)
     # a quick run must not replace the record that the book shows
-    default = harness.ROOT / ("_build/benchmarks" if chosen.quick else "book/data")
+    default = provenance.ROOT / ("_build/benchmarks" if chosen.quick else "book/data")
     out = chosen.out or default
     out.mkdir(parents=True, exist_ok=True)
     try:
         if chosen.name == "device":
             return device.run(names(), out, quick=chosen.quick, command=line)
-        harness.require(chosen.device)
-    except harness.MissingDeviceError as error:
+        provenance.require(chosen.device)
+    except provenance.MissingDeviceError as error:
         print(error, file=sys.stderr)
         return 2
-    module = importlib.import_module(f"benchmarks.{chosen.name}")
+    module = _module(chosen.name)
     record = harness.record(chosen.name, chosen.device, line)  # before any work heats the machine
     record |= module.measure(chosen.device, quick=chosen.quick, log=harness.log)
     path = harness.write(record, out / f"{chosen.name}.{chosen.device}.json")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnbook import attention, move
-from benchmarks import harness
+from benchmarks import harness, provenance
 
 HEADS, WIDTH = 8, 64
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -55,7 +55,7 @@ def libraries(device: str) -> list[str]:
     """Return the array libraries that can compute on `device` here."""
     if device == "cpu":
         return ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
-    present = {"torch": harness.torch_sees_cuda(), "cupy": harness.cupy_sees_cuda()}
+    present = {"torch": provenance.torch_sees_cuda(), "cupy": provenance.cupy_sees_cuda()}
     return [name for name, here in present.items() if here]
 
 
@@ -213,11 +213,11 @@ def _synchronize(device: str) -> Callable[[], None]:
     if device == "cpu":
         return lambda: None
     waits: list[Callable[[], None]] = []
-    if harness.torch_sees_cuda():
+    if provenance.torch_sees_cuda():
         import torch
 
         waits.append(torch.cuda.synchronize)
-    if harness.cupy_sees_cuda():
+    if provenance.cupy_sees_cuda():
         import cupy
 
         waits.append(cupy.cuda.runtime.deviceSynchronize)

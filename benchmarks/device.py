@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import harness, provenance
 
 
 def run(names: Sequence[str], out: Path, *, quick: bool, command: str) -> int:
     """Run all steps, write into `out`, and return 0 if all of them succeed."""
-    harness.require("cuda")
+    provenance.require("cuda")
     record: dict[str, Any] = harness.record("device", "cuda", command)
     python = [sys.executable, "-m"]
     pytest = ["pytest", "-m", "gpu", "-ra", "-p", "no:cacheprovider"]
@@ -39,7 +39,7 @@ def step(name: str, command: list[str], text: Path | None = None) -> dict[str, A
     harness.log(f"{name}: {' '.join(command)}")
     start = time.perf_counter()
     done = subprocess.run(
-        command, cwd=harness.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=provenance.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     print(done.stdout, end="", file=sys.stderr, flush=True)
     if text is not None:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
 
 from benchmarks import __main__ as command_line  # noqa: E402
 from benchmarks import attention, device, harness  # noqa: E402
+from benchmarks import provenance as origin  # noqa: E402
 
 FIELDS = {
     "device",
@@ -39,7 +40,7 @@ def check_provenance(provenance):
     assert provenance["device"]["name"]
     assert provenance["cpu"]["cores"] >= 1
     assert provenance["threads"]["cores"] >= 1
-    assert set(provenance["versions"]) == {"python", *harness.PACKAGES}
+    assert set(provenance["versions"]) == {"python", *origin.PACKAGES}
     for always in ("python", "numpy", "array-api-compat"):
         assert re.match(r"\d+\.\d+", provenance["versions"][always])
     assert provenance["os"]
@@ -50,11 +51,11 @@ def check_provenance(provenance):
 
 
 def test_provenance_has_all_fields():
-    check_provenance(harness.provenance("cpu", "python -m benchmarks x"))
+    check_provenance(origin.describe("cpu", "python -m benchmarks x"))
 
 
 def test_provenance_is_json():
-    found = harness.provenance("cpu", "python -m benchmarks x")
+    found = origin.describe("cpu", "python -m benchmarks x")
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -63,26 +64,26 @@ def test_provenance_without_threadpoolctl_says_so(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "threadpoolctl" else find(name)
     )
-    found = harness.provenance("cpu", "python -m benchmarks x")
+    found = origin.describe("cpu", "python -m benchmarks x")
     check_provenance(found)
     assert "threadpoolctl" in found["blas"][0]["seen_by"]
 
 
 def test_commit_of_a_copy_without_history_comes_from_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setattr(harness, "ROOT", tmp_path)
-    monkeypatch.setattr(harness, "_output", lambda *command: None)
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
+    monkeypatch.setattr(origin, "_output", lambda *command: None)
     monkeypatch.setenv("ATTNBOOK_COMMIT", "a" * 40)
-    assert harness._commit() == ("a" * 40, None)
+    assert origin._commit() == ("a" * 40, None)
     monkeypatch.delenv("ATTNBOOK_COMMIT")
-    assert harness._commit() == ("unknown", None)
+    assert origin._commit() == ("unknown", None)
 
 
 @pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M attnbook/softmax.py", True)])
 def test_changed_code_is_dirty(monkeypatch, changes, dirty):
     monkeypatch.setattr(
-        harness, "_output", lambda *command: changes if "status" in command else "b" * 40
+        origin, "_output", lambda *command: changes if "status" in command else "b" * 40
     )
-    assert harness._commit() == ("b" * 40, dirty)
+    assert origin._commit() == ("b" * 40, dirty)
 
 
 def test_interleave_measures_each_candidate_in_each_round():
@@ -204,7 +205,7 @@ def check_record(record):
 
 
 def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_path):
-    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
     monkeypatch.setattr(attention, "measure", lambda device, quick, log: {"quick": quick})
     assert command_line.main(["attention", "--quick"]) == 0
     assert command_line.main(["attention"]) == 0
@@ -220,15 +221,15 @@ def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("arguments", [["attention", "--device", "cuda"], ["device"]])
 def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys, arguments):
-    monkeypatch.setattr(harness, "torch_sees_cuda", lambda: False)
-    monkeypatch.setattr(harness, "cupy_sees_cuda", lambda: False)
+    monkeypatch.setattr(origin, "torch_sees_cuda", lambda: False)
+    monkeypatch.setattr(origin, "cupy_sees_cuda", lambda: False)
     assert command_line.main([*arguments, "--out", str(tmp_path)]) == 2
     assert "needs PyTorch or CuPy with a CUDA device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
-    monkeypatch.setattr(harness, "require", lambda device: None)
+    monkeypatch.setattr(origin, "require", lambda device: None)
     monkeypatch.setattr(harness, "record", lambda name, device, command: {"benchmark": name})
     commands = []
 
@@ -254,7 +255,7 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
 
 def test_every_benchmark_is_listed():
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    assert set(command_line.names()) == files - {"device", "harness"}
+    assert set(command_line.names()) == files - {"device", "harness", "provenance"}
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
