@@ -100,6 +100,15 @@ def check_number(name: str, x: float) -> float:
     return number
 
 
+def check_int(name: str, n: int, at_least: int = 0) -> int:
+    """Return `n` as an int of at least `at_least`, or raise."""
+    if isinstance(n, bool) or not isinstance(n, numbers.Integral):
+        raise TypeError(f"{name} must be an int, got {type(n).__name__}")
+    if n < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {n}")
+    return int(n)
+
+
 def dtype_name(dtype: Any) -> str:
     """Return the bare name of a dtype of any library, such as ``"float32"``."""
     return str(dtype).split(".")[-1]  # not .name, which hides a foreign byte order such as ">f4"
@@ -167,7 +176,7 @@ def check_attention_inputs(arrays, mask, bias, scale):
     scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
     scores_shape = (*scores_leading, n_q, n_k)
     if mask is not None:
-        _check_mask(mask, query, scores_shape)
+        check_mask(mask, query, scores_shape)
     if bias is not None:
         _check_bias(bias, query, scores_shape)
     if scale is not None:
@@ -184,14 +193,21 @@ def check_attention_inputs(arrays, mask, bias, scale):
     return query.dtype, widened, mask, bias, scale
 
 
-def _check_mask(mask, query, scores_shape):
+def check_mask(mask, query, scores_shape):
+    """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
     check_same_home("mask", mask, "query", query)
+    check_boolean(mask)
+    _check_broadcast("mask", mask, scores_shape)
+
+
+def check_boolean(mask):
+    """Raise TypeError unless `mask` is a boolean array; say what it looks like instead."""
+    check_array("mask", mask)
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         raise TypeError(
             "mask must be boolean, True = may attend, "
             f"got {dtype_name(mask.dtype)}; {_mask_hint(mask)}"
         )
-    _check_broadcast("mask", mask, scores_shape)
 
 
 def _mask_hint(mask):

@@ -3,19 +3,13 @@ r"""The learned head: attention between projections of the inputs.
 .. math:: \text{head}(X, Y, Z) = \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
 """
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import (
-    Array,
-    array_namespace,
-    check_attention_inputs,
-    check_floats,
-    check_leading_axes,
-)
+from attnbook._arrays import Array, array_namespace, check_attention_inputs, check_int
+from attnbook._projections import check_inputs, check_matrices, generator, project, xavier
 from attnbook.attention import _attention_weights
 from attnbook.backends import move
 
@@ -54,11 +48,7 @@ class SingleHeadWeights:
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
     def __post_init__(self):
-        matrices = self._matrices()
-        check_floats(**matrices)
-        for name, x in matrices.items():
-            if x.ndim != 2:
-                raise ValueError(f"{name} must have 2 axes, got shape {tuple(x.shape)}")
+        check_matrices(**self._matrices())
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(
                 f"W_K must have shape (d_key, {self.W_Q.shape[1]}) to match W_Q, "
@@ -105,33 +95,19 @@ class SingleHeadWeights:
             If a width is not an int of at least 1, or `rng` is neither a Generator nor an int of
             at least 0.
         """
-        if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
-            raise TypeError(
-                f"rng must be a numpy.random.Generator or an int, got {type(rng).__name__}"
-            )
-        if not isinstance(rng, np.random.Generator) and rng < 0:
-            raise ValueError(f"rng must be at least 0 if it is a seed, got {rng}")
-        rng = np.random.default_rng(rng)
+        rng = generator(rng)
         d_key = d_query if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
         widths = {"d_query": d_query, "d_key": d_key, "d_value": d_value, "d_k": d_k, "d_v": d_v}
         if d_out is not None:
             widths["d_out"] = d_out
         for name, width in widths.items():
-            if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
-                raise TypeError(f"{name} must be an int, got {type(width).__name__}")
-            if width < 1:
-                raise ValueError(f"{name} must be at least 1, got {width}")
-
-        def xavier(rows, columns):
-            bound = math.sqrt(6 / (rows + columns))
-            return rng.uniform(-bound, bound, size=(rows, columns))
-
+            check_int(name, width, at_least=1)
         return cls(
-            xavier(d_query, d_k),
-            xavier(d_key, d_k),
-            xavier(d_value, d_v),
-            None if d_out is None else xavier(d_v, d_out),
+            xavier(rng, d_query, d_k),
+            xavier(rng, d_key, d_k),
+            xavier(rng, d_value, d_v),
+            None if d_out is None else xavier(rng, d_v, d_out),
         )
 
     def to(
@@ -205,25 +181,12 @@ def single_head_attention(
         raise TypeError(f"weights must be SingleHeadWeights, got {type(weights).__name__}")
     inputs = {"query": query, "key": key, "value": value}
     matrices = {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V}
-    check_floats(**inputs, weights=weights.W_Q)
-    for name, x in inputs.items():
-        height = matrices[name].shape[0]
-        if x.ndim < 2 or x.shape[-1] != height:
-            raise ValueError(
-                f"{name} must have shape (..., n, {height}) to match the weights, "
-                f"got {tuple(x.shape)}"
-            )
-    if value.shape[-2] != key.shape[-2]:
-        raise ValueError(
-            f"value must have shape (..., {key.shape[-2]}, {value.shape[-1]}) to match key, "
-            f"got {tuple(value.shape)}"
-        )
-    check_leading_axes(inputs)  # here, where they still have the shapes that were passed
+    check_inputs(inputs, matrices)
     xp = array_namespace(query)
-    projected = {name: xp.matmul(x, matrices[name]) for name, x in inputs.items()}
+    projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
     dtype, (q, k, v), mask, bias, scale = check_attention_inputs(projected, mask, None, None)
     attended = _attention_weights(q, k, mask, bias, scale)
     output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
     if weights.W_O is not None:
-        output = xp.matmul(output, weights.W_O)
+        output = project(output, weights.W_O)
     return (output, xp.astype(attended, dtype, copy=False)) if return_weights else output

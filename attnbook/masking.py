@@ -1,0 +1,414 @@
+"""Masks: which query may attend to which key. Boolean everywhere, **True = may attend**.
+
+The makers return plain boolean arrays, so masks combine with ``&`` (both allow it), ``|`` (one of
+them does) and ``~`` (the rest). Query i stands at place i + n_k - n_q of the sequence of keys: the
+last query beside the last key, so that with cached keys one new query (n_q = 1) is the last token.
+
+`to_…` and `from_…` translate to and from what other libraries expect; `attnbook.conventions` has
+them.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook._arrays import Array, array_namespace, check_array, check_boolean, check_int, library
+from attnbook.backends import move
+from attnbook.conventions import from_additive, to_additive, to_mha, to_sdpa
+
+__all__ = [
+    "block_diagonal",
+    "causal",
+    "draw",
+    "from_additive",
+    "from_valid_lengths",
+    "padding",
+    "prefix",
+    "sliding_window",
+    "strided",
+    "to_additive",
+    "to_mha",
+    "to_sdpa",
+]
+
+
+def causal(
+    n_q: int, n_k: int | None = None, *, like: Array | None = None
+) -> Annotated[Array, "n_q n_k"]:
+    """Let each query see its own place and the keys before it: j ≤ i + n_k - n_q.
+
+    Parameters
+    ----------
+    n_q, n_k : int
+        Numbers of queries and of keys, at least 0; n_k is n_q unless given.
+    like : array, optional
+        The mask is made in its library and on its device; with NumPy by default.
+
+    Returns
+    -------
+    boolean array, shape (n_q, n_k)
+        Aligned to the last key. With n_k < n_q the first n_q - n_k rows are empty.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an int of at least 0, or `like` is not an array.
+
+    Notes
+    -----
+    Cost: O(n_q n_k) memory, a byte a pair.
+
+    Examples
+    --------
+    >>> causal(2, 4).astype(int)
+    array([[1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    return _distance(n_q, n_k, like) >= 0
+
+
+def sliding_window(
+    n_q: int, n_k: int | None = None, *, left: int, right: int = 0, like: Array | None = None
+) -> Annotated[Array, "n_q n_k"]:
+    """Let each query see the keys from `left` before its own place to `right` after it.
+
+    Parameters
+    ----------
+    n_q, n_k, like
+        As in `causal`.
+    left, right : int
+        How many places to each side, at least 0. A causal window of w tokens, the query's own
+        among them, has left = w - 1 and right = 0.
+
+    Returns
+    -------
+    boolean array, shape (n_q, n_k)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `causal`, also for `left` and `right`.
+
+    References
+    ----------
+    Beltagy et al. (2020), "Longformer"; the names are those of flash-attention's `window_size`.
+
+    Examples
+    --------
+    >>> sliding_window(4, left=1).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
+    """
+    left, right = check_int("left", left), check_int("right", right)
+    distance = _distance(n_q, n_k, like)
+    return (distance <= left) & (distance >= -right)
+
+
+def prefix(
+    n_q: int,
+    n_k: int | None = None,
+    *,
+    length: int | Sequence[int] | Array,
+    like: Array | None = None,
+) -> Annotated[Array, "... n_q n_k"]:
+    """Let every query see the first `length` keys, and beyond them be causal: the prefix mask.
+
+    Parameters
+    ----------
+    n_q, n_k, like
+        As in `causal`.
+    length : int, or ints of shape (...,)
+        Length of the prefix, or one for each sequence, from 0 to n_k.
+
+    Returns
+    -------
+    boolean array, shape (..., n_q, n_k)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `causal` and `padding`.
+
+    References
+    ----------
+    Raffel et al. (2020), "Exploring the limits of transfer learning", section 3.2.1.
+
+    Examples
+    --------
+    >>> prefix(4, length=2).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    n_k = n_q if n_k is None else n_k
+    mask = causal(n_q, n_k, like=like)
+    return mask | _first("length", length, n_k, like=mask)
+
+
+def strided(
+    n_q: int, n_k: int | None = None, *, stride: int, like: Array | None = None
+) -> Annotated[Array, "n_q n_k"]:
+    """Let each query see the keys whose distance is a multiple of `stride`, on both sides.
+
+    Parameters
+    ----------
+    n_q, n_k, like
+        As in `causal`.
+    stride : int
+        At least 1.
+
+    Returns
+    -------
+    boolean array, shape (n_q, n_k)
+        With ``& causal(n)`` it is one head of a sparse transformer, with ``sliding_window`` the
+        other.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `causal`, also for `stride`.
+
+    References
+    ----------
+    Child et al. (2019), "Generating long sequences with sparse transformers".
+
+    Examples
+    --------
+    >>> strided(4, stride=2).astype(int)
+    array([[1, 0, 1, 0],
+           [0, 1, 0, 1],
+           [1, 0, 1, 0],
+           [0, 1, 0, 1]])
+    """
+    stride = check_int("stride", stride, at_least=1)
+    return _distance(n_q, n_k, like) % stride == 0
+
+
+def block_diagonal(
+    lengths: Sequence[int] | Array,
+    key_lengths: Sequence[int] | Array | None = None,
+    *,
+    like: Array | None = None,
+) -> Annotated[Array, "n_q n_k"]:
+    """Let each query see the keys of its own document, where documents are packed end to end.
+
+    Parameters
+    ----------
+    lengths : ints of shape (documents,)
+        How many queries each document has, in order; n_q is their sum.
+    key_lengths : ints of shape (documents,), optional
+        How many keys each has, the same unless given; n_k is their sum.
+    like
+        As in `causal`.
+
+    Returns
+    -------
+    boolean array, shape (n_q, n_k)
+        With ``& causal(n)`` each document is a language model's own text, if queries and keys are
+        the same tokens.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the lengths are not ints of at least 0 in one axis, or the two lists are not equally
+        long.
+
+    Examples
+    --------
+    >>> block_diagonal([1, 3]).astype(int)
+    array([[1, 0, 0, 0],
+           [0, 1, 1, 1],
+           [0, 1, 1, 1],
+           [0, 1, 1, 1]])
+    """
+    queries = _lengths("lengths", lengths)
+    keys = queries if key_lengths is None else _lengths("key_lengths", key_lengths)
+    for name, counts in (("lengths", queries), ("key_lengths", keys)):
+        if counts.ndim != 1:
+            raise ValueError(f"{name} must have shape (documents,), got {counts.shape}")
+    if len(keys) != len(queries):
+        raise ValueError(f"key_lengths must have {len(queries)} entries, got {len(keys)}")
+    document = np.arange(len(queries))
+    of_query, of_key = np.repeat(document, queries), np.repeat(document, keys)
+    return _placed(of_query[:, np.newaxis] == of_key, like)
+
+
+def padding(
+    lengths: int | Sequence[int] | Array, n: int, *, like: Array | None = None
+) -> Annotated[Array, "... 1 n"]:
+    """Let every query see the first `lengths` of `n` keys: the rest is padding.
+
+    Parameters
+    ----------
+    lengths : int, or ints of shape (...,)
+        How many keys of each sequence are real, from 0 to `n`.
+    n : int
+        Number of keys, padding included.
+    like : array, optional
+        As in `causal`; by default the mask is made where `lengths` is, if it is an array.
+
+    Returns
+    -------
+    boolean array, shape (..., 1, n)
+        It hides keys, for all queries alike. `multi_head_attention` wants an axis for the heads
+        too: pass lengths of shape (batch, 1) for a mask of shape (batch, 1, 1, n).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a length is not an int from 0 to `n`, or `n` is not an int of at least 0.
+
+    Examples
+    --------
+    >>> padding([3, 1], 4).astype(int)
+    array([[[1, 1, 1, 0]],
+    <BLANKLINE>
+           [[1, 0, 0, 0]]])
+    """
+    return _first("lengths", lengths, check_int("n", n), like)
+
+
+def from_valid_lengths(
+    valid_lens: Sequence[int] | Sequence[Sequence[int]] | Array, n_k: int
+) -> Annotated[Array, "..."]:
+    """Return the mask that valid lengths stand for, one a sequence or one a query.
+
+    Parameters
+    ----------
+    valid_lens : ints of shape (batch,) or (batch, n_q)
+        How many of the first keys each sequence, or each single query, may see.
+    n_k : int
+        Number of keys.
+
+    Returns
+    -------
+    boolean array, shape (batch, 1, n_k) or (batch, n_q, n_k)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `padding`, and if there are not one or two axes.
+
+    Notes
+    -----
+    The convention of *Dive into Deep Learning*.
+
+    Examples
+    --------
+    >>> from_valid_lengths([2, 3], 3)[:, 0].astype(int)
+    array([[1, 1, 0],
+           [1, 1, 1]])
+    """
+    ndim = _lengths("valid_lens", valid_lens).ndim
+    if ndim not in (1, 2):
+        raise ValueError(f"valid_lens must have shape (batch,) or (batch, n_q), got {ndim} axes")
+    mask = _first("valid_lens", valid_lens, check_int("n_k", n_k), like=None)
+    return mask if ndim == 1 else mask[:, :, 0, :]  # from (batch, n_q, 1, n_k)
+
+
+def draw(
+    mask: Array,
+    *,
+    ax: Any = None,
+    title: str = "",
+    query_labels: Sequence[str] | None = None,
+    key_labels: Sequence[str] | None = None,
+) -> Any:
+    """Draw a mask of two axes: a filled cell where the query of its row may see the key.
+
+    Parameters
+    ----------
+    mask : boolean array, shape (n_q, n_k), **True = may attend**
+    ax, title, query_labels, key_labels
+        As in `attnbook.plots.heatmap`.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not a boolean array.
+    ValueError
+        If it has not 2 axes or a list of labels has the wrong length.
+    ImportError
+        If matplotlib is not installed.
+
+    Examples
+    --------
+    >>> ax = draw(causal(3), title="causal")
+    >>> ax.get_title()
+    'causal'
+    >>> ax.figure.clear()
+    """
+    check_boolean(mask)
+    if mask.ndim != 2:
+        raise ValueError(f"mask must have shape (n_q, n_k), got {tuple(mask.shape)}")
+    from attnbook import plots
+
+    ax = plots.heatmap(
+        array_namespace(mask).astype(mask, array_namespace(mask).uint8),
+        ax=ax,
+        title=title,
+        query_labels=query_labels,
+        key_labels=key_labels,
+        limit=1.3,  # one step lighter than the darkest colour
+    )
+    n_q, n_k = mask.shape
+    lines = {"colors": plots.GRID, "linewidth": 0.7}
+    ax.vlines(np.arange(n_k + 1) - 0.5, -0.5, n_q - 0.5, **lines)
+    ax.hlines(np.arange(n_q + 1) - 0.5, -0.5, n_k - 0.5, **lines)
+    return ax
+
+
+def _distance(n_q, n_k, like):
+    """Return how far each key lies before the place of each query, shape (n_q, n_k)."""
+    n_q = check_int("n_q", n_q)
+    n_k = n_q if n_k is None else check_int("n_k", n_k)
+    xp, device = _home(like)
+    own = xp.arange(n_q, device=device) + (n_k - n_q)  # the place of each query
+    return xp.expand_dims(own, axis=1) - xp.arange(n_k, device=device)
+
+
+def _home(like):
+    """Return the library of `like`, or NumPy, and the device."""
+    if like is None:
+        return array_api_compat.array_namespace(np.empty(0)), None
+    check_array("like", like)
+    return array_namespace(like), array_api_compat.device(like)
+
+
+def _first(name, lengths, n, like):
+    """Return True for the first `lengths` of `n` keys, shape (..., 1, n)."""
+    counts = _lengths(name, lengths)
+    if (most := counts.max(initial=0)) > n:
+        raise ValueError(f"{name} must be at most the number of keys, {n}, got {most}")
+    if like is None and array_api_compat.is_array_api_obj(lengths):
+        like = lengths
+    return _placed(np.arange(n) < counts[..., np.newaxis, np.newaxis], like)
+
+
+def _lengths(name, lengths):
+    """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
+    if array_api_compat.is_array_api_obj(lengths):
+        lengths = move(lengths, "numpy")
+    counts = np.asarray(lengths)
+    if counts.size and counts.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be ints, got {counts.dtype}")
+    if (least := counts.min(initial=0)) < 0:
+        raise ValueError(f"{name} must be at least 0, got {least}")
+    return counts.astype(np.int64)
+
+
+def _placed(mask, like):
+    """Return the NumPy `mask` in the library and on the device of `like`."""
+    if like is None:
+        return mask
+    _, device = _home(like)
+    return move(mask, library(like), device=device)

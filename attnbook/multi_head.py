@@ -1,0 +1,257 @@
+r"""Multi-head attention: several heads side by side, each over its own projection of the inputs.
+
+.. math:: \text{MultiHead}(X, Y, Z) = \bigl[\,A_1 Z W_V^{(1)} \;\big|\; \dots \;\big|\;
+          A_h Z W_V^{(h)}\,\bigr]\, W_O
+"""
+
+import math
+from typing import Annotated, Any
+
+import array_api_compat
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    check_array,
+    check_int,
+    check_mask,
+)
+from attnbook._projections import check_inputs, project
+from attnbook.attention import _attention_weights
+from attnbook.multi_head_weights import MultiHeadWeights
+
+
+def split_heads(
+    x: Annotated[Array, "... n d_model"], n_heads: int
+) -> Annotated[Array, "... h n d"]:
+    """Cut every row of `x` into `n_heads` pieces, one a head: (..., n, h·d) to (..., h, n, d).
+
+    Head i gets the columns i·d to (i + 1)·d - 1 of every row.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model), of any dtype
+    n_heads : int
+        Number of heads h, at least 1; it must divide d_model.
+
+    Returns
+    -------
+    array, shape (..., h, n, d_model / h)
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array or `n_heads` is not an int.
+    ValueError
+        If `x` has fewer than 2 axes, or `n_heads` is below 1 or does not divide d_model.
+
+    Notes
+    -----
+    A bare reshape to (..., h, n, d) has the right shape and the wrong numbers: it cuts the rows
+    of the sequence into groups, not each row into heads (claim 10).
+    Cost: a view where the library can, else a copy of `x`.
+
+    References
+    ----------
+    Chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> split_heads(np.arange(8).reshape(2, 4), 2)
+    array([[[0, 1],
+            [4, 5]],
+    <BLANKLINE>
+           [[2, 3],
+            [6, 7]]])
+    """
+    check_array("x", x)
+    n_heads = check_int("n_heads", n_heads, at_least=1)
+    if x.ndim < 2 or x.shape[-1] % n_heads:
+        raise ValueError(
+            f"x must have shape (..., n, d_model) with d_model divisible by n_heads = {n_heads}, "
+            f"got {tuple(x.shape)}"
+        )
+    return _split_heads(x, n_heads)
+
+
+def merge_heads(x: Annotated[Array, "... h n d"]) -> Annotated[Array, "... n d_model"]:
+    """Put the heads side by side again: (..., h, n, d) to (..., n, h·d).
+
+    Parameters
+    ----------
+    x : array, shape (..., h, n, d), of any dtype
+
+    Returns
+    -------
+    array, shape (..., n, h·d)
+        Row i holds row i of head 0, then of head 1, and so on: the inverse of `split_heads`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array.
+    ValueError
+        If `x` has fewer than 3 axes.
+
+    Notes
+    -----
+    Cost: a copy of `x`.
+
+    References
+    ----------
+    Chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.arange(8).reshape(2, 4)
+    >>> merge_heads(split_heads(x, 2))
+    array([[0, 1, 2, 3],
+           [4, 5, 6, 7]])
+    """
+    check_array("x", x)
+    if x.ndim < 3:
+        raise ValueError(f"x must have shape (..., h, n, d), got {tuple(x.shape)}")
+    return _merge_heads(x)
+
+
+def multi_head_attention(
+    query: Annotated[Array, "... n_q d_query"],
+    key: Annotated[Array, "... n_k d_key"],
+    value: Annotated[Array, "... n_k d_value"],
+    weights: MultiHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    return_weights: bool = False,
+) -> Any:
+    r"""Apply all heads at once: project, split, attend, join, and project back if there is a W_O.
+
+    .. math:: \bigl[\,\operatorname{head}_1 \mid \dots \mid \operatorname{head}_h\,\bigr]\, W_O,
+        \qquad \operatorname{head}_i
+        = \operatorname{Attention}(XW_Q^{(i)},\, YW_K^{(i)},\, ZW_V^{(i)})
+
+    Parameters
+    ----------
+    query : array X, shape (..., n_q, d_query)
+    key : array Y, shape (..., n_k, d_key)
+    value : array Z, shape (..., n_k, d_value)
+        Self-attention passes one array three times.
+    weights : MultiHeadWeights
+    mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
+        **True = may attend.** A mask of 2 axes holds for all heads and sequences; one for each
+        sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k).
+    return_weights : bool
+        Also return the attention weights of every head.
+
+    Returns
+    -------
+    array, shape (..., n_q, d_out), or (..., n_q, h·d_v) without W_O
+        And with `return_weights` a pair of it and the weights (..., h, n_q, n_k).
+
+    Raises
+    ------
+    TypeError
+        As in `attention`.
+    ValueError
+        If an input is not as wide as its matrix is high, or leading axes or the mask do not
+        broadcast. A mask of 3 axes that fits as one for each head and as one for each sequence is
+        refused: say which by an axis of length 1.
+
+    Notes
+    -----
+    A query that may see no key gets zeros from every head, and so the row b_O, or zeros, as its
+    output. The scores of each head are divided by √d_k, the width of the *head*.
+    In half precision the projections are rounded to that precision, the attention is not.
+    With n_kv_heads below n_heads the keys and values are projected once for each group and then
+    repeated: the cache of a decoder shrinks, this function's own memory does not.
+    Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.2.2; Shazeer (2019), "Fast
+    Transformer decoding"; Ainslie et al. (2023), "GQA"; chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = MultiHeadWeights.init(0, d_model=8, n_heads=2)
+    >>> x = np.ones((3, 5, 8))
+    >>> output, shares = multi_head_attention(x, x, x, weights, return_weights=True)
+    >>> output.shape, shares.shape
+    ((3, 5, 8), (3, 2, 5, 5))
+    """
+    if not isinstance(weights, MultiHeadWeights):
+        raise TypeError(f"weights must be MultiHeadWeights, got {type(weights).__name__}")
+    inputs = {"query": query, "key": key, "value": value}
+    check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
+    if mask is not None:
+        leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
+        _check_heads_of_mask(mask, weights.n_heads, leading)
+        shape = (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
+        check_mask(mask, query, shape)
+    output, shares = _multi_head_attention(query, key, value, weights, mask)
+    return (output, shares) if return_weights else output
+
+
+def _check_heads_of_mask(mask, n_heads, leading):
+    check_array("mask", mask)
+    if mask.ndim < 3 or mask.shape[-3] == 1:
+        return
+    fits_sequences = mask.ndim == 3 and leading and mask.shape[0] == leading[-1]
+    if mask.shape[-3] != n_heads:
+        hint = "; one mask a sequence is mask[:, None]" if fits_sequences else ""
+        raise ValueError(
+            f"mask must have 1 or {n_heads} entries on the axis of the heads, the third from the "
+            f"right, got shape {tuple(mask.shape)}{hint}"
+        )
+    if fits_sequences:
+        raise ValueError(
+            f"mask must say what its first axis is, since there are {n_heads} heads and "
+            f"{n_heads} sequences: mask[None] has one mask a head, mask[:, None] one a sequence; "
+            f"got shape {tuple(mask.shape)}"
+        )
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def _split_heads(x, n_heads):
+    xp = array_namespace(x)
+    *leading, n, d_model = x.shape
+    cut = xp.reshape(x, (*leading, n, n_heads, d_model // n_heads))
+    return xp.moveaxis(cut, -2, -3)  # (..., h, n, d)
+
+
+def _merge_heads(x):
+    xp = array_namespace(x)
+    *leading, h, n, d = x.shape
+    return xp.reshape(xp.moveaxis(x, -3, -2), (*leading, n, h * d))
+
+
+def _repeat_heads(x, n_heads):
+    """Give head i of `n_heads` the key or value head of its group."""
+    if x.shape[-3] == n_heads:
+        return x
+    xp = array_namespace(x)
+    group = n_heads // x.shape[-3]
+    mine = xp.arange(n_heads, device=array_api_compat.device(x)) // group  # 0 0 1 1 …
+    return xp.take(x, mine, axis=-3)  # repeat would do, but is another function in PyTorch
+
+
+def _multi_head_attention(query, key, value, weights, mask):
+    xp = array_namespace(query)
+    h, g = weights.n_heads, weights.n_kv_heads
+    q = _split_heads(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
+    k = _split_heads(project(key, weights.W_K, weights.b_K), g)  # (..., g, n_k, d_k)
+    v = _split_heads(project(value, weights.W_V, weights.b_V), g)  # (..., g, n_k, d_v)
+    wide = accumulation_dtype(xp, q.dtype)
+    q, k, v = (xp.astype(_repeat_heads(x, h), wide, copy=False) for x in (q, k, v))
+    A = _attention_weights(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+    joined = _merge_heads(xp.matmul(A, v))  # (..., n_q, h·d_v)
+    output = xp.astype(joined, query.dtype, copy=False)
+    if weights.W_O is not None:
+        output = project(output, weights.W_O, weights.b_O)
+    return output, xp.astype(A, query.dtype, copy=False)
