@@ -8,7 +8,7 @@ import numpy as np
 from attnbook._arrays import array_namespace, check_floats, check_leading_axes
 
 
-def generator(rng: Any) -> np.random.Generator:
+def generator(rng: Any) -> "np.random.Generator":
     """Return `rng`, a Generator or a seed, as a Generator, or raise."""
     if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
         raise TypeError(f"rng must be a numpy.random.Generator or an int, got {type(rng).__name__}")
@@ -17,7 +17,7 @@ def generator(rng: Any) -> np.random.Generator:
     return np.random.default_rng(rng)
 
 
-def xavier(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+def xavier(rng: "np.random.Generator", rows: int, columns: int) -> np.ndarray:
     """Return a matrix with entries uniform in ±√(6 / (rows + columns))."""
     bound = math.sqrt(6 / (rows + columns))
     return rng.uniform(-bound, bound, size=(rows, columns))

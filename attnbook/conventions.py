@@ -3,6 +3,8 @@
 The table of all conventions is in the chapter `masking` and on the page `notation`.
 """
 
+from collections.abc import Sequence
+
 import array_api_compat
 
 from attnbook._arrays import (
@@ -11,6 +13,7 @@ from attnbook._arrays import (
     broadcast_shapes,
     check_boolean,
     check_float,
+    check_int,
 )
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -118,7 +121,7 @@ def to_sdpa(mask: Array) -> Array:
 
 
 def to_mha(mask: Array, scores_shape: tuple[int, ...] | None = None) -> Array:
-    """Return `mask` as `torch.nn.MultiheadAttention` takes it: **True = ignore.**
+    """Return `mask` as `torch.nn.MultiheadAttention` takes it, **True = ignore**.
 
     Parameters
     ----------
@@ -150,9 +153,9 @@ def to_mha(mask: Array, scores_shape: tuple[int, ...] | None = None) -> Array:
     check_boolean(mask)
     if scores_shape is None:
         return ~mask
-    shape = tuple(scores_shape)
-    if len(shape) != 4:
-        raise ValueError(f"scores_shape must be (batch, h, n_q, n_k), got {shape}")
+    if not isinstance(scores_shape, Sequence) or len(scores_shape) != 4:
+        raise ValueError(f"scores_shape must be (batch, h, n_q, n_k), got {scores_shape}")
+    shape = tuple(check_int("scores_shape", n) for n in scores_shape)
     if broadcast_shapes(tuple(mask.shape), shape) != shape:
         raise ValueError(f"mask must broadcast to {shape}, got {tuple(mask.shape)}")
     xp = array_namespace(mask)

@@ -397,8 +397,12 @@ def _first(name, lengths, n, like):
 def _lengths(name, lengths):
     """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
     if array_api_compat.is_array_api_obj(lengths):
+        check_array(name, lengths)
         lengths = move(lengths, "numpy")
-    counts = np.asarray(lengths)
+    try:
+        counts = np.asarray(lengths)
+    except ValueError as error:
+        raise ValueError(f"{name} must be ints in rows of one length, got others") from error
     if counts.size and counts.dtype.kind not in "iu":
         raise TypeError(f"{name} must be ints, got {counts.dtype}")
     if (least := counts.min(initial=0)) < 0:

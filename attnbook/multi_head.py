@@ -15,6 +15,7 @@ from attnbook._arrays import (
     array_namespace,
     broadcast_shapes,
     check_array,
+    check_boolean,
     check_int,
     check_mask,
 )
@@ -197,7 +198,7 @@ def multi_head_attention(
 
 
 def _check_heads_of_mask(mask, n_heads, leading):
-    check_array("mask", mask)
+    check_boolean(mask)
     if mask.ndim < 3 or mask.shape[-3] == 1:
         return
     fits_sequences = mask.ndim == 3 and leading and mask.shape[0] == leading[-1]
@@ -222,13 +223,14 @@ def _split_heads(x, n_heads):
     xp = array_namespace(x)
     *leading, n, d_model = x.shape
     cut = xp.reshape(x, (*leading, n, n_heads, d_model // n_heads))
-    return xp.moveaxis(cut, -2, -3)  # (..., h, n, d)
+    # tuples, since PyTorch's vmap knows no moveaxis of single axes
+    return xp.moveaxis(cut, (-2,), (-3,))  # (..., h, n, d)
 
 
 def _merge_heads(x):
     xp = array_namespace(x)
     *leading, h, n, d = x.shape
-    return xp.reshape(xp.moveaxis(x, -3, -2), (*leading, n, h * d))
+    return xp.reshape(xp.moveaxis(x, (-3,), (-2,)), (*leading, n, h * d))
 
 
 def _repeat_heads(x, n_heads):
@@ -243,13 +245,15 @@ def _repeat_heads(x, n_heads):
 
 def _multi_head_attention(query, key, value, weights, mask):
     xp = array_namespace(query)
-    h, g = weights.n_heads, weights.n_kv_heads
-    q = _split_heads(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
-    k = _split_heads(project(key, weights.W_K, weights.b_K), g)  # (..., g, n_k, d_k)
-    v = _split_heads(project(value, weights.W_V, weights.b_V), g)  # (..., g, n_k, d_v)
+    h, h_kv = weights.n_heads, weights.n_kv_heads
+    q = _split_heads(project(query, weights.W_Q, weights.b_Q), h)
+    k = _split_heads(project(key, weights.W_K, weights.b_K), h_kv)
+    v = _split_heads(project(value, weights.W_V, weights.b_V), h_kv)
     wide = accumulation_dtype(xp, q.dtype)
+    # (..., h, n_q, d_k), (..., h, n_k, d_k), (..., h, n_k, d_v)
     q, k, v = (xp.astype(_repeat_heads(x, h), wide, copy=False) for x in (q, k, v))
-    A = _attention_weights(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+    scale = 1 / math.sqrt(q.shape[-1])
+    A = _attention_weights(q, k, mask, None, scale)  # (..., h, n_q, n_k)
     joined = _merge_heads(xp.matmul(A, v))  # (..., n_q, h·d_v)
     output = xp.astype(joined, query.dtype, copy=False)
     if weights.W_O is not None:

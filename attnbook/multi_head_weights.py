@@ -16,23 +16,24 @@ from attnbook.single_head import SingleHeadWeights
 class MultiHeadWeights:
     r"""The matrices of all heads, side by side.
 
-    Head i reads columns i·d_k to (i + 1)·d_k - 1 of W_Q and its rows of W_O. With n_kv_heads = g
-    below n_heads = h, heads 0 to h/g - 1 share the first key and value head, the next h/g the
-    second, and so on: grouped-query attention; g = 1 is multi-query attention.
+    Head i reads columns i·d_k to (i + 1)·d_k - 1 of W_Q and its rows of W_O. With fewer key and
+    value heads, n_kv_heads = h_kv below n_heads = h, the first h/h_kv heads share the first of
+    them, the next h/h_kv the second, and so on: grouped-query attention; h_kv = 1 is multi-query
+    attention.
 
     Attributes
     ----------
     W_Q : array, shape (d_query, h·d_k)
-    W_K : array, shape (d_key, g·d_k)
-    W_V : array, shape (d_value, g·d_v)
+    W_K : array, shape (d_key, h_kv·d_k)
+    W_V : array, shape (d_value, h_kv·d_v)
     W_O : array, shape (h·d_v, d_out), optional
         Without it the output is the heads side by side, of width h·d_v.
-    b_Q, b_K, b_V, b_O : arrays, shapes (h·d_k,), (g·d_k,), (g·d_v,) and (d_out,), optional
+    b_Q, b_K, b_V, b_O : arrays, shapes (h·d_k,), (h_kv·d_k,), (h_kv·d_v,) and (d_out,), optional
         Added after the product with the matrix of the same letter.
     n_heads : int
         Number of query heads h.
     n_kv_heads : int
-        Number of key and value heads g, which divides h; h unless given.
+        Number of key and value heads h_kv, which divides h; h unless given.
 
     Raises
     ------
@@ -48,23 +49,24 @@ class MultiHeadWeights:
     """
 
     W_Q: Annotated[Array, "d_query hd_k"]
-    W_K: Annotated[Array, "d_key gd_k"]
-    W_V: Annotated[Array, "d_value gd_v"]
+    W_K: Annotated[Array, "d_key hkvd_k"]
+    W_V: Annotated[Array, "d_value hkvd_v"]
     W_O: Annotated[Array, "hd_v d_out"] | None = None
     b_Q: Annotated[Array, "hd_k"] | None = None
-    b_K: Annotated[Array, "gd_k"] | None = None
-    b_V: Annotated[Array, "gd_v"] | None = None
+    b_K: Annotated[Array, "hkvd_k"] | None = None
+    b_V: Annotated[Array, "hkvd_v"] | None = None
     b_O: Annotated[Array, "d_out"] | None = None
     n_heads: int = field(kw_only=True)
     n_kv_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     def __post_init__(self):
-        n_heads = check_int("n_heads", self.n_heads, at_least=1)
-        groups = n_heads if self.n_kv_heads is None else self.n_kv_heads
-        object.__setattr__(self, "n_kv_heads", check_int("n_kv_heads", groups, at_least=1))
-        if n_heads % self.n_kv_heads:
+        groups = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        for name, n in (("n_heads", self.n_heads), ("n_kv_heads", groups)):
+            object.__setattr__(self, name, check_int(name, n, at_least=1))
+        if self.n_heads % self.n_kv_heads:
             raise ValueError(
-                f"n_kv_heads must divide n_heads = {n_heads}, got n_kv_heads = {self.n_kv_heads}"
+                f"n_kv_heads must divide n_heads = {self.n_heads}, "
+                f"got n_kv_heads = {self.n_kv_heads}"
             )
         arrays = self._arrays()
         check_floats(**arrays)
@@ -84,6 +86,11 @@ class MultiHeadWeights:
                     f"got shape {shape}"
                 )
         d_k, d_v = self.W_Q.shape[1] // self.n_heads, self.W_V.shape[1] // groups
+        if d_k == 0:
+            raise ValueError(
+                f"W_Q must have at least 1 column a head for the scale 1/√d_k, "
+                f"got shape {tuple(self.W_Q.shape)}"
+            )
         if self.W_K.shape[1] != groups * d_k:
             raise ValueError(
                 f"W_K must have shape (d_key, {groups * d_k}) to match W_Q, "
@@ -175,15 +182,15 @@ class MultiHeadWeights:
         }
         for name, width in widths.items():
             check_int(name, width, at_least=1)
-        h_k, g_k = n_heads * widths["d_k"], n_kv_heads * widths["d_k"]
-        h_v, g_v = n_heads * widths["d_v"], n_kv_heads * widths["d_v"]
-        biases = {"b_Q": h_k, "b_K": g_k, "b_V": g_v} if bias else {}
+        h_k, kv_k = n_heads * widths["d_k"], n_kv_heads * widths["d_k"]
+        h_v, kv_v = n_heads * widths["d_v"], n_kv_heads * widths["d_v"]
+        biases = {"b_Q": h_k, "b_K": kv_k, "b_V": kv_v} if bias else {}
         if bias and output:
             biases["b_O"] = widths["d_out"]
         return cls(
             W_Q=xavier(rng, d_model, h_k),
-            W_K=xavier(rng, d_key, g_k),
-            W_V=xavier(rng, widths["d_value"], g_v),
+            W_K=xavier(rng, d_key, kv_k),
+            W_V=xavier(rng, widths["d_value"], kv_v),
             W_O=xavier(rng, h_v, widths["d_out"]) if output else None,
             **{name: np.zeros(width) for name, width in biases.items()},
             n_heads=n_heads,
@@ -216,6 +223,7 @@ class MultiHeadWeights:
         for head in heads:
             if not isinstance(head, SingleHeadWeights):
                 raise TypeError(f"heads must be SingleHeadWeights, got {type(head).__name__}")
+        check_floats(**{f"heads[{i}]": head.W_Q for i, head in enumerate(heads)})
         shapes = [[x is not None and tuple(x.shape) for x in vars(head).values()] for head in heads]
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:

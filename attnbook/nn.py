@@ -152,6 +152,10 @@ class MultiHeadAttention(torch.nn.Module):
         Raises ValueError if it was made with `add_bias_kv` or `add_zero_attn`, which add a key that
         no input has.
         """
+        if not isinstance(module, torch.nn.MultiheadAttention):
+            raise TypeError(
+                f"module must be a torch.nn.MultiheadAttention, got {type(module).__name__}"
+            )
         if module.bias_k is not None or module.add_zero_attn:
             raise ValueError(
                 "module must be made without add_bias_kv and add_zero_attn, "
@@ -245,14 +249,18 @@ def _from_torch_names(theirs):
 
     Its Linear layers hold (out, in) and compute x Wᵀ. What it does not know stays as it is.
     """
-    theirs = dict(theirs)
-    ours = {"W_O": theirs.pop("out_proj.weight").mT.contiguous()}
-    if "in_proj_weight" in theirs:
-        stacked = theirs.pop("in_proj_weight").chunk(3)
-    else:
-        stacked = [theirs.pop(f"{letter}_proj_weight") for letter in "qkv"]
-    ours |= {name: x.mT.contiguous() for name, x in zip(MATRICES, stacked, strict=False)}
-    if "in_proj_bias" in theirs:
-        ours |= dict(zip(BIASES, theirs.pop("in_proj_bias").chunk(3), strict=False))
-        ours["b_O"] = theirs.pop("out_proj.bias")
-    return ours | theirs
+    stacked = {"in_proj_weight": MATRICES, "in_proj_bias": BIASES}
+    alone = {
+        "q_proj_weight": "W_Q",
+        "k_proj_weight": "W_K",
+        "v_proj_weight": "W_V",
+        "out_proj.weight": "W_O",
+        "out_proj.bias": "b_O",
+    }
+    ours: dict[str, torch.Tensor] = {}
+    for name, x in theirs.items():
+        if name in stacked:
+            ours |= zip(stacked[name], x.chunk(3), strict=False)
+        else:
+            ours[alone.get(name, name)] = x
+    return {name: x.mT.contiguous() if name in MATRICES else x for name, x in ours.items()}

@@ -1,4 +1,4 @@
-"""What every benchmark shares: interleaved timing, peak memory and the record that it writes."""
+"""What every benchmark shares: its rows, interleaved timing, peak memory and the record."""
 
 import gc
 import json
@@ -11,7 +11,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from benchmarks import provenance
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 Name = TypeVar("Name")
+
+ROUNDS, QUICK_ROUNDS = 15, 3
+SLICE_SECONDS = {"cpu": 0.05, "cuda": 0.01}  # a CPU is disturbed more, by the rest of the machine
+QUICK_SLICE_SECONDS = 0.005
 
 METHODS = {
     "seconds": (
@@ -41,12 +45,94 @@ METHODS = {
     ),
     "max_abs": "Largest absolute difference from a float64 reference on the same (rounded) inputs.",
     "relative": "Euclidean norm of that difference divided by the norm of the reference.",
+    "reason": "Only in a row whose candidate could not run here: why, and its other numbers null.",
 }
+MEASURED = ("calls", "seconds", "ratio", "extra_bytes", "max_abs", "relative")
 
 
 def log(line: str) -> None:
     """Print one line of progress."""
     print(line, file=sys.stderr, flush=True)
+
+
+# Rows
+
+
+class Candidate(NamedTuple):
+    """Something to measure."""
+
+    about: Mapping[str, Any]  # the fields that name it in its row, among them its library
+    run: Callable[[], Any]
+    errors: Callable[[Any], dict[str, float]]  # how far what `run` returns is from a reference
+
+
+def rounds(quick: bool) -> int:
+    """Return how often each candidate is measured."""
+    return QUICK_ROUNDS if quick else ROUNDS
+
+
+def rows(
+    candidates: Sequence[Candidate],
+    device: str,
+    *,
+    about: Mapping[str, Any],
+    baseline: Mapping[str, Any],
+    quick: bool,
+) -> list[dict[str, Any]]:
+    """Measure `candidates` beside one another and return a row for each, in their order.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+    device : str
+        "cpu" or "cuda".
+    about : mapping
+        Fields that all rows share, such as the sequence length.
+    baseline : mapping
+        The fields of the candidate that the others are compared with.
+    quick : bool
+        Few and short rounds.
+    """
+    found = [_try(candidate, device) for candidate in candidates]
+    able = [i for i in range(len(found)) if "reason" not in found[i]]
+    timed = interleave(
+        {i: candidates[i].run for i in able},
+        rounds=rounds(quick),
+        slice_seconds=QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device],
+        synchronize=_synchronize(device),
+    )
+    bases = [timed[i][1] for i in able if baseline.items() <= candidates[i].about.items()]
+    result = []
+    for i, candidate in enumerate(candidates):
+        row = {**candidate.about, **about, **dict.fromkeys(MEASURED), **found[i]}
+        if i in timed:
+            calls, samples = timed[i]
+            row |= {"calls": calls, "seconds": spread(samples)}
+            row["ratio"] = ratio(samples, bases[0]) if bases else None
+        result.append(row)
+    return result
+
+
+def _try(candidate: Candidate, device: str) -> dict[str, Any]:
+    """Return error and memory of `candidate`, or the reason why it cannot run."""
+    try:
+        found: dict[str, Any] = dict(candidate.errors(candidate.run()))
+        extra = extra_bytes(candidate.run, candidate.about["library"], device)
+        return found | {"extra_bytes": extra}
+    except Exception as error:  # no memory, no compiler, no kernel for this device
+        line = (str(error).strip().splitlines() or [""])[0]
+        reason = f"{type(error).__name__}: {line}".removesuffix(": ")
+        log(f"cannot run {dict(candidate.about)}: {reason}")
+        return {"reason": reason}
+
+
+def summary(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
+    """Return a line for the log: the median time of each of `rows`, told apart by `names`."""
+    shown = []
+    for row in rows:
+        median = f"{row['seconds']['median'] * 1e3:.3g} ms" if row["seconds"] else "did not run"
+        shown.append(" ".join([*(str(row[name]) for name in names), median]))
+    return f"n = {rows[0]['n']}, {rows[0]['dtype']}: {', '.join(shown)}"
 
 
 # Time
@@ -108,6 +194,26 @@ def _seconds(function: Callable[[], Any], calls: int, synchronize: Callable[[], 
         function()
     synchronize()
     return (time.perf_counter() - start) / calls
+
+
+def _synchronize(device: str) -> Callable[[], None]:
+    if device == "cpu":
+        return lambda: None
+    waits: list[Callable[[], None]] = []
+    if provenance.torch_sees_cuda():
+        import torch
+
+        waits.append(torch.cuda.synchronize)
+    if provenance.cupy_sees_cuda():
+        import cupy
+
+        waits.append(cupy.cuda.runtime.deviceSynchronize)
+
+    def synchronize() -> None:
+        for wait in waits:
+            wait()
+
+    return synchronize
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
 
 from benchmarks import __main__ as command_line  # noqa: E402
-from benchmarks import attention, device, harness  # noqa: E402
+from benchmarks import attention, device, harness, inputs, masking, multi_head  # noqa: E402
 from benchmarks import provenance as origin  # noqa: E402
 
 FIELDS = {
@@ -150,58 +150,185 @@ def test_reference_is_right_on_a_case_done_by_hand():
     query, key = np.array([[0.0], [0.0]]), np.array([[1.0], [2.0]])
     value = np.array([[10.0], [20.0]])
     mask = np.array([[True, True], [False, False]])
-    np.testing.assert_allclose(attention.reference(query, key, value, mask), [[15.0], [0.0]])
+    np.testing.assert_allclose(inputs.reference(query, key, value, mask), [[15.0], [0.0]])
     bias = np.log([[1.0, 3.0]])
-    np.testing.assert_allclose(attention.reference(query, key, value, bias=bias), [[17.5], [17.5]])
+    np.testing.assert_allclose(inputs.reference(query, key, value, bias=bias), [[17.5], [17.5]])
 
 
-def test_parity_fails_where_attention_is_wrong(monkeypatch):
-    monkeypatch.setattr(attention, "libraries", lambda device: ["numpy"])
-    assert all(row["holds"] for row in attention.parity("cpu"))
-    right = attention.attention
-    monkeypatch.setattr(attention, "attention", lambda **kwargs: right(**kwargs) + 0.01)
-    assert not any(row["holds"] for row in attention.parity("cpu"))
-    monkeypatch.setattr(attention, "attention", lambda **kwargs: right(**kwargs) * np.nan)
-    assert not any(row["holds"] for row in attention.parity("cpu"))
+def candidate(name, run=lambda: np.ones(3)):
+    return harness.Candidate(
+        {"implementation": name, "library": "numpy"},
+        run,
+        lambda output: {"max_abs": 0.0, "relative": float(output[0])},
+    )
+
+
+def rows_of(candidates, baseline="b"):
+    baseline = {"implementation": baseline}
+    return harness.rows(candidates, "cpu", about={"n": 7}, baseline=baseline, quick=True)
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def short(monkeypatch):
+    monkeypatch.setattr(harness, "QUICK_ROUNDS", 2)
+    monkeypatch.setattr(harness, "QUICK_SLICE_SECONDS", 1e-5)
+
+
+@pytest.mark.usefixtures("short")
+def test_rows_are_those_of_the_candidates_in_their_order():
+    first, second = rows_of([candidate("a"), candidate("b")])
+    assert (first["implementation"], second["implementation"]) == ("a", "b")
+    assert first["n"] == 7
+    assert first["relative"] == 1
+    assert second["ratio"] == 1
+    assert set(harness.MEASURED) < set(first)
+    assert rows_of([candidate("a")])[0]["ratio"] is None
+
+
+@pytest.mark.usefixtures("short")
+def test_what_cannot_run_leaves_a_row_with_the_reason(capsys):
+    def fails():
+        raise MemoryError("no room\nfor it")
+
+    broken, fine = rows_of([candidate("a", fails), candidate("b")])
+    assert broken["reason"] == "MemoryError: no room"
+    assert all(broken[name] is None for name in harness.MEASURED)
+    assert "cannot run {'implementation': 'a', 'library': 'numpy'}: MemoryError: no room" in (
+        capsys.readouterr().err
+    )
+    assert "reason" not in fine
+    assert fine["ratio"] == 1
+    lost, alone = rows_of([candidate("b", fails), candidate("a")])
+    assert lost["reason"]
+    assert alone["seconds"]
+    assert alone["ratio"] is None
+
+
+def test_summary_has_the_median_of_each_row():
+    rows = [{"n": 7, "dtype": "float32", "mask": "none", "seconds": {"median": 0.25}}]
+    rows.append(rows[0] | {"mask": "causal", "seconds": None})
+    found = harness.summary(rows, "mask")
+    assert found == "n = 7, float32: none 250 ms, causal did not run"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name"),
+    [(attention, "attention"), (multi_head, "multi_head_attention")],
+)
+def test_parity_fails_where_the_package_is_wrong(monkeypatch, benchmark, name):
+    monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
+    assert all(row["holds"] for row in benchmark.parity("cpu"))
+    right = getattr(benchmark, name)
+    for wrong in (lambda **given: right(**given) + 0.01, lambda **given: right(**given) * np.nan):
+        monkeypatch.setattr(benchmark, name, wrong)
+        assert not any(row["holds"] for row in benchmark.parity("cpu"))
+
+
+@pytest.fixture
+def tiny(monkeypatch, short):
     monkeypatch.setattr(attention, "QUICK_SIZES", (3, 5))
     monkeypatch.setattr(attention, "HEADS", 2)
-    monkeypatch.setattr(attention, "QUICK_ROUNDS", 2)
-    monkeypatch.setattr(attention, "QUICK_SLICE_SECONDS", 1e-5)
+    monkeypatch.setattr(masking, "QUICK_SIZES", (5, 67))
+    monkeypatch.setattr(masking, "HEADS", 2)
+    monkeypatch.setattr(masking, "WINDOW", 3)
+    monkeypatch.setattr(multi_head, "QUICK_SIZES", (3, 5))
+    monkeypatch.setattr(multi_head, "QUICK_CACHES", (7,))
+    monkeypatch.setattr(multi_head, "D_MODEL", 16)
+    if importlib.util.find_spec("torch") is not None:  # the slow form needs no compiler
+        monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_quick_run_writes_a_valid_record(tmp_path, capsys):
-    arguments = ["attention", "--device", "cpu", "--quick", "--out", str(tmp_path)]
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", command_line.names())
+def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
+    arguments = [name, "--device", "cpu", "--quick", "--out", str(tmp_path)]
     assert command_line.main(arguments) == 0
-    record = json.loads((tmp_path / "attention.cpu.json").read_text())
+    record = json.loads((tmp_path / f"{name}.cpu.json").read_text())
     check_record(record)
     assert record["quick"] is True
-    assert record["provenance"]["command"].startswith("python -m benchmarks attention --device cpu")
-    assert {row["n"] for row in record["rows"]} == {3, 5}
-    assert "n = 5" in capsys.readouterr().err
+    assert record["provenance"]["command"].startswith(f"python -m benchmarks {name} --device cpu")
+    printed = capsys.readouterr().err
+    for row in record["rows"]:
+        assert "reason" not in row
+        assert f"n = {row['n']}" in printed
 
 
 def check_record(record):
     check_provenance(record["provenance"])
     assert {"seconds", "ratio", "extra_bytes", "max_abs", "relative"} <= set(record["methods"])
-    assert record["parity"]
-    assert all(row["holds"] for row in record["parity"])
-    implementations = {(row["implementation"], row["library"]) for row in record["rows"]}
-    assert ("attention", "numpy") in implementations or record["provenance"]["device"][
-        "kind"
-    ] == "cuda"
-    for row in record["rows"]:
+    assert all(row["holds"] for row in record.get("parity", []))
+    cuda = record["provenance"]["device"]["kind"] == "cuda"
+    assert cuda or "numpy" in {row["library"] for row in record["rows"]}
+    check_rows(record["rows"], record["baseline"], record["tolerance"])
+    if "decoding" in record:
+        check_rows(record["decoding"], record["decoding_baseline"], record["tolerance"])
+
+
+def check_rows(rows, baseline, tolerance):
+    baseline = {"implementation": baseline} if isinstance(baseline, str) else baseline
+    assert rows
+    for row in rows:
+        if "reason" in row:
+            assert row["reason"]
+            assert row["seconds"] is None
+            continue
         quantiles = list(row["seconds"].values())
         assert quantiles == sorted(quantiles)
         assert quantiles[0] > 0
         assert row["extra_bytes"] is None or row["extra_bytes"] >= 0
-        assert row["relative"] <= record["tolerance"][row["dtype"]]
-        if row["implementation"] == record["baseline"]:
+        assert row["relative"] <= tolerance[row["dtype"]]
+        if baseline.items() <= row.items():
             assert row["ratio"] == 1
+        for name in ("mask_bytes", "cache_bytes"):
+            assert row.get(name, 0) >= 0
+
+
+def select(rows, **fields):
+    return [row for row in rows if fields.items() <= row.items()]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_masking_measures_every_mask():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    rows = masking.timings("cpu", "float32", 67, quick=True)
+    found = [(row["implementation"], row["mask"]) for row in rows if row["library"] == "torch"]
+    ours = [("attention", "none"), ("attention", "causal")]
+    sdpa = [(masking.SDPA, mask) for mask in ("none", "causal", "is_causal", "window")]
+    assert found == [*ours, *sdpa, (masking.FLEX, "causal"), (masking.FLEX, "window")]
+    dense = [row for row in rows if row["mask_bytes"] == 67 * 67]
+    assert len(dense) == 4
+    assert {row["mask"] for row in rows if row["mask_bytes"] == 0} == {"none", "is_causal"}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_masking_notices_a_wrong_mask(monkeypatch):
+    monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
+    opposite = masking.masking.causal
+    monkeypatch.setattr(masking.masking, "causal", lambda n, like: ~opposite(n, like=like))
+    right, wrong = masking.timings("cpu", "float32", 67, quick=True)
+    assert right["relative"] < 1e-5
+    assert wrong["relative"] > 0.1
+
+
+def test_flex_attention_that_cannot_be_compiled_is_a_row(monkeypatch, short):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def no_compiler(*_, **__):
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr("torch.compile", lambda function, **_: no_compiler)
+    rows = masking.timings("cpu", "float32", 5, quick=True)
+    assert {row["implementation"] for row in rows if "reason" in row} == {masking.FLEX}
+    assert {row["reason"] for row in rows if "reason" in row} == {"RuntimeError: no C++ compiler"}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_decoding_shrinks_the_cache_by_the_key_heads():
+    rows = multi_head.decoding("cpu", "float32", 7, quick=True)
+    caches = {row["kv_heads"]: row["cache_bytes"] for row in rows}
+    assert caches == {g: 2 * g * 7 * 2 * 4 for g in (8, 2, 1)}  # keys and values, width 2, 4 bytes
 
 
 def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_path):
@@ -255,7 +382,7 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
 
 def test_every_benchmark_is_listed():
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    assert set(command_line.names()) == files - {"device", "harness", "provenance"}
+    assert set(command_line.names()) == files - {"device", "harness", "inputs", "provenance"}
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
@@ -267,5 +394,4 @@ def test_record_in_the_book_has_provenance(path):
     assert record["benchmark"] == name
     assert record["provenance"]["device"]["kind"] == kind
     assert not record.get("quick"), "a trial run is not shown in the book"
-    if name == "attention":
-        check_record(record)
+    check_record(record)

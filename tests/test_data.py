@@ -1,7 +1,9 @@
-"""The digits that ship with the package are the real ones, all of them, and unchanged."""
+"""The data is the real one, complete and unchanged, and needs no network."""
 
 import hashlib
+import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbook.data import digits
+from attnbook.data import digits, text
 
 ROOT = Path(__file__).parents[1]
 PER_CLASS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
@@ -94,6 +96,49 @@ def test_script_without_scikit_learn_says_how_to_get_it(monkeypatch):
         make_digits.from_scikit_learn()
 
 
+def test_text_has_every_topic_in_the_order_of_the_names():
+    topics = pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here").topics
+    lines = "\n".join(topics[name] for name in sorted(topics)).split("\n")
+    found = text().split("\n")
+    assert len(found) == len(lines) > 5000
+    for ours, theirs in zip(found, lines, strict=True):
+        assert ours == theirs or not theirs.isascii() or "\t" in theirs
+    assert sum(ours == theirs for ours, theirs in zip(found, lines, strict=True)) > len(lines) / 2
+
+
+def test_text_does_not_depend_on_the_order_of_the_module(monkeypatch):
+    module = pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
+    usual, backwards = text(), dict(reversed(module.topics.items()))
+    monkeypatch.setattr(module, "topics", backwards)
+    assert text() == usual
+
+
+def test_text_is_printable_ascii():
+    assert set(text()) <= {"\n", *map(chr, range(32, 127))}
+    assert not re.search(r"[\t\r]", text())
+
+
+@pytest.mark.parametrize(
+    ("prose", "plain"),
+    [
+        ("it’s ‘so’", "it's 'so'"),
+        ("“a” – b — c…", '"a" - b - c...'),
+        ("Straße, naïve, 90°", "Strasse, naive, 90"),
+        ("a\tb\n\tc\r\n", "a       b\n        c\n"),
+        ("ﬁ 日本", "fi "),
+    ],
+)
+def test_text_without_typography(prose, plain):
+    module = importlib.import_module("attnbook.data.text")
+    assert module._to_ascii(prose) == plain
+
+
+def test_text_without_pydoc_data_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ImportError, match=r'lacks; Pyodide has it after loadPackage\("pydoc_data"'):
+        text()
+
+
 def test_reading_needs_neither_network_nor_scikit_learn():
     code = (
         "import socket, sys\n"
@@ -101,6 +146,7 @@ def test_reading_needs_neither_network_nor_scikit_learn():
         "socket.socket = socket.create_connection = refuse\n"
         "import attnbook.data\n"
         "assert len(attnbook.data.digits().labels) == 1797\n"
+        "assert attnbook.data.text()\n"
         "assert not {'sklearn', 'scipy', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

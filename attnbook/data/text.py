@@ -1,0 +1,56 @@
+"""English prose that every CPython carries."""
+
+import unicodedata
+
+_ASCII = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "...", "ß": "ss"}
+)
+
+
+def text() -> str:
+    """Return the Python language reference as one string of about half a million characters.
+
+    These are the topics that ``help("for")`` and its like print: technical prose and grammar in
+    lines of about 72 characters, in the alphabetical order of their names.
+
+    Returns
+    -------
+    str
+        Printable ASCII and newlines alone, at most 96 different characters. Typographic quotes,
+        dashes and dots become plain ones, and what else ASCII lacks loses its accent or is left
+        out.
+
+    Raises
+    ------
+    ImportError
+        If this Python lacks the module `pydoc_data`, as Pyodide does until it is loaded.
+
+    Notes
+    -----
+    The text differs between versions of Python, so name the version beside any number that you
+    compute from it: ``sys.version``.
+    Licence: PSF License Version 2, copyright Python Software Foundation.
+    Cost: the first call imports a file of about 0.8 MB.
+
+    Examples
+    --------
+    >>> print(text()[:70])
+    The "assert" statement
+    **********************
+    <BLANKLINE>
+    Assert statements are a
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ImportError(
+            "attnbook.data.text needs pydoc_data of Python's standard library, which this Python "
+            'lacks; Pyodide has it after loadPackage("pydoc_data")'
+        ) from error
+    return _to_ascii("\n".join(topics[name] for name in sorted(topics)))
+
+
+def _to_ascii(prose: str) -> str:
+    """Return `prose` in printable ASCII and newlines."""
+    letters = unicodedata.normalize("NFKD", prose.translate(_ASCII).expandtabs())
+    return "".join(x for x in letters if x == "\n" or " " <= x <= "~")
