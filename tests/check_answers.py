@@ -6,6 +6,7 @@ number, as in "no scale 2".
 """
 
 import math
+import re
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -450,12 +451,449 @@ ATTENTION_VJP = {
     "bias ignored": lambda q, k, v, g, bias=None: gradients(q, k, v, g),
 }
 
+
+def right_split(x, h):
+    return x.reshape(*x.shape[:-1], h, x.shape[-1] // h).swapaxes(-2, -3)
+
+
+def right_join(x):
+    return x.swapaxes(-2, -3).reshape(*x.shape[:-3], x.shape[-2], -1)
+
+
+def cut_in_bands(x, h):
+    """Give head i every h-th feature."""
+    return x.reshape(*x.shape[:-1], -1, h).swapaxes(-1, -2).swapaxes(-2, -3)
+
+
+def join_bands(x):
+    return x.swapaxes(-2, -3).swapaxes(-1, -2).reshape(*x.shape[:-3], x.shape[-2], -1)
+
+
+def reshaped_split(x, h):
+    return x.reshape(*x.shape[:-2], h, x.shape[-2], -1)
+
+
+def reshaped_join(x):
+    return x.reshape(*x.shape[:-3], x.shape[-2], -1)
+
+
+def unswapped_split(x, h):
+    return x.reshape(*x.shape[:-1], h, -1)
+
+
+def reverse(x):
+    return array_namespace(x).flip(x, axis=-3)
+
+
+def stack(xs, axis):
+    return array_namespace(xs[0]).stack(xs, axis=axis)
+
+
+def columns(x, h, i):
+    d = x.shape[-1] // h
+    return x[..., i * d : (i + 1) * d]
+
+
+SPLIT_HEADS = {
+    "list of heads": lambda x, h: [columns(x, h, i) for i in range(h)],
+    "list of heads 2": lambda x, h: tuple(right_split(x, h)),
+    "bare reshape": lambda x, h: x.reshape(*x.shape[:-2], h, x.shape[-2], x.shape[-1] // h),
+    "axes not exchanged": unswapped_split,
+    "axes not exchanged 2": lambda x, h: stack([columns(x, h, i) for i in range(h)], -2),
+    "interleaved features": cut_in_bands,
+    "interleaved features 2": lambda x, h: stack([x[..., i::h] for i in range(h)], -3),
+    "interleaved features 3": lambda x, h: x.reshape(*x.shape[:-1], -1, h).swapaxes(-1, -2),
+    "interleaved features 4": lambda x, h: x.reshape(*x.shape[:-1], -1, h),
+    "heads last": lambda x, h: stack([columns(x, h, i) for i in range(h)], -1),
+    "features before tokens": lambda x, h: right_split(x, h).mT,
+    "axes reversed": lambda x, h: x.reshape(*x.shape[:-1], h, x.shape[-1] // h).T,
+    "heads in reverse": lambda x, h: stack([columns(x, h, i) for i in reversed(range(h))], -3),
+    "cut along the sequence": lambda x, h: x.reshape(h, len(x) // h, x.shape[-1]),
+    "cut along the sequence 2": lambda x, h: stack(
+        [x[..., i * x.shape[-2] // h : (i + 1) * x.shape[-2] // h, :] for i in range(h)], -3
+    ),
+    "number and width swapped": lambda x, h: x.reshape(*x.shape[:-1], -1, h).swapaxes(-2, -3),
+    "number and width swapped 2": lambda x, h: stack(
+        [x[..., i : i + h] for i in range(0, x.shape[-1], h)], -3
+    ),
+    "not split": lambda x, h: x,
+    "not split 2": lambda x, h: x[..., None, :, :],
+    "axes counted from the front": lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1),
+    "batch in the sequence": lambda x, h: x.reshape(-1, h, x.shape[-1] // h).swapaxes(0, 1),
+}
+
+
+def _triangle(compare):
+    """Return the mask of a reader who compares the places of queries and keys."""
+
+    def answer(n_q, n_k):
+        i, j = np.arange(n_q)[:, None], np.arange(n_k)
+        return np.broadcast_to(compare(i, j, n_k - n_q), (n_q, n_k))
+
+    return answer
+
+
+def right_causal(n_q, n_k):
+    return np.tri(n_q, n_k, n_k - n_q, dtype=bool)
+
+
+CAUSAL_MASK = {
+    "additive mask": lambda n_q, n_k: np.where(right_causal(n_q, n_k), 0, -np.inf),
+    "additive mask 2": lambda n_q, n_k: np.triu(np.full((n_q, n_k), -1e9), 1),
+    "additive mask 3": lambda n: np.where(np.tri(n) == 0, np.finfo(np.float32).min, 0),
+    "numbers for booleans": lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q),
+    "numbers for booleans 2": lambda n_q, n_k: np.tri(n_q, n_k, dtype=int),
+    "inverted": lambda n_q, n_k: ~right_causal(n_q, n_k),
+    "inverted 2": _triangle(lambda i, j, s: j > i),
+    "inverted 3": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
+    "upper triangle": lambda n_q, n_k: np.triu(np.ones((n_q, n_k), dtype=bool)),
+    "upper triangle 2": _triangle(lambda i, j, s: i + s <= j),
+    "upper triangle 3": lambda n_q, n_k: np.triu(np.ones((n_q, n_k), dtype=bool), n_q - n_k),
+    "own place hidden": _triangle(lambda i, j, s: j < i + s),
+    "own place hidden 2": lambda n_q, n_k: np.tri(n_q, n_k, -1, dtype=bool),
+    "next place visible": _triangle(lambda i, j, s: j <= i + s + 1),
+    "next place visible 2": lambda n_q, n_k: np.tri(n_q, n_k, 1, dtype=bool),
+    "everything visible": lambda n_q, n_k: np.ones((n_q, n_k), dtype=bool),
+    "diagonal alone": lambda n_q, n_k: np.eye(n_q, n_k, dtype=bool),
+    "diagonal alone 2": lambda n_q, n_k: np.eye(n_q, n_k, n_k - n_q, dtype=bool),
+    "aligned to the first key": lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool),
+    "aligned to the first key 2": _triangle(lambda i, j, s: ~(j > i)),
+    "offset with the wrong sign": lambda n_q, n_k: np.tri(n_q, n_k, n_q - n_k, dtype=bool),
+    "shape transposed": lambda n_q, n_k: right_causal(n_k, n_q),
+    "upper triangle 4": lambda n_q, n_k: right_causal(n_q, n_k).T,
+    "upper triangle 5": lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool).T,
+    "shape transposed 2": lambda n_q, n_k: np.tri(n_k, n_q, dtype=bool),
+    "square only": lambda n_q, n_k: np.tri(n_k, dtype=bool),
+    "square only 2": lambda n_q, n_k: np.tri(n_q, dtype=bool),
+}
+
+
+def _weighed(function):
+    """Return attention whose weights are `function` of the scores, hidden ones at −∞."""
+    return lambda q, k, v, mask: function(hidden(right_scores(q, k), mask)) @ v
+
+
+def _scored(function):
+    return lambda q, k, v, mask: safe_softmax(hidden(function(q, k), mask)) @ v
+
+
+def _hiding(function):
+    return lambda q, k, v, mask: function(right_scores(q, k), mask) @ v
+
+
+def _with_exp(shift):
+    """Return the softmax of a reader who subtracts `shift` and guards only against empty rows."""
+
+    def weights(s):
+        e = exp(s - shift(s))
+        z = total(e)
+        return e / array_namespace(z).where(z == 0, array_namespace(z).ones_like(z), z)
+
+    return weights
+
+
+def _least_visible(s):
+    xp = array_namespace(s)
+    low = -top(-xp.where(s == -math.inf, xp.full_like(s, math.inf), s))
+    return xp.where(low == math.inf, xp.zeros_like(low), low)
+
+
+def _causally(aligned):
+    """Return attention with a causal mask, aligned to the first key (0) or to the last (1)."""
+
+    def answer(q, k, v, mask):
+        xp, n_q, n_k = array_namespace(q), q.shape[-2], k.shape[-2]
+        places = xp.arange(n_q, device=device(q))[:, None] + aligned * (n_k - n_q)
+        return right_attention(q, k, v, xp.arange(n_k, device=device(q)) <= places)
+
+    return answer
+
+
+def _column(mask):
+    return mask[:, None] if mask.ndim == 1 else mask.mT
+
+
+def _one_row(mask):
+    return mask.ndim == 1 or mask.shape[-2] == 1
+
+
+MASKED_ATTENTION = {
+    name: (lambda q, k, v, mask, name=name: WEIGHTS[name](q, k, mask) @ v)
+    for name in WEIGHTS
+    if re.match("mask|empty row", name)
+    and name not in {"mask with a large negative number 2", "mask with a large negative number 5"}
+} | {
+    "np.dot on a batch": lambda q, k, v, mask: dot(right_weights(q, k, mask), v),
+    "no scale": _scored(lambda q, k: q @ k.mT),
+    "scale by d_k": _scored(lambda q, k: q @ k.mT / q.shape[-1]),
+    "scale multiplied": _scored(lambda q, k: q @ k.mT * q.shape[-1] ** 0.5),
+    "softmax over the query axis": _weighed(lambda s: sm(s, -2)),
+    "key not transposed": _scored(lambda q, k: q @ k / q.shape[-1] ** 0.5),
+    "softmax twice": lambda q, k, v, mask: sm(safe_softmax(hidden(right_scores(q, k), mask))) @ v,
+    "sign of the scores": _scored(lambda q, k: -right_scores(q, k)),
+    "hard look-up": _weighed(one_hot),
+    "no maximum": _weighed(naive),
+    "maximum of the whole array": _weighed(global_maximum),
+    "not the maximum": _weighed(_with_exp(lambda s: s[..., :1] * 0 + _least_visible(s))),
+    "all axes reversed": lambda q, k, v, mask: (
+        safe_softmax(hidden(q @ k.T / q.shape[-1] ** 0.5, mask)) @ v
+    ),
+    "width from shape[1]": _scored(lambda q, k: q @ k.mT / k.shape[1] ** 0.5),
+    "softmax over axis 1 of a batch": lambda q, k, v, mask: (
+        sm_or_zeros(hidden(right_scores(q, k), mask), 1) @ v
+    ),
+    "weights returned": lambda q, k, v, mask: right_weights(q, k, mask),
+    "key used as value": lambda q, k, v, mask: right_weights(q, k, mask) @ k,
+    "mean of the visible values": _scored(lambda q, k: 0 * (q @ k.mT)),
+    "first visible key alone": _hiding(lambda s, mask: one_hot(as_numbers(mask, s))),
+    "score 0 taken for hidden": _hiding(lambda s, mask: safe_softmax(hidden(s, s * mask != 0))),
+    "another mask": lambda q, k, v, mask: right_attention(
+        q, k, v, array_namespace(q).tril(array_namespace(q).ones_like(mask))
+    ),
+    "another mask 2": _causally(0),
+    "another mask 3": _causally(1),
+    "empty row sees everything": lambda q, k, v, mask: right_attention(
+        q, k, v, mask | (as_numbers(mask, v).sum(-1)[..., None] == 0)
+    ),
+    "0 times infinity": _hiding(lambda s, mask: sm(s + (1 - as_numbers(mask, s)) * -math.inf)),
+    "mask with −10⁴": _hiding(lambda s, mask: sm(hidden(s, mask, -1e4))),
+    "mask with −10⁴ 2": _hiding(lambda s, mask: sm(s - 1e4 * (1 - as_numbers(mask, s)))),
+    "mask with −10⁴ 3": _hiding(lambda s, mask: sm(hidden(s, mask, -1000.0))),
+    "padding on the query side": lambda q, k, v, mask: right_attention(
+        q, k, v, _column(mask) if _one_row(mask) else mask
+    ),
+    "padding on the query side 2": lambda q, k, v, mask: (
+        right_attention(q, k, v) * _column(mask)
+        if _one_row(mask)
+        else right_attention(q, k, v, mask)
+    ),
+    "padding on the query side 3": lambda q, k, v, mask: (
+        sm(hidden(right_scores(q, k), _column(mask))) @ v
+        if _one_row(mask)
+        else right_attention(q, k, v, mask)
+    ),
+    "outputs of padding zeroed": lambda q, k, v, mask: (
+        right_attention(q, k, v, mask) * (_column(mask) if _one_row(mask) else 1)
+    ),
+    "mask of the first sequence": lambda q, k, v, mask: right_attention(
+        q, k, v, mask[0] if mask.ndim == 3 else mask
+    ),
+    "mask broadcast over the wrong axis": lambda q, k, v, mask: right_attention(
+        q, k, v, mask[:, 0] if mask.ndim == 3 and mask.shape[1] == 1 else mask
+    ),
+}
+
+
+def sm_or_zeros(scores, axis):
+    xp = array_namespace(scores)
+    highest = top(scores, axis)
+    e = exp(scores - xp.where(highest == -math.inf, xp.zeros_like(highest), highest))
+    z = total(e, axis)
+    return e / xp.where(z == 0, xp.ones_like(z), z)
+
+
+def heads_answer(weights=right_weights, split=right_split, join=right_join, out=None):
+    """Return multi-head attention in the steps of a reader, some of them replaced."""
+
+    def answer(x, y, z, A, B, C, W, h, mask=None):
+        q, k, v = split(x @ A, h), split(y @ B, h), split(z @ C, h)
+        a = weights(q, k) if mask is None else weights(q, k, mask=mask)
+        return out(a @ v, W) if out else join(a @ v) @ W
+
+    def unmasked(x, y, z, A, B, C, W, h):
+        return answer(x, y, z, A, B, C, W, h)
+
+    return answer if "mask" in weights.__code__.co_varnames else unmasked
+
+
+def _heads_of_inputs(project):
+    def answer(x, y, z, A, B, C, W, h):
+        q, k, v = (right_split(projected, h) for projected in project(x, y, z, A, B, C))
+        return right_join(right_attention(q, k, v)) @ W
+
+    return answer
+
+
+def _heads_split_by(*splits):
+    def answer(x, y, z, A, B, C, W, h):
+        q, k, v = (
+            split(projected, h)
+            for split, projected in zip(splits, (x @ A, y @ B, z @ C), strict=True)
+        )
+        return right_join(right_attention(q, k, v)) @ W
+
+    return answer
+
+
+def _heads_scaled(width):
+    def answer(x, y, z, A, B, C, W, h):
+        q, k, v = right_split(x @ A, h), right_split(y @ B, h), right_split(z @ C, h)
+        return right_join(sm(q @ k.mT / width(x, y, A, C, h) ** 0.5) @ v) @ W
+
+    return answer
+
+
+def _heads_out(out):
+    return heads_answer(lambda q, k: right_weights(q, k), out=out)
+
+
+def _heads_masked(hide):
+    def weights(q, k, mask=None):
+        return right_weights(q, k) if mask is None else hide(right_scores(q, k), mask)
+
+    return heads_answer(weights)
+
+
+def _mean(x, axis):
+    return array_namespace(x).mean(x, axis=axis)
+
+
+def _first_head_overwrites(x, y, z, A, B, C, W, h):
+    heads = [right_attention(columns(x @ A, h, 0), columns(y @ B, h, 0), columns(z @ C, h, 0))] * h
+    return array_namespace(x).concat(heads, axis=-1) @ W
+
+
+right_heads = heads_answer()
+
+
+def _in_groups(x, y, z, A, B, C, W, h):
+    q, k, v = (
+        projected.reshape(*projected.shape[:-2], h, projected.shape[-2] // h, projected.shape[-1])
+        for projected in (x @ A, y @ B, z @ C)
+    )
+    return right_attention(q, k, v).reshape(*x.shape[:-1], -1) @ W
+
+
+def _sequence_first(x, y, z, *others):
+    if x.ndim == 2:
+        raise ValueError("expected (n, batch, width)")
+    turned = (a.swapaxes(0, 1) for a in (x, y, z))
+    return right_heads(*turned, *others).swapaxes(0, 1)
+
+
+def _weights_of_all_heads(x, y, z, A, B, C, W, h):
+    return _mean(right_weights(right_split(x @ A, h), right_split(y @ B, h)), -3) @ (z @ C) @ W
+
+
+def _averaged_through_blocks(x, W):
+    h = x.shape[-3]
+    return sum(x[..., i, :, :] @ W.reshape(h, -1, W.shape[-1])[i] for i in range(h)) / h
+
+
+def _one_head_masked(scores, mask):
+    xp = array_namespace(scores)
+    rest = [safe_softmax(scores[..., i, :, :]) for i in range(1, scores.shape[-3])]
+    shape = scores[..., 0, :, :].shape
+    first = xp.broadcast_to(mask, shape) if mask.ndim == 2 else mask[..., 0, :, :]
+    return xp.stack([safe_softmax(hidden(scores[..., 0, :, :], first)), *rest], axis=-3)
+
+
+def _without_axis_of_heads(mask):
+    return mask[:, 0] if mask.ndim == 4 else mask
+
+
+def _to_masked(see):
+    return _heads_masked(lambda s, mask: safe_softmax(hidden(s, see(mask))))
+
+
+MULTI_HEAD_ATTENTION = (
+    {
+        name: heads_answer(answer)
+        for name, answer in WEIGHTS.items()
+        if not {"scale", "bias"} & set(answer.__code__.co_varnames)
+        and not re.match("all axes|softmax over|width from|scale by √n", name)
+    }
+    | {
+        "scale by √n_k": _heads_scaled(lambda x, y, A, C, h: y.shape[-2]),
+        "scale by √n_q": _heads_scaled(lambda x, y, A, C, h: x.shape[-2]),
+        "softmax over the query axis": heads_answer(lambda q, k: sm(right_scores(q, k), -2)),
+        "softmax over the heads": heads_answer(lambda q, k: sm(right_scores(q, k), 0)),
+        "softmax over axis 2 of a batch": heads_answer(lambda q, k: sm(right_scores(q, k), 2)),
+        "bare reshape in the split": heads_answer(split=reshaped_split),
+        "bare reshape in the split 2": _heads_split_by(reshaped_split, reshaped_split, right_split),
+        "bare reshape in the split 3": _heads_split_by(right_split, right_split, reshaped_split),
+        "bare reshape in the join": heads_answer(join=reshaped_join),
+        "bare reshape in both": heads_answer(split=reshaped_split, join=reshaped_join),
+        "attention between heads": heads_answer(
+            split=unswapped_split, join=lambda x: x.reshape(*x.shape[:-2], -1)
+        ),
+        "cut along the sequence": _in_groups,
+        "sequence before batch": _sequence_first,
+        "sequence before batch 2": lambda *given: (
+            _sequence_first(*given) if given[0].ndim > 2 else right_heads(*given)
+        ),
+        "interleaved features": heads_answer(split=cut_in_bands, join=join_bands),
+        "interleaved features 2": heads_answer(split=cut_in_bands),
+        "interleaved features 3": heads_answer(join=join_bands),
+        "heads joined in reverse": heads_answer(join=lambda x: right_join(reverse(x))),
+        "one big head": lambda x, y, z, A, B, C, W, h: right_attention(x @ A, y @ B, z @ C) @ W,
+        "one big head 2": lambda x, y, z, A, B, C, W, h: (
+            sm((x @ A) @ (y @ B).mT / (A.shape[1] / h) ** 0.5) @ (z @ C) @ W
+        ),
+        "one head alone": _heads_out(lambda x, W: x[..., 0, :, :]),
+        "one head alone 2": _heads_out(lambda x, W: x[..., -1, :, :]),
+        "one head alone 3": _heads_out(lambda x, W: x[..., 0, :, :] @ W[: x.shape[-1]]),
+        "one head alone 4": _heads_out(lambda x, W: x[..., -1, :, :] @ W[-x.shape[-1] :]),
+        "one head for all": _first_head_overwrites,
+        "heads averaged": _heads_out(lambda x, W: _mean(x, -3)),
+        "heads averaged 2": _heads_out(_averaged_through_blocks),
+        "heads averaged 3": _heads_out(lambda x, W: _mean(x, -3) @ W[: x.shape[-1]]),
+        "heads averaged 4": _heads_out(
+            lambda x, W: right_join(x * 0 + _mean(x, -3)[..., None, :, :]) @ W
+        ),
+        "heads summed": _heads_out(lambda x, W: total(x, -3, keepdims=False)),
+        "heads summed 2": _heads_out(lambda x, W: total(x, -3, keepdims=False) @ W[: x.shape[-1]]),
+        "heads summed 3": _heads_out(lambda x, W: right_join(x * 0 + total(x, -3)) @ W),
+        "weights averaged over the heads": _weights_of_all_heads,
+        "scale by √d_model": _heads_scaled(lambda x, y, A, C, h: A.shape[1]),
+        "scale by √d_model 2": _heads_scaled(lambda x, y, A, C, h: x.shape[-1]),
+        "scale by √h": _heads_scaled(lambda x, y, A, C, h: h),
+        "scale from the width of the input": _heads_scaled(lambda x, y, A, C, h: x.shape[-1] / h),
+        "scale from the width of the input 2": _heads_scaled(
+            lambda x, y, A, C, h: x.shape[-1] // h
+        ),
+        "scale by √d_v": _heads_scaled(lambda x, y, A, C, h: C.shape[1] // h),
+        "W_O forgotten": _heads_out(lambda x, W: right_join(x)),
+        "W_O transposed": _heads_out(lambda x, W: right_join(x) @ W.T),
+        "axes counted from the front": heads_answer(
+            split=lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1),
+            join=lambda x: x.swapaxes(0, 1).reshape(*x.swapaxes(0, 1).shape[:-2], -1),
+        ),
+        "mask on one head": _heads_masked(_one_head_masked),
+        "mask broadcast over the wrong axis": _to_masked(lambda mask: mask[:, None]),
+        "mask broadcast over the wrong axis 2": _to_masked(_without_axis_of_heads),
+        "mask broadcast over the wrong axis 3": _to_masked(lambda mask: mask[..., None, :]),
+        "mask of the first sequence": _to_masked(lambda mask: mask[0] if mask.ndim == 4 else mask),
+    }
+    | {
+        name: _heads_of_inputs(project)
+        for name, project in {
+            "values not projected": lambda x, y, z, A, B, C: (x @ A, y @ B, z),
+            "keys not projected": lambda x, y, z, A, B, C: (x @ A, y, z @ C),
+            "queries not projected": lambda x, y, z, A, B, C: (x, y @ B, z @ C),
+            "nothing projected": lambda x, y, z, A, B, C: (x, y, z),
+            "W transposed": lambda x, y, z, A, B, C: (x @ A.T, y @ B.T, z @ C.T),
+            "W_Q used for the keys": lambda x, y, z, A, B, C: (x @ A, y @ A, z @ C),
+            "W_K used for the queries": lambda x, y, z, A, B, C: (x @ B, y @ B, z @ C),
+            "W_Q and W_K swapped": lambda x, y, z, A, B, C: (x @ B, y @ A, z @ C),
+            "W_K used for the values": lambda x, y, z, A, B, C: (x @ A, y @ B, z @ B),
+            "self-attention only": lambda x, y, z, A, B, C: (x @ A, x @ B, x @ C),
+            "self-attention only 2": lambda x, y, z, A, B, C: (x @ A, x @ B, z @ C),
+            "values from the key": lambda x, y, z, A, B, C: (x @ A, y @ B, y @ C),
+        }.items()
+    }
+)
+
 WRONG = {
     "softmax": SOFTMAX,
     "attention_weights": WEIGHTS | WEIGHTS_ALONE,
     "attention": ATTENTION,
     "single_head": SINGLE_HEAD,
     "attention_vjp": ATTENTION_VJP,
+    "split_heads": SPLIT_HEADS,
+    "multi_head_attention": MULTI_HEAD_ATTENTION,
+    "causal_mask": CAUSAL_MASK,
+    "masked_attention": MASKED_ATTENTION,
 }
 
 
@@ -465,7 +903,9 @@ def only_torch(answer):
     def torch_answer(*arrays, **options):
         import torch
 
-        return answer(*(torch.mul(x, 1) for x in arrays), **options)
+        if not any(hasattr(x, "shape") for x in arrays):
+            return torch.as_tensor(np.array(answer(*arrays, **options)))
+        return answer(*(x if isinstance(x, int) else torch.clone(x) for x in arrays), **options)
 
     return _with_options_of(answer, torch_answer)
 
@@ -474,16 +914,17 @@ def in_float32(answer):
     """Return the answer of a reader who turns everything into float32."""
 
     def narrow(*arrays, **options):
-        xp = array_namespace(arrays[0])
-        options = {
-            name: x
-            if isinstance(x, float | int) or x.dtype == xp.bool
-            else xp.astype(x, xp.float32)
-            for name, x in options.items()
-        }
-        return answer(*(xp.astype(x, xp.float32) for x in arrays), **options)
+        options = {name: _narrowed(x) for name, x in options.items()}
+        return answer(*map(_narrowed, arrays), **options)
 
     return _with_options_of(answer, narrow)
+
+
+def _narrowed(x):
+    if isinstance(x, float | int):
+        return x
+    xp = array_namespace(x)
+    return x if x.dtype == xp.bool else xp.astype(x, xp.float32)
 
 
 def _with_options_of(answer, function):

@@ -23,7 +23,10 @@ from attnbook.check._attention import (
     order_of_keys_is_free,
     outputs_between_values,
 )
+from attnbook.check._causal_mask import CAUSAL_MASK
+from attnbook.check._masked_attention import MASKED_ATTENTION
 from attnbook.check._model import Case, Check, draw
+from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check._single_head import SINGLE_HEAD
 from attnbook.check._softmax import (
     SOFTMAX,
@@ -31,11 +34,37 @@ from attnbook.check._softmax import (
     shift_changes_nothing,
     weights_are_positive,
 )
+from attnbook.check._split_heads import SPLIT_HEADS
 from attnbook.check._vjp import ATTENTION_VJP, key_gradients_cancel, value_gradients_add_up
 from attnbook.check._weights import WEIGHTS
 
-TABLES = ("_softmax", "_weight_mistakes", "_weights", "_attention", "_single_head", "_vjp")
-CHECKS = {c.name: c for c in (SOFTMAX, WEIGHTS, ATTENTION, SINGLE_HEAD, ATTENTION_VJP)}
+TABLES = (
+    "_softmax",
+    "_weight_mistakes",
+    "_weights",
+    "_attention",
+    "_single_head",
+    "_vjp",
+    "_split_heads",
+    "_multi_head_mistakes",
+    "_multi_head",
+    "_causal_mask",
+    "_masked_attention",
+)
+CHECKS = {
+    c.name: c
+    for c in (
+        SOFTMAX,
+        WEIGHTS,
+        ATTENTION,
+        SINGLE_HEAD,
+        ATTENTION_VJP,
+        SPLIT_HEADS,
+        MULTI_HEAD_ATTENTION,
+        CAUSAL_MASK,
+        MASKED_ATTENTION,
+    )
+}
 MESSAGES = json.loads(
     (pathlib.Path(__file__).parent / "check_messages.json").read_text(encoding="utf-8")
 )
@@ -72,13 +101,19 @@ ON_A_BATCH = {
     "axis 1 of a batch",
     "softmax over axis 1 of a batch",
     "width from shape[1]",
+    "axes counted from the front",
+    "batch in the sequence",
+    "softmax over axis 2 of a batch",
 }
 """Mistakes that matrices do not show: a function that makes them passes with a remark."""
+
+TOLD_BY_TYPE = {"list of heads", "additive mask", "numbers for booleans"}
+"""Mistakes that show before any number is compared."""
 
 
 def rejected_with_its_sentence(report, name, wrong):
     mistake = mistake_of(wrong)
-    if mistake in ON_A_BATCH:
+    if mistake in ON_A_BATCH or wrong == "sequence before batch 2":
         assert report.passed
         assert any(note.endswith(MESSAGES[name][mistake]) for note in report.notes)
         return
@@ -91,7 +126,11 @@ def rejected_with_its_sentence(report, name, wrong):
 def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong, built_afresh):
     report = engine.run(built_afresh[name], WRONG[name][wrong], 60)
     rejected_with_its_sentence(report, name, wrong)
-    assert report.passed or re.search(r"With .* of float(64|32): .* (is|must have)", report.detail)
+    given = r"n_q = \d(, n_k = \d)?" if name == "causal_mask" else ".* of float(64|32)"
+    if mistake_of(wrong) in TOLD_BY_TYPE:
+        assert re.fullmatch(rf"It was given {given}\.", report.detail)
+    else:
+        assert report.passed or re.search(rf"With {given}: .* (is|must have)", report.detail)
 
 
 @pytest.mark.parametrize(("name", "wrong"), PAIRS[::3])
@@ -240,7 +279,248 @@ def einsum_vjp(query, key, value, grad_output):
     )
 
 
+def split_with_numpy(x, n_heads):
+    return np.stack(np.split(np.asarray(x), n_heads, axis=-1), axis=-3)
+
+
+def split_in_loops(x, n_heads):
+    n, width = x.shape
+    d = width // n_heads
+    out = np.zeros((n_heads, n, d))
+    for i in range(n_heads):
+        for t in range(n):
+            for c in range(d):
+                out[i, t, c] = float(x[t, i * d + c])
+    return out
+
+
+def split_batches_alone(x, n_heads):
+    batch, n, width = x.shape
+    return x.reshape(batch, n, n_heads, width // n_heads).swapaxes(1, 2)
+
+
+def heads_in_a_loop(query, key, value, W_Q, W_K, W_V, W_O, n_heads):
+    heads = []
+    for i in range(n_heads):
+        q, k, v = (
+            answers.columns(x @ W, n_heads, i) for x, W in ((query, W_Q), (key, W_K), (value, W_V))
+        )
+        heads.append(answers.right_attention(q, k, v))
+    return np.concatenate(heads, axis=-1) @ np.asarray(W_O)
+
+
+def heads_as_a_sum(query, key, value, W_Q, W_K, W_V, W_O, n_heads, *, mask=None):
+    """Add up what each head writes through its own rows of W_O."""
+    if mask is not None and mask.ndim == 4:
+        mask = mask[:, 0]
+    return sum(
+        answers.right_attention(
+            query @ answers.columns(W_Q, n_heads, i),
+            key @ answers.columns(W_K, n_heads, i),
+            value @ answers.columns(W_V, n_heads, i),
+            mask,
+        )
+        @ answers.columns(W_O.mT, n_heads, i).mT
+        for i in range(n_heads)
+    )
+
+
+def heads_in_einsum(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
+    A, B, C = (W.reshape(len(W), n_heads, -1) for W in (W_Q, W_K, W_V))
+    scores = np.einsum("...qa,ahd,...kb,bhd->...hqk", query, A, key, B) / np.sqrt(A.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    weights = answers.safe_softmax(scores)
+    out = W_O.reshape(n_heads, -1, W_O.shape[-1])
+    return np.einsum("...hqk,...kc,chd,hdo->...qo", weights, value, C, out)
+
+
+def heads_of_batches_alone(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
+    batch, n_q, d_model = query.shape
+    q, k, v = (
+        (x @ W).reshape(batch, -1, n_heads, d_model // n_heads).swapaxes(1, 2)
+        for x, W in ((query, W_Q), (key, W_K), (value, W_V))
+    )
+    heads = answers.right_attention(q, k, v, mask)
+    return heads.swapaxes(1, 2).reshape(batch, n_q, d_model) @ W_O
+
+
+def heads_with_weights(query, key, value, weights):
+    return attnbook.multi_head_attention(query, key, value, weights)
+
+
+def heads_with_four(query, key, value, parameters, mask=None):
+    return attnbook.multi_head_attention(query, key, value, parameters, mask)
+
+
+def heads_with_number_by_name(query, key, value, W_Q, W_K, W_V, W_O, mask=None, *, n_heads):
+    return answers.right_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask)
+
+
+def heads_with_number_later(query, key, value, W_Q, W_K, W_V, W_O, mask=None, n_heads=8):
+    return answers.right_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask)
+
+
+def heads_of_a_list(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
+    def parts(W):
+        return [np.asarray(answers.columns(W, n_heads, i)) for i in range(n_heads)]
+
+    rows = [W.mT for W in parts(W_O.mT)]
+    heads = [
+        attnbook.SingleHeadWeights(*matrices)
+        for matrices in zip(parts(W_Q), parts(W_K), parts(W_V), rows, strict=True)
+    ]
+    x, y, z = map(np.asarray, (query, key, value))
+    mask = None if mask is None else np.asarray(mask)
+    if mask is not None and mask.ndim == 4:
+        mask = mask.squeeze(1)
+    return np.sum([attnbook.single_head_attention(x, y, z, head, mask) for head in heads], axis=0)
+
+
+def heads_grouped(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
+    """Give every group of one head its own key head, by an axis of length 1."""
+    q, k, v = (
+        attnbook.split_heads(x @ W, n_heads)[..., None, :, :]
+        for x, W in ((query, W_Q), (key, W_K), (value, W_V))
+    )
+    mask = mask if mask is None or mask.ndim == 2 else mask[:, :, None]
+    heads = attnbook.attention(q, k, v, mask)
+    return attnbook.merge_heads(heads[..., 0, :, :]) @ W_O
+
+
+def causal_in_loops(n_q, n_k):
+    mask = np.zeros((n_q, n_k), dtype=bool)
+    for i in range(n_q):
+        for j in range(n_k):
+            mask[i, j] = j - n_k <= i - n_q
+    return mask
+
+
+def masked_in_loops(query, key, value, mask):
+    output = np.zeros((len(query), value.shape[-1]))
+    for i in range(len(query)):
+        seen = [j for j in range(len(key)) if mask[i, j]]
+        if not seen:
+            continue
+        scores = [float(key[j] @ query[i]) / math.sqrt(key.shape[-1]) for j in seen]
+        powers = [math.exp(s - max(scores)) for s in scores]
+        for j, power in zip(seen, powers, strict=True):
+            output[i] += power / sum(powers) * np.asarray(value[j])
+    return output
+
+
+def masked_additively(query, key, value, mask):
+    scores = query @ key.mT / key.shape[-1] ** 0.5
+    return answers.safe_softmax(scores + np.where(mask, 0.0, -np.inf)) @ value
+
+
+def masked_with_a_guard(query, key, value, mask):
+    """Shift by the largest visible score, zero the hidden exponentials, divide at the end."""
+    scores = np.asarray(answers.right_scores(query, key))
+    mask = np.asarray(mask)
+    highest = np.where(mask, scores, -np.inf).max(-1, keepdims=True)
+    powers = np.where(mask, np.exp(scores - np.where(np.isinf(highest), 0, highest)), 0)
+    return powers @ np.asarray(value) / np.maximum(powers.sum(-1, keepdims=True), 1e-300)
+
+
+def masked_batches_alone(query, key, value, mask):
+    batch, n_q, _d_k = query.shape
+    xp = answers.array_namespace(query)
+    seen = xp.broadcast_to(mask, (batch, n_q, key.shape[1]))
+    return answers.right_attention(query, key, value, seen)
+
+
+def torch_split(x, n_heads):
+    import torch
+
+    return torch.stack(x.chunk(n_heads, dim=-1), dim=-3)
+
+
+def torch_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
+    """Use the function behind torch.nn.MultiheadAttention, which wants one width d_model."""
+    import torch
+
+    if mask is not None:
+        mask = ~mask
+        if mask.ndim == 4:
+            shape = (len(query), n_heads, query.shape[1], key.shape[1])
+            mask = mask.expand(shape).flatten(0, 1)
+    single = query.ndim == 2
+    output, _ = torch.nn.functional.multi_head_attention_forward(
+        *(x if single else x.transpose(0, 1) for x in (query, key, value)),
+        embed_dim_to_check=query.shape[-1],
+        num_heads=n_heads,
+        in_proj_weight=None,
+        in_proj_bias=None,
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=W_O.T,
+        out_proj_bias=None,
+        training=False,
+        need_weights=False,
+        attn_mask=mask,
+        use_separate_proj_weight=True,
+        q_proj_weight=W_Q.T,
+        k_proj_weight=W_K.T,
+        v_proj_weight=W_V.T,
+    )
+    return output if single else output.transpose(0, 1)
+
+
+def torch_masked(query, key, value, mask):
+    import torch
+
+    additive = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, -math.inf)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=additive)
+
+
+def torch_causal(n_q, n_k):
+    import torch
+
+    return torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q)
+
+
 RIGHT = {
+    "split_heads": (
+        attnbook.split_heads,
+        answers.right_split,
+        split_with_numpy,
+        split_in_loops,
+        split_batches_alone,
+    ),
+    "multi_head_attention": (
+        attnbook.multi_head_attention,
+        answers.right_heads,
+        heads_in_a_loop,
+        heads_as_a_sum,
+        heads_in_einsum,
+        heads_of_batches_alone,
+        heads_with_weights,
+        heads_with_four,
+        heads_with_number_by_name,
+        heads_with_number_later,
+        heads_of_a_list,
+        heads_grouped,
+    ),
+    "causal_mask": (
+        attnbook.masking.causal,
+        answers.right_causal,
+        causal_in_loops,
+        lambda n_q, n_k: np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q,
+        lambda rows, columns: ~np.triu(np.ones((rows, columns), dtype=bool), columns - rows + 1),
+        lambda n: np.tri(n, dtype=bool),
+    ),
+    "masked_attention": (
+        attnbook.attention,
+        answers.right_attention,
+        masked_in_loops,
+        masked_additively,
+        masked_with_a_guard,
+        masked_batches_alone,
+        lambda query, key, value, mask: einsum_attention(query, key, value, mask=mask),
+    ),
     "softmax": (
         attnbook.softmax,
         answers.right_softmax,
@@ -288,6 +568,10 @@ RIGHT = {
     ),
 }
 ONLY_TORCH = {
+    "split_heads": torch_split,
+    "multi_head_attention": torch_heads,
+    "masked_attention": torch_masked,
+    "causal_mask": torch_causal,
     "softmax": torch_softmax,
     "attention_weights": torch_weights,
     "attention": torch_attention,
@@ -307,7 +591,7 @@ def test_a_right_answer_in_any_style_passes(name, i):
         "",
     )
     assert "numpy" in report.libraries
-    assert report.cases > 8
+    assert report.cases > (3 if (name, i) == ("causal_mask", len(RIGHT[name]) - 1) else 8)
     assert report.require() is report
 
 
@@ -317,7 +601,10 @@ def test_a_right_answer_for_pytorch_alone_passes_with_a_note(name):
     report = run(name, ONLY_TORCH[name])
     assert report, report
     assert report.libraries == ("torch",)
-    assert re.match(r"right on PyTorch; on NumPy it raises \w+", report.library_remarks[0])
+    if name == "causal_mask":  # no array goes in, so it is called once
+        assert (report.cases, report.notes) == (10, ())
+    else:
+        assert re.match(r"right on PyTorch; on NumPy it raises \w+", report.library_remarks[0])
     assert not any("NumPy" in remark for remark in report.remarks)
 
 
@@ -392,7 +679,8 @@ def test_the_package_is_right_in_every_library_that_is_present():
     libraries = ("numpy", "torch") if "PyTorch, CPU" in ready() else ("numpy",)
     for name in CHECKS:
         report = run(name, RIGHT[name][0])
-        assert report.libraries[: len(libraries)] == libraries
+        wanted = libraries[:1] if name == "causal_mask" else libraries
+        assert report.libraries[: len(wanted)] == wanted
         assert report.notes == ()
 
 
@@ -423,6 +711,13 @@ def test_every_option_that_is_taken_is_checked():
     assert count("single_head", head_with_weights) == 13
     assert count("single_head", attnbook.single_head_attention) == 17
     assert count("attention_vjp", attnbook.attention_vjp) == 20
+    assert count("split_heads", attnbook.split_heads) == 13
+    assert count("multi_head_attention", answers.right_heads) == 22
+    assert count("multi_head_attention", heads_in_a_loop) == 14
+    assert count("multi_head_attention", attnbook.multi_head_attention) == 22
+    assert count("causal_mask", answers.right_causal) == 10
+    assert count("causal_mask", lambda n: np.tri(n, dtype=bool)) == 4
+    assert count("masked_attention", attnbook.attention) == 26
 
 
 def test_a_batch_that_raises_is_remarked_upon_by_name_of_the_error():
@@ -561,6 +856,8 @@ def described(checked):
         {
             "option": stage.option,
             "beyond": stage.beyond,
+            "may_raise": stage.may_raise,
+            "within": stage.within,
             "errors": [error.__name__ for error in stage.errors],
             "cases": [f"{case}: {checksum(case)}" for case in stage.cases],
         }
@@ -569,20 +866,26 @@ def described(checked):
 
 
 def checksum(case):
-    arrays = [*case.arrays.values(), *case.options.values()]
-    return " ".join(f"{float(np.sum(np.cos(x + 1.0))):.4g}" for x in arrays)
+    given = [*case.arguments.values(), *case.options.values()]
+    return " ".join(f"{float(np.sum(np.cos(x + 1.0))):.4g}" for x in given)
 
 
 def test_the_sizes_of_a_case_are_all_different_somewhere():
-    for checked in CHECKS.values():
+    different = {
+        "softmax": 2,
+        "attention_weights": 3,
+        "single_head": 7,
+        "split_heads": 2,
+        "multi_head_attention": 5,
+        "causal_mask": 0,
+    }
+    for name, checked in CHECKS.items():
         sizes = [
             [size for x in case.arrays.values() for size in x.shape]
             for case in checked.stages[0].cases
         ]
-        assert any(len(set(case)) == 1 for case in sizes)
-        assert max(len(set(case)) for case in sizes) == {"softmax": 2, "attention_weights": 3}.get(
-            checked.name, 7 if checked.name == "single_head" else 4
-        )
+        assert any(len(set(case)) == 1 for case in sizes) or name == "causal_mask"
+        assert max(len(set(case)) for case in sizes) == different.get(name, 4)
 
 
 # Properties.

@@ -11,10 +11,14 @@ A new check is one file here, made of cases and mistakes, and one function below
 from collections.abc import Callable
 
 from attnbook.check._attention import ATTENTION
+from attnbook.check._causal_mask import CAUSAL_MASK
 from attnbook.check._engine import run
+from attnbook.check._masked_attention import MASKED_ATTENTION
+from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check._report import CheckFailed, Report
 from attnbook.check._single_head import SINGLE_HEAD
 from attnbook.check._softmax import SOFTMAX
+from attnbook.check._split_heads import SPLIT_HEADS
 from attnbook.check._vjp import ATTENTION_VJP
 from attnbook.check._weights import WEIGHTS
 
@@ -24,8 +28,12 @@ __all__ = [
     "attention",
     "attention_vjp",
     "attention_weights",
+    "causal_mask",
+    "masked_attention",
+    "multi_head_attention",
     "single_head",
     "softmax",
+    "split_heads",
 ]
 
 
@@ -207,3 +215,157 @@ def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     'grad_query and grad_key swapped'
     """
     return run(ATTENTION_VJP, f, time_limit)
+
+
+def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the split of the features into heads.
+
+    Runs `f` on sizes that are all different primes, on a square, on one token, one head and heads
+    of width one, in float64 and float32, and on batches.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, n_heads)``, by position, on an array (n, h·d) and an int. It returns one
+        array (h, n, d), in which head i holds the columns i·d to (i + 1)·d - 1. It may be written
+        for one sequence, without leading axes, or for batches alone.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_split(x, n_heads):
+    ...     n, d_model = x.shape
+    ...     return x.reshape(n_heads, n, d_model // n_heads)
+    >>> check.split_heads(my_split).mistake
+    'bare reshape'
+    """
+    return run(SPLIT_HEADS, f, time_limit)
+
+
+def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check multi-head attention: project, split, attend in each head, join, project back.
+
+    Runs `f` on a square and on inputs of different widths, on one token and on one head, on
+    projections of other widths than d_model, on scores of ±1000, in float64 and float32, on
+    batches; and with masks, also one for each sequence of a batch, if it takes them.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, W_Q, W_K, W_V, W_O, n_heads)``, by position, on
+        (n_q, d_query), (n_k, d_key), (n_k, d_value), (d_query, h·d_k), (d_key, h·d_k),
+        (d_value, h·d_v), (h·d_v, d_out) and the int h; and by name if it takes an argument `mask`
+        (**True = may attend**), which is (n_q, n_k), or (batch, 1, n_q, n_k) for a batch. Or as
+        ``f(query, key, value, weights)`` with `attnbook.MultiHeadWeights`, if it takes that many.
+        It returns the output alone, of shape (n_q, d_out). It may be written for one sequence,
+        without leading axes, or for batches alone. Where W_Q is not square, or d_v is not d_k, it
+        may raise.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention, check, split_heads
+    >>> def my_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads):
+    ...     q, k, v = (
+    ...         split_heads(x @ W, n_heads)
+    ...         for x, W in ((query, W_Q), (key, W_K), (value, W_V))
+    ...     )
+    ...     heads = attention(q, k, v)
+    ...     return heads.reshape(len(query), len(W_O)) @ W_O
+    >>> check.multi_head_attention(my_heads).mistake
+    'bare reshape in the join'
+    """
+    return run(MULTI_HEAD_ATTENTION, f, time_limit)
+
+
+def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a causal mask: which query may attend to which key.
+
+    Runs `f` on squares, on more keys than queries, as with a cache, down to one query, and on more
+    queries than keys.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(n_q, n_k)``, by position, on two ints, or as ``f(n)`` if it takes one alone;
+        then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
+        **True = may attend**, aligned to the last key: query i may attend to key j where
+        j ≤ i + n_k - n_q.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> check.causal_mask(lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool)).mistake
+    'aligned to the first key'
+    """
+    return run(CAUSAL_MASK, f, time_limit)
+
+
+def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check attention with a mask that is always given.
+
+    Runs `f` with masks of every shape that broadcasts, on scores of ±1000, on visible scores below
+    -10⁴ and below -10⁹, on a row that hides everything, in float64 and float32, on batches, and
+    with a mask for each sequence.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, mask)``, by position, on (n_q, d_k), (n_k, d_k),
+        (n_k, d_v) and a boolean mask, **True = may attend**, of shape (n_q, n_k) or one that
+        broadcasts to it: (1, n_k) for padding, (n_k,), (n_q, 1), and (batch, 1, n_k) for a batch.
+        It returns the output alone, of shape (n_q, d_v). A query that may attend to nothing gets
+        zeros. It may be written for one sequence, without leading axes, or for batches alone, and
+        it may raise on a mask that is not (n_q, n_k).
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention, check
+    >>> check.masked_attention(lambda q, k, v, mask: attention(q, k, v, ~mask)).mistake
+    'mask inverted'
+    """
+    return run(MASKED_ATTENTION, f, time_limit)

@@ -26,7 +26,7 @@ def outputs_between_values(case: Case, values: Values, again: Callable) -> str |
 
 
 def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    if "mask" in case.options or "bias" in case.options:
+    if {"mask", "bias"} & {*case.arguments, *case.options}:
         return None
     moved = again(**{name: np.flip(case.arrays[name], axis=-2) for name in ("key", "value")})
     if moved and not np.allclose(moved[0], values[0]):
@@ -38,9 +38,10 @@ def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | 
 
 
 def hidden_keys_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    if "mask" not in case.options:
+    mask = {**case.arguments, **case.options}.get("mask")
+    if mask is None or mask.ndim != 2:
         return None
-    unseen = ~case.options["mask"][0][:, np.newaxis]  # what query 0 may not attend to
+    unseen = ~mask[0][:, np.newaxis]  # what query 0 may not attend to
     moved = again(**{name: case.arrays[name] + unseen for name in ("key", "value")})
     if moved and not np.allclose(moved[0][..., 0, :], values[0][..., 0, :]):
         return "A key that query 0 may not attend to still changes its output."

@@ -28,6 +28,11 @@ class Attempt:
     error: BaseException | None
 
     @property
+    def fits(self) -> bool:
+        """Whether the values have the shapes that they should have."""
+        return [x.shape for x in self.values] == [x.shape for x in self.expected]
+
+    @property
     def wrong(self) -> bool:
         return self.error is None and not agree(self.values, self.expected, self.case)
 
@@ -56,6 +61,8 @@ class Caller:
         self.function = function
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
+        self.batches_only = False
+        self.homes: set[str] = set()  # the libraries of what comes back where no array goes in
         self.remarks: dict[str, list[str]] = {name: [] for name in libraries}
 
     def remark(self, name: str, text: str) -> None:
@@ -63,9 +70,12 @@ class Caller:
             self.remarks[name].append(text)
 
     def attempt(self, case: Case, name: str, **replaced: np.ndarray) -> Attempt:
-        originals = {**case.arrays, **replaced, **case.options}
+        originals = {**case.arguments, **replaced, **case.options}
         given = {key: _give(x, name) for key, x in originals.items()}
-        arguments = tuple(given[key] for key in case.arrays)
+        lifted = self._lifted(case)
+        arguments = tuple(
+            given[key][None] if key in lifted else given[key] for key in case.arguments
+        )
         keywords = {key: given[key] for key in case.options}
         outcome = call(self.function, arguments, keywords, self.deadline)
         if outcome.timed_out:
@@ -82,6 +92,8 @@ class Caller:
         if outcome.error is not None:
             return Attempt(case, (), (), outcome.error)
         values = self._values(outcome, case, name)
+        if lifted:
+            values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
         expected = self.check.expected(case)
         for key, x in originals.items():
             if isinstance(x, np.ndarray) and not np.array_equal(move(given[key], "numpy"), x):
@@ -96,31 +108,28 @@ class Caller:
                 )
         return Attempt(case, values, expected, None)
 
+    def _lifted(self, case: Case) -> frozenset[str]:
+        """Return the names of the arrays to which a function for batches alone gets an axis."""
+        if not self.batches_only or any(case.arrays[key].ndim > 2 for key in self.check.sequences):
+            return frozenset()
+        return frozenset(self.check.sequences)
+
     def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
         returned, wanted = outcome.value, tuple(self.check.results)
-        problem = None
-        if returned is None:
-            problem = ("no return", "Your function returns None: is the `return` missing?")
-        elif len(wanted) == 1:
-            if isinstance(returned, tuple):
-                problem = (
-                    "returns a tuple",
-                    f"Your function returns a tuple of {len(returned)}; this exercise asks for one "
-                    f"array, the {wanted[0]} alone.",
-                )
-            returned = (returned,)
-        elif not isinstance(returned, (tuple, list)) or len(returned) != len(wanted):
-            several = isinstance(returned, (tuple, list))
-            problem = (
-                "wrong number of results",
-                f"Your function must return {len(wanted)} arrays, ({', '.join(wanted)}), in this "
-                f"order; it returns {len(returned) if several else _kind(returned)}.",
-            )
+        problem = self._known(returned) or _unfit(returned, wanted)
         if problem:
             raise Found(Finding(*problem, f"It was given {case}."))
+        results = (returned,) if len(wanted) == 1 else returned
         return tuple(
-            self._array(x, label, case, name) for x, label in zip(returned, wanted, strict=True)
+            self._array(x, label, case, name) for x, label in zip(results, wanted, strict=True)
         )
+
+    def _known(self, returned: Any) -> tuple[str, str] | None:
+        """Return name and message of the mistake that such an object tells."""
+        for mistake in self.check.mistakes:
+            if mistake.told_by(returned):
+                return mistake.name, mistake.message
+        return None
 
     def _array(self, x: Any, label: str, case: Case, name: str) -> np.ndarray:
         try:
@@ -129,25 +138,28 @@ class Caller:
             home = library(x)
             # a copy: the next call may write into the same array
             value = np.array(x if home == "numpy" else move(x, "numpy"))
-            floating = array_api_compat.array_namespace(value).isdtype(value.dtype, "real floating")
+            fits = array_api_compat.array_namespace(value).isdtype(value.dtype, self.check.kind)
         except Exception:  # whatever the object does, it is no array that can be read
+            source = ", of the library that the inputs come from" if case.arrays else ""
             raise Found(
                 Finding(
                     "wrong type",
-                    f"Your function returns {_kind(x)} as {label}, where an array is expected, of "
-                    "the library that the inputs come from.",
+                    f"Your function returns {_kind(x)} as {label}, where an array is "
+                    f"expected{source}.",
                     f"It was given {case}.",
                 )
             ) from None
-        if not floating:
-            raise Found(
-                Finding(
-                    "wrong dtype",
-                    f"The dtype of your {label} is {value.dtype}, where floating-point numbers "
-                    "are expected. An array made to be filled, or a comparison, may have set it.",
-                    f"It was given {case}.",
-                )
+        if not fits:
+            wanted = {"bool": "booleans", "real floating": "floating-point numbers"}
+            problem = self._known(value) or (
+                "wrong dtype",
+                f"The dtype of your {label} is {value.dtype}, where {wanted[self.check.kind]} "
+                "are expected. An array made to be filled, or a comparison, may have set it.",
             )
+            raise Found(Finding(*problem, f"It was given {case}."))
+        if not case.arrays:
+            self.homes.add(home)
+            return value
         if home != name:
             self.remark(
                 name, f"it returns an array of {PRETTY.get(home, home)} for one of {PRETTY[name]}."
@@ -156,6 +168,28 @@ class Caller:
         if got != case.dtype:
             self.remark(name, f"it returns {got} for {case.dtype}.")
         return value
+
+
+def _unfit(returned: Any, wanted: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return what is wrong with an object that does not hold as many results as are wanted."""
+    if returned is None:
+        return "no return", "Your function returns None: is the `return` missing?"
+    if len(wanted) == 1:
+        if not isinstance(returned, tuple):
+            return None
+        return (
+            "returns a tuple",
+            f"Your function returns a tuple of {len(returned)}; this exercise asks for one "
+            f"array, the {wanted[0]} alone.",
+        )
+    several = isinstance(returned, (tuple, list))
+    if several and len(returned) == len(wanted):
+        return None
+    return (
+        "wrong number of results",
+        f"Your function must return {len(wanted)} arrays, ({', '.join(wanted)}), in this "
+        f"order; it returns {len(returned) if several else _kind(returned)}.",
+    )
 
 
 def _give(x: Any, name: str) -> Any:
@@ -175,6 +209,15 @@ def signature_of(function: Callable) -> inspect.Signature:
     return inspect.signature(function)
 
 
+def binds(signature: inspect.Signature, count: int) -> bool:
+    """Tell whether a function of this signature can be called with `count` by position."""
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
 def accepted_options(check: Check, function: Callable) -> frozenset[str]:
     """Return the options that `function` takes by name; raise Found if it cannot be called."""
     try:
@@ -182,7 +225,8 @@ def accepted_options(check: Check, function: Callable) -> frozenset[str]:
     except Exception:  # some functions written in C do not tell, and an object may do anything
         return frozenset()
     try:
-        by_position = signature.bind(*check.parameters).arguments
+        required = [name for name in check.parameters if name not in check.options]
+        by_position = signature.bind(*required).arguments
     except TypeError:
         bare = [
             p.replace(default=p.empty, annotation=p.empty) for p in signature.parameters.values()

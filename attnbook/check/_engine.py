@@ -57,7 +57,10 @@ class Examination:
         self.function = check.adapt(function)
         self.cases = 0
         self.general: list[str] = []
+        self.failed_beyond: set[str] = set()
         libraries = present()  # before the clock starts: it may import for seconds
+        if not check.stages[0].cases[0].arrays:  # then it is the function that chooses the library
+            libraries = libraries[:1]
         self.calls = Caller(check, self.function, seconds, libraries)
 
     def report(self) -> Report:
@@ -92,11 +95,14 @@ class Examination:
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
         message = "agrees with the reference"
-        return self._report(Finding(None, message), tuple(right), passed=True)
+        return self._report(
+            Finding(None, message), tuple(sorted(self.calls.homes) or right), passed=True
+        )
 
     def _report(self, finding: Finding, libraries: tuple[str, ...], passed: bool = False) -> Report:
         remarks = self.general if passed else []
-        if "numpy" in libraries or not passed:  # else they speak of NumPy, not of the function
+        # of a function that is right elsewhere alone, they would speak of NumPy, not of it
+        if not passed or "numpy" in libraries or self.calls.homes:
             remarks = remarks + self.calls.remarks["numpy"]
         others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
         return Report(
@@ -112,11 +118,32 @@ class Examination:
         )
 
     def _library(self, name: str, takes: frozenset[str]) -> None:
-        self._repeat(self.check.stages[0].cases[0], name)
+        first = self.check.stages[0].cases[0]
+        self._find_batches_only(first, name)
+        self._repeat(first, name)
         passed: list[Attempt] = []
+        self.failed_beyond.clear()
         for stage in self.check.stages:
+            if stage.within in self.failed_beyond:
+                continue
             if not stage.option or stage.option in takes:
                 passed += self._stage(stage, name, passed)
+
+    def _find_batches_only(self, case: Case, name: str) -> None:
+        """Find out whether the function takes one sequence, or else batches alone."""
+        self.calls.batches_only = False
+        if not self.check.sequences:
+            return
+        alone = self.calls.attempt(case, name)
+        if alone.error is None and alone.fits:
+            return
+        self.calls.batches_only = True
+        batch = self.calls.attempt(case, name)
+        self.calls.batches_only = batch.error is None and (alone.error is not None or batch.fits)
+        if self.calls.batches_only:
+            error = alone.error
+            happens = f"it raises {type(error).__name__}" if error else "its result is wrong"
+            self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
 
     def _repeat(self, case: Case, name: str) -> None:
         first, second = self.calls.attempt(case, name), self.calls.attempt(case, name)
@@ -141,6 +168,7 @@ class Examination:
         wrong = [attempt for attempt in returned if attempt.wrong]
         errors = [(a.case, a.error) for a in attempts if a.error is not None]
         if stage.beyond and (errors or wrong):
+            self.failed_beyond.add(stage.beyond)
             self.calls.remark(name, self._beyond(stage, errors, wrong, returned + passed, name))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong:
@@ -148,6 +176,11 @@ class Examination:
         if not errors:
             return returned
         case, error = errors[0]
+        if stage.may_raise:
+            self.failed_beyond.add(stage.may_raise)
+            kind = type(error).__name__
+            self.calls.remark(name, f"on {stage.may_raise} it raises {kind}.")
+            return returned
         known = [m for m in self.check.mistakes if m.name == stage.errors.get(type(error))]
         if known:
             finding = Finding(known[0].name, known[0].message, f"It was given {case}.")
@@ -172,7 +205,7 @@ class Examination:
         return text
 
     def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:
-        shaped = [a for a in wrong if _shapes(a.values) != _shapes(a.expected)]
+        shaped = [attempt for attempt in wrong if not attempt.fits]
         smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
         detail = difference(self.check, smallest.case, smallest.values, smallest.expected)
         for mistake in self.check.mistakes:
@@ -225,18 +258,15 @@ def _explain(case: Case, error: BaseException, attempts: list[Attempt], name: st
     square = [attempt for attempt in attempts if attempt.case.is_square]
     if square and all(attempt.error is None for attempt in square):
         message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
-    return Finding("raises", message, f"It was given {case}, as {PRETTY[name]} arrays.")
-
-
-def _shapes(values: Values) -> list[tuple[int, ...]]:
-    return [x.shape for x in values]
+    arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
+    return Finding("raises", message, f"It was given {case}{arrays}.")
 
 
 def _matches(model: Callable, attempt: Attempt) -> bool:
     case = attempt.case
     try:
         with np.errstate(all="ignore"):
-            values = as_tuple(model(*case.arrays.values(), **case.options))
+            values = as_tuple(model(*case.arguments.values(), **case.options))
     except ValueError:  # the mistake does not fit these shapes
         return False
     return agree(attempt.values, values, case)

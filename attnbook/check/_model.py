@@ -18,28 +18,35 @@ Wide enough for a cast to float32 on the way and for finite differences; no mist
 
 @dataclass(frozen=True)
 class Case:
-    """One input: arrays by position, options by name."""
+    """One input: arguments by position, arrays and ints, and options by name."""
 
-    arrays: dict[str, np.ndarray]
+    arguments: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
+
+    @property
     def size(self) -> int:
-        return sum(x.size for x in self.arrays.values())
+        sizes = (x.size if isinstance(x, np.ndarray) else x for x in self.arguments.values())
+        return sum(sizes)
 
     @property
     def dtype(self) -> str:
-        return next(iter(self.arrays.values())).dtype.name
+        """That of the first array; empty without one, and then results are compared exactly."""
+        return next((x.dtype.name for x in self.arrays.values()), "")
 
     @property
     def is_square(self) -> bool:
         return len({size for x in self.arrays.values() for size in x.shape}) == 1
 
     def __str__(self) -> str:
-        shown = [f"{name} {x.shape}" for name, x in self.arrays.items()]
-        for name, x in self.options.items():
-            shown.append(f"{name} {x.shape}" if isinstance(x, np.ndarray) else f"{name} = {x}")
-        return f"{', '.join(shown)} of {self.dtype}"
+        shown = [
+            f"{name} {x.shape}" if isinstance(x, np.ndarray) else f"{name} = {x}"
+            for name, x in {**self.arguments, **self.options}.items()
+        ]
+        return ", ".join(shown) + (f" of {self.dtype}" if self.dtype else "")
 
 
 @dataclass(frozen=True)
@@ -48,28 +55,41 @@ class Stage:
 
     With `option` the stage runs only if the function takes an argument of that name. With
     `beyond`, which completes "on … it raises", they lie beyond what is asked of a function for
-    matrices: whatever goes wrong there is only remarked upon. `errors` names the mistake that an
+    matrices: whatever goes wrong there is only remarked upon. With `may_raise`, which completes the
+    same words, an error is remarked upon and a wrong result is wrong. With `within` the stage runs
+    only if the stage of that `beyond` or `may_raise` went well. `errors` names the mistake that an
     error of plain Python shows in this stage.
     """
 
     cases: tuple[Case, ...]
     option: str = ""
     beyond: str = ""
+    may_raise: str = ""
+    within: str = ""
     errors: dict[type[BaseException], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A classic wrong answer: its name, what a teacher says about it, and how to compute it."""
+    """A classic wrong answer: its name, what a teacher says about it, and how to compute it.
+
+    What is no result of the right type at all is recognised by `told_by`, which is given the object
+    that was returned, or the NumPy array of a wrong dtype.
+    """
 
     name: str
     message: str
     models: tuple[Callable[..., Any], ...]
+    told_by: Callable[[Any], bool] = lambda returned: False
 
 
 @dataclass(frozen=True)
 class Check:
     """Everything that the engine needs to know to check one kind of function.
+
+    Of `parameters`, which are passed by position, one that is also an option may be missing.
+    `kind` is what the results hold, "real floating" numbers or "bool". A function that takes
+    batches alone is handed each of the `sequences` with a leading axis of length 1.
 
     `results` maps the name of each returned array to its shape in letters. A property looks at
     ``(case, values, again)``, where ``again(**arrays)`` calls the function once more with some
@@ -87,11 +107,17 @@ class Check:
     options: tuple[str, ...]
     remarked_options: tuple[str, ...]
     adapt: Callable[[Callable], Callable] = lambda function: function
+    kind: str = "real floating"
+    sequences: tuple[str, ...] = ()
 
     def expected(self, case: Case) -> Values:
-        wide = (x.astype(np.float64) for x in case.arrays.values())
         with np.errstate(all="ignore"):
-            return as_tuple(self.reference(*wide, **case.options))
+            return as_tuple(self.reference(*map(_widen, case.arguments.values()), **case.options))
+
+
+def _widen(x: Any) -> Any:
+    is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
+    return x.astype(np.float64) if is_float else x
 
 
 def as_tuple(values: Any) -> Values:
@@ -107,6 +133,8 @@ def agree(got: Values, expected: Values, case: Case) -> bool:
 
 
 def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
+    if not case.dtype:
+        return got == expected
     rtol, atol = TOLERANCES[min(got.dtype.itemsize, np.dtype(case.dtype).itemsize)]
     with np.errstate(all="ignore"):
         return np.isclose(got.astype(float), expected.astype(float), rtol, atol, equal_nan=True)
@@ -126,6 +154,8 @@ def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
 
 
 def _distinct(got: float, expected: float) -> str:
+    if isinstance(expected, np.bool):
+        return f"{got}, expected {expected}"
     short, long = (f"{got:.{digits}g}, expected {expected:.{digits}g}" for digits in (4, 17))
     return long if f"{got:.4g}" == f"{expected:.4g}" else short
 

@@ -156,9 +156,9 @@ def hide(scores, mask):
     return np.where(mask, scores, -np.inf)
 
 
-def softmax_or_zeros(scores):
-    finite = np.any(scores > -np.inf, axis=-1, keepdims=True)
-    return np.where(finite, softmax(np.where(finite, scores, 0)), 0)
+def softmax_or_zeros(scores, axis=-1):
+    finite = np.any(scores > -np.inf, axis=axis, keepdims=True)
+    return np.where(finite, softmax(np.where(finite, scores, 0), axis), 0)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The check of a learned head: the mistakes of attention, and those made with the matrices."""
 
-import inspect
 import math
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ import numpy as np
 import attnbook
 from attnbook.check import _recipes as r
 from attnbook.check._attention import order_of_keys_is_free
-from attnbook.check._calls import signature_of
+from attnbook.check._calls import binds, signature_of
 from attnbook.check._model import Case, Check, Mistake, Stage, draw
 from attnbook.check._recipes import Recipe
 from attnbook.check._softmax import LARGE_ERRORS, SPREAD_ERRORS
@@ -43,9 +42,9 @@ def _adapt(function: Callable) -> Callable:
             W_O = xp.eye(W_V.shape[1], dtype=W_V.dtype, device=array_api_compat.device(W_V))
         return function(query, key, value, W_Q, W_K, W_V, W_O=W_O, **options)
 
-    if list(parameters)[3:4] == ["weights"] or (_binds(signature, 4) and not _binds(signature, 6)):
+    if list(parameters)[3:4] == ["weights"] or (binds(signature, 4) and not binds(signature, 6)):
         adapted = with_weights
-    elif "W_O" in parameters and not _binds(signature, 6):
+    elif "W_O" in parameters and not binds(signature, 6):
         adapted = with_output
     else:
         return function
@@ -54,14 +53,6 @@ def _adapt(function: Callable) -> Callable:
     return lambda query, key, value, W_Q, W_K, W_V, W_O=None: adapted(
         query, key, value, W_Q, W_K, W_V, W_O
     )
-
-
-def _binds(signature: inspect.Signature, count: int) -> bool:
-    try:
-        signature.bind(*range(count))
-    except TypeError:
-        return False
-    return True
 
 
 def _model(project: Callable, recipe: Recipe = r.RIGHT, finish: Callable = np.matmul) -> Callable:
@@ -111,64 +102,84 @@ _SIZES = (
     (1, 1, 3, 3, 3, 2, 5),  # one token
 )
 
-HEAD_MISTAKES = (
-    Mistake(
+PROJECTION_MISTAKES: tuple[tuple[str, str, tuple[Callable, ...]], ...] = (
+    (
         "values not projected",
         "You mix the values as they came. What a head passes on is value W_V, of width d_v.",
-        (_model(lambda x, y, z, a, b, c: (x @ a, y @ b, z)),),
+        (lambda x, y, z, a, b, c: (x @ a, y @ b, z),),
     ),
-    Mistake(
+    (
         "keys not projected",
         "You compare the projected queries with the keys as they came. It runs only where "
         "d_key = d_k. Both sides need their matrix: query W_Q and key W_K.",
-        (_model(lambda x, y, z, a, b, c: (x @ a, y, z @ c)),),
+        (lambda x, y, z, a, b, c: (x @ a, y, z @ c),),
     ),
-    Mistake(
+    (
         "queries not projected",
         "You compare the queries as they came with the projected keys. It runs only where "
         "d_query = d_k. Both sides need their matrix: query W_Q and key W_K.",
-        (_model(lambda x, y, z, a, b, c: (x, y @ b, z @ c)),),
+        (lambda x, y, z, a, b, c: (x, y @ b, z @ c),),
     ),
-    Mistake(
+    (
         "nothing projected",
         "You apply plain attention to the inputs and use no matrix. Project query, key and value "
         "first, each by its own.",
-        (_model(lambda x, y, z, a, b, c: (x, y, z)),),
+        (lambda x, y, z, a, b, c: (x, y, z),),
     ),
-    Mistake(
+    (
         "W transposed",
         "You multiply by the transpose of a matrix. It runs only where the matrix is square. W_Q "
         "has shape (d_query, d_k), so a row of the input times W_Q is a row of width d_k.",
         (
-            _model(lambda x, y, z, a, b, c: (x @ a.T, y @ b.T, z @ c.T)),
-            _model(lambda x, y, z, a, b, c: (x @ a.T, y @ b, z @ c)),
-            _model(lambda x, y, z, a, b, c: (x @ a, y @ b.T, z @ c)),
-            _model(lambda x, y, z, a, b, c: (x @ a, y @ b, z @ c.T)),
+            lambda x, y, z, a, b, c: (x @ a.T, y @ b.T, z @ c.T),
+            lambda x, y, z, a, b, c: (x @ a.T, y @ b, z @ c),
+            lambda x, y, z, a, b, c: (x @ a, y @ b.T, z @ c),
+            lambda x, y, z, a, b, c: (x @ a, y @ b, z @ c.T),
         ),
     ),
-    Mistake(
+    (
         "W_Q used for the keys",
         "You project the keys with W_Q. Then a token always matches itself best, and the head "
         "cannot learn to look for something else. Keys have a matrix of their own, W_K.",
-        (_model(lambda x, y, z, a, b, c: (x @ a, y @ a, z @ c)),),
+        (lambda x, y, z, a, b, c: (x @ a, y @ a, z @ c),),
     ),
-    Mistake(
+    (
         "W_K used for the queries",
         "You project the queries with W_K. Queries have a matrix of their own, W_Q.",
-        (_model(lambda x, y, z, a, b, c: (x @ b, y @ b, z @ c)),),
+        (lambda x, y, z, a, b, c: (x @ b, y @ b, z @ c),),
     ),
-    Mistake(
+    (
         "W_Q and W_K swapped",
         "You project the queries with W_K and the keys with W_Q. Each input goes with the matrix "
         "of its own name.",
-        (_model(lambda x, y, z, a, b, c: (x @ b, y @ a, z @ c)),),
+        (lambda x, y, z, a, b, c: (x @ b, y @ a, z @ c),),
     ),
-    Mistake(
+    (
         "W_K used for the values",
         "You project the values with W_K. What a token offers to be found by and what it passes on "
         "are two things: values have a matrix of their own, W_V.",
-        (_model(lambda x, y, z, a, b, c: (x @ a, y @ b, z @ b)),),
+        (lambda x, y, z, a, b, c: (x @ a, y @ b, z @ b),),
     ),
+    (
+        "self-attention only",
+        "You take keys or values from the query, so the head only ever looks at itself. In "
+        "cross-attention they come from elsewhere: project the arguments `key` and `value`.",
+        (
+            lambda x, y, z, a, b, c: (x @ a, x @ b, x @ c),
+            lambda x, y, z, a, b, c: (x @ a, x @ b, z @ c),
+            lambda x, y, z, a, b, c: (x @ a, y @ b, x @ c),
+        ),
+    ),
+    (
+        "values from the key",
+        "You project the argument `key` to get the values. They may differ: the values come from "
+        "the argument `value`.",
+        (lambda x, y, z, a, b, c: (x @ a, y @ b, y @ c),),
+    ),
+)
+"""Name, sentence and projections of each, shared with the check of several heads."""
+
+HEAD_MISTAKES = (
     Mistake(
         "scale by d_model",
         "You divide the scores by the root of the width of the input. The dot products are taken "
@@ -183,22 +194,6 @@ HEAD_MISTAKES = (
         "You divide the scores by √d_v, the root of the width of the values. The scores are dot "
         "products of query and key, which have d_k terms.",
         (_scaled_by_width(lambda x, y, z, a, b, c: c.shape[-1]),),
-    ),
-    Mistake(
-        "self-attention only",
-        "You take keys or values from the query, so the head only ever looks at itself. In "
-        "cross-attention they come from elsewhere: project the arguments `key` and `value`.",
-        (
-            _model(lambda x, y, z, a, b, c: (x @ a, x @ b, x @ c)),
-            _model(lambda x, y, z, a, b, c: (x @ a, x @ b, z @ c)),
-            _model(lambda x, y, z, a, b, c: (x @ a, y @ b, x @ c)),
-        ),
-    ),
-    Mistake(
-        "values from the key",
-        "You project the argument `key` to get the values. They may differ: the values come from "
-        "the argument `value`.",
-        (_model(lambda x, y, z, a, b, c: (x @ a, y @ b, y @ c)),),
     ),
     Mistake(
         "W_O forgotten",
@@ -249,6 +244,10 @@ SINGLE_HEAD = Check(
         *(
             Mistake(name, message, tuple(_model(_right, recipe) for recipe in recipes))
             for name, message, recipes in WEIGHT_MISTAKES
+        ),
+        *(
+            Mistake(name, message, tuple(_model(project) for project in projects))
+            for name, message, projects in PROJECTION_MISTAKES
         ),
         *HEAD_MISTAKES,
     ),

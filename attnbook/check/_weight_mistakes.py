@@ -43,7 +43,7 @@ def _for_matrices(product, axis, width):
     """Return the recipe of a reader who thinks of two axes only."""
     return swap(
         product=product,
-        normalize=lambda s: r.softmax(s, axis),
+        normalize=lambda s: r.softmax_or_zeros(s, axis),
         factor=lambda q, k, scale: 1 / math.sqrt(width(q, k)) if scale is None else scale,
     )
 
@@ -155,7 +155,10 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         "sign of the scores",
         "The smallest score gets the largest weight: a minus sign has crept in between the dot "
         "product and exp. Look also at the order in which score and maximum are subtracted.",
-        (swap(normalize=r.of_negative),),
+        (
+            swap(normalize=r.of_negative),
+            swap(product=lambda q, k: -r.dot_products(q, k)),  # before hidden scores are −∞
+        ),
     ),
     (
         "softmax twice",

@@ -1,5 +1,7 @@
 """The check of the attention weights, with the sizes and masks that other checks use too."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import attnbook
@@ -115,7 +117,7 @@ def _without_value(stage: Stage) -> Stage:
         Case({name: x for name, x in case.arrays.items() if name != "value"}, case.options)
         for case in stage.cases
     )
-    return Stage(cases, stage.option, stage.beyond, stage.errors)
+    return replace(stage, cases=cases)
 
 
 WEIGHTS = Check(
