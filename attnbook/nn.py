@@ -192,7 +192,7 @@ class MultiHeadAttention(torch.nn.Module):
         d_model = self.W_Q.shape[0]
         matrices = {name: getattr(self, name) for name in MATRICES}
         widths = {name: None if x is None else x.shape[1] for name, x in matrices.items()}
-        if set(widths.values()) != {d_model} or self.n_kv_heads != self.n_heads:
+        if set(widths.values()) != {d_model}:  # W_K is narrower where heads share keys
             raise ValueError(
                 f"every matrix must have d_model = {d_model} columns and every head its own keys "
                 f"to fit torch.nn.MultiheadAttention, got columns {widths}, "

@@ -5,6 +5,9 @@ token, one key, scores of 1000, batches, masks), in every array library that is 
 compares wrong numbers with models of the classic mistakes. Nothing that your function does ends
 the check: an error, an endless loop or a wrong type becomes part of the report.
 
+The last four look at a property instead, on any function, module or model: no leak from the
+future, no influence of padding, no use of the order of tokens, no mixing of heads.
+
 A new check is one file here, made of cases and mistakes, and one function below.
 """
 
@@ -13,8 +16,12 @@ from collections.abc import Callable
 from attnbook.check._attention import ATTENTION
 from attnbook.check._causal_mask import CAUSAL_MASK
 from attnbook.check._engine import run
+from attnbook.check._heads_are_independent import heads_are_independent
 from attnbook.check._masked_attention import MASKED_ATTENTION
 from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
+from attnbook.check._no_future_leak import no_future_leak
+from attnbook.check._padding_invariance import padding_invariance
+from attnbook.check._permutation_equivariance import permutation_equivariance
 from attnbook.check._report import CheckFailed, Report
 from attnbook.check._single_head import SINGLE_HEAD
 from attnbook.check._softmax import SOFTMAX
@@ -29,8 +36,12 @@ __all__ = [
     "attention_vjp",
     "attention_weights",
     "causal_mask",
+    "heads_are_independent",
     "masked_attention",
     "multi_head_attention",
+    "no_future_leak",
+    "padding_invariance",
+    "permutation_equivariance",
     "single_head",
     "softmax",
     "split_heads",

@@ -1,0 +1,293 @@
+"""Run a model safely, in each of its modes, and turn what it returns into arrays.
+
+What it does wrong on the way (raise, hang, change its input, return something else) ends the check
+with a finding.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import array_api_compat
+import numpy as np
+
+from attnbook._arrays import check_number, dtype_name, library
+from attnbook.backends import move
+from attnbook.check._calls import PRETTY, Finding, Found
+from attnbook.check._draws import Draws
+from attnbook.check._lend import lent
+from attnbook.check._report import Report
+from attnbook.check._sandbox import call, describe_error
+
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+SAME_ORDER, OTHER_ORDER = 5e-6, 2e-4
+"""What rounding in float32 stays below, relative to the largest output: where a value comes from
+the same operations in both runs, and where sums run in another order."""
+
+IN_MODE = {"train": " in train mode", "eval": " in eval mode", "": ""}
+
+
+class Probe:
+    """A callable with its modes, the time it has left, and what was remarked upon on the way."""
+
+    def __init__(
+        self, noun: str, lent: tuple[Callable, list[Any], Callable], like: Any, seconds: float
+    ):
+        self.noun, self.seconds = noun, seconds
+        self.function, self.modules, self.rewind = lent
+        function, modules = self.function, self.modules
+        self.deadline = time.monotonic() + seconds
+        self.modes = ("train", "eval") if modules else ("",)
+        self.examined = list(self.modes)
+        self.library, self.dtype = library(like), dtype_name(like.dtype)
+        self.device = None if self.library == "numpy" else array_api_compat.device(like)
+        if modules and modules[0] is function:  # a module itself, and not a function that uses one
+            self._as_for(function)
+        self.epsilon = EPSILON.get(self.dtype, 2.0**-23)
+        self.shapes: dict[tuple, tuple[int, ...]] = {}  # of outputs, by the shapes of the inputs
+        self.remarked: dict[str, set[str]] = {}
+        self.runs = 0
+
+    def _as_for(self, module: Any) -> None:
+        self.library = "torch"
+        parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+        if parameter is not None:
+            self.device = parameter.device
+            if "float" in self.dtype:
+                self.dtype = dtype_name(parameter.dtype)
+
+    def remark(self, text: str, mode: str = "") -> None:
+        """Note `text`, in which ``{mode}`` stands for the mode if it does not hold in all."""
+        self.remarked.setdefault(text, set()).add(mode)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return tuple(
+            text.replace("{mode}", "" if len(modes) == len(self.modes) else IN_MODE[max(modes)])
+            for text, modes in self.remarked.items()
+        )
+
+    def leave_out(self, mode: str) -> None:
+        self.examined.remove(mode)
+        self.remark(f"it is random{IN_MODE[mode]}, which was left out.")
+
+    def only_in(self, wrong: list[str]) -> str:
+        """Complete a message with the mode in which it holds, if it does not in another."""
+        right = [mode for mode in self.examined if mode not in wrong]
+        return f" It happens{IN_MODE[wrong[0]]} only, and not{IN_MODE[right[0]]}." if right else ""
+
+    def make(self, name: str, function: Callable, *arguments: Any) -> Any:
+        """Return what another function of the reader makes, one that prepares an argument."""
+        outcome = call(function, arguments, {}, self.deadline)
+        if outcome.timed_out or outcome.error is not None:
+            does = "is not done in time" if outcome.timed_out else "raises "
+            error = describe_error(outcome.error) if outcome.error else ""
+            self.fail("raises", f"Your `{name}` {does}{error}.", "It makes an argument.")
+        return outcome.value
+
+    def run(self, arguments: dict[str, Any], mode: str, shape: tuple[int, ...], seed: int = 0):
+        """Return what the function makes of `arguments`, an array whose shape begins with `shape`.
+
+        Its random numbers are the same in each run with the same seed.
+        """
+        self.runs += 1
+        given = {name: self.give(x) for name, x in arguments.items()}
+        self.given = f"It was given {self._shown(arguments)}{IN_MODE[mode]}."
+        outcome = call(self._quietly, (mode, seed, tuple(given.values())), {}, self.deadline)
+        if outcome.timed_out:
+            self.fail(
+                "hangs",
+                f"Your {self.noun} is not done after {self.seconds:g} seconds, in which it ran "
+                f"{self.runs} times. Look for a loop that never ends, or pass a smaller example or "
+                "a longer time_limit.",
+            )
+        if outcome.printed:
+            self.remark("it prints; the check holds the text back.")
+        if outcome.error is not None:
+            self.fail("raises", f"Your {self.noun} raises {describe_error(outcome.error)}.")
+        value = self._array(outcome.value, shape)
+        key = tuple(x.shape for x in arguments.values() if isinstance(x, np.ndarray))
+        if self.shapes.setdefault(key, value.shape) != value.shape:
+            self.fail(
+                "wrong shape",
+                f"Your {self.noun} returns arrays of {self.shapes[key]} and {value.shape} for "
+                "inputs of one shape.",
+            )
+        for name, x in arguments.items():
+            if isinstance(x, np.ndarray) and not np.array_equal(
+                move(given[name], "numpy"), move(self.give(x), "numpy")
+            ):
+                self.fail(
+                    f"changes {name}",
+                    f"Your {self.noun} changes its input `{name}` in place, so the caller's array "
+                    "is no longer what it was. Compute a new array instead, without +=, *= or an "
+                    "assignment to a slice of it.",
+                )
+        return value
+
+    def give(self, x: Any) -> Any:
+        """Return arrays of NumPy in the library, dtype and device that the function works in."""
+        if not isinstance(x, np.ndarray):
+            return x
+        dtype = self.dtype if x.dtype.kind == "f" else None
+        if self.library == "numpy":
+            return x.astype(dtype or x.dtype)
+        return move(x.copy(), self.library, device=self.device, dtype=dtype)
+
+    def fail(self, mistake: str | None, message: str, detail: str = "") -> NoReturn:
+        raise Found(Finding(mistake, message, detail or self.given))
+
+    def far(self, got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
+        """Tell for each position (the first two axes) whether it is farther off than rounding."""
+        got, expected = (x.reshape(*x.shape[:2], -1) for x in (got, expected))
+        allowed = max(tolerance, 4 * self.epsilon if self.epsilon > 1e-5 else 0)
+        scale = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
+        with np.errstate(all="ignore"):
+            near = np.abs(got - expected) <= allowed * scale
+        near |= (got == expected) | (np.isnan(got) & np.isnan(expected))
+        return ~near.all(axis=-1)
+
+    def _quietly(self, mode: str, seed: int, arguments: tuple) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return self.function(*arguments)
+        self.rewind()
+        for module in self.modules:
+            module.train(mode == "train")
+        on_gpu = torch.cuda.is_initialized()
+        cuda = range(torch.cuda.device_count()) if on_gpu else ()
+        # without gradients, as in use: some modules take another path through their code then
+        with torch.random.fork_rng(list(cuda)), torch.set_grad_enabled(mode != "eval"):
+            # not torch.manual_seed, which would also seed a GPU that is first used later
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                torch.cuda.manual_seed_all(seed)
+            return self.function(*arguments)
+
+    def _array(self, x: Any, shape: tuple[int, ...]) -> np.ndarray:
+        if isinstance(x, (tuple, list)) and len(x) and hasattr(x[0], "shape"):
+            self.remark(
+                f"it returns a {type(x).__name__} of {len(x)}; the first of them is checked."
+            )
+            x = x[0]
+        try:
+            value = np.array(x if library(x) == "numpy" else move(x, "numpy"))
+        except Exception:  # whatever the object does, it is no array that can be read
+            self.fail(
+                "wrong type",
+                f"Your {self.noun} returns {_kind(x)}, where an array is expected. Check a "
+                "function that picks the array: lambda x: model(x).logits.",
+            )
+        if value.dtype.kind != "f":
+            self.fail(
+                "wrong dtype",
+                f"Your {self.noun} returns an array of {value.dtype}, where floating-point numbers "
+                "are expected.",
+            )
+        if value.shape[: len(shape)] != shape:
+            letters = ", ".join(map(str, shape))
+            self.fail(
+                "wrong shape",
+                f"Your {self.noun} must return an array of shape ({letters}, ...), got "
+                f"{value.shape}.",
+            )
+        self.epsilon = max(self.epsilon, EPSILON.get(dtype_name(x.dtype), 0))
+        return value.astype(float)
+
+    def _shown(self, arguments: dict[str, Any]) -> str:
+        shown = []
+        for name, x in arguments.items():
+            is_array = isinstance(x, np.ndarray)
+            shown.append(f"{name} {x.shape}" if is_array else name)
+        dtype = next(x.dtype for x in arguments.values() if isinstance(x, np.ndarray))
+        dtype = self.dtype if dtype.kind == "f" else dtype
+        return f"{', '.join(shown)} of {dtype}, as {PRETTY.get(self.library, self.library)} arrays"
+
+
+class SequenceProbe(Probe):
+    """A model of sequences: (batch, n, ...) in, (batch, n, ...) out."""
+
+    def __init__(
+        self,
+        lent: tuple[Callable, list[Any], Callable],
+        like: Any,
+        seconds: float,
+        draws: Draws,
+    ):
+        super().__init__("model", lent, like, seconds)
+        self.draws = draws
+
+    def outputs(self, x: np.ndarray, mode: str, *, seed: int = 0, **more: Any) -> np.ndarray:
+        lead = x.shape[:2] if self.draws.batched else x.shape[1:2]
+        x = x if self.draws.batched else x[0]
+        value = self.run({"x": x, **more}, mode, lead, seed)
+        return value if self.draws.batched else value[np.newaxis]
+
+    def is_random(self, mode: str, **more: Any) -> bool:
+        """Tell whether other random numbers change the output; fail if the same ones do."""
+        x = self.draws.base(0)
+        first, second, other = (self.outputs(x, mode, seed=s, **more) for s in (0, 0, 1))
+        if self.far(second, first, SAME_ORDER).any():
+            self.fail(
+                "not deterministic",
+                "Your model gives two results for one input, with PyTorch's random numbers set to "
+                "the same seed. Look for other random numbers, a cache, or a variable outside the "
+                "model that it changes.",
+            )
+        return bool(self.far(other, first, SAME_ORDER).any())
+
+
+@contextlib.contextmanager
+def probing(
+    model: Callable, example: Any, time_limit: float, draws: Draws
+) -> Iterator[SequenceProbe]:
+    """Lend `model` for runs on sequences."""
+    seconds = check_seconds(model, "model", time_limit)
+    with lent(model, time.monotonic() + seconds) as borrowed:
+        yield SequenceProbe(borrowed, example, seconds, draws)
+
+
+def check_seconds(function: Callable, name: str, time_limit: float) -> float:
+    if not callable(function):
+        raise TypeError(f"{name} must be callable, got {type(function).__name__}")
+    return min(check_number("time_limit", time_limit), threading.TIMEOUT_MAX)
+
+
+def report(check: str, probe: Probe, judge: Callable[[], Finding | str]) -> Report:
+    """Return the report of `judge`, which gives or raises a finding, or says what holds."""
+    try:
+        with np.errstate(all="ignore"):
+            verdict = judge()
+    except Found as found:
+        verdict = found.finding
+    passed = isinstance(verdict, str)
+    finding = Finding(None, verdict) if isinstance(verdict, str) else verdict
+    return Report(
+        check=check,
+        passed=passed,
+        mistake=finding.mistake,
+        message=finding.message,
+        detail=finding.detail,
+        remarks=probe.remarks,
+        library_remarks=(),
+        cases=probe.runs,
+        libraries=(probe.library,) if passed else (),
+    )
+
+
+def moves_few_numbers(outputs: list[np.ndarray], before: np.ndarray) -> bool:
+    """Tell whether `outputs` differ from `before` along few directions, a head or so."""
+    changes = np.array([(output - before).ravel() for output in outputs])
+    if not np.isfinite(changes).all():
+        return False
+    sizes = np.linalg.svd(changes, compute_uv=False)
+    rank = int(np.sum(sizes > 1e-3 * sizes[0]))
+    return 0 < 4 * rank <= len(sizes)
+
+
+def _kind(x: Any) -> str:
+    name = type(x).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
