@@ -1,19 +1,30 @@
 """The array libraries under test and the random inputs that the tests draw for them."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+
+import attnbook
 
 HALF = ("float16", "bfloat16")
 DTYPES = (*HALF, "float32", "float64")
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 5e-324}
 """Distance from 1 to the next number, and the smallest number above 0."""
+
+# What the messages of errors have in common.
+NOT_AN_ARRAY = "must be an array of NumPy, CuPy, PyTorch or another Array API library, got "
+NOT_BOOLEAN = "mask must be boolean, True = may attend, got "
+AS_NUMBERS = "; it looks like a boolean mask stored as numbers: pass mask == 1"
+ADDITIVE = "; it looks like an additive mask: pass mask == 0, which is True where it allows"
+IN_BIAS = "; numbers that are added to the scores go in bias="
+SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class ArrayLibrary:
         return type(x) is type(like) and x.dtype == like.dtype and devices[0] == devices[1]
 
     def place(self, weights: Any, dtype: str | None = None) -> Any:
-        """Return `SingleHeadWeights` in this library."""
+        """Return the weights of one head or of many in this library."""
         device = self.device if self.name == "torch" else None
         return weights.to(self.name, device=device, dtype=dtype)
 
@@ -172,3 +183,75 @@ def attention_cases(draw, sizes=SIZES, min_side=0, spread=1.0):
         else st.none()
     )
     return Case(query, key, value, mask, bias, scale)
+
+
+def many_heads(seed, h, g=None, d_k=2, d_v=3, widths=(5, 11, 7), d_out=None, bias=False):
+    """Return `MultiHeadWeights` of random numbers, biases too: `init` has a test of its own."""
+    rng = np.random.default_rng(seed)
+    g = h if g is None else g
+    shapes = [(widths[0], h * d_k), (widths[1], g * d_k), (widths[2], g * d_v)]
+    shapes += [] if d_out is None else [(h * d_v, d_out)]
+    matrices = [rng.standard_normal(shape) / np.sqrt(max(shape[0], 1)) for shape in shapes]
+    weights = attnbook.MultiHeadWeights(*matrices, n_heads=h, n_kv_heads=g)
+    if not bias:
+        return weights
+    biases = [rng.standard_normal(shape[1]) for shape in shapes]
+    named = zip(("b_Q", "b_K", "b_V", "b_O"), biases, strict=False)
+    return replace(weights, **dict(named))
+
+
+@dataclass(frozen=True)
+class HeadsCase:
+    """Inputs and weights of multi-head attention as float64 NumPy arrays."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    weights: attnbook.MultiHeadWeights
+    mask: np.ndarray | None
+
+    def arguments(self, library: ArrayLibrary, dtype: str) -> tuple[Any, ...]:
+        """Return (query, key, value, weights, mask) in `library`, rounded to `dtype`."""
+        arrays = [library.array(x, dtype) for x in (self.query, self.key, self.value)]
+        mask = None if self.mask is None else library.array(self.mask)
+        return *arrays, library.place(self.weights, dtype), mask
+
+    def exact(self, library: ArrayLibrary, dtype: str, **options: Any) -> Any:
+        """Return output and weights of the loop, from the numbers that `dtype` makes of these."""
+        *arrays, weights, _ = self.arguments(library, dtype)
+        held = {
+            name: x if x is None or isinstance(x, int) else library.numpy(x)
+            for name, x in vars(weights).items()
+        }
+        return oracle.multi_head_attention(
+            *map(library.numpy, arrays), **held, mask=self.mask, **options
+        )
+
+
+@st.composite
+def heads_cases(draw):
+    """Draw inputs, weights and masks of multi-head attention of every shape that it takes."""
+    lead_q, lead_k, lead_v = draw(leading_axes())
+    n_q, n_k = draw(SIZES), draw(SIZES)
+    h = draw(st.sampled_from((1, 2, 3, 4, 6)))
+    g = draw(st.sampled_from([n for n in range(1, h + 1) if h % n == 0]))
+    widths = tuple(draw(st.sampled_from((0, 1, 3, 5))) for _ in range(3))
+    seed = draw(st.integers(0, 2**32 - 1))
+    weights = many_heads(
+        *(seed, h, g),
+        d_k=draw(st.sampled_from((1, 2, 3))),
+        d_v=draw(st.sampled_from((0, 1, 2))),
+        widths=widths,
+        d_out=draw(st.sampled_from((None, 0, 1, 5))),
+        bias=draw(st.booleans()),
+    )
+    rng = np.random.default_rng(seed)
+    shapes = ((*lead_q, n_q), (*lead_k, n_k), (*lead_v, n_k))
+    arrays = (rng.standard_normal((*s, d)) for s, d in zip(shapes, widths, strict=True))
+    leading = np.broadcast_shapes(lead_q, lead_k)
+    drawn = {
+        **masks(rng, (*leading, h, n_q, n_k)),
+        "for each head": rng.random((1,) * len(leading) + (h, n_q, n_k)) < 0.6,
+        "for each sequence": rng.random((*leading, 1, n_q, n_k)) < 0.6,
+    }
+    return HeadsCase(*arrays, weights, drawn[draw(st.sampled_from(sorted(drawn)))])

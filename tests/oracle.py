@@ -110,6 +110,67 @@ def single_head_attention(query, key, value, W_Q, W_K, W_V, W_O=None, mask=None)
     return (output if W_O is None else project(output, W_O)), weights
 
 
+def as_it_is(x):
+    return x
+
+
+def multi_head_attention(
+    query,
+    key,
+    value,
+    W_Q,
+    W_K,
+    W_V,
+    W_O,
+    b_Q,
+    b_K,
+    b_V,
+    b_O,
+    n_heads,
+    n_kv_heads,
+    mask=None,
+    rounded=as_it_is,
+):
+    """Return the output of all heads and the weights of each, one head after the other.
+
+    `rounded` is applied to each projection and to the joined heads: what is kept in the dtype of
+    the inputs.
+    """
+
+    def affine(x, matrix, bias):
+        projected = rounded(project(x, matrix))
+        return projected if bias is None else rounded(projected + bias)
+
+    q, k, v = affine(query, W_Q, b_Q), affine(key, W_K, b_K), affine(value, W_V, b_V)
+    d_k, d_v = W_Q.shape[1] // n_heads, W_V.shape[1] // n_kv_heads
+    leading = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    shape = (*leading, n_heads, q.shape[-2], k.shape[-2])
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    shares, outputs = np.zeros(shape), []
+    for i in range(n_heads):
+        j = math.floor(i * n_kv_heads / n_heads)  # the key and value head that head i reads
+        of_query = q[..., [i * d_k + a for a in range(d_k)]]
+        of_key = k[..., [j * d_k + a for a in range(d_k)]]
+        of_value = v[..., [j * d_v + c for c in range(d_v)]]
+        shares[..., i, :, :] = attention_weights(of_query, of_key, mask[..., i, :, :])
+        outputs.append(weighted_sum(shares[..., i, :, :], of_value))
+    joined = np.zeros((*outputs[0].shape[:-1], n_heads * d_v))
+    for i, output in enumerate(outputs):
+        for c in range(d_v):
+            joined[..., i * d_v + c] = output[..., c]
+    joined = rounded(joined)
+    return (joined if W_O is None else affine(joined, W_O, b_O)), shares
+
+
+def mask_of(n_q, n_k, sees):
+    """Return the mask of a rule `sees(place, j)`; the last query stands beside the last key."""
+    out = np.zeros((n_q, n_k), dtype=bool)
+    for i in range(n_q):
+        for j in range(n_k):
+            out[i, j] = sees(i + n_k - n_q, j)
+    return out
+
+
 def finite_difference(function, x, step=1e-6):
     """Return the central difference of the number `function(x)` by every entry of `x`."""
     out = np.zeros(x.shape)

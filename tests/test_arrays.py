@@ -6,19 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from cases import ADDITIVE, AS_NUMBERS, IN_BIAS, NOT_AN_ARRAY, NOT_BOOLEAN, SCORES
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
 from attnbook import _arrays
-
-NOT_AN_ARRAY = "must be an array of NumPy, CuPy, PyTorch or another Array API library, got "
-NOT_BOOLEAN = "mask must be boolean, True = may attend, got "
-AS_NUMBERS = "; it looks like a boolean mask stored as numbers: pass mask == 1"
-ADDITIVE = "; it looks like an additive mask: pass mask == 0, which is True where it allows"
-IN_BIAS = "; numbers that are added to the scores go in bias="
-SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
 
 Q, K, V = (3, 5), (7, 5), (7, 2)  # the shapes that fit together
 

@@ -6,14 +6,18 @@ replaces it is tested instead.
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from cases import many_heads
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
+from attnbook import masking, nn
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIZES = st.integers(1, 9)
@@ -387,3 +391,404 @@ def test_claim_08_only_query_and_key_widths_and_lengths_must_agree(library, size
         attnbook.attention(query, library.array(rng.standard_normal((n_k, d_k + 1))), value)
     with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., "):
         attnbook.attention(query, key, library.array(rng.standard_normal((n_k + 1, d_v))))
+
+
+# 9: with h·d_v = d the joined heads have shape n × d. Holds, and then they add up.
+
+
+@given(SEEDS, *[st.integers(1, 5)] * 4, SIZES, SIZES)
+def test_claim_09_joined_heads_are_a_sum_over_heads(seed, h, d_k, d_v, d_out, n_q, n_k):
+    weights = many_heads(seed, h, d_k=d_k, d_v=d_v, d_out=d_out)
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal(shape) for shape in ((n_q, 5), (n_k, 11), (n_k, 7))]
+    mask = rng.random((n_q, n_k)) < 0.7
+    output = attnbook.multi_head_attention(*inputs, weights, mask)
+    assert output.shape == (n_q, d_out)
+    parts = []
+    for i in range(h):
+        columns, rows = slice(i * d_k, (i + 1) * d_k), slice(i * d_v, (i + 1) * d_v)
+        head = attnbook.attention(
+            inputs[0] @ weights.W_Q[:, columns],
+            inputs[1] @ weights.W_K[:, columns],
+            inputs[2] @ weights.W_V[:, rows],
+            mask,
+        )
+        parts.append(head @ weights.W_O[rows])
+    np.testing.assert_allclose(sum(parts), output, atol=1e-12)
+    # they do not mix: without its rows of W_O a head is gone, and the others stay as they were
+    for i in range(h):
+        W_O = weights.W_O.copy()
+        W_O[i * d_v : (i + 1) * d_v] = 0
+        fewer = attnbook.multi_head_attention(*inputs, replace(weights, W_O=W_O), mask)
+        np.testing.assert_allclose(fewer, output - parts[i], atol=1e-12)
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(1, 4), SIZES)
+def test_claim_09_without_an_output_matrix_the_heads_stand_side_by_side(seed, h, d_v, n):
+    d = h * d_v
+    weights = attnbook.MultiHeadWeights.init(seed, d, h, output=False)
+    x = np.random.default_rng(seed).standard_normal((2, n, d))
+    output = attnbook.multi_head_attention(x, x, x, weights)
+    assert output.shape == (2, n, d)
+    heads = [attnbook.single_head_attention(x, x, x, head) for head in weights.heads()]
+    np.testing.assert_allclose(output, np.concatenate(heads, axis=-1), atol=1e-12)
+    with_identity = replace(weights, W_O=np.eye(d))
+    same = attnbook.multi_head_attention(x, x, x, with_identity)
+    np.testing.assert_allclose(output, same, atol=1e-12)
+
+
+# 10: (n, d_model) reshaped to (h, n, d_model / h) splits the heads. False.
+
+
+def bare_reshape(x, h):
+    n, d_model = x.shape
+    return x.reshape(h, n, d_model // h)
+
+
+NUMBERS = pytest.mark.parametrize(
+    ("n", "h"), list(itertools.product((1, 2, 3, 5, 7), (1, 2, 3, 4, 7)))
+)
+
+
+def seen_by(split, merge, n, h, d=2):
+    """Return which tokens each row of causal attention depends on, found by changing each."""
+    rng = np.random.default_rng(n * 100 + h)
+    matrices = rng.standard_normal((3, h * d, h * d))
+    x = rng.standard_normal((n, h * d))
+
+    def run(x):
+        q, k, v = (split(x @ W, h) for W in matrices)
+        return merge(attnbook.attention(q, k, v, masking.causal(n)))
+
+    before, seen = run(x), [set() for _ in range(n)]
+    for token in range(n):
+        changed = x.copy()
+        changed[token] += 1 + rng.random(h * d)
+        moved = (run(changed) != before).any(axis=-1)
+        for row in np.flatnonzero(moved):
+            seen[row].add(token)
+    return seen
+
+
+@given(*[st.integers(1, 7)] * 3)
+def test_claim_10_is_false_where_each_row_lands(n, h, d):
+    x = np.arange(n * h * d).reshape(n, h * d)
+    bare, right = bare_reshape(x, h), attnbook.split_heads(x, h)
+    assert bare.shape == right.shape == (h, n, d)
+    for i in range(h):
+        for row in range(n):
+            # row `row` of head i is one piece of one token, but not of token `row`
+            token, piece = divmod(i * n + row, h)
+            np.testing.assert_array_equal(bare[i, row], x[token, piece * d : (piece + 1) * d])
+            np.testing.assert_array_equal(right[i, row], x[row, i * d : (i + 1) * d])
+    assert (bare == right).all() == (n == 1 or h == 1)
+
+
+@NUMBERS
+def test_claim_10_is_false_a_later_token_changes_the_first_output(n, h):
+    seen = seen_by(bare_reshape, attnbook.merge_heads, n, h)
+    for row in range(n):
+        heads = itertools.product(range(h), range(row + 1))
+        assert seen[row] == {(i * n + before) // h for i, before in heads}
+    assert max(seen[0]) == n * (h - 1) // h
+    assert (max(seen[0]) > 0) == (n > 1 and h > 1)
+    assert (max(seen[0]) == n - 1) == (n <= h or n == 1)
+
+
+@NUMBERS
+def test_claim_10_repaired_the_right_split_does_not_leak(n, h):
+    seen = seen_by(attnbook.split_heads, attnbook.merge_heads, n, h)
+    assert seen == [set(range(row + 1)) for row in range(n)]
+
+
+def test_claim_10_reshaping_back_hides_the_leak_and_loses_the_past():
+    # reshaped back the same way no later token shows, but rows forget what they should see
+    def back(heads):
+        h, n, d = heads.shape
+        return heads.reshape(n, h * d)
+
+    seen = seen_by(bare_reshape, back, n=6, h=2)
+    assert all(max(tokens) == row for row, tokens in enumerate(seen))
+    assert seen[3] == {3}  # the first row of the second head is where token 3 begins
+    assert seen[5] == {3, 4, 5}
+
+
+# 11: the weights have shape (h, d_head, d_head). False: (h, n_q, n_k).
+
+
+@given(st.lists(st.integers(0, 3), max_size=2), *[st.integers(1, 4)] * 3, *[st.integers(0, 6)] * 2)
+def test_claim_11_weights_have_a_row_a_query_and_a_column_a_key(
+    library, leading, h, d_k, d_v, n_q, n_k
+):
+    weights = library.place(many_heads(0, h, d_k=d_k, d_v=d_v))
+    shapes = ((n_q, 5), (n_k, 11), (n_k, 7))
+    inputs = [library.array(np.ones((*leading, *shape))) for shape in shapes]
+    _, shares = attnbook.multi_head_attention(*inputs, weights, return_weights=True)
+    assert tuple(shares.shape) == (*leading, h, n_q, n_k)
+
+
+# 12: d must be divisible by h. Holds if each head has width d / h.
+
+
+@given(st.integers(1, 40), st.integers(1, 12), SEEDS)
+def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(d, h, seed):
+    x = np.random.default_rng(seed).standard_normal((2, d))
+    if d % h == 0:
+        weights = attnbook.MultiHeadWeights.init(seed, d, h)
+        assert weights.W_Q.shape == weights.W_V.shape == (d, d)
+        assert attnbook.multi_head_attention(x, x, x, weights).shape == (2, d)
+        return
+    message = f"d_model must be divisible by n_heads, got d_model = {d} and n_heads = {h}"
+    for output in (True, False):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            attnbook.MultiHeadWeights.init(seed, d, h, output=output)
+    with pytest.raises(ValueError, match=rf"divisible by n_heads = {h}, got \(2, {d}\)$"):
+        attnbook.split_heads(x, h)
+    with pytest.raises(ValueError, match=rf"divisible by n_heads = {h}, got shape \({d}, {d}\)$"):
+        attnbook.MultiHeadWeights(*[np.ones((d, d))] * 3, n_heads=h)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), SEEDS)
+def test_claim_12_heads_of_a_free_width_need_no_such_condition(d, h, d_k, d_v, seed):
+    weights = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)
+    x = np.random.default_rng(seed).standard_normal((2, d))
+    output, shares = attnbook.multi_head_attention(x, x, x, weights, return_weights=True)
+    assert output.shape == (2, d)
+    assert shares.shape == (h, 2, 2)
+
+
+# 13: the mask acts on the scores, before the softmax. Holds.
+
+
+def masked_case(triple, seed, share):
+    query, key, value = triple
+    mask = np.random.default_rng(seed).random((len(query), len(key))) < share
+    return query, key, value, mask
+
+
+@given(triples(), SEEDS, st.sampled_from((0.1, 0.5, 0.9)))
+def test_claim_13_masking_before_equals_zeroing_and_renormalising(triple, seed, share):
+    query, key, _, mask = masked_case(triple, seed, share)
+    before = attnbook.attention_weights(query, key, mask)
+    zeroed = attnbook.attention_weights(query, key) * mask
+    mass = zeroed.sum(axis=-1, keepdims=True)
+    # below this the weights that are left were rounded to nothing, or nearly
+    whole = mass[:, 0] > 1e-290
+    renormalised = zeroed / np.where(mass > 0, mass, 1)
+    np.testing.assert_allclose(before[whole], renormalised[whole], atol=1e-12)
+    visible = mask.any(axis=-1)
+    np.testing.assert_allclose(before.sum(axis=-1), visible, atol=1e-14)
+    assert (before[~mask] == 0).all()
+
+
+@given(triples(), SEEDS, SPREADS)
+def test_claim_13_what_a_masked_key_holds_does_not_matter(triple, seed, spread):
+    query, key, value, mask = masked_case(triple, seed, 0.5)
+    hidden = ~mask.any(axis=0)  # keys that no query sees
+    rng = np.random.default_rng(seed)
+    other_key = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(key.shape), key)
+    other_value = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(value.shape), value)
+    np.testing.assert_array_equal(
+        attnbook.attention(query, other_key, other_value, mask),
+        attnbook.attention(query, key, value, mask),
+    )
+    # and each row is attention over the keys that are left, as if there were no others
+    output = attnbook.attention(query, key, value, mask)
+    for row, sees, got in zip(query, mask, output, strict=True):
+        alone = attnbook.attention(row[np.newaxis], key[sees], value[sees])[0]
+        np.testing.assert_allclose(got, alone, atol=1e-12 * (1 + np.abs(value).max()))
+
+
+@pytest.mark.parametrize(("dtype", "far"), [("float16", 20), ("float32", 110), ("float64", 760)])
+def test_claim_13_renormalising_afterwards_fails_where_the_visible_mass_underflows(dtype, far):
+    # one hidden key that outbids two visible ones by `far`
+    query = np.ones((1, 1), dtype)
+    key = np.array([[far], [0], [-1]], dtype)
+    mask = np.array([[False, True, True]])
+    zeroed = attnbook.attention_weights(query, key) * mask
+    assert zeroed.sum() == 0
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(zeroed / zeroed.sum(axis=-1, keepdims=True)).all()
+    got = attnbook.attention_weights(query, key, mask)
+    expected = [[0, math.e / (math.e + 1), 1 / (math.e + 1)]]
+    np.testing.assert_allclose(got, expected, atol=1e-3 if dtype == "float16" else 1e-6)
+
+
+# 14: the mask acts on the weights, after the softmax. Incomplete.
+
+
+@given(triples(), SEEDS, st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
+def test_claim_14_without_renormalising_rows_sum_to_the_visible_mass(triple, seed, share):
+    query, key, value, mask = masked_case(triple, seed, share)
+    weights = attnbook.attention_weights(query, key)
+    zeroed = weights * mask
+    scores = query @ key.T / math.sqrt(key.shape[1])
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    mass = (shares * mask).sum(axis=-1) / shares.sum(axis=-1)
+    np.testing.assert_allclose(zeroed.sum(axis=-1), mass, atol=1e-8)
+    assert (zeroed.sum(axis=-1) <= 1 + 1e-14).all()
+    hides = (weights * ~mask).sum(axis=-1)
+    np.testing.assert_allclose(zeroed.sum(axis=-1), 1 - hides, atol=1e-14)
+    # so the output is the right one times that mass: too short, by what was hidden
+    right = attnbook.attention(query, key, value, mask)
+    room = 1e-12 * (1 + np.abs(value).max()) * len(key)
+    np.testing.assert_allclose(
+        zeroed @ value, zeroed.sum(axis=-1, keepdims=True) * right, atol=room
+    )
+
+
+def test_claim_14_equal_scores_lose_one_part_in_n_for_each_hidden_key():
+    query, key = np.ones((7, 2)), np.ones((7, 2))
+    zeroed = attnbook.attention_weights(query, key) * masking.causal(7)
+    np.testing.assert_allclose(zeroed.sum(axis=-1), np.arange(1, 8) / 7)
+
+
+@given(triples(), SEEDS)
+def test_claim_14_an_empty_row_is_zero_and_not_nan(library, triple, seed):
+    query, key, value, mask = masked_case(triple, seed, 0.5)
+    mask[seed % len(query)] = False
+    with np.errstate(invalid="ignore"):
+        zeroed = attnbook.attention_weights(query, key) * mask
+        naive = zeroed / zeroed.sum(axis=-1, keepdims=True)
+        hidden = np.where(mask, query @ key.T, -np.inf)
+        shifted = np.exp(hidden - hidden.max(axis=-1, keepdims=True))
+    empty = ~mask.any(axis=-1)
+    assert np.isnan(naive[empty]).all()
+    assert np.isnan(shifted[empty]).all()
+    arrays = [library.array(x) for x in (query, key, value)]
+    weights = library.numpy(attnbook.attention_weights(*arrays[:2], library.array(mask)))
+    output = library.numpy(attnbook.attention(*arrays, library.array(mask)))
+    assert (weights[empty] == 0).all()
+    assert (output[empty] == 0).all()
+    assert np.isfinite(weights).all()
+
+
+# 15: a decoder runs self-attention over the whole target, with no mask. False.
+
+
+def losses(logits, targets):
+    """Return −log p(target), one a place."""
+    picked = np.take_along_axis(attnbook.log_softmax(logits), targets[..., np.newaxis], axis=-1)
+    return -picked[..., 0]
+
+
+def every_sequence(words, n):
+    return np.array(list(itertools.product(range(words), repeat=n)))
+
+
+def features(targets, words):
+    """Return what a decoder reads under teacher forcing: the targets one place late, and places."""
+    batch, n = targets.shape
+    tokens = np.concatenate([np.full((batch, 1), words), targets], axis=1)  # a start token first
+    places = np.broadcast_to(np.eye(n + 1), (batch, n + 1, n + 1))
+    return np.concatenate([np.eye(words + 1)[tokens], places], axis=-1)
+
+
+@pytest.mark.parametrize(("words", "n"), [(2, 5), (3, 3), (5, 2)])
+def test_claim_15_is_false_weights_that_copy_the_answer(words, n):
+    # the query of place i asks for place i + 1, whose value is the token that place i must say
+    ask, offer = np.zeros((2, words + n + 2, n + 1))
+    ask[words + 1 :] = 40 * np.eye(n + 1, k=1)
+    offer[words + 1 :] = np.eye(n + 1)
+    read = np.eye(words + n + 2, words + 1)
+    weights = attnbook.MultiHeadWeights(ask, offer, read, 40 * np.eye(words + 1), n_heads=1)
+    targets = every_sequence(words, n)
+    x = features(targets, words)
+    without = attnbook.multi_head_attention(x, x, x, weights)[:, :n, :words]
+    assert losses(without, targets).max() < 1e-3  # every sequence there is, without learning any
+    with_mask = attnbook.multi_head_attention(x, x, x, weights, masking.causal(n + 1))
+    assert losses(with_mask[:, :n, :words], targets).mean() >= math.log(words)
+    # decoding alone, place i has no place i + 1 to read: it is no better than chance
+    hits = []
+    for i in range(n):
+        seen = x[:, : i + 1]
+        logits = attnbook.multi_head_attention(seen, seen, seen, weights)[:, i, :words]
+        hits.append(logits.argmax(axis=-1) == targets[:, i])
+    np.testing.assert_allclose(np.mean(hits), 1 / words, atol=1e-12)
+
+
+@given(SEEDS, st.sampled_from((1, 2)), st.sampled_from((0.1, 1.0, 10.0)))
+def test_claim_15_under_a_causal_mask_no_weights_copy(seed, h, spread):
+    # over all equally likely sequences the mean loss of any weights is at least log(words)
+    words, n = 3, 3
+    targets = every_sequence(words, n)
+    x = features(targets, words)
+    weights = many_heads(seed, h, widths=(x.shape[-1],) * 3, d_out=words, bias=True)
+    x = spread * x
+    output = attnbook.multi_head_attention(x, x, x, weights, masking.causal(n + 1))
+    found = losses(output[:, :n], targets)
+    assert (found.mean(axis=0) >= math.log(words) - 1e-12).all()
+    # since equal beginnings get equal predictions, whatever follows
+    for i in range(n):
+        same_start = output[:, i].reshape(words**i, -1, words)
+        np.testing.assert_allclose(same_start, same_start[:, :1] + 0 * same_start, atol=1e-10)
+
+
+def chain(words, seed=0):
+    """Return the two tokens that may follow each, equally likely."""
+    rng = np.random.default_rng(seed)
+    return np.array([rng.choice(words, 2, replace=False) for _ in range(words)])
+
+
+class Decoder(torch.nn.Module):
+    """One block of self-attention over tokens and places."""
+
+    def __init__(self, words, n, d=32):
+        super().__init__()
+        self.token = torch.nn.Embedding(words, d)
+        self.place = torch.nn.Parameter(0.1 * torch.randn(n, d))
+        weights = attnbook.MultiHeadWeights.init(0, d, 2).to(dtype="float32")
+        self.attention = nn.MultiHeadAttention(weights)
+        self.word = torch.nn.Linear(d, words)
+
+    def forward(self, tokens, masked):
+        x = self.token(tokens) + self.place[: tokens.shape[1]]
+        mask = masking.causal(tokens.shape[1], like=x) if masked else None
+        return self.word(x + self.attention(x, mask=mask))
+
+
+def trained(masked, words=12, n=8, steps=150):
+    """Return the teacher-forced loss on new text and how often free decoding obeys the chain."""
+    torch.manual_seed(0)
+    rng, follow = np.random.default_rng(1), chain(words)
+    edge = words  # begins and ends every text
+
+    def batch(size):
+        text = [rng.integers(0, words, size)]
+        for _ in range(n - 2):
+            text.append(follow[text[-1], rng.integers(0, 2, size)])
+        text = np.stack(text, axis=1)
+        ends = np.full((size, 1), edge)
+        return (torch.tensor(np.concatenate(x, axis=1)) for x in ((ends, text), (text, ends)))
+
+    model = Decoder(words + 1, n)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        read, said = batch(64)
+        loss = torch.nn.functional.cross_entropy(model(read, masked).flatten(0, 1), said.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        read, said = batch(512)
+        logits = model(read, masked).flatten(0, 1)
+        forced = float(torch.nn.functional.cross_entropy(logits, said.flatten()))
+        text = torch.full((512, 1), edge)
+        for _ in range(n - 1):
+            last = model(text, masked)[:, -1, :words]  # a word, not the end
+            text = torch.cat([text, torch.multinomial(last.softmax(-1), 1)], dim=1)
+    text = text[:, 1:].numpy()
+    obeys = (follow[text[:, :-1]] == text[:, 1:, np.newaxis]).any(axis=-1)
+    return forced, float(obeys.mean())
+
+
+def test_claim_15_trained_without_a_mask_the_loss_is_too_good_and_decoding_fails():
+    words, n = 12, 8
+    # what no honest model can beat: any first word, then one of two, then the end
+    entropy_rate = (math.log(words) + (n - 2) * math.log(2)) / n
+    forced, obeys = trained(masked=False)
+    assert forced < 0.1 * entropy_rate
+    assert obeys < 0.5
+    forced, obeys = trained(masked=True)
+    assert 0.95 * entropy_rate < forced < 1.1 * entropy_rate
+    assert obeys > 0.95

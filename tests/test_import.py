@@ -12,11 +12,17 @@ import pytest
 
 import attnbook
 
-MODULES = ("_arrays", "softmax", "attention", "single_head", "backends", "nn", "__main__")
+MODULES = (
+    *("_arrays", "_projections", "softmax", "attention", "single_head", "backends"),
+    *("multi_head", "multi_head_weights", "masking", "conventions", "nn", "__main__"),
+)
+NEEDS = {"nn": "torch", "masking": "matplotlib"}
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
-    *("attnbook", "attnbook._arrays", "attnbook.backends"),
+    *("attnbook", "attnbook._arrays", "attnbook._projections", "attnbook.backends"),
     *("attnbook.attention", "attnbook.single_head", "attnbook.softmax"),
+    *("attnbook.multi_head", "attnbook.multi_head_weights"),
+    *("attnbook.masking", "attnbook.conventions"),
 }
 
 
@@ -44,6 +50,10 @@ def test_attention_on_numpy_loads_nothing_more():
         "weights = attnbook.SingleHeadWeights.init(0, 2, d_k=2, d_v=2)\n"
         "attnbook.single_head_attention(x, x, x, weights.to('numpy', dtype='float64'))\n"
         "attnbook.attention_vjp(x, x, x, x)\n"
+        "weights = attnbook.MultiHeadWeights.init(0, 2, 2, bias=True)\n"
+        "mask = attnbook.masking.causal(3) & attnbook.masking.padding([3], 3)\n"
+        "attnbook.multi_head_attention(x, x, x, weights, mask)\n"
+        "attnbook.masking.to_additive(mask)\n"
         "print(*sys.modules)"
     )
     assert not {name.split(".")[0] for name in run(code).split()} & HEAVY
@@ -61,11 +71,24 @@ def test_public_names():
     assert attnbook.__all__ == sorted(attnbook.__all__)
     for name in attnbook.__all__:
         thing = getattr(attnbook, name)
-        assert thing.__module__.startswith("attnbook.")
+        home = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+        assert home.startswith("attnbook.")
         assert thing.__doc__
-    everything = {}
-    exec("from attnbook import *", everything)
-    assert set(attnbook.__all__) <= set(everything)
+    for module in (attnbook, attnbook.masking):
+        everything = {}
+        exec(f"from {module.__name__} import *", everything)
+        assert set(module.__all__) == {name for name in everything if not name.startswith("__")}
+
+
+def test_public_names_of_masking():
+    assert attnbook.masking.__all__ == sorted(attnbook.masking.__all__)
+    own = {
+        name
+        for module in (attnbook.masking, importlib.import_module("attnbook.conventions"))
+        for name, thing in vars(module).items()
+        if inspect.isfunction(thing) and thing.__module__ == module.__name__
+    }
+    assert set(attnbook.masking.__all__) == {name for name in own if not name.startswith("_")}
 
 
 def documented():
@@ -73,6 +96,9 @@ def documented():
     found = {}
     for name in attnbook.__all__:
         thing = getattr(attnbook, name)
+        if inspect.ismodule(thing):
+            found |= {f"{name}.{member}": getattr(thing, member) for member in thing.__all__}
+            continue
         found[name] = thing
         if inspect.isclass(thing):
             for method, member in vars(thing).items():
@@ -96,7 +122,7 @@ def test_docstring_is_complete(name):
             assert field in text, f"{name} does not say what {field} is"
         return
     parameters = [p for p in inspect.signature(thing).parameters if p not in ("self", "cls")]
-    if "." not in name:  # methods may say all they have to say in a sentence
+    if "." not in thing.__qualname__:  # methods may say all they have to say in a sentence
         sections = ["Returns", "Raises"] if parameters else ["Returns"]
         sections += ["Parameters", "Examples"] if parameters else []
         for section in sections:
@@ -109,11 +135,12 @@ def test_docstring_is_complete(name):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples(module):
-    if module == "nn":
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module], reason=f"{NEEDS[module]} is not installed")
     results = doctest.testmod(importlib.import_module(f"attnbook.{module}"))
     assert results.failed == 0
-    minimum = {"softmax": 8, "attention": 10, "single_head": 4, "backends": 2, "nn": 3}
+    minimum = {"softmax": 8, "attention": 10, "single_head": 4, "backends": 2, "nn": 8}
+    minimum |= {"multi_head": 9, "multi_head_weights": 2, "masking": 10, "conventions": 8}
     assert results.attempted >= minimum.get(module, 0)
 
 

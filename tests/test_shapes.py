@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from cases import attention_cases
+from cases import attention_cases, heads_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Shaped, jaxtyped
 
 import attnbook
+from attnbook import masking
 from attnbook._arrays import Array
 
 FUNCTIONS = (
@@ -23,11 +24,24 @@ FUNCTIONS = (
     attnbook.attention,
     attnbook.attention_vjp,
     attnbook.single_head_attention,
+    attnbook.split_heads,
+    attnbook.merge_heads,
+    attnbook.multi_head_attention,
     attnbook.RunningSoftmax.read,
 )
-CLASSES = (attnbook.RunningSoftmax, attnbook.SingleHeadWeights)
+CLASSES = (attnbook.RunningSoftmax, attnbook.SingleHeadWeights, attnbook.MultiHeadWeights)
+MAKERS = {
+    masking.causal: "n_q n_k",
+    masking.sliding_window: "n_q n_k",
+    masking.prefix: "... n_q n_k",
+    masking.strided: "n_q n_k",
+    masking.block_diagonal: "n_q n_k",
+    masking.padding: "... 1 n",
+    masking.from_valid_lengths: "...",
+}
+CONVERTERS = {masking.to_additive, masking.from_additive, masking.to_sdpa, masking.to_mha}
 NOT_ARRAYS = {
-    *("axis", "scale", "weights", "return_weights", "dtype"),
+    *("axis", "scale", "weights", "return_weights", "dtype", "n_heads", "n_kv_heads"),
     *("x", "library_name", "device"),  # of `move`, which takes an array of any shape
 }
 
@@ -80,12 +94,14 @@ def test_every_array_in_a_public_signature_has_a_shape():
             shaped = shape_of(parameter.annotation) is not None
             assert shaped != (name in NOT_ARRAYS - {"x"}), f"{function.__qualname__}: {name}"
             seen += shaped
+    for maker, shape in MAKERS.items():
+        assert shape_of(inspect.signature(maker).return_annotation) == shape
     for cls in CLASSES:
         for field in dataclasses.fields(cls):
             shaped = shape_of(field.type) is not None
             assert shaped != (field.name in NOT_ARRAYS), f"{cls.__name__}: {field.name}"
             seen += shaped
-    assert seen == 2 + 4 + 5 + 6 + 4 + 2 + 3 + 4
+    assert seen == (2 + 4 + 5 + 6 + 4 + 2 + 4 + 2) + (3 + 4 + 8)
 
 
 def test_every_public_function_is_covered():
@@ -95,6 +111,11 @@ def test_every_public_function_is_covered():
     assert inspect.signature(attnbook.move).parameters["x"].annotation is Array
     classes = {c for c in public if inspect.isclass(c)}
     assert classes - set(CLASSES) == {attnbook.Backend}
+    assert {thing for thing in public if inspect.ismodule(thing)} == {masking}
+    of_masks = {getattr(masking, name) for name in masking.__all__}
+    assert of_masks == {*MAKERS, *CONVERTERS, masking.draw}
+    for function in (*CONVERTERS, masking.draw):
+        assert inspect.signature(function).parameters["mask"].annotation is Array
 
 
 def test_the_check_itself_can_fail():
@@ -143,6 +164,34 @@ def test_head_keeps_its_signature(library, case, d_out):
     output = checked(attnbook.single_head_attention)(query, key, value, weights, mask)
     assert output.shape[-1] == (17 if d_out is None else 13)
     assert output.shape[-2] == query.shape[-2]
+
+
+@given(heads_cases())
+def test_heads_keep_their_signature(library, case):
+    query, key, value, weights, mask = case.arguments(library, "float64")
+    function = checked(attnbook.multi_head_attention)
+    output = function(query, key, value, weights, mask)
+    leading = np.broadcast_shapes(*(x.shape[:-2] for x in (case.query, case.key, case.value)))
+    width = case.weights.n_heads * case.weights.W_V.shape[1] // case.weights.n_kv_heads
+    d_out = width if case.weights.W_O is None else case.weights.W_O.shape[1]
+    assert tuple(output.shape) == (*leading, query.shape[-2], d_out)
+    _, shares = attnbook.multi_head_attention(query, key, value, weights, mask, return_weights=True)
+    leading = np.broadcast_shapes(case.query.shape[:-2], case.key.shape[:-2])
+    assert tuple(shares.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
+    split = checked(attnbook.split_heads)(output, 1)
+    assert tuple(checked(attnbook.merge_heads)(split).shape) == tuple(output.shape)
+
+
+@given(*(st.integers(0, 5) for _ in range(2)), st.lists(st.integers(0, 3), max_size=3))
+def test_masks_keep_their_signature(library, n_q, n_k, lengths):
+    like = library.array(np.zeros(1))
+    checked(masking.causal)(n_q, n_k, like=like)
+    checked(masking.sliding_window)(n_q, n_k, left=1, like=like)
+    checked(masking.prefix)(n_q, n_k + 3, length=lengths, like=like)
+    checked(masking.strided)(n_q, n_k, stride=2, like=like)
+    checked(masking.block_diagonal)(lengths, like=like)
+    checked(masking.padding)(lengths, 3, like=like)
+    checked(masking.from_valid_lengths)(lengths, 3)
 
 
 @pytest.mark.parametrize("function", [attnbook.softmax, attnbook.log_softmax])

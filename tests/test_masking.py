@@ -1,0 +1,679 @@
+"""The makers of masks against loops over query and key, combinations, caches, and the picture."""
+
+import importlib.util
+import math
+import re
+import sys
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import NOT_AN_ARRAY, NOT_BOOLEAN, many_heads
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnbook
+from attnbook import masking
+
+LENGTHS = st.sampled_from((0, 1, 2, 3, 5, 8))
+WIDTHS = st.sampled_from((0, 1, 2, 4, 100))
+LIKE = st.sampled_from(("numpy", "like", "like float"))
+
+# What a query at `place` sees, written from each definition.
+
+
+def is_causal(place, j):
+    return j <= place
+
+
+def is_near(left, right=0):
+    return lambda place, j: place - left <= j <= place + right
+
+
+def is_prefix(length):
+    return lambda place, j: j < length or j <= place
+
+
+def is_strided(stride):
+    return lambda place, j: abs(place - j) in range(0, 10_000, stride)
+
+
+def likes(library, kind):
+    """Return the option `like` and the array whose library the mask must have."""
+    if kind == "numpy":
+        return {}, np.zeros(1, bool)
+    like = library.array(np.ones(2), "float32" if kind == "like float" else "bool")
+    return {"like": like}, library.array(np.zeros(1, bool))
+
+
+def check(library, got, like, expected):
+    """Assert that `got` is `expected` as an array of the kind of `like`."""
+    assert library.same_kind(got, like)
+    numbers = got if isinstance(got, np.ndarray) else library.numpy(got)
+    assert (numbers.shape, numbers.dtype) == (expected.shape, bool)
+    np.testing.assert_array_equal(numbers, expected)
+
+
+# The makers.
+
+
+@given(LENGTHS, st.none() | LENGTHS, LIKE)
+def test_causal(library, n_q, n_k, kind):
+    options, like = likes(library, kind)
+    got = masking.causal(n_q, n_k, **options)
+    expected = oracle.mask_of(n_q, n_q if n_k is None else n_k, is_causal)
+    check(library, got, like, expected)
+    tril = np.tril(np.ones(expected.shape, bool), (n_q if n_k is None else n_k) - n_q)
+    np.testing.assert_array_equal(expected, tril)
+
+
+def test_causal_by_hand():
+    # more keys: the cache comes first; fewer: the first queries see nothing
+    wide = [[1, 1, 1, 0], [1, 1, 1, 1]]
+    np.testing.assert_array_equal(masking.causal(2, 4), np.array(wide, bool))
+    tall = [[0, 0], [0, 0], [1, 0], [1, 1]]
+    np.testing.assert_array_equal(masking.causal(4, 2), np.array(tall, bool))
+    assert masking.causal(1, 7).all()
+    assert not masking.causal(3, 0).size
+    assert masking.causal(0).shape == (0, 0)
+
+
+@given(LENGTHS, st.none() | LENGTHS, WIDTHS, st.none() | WIDTHS, LIKE)
+def test_sliding_window(library, n_q, n_k, left, right, kind):
+    options, like = likes(library, kind)
+    sides = {"left": left} if right is None else {"left": left, "right": right}
+    got = masking.sliding_window(n_q, n_k, **sides, **options)
+    expected = oracle.mask_of(n_q, n_q if n_k is None else n_k, is_near(left, right or 0))
+    check(library, got, like, expected)
+
+
+@given(LENGTHS, st.none() | LENGTHS, st.data(), LIKE)
+def test_prefix(library, n_q, n_k, data, kind):
+    options, like = likes(library, kind)
+    keys = n_q if n_k is None else n_k
+    length = data.draw(st.integers(0, keys))
+    got = masking.prefix(n_q, n_k, length=length, **options)
+    check(library, got, like, oracle.mask_of(n_q, keys, is_prefix(length)))
+    lengths = data.draw(st.lists(st.integers(0, keys), max_size=3))
+    got = masking.prefix(n_q, n_k, length=lengths, **options)
+    each = [oracle.mask_of(n_q, keys, is_prefix(length)) for length in lengths]
+    check(library, got, like, np.array(each, bool).reshape(len(lengths), n_q, keys))
+
+
+@given(LENGTHS, st.none() | LENGTHS, st.sampled_from((1, 2, 3, 7, 100)), LIKE)
+def test_strided(library, n_q, n_k, stride, kind):
+    options, like = likes(library, kind)
+    got = masking.strided(n_q, n_k, stride=stride, **options)
+    expected = oracle.mask_of(n_q, n_q if n_k is None else n_k, is_strided(stride))
+    check(library, got, like, expected)
+
+
+COUNTS = st.sampled_from((0, 1, 2, 3, 5))
+
+
+@given(st.lists(st.tuples(COUNTS, COUNTS), max_size=4), st.booleans(), LIKE)
+def test_block_diagonal(library, documents, square, kind):
+    options, like = likes(library, kind)
+    queries = [q for q, _ in documents]
+    keys = queries if square else [k for _, k in documents]
+    of_query = [number for number, n in enumerate(queries) for _ in range(n)]
+    of_key = [number for number, n in enumerate(keys) for _ in range(n)]
+    expected = np.zeros((len(of_query), len(of_key)), bool)
+    for i, query in enumerate(of_query):
+        for j, key in enumerate(of_key):
+            expected[i, j] = query == key
+    got = masking.block_diagonal(queries, *(() if square else (keys,)), **options)
+    check(library, got, like, expected)
+
+
+@given(st.lists(st.integers(0, 5), max_size=3), st.sampled_from((5, 8)), LIKE)
+def test_padding(library, lengths, n, kind):
+    options, like = likes(library, kind)
+    expected = np.zeros((len(lengths), 1, n), bool)
+    for sequence, length in enumerate(lengths):
+        for j in range(n):
+            expected[sequence, 0, j] = j < length
+    check(library, masking.padding(lengths, n, **options), like, expected)
+    for length, row in zip(lengths, expected, strict=True):
+        check(library, masking.padding(length, n, **options), like, row)
+    for_heads = np.array(lengths, int).reshape(len(lengths), 1)
+    got = masking.padding(for_heads, n, **options)
+    check(library, got, like, expected[:, np.newaxis])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_lengths_may_be_arrays_of_every_library(library, dtype):
+    lengths = [3, 0, 2]
+    given = library.array(lengths, dtype)
+    like = library.array(np.zeros(1, bool))
+    plain = np.zeros(1, bool)
+    expected = masking.padding(lengths, 4)
+    assert isinstance(expected, np.ndarray)
+    check(library, masking.padding(given, 4), like, expected)  # where the lengths are
+    check(library, masking.padding(given, 4, like=np.zeros(1)), plain, expected)
+    check(library, masking.padding(np.array(lengths), 4, like=given), like, expected)
+    check(library, masking.padding(np.int64(2), 4), plain, expected[2])
+    check(library, masking.from_valid_lengths(given, 4), like, expected)
+    packed = masking.block_diagonal(lengths)
+    check(library, masking.block_diagonal(given), plain, packed)
+    check(library, masking.block_diagonal(given, given, like=given), like, packed)
+    prefixes = masking.prefix(4, length=lengths)
+    assert isinstance(prefixes, np.ndarray)
+    check(library, masking.prefix(4, length=given), plain, prefixes)
+    check(library, masking.prefix(4, length=given, like=given), like, prefixes)
+    assert tuple(masking.prefix(4, length=library.array(2)).shape) == (4, 4)
+
+
+def test_lengths_of_many_axes(library):
+    lengths = np.random.default_rng(0).integers(0, 6, (2, 3, 4))
+    got = masking.padding(library.array(lengths), 5)
+    assert tuple(got.shape) == (2, 3, 4, 1, 5)
+    for index in np.ndindex(lengths.shape):
+        np.testing.assert_array_equal(library.numpy(got)[index], [np.arange(5) < lengths[index]])
+
+
+def test_masks_are_made_on_the_device_of_like():
+    like = torch.empty(2, device="meta")
+    for mask, shape in (
+        (masking.causal(2, 3, like=like), (2, 3)),
+        (masking.sliding_window(2, 3, left=1, like=like), (2, 3)),
+        (masking.strided(2, 3, stride=2, like=like), (2, 3)),
+        (masking.prefix(2, 3, length=[1, 2], like=like), (2, 2, 3)),
+        (masking.block_diagonal([1, 2], like=like), (3, 3)),
+        (masking.padding([1, 2], 3, like=like), (2, 1, 3)),
+    ):
+        assert mask.device.type == "meta"
+        assert mask.dtype == torch.bool
+        assert mask.shape == shape
+
+
+def test_masks_are_made_on_the_device_of_like_and_can_be_used_there():
+    # the strict library refuses to mix its devices, as a GPU does
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    like = strict.asarray([0.0], device=strict.Device("device1"))
+    made = (
+        masking.causal(2, 3, like=like),
+        masking.sliding_window(2, 3, left=1, like=like),
+        masking.strided(2, 3, stride=2, like=like),
+        masking.prefix(2, 3, length=[1, 2], like=like),
+        masking.block_diagonal([1, 2], like=like),
+        masking.padding([1, 2], 3, like=like),
+    )
+    both = made[0] & made[1] | ~made[2]
+    joined = (made[3], both, masking.to_mha(both, (1, 2, 2, 3)), masking.to_sdpa(made[4]))
+    added = masking.to_additive(both)
+    for mask in (*made, *joined, added, masking.from_additive(added)):
+        assert mask.device == like.device
+
+
+# Combinations.
+
+
+@given(LENGTHS, LENGTHS, st.sampled_from((1, 2, 3)), st.integers(0, 4))
+def test_combinations_are_rules_of_rules(library, n_q, n_k, stride, width):
+    like = library.array(np.zeros(1))
+    causal = masking.causal(n_q, n_k, like=like)
+    both_sides = masking.sliding_window(n_q, n_k, left=width, right=width, like=like)
+    strided = masking.strided(n_q, n_k, stride=stride, like=like)
+    near, far = is_near(width, width), is_strided(stride)
+    kind = library.array(np.zeros(1, bool))
+    for got, rule in (
+        (both_sides & causal, is_near(width)),  # a window cut at the query's own place
+        (strided & causal, lambda p, j: j <= p and (p - j) % stride == 0),
+        (strided | both_sides, lambda p, j: far(p, j) or near(p, j)),
+        ((strided | both_sides) & causal, lambda p, j: j <= p and (far(p, j) or near(p, j))),
+        (~causal, lambda p, j: j > p),
+        (both_sides & ~causal, lambda p, j: p < j <= p + width),
+    ):
+        check(library, got, kind, oracle.mask_of(n_q, n_k, rule))
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=4))
+def test_packed_documents_are_each_causal(library, lengths):
+    n = sum(lengths)
+    like = library.array(np.zeros(1))
+    got = masking.block_diagonal(lengths, like=like) & masking.causal(n, like=like)
+    expected, start = np.zeros((n, n), bool), 0
+    for length in lengths:
+        for i in range(length):
+            for j in range(i + 1):
+                expected[start + i, start + j] = True
+        start += length
+    check(library, got, library.array(np.zeros(1, bool)), expected)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=3))
+def test_padded_prefixes_broadcast(library, lengths):
+    like = library.array(np.zeros(1))
+    got = masking.prefix(5, length=lengths, like=like) & masking.padding(lengths, 5, like=like)
+    expected = np.zeros((len(lengths), 5, 5), bool)
+    for s, i, j in np.ndindex(expected.shape):
+        expected[s, i, j] = j < lengths[s] and (j < lengths[s] or j <= i)
+    check(library, got, library.array(np.zeros(1, bool)), expected)
+    shared = masking.causal(5, like=like) & masking.padding(lengths, 5, like=like)
+    for s, i, j in np.ndindex(expected.shape):
+        expected[s, i, j] = j <= i and j < lengths[s]
+    check(library, shared, library.array(np.zeros(1, bool)), expected)
+
+
+def test_prefix_is_padding_or_causal(library):
+    like = library.array(np.zeros(1))
+    got = masking.padding([2, 4], 5, like=like) | masking.causal(3, 5, like=like)
+    expected = masking.prefix(3, 5, length=[2, 4])
+    check(library, got, library.array(np.zeros(1, bool)), expected)
+
+
+# In attention.
+
+
+def test_packed_documents_do_not_see_each_other(library):
+    rng = np.random.default_rng(0)
+    x, lengths = rng.standard_normal((10, 5)), [2, 5, 3]
+    weights = many_heads(0, 3, widths=(5, 5, 5), d_out=7, bias=True)
+    placed, packed = library.place(weights), library.array(x)
+    like = packed
+    mask = masking.block_diagonal(lengths, like=like) & masking.causal(10, like=like)
+    got = library.numpy(attnbook.multi_head_attention(packed, packed, packed, placed, mask))
+    start = 0
+    for length in lengths:
+        alone = library.array(x[start : start + length])
+        expected = attnbook.multi_head_attention(
+            alone, alone, alone, placed, masking.causal(length, like=like)
+        )
+        np.testing.assert_allclose(got[start : start + length], library.numpy(expected), atol=1e-13)
+        start += length
+
+
+def test_padding_hides_what_is_behind_it(library):
+    rng = np.random.default_rng(0)
+    x, lengths = rng.standard_normal((3, 7, 5)), [7, 1, 4]
+    weights = many_heads(0, 3, widths=(5, 5, 5), d_out=7)
+    placed = library.place(weights)
+    mask = masking.padding(library.array(np.array(lengths)[:, np.newaxis]), 7)
+    mine = library.array(x)
+    got = library.numpy(attnbook.multi_head_attention(mine, mine, mine, placed, mask))
+    for row, length, output in zip(x, lengths, got, strict=True):
+        short = library.array(row[:length])
+        alone = attnbook.multi_head_attention(short, short, short, placed)
+        np.testing.assert_allclose(output[:length], library.numpy(alone), atol=1e-13)
+        assert np.isfinite(output).all()  # the rows of padding hold numbers, which nobody reads
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7])
+@pytest.mark.parametrize("g", [1, 4])
+def test_decoding_with_a_cache_equals_the_whole_run(library, chunk, g):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 7, 5))
+    weights = library.place(many_heads(0, 4, g, widths=(5, 5, 5), d_out=3, bias=True))
+    whole = library.array(x)
+    expected = attnbook.multi_head_attention(
+        whole, whole, whole, weights, masking.causal(7, like=whole)
+    )
+    outputs = []
+    for start in range(0, 7, chunk):
+        stop = min(start + chunk, 7)
+        new, seen = library.array(x[:, start:stop]), library.array(x[:, :stop])
+        mask = masking.causal(stop - start, stop, like=new)
+        outputs.append(attnbook.multi_head_attention(new, seen, seen, weights, mask))
+    got = np.concatenate([library.numpy(y) for y in outputs], axis=1)
+    np.testing.assert_allclose(got, library.numpy(expected), atol=1e-13)
+    if chunk == 1:  # the one new query sees everything: the mask may as well be left out
+        last = attnbook.multi_head_attention(new, seen, seen, weights)
+        np.testing.assert_array_equal(library.numpy(last), library.numpy(outputs[-1]))
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        masking.causal,
+        lambda *n: masking.sliding_window(*n, left=2),
+        lambda *n: masking.sliding_window(*n, left=1, right=1),
+        lambda *n: masking.strided(*n, stride=3),
+        lambda *n: masking.prefix(*n, length=n[-1] // 2),
+    ],
+)
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_fewer_queries_are_the_last_rows(maker, n_q, more):
+    # a query has the same place among the keys, however many queries come with it
+    n_k = n_q + more
+    np.testing.assert_array_equal(maker(n_q, n_k), maker(n_k, n_k)[more:])
+
+
+# Valid lengths.
+
+
+@given(st.lists(st.integers(0, 4), max_size=4))
+def test_from_valid_lengths_of_sequences(lengths):
+    got = masking.from_valid_lengths(lengths, 4)
+    assert got.shape == (len(lengths), 1, 4)
+    for row, length in zip(got, lengths, strict=True):
+        np.testing.assert_array_equal(row, [[j < length for j in range(4)]])
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_from_valid_lengths_of_queries(library, as_list):
+    lengths = np.random.default_rng(0).integers(0, 6, (2, 3))
+    given = lengths.tolist() if as_list else library.array(lengths)
+    got = masking.from_valid_lengths(given, 5)
+    assert isinstance(got, np.ndarray) == (as_list or library.name == "numpy")
+    numbers = got if as_list else library.numpy(got)
+    assert numbers.shape == (2, 3, 5)
+    for s, i, j in np.ndindex(numbers.shape):
+        assert numbers[s, i, j] == (j < lengths[s, i])
+
+
+# The picture.
+
+
+@pytest.fixture
+def pyplot():
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (1, 7), (7, 1), (1, 1)])
+def test_draw_fills_the_cells_that_are_true(pyplot, library, shape):
+    from attnbook import plots
+
+    mask = np.random.default_rng(sum(shape)).random(shape) < 0.5
+    ax = masking.draw(library.array(mask))
+    np.testing.assert_array_equal(ax.images[0].get_array(), mask)
+    ax.figure.canvas.draw()
+    pixels = np.asarray(ax.figure.canvas.buffer_rgba())[::-1, :, :3] / 255.0  # from the bottom up
+    paper = np.array([int(plots.PAPER[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    for i, j in np.ndindex(shape):
+        x, y = ax.transData.transform((j, i))
+        off_paper = np.abs(pixels[math.floor(y), math.floor(x)] - paper).max()
+        assert (off_paper > 0.5) if mask[i, j] else (off_paper < 0.01)
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first query on top
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_draw_does_not_stretch_its_colours(pyplot, value):
+    # a mask without any True must not be drawn full, nor a full one darker than its cells elsewhere
+    colours = []
+    for mask in (np.full((2, 3), value), np.array([[value, not value]])):
+        image = masking.draw(mask).images[0]
+        colours.append(image.to_rgba(image.get_array())[0, 0])
+        assert image.norm.vmax > 1  # lighter than the darkest, which is for a weight of 1
+    np.testing.assert_array_equal(*colours)
+
+
+def test_draw_with_labels_title_and_axes(pyplot):
+    _, ax = pyplot.subplots()
+    options = {"title": "T", "query_labels": ["a", "b"], "key_labels": ["x", "y", "z"]}
+    assert masking.draw(masking.causal(2, 3), ax=ax, **options) is ax
+    assert ax.get_title(loc="left") + ax.get_title() == "T"
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y", "z"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+    assert masking.draw(masking.causal(2)).get_title() == ""
+
+
+def test_draw_rules_a_line_around_every_cell(pyplot):
+    from attnbook import plots
+
+    ax = masking.draw(masking.causal(2, 3))
+    colors = [color for lines in ax.collections for color in lines.get_color()]
+    assert {pyplot.matplotlib.colors.to_hex(color) for color in colors} == {plots.GRID}
+    upright, level = (np.array(lines.get_segments()) for lines in ax.collections)
+    np.testing.assert_array_equal(upright, [[[x, -0.5], [x, 1.5]] for x in (-0.5, 0.5, 1.5, 2.5)])
+    np.testing.assert_array_equal(level, [[[-0.5, y], [2.5, y]] for y in (-0.5, 0.5, 1.5)])
+
+
+def test_draw_without_matplotlib_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "attnbook.plots", raising=False)
+    monkeypatch.delattr(attnbook, "plots", raising=False)
+    message = re.escape("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'")
+    with pytest.raises(ImportError, match=f"^{message}$"):
+        masking.draw(masking.causal(2))
+
+
+# Errors.
+
+
+def raises(function, *arguments, **options):
+    return lambda: function(*arguments, **options)
+
+
+SQUARE = np.ones((2, 3), bool)
+ERRORS = {
+    "causal of a float": (raises(masking.causal, 3.0), TypeError, "n_q must be an int, got float"),
+    "causal of True": (raises(masking.causal, True), TypeError, "n_q must be an int, got bool"),
+    "causal of a shape": (
+        raises(masking.causal, (2, 3)),
+        TypeError,
+        "n_q must be an int, got tuple",
+    ),
+    "causal of -1": (raises(masking.causal, -1), ValueError, "n_q must be at least 0, got -1"),
+    "causal, n_k a string": (
+        raises(masking.causal, 3, "3"),
+        TypeError,
+        "n_k must be an int, got str",
+    ),
+    "causal, n_k -2": (raises(masking.causal, 3, -2), ValueError, "n_k must be at least 0, got -2"),
+    "causal like a list": (
+        raises(masking.causal, 3, like=[1.0]),
+        TypeError,
+        f"like {NOT_AN_ARRAY}list",
+    ),
+    "window n_q": (
+        raises(masking.sliding_window, None, left=1),
+        TypeError,
+        "n_q must be an int, got NoneType",
+    ),
+    "window left a float": (
+        raises(masking.sliding_window, 3, left=0.5),
+        TypeError,
+        "left must be an int, got float",
+    ),
+    "window left -1": (
+        raises(masking.sliding_window, 3, left=-1),
+        ValueError,
+        "left must be at least 0, got -1",
+    ),
+    "window right None": (
+        raises(masking.sliding_window, 3, left=1, right=None),
+        TypeError,
+        "right must be an int, got NoneType",
+    ),
+    "window right -1": (
+        raises(masking.sliding_window, 3, left=1, right=-1),
+        ValueError,
+        "right must be at least 0, got -1",
+    ),
+    "prefix n_q": (
+        raises(masking.prefix, -3, length=0),
+        ValueError,
+        "n_q must be at least 0, got -3",
+    ),
+    "prefix n_k": (
+        raises(masking.prefix, 3, 3.0, length=0),
+        TypeError,
+        "n_k must be an int, got float",
+    ),
+    "prefix too long": (
+        raises(masking.prefix, 3, length=4),
+        ValueError,
+        "length must be at most the number of keys, 3, got 4",
+    ),
+    "prefix longer than the keys": (
+        raises(masking.prefix, 9, 5, length=[5, 6]),
+        ValueError,
+        "length must be at most the number of keys, 5, got 6",
+    ),
+    "prefix of a float": (
+        raises(masking.prefix, 3, length=1.0),
+        TypeError,
+        "length must be ints, got float64",
+    ),
+    "prefix of -1": (
+        raises(masking.prefix, 3, length=-1),
+        ValueError,
+        "length must be at least 0, got -1",
+    ),
+    "stride a float": (
+        raises(masking.strided, 3, stride=2.0),
+        TypeError,
+        "stride must be an int, got float",
+    ),
+    "stride 0": (
+        raises(masking.strided, 3, stride=0),
+        ValueError,
+        "stride must be at least 1, got 0",
+    ),
+    "blocks of a number": (
+        raises(masking.block_diagonal, 3),
+        ValueError,
+        "lengths must have shape (documents,), got ()",
+    ),
+    "blocks of a matrix": (
+        raises(masking.block_diagonal, [1, 2], [[1, 2]]),
+        ValueError,
+        "key_lengths must have shape (documents,), got (1, 2)",
+    ),
+    "blocks of unequal lists": (
+        raises(masking.block_diagonal, [1, 2], [1, 2, 3]),
+        ValueError,
+        "key_lengths must have 2 entries, got 3",
+    ),
+    "blocks of floats": (
+        raises(masking.block_diagonal, [1.5]),
+        TypeError,
+        "lengths must be ints, got float64",
+    ),
+    "blocks of -1": (
+        raises(masking.block_diagonal, [1], [-1]),
+        ValueError,
+        "key_lengths must be at least 0, got -1",
+    ),
+    "blocks like a number": (
+        raises(masking.block_diagonal, [1], like=3),
+        TypeError,
+        f"like {NOT_AN_ARRAY}int",
+    ),
+    "padding of a mask": (
+        raises(masking.padding, SQUARE, 3),
+        TypeError,
+        "lengths must be ints, got bool",
+    ),
+    "padding of floats": (
+        raises(masking.padding, [2.0], 3),
+        TypeError,
+        "lengths must be ints, got float64",
+    ),
+    "padding of tensors of floats": (
+        raises(masking.padding, torch.tensor([2.0]), 3),
+        TypeError,
+        "lengths must be ints, got float32",
+    ),
+    "padding of None": (
+        raises(masking.padding, None, 3),
+        TypeError,
+        "lengths must be ints, got object",
+    ),
+    "padding of a masked array": (
+        raises(masking.padding, np.ma.ones(3, dtype=int), 3),
+        TypeError,
+        f"lengths {NOT_AN_ARRAY}MaskedArray",
+    ),
+    "padding of rows of different lengths": (
+        raises(masking.padding, [[1], [1, 2]], 3),
+        ValueError,
+        "lengths must be ints in rows of one length, got others",
+    ),
+    "padding too long": (
+        raises(masking.padding, [3, 7, 5], 4),
+        ValueError,
+        "lengths must be at most the number of keys, 4, got 7",
+    ),
+    "padding of -1": (
+        raises(masking.padding, [3, -1], 4),
+        ValueError,
+        "lengths must be at least 0, got -1",
+    ),
+    "padding to a float": (
+        raises(masking.padding, [3], 4.0),
+        TypeError,
+        "n must be an int, got float",
+    ),
+    "padding to -4": (
+        raises(masking.padding, [3], -4),
+        ValueError,
+        "n must be at least 0, got -4",
+    ),
+    "padding like a list": (
+        raises(masking.padding, [3], 4, like=[1]),
+        TypeError,
+        f"like {NOT_AN_ARRAY}list",
+    ),
+    "valid lengths of a number": (
+        raises(masking.from_valid_lengths, 3, 4),
+        ValueError,
+        "valid_lens must have shape (batch,) or (batch, n_q), got 0 axes",
+    ),
+    "valid lengths of 3 axes": (
+        raises(masking.from_valid_lengths, [[[1]]], 4),
+        ValueError,
+        "valid_lens must have shape (batch,) or (batch, n_q), got 3 axes",
+    ),
+    "valid lengths too long": (
+        raises(masking.from_valid_lengths, [[1, 5]], 4),
+        ValueError,
+        "valid_lens must be at most the number of keys, 4, got 5",
+    ),
+    "valid lengths of floats": (
+        raises(masking.from_valid_lengths, [1.5], 4),
+        TypeError,
+        "valid_lens must be ints, got float64",
+    ),
+    "valid lengths of -1": (
+        raises(masking.from_valid_lengths, [-1], 4),
+        ValueError,
+        "valid_lens must be at least 0, got -1",
+    ),
+    "valid lengths of n_k keys": (
+        raises(masking.from_valid_lengths, [1], None),
+        TypeError,
+        "n_k must be an int, got NoneType",
+    ),
+    "draw a list": (raises(masking.draw, [[True]]), TypeError, f"mask {NOT_AN_ARRAY}list"),
+    "draw numbers": (
+        raises(masking.draw, np.full((2, 2), 0.25)),
+        TypeError,
+        f"{NOT_BOOLEAN}float64; numbers that are added to the scores go in bias=",
+    ),
+    "draw 3 axes": (
+        raises(masking.draw, np.ones((1, 2, 3), bool)),
+        ValueError,
+        "mask must have shape (n_q, n_k), got (1, 2, 3)",
+    ),
+}
+LABELS = {
+    "draw with few query labels": (
+        raises(masking.draw, SQUARE, query_labels=["a"]),
+        ValueError,
+        "query_labels must have 2 entries, got 1",
+    ),
+    "draw with few key labels": (
+        raises(masking.draw, SQUARE, key_labels=["a", "b"]),
+        ValueError,
+        "key_labels must have 3 entries, got 2",
+    ),
+}
+if importlib.util.find_spec("matplotlib") is not None:
+    ERRORS |= LABELS
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind

@@ -1,0 +1,816 @@
+"""Splitting and merging heads, and multi-head attention, in every library and dtype."""
+
+import math
+import re
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import (
+    ADDITIVE,
+    AS_NUMBERS,
+    DTYPES,
+    EPSILON,
+    HALF,
+    IN_BIAS,
+    MASKS,
+    NOT_AN_ARRAY,
+    NOT_BOOLEAN,
+    SCORES,
+    ArrayLibrary,
+    HeadsCase,
+    close,
+    heads_cases,
+    many_heads,
+    masks,
+    need,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnbook
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+# split_heads and merge_heads.
+
+
+@given(
+    st.lists(st.sampled_from((0, 1, 2, 3)), max_size=2),
+    *(st.sampled_from((0, 1, 2, 3, 5)) for _ in range(2)),
+    st.sampled_from((1, 2, 3, 7)),
+)
+def test_split_takes_every_number_to_its_head(library, leading, n, d, h):
+    shape = (*leading, n, h * d)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    x = library.array(numbers)
+    heads = attnbook.split_heads(x, h)
+    assert library.same_kind(heads, x)
+    got = library.numpy(heads)
+    assert got.shape == (*leading, h, n, d)
+    for *lead, i, t, c in np.ndindex(got.shape):
+        assert got[(*lead, i, t, c)] == numbers[(*lead, t, i * d + c)]
+    merged = attnbook.merge_heads(heads)
+    assert library.same_kind(merged, x)
+    np.testing.assert_array_equal(library.numpy(merged), numbers)
+
+
+@given(
+    st.lists(st.sampled_from((0, 1, 2, 3)), max_size=2),
+    *(st.sampled_from((0, 1, 2, 3, 5)) for _ in range(2)),
+    st.sampled_from((1, 2, 3, 7)),
+)
+def test_merge_takes_every_number_to_its_row(library, leading, n, d, h):
+    shape = (*leading, h, n, d)
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    x = library.array(numbers)
+    merged = attnbook.merge_heads(x)
+    got = library.numpy(merged)
+    assert got.shape == (*leading, n, h * d)
+    for *lead, t, column in np.ndindex(got.shape):
+        i, c = divmod(column, d)
+        assert got[(*lead, t, column)] == numbers[(*lead, i, t, c)]
+    np.testing.assert_array_equal(library.numpy(attnbook.split_heads(merged, h)), numbers)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float32", "complex128"])
+def test_split_and_merge_take_every_dtype(library, dtype):
+    x = library.array(np.arange(12).reshape(2, 6) % 5, dtype)
+    heads = attnbook.split_heads(x, np.int64(3))
+    assert library.same_kind(heads, x)
+    assert library.same_kind(attnbook.merge_heads(heads), x)
+    assert tuple(heads.shape) == (3, 2, 2)
+
+
+def test_split_and_merge_without_heads(library):
+    # no head at all can be merged, but not split off
+    assert tuple(attnbook.merge_heads(library.array(np.ones((0, 3, 2)))).shape) == (3, 0)
+    assert tuple(attnbook.split_heads(library.array(np.ones((3, 0))), 5).shape) == (5, 3, 0)
+
+
+def test_split_and_merge_keep_the_graph():
+    x = torch.arange(30.0).reshape(5, 6).requires_grad_()
+    weight = torch.arange(30.0).reshape(3, 5, 2)
+    (attnbook.split_heads(x, 3) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, attnbook.merge_heads(weight))
+
+
+# The function against the loop.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(heads_cases())
+def test_agrees_with_the_loop(library, dtype, case):
+    arguments = case.arguments(library, dtype)
+    output, shares = attnbook.multi_head_attention(*arguments, return_weights=True)
+    assert library.same_kind(output, arguments[0])
+    assert library.same_kind(shares, arguments[0])
+    exact_output, exact_shares = case.exact(library, dtype)
+    close(library.numpy(shares), exact_shares, dtype, size=64.0)
+    close(library.numpy(output), exact_output, dtype, size=64.0)
+    alone = attnbook.multi_head_attention(*arguments)
+    np.testing.assert_array_equal(library.numpy(alone), library.numpy(output))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@given(heads_cases())
+def test_half_precision_rounds_projections_and_nothing_within(library, dtype, case):
+    need(library, dtype)
+    arguments = case.arguments(library, dtype)
+    output, shares = attnbook.multi_head_attention(*arguments, return_weights=True)
+    assert library.same_kind(output, arguments[0])
+    assert library.same_kind(shares, arguments[0])
+
+    def rounded(x):
+        return library.numpy(library.array(x, dtype))
+
+    expected = case.exact(library, dtype, rounded=rounded)
+    # the loop sums in float64: where a sum lies between two numbers, float32 may round it otherwise
+    for got, steps in zip((output, shares), map(rounded, expected), strict=True):
+        allowed = 8 * EPSILON[dtype] * (1 + np.abs(steps))
+        assert np.all(np.abs(library.numpy(got) - steps) <= allowed)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("seed", range(3))
+def test_half_precision_errs_no_more_than_its_projections(library, dtype, seed):
+    need(library, dtype)
+    rng = np.random.default_rng(seed)
+    shapes = ((2, 17, 5), (2, 19, 11), (2, 19, 7))
+    weights = many_heads(seed, 4, 2, d_k=3, d_v=5, d_out=13, bias=True)
+    case = HeadsCase(*(rng.standard_normal(shape) for shape in shapes), weights, None)
+    output = library.numpy(attnbook.multi_head_attention(*case.arguments(library, dtype)))
+    exact, _ = case.exact(library, dtype)
+    stepwise, _ = case.exact(
+        library, dtype, rounded=lambda x: library.numpy(library.array(x, dtype))
+    )
+    assert np.abs(output - exact).max() <= 1.5 * np.abs(stepwise - exact).max()
+
+
+@dtypes
+def test_half_precision_attends_in_float32(library, dtype):
+    need(library, dtype)
+    # 4099 equal keys: in half precision the total would stop at 2048 or at 256
+    one = library.array(np.ones((1, 1)), dtype)
+    keys = library.array(np.ones((4099, 1)), dtype)
+    weights = attnbook.MultiHeadWeights(one, one, one, n_heads=1)
+    got, shares = attnbook.multi_head_attention(one, keys, keys, weights, return_weights=True)
+    np.testing.assert_allclose(library.numpy(got), [[1.0]], atol=1e-4)
+    share = library.numpy(library.array(np.array(1 / 4099), dtype))
+    np.testing.assert_allclose(library.numpy(shares), np.full((1, 1, 4099), share), rtol=1e-6)
+
+
+def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):
+    """Return a case of 4 heads with sizes that are all different."""
+    options = {"h": 4, "g": 4, "d_out": 17, "bias": True} | options
+    weights = many_heads(seed, **options)
+    rng = np.random.default_rng(seed)
+    shapes = ((n_q, 5), (n_k, 11), (n_k, 7))
+    arrays = (rng.standard_normal((*leading, *shape)) for shape in shapes)
+    drawn = None
+    if mask is not None:
+        drawn = masks(rng, (*leading, weights.n_heads, n_q, n_k))[mask]
+    return HeadsCase(*arrays, weights, drawn)
+
+
+@dtypes
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask(library, dtype, name):
+    need(library, dtype)
+    case = case_of(mask=name, g=2)
+    output, shares = attnbook.multi_head_attention(
+        *case.arguments(library, dtype), return_weights=True
+    )
+    exact_output, exact_shares = case.exact(library, dtype)
+    tolerance = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(library.numpy(output), exact_output, atol=tolerance)
+    np.testing.assert_allclose(library.numpy(shares), exact_shares, atol=tolerance)
+    if case.mask is not None:
+        hidden = ~np.broadcast_to(case.mask, exact_shares.shape)
+        assert (library.numpy(shares)[hidden] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "leading",
+    [((2, 1), (3,), ()), ((), (2,), (3, 1)), ((2, 3), (2, 1), (2, 1)), ((0,), (), ())],
+)
+def test_leading_axes_broadcast(library, leading):
+    rng = np.random.default_rng(1)
+    shapes = ((5, 5), (13, 11), (13, 7))
+    arrays = (rng.standard_normal((*a, *s)) for a, s in zip(leading, shapes, strict=True))
+    case = HeadsCase(*arrays, many_heads(0, 4, 2, d_out=17), None)
+    output, shares = attnbook.multi_head_attention(
+        *case.arguments(library, "float64"), return_weights=True
+    )
+    exact_output, exact_shares = case.exact(library, "float64")
+    assert exact_output.shape == (*np.broadcast_shapes(*leading), 5, 17)
+    assert exact_shares.shape == (*np.broadcast_shapes(*leading[:2]), 4, 5, 13)
+    close(library.numpy(output), exact_output, "float64", size=10)
+    close(library.numpy(shares), exact_shares, "float64", size=10)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((13,), (3, 13), (3, 1), (1, 3, 13), (1, 1, 13), (4, 3, 13), (4, 1, 1)),
+        *((2, 1, 3, 13), (2, 4, 3, 13), (1, 4, 3, 13), (2, 4, 1, 13), (2, 1, 1, 13), ()),
+    ],
+)
+def test_a_mask_of_every_shape_that_broadcasts(library, shape):
+    case = case_of()
+    mask = np.random.default_rng(2).random(shape) < 0.6
+    case = HeadsCase(case.query, case.key, case.value, case.weights, mask)
+    output = attnbook.multi_head_attention(*case.arguments(library, "float64"))
+    close(library.numpy(output), case.exact(library, "float64")[0], "float64", size=10)
+
+
+def test_a_query_without_keys_gets_the_bias_of_the_output(library):
+    case = case_of(mask="empty row")  # the first query sees nothing, in no head
+    output, shares = attnbook.multi_head_attention(
+        *case.arguments(library, "float64"), return_weights=True
+    )
+    np.testing.assert_array_equal(library.numpy(shares)[..., 0, :], np.zeros((2, 4, 13)))
+    expected = np.tile(case.weights.b_O, (2, 1))
+    np.testing.assert_array_equal(library.numpy(output)[:, 0], expected)
+    for d_out, width in ((None, 12), (17, 17)):  # without biases it gets zeros
+        case = case_of(mask="empty", d_out=d_out, bias=False)
+        output = attnbook.multi_head_attention(*case.arguments(library, "float64"))
+        np.testing.assert_array_equal(library.numpy(output), np.zeros((2, 3, width)))
+    case = case_of(n_k=0)
+    output = attnbook.multi_head_attention(*case.arguments(library, "float64"))
+    np.testing.assert_array_equal(library.numpy(output), np.tile(case.weights.b_O, (2, 3, 1)))
+
+
+def test_one_token_alone(library):
+    # one query and one key: each head returns its value, whatever the scores
+    case = case_of(leading=(), n_q=1, n_k=1, g=2)
+    w = case.weights
+    output, shares = attnbook.multi_head_attention(
+        *case.arguments(library, "float64"), return_weights=True
+    )
+    np.testing.assert_array_equal(library.numpy(shares), np.ones((4, 1, 1)))
+    value = (case.value @ w.W_V + w.b_V).reshape(2, 3)
+    joined = value[[0, 0, 1, 1]].reshape(1, 12)
+    np.testing.assert_allclose(library.numpy(output), joined @ w.W_O + w.b_O, atol=1e-12)
+
+
+# Grouped heads.
+
+
+@pytest.mark.parametrize("g", [1, 2, 3, 6])
+def test_grouped_heads_equal_heads_with_repeated_matrices(library, g):
+    case = case_of(h=6, g=g, mask="random")
+    w, group = case.weights, 6 // g
+
+    def repeated(x, width):  # one copy of the key or value head for each of its query heads
+        blocks = [x[..., j * width : (j + 1) * width] for j in range(g)]
+        return np.concatenate([block for block in blocks for _ in range(group)], axis=-1)
+
+    wide = attnbook.MultiHeadWeights(
+        *(w.W_Q, repeated(w.W_K, 2), repeated(w.W_V, 3), w.W_O),
+        *(w.b_Q, repeated(w.b_K, 2), repeated(w.b_V, 3), w.b_O),
+        n_heads=6,
+    )
+    everyone = HeadsCase(case.query, case.key, case.value, wide, case.mask)
+    outputs = [
+        library.numpy(x)
+        for one in (case, everyone)
+        for x in attnbook.multi_head_attention(
+            *one.arguments(library, "float64"), return_weights=True
+        )
+    ]
+    np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-13)
+    np.testing.assert_allclose(outputs[1], outputs[3], atol=1e-13)
+
+
+# PyTorch's own functions and modules.
+
+
+def tensors(case, dtype=torch.float64):
+    query, key, value = (torch.tensor(x, dtype=dtype) for x in (case.query, case.key, case.value))
+    mask = None if case.mask is None else torch.tensor(case.mask)
+    return query, key, value, case.weights.to("torch", dtype=str(dtype).split(".")[-1]), mask
+
+
+@pytest.mark.parametrize("g", [1, 2, 4])
+@pytest.mark.parametrize("mask", ["none", "random", "causal"])
+def test_agrees_with_torch_scaled_dot_product_attention(g, mask):
+    query, key, value, w, mask = tensors(case_of(g=g, mask=mask))
+    if mask is not None and mask.ndim == 4:
+        mask[..., 0] = True  # PyTorch's own function has no agreed answer for empty rows
+    q, k, v = (
+        (x @ matrix + bias).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for x, matrix, bias, heads in (
+            (query, w.W_Q, w.b_Q, 4),
+            (key, w.W_K, w.b_K, g),
+            (value, w.W_V, w.b_V, g),
+        )
+    )
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    attended = sdpa(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2).flatten(2)
+    got = attnbook.multi_head_attention(query, key, value, w, mask)
+    torch.testing.assert_close(got, attended @ w.W_O + w.b_O)
+
+
+def torch_module(bias, batch=3, d=8, h=4):
+    """Return PyTorch's module, its weights as ours, by hand, and inputs of its widths."""
+    torch.manual_seed(5)
+    module = torch.nn.MultiheadAttention(
+        d, h, bias=bias, kdim=5, vdim=7, batch_first=True, dtype=torch.float64
+    )
+    for p in module.parameters():
+        torch.nn.init.normal_(p)
+    in_bias = module.in_proj_bias.split(d) if bias else [None] * 3
+    weights = attnbook.MultiHeadWeights(
+        *(module.q_proj_weight.T, module.k_proj_weight.T, module.v_proj_weight.T),
+        module.out_proj.weight.T,
+        *(*in_bias, module.out_proj.bias),
+        n_heads=h,
+    )
+    shapes = ((11, d), (13, 5), (13, 7))
+    return module, weights, [torch.randn(batch, *s, dtype=torch.float64) for s in shapes]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mask", [None, "shared", "for each head"])
+def test_agrees_with_torch_multihead_attention(bias, mask):
+    module, weights, arrays = torch_module(bias)
+    generator = torch.Generator().manual_seed(0)
+    theirs = None
+    if mask == "shared":
+        mask = torch.rand(11, 13, generator=generator) < 0.6
+        mask[:, 0] = True
+        theirs = ~mask
+    elif mask == "for each head":
+        mask = torch.rand(3, 4, 11, 13, generator=generator) < 0.6
+        mask[..., 0] = True
+        theirs = (~mask).reshape(12, 11, 13)
+    output, shares = attnbook.multi_head_attention(*arrays, weights, mask, return_weights=True)
+    expected = module(*arrays, attn_mask=theirs, average_attn_weights=False)
+    torch.testing.assert_close(output, expected[0])
+    torch.testing.assert_close(shares, expected[1])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_equal_those_of_torch_multihead_attention(bias):
+    module, weights, arrays = torch_module(bias)
+    mask = torch.ones(11, 13, dtype=torch.bool).tril()
+    ours = [x.clone().requires_grad_() for x in arrays]
+    theirs = [x.clone().requires_grad_() for x in arrays]
+    expected, _ = module(*theirs, attn_mask=~mask)
+    cotangent = torch.randn(expected.shape, dtype=torch.float64)
+    expected.backward(cotangent)
+    leaves = {
+        name: x.detach().clone().requires_grad_() if torch.is_tensor(x) else x
+        for name, x in vars(weights).items()
+    }
+    weights = attnbook.MultiHeadWeights(**leaves)
+    attnbook.multi_head_attention(*ours, weights, mask).backward(cotangent)
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x.grad, y.grad)
+    named = {name: p.grad for name, p in module.named_parameters()}
+    for letter, name in (("Q", "q_proj_weight"), ("K", "k_proj_weight"), ("V", "v_proj_weight")):
+        torch.testing.assert_close(leaves[f"W_{letter}"].grad, named[name].T)
+    torch.testing.assert_close(leaves["W_O"].grad, named["out_proj.weight"].T)
+    if bias:
+        torch.testing.assert_close(leaves["b_O"].grad, named["out_proj.bias"])
+        stacked = torch.cat([leaves[f"b_{letter}"].grad for letter in "QKV"])
+        torch.testing.assert_close(stacked, named["in_proj_bias"])
+
+
+@pytest.mark.parametrize("mask", ["none", "random", "empty row", "empty"])
+@pytest.mark.parametrize("g", [1, 4])
+def test_gradcheck(mask, g):
+    case = case_of(leading=(2,), n_q=3, n_k=5, mask=mask, g=g)
+    query, key, value, w, mask = tensors(case)
+    names = [name for name, x in vars(w).items() if torch.is_tensor(x)]
+    leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+    leaves += [getattr(w, name).clone().requires_grad_() for name in names]
+
+    def function(query, key, value, *held):
+        weights = attnbook.MultiHeadWeights(
+            **dict(zip(names, held, strict=True)), n_heads=4, n_kv_heads=g
+        )
+        return attnbook.multi_head_attention(query, key, value, weights, mask)
+
+    assert torch.autograd.gradcheck(function, leaves)
+
+
+@dtypes
+def test_gradients_are_finite_with_empty_rows(dtype):
+    query, key, value, w, mask = tensors(case_of(mask="empty row", g=2), getattr(torch, dtype))
+    leaves = {k: x.requires_grad_() for k, x in vars(w).items() if torch.is_tensor(x)}
+    inputs = [(30 * x).requires_grad_() for x in (query, key, value)]
+    attnbook.multi_head_attention(*inputs, w, mask).sum().backward()
+    for x in (*inputs, *leaves.values()):
+        assert x.grad.dtype == x.dtype
+        assert bool(torch.isfinite(x.grad).all())
+    assert bool((inputs[0].grad[:, 0] == 0).all())
+    assert len(leaves) == 8
+
+
+def test_vmap_equals_the_batch():
+    query, key, value, w, mask = tensors(case_of(leading=(3,), mask="random", g=2))
+    mapped = torch.func.vmap(
+        lambda *x: attnbook.multi_head_attention(*x[:3], w, x[3]), in_dims=(0, 0, 0, 0)
+    )(query, key, value, mask)
+    torch.testing.assert_close(mapped, attnbook.multi_head_attention(query, key, value, w, mask))
+
+
+def test_meta_tensors_have_the_right_shape():
+    case = case_of(g=2)
+    arrays = [torch.empty(x.shape, device="meta") for x in (case.query, case.key, case.value)]
+    weights = case.weights.to("torch", device="meta", dtype="float32")
+    output, shares = attnbook.multi_head_attention(*arrays, weights, return_weights=True)
+    assert {output.device.type, shares.device.type} == {"meta"}
+    assert (output.shape, shares.shape) == ((2, 3, 17), (2, 4, 3, 13))
+
+
+def test_everything_stays_on_its_device():
+    # the strict library refuses to mix its devices, as a GPU does
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    case, device = case_of(mask="random", g=2), strict.Device("device1")
+    arrays = [strict.asarray(x, device=device) for x in (case.query, case.key, case.value)]
+    weights = case.weights.to("array_api_strict", device=device)
+    mask = strict.asarray(case.mask, device=device)
+    both = attnbook.multi_head_attention(*arrays, weights, mask, return_weights=True)
+    assert {x.device for x in both} == {device}
+    exact = case.exact(ArrayLibrary("numpy"), "float64")
+    for got, expected in zip(both, exact, strict=True):
+        back = np.asarray(strict.asarray(got, device=strict.Device("CPU_DEVICE")))
+        np.testing.assert_allclose(back, expected, atol=1e-12)
+    message = "mask must be on the same device as query"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        attnbook.multi_head_attention(*arrays, weights, strict.asarray(case.mask))
+
+
+# Properties.
+
+
+@given(heads_cases())
+def test_inputs_are_not_written_to(library, case):
+    arguments = case.arguments(library, "float64")
+    attnbook.multi_head_attention(*arguments)
+    for x, before in zip(arguments, (case.query, case.key, case.value), strict=False):
+        np.testing.assert_array_equal(library.numpy(x), before)
+    for name, before in vars(case.weights).items():
+        if isinstance(before, np.ndarray):
+            got = library.numpy(getattr(arguments[3], name))
+            np.testing.assert_array_equal(got, before)
+
+
+def test_order_of_keys_does_not_matter_and_order_of_queries_is_kept():
+    case = case_of(leading=(), mask="random", g=2)
+    rng = np.random.default_rng(0)
+    output = attnbook.multi_head_attention(
+        case.query, case.key, case.value, case.weights, case.mask
+    )
+    for _ in range(5):
+        keys, queries = rng.permutation(13), rng.permutation(3)
+        got = attnbook.multi_head_attention(
+            case.query[queries],
+            case.key[keys],
+            case.value[keys],
+            case.weights,
+            case.mask[:, queries][..., keys],
+        )
+        np.testing.assert_allclose(got, output[queries], atol=1e-12)
+
+
+def test_a_head_reads_its_own_columns_alone(library):
+    # nudge the matrices of one head: only its weights and its columns of the output move
+    case = case_of(d_out=None, bias=False)
+    before = attnbook.multi_head_attention(*case.arguments(library, "float64"), return_weights=True)
+    output, shares = map(library.numpy, before)
+    for i in range(4):
+        W_Q, W_V = case.weights.W_Q.copy(), case.weights.W_V.copy()
+        W_Q[:, 2 * i : 2 * i + 2] += 1
+        W_V[:, 3 * i : 3 * i + 3] += 1
+        weights = attnbook.MultiHeadWeights(W_Q, case.weights.W_K, W_V, n_heads=4)
+        moved = HeadsCase(case.query, case.key, case.value, weights, None)
+        after = attnbook.multi_head_attention(
+            *moved.arguments(library, "float64"), return_weights=True
+        )
+        new_output, new_shares = map(library.numpy, after)
+        others = [k for k in range(4) if k != i]
+        columns = [c for c in range(12) if c // 3 != i]
+        np.testing.assert_array_equal(new_shares[:, others], shares[:, others])
+        np.testing.assert_array_equal(new_output[..., columns], output[..., columns])
+        assert (new_shares[:, i] != shares[:, i]).all()
+        assert (np.delete(new_output, columns, axis=-1) != np.delete(output, columns, -1)).all()
+
+
+# The sources' three ways to write it.
+
+
+@pytest.mark.parametrize("h", [1, 2, 4])
+def test_narrow_heads_joined_without_an_output_matrix(library, h):
+    # each head of width 8 / h, plain concatenation
+    weights = attnbook.MultiHeadWeights.init(0, 8, h, output=False)
+    x = np.random.default_rng(1).standard_normal((2, 5, 8))
+    placed, mine = library.place(weights), library.array(x)
+    got = library.numpy(attnbook.multi_head_attention(mine, mine, mine, placed))
+    assert got.shape == (2, 5, 8)
+    heads = [oracle.single_head_attention(x, x, x, **vars(head))[0] for head in weights.heads()]
+    np.testing.assert_allclose(got, np.concatenate(heads, axis=-1), atol=1e-12)
+    # and that is the other way of writing it, with the identity as W_O
+    matrices = (weights.W_Q, weights.W_K, weights.W_V, np.eye(8))
+    same = library.place(attnbook.MultiHeadWeights(*matrices, n_heads=h))
+    other = library.numpy(attnbook.multi_head_attention(mine, mine, mine, same))
+    np.testing.assert_allclose(got, other, atol=1e-13)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one W_O", "a W_O each"])
+def test_a_list_of_heads_is_the_fused_form(library, own):
+    rng = np.random.default_rng(3)
+    W_O = rng.standard_normal((12, 17))
+    heads = [
+        attnbook.SingleHeadWeights(
+            *(rng.standard_normal(s) for s in ((5, 2), (11, 2), (7, 3))),
+            W_O[3 * i : 3 * i + 3] if own else None,
+        )
+        for i in range(4)
+    ]
+    weights = attnbook.MultiHeadWeights.from_heads(heads, None if own else W_O)
+    arrays = [rng.standard_normal((2, *s)) for s in ((3, 5), (13, 11), (13, 7))]
+    mask = rng.random((2, 1, 3, 13)) < 0.7
+    ours = [library.array(x) for x in arrays]
+    got = attnbook.multi_head_attention(*ours, library.place(weights), library.array(mask))
+    outputs = [
+        oracle.single_head_attention(*arrays, **vars(head), mask=mask[:, 0])[0] for head in heads
+    ]
+    expected = sum(outputs) if own else np.concatenate(outputs, axis=-1) @ W_O
+    np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
+
+
+def test_random_projections_drawn_head_by_head(library):
+    # for each head three matrices of d by d / h, joined and sent through W_O
+    rng = np.random.default_rng(4)
+    d, h = 12, 3
+    drawn = [[rng.standard_normal((d, d // h)) for _ in range(3)] for _ in range(h)]
+    W_O, x = rng.standard_normal((d, d)), rng.standard_normal((5, d))
+    heads = [attnbook.SingleHeadWeights(*matrices) for matrices in drawn]
+    listed = attnbook.MultiHeadWeights.from_heads(heads, W_O)
+    fused = attnbook.MultiHeadWeights(
+        *(np.concatenate([matrices[i] for matrices in drawn], axis=1) for i in range(3)),
+        W_O,
+        n_heads=h,
+    )
+    joined = [oracle.attention(x @ q, x @ k, x @ v) for q, k, v in drawn]
+    expected = np.concatenate(joined, axis=1) @ W_O
+    mine = library.array(x)
+    for weights in (listed, fused):
+        got = attnbook.multi_head_attention(mine, mine, mine, library.place(weights))
+        np.testing.assert_allclose(library.numpy(got), expected, atol=1e-11)
+
+
+# Errors.
+
+
+def ones(*shape, dtype="float64"):
+    return np.ones(shape, dtype=dtype)
+
+
+def call(query=(3, 5), key=(13, 11), value=(13, 7), mask=None, weights=None, dtype="float64"):
+    arrays = [ones(*x, dtype=dtype) if isinstance(x, tuple) else x for x in (query, key, value)]
+    weights = many_heads(0, 4, 2) if weights is None else weights
+    return lambda: attnbook.multi_head_attention(*arrays, weights, mask)
+
+
+def masked(mask, batch=()):
+    return call((*batch, 3, 5), (*batch, 13, 11), (*batch, 13, 7), mask=mask)
+
+
+ONE_OR_4 = "mask must have 1 or 4 entries on the axis of the heads, the third from the right, got "
+WHICH = (
+    "mask must say what its first axis is, since there are 4 heads and 4 sequences: mask[None] has "
+    "one mask a head, mask[:, None] one a sequence; got shape "
+)
+ERRORS = {
+    "split a list": (lambda: attnbook.split_heads([1], 2), TypeError, f"x {NOT_AN_ARRAY}list"),
+    "split into a float": (
+        lambda: attnbook.split_heads(ones(3, 8), 2.0),
+        TypeError,
+        "n_heads must be an int, got float",
+    ),
+    "split into True": (
+        lambda: attnbook.split_heads(ones(3, 8), True),
+        TypeError,
+        "n_heads must be an int, got bool",
+    ),
+    "split into nothing": (
+        lambda: attnbook.split_heads(ones(3, 8), 0),
+        ValueError,
+        "n_heads must be at least 1, got 0",
+    ),
+    "split a vector": (
+        lambda: attnbook.split_heads(ones(8), 2),
+        ValueError,
+        "x must have shape (..., n, d_model) with d_model divisible by n_heads = 2, got (8,)",
+    ),
+    "split unevenly": (
+        lambda: attnbook.split_heads(ones(2, 3, 8), 5),
+        ValueError,
+        "x must have shape (..., n, d_model) with d_model divisible by n_heads = 5, got (2, 3, 8)",
+    ),
+    "merge a list": (lambda: attnbook.merge_heads([1]), TypeError, f"x {NOT_AN_ARRAY}list"),
+    "merge a matrix": (
+        lambda: attnbook.merge_heads(ones(3, 8)),
+        ValueError,
+        "x must have shape (..., h, n, d), got (3, 8)",
+    ),
+    "weights None": (
+        lambda: attnbook.multi_head_attention(ones(3, 5), ones(3, 5), ones(3, 5), None),
+        TypeError,
+        "weights must be MultiHeadWeights, got NoneType",
+    ),
+    "weights of one head": (
+        call(weights=attnbook.SingleHeadWeights.init(0, 5, d_k=2, d_v=3)),
+        TypeError,
+        "weights must be MultiHeadWeights, got SingleHeadWeights",
+    ),
+    "query a list": (call(query=[[1.0]]), TypeError, f"query {NOT_AN_ARRAY}list"),
+    "query of integers": (
+        call(query=ones(3, 5, dtype=int)),
+        TypeError,
+        "query must have a real floating dtype, got int64",
+    ),
+    "key of another library": (
+        call(key=torch.ones(13, 11)),
+        TypeError,
+        "key must be an array of the same library as query (numpy), got torch",
+    ),
+    "value of another dtype": (
+        call(value=ones(13, 7, dtype="float32")),
+        TypeError,
+        "value must have the dtype of query (float64), got float32",
+    ),
+    "weights of another dtype": (
+        call(dtype="float32"),
+        TypeError,
+        "weights must have the dtype of query (float32), got float64",
+    ),
+    "weights of another library": (
+        call(*(torch.ones(s) for s in ((3, 5), (13, 11), (13, 7)))),
+        TypeError,
+        "weights must be an array of the same library as query (torch), got numpy",
+    ),
+    "query of another width": (
+        call(query=(3, 11)),
+        ValueError,
+        "query must have shape (..., n, 5) to match the weights, got (3, 11)",
+    ),
+    "key of another width": (
+        call(key=(2, 13, 5)),
+        ValueError,
+        "key must have shape (..., n, 11) to match the weights, got (2, 13, 5)",
+    ),
+    "value of another width": (
+        call(value=(13, 11)),
+        ValueError,
+        "value must have shape (..., n, 7) to match the weights, got (13, 11)",
+    ),
+    "query a vector": (
+        call(query=(5,)),
+        ValueError,
+        "query must have shape (..., n, 5) to match the weights, got (5,)",
+    ),
+    "another number of values": (
+        call(value=(3, 7)),
+        ValueError,
+        "value must have shape (..., 13, 7) to match key, got (3, 7)",
+    ),
+    "another number of values in a batch": (
+        call(value=(2, 3, 7)),
+        ValueError,
+        "value must have shape (..., 13, 7) to match key, got (2, 3, 7)",
+    ),
+    "other leading axes": (
+        call(query=(2, 3, 5), key=(4, 13, 11)),
+        ValueError,
+        "key must have leading axes that broadcast with (2,), got shape (4, 13, 11)",
+    ),
+    # masks: the type first, then the axis of the heads, then the rest of the shape
+    "mask a string": (masked("causal"), TypeError, f"mask {NOT_AN_ARRAY}str"),
+    "mask a list": (masked([[True]]), TypeError, f"mask {NOT_AN_ARRAY}list"),
+    "mask of integers": (
+        masked(ones(3, 13, dtype=int)),
+        TypeError,
+        f"{NOT_BOOLEAN}int64{AS_NUMBERS}",
+    ),
+    "mask of integers for each sequence": (
+        masked(ones(2, 3, 13, dtype=int), batch=(2,)),
+        TypeError,
+        f"{NOT_BOOLEAN}int64{AS_NUMBERS}",
+    ),
+    "mask of bytes": (
+        masked(np.full((3, 13), 5, np.uint8)),
+        TypeError,
+        f"{NOT_BOOLEAN}uint8{IN_BIAS}",
+    ),
+    "mask additive": (
+        masked(np.where(np.eye(3, 13) == 1, 0, -np.inf)),
+        TypeError,
+        f"{NOT_BOOLEAN}float64{ADDITIVE}",
+    ),
+    "mask of another library": (
+        masked(torch.ones(3, 13, dtype=torch.bool)),
+        TypeError,
+        "mask must be an array of the same library as query (numpy), got torch",
+    ),
+    "mask transposed": (
+        masked(ones(13, 3, dtype=bool)),
+        ValueError,
+        f"mask {SCORES}(4, 3, 13), got (13, 3)",
+    ),
+    "mask for another batch": (
+        masked(ones(3, 1, 3, 13, dtype=bool), batch=(2,)),
+        ValueError,
+        f"mask {SCORES}(2, 4, 3, 13), got (3, 1, 3, 13)",
+    ),
+    "mask with an axis too many": (
+        masked(ones(1, 1, 3, 13, dtype=bool)),
+        ValueError,
+        f"mask {SCORES}(4, 3, 13), got (1, 1, 3, 13)",
+    ),
+    "mask for each sequence": (
+        masked(ones(2, 3, 13, dtype=bool), batch=(2,)),
+        ValueError,
+        f"{ONE_OR_4}shape (2, 3, 13); one mask a sequence is mask[:, None]",
+    ),
+    "mask for each sequence of the last batch axis": (
+        masked(ones(2, 3, 13, dtype=bool), batch=(7, 2)),
+        ValueError,
+        f"{ONE_OR_4}shape (2, 3, 13); one mask a sequence is mask[:, None]",
+    ),
+    "mask for other heads": (
+        masked(ones(5, 3, 13, dtype=bool), batch=(2,)),
+        ValueError,
+        f"{ONE_OR_4}shape (5, 3, 13)",
+    ),
+    "mask for other heads without a batch": (
+        masked(ones(2, 3, 13, dtype=bool)),
+        ValueError,
+        f"{ONE_OR_4}shape (2, 3, 13)",
+    ),
+    "mask for the sequences where the heads are": (
+        masked(ones(1, 2, 3, 13, dtype=bool), batch=(2,)),
+        ValueError,
+        f"{ONE_OR_4}shape (1, 2, 3, 13)",
+    ),
+    "mask for heads or sequences": (
+        masked(ones(4, 3, 13, dtype=bool), batch=(4,)),
+        ValueError,
+        f"{WHICH}(4, 3, 13)",
+    ),
+    "mask for heads or sequences of the last batch axis": (
+        masked(ones(4, 1, 13, dtype=bool), batch=(7, 4)),
+        ValueError,
+        f"{WHICH}(4, 1, 13)",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind
+
+
+def test_a_mask_that_says_which_axis_it_means_is_taken(library):
+    # 4 heads and 4 sequences: three axes are refused, four are not
+    rng = np.random.default_rng(0)
+    mask = rng.random((4, 3, 13)) < 0.6
+    case = case_of(leading=(4,))
+    outputs = []
+    for drawn in (mask[None], mask[:, None]):
+        shaped = HeadsCase(case.query, case.key, case.value, case.weights, drawn)
+        output = attnbook.multi_head_attention(*shaped.arguments(library, "float64"))
+        close(library.numpy(output), shaped.exact(library, "float64")[0], "float64", size=10)
+        outputs.append(library.numpy(output))
+    assert not np.allclose(*outputs)
+    # one mask for each head is no question where there are not as many sequences
+    for leading in ((), (1,), (3,), (4, 1), (4, 3)):
+        other = case_of(leading=leading)
+        shaped = HeadsCase(other.query, other.key, other.value, other.weights, mask)
+        output = attnbook.multi_head_attention(*shaped.arguments(library, "float64"))
+        close(library.numpy(output), shaped.exact(library, "float64")[0], "float64", size=10)
+
+
+def test_errors_in_every_library(library):
+    case = case_of(leading=(4,))
+    query, key, value, weights, _ = case.arguments(library, "float64")
+    for mask, message in (
+        (np.ones((4, 3, 13), bool), WHICH),
+        (np.ones((2, 3, 13), bool), ONE_OR_4),
+        (np.ones((4, 3, 13)), NOT_BOOLEAN),
+        (np.ones((13, 3), bool), f"mask {SCORES}(4, 4, 3, 13), got (13, 3)"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
+            attnbook.multi_head_attention(query, key, value, weights, library.array(mask))
+    with pytest.raises(ValueError, match=re.escape("key must have shape (..., n, 11)")):
+        attnbook.multi_head_attention(query, query, value, weights)

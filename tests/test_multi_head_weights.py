@@ -1,0 +1,465 @@
+"""The matrices of all heads: drawing them, cutting them into heads, putting heads together."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from cases import NOT_AN_ARRAY, many_heads
+
+import attnbook
+
+MATRICES = ("W_Q", "W_K", "W_V", "W_O")
+BIASES = ("b_Q", "b_K", "b_V", "b_O")
+
+
+def arrays(weights):
+    """Return the arrays of `weights` by name, without what is None."""
+    named = vars(weights).items()
+    return {name: x for name, x in named if x is not None and not isinstance(x, int)}
+
+
+def shapes(weights):
+    return {name: tuple(x.shape) for name, x in arrays(weights).items()}
+
+
+def init(rng=0, d_model=12, n_heads=3, **options):
+    return attnbook.MultiHeadWeights.init(rng, d_model, n_heads, **options)
+
+
+# init
+
+
+def test_init_draws_xavier_uniform():
+    weights = init(
+        np.random.default_rng(0),
+        *(300, 2),
+        **{"n_kv_heads": 1, "d_key": 200, "d_value": 170, "d_k": 110, "d_v": 130, "d_out": 250},
+    )
+    expected = {"W_Q": (300, 220), "W_K": (200, 110), "W_V": (170, 130), "W_O": (260, 250)}
+    assert shapes(weights) == expected
+    for name, shape in expected.items():
+        matrix = getattr(weights, name)
+        assert matrix.dtype == np.float64
+        bound = math.sqrt(6 / sum(shape))  # of the whole matrix, all heads together
+        assert 0.999 * bound < matrix.max() <= bound
+        assert -bound <= matrix.min() < -0.999 * bound
+        assert abs(matrix.std() / (bound / math.sqrt(3)) - 1) < 0.02
+        assert abs(matrix.mean()) < 0.02 * bound
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_init_is_the_same_for_the_same_seed_and_draws_in_order(bias):
+    for rng in (7, np.int64(7), np.random.default_rng(7)):
+        weights = init(rng, bias=bias, n_kv_heads=1)
+        drawn = np.random.default_rng(7)
+        for name, shape in zip(MATRICES, ((12, 12), (12, 4), (12, 4), (12, 12)), strict=True):
+            bound = math.sqrt(6 / sum(shape))
+            np.testing.assert_array_equal(
+                getattr(weights, name), drawn.uniform(-bound, bound, shape), err_msg=name
+            )
+    assert not np.array_equal(init(7).W_Q, init(8).W_Q)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ((12, 12), (12, 12), (12, 12), (12, 12))),
+        ({"n_kv_heads": 1}, ((12, 12), (12, 4), (12, 4), (12, 12))),
+        ({"d_key": 5}, ((12, 12), (5, 12), (5, 12), (12, 12))),
+        ({"d_value": 7}, ((12, 12), (12, 12), (7, 12), (12, 12))),
+        ({"d_key": 5, "d_value": 7}, ((12, 12), (5, 12), (7, 12), (12, 12))),
+        ({"d_k": 5}, ((12, 15), (12, 15), (12, 12), (12, 12))),
+        ({"d_v": 7}, ((12, 12), (12, 12), (12, 21), (21, 12))),
+        ({"d_out": 11}, ((12, 12), (12, 12), (12, 12), (12, 11))),
+        ({"d_v": 7, "n_kv_heads": 1}, ((12, 12), (12, 4), (12, 7), (21, 12))),
+        ({"output": False}, ((12, 12), (12, 12), (12, 12))),
+    ],
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_init_fills_in_the_widths_that_are_left_out(options, expected, bias):
+    weights = init(bias=bias, **options)
+    named = dict(zip(MATRICES, expected, strict=False))
+    if bias:
+        named |= {b: (shape[1],) for b, shape in zip(BIASES, expected, strict=False)}
+    assert shapes(weights) == named
+    for name in BIASES if bias else ():
+        x = getattr(weights, name)
+        assert x is None or (x.dtype == np.float64 and not x.any())
+    assert (weights.n_heads, weights.n_kv_heads) == (3, options.get("n_kv_heads", 3))
+
+
+def test_heads_of_a_free_width_need_no_divisible_model():
+    assert shapes(init(0, 7, 3, d_k=2, d_v=5))["W_O"] == (15, 7)
+    assert shapes(init(0, 1, 1)) == dict.fromkeys(MATRICES, (1, 1))
+
+
+# The class itself.
+
+
+@pytest.mark.parametrize("d_out", [None, 17])
+@pytest.mark.parametrize("bias", [False, True])
+def test_to_moves_every_array(library, d_out, bias):
+    weights = many_heads(0, 4, 2, d_out=d_out, bias=bias)
+    moved = library.place(weights, "float32")
+    assert list(vars(moved)) == [*MATRICES, *BIASES, "n_heads", "n_kv_heads"]
+    assert (moved.n_heads, moved.n_kv_heads) == (4, 2)
+    assert shapes(moved) == shapes(weights)
+    assert len(arrays(weights)) == (3 + (d_out is not None)) * (1 + bias)
+    for name, x in arrays(weights).items():
+        like = library.array(x, "float32")
+        got = getattr(moved, name)
+        assert library.same_kind(got, like)
+        np.testing.assert_array_equal(library.numpy(got), library.numpy(like))
+    back = moved.to("numpy")
+    assert all(isinstance(x, np.ndarray) and x.dtype == "f4" for x in arrays(back).values())
+
+
+def test_to_moves_to_a_device():
+    moved = many_heads(0, 4, d_out=3, bias=True).to("torch", device="meta")
+    assert {x.device.type for x in arrays(moved).values()} == {"meta"}
+    assert {x.device.type for x in arrays(moved.to(device="meta")).values()} == {"meta"}
+
+
+def test_weights_are_frozen_and_compare_by_identity():
+    weights = many_heads(0, 4)
+    assert weights == weights
+    assert weights != many_heads(0, 4)
+    assert hash(weights) == hash(weights)
+    for name in ("W_Q", "b_O", "n_heads", "n_kv_heads"):
+        with pytest.raises(AttributeError, match=f"cannot assign to field '{name}'"):
+            setattr(weights, name, None)
+
+
+def test_numbers_of_heads_become_ints():
+    weights = init(0, 12, np.int64(4), n_kv_heads=np.int8(2))
+    assert [type(n) for n in (weights.n_heads, weights.n_kv_heads)] == [int, int]
+    assert (weights.n_heads, weights.n_kv_heads) == (4, 2)
+
+
+def test_the_graph_of_the_arrays_is_kept():
+    x = torch.ones(5, 4, requires_grad=True)
+    weights = attnbook.MultiHeadWeights(x, x, x, n_heads=2)
+    assert weights.W_Q is x
+    assert weights.heads()[1].W_Q.requires_grad
+    joined = attnbook.MultiHeadWeights.from_heads(weights.heads())
+    joined.W_K.sum().backward()
+    assert bool((x.grad == 1).all())
+
+
+# from_heads and heads
+
+
+@pytest.mark.parametrize("d_out", [None, 17])
+@pytest.mark.parametrize("h", [1, 3])
+def test_heads_are_columns_and_the_way_back_is_exact(library, d_out, h):
+    weights = many_heads(0, h, d_out=d_out)
+    placed = library.place(weights)
+    heads = placed.heads()
+    assert [type(head) for head in heads] == [attnbook.SingleHeadWeights] * h
+    for i, head in enumerate(heads):
+        for name, width in (("W_Q", 2), ("W_K", 2), ("W_V", 3)):
+            columns = [i * width + c for c in range(width)]
+            got = library.numpy(getattr(head, name))
+            np.testing.assert_array_equal(got, getattr(weights, name)[:, columns])
+        if d_out is None:
+            assert head.W_O is None
+        else:
+            rows = [3 * i + c for c in range(3)]
+            np.testing.assert_array_equal(library.numpy(head.W_O), weights.W_O[rows])
+    back = attnbook.MultiHeadWeights.from_heads(heads)
+    assert (back.n_heads, back.n_kv_heads) == (h, h)
+    assert list(arrays(back)) == list(arrays(weights))
+    for name, x in arrays(back).items():
+        assert library.same_kind(x, getattr(placed, name))
+        np.testing.assert_array_equal(library.numpy(x), getattr(weights, name))
+
+
+@pytest.mark.parametrize("g", [1, 2, 3, 6])
+def test_grouped_heads_come_with_the_key_and_value_head_of_their_group(g):
+    weights = many_heads(0, 6, g)
+    heads = weights.heads()
+    assert len(heads) == 6
+    for i, head in enumerate(heads):
+        j = [6 // g * k <= i < 6 // g * (k + 1) for k in range(g)].index(True)
+        np.testing.assert_array_equal(head.W_Q, weights.W_Q[:, [2 * i, 2 * i + 1]])
+        np.testing.assert_array_equal(head.W_K, weights.W_K[:, [2 * j, 2 * j + 1]])
+        np.testing.assert_array_equal(head.W_V, weights.W_V[:, [3 * j, 3 * j + 1, 3 * j + 2]])
+
+
+def test_from_heads_takes_one_output_matrix_and_any_iterable():
+    heads = [attnbook.SingleHeadWeights.init(i, 5, d_k=2, d_v=3) for i in range(4)]
+    W_O = np.random.default_rng(0).standard_normal((12, 7))
+    for given in (heads, tuple(heads), iter(heads)):
+        weights = attnbook.MultiHeadWeights.from_heads(given, W_O)
+        assert weights.n_heads == 4
+        np.testing.assert_array_equal(weights.W_O, W_O)
+        np.testing.assert_array_equal(weights.W_K[:, 2:4], heads[1].W_K)
+        assert all(getattr(weights, name) is None for name in BIASES)
+
+
+# Errors.
+
+
+def ones(*shape, dtype="float64"):
+    return np.ones(shape, dtype=dtype)
+
+
+def weights(q=(5, 8), k=(11, 8), v=(7, 12), o=None, n_heads=4, **options):
+    """Return a call that makes weights of ones of these shapes, or of the arrays given."""
+    given = [ones(*x) if isinstance(x, tuple) else x for x in (q, k, v, o)]
+    options = {b: ones(*x) if isinstance(x, tuple) else x for b, x in options.items()}
+    return lambda: attnbook.MultiHeadWeights(*given, n_heads=n_heads, **options)
+
+
+def drawn(*arguments, **options):
+    return lambda: init(*arguments, **options)
+
+
+def head(seed=0, d_query=5, d_out=None, dtype="float64", library="numpy"):
+    weights = attnbook.SingleHeadWeights.init(seed, d_query, d_k=2, d_v=3, d_out=d_out)
+    return weights.to(library, dtype=dtype)
+
+
+def from_heads(*arguments):
+    return lambda: attnbook.MultiHeadWeights.from_heads(*arguments)
+
+
+SAME_SHAPES = "heads must have matrices of the same shapes, got "
+ERRORS = {
+    "n_heads a float": (weights(n_heads=2.0), TypeError, "n_heads must be an int, got float"),
+    "n_heads True": (weights(n_heads=True), TypeError, "n_heads must be an int, got bool"),
+    "n_heads None": (weights(n_heads=None), TypeError, "n_heads must be an int, got NoneType"),
+    "n_heads 0": (weights(n_heads=0), ValueError, "n_heads must be at least 1, got 0"),
+    "n_kv_heads a string": (
+        weights(n_kv_heads="2"),
+        TypeError,
+        "n_kv_heads must be an int, got str",
+    ),
+    "n_kv_heads 0": (weights(n_kv_heads=0), ValueError, "n_kv_heads must be at least 1, got 0"),
+    "n_kv_heads no divisor": (
+        weights(n_kv_heads=3),
+        ValueError,
+        "n_kv_heads must divide n_heads = 4, got n_kv_heads = 3",
+    ),
+    "n_kv_heads above n_heads": (
+        weights(n_kv_heads=8),
+        ValueError,
+        "n_kv_heads must divide n_heads = 4, got n_kv_heads = 8",
+    ),
+    "W_Q None": (weights(q=None), TypeError, f"W_Q {NOT_AN_ARRAY}NoneType"),
+    "W_K None": (weights(k=None), TypeError, f"W_K {NOT_AN_ARRAY}NoneType"),
+    "W_V None": (weights(v=None), TypeError, f"W_V {NOT_AN_ARRAY}NoneType"),
+    "W_O a list": (weights(o=[[1.0]]), TypeError, f"W_O {NOT_AN_ARRAY}list"),
+    "b_Q a number": (weights(b_Q=0.0), TypeError, f"b_Q {NOT_AN_ARRAY}float"),
+    "W_K of another dtype": (
+        weights(k=ones(11, 8, dtype="float32")),
+        TypeError,
+        "W_K must have the dtype of W_Q (float64), got float32",
+    ),
+    "b_V of another library": (
+        weights(b_V=torch.ones(12)),
+        TypeError,
+        "b_V must be an array of the same library as W_Q (numpy), got torch",
+    ),
+    "b_O of integers": (
+        weights(o=(12, 3), b_O=ones(3, dtype=int)),
+        TypeError,
+        "b_O must have a real floating dtype, got int64",
+    ),
+    "W_Q with 3 axes": (
+        weights(q=(4, 5, 2)),
+        ValueError,
+        "W_Q must have 2 axes, got shape (4, 5, 2)",
+    ),
+    "W_O with 1 axis": (weights(o=(12,)), ValueError, "W_O must have 2 axes, got shape (12,)"),
+    "W_Q not in heads": (
+        weights(q=(5, 9)),
+        ValueError,
+        "W_Q must have a number of columns divisible by n_heads = 4, got shape (5, 9)",
+    ),
+    "W_V not in heads": (
+        weights(v=(7, 11), k=(11, 4), n_kv_heads=2),
+        ValueError,
+        "W_V must have a number of columns divisible by n_kv_heads = 2, got shape (7, 11)",
+    ),
+    "W_Q without columns": (
+        weights(q=(5, 0), k=(11, 0)),
+        ValueError,
+        "W_Q must have at least 1 column a head for the scale 1/√d_k, got shape (5, 0)",
+    ),
+    "W_K of another width": (
+        weights(k=(11, 12)),
+        ValueError,
+        "W_K must have shape (d_key, 8) to match W_Q, got (11, 12)",
+    ),
+    "W_K of all heads where groups are meant": (
+        weights(n_kv_heads=2),
+        ValueError,
+        "W_K must have shape (d_key, 4) to match W_Q, got (11, 8)",
+    ),
+    "W_O of another height": (
+        weights(o=(8, 5)),
+        ValueError,
+        "W_O must have shape (12, d_out) to match W_V, got (8, 5)",
+    ),
+    "W_O of the height of the groups": (
+        weights(k=(11, 4), v=(7, 6), o=(6, 5), n_kv_heads=2),
+        ValueError,
+        "W_O must have shape (12, d_out) to match W_V, got (6, 5)",
+    ),
+    "b_Q of another width": (
+        weights(b_Q=(5,)),
+        ValueError,
+        "b_Q must have shape (8,) to match W_Q, got (5,)",
+    ),
+    "b_K with 2 axes": (
+        weights(b_K=(1, 8)),
+        ValueError,
+        "b_K must have shape (8,) to match W_K, got (1, 8)",
+    ),
+    "b_V of one head": (
+        weights(b_V=(3,)),
+        ValueError,
+        "b_V must have shape (12,) to match W_V, got (3,)",
+    ),
+    "b_O of another width": (
+        weights(o=(12, 5), b_O=(12,)),
+        ValueError,
+        "b_O must have shape (5,) to match W_O, got (12,)",
+    ),
+    "b_O without W_O": (
+        weights(b_O=(12,)),
+        ValueError,
+        "b_O must be None where there is no W_O",
+    ),
+    # init
+    "init from nothing": (
+        drawn(None),
+        TypeError,
+        "rng must be a numpy.random.Generator or an int, got NoneType",
+    ),
+    "init from True": (
+        drawn(True),
+        TypeError,
+        "rng must be a numpy.random.Generator or an int, got bool",
+    ),
+    "init from a negative seed": (
+        drawn(-1),
+        ValueError,
+        "rng must be at least 0 if it is a seed, got -1",
+    ),
+    "init d_model a float": (drawn(0, 8.0), TypeError, "d_model must be an int, got float"),
+    "init d_model 0": (drawn(0, 0), ValueError, "d_model must be at least 1, got 0"),
+    "init n_heads a float": (drawn(0, 8, 2.0), TypeError, "n_heads must be an int, got float"),
+    "init n_heads 0": (drawn(0, 8, 0), ValueError, "n_heads must be at least 1, got 0"),
+    "init n_kv_heads True": (
+        drawn(n_kv_heads=True),
+        TypeError,
+        "n_kv_heads must be an int, got bool",
+    ),
+    "init n_kv_heads 0": (
+        drawn(n_kv_heads=0),
+        ValueError,
+        "n_kv_heads must be at least 1, got 0",
+    ),
+    "init n_kv_heads no divisor": (
+        drawn(n_kv_heads=2),
+        ValueError,
+        "n_kv_heads must divide n_heads = 3, got n_kv_heads = 2",
+    ),
+    "init not divisible": (
+        drawn(0, 512, 7),
+        ValueError,
+        "d_model must be divisible by n_heads, got d_model = 512 and n_heads = 7",
+    ),
+    "init not divisible, d_k given": (
+        drawn(0, 8, 3, d_k=2),
+        ValueError,
+        "d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3",
+    ),
+    "init not divisible, d_v given": (
+        drawn(0, 8, 3, d_v=2),
+        ValueError,
+        "d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3",
+    ),
+    "init more heads than columns": (
+        drawn(0, 2, 3),
+        ValueError,
+        "d_model must be divisible by n_heads, got d_model = 2 and n_heads = 3",
+    ),
+    "init d_key a bool": (drawn(d_key=True), TypeError, "d_key must be an int, got bool"),
+    "init d_value 0": (drawn(d_value=0), ValueError, "d_value must be at least 1, got 0"),
+    "init d_k 0": (drawn(d_k=0), ValueError, "d_k must be at least 1, got 0"),
+    "init d_v negative": (drawn(d_v=-1), ValueError, "d_v must be at least 1, got -1"),
+    "init d_out a string": (drawn(d_out="4"), TypeError, "d_out must be an int, got str"),
+    "init d_out 0": (drawn(d_out=0), ValueError, "d_out must be at least 1, got 0"),
+    "init d_out without W_O": (
+        drawn(d_out=4, output=False),
+        ValueError,
+        "d_out must be None without W_O (output=False), got 4",
+    ),
+    # from_heads and heads
+    "from no heads": (from_heads([]), ValueError, "heads must have at least 1 entry, got 0"),
+    "from matrices": (
+        from_heads([head(), ones(5, 2)]),
+        TypeError,
+        "heads must be SingleHeadWeights, got ndarray",
+    ),
+    "from heads of two dtypes": (
+        from_heads([head(), head(dtype="float32")]),
+        TypeError,
+        "heads[1] must have the dtype of heads[0] (float64), got float32",
+    ),
+    "from heads of two libraries": (
+        from_heads([head(), head(), head(library="torch")]),
+        TypeError,
+        "heads[2] must be an array of the same library as heads[0] (numpy), got torch",
+    ),
+    "from heads of two widths": (
+        from_heads([head(), head(d_query=7)]),
+        ValueError,
+        f"{SAME_SHAPES}[(5, 2), (5, 2), (5, 3), False] in heads[0] and "
+        "[(7, 2), (7, 2), (7, 3), False] in heads[1]",
+    ),
+    "from heads with and without W_O": (
+        from_heads([head(d_out=4), head(d_out=4), head()]),
+        ValueError,
+        f"{SAME_SHAPES}[(5, 2), (5, 2), (5, 3), (3, 4)] in heads[0] and "
+        "[(5, 2), (5, 2), (5, 3), False] in heads[2]",
+    ),
+    "from heads with their own W_O and another": (
+        from_heads([head(d_out=4)] * 2, ones(6, 4)),
+        ValueError,
+        "W_O must be None where the heads have their own",
+    ),
+    "from heads with a W_O of another height": (
+        from_heads([head()] * 2, ones(3, 4)),
+        ValueError,
+        "W_O must have shape (6, d_out) to match W_V, got (3, 4)",
+    ),
+    "from heads with a W_O of another library": (
+        from_heads([head()] * 2, torch.ones(6, 4)),
+        TypeError,
+        "W_O must be an array of the same library as W_Q (numpy), got torch",
+    ),
+    "heads with biases": (
+        lambda: init(bias=True).heads(),
+        ValueError,
+        "weights must have no biases to be split, got b_Q, b_K, b_V, b_O",
+    ),
+    "heads with one bias": (
+        lambda: weights(b_K=(8,))().heads(),
+        ValueError,
+        "weights must have no biases to be split, got b_K",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind
