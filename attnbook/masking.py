@@ -3,6 +3,7 @@
 The makers return plain boolean arrays, so masks combine with ``&`` (both allow it), ``|`` (one of
 them does) and ``~`` (the rest). Query i stands at place i + n_k - n_q of the sequence of keys: the
 last query beside the last key, so that with cached keys one new query (n_q = 1) is the last token.
+A mask costs O(n_q n_k) time and as many bytes.
 
 `to_…` and `from_…` translate to and from what other libraries expect; `attnbook.conventions` has
 them.
@@ -55,10 +56,6 @@ def causal(
     ------
     TypeError, ValueError
         If a number is not an int of at least 0, or `like` is not an array.
-
-    Notes
-    -----
-    Cost: O(n_q n_k) memory, a byte a pair.
 
     Examples
     --------
@@ -276,7 +273,7 @@ def padding(
 def from_valid_lengths(
     valid_lens: Sequence[int] | Sequence[Sequence[int]] | Array, n_k: int
 ) -> Annotated[Array, "..."]:
-    """Return the mask that valid lengths stand for, one a sequence or one a query.
+    """Return the mask of the valid lengths of *Dive into Deep Learning*, per sequence or query.
 
     Parameters
     ----------
@@ -293,10 +290,6 @@ def from_valid_lengths(
     ------
     TypeError, ValueError
         As in `padding`, and if there are not one or two axes.
-
-    Notes
-    -----
-    The convention of *Dive into Deep Learning*.
 
     Examples
     --------

@@ -143,7 +143,8 @@ def multi_head_attention(
     weights : MultiHeadWeights
     mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
         **True = may attend.** A mask of 2 axes holds for all heads and sequences; one for each
-        sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k).
+        sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
+        padding is (batch, 1, 1, n_k).
     return_weights : bool
         Also return the attention weights of every head.
 
@@ -165,7 +166,9 @@ def multi_head_attention(
     -----
     A query that may see no key gets zeros from every head, and so the row b_O, or zeros, as its
     output. The scores of each head are divided by √d_k, the width of the *head*.
-    In half precision the projections are rounded to that precision, the attention is not.
+    In half precision the projections are rounded to that precision, the attention is not; under
+    ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
+    0 · NaN is NaN.
     With n_kv_heads below n_heads the keys and values are projected once for each group and then
     repeated: the cache of a decoder shrinks, this function's own memory does not.
     Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory.
@@ -190,29 +193,37 @@ def multi_head_attention(
     check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
     if mask is not None:
         leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
-        _check_heads_of_mask(mask, weights.n_heads, leading)
         shape = (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
+        _check_axes_of_mask(mask, shape)
         check_mask(mask, query, shape)
     output, shares = _multi_head_attention(query, key, value, weights, mask)
     return (output, shares) if return_weights else output
 
 
-def _check_heads_of_mask(mask, n_heads, leading):
+def _check_axes_of_mask(mask, shape):
+    """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
     check_boolean(mask)
-    if mask.ndim < 3 or mask.shape[-3] == 1:
+    *leading, n_heads, n_q, n_k = shape
+    got, batch = tuple(mask.shape), leading[-1] if leading else None
+    if got == (batch, n_k) and batch not in (1, n_q):
+        raise ValueError(
+            f"mask must broadcast to (..., h, n_q, n_k) = {shape}, got {got}; "
+            "one row of keys a sequence is mask[:, None, None]"
+        )
+    if mask.ndim < 3 or got[-3] == 1:
         return
-    fits_sequences = mask.ndim == 3 and leading and mask.shape[0] == leading[-1]
-    if mask.shape[-3] != n_heads:
+    fits_sequences = mask.ndim == 3 and got[0] == batch
+    if got[-3] != n_heads:
         hint = "; one mask a sequence is mask[:, None]" if fits_sequences else ""
         raise ValueError(
             f"mask must have 1 or {n_heads} entries on the axis of the heads, the third from the "
-            f"right, got shape {tuple(mask.shape)}{hint}"
+            f"right, got shape {got}{hint}"
         )
     if fits_sequences:
         raise ValueError(
             f"mask must say what its first axis is, since there are {n_heads} heads and "
             f"{n_heads} sequences: mask[None] has one mask a head, mask[:, None] one a sequence; "
-            f"got shape {tuple(mask.shape)}"
+            f"got shape {got}"
         )
 
 

@@ -217,7 +217,12 @@ class MultiHeadWeights:
             If there is no head, one is no `SingleHeadWeights`, their shapes differ, or there is a
             W_O both in the heads and beside them.
         """
-        heads = list(heads)
+        try:
+            heads = list(heads)
+        except TypeError:
+            raise TypeError(
+                f"heads must be a sequence of SingleHeadWeights, got {type(heads).__name__}"
+            ) from None
         if not heads:
             raise ValueError("heads must have at least 1 entry, got 0")
         for head in heads:

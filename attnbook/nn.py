@@ -149,8 +149,8 @@ class MultiHeadAttention(torch.nn.Module):
     def from_torch(cls, module: torch.nn.MultiheadAttention) -> "MultiHeadAttention":
         """Return a copy of a `torch.nn.MultiheadAttention`, without its dropout.
 
-        Raises ValueError if it was made with `add_bias_kv` or `add_zero_attn`, which add a key that
-        no input has.
+        All parameters of the copy require gradients, and it is in train mode. Raises ValueError if
+        `module` was made with `add_bias_kv` or `add_zero_attn`, which add a key that no input has.
         """
         if not isinstance(module, torch.nn.MultiheadAttention):
             raise TypeError(
@@ -165,7 +165,7 @@ class MultiHeadAttention(torch.nn.Module):
         return cls(MultiHeadWeights(**arrays, n_heads=module.num_heads))
 
     def to_torch(self) -> torch.nn.MultiheadAttention:
-        """Return a copy as a `torch.nn.MultiheadAttention`, batch first.
+        """Return a copy as a `torch.nn.MultiheadAttention`, batch first, in train mode.
 
         Raises ValueError as `torch_state_dict` does.
         """

@@ -589,6 +589,12 @@ WHICH = (
     "one mask a head, mask[:, None] one a sequence; got shape "
 )
 ERRORS = {
+    "padding as (batch, n_k)": (
+        masked(np.ones((2, 13), dtype=bool), (2,)),
+        ValueError,
+        "mask must broadcast to (..., h, n_q, n_k) = (2, 4, 3, 13), got (2, 13); "
+        "one row of keys a sequence is mask[:, None, None]",
+    ),
     "split a list": (lambda: attnbook.split_heads([1], 2), TypeError, f"x {NOT_AN_ARRAY}list"),
     "split into a float": (
         lambda: attnbook.split_heads(ones(3, 8), 2.0),

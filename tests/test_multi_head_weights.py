@@ -401,6 +401,11 @@ ERRORS = {
         "d_out must be None without W_O (output=False), got 4",
     ),
     # from_heads and heads
+    "from one head": (
+        from_heads(head()),
+        TypeError,
+        "heads must be a sequence of SingleHeadWeights, got SingleHeadWeights",
+    ),
     "from no heads": (from_heads([]), ValueError, "heads must have at least 1 entry, got 0"),
     "from matrices": (
         from_heads([head(), ones(5, 2)]),
