@@ -870,6 +870,16 @@ def checksum(case):
     return " ".join(f"{float(np.sum(np.cos(x + 1.0))):.4g}" for x in given)
 
 
+def write_records():
+    """Write both records anew from the checks as they are; run this file to do so."""
+    messages = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
+    cases = {name: described(c) for name, c in CHECKS.items()}
+    folder = pathlib.Path(__file__).parent
+    for name, record in (("check_messages", messages), ("check_cases", cases)):
+        text = json.dumps(record, indent=2, ensure_ascii=False)
+        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
 def test_the_sizes_of_a_case_are_all_different_somewhere():
     different = {
         "softmax": 2,
@@ -1078,3 +1088,7 @@ def test_unknown_wrong_numbers_name_the_property_that_fails(name, function, sent
     assert report.mistake is None
     expected = "Your numbers differ from the reference, and not in a way that this check knows."
     assert report.message == f"{expected} {sentence}".strip()
+
+
+if __name__ == "__main__":
+    write_records()

@@ -63,6 +63,7 @@ def call(
 
     def work():
         try:
+            _thread_count_of_torch()
             with np.errstate(all="ignore"):
                 result["value"] = function(*arguments, **keywords)
         except BaseException as error:
@@ -83,6 +84,16 @@ def call(
     if not finished:
         return Outcome(None, None, True, sink.used)
     return Outcome(result.get("value"), result.get("error"), False, sink.used)
+
+
+def _thread_count_of_torch() -> None:
+    """Give this thread the number of threads that the caller set with `torch.set_num_threads`.
+
+    OpenMP keeps that number for each thread; PyTorch sets it in a new one when it is first asked.
+    """
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "get_num_threads"):
+        torch.get_num_threads()
 
 
 def _run(work: Callable[[], None], deadline: float) -> bool:
