@@ -72,7 +72,8 @@ def from_additive(mask: Array) -> Array:
     TypeError
         If `mask` is not an array of real floating-point numbers.
     ValueError
-        If it holds other numbers: then it is a bias, not a mask.
+        If it holds other numbers, such as the −100 of some models: then it is a bias, not a mask,
+        and goes in ``bias=``.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def from_additive(mask: Array) -> Array:
 def to_sdpa(mask: Array) -> Array:
     """Return `mask` as `torch.nn.functional.scaled_dot_product_attention` takes it.
 
-    There too True means *may attend*; only a mask of fewer than two axes is refused.
+    There too True means *may attend*; but of the axes of queries and keys none may be missing.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 The makers return plain boolean arrays, so masks combine with ``&`` (both allow it), ``|`` (one of
 them does) and ``~`` (the rest). Query i stands at place i + n_k - n_q of the sequence of keys: the
 last query beside the last key, so that with cached keys one new query (n_q = 1) is the last token.
-A mask costs O(n_q n_k) time and as many bytes.
+A mask costs O(n_q n_k) time and a byte a pair; making a window takes three for a moment.
 
 `to_…` and `from_…` translate to and from what other libraries expect; `attnbook.conventions` has
 them.
@@ -63,7 +63,8 @@ def causal(
     array([[1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    return _distance(n_q, n_k, like) >= 0
+    own, keys = _places(n_q, n_k, like)
+    return keys <= own
 
 
 def sliding_window(
@@ -76,8 +77,7 @@ def sliding_window(
     n_q, n_k, like
         As in `causal`.
     left, right : int
-        How many places to each side, at least 0. A causal window of w tokens, the query's own
-        among them, has left = w - 1 and right = 0.
+        How many places to each side, at least 0.
 
     Returns
     -------
@@ -90,7 +90,8 @@ def sliding_window(
 
     References
     ----------
-    Beltagy et al. (2020), "Longformer"; the names are those of flash-attention's `window_size`.
+    Beltagy et al. (2020), "Longformer"; the names are those of flash-attention's `window_size`,
+    whose −1 for *unlimited* is not taken here.
 
     Examples
     --------
@@ -101,8 +102,8 @@ def sliding_window(
            [0, 0, 1, 1]])
     """
     left, right = check_int("left", left), check_int("right", right)
-    distance = _distance(n_q, n_k, like)
-    return (distance <= left) & (distance >= -right)
+    own, keys = _places(n_q, n_k, like)
+    return (keys >= own - left) & (keys <= own + right)
 
 
 def prefix(
@@ -183,7 +184,8 @@ def strided(
            [0, 1, 0, 1]])
     """
     stride = check_int("stride", stride, at_least=1)
-    return _distance(n_q, n_k, like) % stride == 0
+    own, keys = _places(n_q, n_k, like)
+    return own % stride == keys % stride
 
 
 def block_diagonal(
@@ -360,13 +362,14 @@ def draw(
     return ax
 
 
-def _distance(n_q, n_k, like):
-    """Return how far each key lies before the place of each query, shape (n_q, n_k)."""
+def _places(n_q, n_k, like):
+    """Return the places of the queries as a column and of the keys as a row."""
     n_q = check_int("n_q", n_q)
     n_k = n_q if n_k is None else check_int("n_k", n_k)
     xp, device = _home(like)
-    own = xp.arange(n_q, device=device) + (n_k - n_q)  # the place of each query
-    return xp.expand_dims(own, axis=1) - xp.arange(n_k, device=device)
+    own = xp.arange(n_q, device=device) + (n_k - n_q)  # the last beside the last key
+    keys = xp.arange(n_k, device=device)
+    return xp.expand_dims(own, axis=1), xp.expand_dims(keys, axis=0)
 
 
 def _home(like):

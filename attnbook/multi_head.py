@@ -144,7 +144,8 @@ def multi_head_attention(
     mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
         **True = may attend.** A mask of 2 axes holds for all heads and sequences; one for each
         sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
-        padding is (batch, 1, 1, n_k).
+        padding is (batch, 1, 1, n_k). With as many sequences as queries a mask (batch, n_k) cannot
+        be told from one of (n_q, n_k), and is taken for that.
     return_weights : bool
         Also return the attention weights of every head.
 

@@ -92,7 +92,7 @@ def _thread_count_of_torch() -> None:
     OpenMP keeps that number for each thread; PyTorch sets it in a new one when it is first asked.
     """
     torch = sys.modules.get("torch")
-    if hasattr(torch, "get_num_threads"):
+    if torch is not None and hasattr(torch, "get_num_threads"):  # while it is imported it has not
         torch.get_num_threads()
 
 

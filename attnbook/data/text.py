@@ -8,10 +8,11 @@ _ASCII = str.maketrans(
 
 
 def text() -> str:
-    """Return the Python language reference as one string of about half a million characters.
+    """Return the Python language reference as one string of some 370,000 characters.
 
     These are the topics that ``help("for")`` and its like print: technical prose and grammar in
-    lines of about 72 characters, in the alphabetical order of their names.
+    lines of about 72 characters, in the alphabetical order of their names. A paragraph that several
+    topics share appears once, so that a part that is set aside is new.
 
     Returns
     -------
@@ -47,7 +48,8 @@ def text() -> str:
             "attnbook.data.text needs pydoc_data of Python's standard library, which this Python "
             'lacks; Pyodide has it after loadPackage("pydoc_data")'
         ) from error
-    return _to_ascii("\n".join(topics[name] for name in sorted(topics)))
+    paragraphs = "\n\n".join(topics[name].strip("\n") for name in sorted(topics)).split("\n\n")
+    return _to_ascii("\n\n".join(dict.fromkeys(paragraphs)) + "\n")
 
 
 def _to_ascii(prose: str) -> str:
