@@ -558,6 +558,8 @@ CAUSAL_MASK = {
     "diagonal alone 2": lambda n_q, n_k: np.eye(n_q, n_k, n_k - n_q, dtype=bool),
     "aligned to the first key": lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool),
     "aligned to the first key 2": _triangle(lambda i, j, s: ~(j > i)),
+    "offset never negative": lambda n_q, n_k: np.tri(n_q, n_k, max(n_k - n_q, 0), dtype=bool),
+    "offset never negative 2": _triangle(lambda i, j, s: j <= i + abs(s) / 2 + s / 2),
     "offset with the wrong sign": lambda n_q, n_k: np.tri(n_q, n_k, n_q - n_k, dtype=bool),
     "shape transposed": lambda n_q, n_k: right_causal(n_k, n_q),
     "upper triangle 4": lambda n_q, n_k: right_causal(n_q, n_k).T,
@@ -579,6 +581,18 @@ def _scored(function):
 
 def _hiding(function):
     return lambda q, k, v, mask: function(right_scores(q, k), mask) @ v
+
+
+def _shifted_by_all(see, guard=0):
+    """Return attention that multiplies exponentials by the mask, after the maximum of all keys."""
+
+    def weights(s, mask):
+        seen = see(s, mask)
+        e = exp(seen - top(seen)) * as_numbers(mask, s)
+        z = total(e)
+        return e / (z + (z == 0) * guard)
+
+    return _hiding(weights)
 
 
 def _with_exp(shift):
@@ -659,6 +673,13 @@ MASKED_ATTENTION = {
     "mask with −10⁴": _hiding(lambda s, mask: sm(hidden(s, mask, -1e4))),
     "mask with −10⁴ 2": _hiding(lambda s, mask: sm(s - 1e4 * (1 - as_numbers(mask, s)))),
     "mask with −10⁴ 3": _hiding(lambda s, mask: sm(hidden(s, mask, -1000.0))),
+    "hidden keys in the maximum": _shifted_by_all(lambda s, mask: s * as_numbers(mask, s)),
+    "hidden keys in the maximum 2": _shifted_by_all(lambda s, mask: hidden(s, mask, 0.0), guard=1),
+    "hidden keys in the maximum 3": _shifted_by_all(lambda s, mask: hidden(s, mask, -1e4)),
+    "hidden keys in the maximum 4": _shifted_by_all(lambda s, mask: hidden(s, mask, -1e4), guard=1),
+    "hidden keys in the maximum 5": _shifted_by_all(lambda s, mask: hidden(s, mask, -1e9)),
+    "hidden keys in the maximum 6": _shifted_by_all(lambda s, mask: hidden(s, mask, -1e9), guard=1),
+    "mask after the exponential 2": _shifted_by_all(lambda s, mask: s),
     "padding on the query side": lambda q, k, v, mask: right_attention(
         q, k, v, _column(mask) if _one_row(mask) else mask
     ),

@@ -272,6 +272,34 @@ def sequence_first(x):
     return nn.TransformerEncoderLayer(WIDTH, 3, 16, dropout=0.0)(x)
 
 
+def late(h, divide=lambda total: 1, start=lambda x: 0):
+    """Heads whose hidden weights are zeroed after the softmax, and then divided by `divide`."""
+
+    def run(x):
+        q = split(x, h)
+        weights = softmax(q @ q.swapaxes(-1, -2) / math.sqrt(q.shape[-1])) * PAST
+        return start(x) + merge(weights / divide(weights.sum(axis=-1, keepdims=True)) @ q)
+
+    return run
+
+
+def guarded(total):
+    return np.where(total == 0, 1, total)
+
+
+def normalized(x):
+    """Causal attention, and then one length for the whole sequence."""
+    y = attend(x, x, x, PAST)
+    return y / np.sqrt((y**2).sum(axis=(-1, -2), keepdims=True))
+
+
+def of_any_length(x, row=slice(None)):
+    return attend(x, x, x)[..., row, :]
+
+
+SQUARE = np.random.default_rng(5).normal(size=(3, N, N))
+
+
 LEAKS = {
     "d2l": (MaskInTraining(), X, "causal mask dropped in eval mode"),
     "in train mode": (
@@ -297,6 +325,43 @@ LEAKS = {
     "-1e9": (head(filled(PAST, -1e9)), X, "large negative number"),
     "-1e9 in float32": (head(filled(PAST, -1e9)), X.astype(np.float32), "large negative number"),
     "softmax over the queries": (min_gpt, X, "softmax over the queries"),
+    "queries, in two heads": (
+        projected(heads(2, PAST, axis=-2)),
+        X,
+        "softmax over the queries",
+    ),
+    "queries, saturated": (min_gpt, 3 * X, "softmax over the queries"),
+    "normalised over the sequence": (normalized, X, "softmax over the queries"),
+    "after the softmax": (late(1), X, "mask after the softmax"),
+    "after the softmax, one sequence": (late(1), X[0], "mask after the softmax"),
+    "after the softmax, large": (late(1), 10 * X, "mask after the softmax"),
+    "after the softmax, float32": (late(1), X.astype(np.float32) / 10, "mask after the softmax"),
+    "after the softmax, heads": (late(3, start=lambda x: x), X, "mask after the softmax"),
+    "after the softmax, learned": (head(finish=lambda w: w * PAST), X, "mask after the softmax"),
+    "after the softmax, tokens": (
+        lambda x: late(1)(np.random.default_rng(4).normal(size=(23, WIDTH))[x]),
+        TOKENS,
+        "mask after the softmax",
+    ),
+    "renormalised": (late(1, lambda total: total), X, "mask after the exponential"),
+    "renormalised, guarded": (late(1, guarded), X, "mask after the exponential"),
+    "renormalised, residual": (
+        late(3, guarded, start=lambda x: x),
+        X,
+        "mask after the exponential",
+    ),
+    "the last row": (lambda x: of_any_length(x, -1), SQUARE, "wrong shape"),
+    "the last row, one sequence": (lambda x: of_any_length(x, -1), SQUARE[0], "wrong shape"),
+    "the last row, in n classes": (lambda x: of_any_length(x, -1)[:, :N], X, "wrong shape"),
+    "columns": (lambda x: of_any_length(x).swapaxes(-1, -2), SQUARE, "wrong shape"),
+    "square": (of_any_length, SQUARE, "no causal mask"),
+    "square, of one length": (lambda x: of_any_length(x + 0 * SQUARE[0]), SQUARE, "no causal mask"),
+    "a number each": (lambda x: of_any_length(x)[..., 0], X, "no causal mask"),
+    "two tokens, squeezed": (
+        lambda x: of_any_length(x)[..., 0].squeeze(),
+        X[:1, :2, :2],
+        "no causal mask",
+    ),
     "inverted": (head(filled(~PAST)), X, "causal mask inverted"),
     "inverted, −1e9": (greedy_decoding, X, "causal mask inverted"),
     "transposed": (head(filled(PAST.T)), X, "causal mask inverted"),

@@ -875,8 +875,8 @@ def write_records():
     messages = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
     cases = {name: described(c) for name, c in CHECKS.items()}
     folder = pathlib.Path(__file__).parent
-    for name, record in (("check_messages", messages), ("check_cases", cases)):
-        text = json.dumps(record, indent=2, ensure_ascii=False)
+    for name, record, indent in (("check_messages", messages, 2), ("check_cases", cases, 1)):
+        text = json.dumps(record, indent=indent, ensure_ascii=False)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8", newline="\n")
 
 

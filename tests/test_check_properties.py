@@ -27,6 +27,7 @@ from padding_models import (
 from property_models import (
     CAUSAL,
     LEAKS,
+    SQUARE,
     TOKENS,
     WIDTH,
     Block,
@@ -79,7 +80,7 @@ def test_a_leak_is_found_and_named(name):
     assert report.detail
     assert report.libraries == ()
     start = FUTURE.get(mistake, "An output depends on").split("{")[0]
-    assert mistake in ("NaN", "constant") or report.message.startswith(
+    assert mistake in ("NaN", "constant", "wrong shape") or report.message.startswith(
         start if "dropped" not in str(mistake) else "Every output depends on every input in "
     )
 
@@ -89,7 +90,7 @@ def test_the_first_pair_and_the_mode_are_told():
     assert report.message == (
         "Every output depends on every input in eval mode only, where the causal mask is dropped. "
         "Look for `self.training`, and for a faster path through the code that takes no mask. A "
-        "loss measured there is too good."
+        "loss measured there is not that of the model."
     )
     assert report.detail == "Changing input 1 moves output 0, of 0 to 6 in eval mode."
     report = no_future_leak(lambda x: np.where(np.arange(N)[:, None] == 2, x[:, 4:5], x), X)
@@ -104,6 +105,16 @@ def test_the_next_token_and_the_next_two():
     assert "depends on the next token and" in no_future_leak(sink_at_the_end, X).message
     report = no_future_leak(CausalConvolution(left=1, right=2), X)
     assert "depends on the next 2 tokens and" in report.message
+
+
+def test_an_output_that_fits_by_chance_is_tried_with_one_position_less():
+    for example, shapes in ((SQUARE, ("(3, 6, ...)", "(3, 7)")), (SQUARE[0], ("(6, ...)", "(7,)"))):
+        report = no_future_leak(lambda x: x.mean(axis=-2), example)
+        assert report.message == (
+            f"Your model must return an array of shape {shapes[0]}, got {shapes[1]}. Return one "
+            "output for each position, in their order."
+        )
+    assert report.detail == "It was given x (6, 7) of float64, as NumPy arrays."
 
 
 @pytest.mark.parametrize("weight", [1e-4, 1e-3])
@@ -140,7 +151,18 @@ def test_patterns_of_a_bare_reshape_are_those_of_the_code(h, n):
     both = projected(heads(h, np.tri(n, dtype=bool), bare_split=True, bare_merge=True))
     report = no_future_leak(both, x)
     assert report
-    assert f"is the pattern of a bare reshape into {h} heads" in report.remarks[0]
+    if n > h + 1:  # else it is also the pattern of a window
+        assert f"is the pattern of a bare reshape into {h} heads" in report.remarks[0]
+
+
+@pytest.mark.parametrize("n", [6, 8, 9])
+@pytest.mark.parametrize("left", [1, 2, 4])
+def test_a_window_is_not_taken_for_a_bare_reshape(n, left):
+    window = attnbook.masking.sliding_window(n, left=left)
+    x = np.random.default_rng(n).normal(size=(2, n, WIDTH))
+    report = no_future_leak(lambda x: attnbook.attention(x, x, x, window), x)
+    assert report
+    assert report.notes == ()
 
 
 def test_what_is_no_leak_but_odd_is_remarked_upon():

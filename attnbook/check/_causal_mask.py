@@ -138,6 +138,13 @@ _MISTAKES = (
         (_model(lambda i, j, surplus: j <= i - surplus),),
     ),
     Mistake(
+        "offset never negative",
+        "With fewer keys than queries you align the first query with the first key. The last query "
+        "belongs to the last key there too, so the first queries see nothing: the offset n_k − n_q "
+        "may be negative. Do not cut it at 0.",
+        (lambda n_q, n_k=None: np.tri(n_q, n_k, max(0, (n_k or n_q) - n_q), dtype=bool),),
+    ),
+    Mistake(
         "offset with the wrong sign",
         "You shift the diagonal by n_q − n_k, the wrong way. The last query sees every key, so "
         "with more keys than queries the diagonal moves to the right: j ≤ i + n_k − n_q.",

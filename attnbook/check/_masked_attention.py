@@ -15,6 +15,7 @@ from attnbook.check._attention import (
 from attnbook.check._model import Case, Check, Mistake, Stage
 from attnbook.check._recipes import Recipe, swap
 from attnbook.check._softmax import LARGE_ERRORS, SPREAD_ERRORS
+from attnbook.check._weight_mistakes import RENORMALIZED
 from attnbook.check._weights import (
     EMPTY,
     FLIPPED,
@@ -148,6 +149,19 @@ _OWN = (
                 lambda s, mask, number: np.where(mask, s, -number),
                 lambda s, mask, number: s - number * ~mask,
             )
+        ),
+    ),
+    Mistake(
+        "hidden keys in the maximum",
+        "You zero the exponentials of hidden keys before you divide, but your shift is the maximum "
+        "over hidden keys too: what you set their scores to, such as 0, takes part. Where every "
+        "visible score lies far below it, the visible exponentials underflow, and 0/0 is NaN, or a "
+        "row of zeros if you guard it. Take the maximum of the visible scores alone, or hide the "
+        "others with −∞ before it.",
+        tuple(
+            _model(swap(hide=lambda s, mask, fill=fill: np.where(mask, s, fill), finish=finish))
+            for fill in (0.0, -1e4, -1e9)
+            for finish in RENORMALIZED
         ),
     ),
     Mistake(

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check._calls import Finding
+from attnbook.check._calls import Finding, Found
 from attnbook.check._dependence import Dependence, bare_reshape, measure
 from attnbook.check._draws import Draws
 from attnbook.check._probe import (
     IN_MODE,
     SAME_ORDER,
     SequenceProbe,
-    moves_few_numbers,
+    directions,
     probing,
     report,
 )
@@ -21,6 +21,8 @@ from attnbook.check._report import Report
 
 LARGE = (1e2, 1e5, 1e8)
 LARGE_SEEDS = (1, 2, 3)
+DRAWS = 24
+"""How many futures are compared where a mistake is to be named."""
 
 
 def no_future_leak(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
@@ -57,9 +59,11 @@ def no_future_leak(model: Callable, example: Any, *, time_limit: float = 30.0) -
     Notes
     -----
     PyTorch's random numbers are set to one seed before each run, so a dropout is no leak.
-    Changes of less than 5e-6 of the largest output count as rounding; a leak of weight 1e-4 is
-    found. A large negative number behind a normalisation or an embedding stays hidden, since no
-    input makes the scores large there.
+    Changes of less than 5e-6 of the largest output count as rounding (in half precision of less
+    than a few units in the last place); a leak of weight 1e-4 is found. Of tokens a few are tried
+    at each position, so a leak through a single one of many can be missed. A large negative number
+    behind a normalisation or an embedding stays hidden, since no input makes the scores large
+    there.
     Cost: in each mode about 15 runs a position, 6 with tokens, of at most 24 positions.
 
     Examples
@@ -87,6 +91,7 @@ def _judge(probe: SequenceProbe) -> Finding | str:
         found = measure(probe, mode)
         finding = _diagnose(probe, found)
         if finding is not None:
+            _one_row_a_position(probe, mode)
             findings[mode] = finding
         elif not found.sees.any():
             return Finding(
@@ -137,8 +142,7 @@ def _name(probe: SequenceProbe, found: Dependence) -> tuple[str | None, str]:
     full = np.ones((n, n), dtype=bool)
     past = ~found.later & (found.columns != np.arange(n)[:, np.newaxis])
     if found.matches(full):
-        few = _moves_few_numbers(probe, found.mode)
-        name = "softmax over the queries" if few else "no causal mask"
+        name = _name_full(probe, found.mode)
         return name, MESSAGES[name]
     # the last query sees nothing through an inverted mask, and then often everything
     known = found.known & (np.arange(n) < n - 1)
@@ -161,15 +165,38 @@ def _name(probe: SequenceProbe, found: Dependence) -> tuple[str | None, str]:
     )
 
 
-def _moves_few_numbers(probe: SequenceProbe, mode: str) -> bool:
-    """Tell whether later inputs move the first output along few directions only."""
-    x = probe.draws.base(1)
-    changes = []
-    for seed in range(24):
-        y = x.copy()
-        y[0, 1:] = probe.draws.other(x, 100 + seed)[0, 1:]
-        changes.append(probe.outputs(y, mode)[0, 0])
-    return moves_few_numbers(changes, probe.outputs(x, mode)[0, 0])
+def _name_full(probe: SequenceProbe, mode: str) -> str:
+    """Name what lets every input reach every output, by what later inputs can do to a row."""
+    last = (probe.draws.n - 1) // 2  # of the rows looked at
+    ranks = []
+    for size in (1.0, 0.1) if probe.draws.floats else (1.0,):  # saturated weights move too little
+        x = probe.draws.base(1, size)
+        output = probe.outputs(x, mode)[0, [0, last]].reshape(2, -1)
+        after = [_with_other_future(probe, x, last + 1, s, mode, size) for s in range(DRAWS)]
+        changes = np.array(after)[:, [0, last]].reshape(DRAWS, 2, -1) - output
+        largest = np.abs(changes).max(axis=(0, 2))
+        changes = changes / largest[:, np.newaxis]
+        epsilon = 2.0**-52 if probe.dtype == "float64" else probe.epsilon
+        rounding = float(np.max(8 * epsilon * np.abs(output).max(axis=1) / largest))
+        tables = (changes[:, 0], changes[:, 1], changes.reshape(DRAWS, -1))
+        ranks.append([directions(table, max(1e-3, rounding)) for table in tables])
+    first, middle, both = np.max(ranks, axis=0)
+    if not 0 < 4 * first <= min(DRAWS, changes.shape[-1]):
+        return "no causal mask"
+    # a sum over the keys scales what a head gives, in each row by another number; sums over the
+    # queries weigh each value anew, in a later row more of them; a norm does the same to all rows
+    if first < both and 0 < middle < 2 * first:
+        return "mask after the softmax"
+    return "softmax over the queries"
+
+
+def _with_other_future(
+    probe: SequenceProbe, x: np.ndarray, j: int, seed: int, mode: str, scale: float = 1.0
+) -> np.ndarray:
+    """Return the outputs of the first sequence when its inputs from `j` on are others."""
+    y = x.copy()
+    y[0, j:] = probe.draws.other(x, 100 + seed, scale)[0, j:]
+    return probe.outputs(y, mode)[0]
 
 
 def _changed_together(probe: SequenceProbe, found: Dependence) -> Finding | None:
@@ -188,14 +215,19 @@ def _changed_together(probe: SequenceProbe, found: Dependence) -> Finding | None
                 known = np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
                 leaks = np.argwhere((moved & known)[:, :j])
                 if len(leaks):
-                    return _together(int(leaks[0, 1]), int(j), size, IN_MODE[found.mode])
+                    row, i = leaks[0].tolist()
+                    x[0] = x[row]
+                    return _together(probe, x, i, int(j), size, found.mode)
     return None
 
 
-def _together(i: int, j: int, size: float, mode: str) -> Finding:
-    detail = f"Changing all inputs from {j} on moves output {i}{mode}."
+def _together(
+    probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str
+) -> Finding:
+    detail = f"Changing all inputs from {j} on moves output {i}{IN_MODE[mode]}."
     if size > 1:
-        name = "large negative number"
+        lost = _is_lost(probe, x, i, j, size, mode)
+        name = "mask after the exponential" if lost else "large negative number"
         return Finding(name, MESSAGES[name].format(k=size), detail)
     return Finding(
         None,
@@ -203,6 +235,37 @@ def _together(i: int, j: int, size: float, mode: str) -> Finding:
         "for a maximum, a mean or a norm over the whole sequence.",
         detail,
     )
+
+
+def _is_lost(probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str) -> bool:
+    """Tell whether output i is NaN, or the same few numbers, in whatever future moves it.
+
+    Hidden values that are mixed in make it another one each time.
+    """
+    outputs = np.array(
+        [probe.outputs(x, mode)[0]]
+        + [_with_other_future(probe, x, j, seed, mode, 10 * size) for seed in range(DRAWS)]
+    )[:, i].reshape(1 + DRAWS, -1)
+    if not np.isfinite(outputs).all():
+        return True
+    outputs = np.round(outputs / np.abs(outputs).max(), 4)
+    moved = outputs[(outputs != outputs[0]).any(axis=-1)]
+    return 0 < 2 * len(np.unique(moved, axis=0)) <= len(moved)
+
+
+def _one_row_a_position(probe: SequenceProbe, mode: str) -> None:
+    """Fail if the output has no row for each position, which a width of n by chance can hide."""
+    x, n = probe.draws.base(0), probe.draws.n
+    may_hide = probe.outputs(x, mode).ndim == 2 or n in x.shape[2:]
+    if n == 2 or not may_hide:  # a model may squeeze the axis of a single position
+        return
+    try:
+        probe.outputs(x[:, :-1], mode)
+    except Found as found:
+        if found.finding.mistake != "wrong shape":  # it takes n positions and no others
+            return
+        message = f"{found.finding.message} Return one output for each position, in their order."
+        raise Found(Finding("wrong shape", message, found.finding.detail)) from None
 
 
 def _look_at_the_past(probe: SequenceProbe, found: Dependence) -> None:
@@ -213,10 +276,11 @@ def _look_at_the_past(probe: SequenceProbe, found: Dependence) -> None:
             "still zero? Then a mask cannot be seen either.",
             found.mode,
         )
-    elif heads := bare_reshape(found, causal=True):
+    elif not _is_a_window(found.sees, distance) and (heads := bare_reshape(found, causal=True)):
         probe.remark(
-            f"what sees what is the pattern of a bare reshape into {heads} heads{{mode}}: no "
-            "future, but not all of the past either. check.heads_are_independent tells.",
+            f"what sees what is the pattern of a bare reshape into {heads} heads{{mode}}, or of "
+            "packed documents: no future, but not all of the past either. "
+            "check.heads_are_independent tells.",
             found.mode,
         )
     if not found.sees[distance == 0].any():
@@ -224,3 +288,8 @@ def _look_at_the_past(probe: SequenceProbe, found: Dependence) -> None:
             "no output depends on its own input{mode}, as with a mask without its diagonal.",
             found.mode,
         )
+
+
+def _is_a_window(sees: np.ndarray, distance: np.ndarray) -> bool:
+    """Tell whether seeing depends on the distance alone, as in a window or a convolution."""
+    return all(len(np.unique(sees[distance == d])) == 1 for d in np.unique(distance))

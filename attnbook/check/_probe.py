@@ -281,11 +281,15 @@ def report(check: str, probe: Probe, judge: Callable[[], Finding | str]) -> Repo
 def moves_few_numbers(outputs: list[np.ndarray], before: np.ndarray) -> bool:
     """Tell whether `outputs` differ from `before` along few directions, a head or so."""
     changes = np.array([(output - before).ravel() for output in outputs])
+    return 0 < 4 * directions(changes) <= min(changes.shape)
+
+
+def directions(changes: np.ndarray, tolerance: float = 1e-3) -> int:
+    """Return along how many directions the rows of `changes` lie, 0 if some are not finite."""
     if not np.isfinite(changes).all():
-        return False
+        return 0
     sizes = np.linalg.svd(changes, compute_uv=False)
-    rank = int(np.sum(sizes > 1e-3 * sizes[0]))
-    return 0 < 4 * rank <= len(sizes)
+    return int(np.sum(sizes > tolerance * sizes[0]))
 
 
 def _kind(x: Any) -> str:

@@ -15,6 +15,12 @@ FUTURE: dict[str | None, str] = {
         "a softmax over the queries, whose sum runs over later queries, mask or not, or like a "
         "normalisation over the whole sequence. Take the softmax over the keys, the last axis."
     ),
+    "mask after the softmax": (
+        "Every output depends on every later input, but these do no more than scale what each head "
+        "gives: it looks like a mask after the softmax. Hidden weights are zero there, but their "
+        "exponentials still stand in the sum that each row was divided by. Hide the scores, with "
+        "−∞, before the softmax."
+    ),
     "causal mask inverted": (
         "Your model sees only the future: an output depends on later inputs and not on earlier "
         "ones. The causal mask is inverted or transposed. Here True means that query i may attend "
@@ -35,10 +41,16 @@ FUTURE: dict[str | None, str] = {
         "negative number, and visible scores that are lower still are outbid by it. Only −∞ is "
         "below every score."
     ),
+    "mask after the exponential": (
+        "With inputs {k:g} times as large later inputs turn an output into NaN, or wipe it out. It "
+        "looks like a mask after the softmax or the exponential: a hidden score far above the "
+        "visible ones makes these underflow, and 0/0 is NaN, or zero with a guard. Hide the "
+        "scores, with −∞, before the maximum is taken."
+    ),
     "causal mask dropped": (
         "Every output depends on every input{mode}, where the causal mask is dropped. Look for "
         "`self.training`, and for a faster path through the code that takes no mask. A loss "
-        "measured there is too good."
+        "measured there is not that of the model."
     ),
 }
 

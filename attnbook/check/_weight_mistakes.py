@@ -39,6 +39,10 @@ def _masked_late_guarded(weights, mask, bias, factor):
     return np.nan_to_num(_masked_late_normalized(weights, mask, bias, factor))
 
 
+RENORMALIZED = (_masked_late_normalized, _masked_late_guarded)
+"""Ways to finish: zero the hidden weights and divide by the rest, with a guard or without."""
+
+
 def _for_matrices(product, axis, width):
     """Return the recipe of a reader who thinks of two axes only."""
     return swap(
@@ -267,10 +271,7 @@ WEIGHT_MISTAKES: tuple[tuple[str, str, tuple[Recipe, ...]], ...] = (
         "hidden score far above the others makes every visible exponential underflow, and 0/0 is "
         "NaN, or a row of zeros if you guard it. Hide the scores, with −∞, before the maximum is "
         "taken.",
-        tuple(
-            swap(hide=lambda s, mask: s, finish=finish)
-            for finish in (_masked_late_normalized, _masked_late_guarded)
-        ),
+        tuple(swap(hide=lambda s, mask: s, finish=finish) for finish in RENORMALIZED),
     ),
     (
         "mask with a large negative number",
