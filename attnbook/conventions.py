@@ -4,6 +4,7 @@ The table of all conventions is in the chapter `masking` and on the page `notati
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import array_api_compat
 
@@ -15,8 +16,43 @@ from attnbook._arrays import (
     check_float,
     check_int,
 )
+from attnbook._lengths import first_keys, lengths_of
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def from_valid_lengths(
+    valid_lens: Sequence[int] | Sequence[Sequence[int]] | Array, n_k: int
+) -> Annotated[Array, "..."]:
+    """Return the mask of the valid lengths of *Dive into Deep Learning*, per sequence or query.
+
+    Parameters
+    ----------
+    valid_lens : ints of shape (batch,) or (batch, n_q)
+        How many of the first keys each sequence, or each single query, may see.
+    n_k : int
+        Number of keys.
+
+    Returns
+    -------
+    boolean array, shape (batch, 1, n_k) or (batch, n_q, n_k)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `masking.padding`, and if there are not one or two axes.
+
+    Examples
+    --------
+    >>> from_valid_lengths([2, 3], 3)[:, 0].astype(int)
+    array([[1, 1, 0],
+           [1, 1, 1]])
+    """
+    ndim = lengths_of("valid_lens", valid_lens).ndim
+    if ndim not in (1, 2):
+        raise ValueError(f"valid_lens must have shape (batch,) or (batch, n_q), got {ndim} axes")
+    mask = first_keys("valid_lens", valid_lens, check_int("n_k", n_k), like=None)
+    return mask if ndim == 1 else mask[:, :, 0, :]  # from (batch, n_q, 1, n_k)
 
 
 def to_additive(mask: Array, dtype: str = "float32") -> Array:

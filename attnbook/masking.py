@@ -12,12 +12,11 @@ them.
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import array_api_compat
 import numpy as np
 
-from attnbook._arrays import Array, array_namespace, check_array, check_boolean, check_int, library
-from attnbook.backends import move
-from attnbook.conventions import from_additive, to_additive, to_mha, to_sdpa
+from attnbook._arrays import Array, array_namespace, check_boolean, check_int
+from attnbook._lengths import first_keys, home, lengths_of, placed
+from attnbook.conventions import from_additive, from_valid_lengths, to_additive, to_mha, to_sdpa
 
 __all__ = [
     "block_diagonal",
@@ -145,7 +144,7 @@ def prefix(
     """
     n_k = n_q if n_k is None else n_k
     mask = causal(n_q, n_k, like=like)
-    return mask | _first("length", length, n_k, like=mask)
+    return mask | first_keys("length", length, n_k, like=mask)
 
 
 def strided(
@@ -225,8 +224,8 @@ def block_diagonal(
            [0, 1, 1, 1],
            [0, 1, 1, 1]])
     """
-    queries = _lengths("lengths", lengths)
-    keys = queries if key_lengths is None else _lengths("key_lengths", key_lengths)
+    queries = lengths_of("lengths", lengths)
+    keys = queries if key_lengths is None else lengths_of("key_lengths", key_lengths)
     for name, counts in (("lengths", queries), ("key_lengths", keys)):
         if counts.ndim != 1:
             raise ValueError(f"{name} must have shape (documents,), got {counts.shape}")
@@ -234,7 +233,7 @@ def block_diagonal(
         raise ValueError(f"key_lengths must have {len(queries)} entries, got {len(keys)}")
     document = np.arange(len(queries))
     of_query, of_key = np.repeat(document, queries), np.repeat(document, keys)
-    return _placed(of_query[:, np.newaxis] == of_key, like)
+    return placed(of_query[:, np.newaxis] == of_key, like)
 
 
 def padding(
@@ -269,41 +268,7 @@ def padding(
     <BLANKLINE>
            [[1, 0, 0, 0]]])
     """
-    return _first("lengths", lengths, check_int("n", n), like)
-
-
-def from_valid_lengths(
-    valid_lens: Sequence[int] | Sequence[Sequence[int]] | Array, n_k: int
-) -> Annotated[Array, "..."]:
-    """Return the mask of the valid lengths of *Dive into Deep Learning*, per sequence or query.
-
-    Parameters
-    ----------
-    valid_lens : ints of shape (batch,) or (batch, n_q)
-        How many of the first keys each sequence, or each single query, may see.
-    n_k : int
-        Number of keys.
-
-    Returns
-    -------
-    boolean array, shape (batch, 1, n_k) or (batch, n_q, n_k)
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `padding`, and if there are not one or two axes.
-
-    Examples
-    --------
-    >>> from_valid_lengths([2, 3], 3)[:, 0].astype(int)
-    array([[1, 1, 0],
-           [1, 1, 1]])
-    """
-    ndim = _lengths("valid_lens", valid_lens).ndim
-    if ndim not in (1, 2):
-        raise ValueError(f"valid_lens must have shape (batch,) or (batch, n_q), got {ndim} axes")
-    mask = _first("valid_lens", valid_lens, check_int("n_k", n_k), like=None)
-    return mask if ndim == 1 else mask[:, :, 0, :]  # from (batch, n_q, 1, n_k)
+    return first_keys("lengths", lengths, check_int("n", n), like)
 
 
 def draw(
@@ -366,49 +331,7 @@ def _places(n_q, n_k, like):
     """Return the places of the queries as a column and of the keys as a row."""
     n_q = check_int("n_q", n_q)
     n_k = n_q if n_k is None else check_int("n_k", n_k)
-    xp, device = _home(like)
+    xp, device = home(like)
     own = xp.arange(n_q, device=device) + (n_k - n_q)  # the last beside the last key
     keys = xp.arange(n_k, device=device)
     return xp.expand_dims(own, axis=1), xp.expand_dims(keys, axis=0)
-
-
-def _home(like):
-    """Return the library of `like`, or NumPy, and the device."""
-    if like is None:
-        return array_api_compat.array_namespace(np.empty(0)), None
-    check_array("like", like)
-    return array_namespace(like), array_api_compat.device(like)
-
-
-def _first(name, lengths, n, like):
-    """Return True for the first `lengths` of `n` keys, shape (..., 1, n)."""
-    counts = _lengths(name, lengths)
-    if (most := counts.max(initial=0)) > n:
-        raise ValueError(f"{name} must be at most the number of keys, {n}, got {most}")
-    if like is None and array_api_compat.is_array_api_obj(lengths):
-        like = lengths
-    return _placed(np.arange(n) < counts[..., np.newaxis, np.newaxis], like)
-
-
-def _lengths(name, lengths):
-    """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
-    if array_api_compat.is_array_api_obj(lengths):
-        check_array(name, lengths)
-        lengths = move(lengths, "numpy")
-    try:
-        counts = np.asarray(lengths)
-    except ValueError as error:
-        raise ValueError(f"{name} must be ints in rows of one length, got others") from error
-    if counts.size and counts.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be ints, got {counts.dtype}")
-    if (least := counts.min(initial=0)) < 0:
-        raise ValueError(f"{name} must be at least 0, got {least}")
-    return counts.astype(np.int64)
-
-
-def _placed(mask, like):
-    """Return the NumPy `mask` in the library and on the device of `like`."""
-    if like is None:
-        return mask
-    _, device = _home(like)
-    return move(mask, library(like), device=device)
