@@ -144,7 +144,7 @@ class Caller:
             raise Found(
                 Finding(
                     "wrong type",
-                    f"Your function returns {_kind(x)} as {label}, where an array is "
+                    f"Your function returns {kind_of(x)} as {label}, where an array is "
                     f"expected{source}.",
                     f"It was given {case}.",
                 )
@@ -188,7 +188,7 @@ def _unfit(returned: Any, wanted: tuple[str, ...]) -> tuple[str, str] | None:
     return (
         "wrong number of results",
         f"Your function must return {len(wanted)} arrays, ({', '.join(wanted)}), in this "
-        f"order; it returns {len(returned) if several else _kind(returned)}.",
+        f"order; it returns {len(returned) if several else kind_of(returned)}.",
     )
 
 
@@ -196,7 +196,8 @@ def _give(x: Any, name: str) -> Any:
     return move(x.copy(), name) if isinstance(x, np.ndarray) else x
 
 
-def _kind(x: Any) -> str:
+def kind_of(x: Any) -> str:
+    """Return the type of `x` with its article, such as ``"a list"``."""
     kind = type(x).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 

@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attnbook.check._recipes import softmax, transposed
+from attnbook.check._split_heads import (
+    bare_join,
+    bare_reshape,
+    heads_of,
+    interleaved,
+    interleaved_join,
+    joined,
+)
 
 MESSAGES = {
     "bare reshape": (
@@ -78,21 +86,14 @@ class Layout:
     def split(self, x: np.ndarray) -> np.ndarray:
         """Return (..., h, n, d)."""
         if self.axis is None:
-            x = x.reshape(*x.shape[:-1], self.h, -1)
+            return heads_of(x, self.h)
         return x if self.axis == -3 else x.swapaxes(-2, -3)
 
     def merge(self, x: np.ndarray) -> np.ndarray:
         """Take (..., h, n, d) back to where it came from."""
-        x = x if self.axis == -3 else x.swapaxes(-2, -3)
-        return x.reshape(*x.shape[:-2], -1) if self.axis is None else x
-
-    def bare_split(self, x: np.ndarray) -> np.ndarray:
-        *lead, n, width = x.shape
-        return x.reshape(*lead, self.h, n, width // self.h)
-
-    def bare_merge(self, x: np.ndarray) -> np.ndarray:
-        *lead, h, n, d = x.shape
-        return x.reshape(*lead, n, h * d)
+        if self.axis is None:
+            return joined(x)
+        return x if self.axis == -3 else x.swapaxes(-2, -3)
 
     def reference(self, arrays: list[np.ndarray], mask: np.ndarray | None = None) -> np.ndarray:
         """Return attention of each block alone."""
@@ -110,21 +111,13 @@ def head_mistakes(layout: Layout, arrays: list[np.ndarray]) -> Iterator[tuple[st
     h, split, merge = layout.h, layout.split, layout.merge
     q, k, v = (split(x) for x in arrays)
     if layout.axis is None:
-        bare = [layout.bare_split(x) for x in arrays]
-        yield "bare reshape", lambda: layout.bare_merge(attend(*bare))
+        bare = [bare_reshape(x, h) for x in arrays]
+        yield "bare reshape", lambda: bare_join(attend(*bare))
         yield "bare reshape in the split", lambda: merge(attend(*bare))
-        yield "missing transpose in the merge", lambda: layout.bare_merge(attend(q, k, v))
-        every = [x.reshape(*x.shape[:-1], -1, h).swapaxes(-1, -3).swapaxes(-1, -2) for x in arrays]
+        yield "missing transpose in the merge", lambda: bare_join(attend(q, k, v))
+        every = [interleaved(x, h) for x in arrays]
         yield "interleaved features", lambda: merge(attend(*every))
-        yield (
-            "interleaved features",
-            lambda: (
-                merge(attend(*every))
-                .reshape(*q.shape[:-3], q.shape[-2], h, -1)
-                .swapaxes(-1, -2)
-                .reshape(*q.shape[:-3], q.shape[-2], -1)
-            ),
-        )
+        yield "interleaved features", lambda: interleaved_join(attend(*every))
         yield "one head", lambda: attend(*arrays)
     swapped = [x.swapaxes(-2, -3) for x in (q, k, v)]  # (..., n, h, d)
     yield "attention over the heads", lambda: merge(attend(*swapped).swapaxes(-2, -3))

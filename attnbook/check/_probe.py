@@ -16,7 +16,7 @@ import numpy as np
 
 from attnbook._arrays import check_number, dtype_name, library
 from attnbook.backends import move
-from attnbook.check._calls import PRETTY, Finding, Found
+from attnbook.check._calls import PRETTY, Finding, Found, kind_of
 from attnbook.check._draws import Draws
 from attnbook.check._lend import lent
 from attnbook.check._report import Report
@@ -178,7 +178,7 @@ class Probe:
         except Exception:  # whatever the object does, it is no array that can be read
             self.fail(
                 "wrong type",
-                f"Your {self.noun} returns {_kind(x)}, where an array is expected. Check a "
+                f"Your {self.noun} returns {kind_of(x)}, where an array is expected. Check a "
                 "function that picks the array: lambda x: model(x).logits.",
             )
         if value.dtype.kind != "f":
@@ -290,8 +290,3 @@ def directions(changes: np.ndarray, tolerance: float = 1e-3) -> int:
         return 0
     sizes = np.linalg.svd(changes, compute_uv=False)
     return int(np.sum(sizes > tolerance * sizes[0]))
-
-
-def _kind(x: Any) -> str:
-    name = type(x).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
