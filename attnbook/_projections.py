@@ -24,8 +24,7 @@ def xavier(rng: "np.random.Generator", rows: int, columns: int) -> np.ndarray:
 
 
 def check_matrices(**matrices: Any) -> None:
-    """Raise unless all are matrices of one library, device and real floating dtype."""
-    check_floats(**matrices)
+    """Raise ValueError unless all have 2 axes."""
     for name, x in matrices.items():
         if x.ndim != 2:
             raise ValueError(f"{name} must have 2 axes, got shape {tuple(x.shape)}")

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, array_namespace, check_attention_inputs, check_int
+from attnbook._arrays import (
+    Array,
+    array_namespace,
+    check_attention_inputs,
+    check_floats,
+    check_int,
+)
 from attnbook._projections import check_inputs, check_matrices, generator, project, xavier
 from attnbook.attention import _attention_weights
 from attnbook.backends import move
@@ -48,6 +54,7 @@ class SingleHeadWeights:
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
     def __post_init__(self):
+        check_floats(**self._matrices())
         check_matrices(**self._matrices())
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(
