@@ -26,6 +26,13 @@ def libraries(device: str) -> list[str]:
     return [name for name, here in present.items() if here]
 
 
+def draw(seed: int, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return query, key and value of `shape`, normal float32 numbers."""
+    rng = np.random.default_rng(seed)
+    names = ("query", "key", "value")
+    return {name: rng.standard_normal(shape, dtype=np.float32) for name in names}
+
+
 def place(
     arrays: Mapping[str, np.ndarray], library: str, device: str, dtype: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

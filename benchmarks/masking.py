@@ -46,11 +46,7 @@ def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str
 
 def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
     """Return one row for each implementation, mask and library at sequence length `n`."""
-    rng = np.random.default_rng(n)
-    drawn = {
-        name: rng.standard_normal((1, HEADS, n, WIDTH), dtype=np.float32)
-        for name in ("query", "key", "value")
-    }
+    drawn = inputs.draw(n, (1, HEADS, n, WIDTH))
     candidates: list[harness.Candidate] = []
     for library in inputs.libraries(device):
         if dtype not in inputs.DTYPES[library]:
