@@ -193,19 +193,19 @@ def check_attention_inputs(arrays, mask, bias, scale):
     return query.dtype, widened, mask, bias, scale
 
 
-def check_mask(mask, query, scores_shape):
+def check_mask(mask, query, scores_shape, name="mask"):
     """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
-    check_same_home("mask", mask, "query", query)
-    check_boolean(mask)
-    _check_broadcast("mask", mask, scores_shape)
+    check_same_home(name, mask, "query", query)
+    check_boolean(mask, name)
+    _check_broadcast(name, mask, scores_shape)
 
 
-def check_boolean(mask):
+def check_boolean(mask, name="mask"):
     """Raise TypeError unless `mask` is a boolean array; say what it looks like instead."""
-    check_array("mask", mask)
+    check_array(name, mask)
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         raise TypeError(
-            "mask must be boolean, True = may attend, "
+            f"{name} must be boolean, True = may attend, "
             f"got {dtype_name(mask.dtype)}; {_mask_hint(mask)}"
         )
 

@@ -201,30 +201,30 @@ def multi_head_attention(
     return (output, shares) if return_weights else output
 
 
-def _check_axes_of_mask(mask, shape):
+def _check_axes_of_mask(mask, shape, name="mask"):
     """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
-    check_boolean(mask)
+    check_boolean(mask, name)
     *leading, n_heads, n_q, n_k = shape
     got, batch = tuple(mask.shape), leading[-1] if leading else None
     if got == (batch, n_k) and batch not in (1, n_q):
         raise ValueError(
-            f"mask must broadcast to (..., h, n_q, n_k) = {shape}, got {got}; "
-            "one row of keys a sequence is mask[:, None, None]"
+            f"{name} must broadcast to (..., h, n_q, n_k) = {shape}, got {got}; "
+            f"one row of keys a sequence is {name}[:, None, None]"
         )
     if mask.ndim < 3 or got[-3] == 1:
         return
     fits_sequences = mask.ndim == 3 and got[0] == batch
     if got[-3] != n_heads:
-        hint = "; one mask a sequence is mask[:, None]" if fits_sequences else ""
+        hint = f"; one mask a sequence is {name}[:, None]" if fits_sequences else ""
         raise ValueError(
-            f"mask must have 1 or {n_heads} entries on the axis of the heads, the third from the "
+            f"{name} must have 1 or {n_heads} entries on the axis of the heads, the third from the "
             f"right, got shape {got}{hint}"
         )
     if fits_sequences:
         raise ValueError(
-            f"mask must say what its first axis is, since there are {n_heads} heads and "
-            f"{n_heads} sequences: mask[None] has one mask a head, mask[:, None] one a sequence; "
-            f"got shape {got}"
+            f"{name} must say what its first axis is, since there are {n_heads} heads and "
+            f"{n_heads} sequences: {name}[None] has one mask a head, {name}[:, None] one a "
+            f"sequence; got shape {got}"
         )
 
 
@@ -255,15 +255,28 @@ def _repeat_heads(x, n_heads):
     return xp.take(x, mine, axis=-3)  # repeat would do, but is another function in PyTorch
 
 
-def _multi_head_attention(query, key, value, weights, mask):
+def _multi_head_attention(query, key, value, weights, mask, turn=None):
+    heads = _keys_and_values(key, value, weights, turn)
+    return _attend(query, heads, weights, mask, turn)
+
+
+def _keys_and_values(key, value, weights, turn=None):
+    """Project and split what is attended to; `turn` rotates the keys by their positions."""
+    k = _split_heads(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
+    v = _split_heads(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
+    return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
+
+
+def _attend(query, heads, weights, mask, turn=None):
+    """Project and split the queries, attend with every head, join, and project back.
+
+    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v).
+    """
     xp = array_namespace(query)
-    h, h_kv = weights.n_heads, weights.n_kv_heads
-    q = _split_heads(project(query, weights.W_Q, weights.b_Q), h)
-    k = _split_heads(project(key, weights.W_K, weights.b_K), h_kv)
-    v = _split_heads(project(value, weights.W_V, weights.b_V), h_kv)
+    q = _split_heads(project(query, weights.W_Q, weights.b_Q), weights.n_heads)
+    q = q if turn is None else turn(q)  # (..., h, n_q, d_k)
     wide = accumulation_dtype(xp, q.dtype)
-    # (..., h, n_q, d_k), (..., h, n_k, d_k), (..., h, n_k, d_v)
-    q, k, v = (xp.astype(_repeat_heads(x, h), wide, copy=False) for x in (q, k, v))
+    q, k, v = (xp.astype(_repeat_heads(x, weights.n_heads), wide, copy=False) for x in (q, *heads))
     scale = 1 / math.sqrt(q.shape[-1])
     A = _attention_weights(q, k, mask, None, scale)  # (..., h, n_q, n_k)
     joined = _merge_heads(xp.matmul(A, v))  # (..., n_q, h·d_v)

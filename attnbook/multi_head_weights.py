@@ -1,19 +1,19 @@
 """The learned matrices of multi-head attention, all heads side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from attnbook._arrays import Array, array_namespace, check_floats, check_int
 from attnbook._projections import check_matrices, generator, xavier
-from attnbook.backends import move
+from attnbook._weights import Weights
 from attnbook.single_head import SingleHeadWeights
 
 
 @dataclass(frozen=True, eq=False)
-class MultiHeadWeights:
+class MultiHeadWeights(Weights):
     r"""The matrices of all heads, side by side.
 
     Head i reads columns i·d_k to (i + 1)·d_k - 1 of W_Q and its rows of W_O. With fewer key and
@@ -68,7 +68,7 @@ class MultiHeadWeights:
                 f"n_kv_heads must divide n_heads = {self.n_heads}, "
                 f"got n_kv_heads = {self.n_kv_heads}"
             )
-        arrays = self._arrays()
+        arrays = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
         check_floats(**arrays)
         check_matrices(**{name: x for name, x in arrays.items() if name.startswith("W")})
         self._check_columns()
@@ -253,7 +253,7 @@ class MultiHeadWeights:
         Their outputs add up to that of `multi_head_attention` or, without W_O, stand side by side
         in it. Raises ValueError if there are biases, which single heads do not have.
         """
-        biases = [name for name in self._arrays() if name.startswith("b")]
+        biases = [name for name in self.arrays() if name.startswith("b")]
         if biases:
             raise ValueError(f"weights must have no biases to be split, got {', '.join(biases)}")
         group = self.n_heads // self.n_kv_heads
@@ -269,20 +269,3 @@ class MultiHeadWeights:
             )
 
         return [head(i) for i in range(self.n_heads)]
-
-    def to(
-        self, library: str | None = None, *, device: Any = None, dtype: str | None = None
-    ) -> "MultiHeadWeights":
-        """Return the same weights in another library, on another device or in another dtype.
-
-        Parameters are those of `attnbook.move`.
-        """
-        moved = {
-            name: move(x, library, device=device, dtype=dtype) for name, x in self._arrays().items()
-        }
-        return replace(self, **moved)
-
-    def _arrays(self):
-        named = {field.name: getattr(self, field.name) for field in fields(self)[:8]}
-        required = ("W_Q", "W_K", "W_V")
-        return {name: x for name, x in named.items() if x is not None or name in required}

@@ -3,7 +3,7 @@ r"""The learned head: attention between projections of the inputs.
 .. math:: \text{head}(X, Y, Z) = \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from attnbook._arrays import (
     check_int,
 )
 from attnbook._projections import check_inputs, check_matrices, generator, project, xavier
+from attnbook._weights import Weights
 from attnbook.attention import _attention_weights
-from attnbook.backends import move
 
 
 @dataclass(frozen=True, eq=False)
-class SingleHeadWeights:
+class SingleHeadWeights(Weights):
     r"""The matrices of one learned head.
 
     .. math:: Q = XW_Q, \quad K = YW_K, \quad V = ZW_V, \quad
@@ -54,8 +54,9 @@ class SingleHeadWeights:
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
     def __post_init__(self):
-        check_floats(**self._matrices())
-        check_matrices(**self._matrices())
+        matrices = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
+        check_floats(**matrices)
+        check_matrices(**matrices)
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(
                 f"W_K must have shape (d_key, {self.W_Q.shape[1]}) to match W_Q, "
@@ -116,23 +117,6 @@ class SingleHeadWeights:
             xavier(rng, d_value, d_v),
             None if d_out is None else xavier(rng, d_v, d_out),
         )
-
-    def to(
-        self, library: str | None = None, *, device: Any = None, dtype: str | None = None
-    ) -> "SingleHeadWeights":
-        """Return the same weights in another library, on another device or in another dtype.
-
-        Parameters are those of `attnbook.move`.
-        """
-        moved = {
-            name: move(x, library, device=device, dtype=dtype)
-            for name, x in self._matrices().items()
-        }
-        return replace(self, **moved)
-
-    def _matrices(self):
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: x for name, x in named.items() if x is not None or name != "W_O"}
 
 
 def single_head_attention(

@@ -1,0 +1,134 @@
+"""What the layers of encoder and decoder share: their checks, and the residual connection."""
+
+from attnbook._arrays import broadcast_shapes, check_floats, check_int, check_mask
+from attnbook._projections import generator
+from attnbook._weights import check_choice, check_part
+from attnbook.feed_forward import FeedForwardWeights
+from attnbook.layer_norm import LayerNormWeights, _norm
+from attnbook.multi_head import _check_axes_of_mask
+from attnbook.multi_head_weights import MultiHeadWeights
+from attnbook.positions import _rotary
+
+ORDERS = ("pre", "post")
+
+
+def check_layer(weights):
+    """Raise unless the parts of a layer are of one home and fit each other's widths."""
+    norms = {name: x for name, x in vars(weights).items() if name.endswith("_norm")}
+    attentions = {name: x for name, x in vars(weights).items() if name.endswith("_attention")}
+    for name, part in norms.items():
+        if part is not None or name != "cross_attention_norm":
+            check_part(name, part, LayerNormWeights)
+    for name, part in attentions.items():
+        if part is not None or name != "cross_attention":
+            check_part(name, part, MultiHeadWeights)
+    check_part("feed_forward", weights.feed_forward, FeedForwardWeights)
+    check_choice("norm", weights.norm, ORDERS)
+    arrays = weights.arrays()
+    check_floats(**arrays)
+    d_model = width_of(weights)
+    for name, x in arrays.items():
+        last = name.split(".")[-1]
+        from_memory = name in ("cross_attention.W_K", "cross_attention.W_V")
+        if last in ("W_Q", "W_K", "W_V", "W_1") and not from_memory and x.shape[0] != d_model:
+            raise ValueError(f"{name} must have {d_model} rows, got shape {tuple(x.shape)}")
+        if last in ("W_O", "W_2", "gain", "bias") and x.shape[-1] != d_model:
+            raise ValueError(
+                f"{name} must have length {d_model} on its last axis, the width of the tokens "
+                f"that it is added to, got shape {tuple(x.shape)}"
+            )
+    for name, part in attentions.items():
+        if part is not None and part.W_O is None:
+            joined = part.W_V.shape[1] // part.n_kv_heads * part.n_heads
+            if joined != d_model:
+                raise ValueError(
+                    f"{name} must have heads that join to width {d_model}, or a W_O, got {joined}"
+                )
+
+
+def width_of(layer):
+    """Return d_model of a layer."""
+    return layer.self_attention.W_Q.shape[0]
+
+
+def check_stack(weights, kind):
+    """Raise unless the layers and the final normalisation are of one home and one width."""
+    if not isinstance(weights.layers, tuple):
+        raise TypeError(f"layers must be a tuple, got {type(weights.layers).__name__}")
+    for i, layer in enumerate(weights.layers):
+        check_part(f"layers[{i}]", layer, kind)
+    if weights.final_norm is not None:
+        check_part("final_norm", weights.final_norm, LayerNormWeights)
+    arrays = weights.arrays()
+    if arrays:
+        check_floats(**arrays)
+    widths = [width_of(layer) for layer in weights.layers]
+    widths += [x.shape[0] for name, x in arrays.items() if name.startswith("final_norm")]
+    if len(set(widths)) > 1:
+        raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
+
+
+def init_stack(cls, layer_class, rng, n_layers, final_norm, d_model, n_heads, d_ff, options):
+    """Return `cls` with `n_layers` fresh layers."""
+    rng = generator(rng)
+    if final_norm is None:
+        final_norm = options["norm"] == "pre"
+    layers = tuple(
+        layer_class.init(rng, d_model, n_heads, d_ff, **options)
+        for _ in range(check_int("n_layers", n_layers))
+    )
+    bias = options.get("bias", True)
+    return cls(layers, LayerNormWeights.init(d_model, bias=bias) if final_norm else None)
+
+
+def check_stack_inputs(x, layers, mask, rotate, name="x"):
+    """Raise unless tokens `x`, and the mask of their self-attention, fit the layers."""
+    if not layers:
+        return
+    attention = layers[0].self_attention
+    d_model, d_k = attention.W_Q.shape[0], attention.W_Q.shape[1] // attention.n_heads
+    check_floats(**{name: x, "weights": attention.W_Q})
+    if x.ndim < 2 or x.shape[-1] != d_model:
+        raise ValueError(
+            f"{name} must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
+        )
+    if rotate and d_k % 2:
+        raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
+    attentions = [layer.self_attention for layer in layers]
+    check_layer_mask("mask", mask, x, x.shape[:-1], x.shape[:-1], attentions)
+
+
+def check_layer_mask(name, mask, like, queries, keys, attentions):
+    """Raise unless `mask` fits the scores in every attention.
+
+    `queries` and `keys` are the shapes (..., n) of the tokens.
+    """
+    if mask is None:
+        return
+    leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
+    for n_heads in sorted({attention.n_heads for attention in attentions}):
+        shape = (*leading, n_heads, queries[-1], keys[-1])
+        _check_axes_of_mask(mask, shape, name)
+        check_mask(mask, like, shape, name)
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def residual(x, sublayer, norm, order, drop):
+    """Add to `x` what `sublayer` makes of it; also return what else it returned."""
+    if order == "pre":
+        output, other = sublayer(_norm(x, norm))
+        return x + drop(output), other
+    output, other = sublayer(x)
+    return _norm(x + drop(output), norm), other
+
+
+def keep(x):
+    """Drop nothing."""
+    return x
+
+
+def turn_by(rotate, start=0):
+    """Return the rotation of queries and keys whose first position is `start`, or None."""
+    return (lambda x: _rotary(x, start)) if rotate else None
