@@ -1,8 +1,10 @@
 """The data is the real one, complete and unchanged, and needs no network."""
 
+import doctest
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnbook import data
 from attnbook.data import digits, text
 
 ROOT = Path(__file__).parents[1]
@@ -184,3 +187,37 @@ def test_wheel_contains(wheel_names, ending):
 def test_wheel_contains_the_package_alone(wheel_names):
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attnbook"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["batch", "batches", "dates", "digits", "markov", "reversal", "text", "vocabulary", "windows"],
+)
+def test_docstring_examples(module):
+    results = doctest.testmod(importlib.import_module(f"attnbook.data.{module}"))
+    assert results.failed == 0
+    assert results.attempted >= 1
+
+
+def test_public_names():
+    assert data.__all__ == sorted(data.__all__)
+    everything = {}
+    exec("from attnbook.data import *", everything)
+    assert set(data.__all__) == {name for name in everything if not name.startswith("__")}
+    for name in data.__all__:
+        thing = getattr(data, name)
+        assert thing.__module__.startswith("attnbook.data.")
+        assert thing.__doc__.splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in data.__all__ if inspect.isfunction(getattr(data, name))]
+)
+def test_each_function_says_what_it_takes_gives_and_raises(name):
+    function = getattr(data, name)
+    text = inspect.getdoc(function)
+    parameters = inspect.signature(function).parameters
+    for section in ["Returns", "Raises", "Examples", *(["Parameters"] if parameters else [])]:
+        assert f"{section}\n{'-' * len(section)}\n" in text or name == "digits", section
+    for parameter in parameters:
+        assert parameter in text.split("Parameters\n")[1].split("\n\n")[0]

@@ -1,0 +1,93 @@
+"""The parts of a text and its windows."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbook.data import Vocabulary, split_paragraphs, text, windows
+
+paragraphs = st.lists(st.text("ab \n", min_size=1, max_size=7), min_size=2, max_size=7)
+
+
+@given(paragraphs, st.floats(0.01, 0.99))
+def test_split_is_the_cut_between_paragraphs_that_comes_nearest(parts, held_out):
+    whole = "\n\n".join(parts)
+    # as str.split does, an empty line is found from the left, two newlines at a time
+    cuts, place = [], whole.find("\n\n")
+    while place >= 0:
+        cuts.append(place + 2)
+        place = whole.find("\n\n", place + 2)
+    cuts = [cut for cut in cuts if cut < len(whole)]
+    if not cuts:
+        return
+    first, second = split_paragraphs(whole, held_out)
+    assert first + second == whole
+    assert len(first) == min(cuts, key=lambda cut: abs(cut - (1 - held_out) * len(whole)))
+
+
+def test_split_of_the_real_text_shares_no_paragraph():
+    pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
+    first, second = split_paragraphs(text())
+    assert first + second == text()
+    assert len(second) / len(text()) == pytest.approx(0.1, abs=0.01)
+    assert not set(first.split("\n\n")[:-1]) & set(second.rstrip("\n").split("\n\n"))
+
+
+@given(st.integers(1, 7), st.integers(1, 5), st.integers(0, 19))
+def test_windows_are_stretches_of_the_text(length, stride, more):
+    ids = np.random.default_rng(more).integers(0, 11, size=length + 1 + more)
+    got = windows(ids, length, stride=stride)
+    starts = [i for i in range(0, len(ids), stride) if i + length < len(ids)]
+    assert got.dtype == np.int64
+    assert got.tolist() == [[ids[i + j] for j in range(length + 1)] for i in starts]
+
+
+def test_windows_as_far_apart_as_long_predict_each_token_once():
+    ids = np.arange(41)
+    assert windows(ids, 5, stride=5)[:, 1:].ravel().tolist() == list(range(1, 41))
+
+
+def test_windows_copy_nothing():
+    ids = np.arange(10**6)
+    got = windows(ids, 10**5)
+    assert np.shares_memory(got, ids)
+    assert not got.flags.writeable
+
+
+def test_text_to_windows_and_back():
+    pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
+    vocabulary = Vocabulary.of(text())
+    assert len(vocabulary) <= 96 + 3
+    rows = windows(vocabulary.encode(text()), 61, stride=61)
+    assert "".join(vocabulary.decode(row[:-1]) for row in rows) == text()[: 61 * len(rows)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: split_paragraphs(3), TypeError, "text must be a str, got int"),
+        (lambda: split_paragraphs("a\n\nb", 0), ValueError, "between 0 and 1, got 0.0"),
+        (lambda: split_paragraphs("a\n\nb", 1), ValueError, "between 0 and 1, got 1.0"),
+        (lambda: split_paragraphs("a\n\nb", -0.1), ValueError, "held_out must be finite and"),
+        (lambda: split_paragraphs("a\n\nb", "0.1"), TypeError, "held_out must be a real number"),
+        (lambda: split_paragraphs("a\nb"), ValueError, "text must have two paragraphs"),
+        (lambda: split_paragraphs("a b\n\n"), ValueError, "text must have two paragraphs"),
+        (lambda: split_paragraphs(""), ValueError, "text must have two paragraphs"),
+        (
+            lambda: windows([1, 2, 3], 3),
+            ValueError,
+            "ids must be at least length + 1 = 4, got 3",
+        ),
+        (lambda: windows([1, -2, 3], 2), ValueError, "ids must be at least 0, got -2"),
+        (lambda: windows(["a", "b"], 1), TypeError, "ids must be ints, got <U1"),
+        (lambda: windows([[1, 2]], 1), ValueError, "ids must have 1 axis, got shape (1, 2)"),
+        (lambda: windows([1, 2], 0), ValueError, "length must be at least 1, got 0"),
+        (lambda: windows([1, 2], 1, stride=0), ValueError, "stride must be at least 1, got 0"),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
