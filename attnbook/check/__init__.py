@@ -5,27 +5,36 @@ token, one key, scores of 1000, batches, masks), in every array library that is 
 compares wrong numbers with models of the classic mistakes. Nothing that your function does ends
 the check: an error, an endless loop or a wrong type becomes part of the report.
 
-The last four look at a property instead, on any function, module or model: no leak from the
-future, no influence of padding, no use of the order of tokens, no mixing of heads.
+Four look at a property instead, on any function, module or model: `no_future_leak`,
+`padding_invariance`, `permutation_equivariance` and `heads_are_independent`.
 
-A new check is one file here, made of cases and mistakes, and one function below.
+A new check is one file here, made of its function, cases and mistakes.
 """
 
 from collections.abc import Callable
 
 from attnbook.check._attention import ATTENTION
-from attnbook.check._causal_mask import CAUSAL_MASK
+from attnbook.check._causal_mask import causal_mask
+from attnbook.check._cross_entropy import cross_entropy
+from attnbook.check._decoder_layer import decoder_layer
+from attnbook.check._embed import embed
+from attnbook.check._encoder_layer import encoder_layer
 from attnbook.check._engine import run
+from attnbook.check._feed_forward import feed_forward
+from attnbook.check._greedy_decode import greedy_decode
 from attnbook.check._heads_are_independent import heads_are_independent
+from attnbook.check._layer_norm import layer_norm
 from attnbook.check._masked_attention import MASKED_ATTENTION
 from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check._no_future_leak import no_future_leak
 from attnbook.check._padding_invariance import padding_invariance
 from attnbook.check._permutation_equivariance import permutation_equivariance
+from attnbook.check._positional_encoding import positional_encoding
 from attnbook.check._report import CheckFailed, Report
 from attnbook.check._single_head import SINGLE_HEAD
 from attnbook.check._softmax import SOFTMAX
 from attnbook.check._split_heads import SPLIT_HEADS
+from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check._vjp import ATTENTION_VJP
 from attnbook.check._weights import WEIGHTS
 
@@ -36,15 +45,24 @@ __all__ = [
     "attention_vjp",
     "attention_weights",
     "causal_mask",
+    "cross_entropy",
+    "decoder_layer",
+    "embed",
+    "encoder_layer",
+    "feed_forward",
+    "greedy_decode",
     "heads_are_independent",
+    "layer_norm",
     "masked_attention",
     "multi_head_attention",
     "no_future_leak",
     "padding_invariance",
     "permutation_equivariance",
+    "positional_encoding",
     "single_head",
     "softmax",
     "split_heads",
+    "teacher_forcing",
 ]
 
 
@@ -308,41 +326,6 @@ def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     'bare reshape in the join'
     """
     return run(MULTI_HEAD_ATTENTION, f, time_limit)
-
-
-def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a causal mask: which query may attend to which key.
-
-    Runs `f` on squares, on more keys than queries, as with a cache, down to one query, and on more
-    queries than keys.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(n_q, n_k)``, by position, on two ints, or as ``f(n)`` if it takes one alone;
-        then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
-        **True = may attend**, aligned to the last key: query i may attend to key j where
-        j ≤ i + n_k - n_q.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnbook import check
-    >>> check.causal_mask(lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool)).mistake
-    'aligned to the first key'
-    """
-    return run(CAUSAL_MASK, f, time_limit)
 
 
 def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:

@@ -11,6 +11,7 @@ import array_api_compat
 import numpy as np
 
 from attnbook._arrays import dtype_name, library
+from attnbook._weights import Weights
 from attnbook.backends import move
 from attnbook.check._model import Case, Check, Values, agree
 from attnbook.check._sandbox import Outcome, call
@@ -96,7 +97,12 @@ class Caller:
             values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
         expected = self.check.expected(case)
         for key, x in originals.items():
-            if isinstance(x, np.ndarray) and not np.array_equal(move(given[key], "numpy"), x):
+            after = _arrays_in(given[key])
+            changed = (
+                not np.array_equal(_as_numpy(after[part]), before)
+                for part, before in _arrays_in(x).items()
+            )
+            if any(changed):
                 raise Found(
                     Finding(
                         f"changes {key}",
@@ -110,7 +116,9 @@ class Caller:
 
     def _lifted(self, case: Case) -> frozenset[str]:
         """Return the names of the arrays to which a function for batches alone gets an axis."""
-        if not self.batches_only or any(case.arrays[key].ndim > 2 for key in self.check.sequences):
+        if not self.batches_only or any(
+            case.arrays[key].ndim > self.check.sequence_axes for key in self.check.sequences
+        ):
             return frozenset()
         return frozenset(self.check.sequences)
 
@@ -140,7 +148,7 @@ class Caller:
             value = np.array(x if home == "numpy" else move(x, "numpy"))
             fits = array_api_compat.array_namespace(value).isdtype(value.dtype, self.check.kind)
         except Exception:  # whatever the object does, it is no array that can be read
-            source = ", of the library that the inputs come from" if case.arrays else ""
+            source = ", of the library that the inputs come from" if case.has_library else ""
             raise Found(
                 Finding(
                     "wrong type",
@@ -150,14 +158,18 @@ class Caller:
                 )
             ) from None
         if not fits:
-            wanted = {"bool": "booleans", "real floating": "floating-point numbers"}
+            wanted = {
+                "bool": "booleans",
+                "real floating": "floating-point numbers",
+                "integral": "integers",
+            }
             problem = self._known(value) or (
                 "wrong dtype",
                 f"The dtype of your {label} is {value.dtype}, where {wanted[self.check.kind]} "
                 "are expected. An array made to be filled, or a comparison, may have set it.",
             )
             raise Found(Finding(*problem, f"It was given {case}."))
-        if not case.arrays:
+        if not case.has_library:
             self.homes.add(home)
             return value
         if home != name:
@@ -165,7 +177,7 @@ class Caller:
                 name, f"it returns an array of {PRETTY.get(home, home)} for one of {PRETTY[name]}."
             )
         got = dtype_name(x.dtype)
-        if got != case.dtype:
+        if case.dtype and got != case.dtype:
             self.remark(name, f"it returns {got} for {case.dtype}.")
         return value
 
@@ -193,7 +205,23 @@ def _unfit(returned: Any, wanted: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def _give(x: Any, name: str) -> Any:
-    return move(x.copy(), name) if isinstance(x, np.ndarray) else x
+    """Return a copy of `x` in the library of that name."""
+    if isinstance(x, Weights):
+        return x.with_arrays({part: _give(array, name) for part, array in x.arrays().items()})
+    if isinstance(x, np.ndarray):
+        return x.copy() if name == "numpy" else move(x.copy(), name)
+    return x.to(name) if hasattr(x, "to") else x
+
+
+def _as_numpy(x: Any) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else move(x, "numpy")
+
+
+def _arrays_in(x: Any) -> dict[str, Any]:
+    """Return the arrays that the function might change, each by its name."""
+    if isinstance(x, Weights):
+        return x.arrays()
+    return {"": x} if hasattr(x, "shape") else {}
 
 
 def kind_of(x: Any) -> str:

@@ -6,7 +6,44 @@ import numpy as np
 
 import attnbook
 from attnbook.check._calls import binds, signature_of
+from attnbook.check._engine import run
 from attnbook.check._model import Case, Check, Mistake, Stage, Values
+from attnbook.check._report import Report
+
+
+def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a causal mask: which query may attend to which key.
+
+    Runs `f` on squares, on more keys than queries, as with a cache, down to one query, and on more
+    queries than keys.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(n_q, n_k)``, by position, on two ints, or as ``f(n)`` if it takes one alone;
+        then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
+        **True = may attend**, aligned to the last key: query i may attend to key j where
+        j ≤ i + n_k - n_q.
+    time_limit : float
+        Seconds for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> check.causal_mask(lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool)).mistake
+    'aligned to the first key'
+    """
+    return run(CAUSAL_MASK, f, time_limit)
 
 
 def _adapt(function: Callable) -> Callable:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook._weights import Weights
+
 Values = tuple[np.ndarray, ...]
 
 TOLERANCES = {2: (1e-2, 1e-2), 4: (1e-4, 1e-5), 8: (1e-5, 1e-6)}
@@ -18,35 +20,51 @@ Wide enough for a cast to float32 on the way and for finite differences; no mist
 
 @dataclass(frozen=True)
 class Case:
-    """One input: arguments by position, arrays and ints, and options by name."""
+    """One input: arguments by position, arrays, weights and ints, and options by name.
+
+    An object with a method `to` is given in each library, as arrays are. `about` ends the
+    description of the case.
+    """
 
     arguments: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
 
     @property
+    def has_library(self) -> bool:
+        """Whether something in it lives in an array library."""
+        return any(hasattr(x, "to") for x in self.arguments.values()) or bool(self.arrays)
+
+    @property
     def size(self) -> int:
-        sizes = (x.size if isinstance(x, np.ndarray) else x for x in self.arguments.values())
-        return sum(sizes)
+        arguments = self.arguments.values()
+        ints = (x for x in arguments if isinstance(x, int))
+        return sum(x.size for x in self.arrays.values()) + sum(ints)
 
     @property
     def dtype(self) -> str:
-        """That of the first array; empty without one, and then results are compared exactly."""
-        return next((x.dtype.name for x in self.arrays.values()), "")
+        """That of the first array of floats, else of the first array; empty without one."""
+        found = sorted((x.dtype for x in self.arrays.values()), key=lambda dtype: dtype.kind != "f")
+        return found[0].name if found else ""
 
     @property
     def is_square(self) -> bool:
         return len({size for x in self.arrays.values() for size in x.shape}) == 1
 
     def __str__(self) -> str:
-        shown = [
-            f"{name} {x.shape}" if isinstance(x, np.ndarray) else f"{name} = {x}"
-            for name, x in {**self.arguments, **self.options}.items()
-        ]
-        return ", ".join(shown) + (f" of {self.dtype}" if self.dtype else "")
+        given = {**self.arguments, **self.options}
+        shown = ", ".join(_shown(name, x) for name, x in given.items())
+        return shown + (f" of {self.dtype}" if self.dtype else "") + self.about
+
+
+def _shown(name: str, x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"{name} {x.shape}"
+    return name if hasattr(x, "to") else f"{name} = {x}"
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,9 @@ class Check:
     """Everything that the engine needs to know to check one kind of function.
 
     Of `parameters`, which are passed by position, one that is also an option may be missing.
-    `kind` is what the results hold, "real floating" numbers or "bool". A function that takes
-    batches alone is handed each of the `sequences` with a leading axis of length 1.
+    `kind` is what the results hold, "real floating" numbers, "integral" ones or "bool". A function
+    that takes batches alone is handed each of the `sequences`, which have `sequence_axes` axes,
+    with a leading axis of length 1. With `any_length` the shape of a result is part of the answer.
 
     `results` maps the name of each returned array to its shape in letters. A property looks at
     ``(case, values, again)``, where ``again(**arrays)`` calls the function once more with some
@@ -109,6 +128,8 @@ class Check:
     adapt: Callable[[Callable], Callable] = lambda function: function
     kind: str = "real floating"
     sequences: tuple[str, ...] = ()
+    sequence_axes: int = 2
+    any_length: bool = False
 
     def expected(self, case: Case) -> Values:
         with np.errstate(all="ignore"):
@@ -116,8 +137,10 @@ class Check:
 
 
 def _widen(x: Any) -> Any:
+    if isinstance(x, Weights):
+        return x.with_arrays({name: _widen(array) for name, array in x.arrays().items()})
     is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
-    return x.astype(np.float64) if is_float else x
+    return x.astype(np.float64, copy=False) if is_float else x
 
 
 def as_tuple(values: Any) -> Values:
@@ -133,9 +156,10 @@ def agree(got: Values, expected: Values, case: Case) -> bool:
 
 
 def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
-    if not case.dtype:
+    if got.dtype.kind != "f":
         return got == expected
-    rtol, atol = TOLERANCES[min(got.dtype.itemsize, np.dtype(case.dtype).itemsize)]
+    bound = np.dtype(case.dtype or np.float64)
+    rtol, atol = TOLERANCES[min(got.dtype.itemsize, bound.itemsize)]
     with np.errstate(all="ignore"):
         return np.isclose(got.astype(float), expected.astype(float), rtol, atol, equal_nan=True)
 
@@ -148,8 +172,8 @@ def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
         off = np.argwhere(~close(g, e, case))
         if len(off):
             index = tuple(off[0].tolist())
-            place = ", ".join(map(str, index))
-            return f"With {case}: {label}[{place}] is {_distinct(g[index], e[index])}."
+            place = f"[{', '.join(map(str, index))}]" if index else ""
+            return f"With {case}: {label}{place} is {_distinct(g[index], e[index])}."
     return ""
 
 
