@@ -15,11 +15,8 @@ from attnbook._arrays import (
     check_float,
     check_int,
     check_number,
-    dtype_name,
-    library,
 )
 from attnbook._lengths import home
-from attnbook.backends import move
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 
@@ -93,7 +90,7 @@ def sinusoidal(
     if like is None:
         return table
     check_float("like", like)
-    return _placed(table, like, dtype_name(like.dtype))
+    return _placed(table, like)
 
 
 def learned(
@@ -206,9 +203,10 @@ def _check_base(base):
     return float(base)
 
 
-def _placed(table: np.ndarray, like: Array, dtype: str) -> Any:
-    _, device = home(like)
-    return move(table, library(like), device=device, dtype=dtype)
+def _placed(table: np.ndarray, like: Array) -> Any:
+    """Return `table` with the library, device and dtype of `like`."""
+    xp, device = home(like)
+    return xp.asarray(table, dtype=like.dtype, device=device)
 
 
 # The mathematics. These may rely on checked arguments.
@@ -216,17 +214,17 @@ def _placed(table: np.ndarray, like: Array, dtype: str) -> Any:
 
 def _angles(n, d, start, base):
     """Return p·ω_i in float64, shape (n, d/2): float32 has no digits left for a late position."""
-    frequencies = base ** (-np.arange(0, d, 2) / d)
-    return np.arange(start, start + n)[:, np.newaxis] * frequencies
+    frequencies = base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+    return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
 
 
 def _rotary(x, start=0, interleaved=False, base=10000.0):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
-    angles = _angles(x.shape[-2], x.shape[-1], start, base)
-    cosines, sines = (_placed(f(angles), x, dtype_name(wide)) for f in (np.cos, np.sin))
-    half = x.shape[-1] // 2
     y = xp.astype(x, wide, copy=False)
+    angles = _angles(x.shape[-2], x.shape[-1], start, base)
+    cosines, sines = (_placed(f(angles), y) for f in (np.cos, np.sin))
+    half = x.shape[-1] // 2
     a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
     turned = [a * cosines - b * sines, a * sines + b * cosines]
     if interleaved:

@@ -490,7 +490,7 @@ def test_loads_a_state_dict_of_theirs_as_part_of_a_larger_module():
         ("in_proj_weight", 'Missing key(s) in state_dict: "W_Q", "W_K", "W_V".'),
         ("in_proj_bias", 'Missing key(s) in state_dict: "b_Q", "b_K", "b_V".'),
         ("out_proj.bias", 'Missing key(s) in state_dict: "b_O".'),
-        ("out_proj.weight", '"W_Q", "W_K", "W_V", "W_O"'),
+        ("out_proj.weight", 'Missing key(s) in state_dict: "W_O".'),
         ("strange", 'Unexpected key(s) in state_dict: "strange".'),
         ("bias_k", 'Unexpected key(s) in state_dict: "bias_k".'),
     ],

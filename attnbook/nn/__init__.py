@@ -1,0 +1,22 @@
+"""Thin `torch.nn` modules: they hold parameters and call the functions."""
+
+try:
+    import torch as torch
+except ImportError as error:
+    raise ImportError("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'") from error
+
+from attnbook.nn.attention import Attention, MultiHeadAttention
+from attnbook.nn.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
+from attnbook.nn.transformer import Decoder, Encoder, Transformer
+
+__all__ = [
+    "Attention",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "LayerNorm",
+    "MultiHeadAttention",
+    "Transformer",
+]

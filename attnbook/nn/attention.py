@@ -1,0 +1,183 @@
+"""Attention as a module: one head, and many."""
+
+from typing import Any, ClassVar
+
+import torch
+
+from attnbook._arrays import Array
+from attnbook.multi_head import multi_head_attention
+from attnbook.multi_head_weights import MultiHeadWeights
+from attnbook.nn._module import WeightsModule
+from attnbook.nn._torch_module import TorchModule
+from attnbook.single_head import SingleHeadWeights, single_head_attention
+
+MATRICES = ("W_Q", "W_K", "W_V", "W_O")
+BIASES = ("b_Q", "b_K", "b_V", "b_O")
+STACKED = {  # what PyTorch stores in one piece
+    "in_proj_weight": ("q_proj_weight", "k_proj_weight", "v_proj_weight"),
+    "in_proj_bias": ("b_Q", "b_K", "b_V"),
+}
+
+
+class Attention(WeightsModule, kind=SingleHeadWeights):
+    """One learned head with the matrices of `SingleHeadWeights` as parameters.
+
+    Parameters
+    ----------
+    weights : SingleHeadWeights
+        The matrices to start from, of any library and dtype. They are copied.
+
+    Attributes
+    ----------
+    W_Q : torch.nn.Parameter, shape (d_query, d_k)
+    W_K : torch.nn.Parameter, shape (d_key, d_k)
+    W_V : torch.nn.Parameter, shape (d_value, d_v)
+    W_O : torch.nn.Parameter or None, shape (d_v, d_out)
+        None if `weights` has none. The state dict has just these names.
+
+    Examples
+    --------
+    >>> head = Attention(SingleHeadWeights.init(0, 8, d_k=4, d_v=6).to(dtype="float32"))
+    >>> x = torch.ones(2, 5, 8)
+    >>> head(x).shape
+    torch.Size([2, 5, 6])
+    """
+
+    def forward(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `single_head_attention`; `key` is `query` and `value` is `key` unless given."""
+        key = query if key is None else key
+        value = key if value is None else value
+        return single_head_attention(
+            query, key, value, self.weights, mask, return_weights=return_weights
+        )
+
+
+class MultiHeadAttention(TorchModule, kind=MultiHeadWeights):
+    """Multi-head attention with the arrays of `MultiHeadWeights` as parameters.
+
+    Loads the state dict of a `torch.nn.MultiheadAttention` of as many heads, and gives one if it
+    can be held there: with heads of width d_model / h, as many key heads as query heads, a W_O, and
+    all four biases or none. It has no dropout, takes masks in this book's way (**True = may
+    attend**), batch first, and returns the weights of every head where PyTorch's returns their mean
+    over the heads.
+
+    Parameters
+    ----------
+    weights : MultiHeadWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O : torch.nn.Parameter or None
+        Of the shapes in `MultiHeadWeights`; None where `weights` has none. The state dict has just
+        these names.
+    n_heads, n_kv_heads : int
+
+    Examples
+    --------
+    >>> layer = MultiHeadAttention(MultiHeadWeights.init(0, 8, 2).to(dtype="float32"))
+    >>> x = torch.ones(3, 5, 8)
+    >>> layer(x).shape
+    torch.Size([3, 5, 8])
+    >>> theirs = torch.nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
+    >>> layer.load_state_dict(theirs.state_dict())
+    <All keys matched successfully>
+    >>> torch.allclose(layer(x), theirs(x, x, x)[0], atol=1e-6)
+    True
+    """
+
+    W_Q: torch.Tensor
+    W_K: torch.Tensor
+    W_V: torch.Tensor
+    W_O: torch.Tensor | None
+    b_Q: torch.Tensor | None
+    b_K: torch.Tensor | None
+    b_V: torch.Tensor | None
+    b_O: torch.Tensor | None
+    n_heads: int
+    n_kv_heads: int
+    _torch = torch.nn.MultiheadAttention
+    _theirs: ClassVar = {
+        "q_proj_weight": "W_Q",
+        "k_proj_weight": "W_K",
+        "v_proj_weight": "W_V",
+        "out_proj.weight": "W_O",
+        "out_proj.bias": "b_O",
+    }
+
+    def forward(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `multi_head_attention`; `key` is `query` and `value` is `key` unless given."""
+        key = query if key is None else key
+        value = key if value is None else value
+        return multi_head_attention(
+            query, key, value, self.weights, mask, return_weights=return_weights
+        )
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> MultiHeadWeights:
+        if module.bias_k is not None or module.add_zero_attn:
+            raise ValueError(
+                "module must be made without add_bias_kv and add_zero_attn, "
+                f"got add_bias_kv={module.bias_k is not None}, add_zero_attn={module.add_zero_attn}"
+            )
+        arrays: dict[str, Any] = cls._from_their_names(module.state_dict())
+        return MultiHeadWeights(**arrays, n_heads=module.num_heads)
+
+    @classmethod
+    def _from_their_names(cls, theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        alone: dict[str, torch.Tensor] = {}
+        for name, x in theirs.items():
+            alone |= zip(STACKED[name], x.chunk(3), strict=False) if name in STACKED else {name: x}
+        return super()._from_their_names(alone)
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        return torch.nn.MultiheadAttention(
+            self.W_Q.shape[0],
+            self.n_heads,
+            bias=self.b_Q is not None,
+            kdim=self.W_K.shape[0],
+            vdim=self.W_V.shape[0],
+            batch_first=True,
+            device=self.W_Q.device,
+            dtype=self.W_Q.dtype,
+        )
+
+    def _their_state(self) -> dict[str, torch.Tensor]:
+        d_model = self.W_Q.shape[0]
+        matrices = {name: getattr(self, name) for name in MATRICES}
+        widths = {name: None if x is None else x.shape[1] for name, x in matrices.items()}
+        if set(widths.values()) != {d_model}:  # W_K is narrower where heads share keys
+            raise ValueError(
+                f"every matrix must have d_model = {d_model} columns and every head its own keys "
+                f"to fit torch.nn.MultiheadAttention, got columns {widths}, "
+                f"n_heads = {self.n_heads} and n_kv_heads = {self.n_kv_heads}"
+            )
+        biases = {name: getattr(self, name) for name in BIASES}
+        missing = [name for name, x in biases.items() if x is None]
+        if len(missing) not in (0, 4):
+            raise ValueError(
+                "torch.nn.MultiheadAttention has all four biases or none, "
+                f"got none for {', '.join(missing)}"
+            )
+        state = super()._their_state()
+        for name, parts in STACKED.items():
+            held = [state[part] for part in parts if part in state]
+            if len({x.shape for x in held}) == 1:  # PyTorch stores unequal matrices apart
+                state = {n: x for n, x in state.items() if n not in parts} | {name: torch.cat(held)}
+        return state

@@ -1,0 +1,279 @@
+"""What stacks are made of, as modules: normalisation, feed-forward network, the two layers."""
+
+from typing import Any, ClassVar
+
+import torch
+
+from attnbook._arrays import Array
+from attnbook.decoder import DecoderLayerWeights, decoder_layer
+from attnbook.encoder import EncoderLayerWeights, encoder_layer
+from attnbook.feed_forward import FeedForwardWeights, feed_forward
+from attnbook.layer_norm import LayerNormWeights, layer_norm
+from attnbook.nn._module import WeightsModule
+from attnbook.nn._torch_module import DroppingModule, TorchModule
+from attnbook.nn.attention import MultiHeadAttention
+
+
+class LayerNorm(TorchModule, kind=LayerNormWeights):
+    """Layer normalisation with the arrays of `LayerNormWeights` as parameters.
+
+    Parameters
+    ----------
+    weights : LayerNormWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    gain, bias : torch.nn.Parameter or None, shape (d_model,)
+        The state dict has just these names; that of a `torch.nn.LayerNorm` is loaded too.
+    epsilon : float
+
+    Examples
+    --------
+    >>> norm = LayerNorm(LayerNormWeights.init(2))
+    >>> norm(torch.tensor([[1.0, 3.0]], dtype=torch.float64)).tolist()[0][1] > 0.99
+    True
+    """
+
+    gain: torch.Tensor | None
+    bias: torch.Tensor | None
+    epsilon: float
+    _torch = torch.nn.LayerNorm
+    _theirs: ClassVar = {"weight": "gain"}
+
+    def forward(self, x: Array) -> Array:
+        """Return `layer_norm`."""
+        return layer_norm(x, self.gain, self.bias, epsilon=self.epsilon)
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> LayerNormWeights:
+        if len(module.normalized_shape) != 1:
+            raise ValueError(
+                f"module must normalise the last axis alone, got shape {module.normalized_shape}"
+            )
+        return LayerNormWeights(module.weight, module.bias, module.eps)
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        if self.gain is None:
+            raise ValueError("gain must be an array to fit torch.nn.LayerNorm, got None")
+        return torch.nn.LayerNorm(
+            *(len(self.gain), self.epsilon),
+            bias=self.bias is not None,
+            device=self.gain.device,
+            dtype=self.gain.dtype,
+        )
+
+
+class FeedForward(WeightsModule, kind=FeedForwardWeights):
+    """The feed-forward network with the arrays of `FeedForwardWeights` as parameters.
+
+    Parameters
+    ----------
+    weights : FeedForwardWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    W_1, W_2 : torch.nn.Parameter, shapes (d_model, d_ff) and (d_ff, d_out)
+    b_1, b_2 : torch.nn.Parameter or None, shapes (d_ff,) and (d_out,)
+        The state dict has just these names.
+    activation : str
+
+    Examples
+    --------
+    >>> network = FeedForward(FeedForwardWeights.init(0, d_model=4, d_ff=16).to(dtype="float32"))
+    >>> network(torch.ones(2, 5, 4)).shape
+    torch.Size([2, 5, 4])
+    """
+
+    W_1: torch.Tensor
+    b_1: torch.Tensor | None
+    W_2: torch.Tensor
+    b_2: torch.Tensor | None
+    activation: str
+    _theirs: ClassVar = {
+        "linear1.weight": "W_1",
+        "linear1.bias": "b_1",
+        "linear2.weight": "W_2",
+        "linear2.bias": "b_2",
+    }
+
+    def forward(self, x: Array) -> Array:
+        """Return `feed_forward`."""
+        return feed_forward(x, self.weights)
+
+
+class _Layer(DroppingModule):
+    """What the layers of encoder and decoder share."""
+
+    self_attention: MultiHeadAttention
+    feed_forward: FeedForward
+    norm: str
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> Any:
+        one, two = module.linear1, module.linear2
+        matrices = [x.weight.mT.contiguous() for x in (one, two)]
+        network = FeedForwardWeights(
+            *(matrices[0], one.bias, matrices[1], two.bias, _name_of(module.activation))
+        )
+        parts: dict[str, Any] = {"feed_forward": network}
+        for theirs, ours in cls._theirs.items():
+            if "linear" not in theirs:
+                held = MultiHeadAttention if ours.endswith("attention") else LayerNorm
+                parts[ours] = held._read(getattr(module, theirs))
+        return cls._kind(**parts, norm="pre" if module.norm_first else "post")
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        d_model, d_ff = self.feed_forward.W_1.shape
+        n_heads = [x.n_heads for x in self.children() if isinstance(x, MultiHeadAttention)]
+        if len(set(n_heads)) > 1:
+            raise ValueError(
+                f"every attention must have as many heads to fit torch.nn."
+                f"{self._torch.__name__}, got {n_heads}"
+            )
+        module = self._torch(
+            *(d_model, n_heads[0], d_ff, self.dropout, self.feed_forward.activation),
+            batch_first=True,
+            norm_first=self.norm == "pre",
+            bias="linear1.bias" in state,
+            device=self.feed_forward.W_1.device,
+            dtype=self.feed_forward.W_1.dtype,
+        )
+        for theirs, ours in self._theirs.items():
+            part = getattr(self, ours, None)
+            if isinstance(part, LayerNorm):
+                getattr(module, theirs).eps = part.epsilon
+        return module
+
+
+class EncoderLayer(_Layer, kind=EncoderLayerWeights):
+    """One encoder layer with the arrays of `EncoderLayerWeights` as parameters.
+
+    Loads the state dict of a `torch.nn.TransformerEncoderLayer` of as many heads, the same norm
+    order, activation and epsilon, and gives one.
+
+    Parameters
+    ----------
+    weights : EncoderLayerWeights
+        What to start from, of any library and dtype. It is copied.
+    dropout : float
+        The share of numbers to drop in train mode, where `encoder_layer` applies `drop`.
+
+    Attributes
+    ----------
+    self_attention : MultiHeadAttention
+    feed_forward : FeedForward
+    self_attention_norm, feed_forward_norm : LayerNorm
+        The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
+    norm : str
+    dropout : float
+
+    Examples
+    --------
+    >>> weights = EncoderLayerWeights.init(0, 8, n_heads=2, d_ff=32, norm="post")
+    >>> layer = EncoderLayer(weights.to(dtype="float32"), dropout=0.1)
+    >>> layer(torch.ones(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    >>> theirs = torch.nn.TransformerEncoderLayer(8, 2, 32, batch_first=True).eval()
+    >>> x = torch.linspace(0, 1, 120).reshape(3, 5, 8)
+    >>> torch.allclose(EncoderLayer.from_torch(theirs)(x), theirs(x), atol=1e-5)
+    True
+    """
+
+    _torch = torch.nn.TransformerEncoderLayer
+    _theirs: ClassVar = {
+        "self_attn": "self_attention",
+        "linear1": "feed_forward.linear1",
+        "linear2": "feed_forward.linear2",
+        "norm1": "self_attention_norm",
+        "norm2": "feed_forward_norm",
+    }
+
+    def forward(
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `encoder_layer`."""
+        return encoder_layer(
+            x, self.weights, mask, drop=self._drop, rotate=rotate, return_weights=return_weights
+        )
+
+
+class DecoderLayer(_Layer, kind=DecoderLayerWeights):
+    """One decoder layer with the arrays of `DecoderLayerWeights` as parameters.
+
+    Loads the state dict of a `torch.nn.TransformerDecoderLayer` of as many heads, the same norm
+    order, activation and epsilon, and gives one. As there, no mask is added to what is given:
+    a causal one is `masking.causal`.
+
+    Parameters
+    ----------
+    weights : DecoderLayerWeights
+        What to start from, of any library and dtype. It is copied.
+    dropout : float
+        The share of numbers to drop in train mode, where `decoder_layer` applies `drop`.
+
+    Attributes
+    ----------
+    self_attention : MultiHeadAttention
+    cross_attention : MultiHeadAttention or None
+    feed_forward : FeedForward
+    self_attention_norm, feed_forward_norm : LayerNorm
+    cross_attention_norm : LayerNorm or None
+        The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
+    norm : str
+    dropout : float
+
+    Examples
+    --------
+    >>> weights = DecoderLayerWeights.init(0, 8, n_heads=2, d_ff=32).to(dtype="float32")
+    >>> DecoderLayer(weights)(torch.ones(3, 5, 8), torch.ones(3, 7, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    _torch = torch.nn.TransformerDecoderLayer
+    _theirs: ClassVar = {
+        "self_attn": "self_attention",
+        "multihead_attn": "cross_attention",
+        "linear1": "feed_forward.linear1",
+        "linear2": "feed_forward.linear2",
+        "norm1": "self_attention_norm",
+        "norm2": "cross_attention_norm",
+        "norm3": "feed_forward_norm",
+    }
+
+    def forward(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `decoder_layer`; `memory` is None where there is no cross-attention."""
+        return decoder_layer(
+            *(x, memory, self.weights, mask, memory_mask),
+            drop=self._drop,
+            rotate=rotate,
+            return_weights=return_weights,
+        )
+
+
+def _name_of(activation: Any) -> str:
+    """Return our name of what PyTorch's layer applies between its two matrices."""
+    if activation in (torch.relu, torch.nn.functional.relu):
+        return "relu"
+    if activation is torch.nn.functional.gelu:
+        return "gelu"
+    if isinstance(activation, torch.nn.ReLU):
+        return "relu"
+    if isinstance(activation, torch.nn.GELU) and activation.approximate == "none":
+        return "gelu"
+    raise ValueError(f"activation must be ReLU or the exact GELU, got {activation!r}")

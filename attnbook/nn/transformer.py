@@ -1,0 +1,268 @@
+"""Encoder, decoder and the whole transformer, as modules."""
+
+from typing import Any, ClassVar
+
+import torch
+
+from attnbook._arrays import Array
+from attnbook.decoder import DecoderWeights, decoder
+from attnbook.encoder import EncoderWeights, encoder
+from attnbook.nn._torch_module import DroppingModule, TorchModule
+from attnbook.nn.layers import DecoderLayer, EncoderLayer, LayerNorm
+from attnbook.transformer import transformer
+from attnbook.transformer_weights import TransformerWeights
+
+
+class _Stack(DroppingModule):
+    """What encoder and decoder share."""
+
+    layers: torch.nn.ModuleList
+    final_norm: LayerNorm | None
+    _layer: ClassVar[type[TorchModule]]
+    _theirs: ClassVar = {"norm": "final_norm"}
+    _options: ClassVar[dict[str, Any]] = {}  # for PyTorch's constructor
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> Any:
+        layers = tuple(cls._layer._read(layer) for layer in module.layers)
+        final_norm = None if module.norm is None else LayerNorm._read(module.norm)
+        return cls._kind(layers, final_norm)
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        layers = [layer.to_torch() for layer in self.layers]  # type: ignore[operator]
+        if not layers:
+            raise ValueError(
+                f"layers must be at least 1 to fit torch.nn.{self._torch.__name__}, got 0"
+            )
+        final_norm = None if self.final_norm is None else self.final_norm.to_torch()
+        module: Any = self._torch(layers[0], 1, final_norm, **self._options)
+        module.layers, module.num_layers = torch.nn.ModuleList(layers), len(layers)
+        return module
+
+
+class Encoder(_Stack, kind=EncoderWeights):
+    """A stack of encoder layers with the arrays of `EncoderWeights` as parameters.
+
+    Loads the state dict of a `torch.nn.TransformerEncoder` of the same structure, and gives one.
+
+    Parameters
+    ----------
+    weights : EncoderWeights
+        What to start from, of any library and dtype. It is copied.
+    dropout : float
+        The share of numbers to drop in train mode, where `encoder` applies `drop`.
+
+    Attributes
+    ----------
+    layers : torch.nn.ModuleList of EncoderLayer
+    final_norm : LayerNorm or None
+        The state dict has names such as ``layers.0.self_attention.W_Q``, those of
+        `weights.arrays()`.
+    dropout : float
+
+    Notes
+    -----
+    In eval mode, with `src_key_padding_mask` and without gradients, PyTorch's own module may
+    return zeros, or the bias of its last normalisation, for the tokens that are padding; this one
+    never does. `to_torch` switches that off (``enable_nested_tensor=False``).
+
+    Examples
+    --------
+    >>> weights = EncoderWeights.init(0, 2, 8, n_heads=2, d_ff=32).to(dtype="float32")
+    >>> Encoder(weights, dropout=0.1)(torch.ones(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    _torch = torch.nn.TransformerEncoder
+    _layer = EncoderLayer
+    _options: ClassVar = {"enable_nested_tensor": False}
+
+    def forward(
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `encoder`."""
+        return encoder(
+            x, self.weights, mask, drop=self._drop, rotate=rotate, return_weights=return_weights
+        )
+
+
+class Decoder(_Stack, kind=DecoderWeights):
+    """A stack of decoder layers with the arrays of `DecoderWeights` as parameters.
+
+    Loads the state dict of a `torch.nn.TransformerDecoder` of the same structure, and gives one.
+    As there, no mask is added to what is given: a causal one is `masking.causal`.
+
+    Parameters
+    ----------
+    weights : DecoderWeights
+        What to start from, of any library and dtype. It is copied.
+    dropout : float
+        The share of numbers to drop in train mode, where `decoder` applies `drop`.
+
+    Attributes
+    ----------
+    layers : torch.nn.ModuleList of DecoderLayer
+    final_norm : LayerNorm or None
+        The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
+        `weights.arrays()`.
+    dropout : float
+
+    Examples
+    --------
+    >>> weights = DecoderWeights.init(0, 2, 8, n_heads=2, d_ff=32).to(dtype="float32")
+    >>> Decoder(weights)(torch.ones(3, 5, 8), torch.ones(3, 7, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    _torch = torch.nn.TransformerDecoder
+    _layer = DecoderLayer
+
+    def forward(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `decoder`; `memory` is None where there is no cross-attention."""
+        return decoder(
+            *(x, memory, self.weights, mask, memory_mask),
+            drop=self._drop,
+            rotate=rotate,
+            return_weights=return_weights,
+        )
+
+
+class Transformer(DroppingModule, kind=TransformerWeights):
+    """The whole model with the arrays of `TransformerWeights` as parameters.
+
+    An encoder-decoder, or a language model where `weights` has no encoder. What is shared, one
+    embedding for source and target or for target and output, is one parameter.
+
+    Parameters
+    ----------
+    weights : TransformerWeights
+        What to start from, of any library and dtype. It is copied.
+    dropout : float
+        The share of numbers to drop in train mode, where `transformer` applies `drop`.
+
+    Attributes
+    ----------
+    decoder : Decoder
+    encoder : Encoder or None
+    target_embedding, source_embedding : torch.nn.Parameter or None, shapes (V_t, d_model), \
+(V_s, d_model)
+    output, b_out : torch.nn.Parameter or None, shapes (d_model, V_t), (V_t,)
+    target_positions, source_positions : torch.nn.Parameter or None, shape (N, d_model)
+    positions : str
+    scale_embeddings : bool
+    dropout : float
+
+    Notes
+    -----
+    The names in the state dict are those of `weights.arrays()`. With layers ``….layers.0``, and
+    the same for every other layer, ``W`` of shape (in, out) and ``b`` of shape (out,):
+
+    - ``encoder.layers.0.self_attention.W_Q``, ``W_K``, ``W_V``, ``W_O``, ``b_Q``, ``b_K``, ``b_V``,
+      ``b_O``: (d_model, d_model), with fewer key heads (d_model, h_kv·d_k) for K and V;
+    - ``encoder.layers.0.feed_forward.W_1`` (d_model, d_ff), ``b_1``, ``W_2`` (d_ff, d_model),
+      ``b_2``;
+    - ``encoder.layers.0.self_attention_norm.gain``, ``.bias``, and of ``feed_forward_norm``:
+      (d_model,);
+    - ``encoder.final_norm.gain``, ``.bias``: (d_model,);
+    - ``decoder…`` likewise, with ``cross_attention`` and ``cross_attention_norm``;
+    - ``target_embedding`` and the other attributes above, where they are not None.
+
+    `from_torch` makes of a `torch.nn.Transformer` a model without embeddings: features in, features
+    out. **Unlike PyTorch's, a call of this one is causal unless told otherwise**: pass
+    ``is_causal=False`` for what PyTorch computes without `tgt_mask`. And `source_mask`, where it is
+    the same for all queries, also hides the source from the target, for which PyTorch wants
+    `memory_key_padding_mask`.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> model = Transformer(weights.to(dtype="float32"), dropout=0.1)
+    >>> model(torch.tensor([[3, 1, 4]]), torch.tensor([[0, 5]])).shape
+    torch.Size([1, 2, 11])
+    >>> theirs = torch.nn.Transformer(8, 2, 1, 1, 32, batch_first=True).eval()
+    >>> source, target = torch.ones(3, 7, 8), torch.ones(3, 5, 8)
+    >>> features = Transformer.from_torch(theirs)(source, target, is_causal=False)
+    >>> torch.allclose(features, theirs(source, target), atol=1e-5)
+    True
+    """
+
+    decoder: Decoder
+    encoder: Encoder | None
+    target_embedding: torch.Tensor | None
+    source_embedding: torch.Tensor | None
+    output: torch.Tensor | None
+    b_out: torch.Tensor | None
+    target_positions: torch.Tensor | None
+    source_positions: torch.Tensor | None
+    positions: str
+    scale_embeddings: bool
+    _torch = torch.nn.Transformer
+
+    def forward(
+        self,
+        source: Array | None,
+        target: Array,
+        *,
+        source_mask: Array | None = None,
+        target_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        is_causal: bool = True,
+        return_weights: bool = False,
+    ) -> Any:
+        """Return `transformer`; `source` is None where there is no encoder."""
+        return transformer(
+            source,
+            target,
+            self.weights,
+            source_mask=source_mask,
+            target_mask=target_mask,
+            memory_mask=memory_mask,
+            is_causal=is_causal,
+            drop=self._drop,
+            return_weights=return_weights,
+        )
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> TransformerWeights:
+        return TransformerWeights(
+            Decoder._read(module.decoder), Encoder._read(module.encoder), positions="none"
+        )
+
+    def _their_state(self) -> dict[str, torch.Tensor]:
+        own = [name for name, _ in self.named_parameters(recurse=False)]
+        wrong = {
+            "encoder": ("be there", self.encoder is None),
+            "positions": ('not be "rotary"', self.positions == "rotary"),
+            ", ".join(own): ("be None", bool(own)),
+        }
+        for name, (verb, holds) in wrong.items():
+            if holds:
+                raise ValueError(
+                    f"{name} must {verb} to fit torch.nn.Transformer, which holds an encoder and "
+                    f"a decoder of features; model.encoder and model.decoder fit alone"
+                )
+        return super()._their_state()
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        assert self.encoder is not None  # as _their_state has checked
+        encoder, decoder = self.encoder.to_torch(), self.decoder.to_torch()
+        return torch.nn.Transformer(
+            *(encoder.layers[0].linear1.in_features, encoder.layers[0].self_attn.num_heads),
+            custom_encoder=encoder,
+            custom_decoder=decoder,
+            batch_first=True,
+        )
