@@ -193,9 +193,9 @@ def check_attention_inputs(arrays, mask, bias, scale):
     return query.dtype, widened, mask, bias, scale
 
 
-def check_mask(mask, query, scores_shape, name="mask"):
+def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
     """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
-    check_same_home(name, mask, "query", query)
+    check_same_home(name, mask, query_name, query)
     check_boolean(mask, name)
     _check_broadcast(name, mask, scores_shape)
 

@@ -1,6 +1,6 @@
 """What the layers of encoder and decoder share: their checks, and the residual connection."""
 
-from attnbook._arrays import broadcast_shapes, check_floats, check_int, check_mask
+from attnbook._arrays import broadcast_shapes, check_float, check_floats, check_int, check_mask
 from attnbook._projections import generator
 from attnbook._weights import check_choice, check_part
 from attnbook.feed_forward import FeedForwardWeights
@@ -81,25 +81,29 @@ def init_stack(cls, layer_class, rng, n_layers, final_norm, d_model, n_heads, d_
     return cls(layers, LayerNormWeights.init(d_model, bias=bias) if final_norm else None)
 
 
-def check_stack_inputs(x, layers, mask, rotate, name="x"):
-    """Raise unless tokens `x`, and the mask of their self-attention, fit the layers."""
-    if not layers:
-        return
-    attention = layers[0].self_attention
-    d_model, d_k = attention.W_Q.shape[0], attention.W_Q.shape[1] // attention.n_heads
-    check_floats(**{name: x, "weights": attention.W_Q})
-    if x.ndim < 2 or x.shape[-1] != d_model:
+def check_stack_inputs(x, weights, mask, rotate):
+    """Raise unless tokens `x`, and the mask of their self-attention, fit a layer or a stack."""
+    check_float("x", x)
+    layers = getattr(weights, "layers", (weights,))
+    arrays = weights.arrays()
+    for like in list(arrays.values())[:1]:
+        check_floats(x=x, weights=like)
+    widths = [width_of(layer) for layer in layers]
+    widths += [v.shape[0] for name, v in arrays.items() if name.startswith("final_norm")]
+    if x.ndim < 2 or any(x.shape[-1] != width for width in widths):
+        wanted = widths[0] if widths else "d_model"
         raise ValueError(
-            f"{name} must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
+            f"x must have shape (..., n, {wanted}) to match the weights, got {tuple(x.shape)}"
         )
-    if rotate and d_k % 2:
-        raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
     attentions = [layer.self_attention for layer in layers]
-    check_layer_mask("mask", mask, x, x.shape[:-1], x.shape[:-1], attentions)
+    for attention in attentions if rotate else ():
+        if (d_k := attention.W_Q.shape[1] // attention.n_heads) % 2:
+            raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
+    check_layer_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], attentions)
 
 
-def check_layer_mask(name, mask, like, queries, keys, attentions):
-    """Raise unless `mask` fits the scores in every attention.
+def check_layer_mask(name, mask, like_name, like, queries, keys, attentions):
+    """Raise unless `mask` fits the scores in every attention, and lives where `like` does.
 
     `queries` and `keys` are the shapes (..., n) of the tokens.
     """
@@ -109,7 +113,7 @@ def check_layer_mask(name, mask, like, queries, keys, attentions):
     for n_heads in sorted({attention.n_heads for attention in attentions}):
         shape = (*leading, n_heads, queries[-1], keys[-1])
         _check_axes_of_mask(mask, shape, name)
-        check_mask(mask, like, shape, name)
+        check_mask(mask, like, shape, name, like_name)
 
 
 # The mathematics. These may rely on checked arrays.

@@ -136,7 +136,7 @@ class DecoderWeights(Weights):
 
     def __post_init__(self):
         check_stack(self, DecoderLayerWeights)
-        widths = {_width_of_memory(layer) for layer in self.layers}
+        widths = dict.fromkeys(_width_of_memory(layer) for layer in self.layers)  # in order
         if len(widths) > 1:
             raise ValueError(
                 "layers must all attend to a memory of one width, or none to any, "
@@ -233,7 +233,7 @@ def decoder_layer(
     (5, 8)
     """
     check_part("weights", weights, DecoderLayerWeights)
-    check_decoder_inputs(x, memory, (weights,), mask, memory_mask, rotate)
+    check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = _memory_heads(memory, (weights,))[0]
     output, (shares, cross, _) = _decoder_layer(
         x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate)
@@ -270,7 +270,7 @@ def decoder(
     (5, 8)
     """
     check_part("weights", weights, DecoderWeights)
-    check_decoder_inputs(x, memory, weights.layers, mask, memory_mask, rotate)
+    check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = _memory_heads(memory, weights.layers)
     output, (shares, cross, _) = _decoder(
         x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate)
@@ -278,9 +278,10 @@ def decoder(
     return (output, shares, cross) if return_weights else output
 
 
-def check_decoder_inputs(x, memory, layers, mask, memory_mask, rotate):
-    """Raise unless target tokens, memory and masks fit the layers."""
-    check_stack_inputs(x, layers, mask, rotate)
+def check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate):
+    """Raise unless target tokens, memory and masks fit a layer or a stack."""
+    check_stack_inputs(x, weights, mask, rotate)
+    layers = getattr(weights, "layers", (weights,))
     if not layers:
         return
     width = _width_of_memory(layers[0])
@@ -302,8 +303,8 @@ def check_decoder_inputs(x, memory, layers, mask, memory_mask, rotate):
             f"memory must have leading axes that broadcast with {tuple(x.shape[:-2])}, "
             f"got shape {tuple(memory.shape)}"
         )
-    attentions = [layer.cross_attention for layer in layers]
-    check_layer_mask("memory_mask", memory_mask, x, x.shape[:-1], memory.shape[:-1], attentions)
+    cross = [layer.cross_attention for layer in layers]
+    check_layer_mask("memory_mask", memory_mask, "x", x, x.shape[:-1], memory.shape[:-1], cross)
 
 
 def _width_of_memory(layer):

@@ -207,7 +207,7 @@ def encoder_layer(
     (5, 8)
     """
     check_part("weights", weights, EncoderLayerWeights)
-    check_stack_inputs(x, (weights,), mask, rotate)
+    check_stack_inputs(x, weights, mask, rotate)
     output, shares = _encoder_layer(x, weights, mask, drop or keep, turn_by(rotate))
     return (output, shares) if return_weights else output
 
@@ -239,7 +239,7 @@ def encoder(
     ((5, 8), 3)
     """
     check_part("weights", weights, EncoderWeights)
-    check_stack_inputs(x, weights.layers, mask, rotate)
+    check_stack_inputs(x, weights, mask, rotate)
     output, shares = _encoder(x, weights, mask, drop or keep, turn_by(rotate))
     return (output, shares) if return_weights else output
 

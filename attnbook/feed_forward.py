@@ -17,10 +17,12 @@ from attnbook._arrays import (
     check_float,
     check_floats,
     check_int,
+    dtype_name,
     library,
 )
 from attnbook._projections import check_matrices, generator, project, xavier
 from attnbook._weights import Weights, check_choice, check_part
+from attnbook.backends import move
 
 ACTIVATIONS = ("relu", "gelu")
 
@@ -212,7 +214,7 @@ def _erf(x):
         from cupyx.scipy.special import erf
 
         return erf(x)
-    flat = np.asarray(x).reshape(-1).tolist()
-    values = np.asarray([math.erf(number) for number in flat], dtype=np.float64)
-    xp = array_namespace(x)
-    return xp.asarray(values.reshape(x.shape), dtype=x.dtype, device=array_api_compat.device(x))
+    flat = move(x, "numpy").reshape(-1).tolist()
+    values = np.asarray([math.erf(number) for number in flat]).reshape(x.shape)
+    device = array_api_compat.device(x)
+    return move(values, library(x), device=device, dtype=dtype_name(x.dtype))

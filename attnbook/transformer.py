@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from attnbook import masking
-from attnbook._arrays import Array, array_namespace, check_floats
+from attnbook._arrays import Array, array_namespace, broadcast_shapes, check_float, check_floats
 from attnbook._layers import check_layer_mask, keep, turn_by
 from attnbook._weights import check_part
 from attnbook.decoder import _decoder, _memory_heads
@@ -93,17 +93,22 @@ def transformer(
     check_part("weights", weights, TransformerWeights)
     queries = _check_tokens("target", target, weights)
     keys = _check_source(source, weights, source_mask, memory_mask)
+    if keys and source is not None and broadcast_shapes(queries[:-1], keys[:-1]) is None:
+        raise ValueError(
+            f"source must have leading axes that broadcast with {queries[:-1]}, "
+            f"got shape {tuple(source.shape)}"
+        )
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
-        check_layer_mask("source_mask", source_mask, target, keys, keys, attentions)
+        check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
         if memory_mask is None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1):
             memory_mask = source_mask
     own, cross = (
         [getattr(layer, name) for layer in weights.decoder.layers]
         for name in ("self_attention", "cross_attention")
     )
-    check_layer_mask("memory_mask", memory_mask, target, queries, keys, cross)
-    check_layer_mask("target_mask", target_mask, target, queries, queries, own)
+    check_layer_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
+    check_layer_mask("target_mask", target_mask, "target", target, queries, queries, own)
     if is_causal:
         seen = masking.causal(queries[-1], like=target)
         target_mask = seen if target_mask is None else seen & target_mask
@@ -129,14 +134,14 @@ def _check_tokens(name, tokens, weights, start=0):
 
 
 def _check_features(name, x, weights):
-    stack = weights.decoder if name == "target" else weights.encoder
-    arrays = stack.arrays() or weights.arrays()
-    if not arrays:
-        return tuple(x.shape[:-1])
-    check_floats(**{name: x, "weights": next(iter(arrays.values()))})
-    d_model = weights.d_model
-    if x.ndim < 2 or x.shape[-1] != d_model:
-        raise ValueError(f"{name} must have shape (..., n, {d_model}), got {tuple(x.shape)}")
+    check_float(name, x)
+    d_model, arrays = weights.d_model, weights.arrays()
+    for like in list(arrays.values())[:1]:
+        check_floats(**{name: x, "weights": like})
+    if x.ndim < 2 or x.shape[-1] != (d_model or x.shape[-1]):
+        raise ValueError(
+            f"{name} must have shape (..., n, {d_model or 'd_model'}), got {tuple(x.shape)}"
+        )
     return tuple(x.shape[:-1])
 
 

@@ -147,7 +147,7 @@ def transformer_block(
         raise ValueError(
             f"x must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
         )
-    check_layer_mask("mask", mask, x, x.shape[:-1], x.shape[:-1], [weights.attention])
+    check_layer_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
     return _transformer_block(x, weights, mask)
 
 

@@ -227,6 +227,7 @@ class TransformerWeights(Weights):
             n_heads, a name is unknown, or n_positions stands without learned positions.
         """
         rng = generator(rng)
+        n_layers = check_int("n_layers", n_layers)
         n_encoder_layers = n_layers if n_encoder_layers is None else n_encoder_layers
         crossed = check_int("n_encoder_layers", n_encoder_layers) > 0
         if source_vocabulary is not None:
