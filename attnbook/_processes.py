@@ -1,0 +1,65 @@
+"""Several processes that train one model: who I am among them, and sums over all of them."""
+
+import atexit
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that ``torchrun`` started; a single one without it.
+
+    Attributes
+    ----------
+    rank : int
+        The number of this one.
+    world : int
+        How many there are.
+    device : torch.device
+        Where this one keeps its model.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+
+    def sum(self, number: float) -> float:
+        """Return the sum of the `number` of all processes."""
+        if self.world == 1:
+            return number
+        total = torch.tensor(number, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(total)
+        return total.item()
+
+    def of_first(self, number: float) -> float:
+        """Return the `number` of process 0."""
+        return self.sum(number if self.rank == 0 else 0.0)
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return `model` with gradients that are the mean over all processes."""
+        if self.world == 1:
+            return model
+        devices = [self.device] if self.device.type == "cuda" else None
+        return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+
+
+def join(device: torch.device) -> Processes:
+    """Join the processes that ``torchrun`` started, and stay until this one ends.
+
+    It names itself by the variables RANK and WORLD_SIZE. A group that is there already is used:
+    PyTorch cannot join a second time after it has left.
+    """
+    if not distributed.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave)
+    if not distributed.is_initialized():
+        return Processes(0, 1, device)
+    return Processes(distributed.get_rank(), distributed.get_world_size(), device)
+
+
+def _leave():
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
