@@ -1,6 +1,6 @@
 r"""Cross-entropy: how surprised a model is by the tokens that came.
 
-.. math:: L = -\frac1T \sum_{t} \log \operatorname{softmax}(z_t)_{y_t}
+.. math:: L = -\frac1T \sum_{t=1}^{T} \log \operatorname{softmax}(z_t)_{y_t}
 """
 
 from typing import Annotated
@@ -29,7 +29,9 @@ def cross_entropy(
 
     .. math:: L = -\frac1T \sum_{t} \Bigl( (1 - \varepsilon) \log p_{t, y_t}
               + \frac{\varepsilon}{V} \sum_{j=1}^{V} \log p_{t,j} \Bigr),
-              \qquad p_t = \operatorname{softmax}(z_t)
+              \qquad p_t = \operatorname{softmax}(z_t),
+
+    over the T tokens that count.
 
     Parameters
     ----------
@@ -45,7 +47,8 @@ def cross_entropy(
     Returns
     -------
     array, shape ()
-        Of the dtype of `logits`; half precision is computed in float32. 0 if no token counts.
+        Of the dtype of `logits`; half precision is computed in float32. 0 if no token counts,
+        where PyTorch's function gives NaN.
 
     Raises
     ------

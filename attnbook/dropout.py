@@ -24,8 +24,9 @@ def dropout(
     rate : float
         p, at least 0 and below 1.
     rng : numpy.random.Generator or int
-        Where the numbers come from; an int is a seed. NumPy draws for every library, so the same
-        seed drops the same places in each.
+        Where the numbers come from. NumPy draws for every library, so the same seed drops the same
+        places in each. An int is a seed and drops the same places at *every* call: where dropout
+        is called again and again, as a `drop` of `encoder_layer` is, pass a Generator.
 
     Returns
     -------
@@ -35,6 +36,10 @@ def dropout(
     ------
     TypeError, ValueError
         If `x` is not an array of a real floating dtype, or `rate` or `rng` are not as above.
+
+    Notes
+    -----
+    Cost: one number drawn on the CPU for each of `x`, and copied to its device.
 
     References
     ----------

@@ -168,7 +168,8 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     .. math:: \operatorname{gelu}(x) = \tfrac12\, x \bigl(1 + \operatorname{erf}(x/\sqrt2)\bigr)
 
     The exact form, PyTorch's default, not the approximation by tanh. Half precision is computed
-    in float32. Raises TypeError unless `x` is an array of a real floating dtype.
+    in float32. NumPy has no erf: there it is taken number by number, about 0.1 µs each.
+    Raises TypeError unless `x` is an array of a real floating dtype.
 
     References
     ----------
@@ -196,7 +197,8 @@ def _feed_forward(x, weights, drop=None):
 
 
 def _relu(x):
-    return array_namespace(x).maximum(x, array_namespace(x).zeros_like(x))
+    xp = array_namespace(x)
+    return xp.where(x <= 0, xp.zeros_like(x), x)  # maximum would have the gradient 1/2 at 0
 
 
 def _gelu(x):

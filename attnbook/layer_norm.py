@@ -100,7 +100,8 @@ def layer_norm(
 
     Notes
     -----
-    The variance divides by d, not by d - 1. With epsilon = 0 a constant row is NaN.
+    The variance divides by d, not by d - 1. With epsilon = 0 a constant row is NaN or, where its
+    mean is rounded, noise.
     Cost: O(d_model) a row.
 
     References

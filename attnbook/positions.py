@@ -65,7 +65,7 @@ def sinusoidal(
     -----
     PE(p)·PE(q) depends on p - q alone, and PE(p + k) is a fixed rotation of PE(p). The two
     layouts are permutations of each other (claim 18).
-    Computed in float64 and rounded once. Cost: O(n d_model).
+    Computed by NumPy in float64, rounded once and copied to its device. Cost: O(n d_model).
 
     References
     ----------
@@ -178,8 +178,9 @@ def rotary(
     Notes
     -----
     Lengths stay, and the score of a rotated query and a rotated key depends on the difference of
-    their positions, not on the positions.
-    Cost: O(n d) a head.
+    their positions, not on the positions. `interleaved=True` is the layout of Su et al.; layers
+    with ``rotate=True`` have the default, halves and base 10000.
+    Cost: O(n d) a head. The angles are computed by NumPy in float64, and copied, at every call.
 
     References
     ----------

@@ -49,8 +49,9 @@ def transformer(
     target_mask : boolean array that broadcasts to (..., h, n_t, n_t), optional
         On top of the causal mask.
     memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
-        Which source tokens the target may attend to. Unless given it is `source_mask`, where that
-        is the same for all queries (one row), so that padding stays hidden.
+        Which source tokens the target may attend to. Unless given it is `source_mask` if that has
+        one row for all queries, so that padding stays hidden. One with n_s rows is about the
+        encoder alone, even if its rows are equal: then pass this one too.
     is_causal : bool
         Hide later target tokens. Without it the model sees the answer while it is trained
         (claim 15).

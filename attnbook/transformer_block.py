@@ -67,15 +67,15 @@ class TransformerBlockWeights(Weights):
         check_matrices(**matrices)
         _check_dims(self.W_query.shape[0], self.W_query.shape[1], self.W_output.shape[1])
         d_model = self.W_query.shape[0]
-        heads = {
-            f"attention.{letter}": getattr(self.attention, letter) for letter in ("W_Q", "W_O")
-        }
-        for name, x in (matrices | heads).items():
-            if x is None or (name != "attention.W_Q" and x.shape[1] != d_model):
-                got = None if x is None else tuple(x.shape)
-                raise ValueError(f"{name} must have {d_model} columns, got {got}")
-            if name != "attention.W_O" and x.shape[0] != d_model:
+        if self.attention.W_O is None:
+            raise ValueError(f"attention.W_O must have {d_model} columns, got None")
+        for name, x in self.arrays().items():
+            letters = name.split(".")[-1]
+            if x.ndim == 2 and letters != "W_O" and x.shape[0] != d_model:
                 raise ValueError(f"{name} must have {d_model} rows, got {tuple(x.shape)}")
+            of_heads = letters in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V")
+            if not of_heads and x.shape[-1] != d_model:
+                raise ValueError(f"{name} must have {d_model} columns, got {tuple(x.shape)}")
 
     @classmethod
     def init(

@@ -38,6 +38,7 @@ class TransformerWeights(Weights):
     positions : str
         How tokens learn their places: ``"sinusoidal"`` (sines, then cosines), ``"interleaved"``
         (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every self-attention), ``"none"``.
+        Without embeddings only rotary ones act: add others to the features yourself.
     scale_embeddings : bool
         Multiply embeddings by √d_model.
 
@@ -189,6 +190,7 @@ class TransformerWeights(Weights):
         n_positions: int | None = None,
         n_kv_heads: int | None = None,
         final_norm: bool | None = None,
+        scale_embeddings: bool = True,
     ) -> "TransformerWeights":
         """Draw Xavier-uniform matrices with NumPy (float64); gains are 1, biases 0.
 
@@ -219,6 +221,8 @@ class TransformerWeights(Weights):
             As in `MultiHeadWeights`.
         final_norm : bool, optional
             Normalise after the last layer; by default with pre-norm alone.
+        scale_embeddings : bool
+            Multiply embeddings by √d_model.
 
         Raises
         ------
@@ -266,5 +270,6 @@ class TransformerWeights(Weights):
             encoder=stack,
             target_embedding=xavier(rng, target_vocabulary, d_model),
             positions=positions,
+            scale_embeddings=scale_embeddings,
             **tables,
         )

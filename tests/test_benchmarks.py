@@ -14,7 +14,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
 
 from benchmarks import __main__ as command_line  # noqa: E402
-from benchmarks import attention, device, harness, inputs, masking, multi_head  # noqa: E402
+from benchmarks import (  # noqa: E402
+    attention,
+    device,
+    harness,
+    inputs,
+    masking,
+    multi_head,
+    transformer,
+)
 from benchmarks import provenance as origin  # noqa: E402
 
 FIELDS = {
@@ -213,7 +221,11 @@ def test_summary_has_the_median_of_each_row():
 
 @pytest.mark.parametrize(
     ("benchmark", "name"),
-    [(attention, "attention"), (multi_head, "multi_head_attention")],
+    [
+        (attention, "attention"),
+        (multi_head, "multi_head_attention"),
+        (transformer, "encoder_layer"),
+    ],
 )
 def test_parity_fails_where_the_package_is_wrong(monkeypatch, benchmark, name):
     monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
@@ -234,6 +246,9 @@ def tiny(monkeypatch, short):
     monkeypatch.setattr(multi_head, "QUICK_SIZES", (3, 5))
     monkeypatch.setattr(multi_head, "QUICK_CACHES", (7,))
     monkeypatch.setattr(multi_head, "D_MODEL", 16)
+    monkeypatch.setattr(transformer, "QUICK_SIZES", (3, 5))
+    monkeypatch.setattr(transformer, "D_MODEL", 16)
+    monkeypatch.setattr(transformer, "D_FF", 24)
     if importlib.util.find_spec("torch") is not None:  # the slow form needs no compiler
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
