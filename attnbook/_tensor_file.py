@@ -128,7 +128,7 @@ def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
     for name in sorted(arrays):
         x = arrays[name]
         digest.update(json.dumps([name, x.dtype.name, list(x.shape)]).encode())
-        digest.update(x.reshape(-1).view(np.uint8))
+        digest.update(x.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

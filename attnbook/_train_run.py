@@ -36,7 +36,7 @@ class Run:
         if self.path is not None and self.group.of_first(os.path.exists(self.path)):
             found = checkpoints.load(self.path, self.module, self.optimizer, self.settings)
             self.history, self.best, self.saved = found.history, found.best, found.history.step
-            self.scaler.load_state_dict(found.scaler)
+            self.scaler.load_state_dict(found.scaler or {})
         self.wrapped = self.group.wrap(self.model)
         self.save()
         self.model.train()
