@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from attnbook._arrays import (
 from attnbook._layers import check_layer_mask, keep
 from attnbook._lengths import first_keys, lengths_of, placed
 from attnbook._weights import check_part
+from attnbook.backends import move
 from attnbook.decoder import _memory_heads
 from attnbook.embed import check_ids
 from attnbook.softmax import _log_softmax
@@ -85,8 +87,13 @@ class Reader:
         if self.memory_mask is not None and self.memory_mask.ndim == 4:
             self.memory_mask = widened(self.memory_mask)
 
-    def read(self, tokens: Annotated[Array, "... m"]) -> Annotated[Array, "... V"]:
-        """Read `tokens` after those read before; return log p of the token that comes next."""
+    def read(
+        self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
+    ) -> Annotated[Array, "... V"]:
+        """Read `tokens` after those read before; return log p of the token that comes next.
+
+        Where a sequence has `ended` all tokens get the same: what is read there is padding.
+        """
         xp = array_namespace(tokens)
         if not self.cache:
             if self.tokens is not None:
@@ -98,8 +105,11 @@ class Reader:
             logits, (_, _, heads) = _decode(
                 *(tokens, self.memory, self.weights, mask, self.memory_mask, keep),
                 *(self.past, self.n),
+                last=True,
             )
-            logits = logits[..., -1, :]
+            logits = logits[..., 0, :]  # (..., V)
+            if ended is not None:
+                logits = xp.where(ended[..., None], xp.zeros_like(logits), logits)
             if self.cache:
                 self.past = heads
             self.n += m
@@ -155,6 +165,20 @@ class Request:
         return Decoded(aligned(tokens, self.pad), lengths, aligned(log_p, 0.0), scores)
 
 
+def request_of(
+    caller: str,
+    weights: TransformerWeights,
+    source: Array | None,
+    options: dict[str, Any],
+) -> Request:
+    """Return the `request` with these options, or raise in the name of the function called."""
+    try:
+        inspect.signature(request).bind(weights, source, **options)
+    except TypeError as error:
+        raise TypeError(f"{caller}() {error}") from None
+    return request(weights, source, **options)
+
+
 def request(
     weights: TransformerWeights,
     source: Array | None,
@@ -194,7 +218,8 @@ def request(
         check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
     if not isinstance(cache, bool):
         raise TypeError(f"cache must be a bool, got {type(cache).__name__}")
-    given = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
+    given = _plain("stop", stop)
+    given = given if isinstance(given, Iterable) else () if given is None else (given,)
     return Request(
         reader=Reader(weights, source, source_mask, cache),
         prompt=prompt,
@@ -251,6 +276,14 @@ def _check_source_lengths(lengths, source, source_mask):
     batch, n = source.shape
     counts = _check_lengths("source_lengths", lengths, batch, n)
     return first_keys("source_lengths", counts[:, np.newaxis], n, source)  # (batch, 1, 1, n)
+
+
+def _plain(name, ids):
+    """Return an array of any library as nested lists, or as a number if it is one."""
+    if not array_api_compat.is_array_api_obj(ids):
+        return ids
+    check_array(name, ids)
+    return move(ids, "numpy").tolist()
 
 
 def _check_id(name, token, known):

@@ -4,14 +4,22 @@ r"""Beam search: follow the best few sequences instead of one.
           \operatorname{lp}(Y) = \Bigl(\frac{5 + |Y|}{5 + 1}\Bigr)^{\alpha}
 """
 
+import math
 from typing import Annotated, Any
 
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import Array, array_namespace, check_int, check_number
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_int,
+    check_number,
+    dtype_name,
+)
 from attnbook._lengths import placed
-from attnbook._reader import Decoded, gather, request
+from attnbook._reader import Decoded, gather, request_of
 from attnbook.transformer_weights import TransformerWeights
 
 
@@ -50,7 +58,7 @@ def beam_search(
     ------
     TypeError, ValueError
         As in `greedy_decode`; if `n_beams` is not an int of at least 1, or `length_penalty` not a
-        finite number of at least 0.
+        finite number of at least 0, or so large that the penalty of `max_length` overflows.
 
     Notes
     -----
@@ -58,11 +66,13 @@ def beam_search(
     sequence that has ended stays among them for as long as its score does, and takes a place.
     Decoding ends when all have ended. Of equal scores the better beam and then the first token in
     the vocabulary wins, so that one beam is `greedy_decode`.
-    Nothing is pruned, and the result exact, once `n_beams` is at least the number of sequences.
+    Nothing is pruned, and the result exact, once `n_beams` is at least the number of sequences,
+    those cut at `max_length` included.
     `n_beams` may exceed that: a place that no sequence takes has score −∞ and length 0. More beams
     are not always better: a prefix that is dropped at one width can be the best at the end.
-    Cost: that of `greedy_decode` on batch · n_beams sequences, the prompt read once for each of
-    the batch, and O(n_beams V log(n_beams V)) a step.
+    Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
+    step. Of the prompts, the shortest one's length is read once for each of the batch, the rest of
+    longer ones once a beam.
 
     References
     ----------
@@ -78,7 +88,19 @@ def beam_search(
     """
     n_beams = check_int("n_beams", n_beams, at_least=1)
     length_penalty = check_number("length_penalty", length_penalty)
-    return _search(request(weights, source, **options), n_beams, length_penalty)
+    task = request_of("beam_search", weights, source, options)
+    _check_penalty(length_penalty, task.max_length, weights.target_embedding)
+    return _search(task, n_beams, length_penalty)
+
+
+def _check_penalty(alpha, max_length, like):
+    xp = array_namespace(like)
+    wide = accumulation_dtype(xp, like.dtype)
+    if alpha * math.log((5 + max_length) / 6) >= math.log(xp.finfo(wide).max):
+        raise ValueError(
+            f"length_penalty must leave ((5 + {max_length}) / 6)^length_penalty, the penalty of "
+            f"max_length, finite in {dtype_name(wide)}, got {alpha}"
+        )
 
 
 # The mathematics. These may rely on checked arguments.
@@ -99,9 +121,9 @@ def _search(task, n_beams, alpha):
     totals = xp.where(own == 0, xp.zeros_like(log_p[..., 0]), -xp.inf)
     lengths, ended = xp.zeros_like(first), xp.zeros_like(first, dtype=xp.bool)
     tokens, gains = [xp.astype(log_p[..., :0], x.dtype) for x in (first, log_p)]
-    while not bool(xp.all(ended | (totals == -xp.inf))):
+    while not bool(xp.all(settled := ended | (totals == -xp.inf))):
         if tokens.shape[-1]:
-            log_p = task.reader.read(tokens[..., -1:])
+            log_p = task.reader.read(tokens[..., -1:], settled)
         made = n - task.lengths  # below 0 while a sequence reads its prompt
         step = xp.where(ended[..., None], only_pad, log_p)
         counts = lengths + xp.astype(~ended, lengths.dtype)

@@ -254,13 +254,32 @@ def decoder(
 ) -> Any:
     """Apply every layer in turn, then the final normalisation if there is one.
 
-    Parameters, errors and references are those of `decoder_layer`; masks hold in every layer.
+    Parameters
+    ----------
+    x : array, shape (..., n_t, d_model)
+    memory : array, shape (..., n_s, d_memory), or None
+    weights : DecoderWeights
+    mask, memory_mask, drop, rotate, return_weights
+        As in `decoder_layer`; the masks hold in every layer.
 
     Returns
     -------
     array, shape (..., n_t, d_model)
         And with `return_weights` a triple of it and two tuples, one entry a layer: the weights
         over the target (..., h, n_t, n_t), and those over the source (..., h, n_t, n_s) or None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `decoder_layer`.
+
+    Notes
+    -----
+    Cost: that of each layer, and O(n_t d_model) for the final normalisation.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.1; chapter `transformer`.
 
     Examples
     --------

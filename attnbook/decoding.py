@@ -14,7 +14,7 @@ import numpy as np
 
 from attnbook._arrays import Array, array_namespace
 from attnbook._lengths import placed
-from attnbook._reader import Decoded, gather, request
+from attnbook._reader import Decoded, gather, request, request_of
 from attnbook.beam_search import beam_search
 from attnbook.embed import check_ids
 from attnbook.sampler import sampler
@@ -70,13 +70,13 @@ def greedy_decode(
         A decoder alone with an int decodes one sequence.
     max_length : int
         Most tokens that each sequence gets, at least 1: the stop token counts, the prompt does not.
-    stop : int or sequence of int, optional
+    stop : int, sequence of int or integer array, optional
         A sequence ends with the first of these. Without one all get `max_length` tokens.
     pad : int
         A known token that fills up what has ended.
     prompt_lengths : ints of shape (batch,), optional
         How many tokens of each row of `prompt` are real, from 1 on; padding stands on the right.
-        While one sequence still reads its prompt, others may decode already.
+        Longer prompts are read token by token after the shortest length, while the others decode.
     source_lengths : ints of shape (batch,), optional
         How many tokens of each source are real; the rest is hidden.
     source_mask : boolean array, optional
@@ -97,13 +97,14 @@ def greedy_decode(
     ValueError
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
         the learned positions do not suffice, `source` is there without an encoder or the reverse,
-        or the logits of a step are NaN or infinite.
+        or the best logit of a step is NaN or infinite for a sequence that has not ended.
 
     Notes
     -----
     Each sequence gets the tokens that it would get alone, and the same with a cache or without:
     the numbers differ by rounding, so the tokens can differ where two are as good as equally
-    likely. Of equal ones the first in the vocabulary is taken.
+    likely. Of equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each
+    as often (`sampler`).
     Decoding ends early when every sequence has. The most likely token at each step need not
     begin the most likely sequence.
     Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens read with the cache; without it
@@ -175,7 +176,7 @@ def sample(
     True
     """
     choose = sampler(rng, temperature=temperature, top_k=top_k, top_p=top_p)
-    return _decode_all(request(weights, source, **options), choose)
+    return _decode_all(request_of("sample", weights, source, options), choose)
 
 
 def stream(
@@ -196,7 +197,8 @@ def stream(
         shape (batch, V), and with how many tokens each sequence has made, a NumPy array (batch,).
         It returns integers of shape (batch,) in the library of the first. By default it takes the
         most likely; `sampler` makes one that draws. What it says of a sequence that still reads
-        its prompt, or has ended, is ignored.
+        its prompt, or has ended, is ignored; of one that has ended, log p is that of equally likely
+        tokens.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
@@ -222,7 +224,7 @@ def stream(
     choose = _most_likely if choose is None else choose
     if not callable(choose):
         raise TypeError(f"choose must be callable, got {type(choose).__name__}")
-    return _steps(request(weights, source, **options), choose)
+    return _steps(request_of("stream", weights, source, options), choose)
 
 
 # The mathematics. These may rely on checked arguments.
@@ -248,7 +250,7 @@ def _steps(task, choose):
         ended = ended | (new & task.stops(tokens)) | full
         n += 1
         if not bool(xp.all(ended)):
-            log_p = task.reader.read(xp.expand_dims(tokens, axis=-1))
+            log_p = task.reader.read(xp.expand_dims(tokens, axis=-1), ended)
 
 
 def _checked(tokens, log_p):

@@ -223,12 +223,30 @@ def encoder(
 ) -> Any:
     """Apply every layer in turn, then the final normalisation if there is one.
 
-    Parameters, errors and references are those of `encoder_layer`; the mask holds in every layer.
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    weights : EncoderWeights
+    mask, drop, rotate, return_weights
+        As in `encoder_layer`; the mask holds in every layer.
 
     Returns
     -------
     array, shape (..., n, d_model)
         And with `return_weights` a pair of it and a tuple of weights (..., h, n, n), one a layer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `encoder_layer`.
+
+    Notes
+    -----
+    Cost: that of each layer, and O(n d_model) for the final normalisation.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.1; chapter `transformer`.
 
     Examples
     --------

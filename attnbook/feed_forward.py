@@ -148,9 +148,21 @@ def feed_forward(
 
 
 def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
-    """Return max(x, 0), number by number; NaN stays NaN.
+    """Return max(x, 0), number by number.
 
-    Raises TypeError unless `x` is an array of a real floating dtype.
+    Parameters
+    ----------
+    x : array, any shape, real floating dtype
+
+    Returns
+    -------
+    array of the shape and dtype of `x`
+        NaN stays NaN. The gradient at 0 is 0.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array.
 
     Examples
     --------
@@ -167,9 +179,24 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
 
     .. math:: \operatorname{gelu}(x) = \tfrac12\, x \bigl(1 + \operatorname{erf}(x/\sqrt2)\bigr)
 
-    The exact form, PyTorch's default, not the approximation by tanh. Half precision is computed
-    in float32. NumPy has no erf: there it is taken number by number, about 0.1 µs each.
-    Raises TypeError unless `x` is an array of a real floating dtype.
+    Parameters
+    ----------
+    x : array, any shape, real floating dtype
+
+    Returns
+    -------
+    array of the shape and dtype of `x`
+        Half precision is computed in float32 and rounded at the end.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array.
+
+    Notes
+    -----
+    The exact form, PyTorch's default, not the approximation by tanh. NumPy has no erf: there it is
+    taken number by number in Python, which is slow.
 
     References
     ----------

@@ -216,9 +216,10 @@ def _check_axes_of_mask(mask, shape, name="mask"):
     fits_sequences = mask.ndim == 3 and got[0] == batch
     if got[-3] != n_heads:
         hint = f"; one mask a sequence is {name}[:, None]" if fits_sequences else ""
+        entries = "1 entry" if n_heads == 1 else f"1 or {n_heads} entries"
         raise ValueError(
-            f"{name} must have 1 or {n_heads} entries on the axis of the heads, the third from the "
-            f"right, got shape {got}{hint}"
+            f"{name} must have {entries} on the axis of the heads, the third from the right, "
+            f"got shape {got}{hint}"
         )
     if fits_sequences:
         raise ValueError(

@@ -31,8 +31,8 @@ def sampler(
     rng : numpy.random.Generator or int
         Where u comes from; an int is a seed.
     temperature : float
-        T, above 0: below 1 it favours likely tokens, above 1 it evens them out. For T → 0, which
-        takes the most likely, call `greedy_decode`.
+        T, above 0: below 1 it favours likely tokens, above 1 it evens them out. T → 0 draws among
+        the most likely ones; `greedy_decode` takes the first of them.
     top_k : int, optional
         Keep the k most likely tokens, at least 1; of equal ones the first in the vocabulary. With
         k beyond the vocabulary all are kept.
@@ -47,15 +47,17 @@ def sampler(
     Raises
     ------
     TypeError, ValueError
-        If a number is not as above.
+        If a number is not as above; when it draws, ValueError if log p has a row without a finite
+        best token.
 
     Notes
     -----
     Temperature comes first, then top_k, then top_p on what is left, each renormalised.
     Sequence b of a batch takes its u from the b-th child that `rng` spawns, one a token. So its
-    tokens depend neither on the other sequences nor on where they end, all libraries draw the
-    same, and rounding matters only where u falls on a boundary. Each new stream spawns new
-    children.
+    tokens depend neither on the other sequences nor on where they end, and all libraries draw the
+    same. Rounding matters only where u falls on a boundary, where the probabilities come to top_p
+    but for rounding (then one token more or less stays), or where two are as good as equal. Each
+    new stream spawns new children.
     Cost: O(V log V) a token.
 
     References
@@ -83,6 +85,7 @@ def sampler(
     drawn: list[np.ndarray] = []  # u of every sequence, one entry for each token made
 
     def choose(log_p, made):
+        _check_possible(log_p)
         if np.max(made) == 0:  # the first step of a stream
             children[:] = rng.spawn(log_p.shape[0])
             drawn.clear()
@@ -94,6 +97,15 @@ def sampler(
         return _draw(log_p, u, temperature, top_k, top_p)
 
     return choose
+
+
+def _check_possible(log_p):
+    xp = array_namespace(log_p)
+    if not bool(xp.all(xp.isfinite(xp.max(log_p, axis=-1)))):
+        raise ValueError(
+            "log_probabilities must be finite for the best token of each row, got NaN or infinity: "
+            "no token is possible"
+        )
 
 
 # The mathematics. These may rely on checked arguments.

@@ -178,12 +178,15 @@ def _encode(source, weights, mask, drop):
     return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"))
 
 
-def _decode(target, memory, weights, mask, memory_mask, drop, past=None, start=0):
-    """Return the logits of `target`, whose first token stands at `start`, after `past`."""
+def _decode(target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False):
+    """Return the logits of `target`, or of its `last` token alone.
+
+    Its first token stands at `start`, after `past`.
+    """
     x = drop(_placed_tokens("target", target, weights, start))
     turn = turn_by(weights.positions == "rotary", start)
     x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past)
-    return _logits(x, weights), others
+    return _logits(x[..., -1:, :] if last else x, weights), others
 
 
 def _placed_tokens(name, tokens, weights, start):

@@ -109,7 +109,10 @@ class TransformerWeights(Weights):
         for name, x in self.arrays().items():
             axes = 1 if name == "b_out" else 2
             if "." not in name and x.ndim != axes:
-                raise ValueError(f"{name} must have {axes} axes, got shape {tuple(x.shape)}")
+                raise ValueError(
+                    f"{name} must have {'1 axis' if axes == 1 else '2 axes'}, "
+                    f"got shape {tuple(x.shape)}"
+                )
         widths = {
             name: part.shape[-1]
             for name, part in vars(self).items()

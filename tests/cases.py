@@ -64,7 +64,9 @@ class ArrayLibrary:
     def same_kind(self, x: Any, like: Any) -> bool:
         """Say whether two arrays share library, dtype and device."""
         devices = [getattr(array, "device", "cpu") for array in (x, like)]
-        return type(x) is type(like) and x.dtype == like.dtype and devices[0] == devices[1]
+        # NumPy gives single numbers a type of their own
+        kinds = [np.ndarray if isinstance(a, np.generic) else type(a) for a in (x, like)]
+        return kinds[0] is kinds[1] and x.dtype == like.dtype and devices[0] == devices[1]
 
     def place(self, weights: Any, dtype: str | None = None) -> Any:
         """Return the weights of one head or of many in this library."""
@@ -255,3 +257,47 @@ def heads_cases(draw):
         "for each sequence": rng.random((*leading, 1, n_q, n_k)) < 0.6,
     }
     return HeadsCase(*arrays, weights, drawn[draw(st.sampled_from(sorted(drawn)))])
+
+
+def shaken(weights, seed=0):
+    """Return the weights with random numbers in every array: gains are not 1, biases not 0."""
+    rng = np.random.default_rng(seed)
+    drawn = {}
+    for name, x in weights.arrays().items():
+        spread = 1 / np.sqrt(x.shape[0]) if x.ndim == 2 else 0.5
+        drawn[name] = spread * rng.standard_normal(x.shape)
+        if name.split(".")[-1] == "gain":
+            drawn[name] += 1.0
+        drawn[name].setflags(write=False)
+    return weights.with_arrays(drawn)
+
+
+def held(library: ArrayLibrary, weights: Any, dtype: str | None = None) -> Any:
+    """Return the weights as float64 of NumPy, with the numbers that `dtype` makes of them."""
+    placed = library.place(weights, dtype)
+    numbers = {name: library.numpy(x) for name, x in placed.arrays().items()}
+    return weights.with_arrays(numbers)
+
+
+def leaves_of(weights: Any) -> tuple[Any, dict[str, Any]]:
+    """Return weights of PyTorch whose arrays ask for gradients, and those arrays by name."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in weights.arrays().items()}
+    return weights.with_arrays(leaves), leaves
+
+
+def layer_mask(rng: Any, kind: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return a mask for scores of `shape` (..., h, n_q, n_k) that says which axis is which."""
+    *leading, h, n_q, n_k = shape
+    batch = (*leading, 1) if leading else ()
+    drawn = {
+        "none": None,
+        "causal": np.tril(np.ones((n_q, n_k), dtype=bool), n_k - n_q),
+        "padding": rng.random((*batch, 1, n_k)) < 0.6,
+        "heads": rng.random((*(1 for _ in leading), h, n_q, n_k)) < 0.6,
+        "all": rng.random(shape) < 0.6,
+        "empty": np.zeros((n_q, n_k), dtype=bool),
+    }
+    return drawn[kind]
+
+
+LAYER_MASKS = ("none", "causal", "padding", "heads", "all", "empty")

@@ -130,11 +130,12 @@ def multi_head_attention(
     n_kv_heads,
     mask=None,
     rounded=as_it_is,
+    turn=as_it_is,
 ):
     """Return the output of all heads and the weights of each, one head after the other.
 
     `rounded` is applied to each projection and to the joined heads: what is kept in the dtype of
-    the inputs.
+    the inputs. `turn` is applied to the queries and the keys of each head.
     """
 
     def affine(x, matrix, bias):
@@ -152,7 +153,7 @@ def multi_head_attention(
         of_query = q[..., [i * d_k + a for a in range(d_k)]]
         of_key = k[..., [j * d_k + a for a in range(d_k)]]
         of_value = v[..., [j * d_v + c for c in range(d_v)]]
-        shares[..., i, :, :] = attention_weights(of_query, of_key, mask[..., i, :, :])
+        shares[..., i, :, :] = attention_weights(turn(of_query), turn(of_key), mask[..., i, :, :])
         outputs.append(weighted_sum(shares[..., i, :, :], of_value))
     joined = np.zeros((*outputs[0].shape[:-1], n_heads * d_v))
     for i, output in enumerate(outputs):
@@ -180,3 +181,196 @@ def finite_difference(function, x, step=1e-6):
         down[index] -= step
         out[index] = (function(up) - function(down)) / (2 * step)
     return out
+
+
+# The transformer. A `w` is a dataclass of weights; only its attributes are read.
+
+
+def layer_norm_row(row, gain, bias, epsilon):
+    """Return (x − mean) / √(variance + ε) · gain + bias of a list."""
+    mean = math.fsum(row) / len(row)
+    variance = math.fsum((x - mean) ** 2 for x in row) / len(row)
+    root = math.sqrt(variance + epsilon)
+    return [(x - mean) / root * g + b for x, g, b in zip(row, gain, bias, strict=True)]
+
+
+def layer_norm(x, gain=None, bias=None, epsilon=1e-5):
+    d = np.shape(x)[-1]
+    gain = [1.0] * d if gain is None else np.asarray(gain, dtype=np.float64).tolist()
+    bias = [0.0] * d if bias is None else np.asarray(bias, dtype=np.float64).tolist()
+    return along(lambda row: layer_norm_row(row.tolist(), gain, bias, epsilon), x, -1)
+
+
+def norm_of(x, w):
+    return layer_norm(x, w.gain, w.bias, w.epsilon)
+
+
+def relu(x):
+    return along(lambda row: [number if number > 0 else 0.0 for number in row], x, -1)
+
+
+def gelu(x):
+    """Return x times the probability that a normal number is below x."""
+    return along(lambda row: [t * math.erfc(-t / math.sqrt(2)) / 2 for t in row], x, -1)
+
+
+def feed_forward(x, w, rounded=as_it_is):
+    def affine(x, matrix, bias):
+        projected = rounded(project(x, matrix))
+        return projected if bias is None else rounded(projected + np.asarray(bias))
+
+    hidden = affine(x, w.W_1, w.b_1)
+    hidden = rounded({"relu": relu, "gelu": gelu}[w.activation](hidden))
+    return affine(hidden, w.W_2, w.b_2)
+
+
+def angle(position, pair, d, base=10000.0):
+    return position / base ** (2 * pair / d)
+
+
+def columns_of(pair, d, interleaved):
+    return (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + d // 2)
+
+
+def sinusoidal(n, d, start=0, interleaved=False, base=10000.0):
+    """Return the sine and cosine of every position and pair, one at a time."""
+    out = np.zeros((n, d))
+    for p in range(n):
+        for i in range(d // 2):
+            first, second = columns_of(i, d, interleaved)
+            out[p, first] = math.sin(angle(start + p, i, d, base))
+            out[p, second] = math.cos(angle(start + p, i, d, base))
+    return out
+
+
+def rotary(x, start=0, interleaved=False, base=10000.0):
+    """Multiply each pair of features, as a complex number, by exp(i · angle)."""
+    x = np.asarray(x, dtype=np.float64)
+    *leading, n, d = x.shape
+    out = np.zeros(x.shape)
+    for *lead, p in np.ndindex(*leading, n):
+        for i in range(d // 2):
+            a, b = columns_of(i, d, interleaved)
+            turned = complex(x[(*lead, p, a)], x[(*lead, p, b)])
+            turned *= complex(
+                math.cos(angle(start + p, i, d, base)), math.sin(angle(start + p, i, d, base))
+            )
+            out[(*lead, p, a)], out[(*lead, p, b)] = turned.real, turned.imag
+    return out
+
+
+def heads_of(query, key, w, mask=None, turn=as_it_is):
+    """Return output and weights of `multi_head_attention` with the arrays of `w`."""
+    arrays = (w.W_Q, w.W_K, w.W_V, w.W_O, w.b_Q, w.b_K, w.b_V, w.b_O)
+    return multi_head_attention(
+        query, key, key, *arrays, w.n_heads, w.n_kv_heads, mask=mask, turn=turn
+    )
+
+
+def sublayer(x, norm, order, function):
+    """Return the residual sum in the given order, and what else the function returned."""
+    if order == "pre":
+        y, other = function(norm_of(x, norm))
+        return x + y, other
+    y, other = function(x)
+    return norm_of(x + y, norm), other
+
+
+def encoder_layer(x, w, mask=None, turn=as_it_is):
+    x, shares = sublayer(
+        x, w.self_attention_norm, w.norm, lambda y: heads_of(y, y, w.self_attention, mask, turn)
+    )
+    x, _ = sublayer(
+        x, w.feed_forward_norm, w.norm, lambda y: (feed_forward(y, w.feed_forward), None)
+    )
+    return x, shares
+
+
+def encoder(x, w, mask=None, turn=as_it_is):
+    shares = []
+    for layer in w.layers:
+        x, share = encoder_layer(x, layer, mask, turn)
+        shares.append(share)
+    return (x if w.final_norm is None else norm_of(x, w.final_norm)), shares
+
+
+def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
+    cross = None
+    x, shares = sublayer(
+        x, w.self_attention_norm, w.norm, lambda y: heads_of(y, y, w.self_attention, mask, turn)
+    )
+    if w.cross_attention is not None:
+        x, cross = sublayer(
+            *(x, w.cross_attention_norm, w.norm),
+            lambda y: heads_of(y, memory, w.cross_attention, memory_mask),
+        )
+    x, _ = sublayer(
+        x, w.feed_forward_norm, w.norm, lambda y: (feed_forward(y, w.feed_forward), None)
+    )
+    return x, shares, cross
+
+
+def decoder(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
+    own, crossed = [], []
+    for layer in w.layers:
+        x, shares, cross = decoder_layer(x, memory, layer, mask, memory_mask, turn)
+        own.append(shares)
+        crossed.append(cross)
+    return (x if w.final_norm is None else norm_of(x, w.final_norm)), own, crossed
+
+
+def embed(ids, table, scale=True):
+    """Return one row of the table after the other."""
+    table = np.asarray(table, dtype=np.float64)
+    out = np.zeros((*np.shape(ids), table.shape[1]))
+    for index in np.ndindex(np.shape(ids)):
+        for j in range(table.shape[1]):
+            factor = math.sqrt(table.shape[1]) if scale else 1.0
+            out[index][j] = table[int(np.asarray(ids)[index]), j] * factor
+    return out
+
+
+def placed_tokens(ids, table, learned, w):
+    """Return the embedding of tokens with their positions, from the first one on."""
+    x = embed(ids, table, w.scale_embeddings)
+    n, d = x.shape[-2:]
+    if w.positions == "learned":
+        return x + np.asarray(learned)[:n]
+    if w.positions in ("sinusoidal", "interleaved"):
+        return x + sinusoidal(n, d, interleaved=w.positions == "interleaved")
+    return x
+
+
+def transformer(
+    source, target, w, source_mask=None, target_mask=None, memory_mask=None, is_causal=True
+):
+    """Return the logits of every target token."""
+    turn = rotary if w.positions == "rotary" else as_it_is
+    memory = None
+    if w.encoder is not None:
+        table = w.target_embedding if w.source_embedding is None else w.source_embedding
+        x = placed_tokens(source, table, w.source_positions, w)
+        memory, _ = encoder(x, w.encoder, source_mask, turn)
+    if is_causal:
+        n = np.shape(target)[-1]
+        causal = mask_of(n, n, lambda place, j: j <= place)
+        target_mask = causal if target_mask is None else causal & target_mask
+    x = placed_tokens(target, w.target_embedding, w.target_positions, w)
+    y, *_ = decoder(x, memory, w.decoder, target_mask, memory_mask, turn)
+    logits = project(y, np.asarray(w.target_embedding).T if w.output is None else w.output)
+    return logits if w.b_out is None else logits + np.asarray(w.b_out)
+
+
+def cross_entropy(logits, targets, mask=None, label_smoothing=0.0):
+    """Return the mean of −Σ_j q_j log p_j, where q is the smoothed one-hot row of the target."""
+    total, count = [], 0
+    log_p = log_softmax(logits)
+    n_known = log_p.shape[-1]
+    for index in np.ndindex(log_p.shape[:-1]):
+        if mask is not None and not mask[index]:
+            continue
+        count += 1
+        for j in range(n_known):
+            q = label_smoothing / n_known + (1 - label_smoothing) * (targets[index] == j)
+            total.append(-q * log_p[(*index, j)] if q else 0.0)
+    return math.fsum(total) / count if count else 0.0

@@ -400,7 +400,8 @@ def test_top_k_of_equals_keeps_the_first(library):
     assert set(found.tolist()) == {0, 1, 2}
 
 
-def test_top_p_reaches_its_number_exactly_and_keeps_the_best():
+def test_top_p_keeps_what_just_reaches_its_number_and_the_best():
+    # powers of 2: their sums are exact, elsewhere rounding decides
     p = np.log([0.5, 0.25, 0.125, 0.125])
     assert set(drawn(p, 200, top_p=0.5)[:, 0].tolist()) == {0}
     assert set(drawn(p, 200, top_p=0.75)[:, 0].tolist()) == {0, 1}
@@ -537,9 +538,9 @@ def counted(monkeypatch):
     """Return a list to which each pass of the decoder adds its number of tokens."""
     read, original = [], _reader._decode
 
-    def counting(target, *arguments):
+    def counting(target, *arguments, **options):
         read.append(target.shape[-1])
-        return original(target, *arguments)
+        return original(target, *arguments, **options)
 
     monkeypatch.setattr(_reader, "_decode", counting)
     return read
@@ -559,6 +560,24 @@ def test_with_the_cache_each_token_is_read_once(monkeypatch, search):
     read.clear()  # the prompts have two tokens in common
     decode(weights, prompt=prompt, prompt_lengths=[2, 5], max_length=1, **more)
     assert read == [2, 1, 1, 1]
+
+
+@both
+def test_logits_are_made_of_the_last_token_alone(monkeypatch, cache):
+    shapes, original = [], _reader._decode
+
+    def shaped(*arguments, **options):
+        logits, others = original(*arguments, **options)
+        shapes.append(logits.shape)
+        return logits, others
+
+    monkeypatch.setattr(_reader, "_decode", shaped)
+    weights, prompt = model(0, encoder=False), np.ones((2, 5), dtype=int)
+    options = {"prompt": prompt, "max_length": 3, "cache": cache}
+    decoding.greedy_decode(weights, **options)
+    decoding.beam_search(weights, n_beams=4, **options)
+    one, beams = (2, 1, 7), (2, 4, 1, 7)
+    assert shapes == [one] * 3 + [(2, 1, 1, 7)] + [beams] * 2
 
 
 def test_the_source_is_read_once(monkeypatch):
@@ -606,6 +625,17 @@ def test_decoding_stops_at_the_first_of_several_stop_tokens():
     # a stop token in the prompt is no end
     result = decoding.greedy_decode(chain(p), prompt=np.array([[3, 0]]), max_length=7, stop=3)
     assert result.tokens.tolist() == [[1, 2, 3]]
+
+
+def test_stop_tokens_may_be_an_array(library):
+    weights = model(0, encoder=False)
+    options = {"prompt": np.array([[1], [2], [3]]), "max_length": 9}
+    for stop in (2, [2, 6]):
+        expected = decoding.greedy_decode(weights, stop=stop, **options)
+        found = decoding.greedy_decode(weights, stop=library.array(np.array(stop)), **options)
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+    assert min(expected.lengths) < 9
 
 
 def test_learned_positions_up_to_the_last():
@@ -764,6 +794,8 @@ WRONG_TYPES = (
     ({}, SOURCE, {"max_length": 3.0}, "max_length must be an int, got float"),
     ({}, SOURCE, {"stop": "2"}, "stop must be an int, got str"),
     ({}, SOURCE, {"stop": 2.0}, "stop must be an int, got float"),
+    ({}, SOURCE, {"stop": np.array([2.0])}, "stop must be an int, got float"),
+    ({}, SOURCE, {"stop": torch.tensor([[2]])}, "stop must be an int, got list"),
     ({}, SOURCE, {"cache": 1}, "cache must be a bool, got int"),
 )
 
@@ -831,6 +863,34 @@ def test_errors_of_beam_search(options, error, message):
         decoding.beam_search(model(0), SOURCE, **GOOD, **{"n_beams": 2} | options)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_length_penalty_that_overflows(dtype):
+    weights = model(0).to(dtype=dtype)
+    options = {"prompt": 1, "max_length": 40, "n_beams": 2}
+    bound = math.log(np.finfo(dtype).max) / math.log(45 / 6)
+    result = decoding.beam_search(weights, SOURCE, length_penalty=0.999 * bound, **options)
+    assert (result.scores < 0).all()
+    for alpha in (1.001 * bound, 1e308):
+        message = (
+            "length_penalty must leave ((5 + 40) / 6)^length_penalty, the penalty of max_length, "
+            f"finite in {dtype}, got {alpha}"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            decoding.beam_search(weights, SOURCE, length_penalty=alpha, **options)
+
+
+def test_errors_name_the_function_that_was_called():
+    for name, more in (("sample", {"rng": 0}), ("stream", {}), ("beam_search", {"n_beams": 2})):
+        decode = getattr(decoding, name)
+        message = rf"^{name}\(\) missing a required (keyword-only )?argument: 'prompt'$"
+        with pytest.raises(TypeError, match=message):
+            decode(model(0), SOURCE, max_length=3, **more)
+        with pytest.raises(
+            TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'k'$"
+        ):
+            decode(model(0), SOURCE, k=3, **GOOD, **more)
+
+
 @pytest.mark.parametrize(
     ("chosen", "error", "message"),
     [
@@ -879,6 +939,37 @@ def test_logits_that_are_no_numbers(library, cache):
         for decode, more in ((decoding.greedy_decode, {}), (decoding.beam_search, {"n_beams": 2})):
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 decode(*arguments, **options, **more)
+
+
+@both
+def test_logits_after_the_end_do_not_matter(library, cache):
+    # 2, the pad, has NaN logits: the first sequence ends at once and then reads it
+    table = np.eye(4)
+    table[2, 2] = np.nan
+    p = np.array([[0, 1.0, 0, 0], [0, 0, 0, 1.0], [0, 0, 0, 1.0], [1.0, 0, 0, 0]])
+    weights = library.place(replace(chain(p), target_embedding=table))
+    prompt = library.array(np.array([[1], [3]]))
+    options = {"prompt": prompt, "max_length": 5, "stop": 3, "pad": 2, "cache": cache}
+    expected = [[3, 2, 2], [0, 1, 3]]
+    for decode, more in (
+        (decoding.greedy_decode, {}),
+        (decoding.sample, {"rng": 0}),
+        (decoding.beam_search, {"n_beams": 1}),
+    ):
+        result = decode(weights, **options, **more)
+        assert library.numpy(result.tokens).reshape(2, 3).tolist() == expected
+        assert np.isfinite(library.numpy(result.scores)).all()
+
+
+@pytest.mark.parametrize("row", [[-np.inf] * 3, [0.0, np.nan, 0.0], [np.inf, 0.0, 0.0]])
+def test_a_draw_where_no_token_is_possible(library, row):
+    log_p = library.array(np.array([[-1.0, -np.inf, -1.0], row]))
+    message = (
+        "log_probabilities must be finite for the best token of each row, got NaN or infinity: "
+        "no token is possible"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        decoding.sampler(0)(log_p, np.zeros(2, dtype=int))
 
 
 def test_tokens_may_be_banned_by_minus_infinity(library):

@@ -3,8 +3,8 @@
 import doctest
 import importlib
 import inspect
+import pkgutil
 import re
-import runpy
 import subprocess
 import sys
 
@@ -12,17 +12,24 @@ import pytest
 
 import attnbook
 
-MODULES = (
-    *("_arrays", "_lengths", "_projections", "softmax", "attention", "single_head", "backends"),
-    *("multi_head", "multi_head_weights", "masking", "conventions", "nn", "__main__"),
+# The examples of `attnbook.check` and `attnbook.data` run with their own tests.
+MODULES = sorted(
+    module.name.removeprefix("attnbook.")
+    for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.", onerror=lambda name: None)
+    if not module.name.startswith(("attnbook.check", "attnbook.data"))
 )
-NEEDS = {"nn": "torch", "masking": "matplotlib"}
+NEEDS = {"nn": "torch", "masking": "matplotlib", "plots": "matplotlib", "train": "torch"}
+NEEDS |= {"_train_run": "torch", "checkpoint": "safetensors", "_tensor_file": "safetensors"}
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
     *("attnbook", "attnbook._arrays", "attnbook._projections", "attnbook.backends"),
     *("attnbook.attention", "attnbook.single_head", "attnbook.softmax"),
     *("attnbook.multi_head", "attnbook.multi_head_weights"),
     *("attnbook.masking", "attnbook.conventions", "attnbook._lengths"),
+    *("attnbook._weights", "attnbook._layers", "attnbook.positions", "attnbook.layer_norm"),
+    *("attnbook.feed_forward", "attnbook.dropout", "attnbook.embed", "attnbook.cross_entropy"),
+    *("attnbook.encoder", "attnbook.decoder", "attnbook.transformer"),
+    *("attnbook.transformer_weights", "attnbook.transformer_block"),
 }
 
 
@@ -54,6 +61,11 @@ def test_attention_on_numpy_loads_nothing_more():
         "mask = attnbook.masking.causal(3) & attnbook.masking.padding([3], 3)\n"
         "attnbook.multi_head_attention(x, x, x, weights, mask)\n"
         "attnbook.masking.to_additive(mask)\n"
+        "weights = attnbook.TransformerWeights.init(\n"
+        "    0, 5, d_model=4, n_heads=2, d_ff=3, n_layers=1, activation='gelu')\n"
+        "ids = np.array([[1, 2]])\n"
+        "logits = attnbook.transformer(ids, ids, weights)\n"
+        "attnbook.cross_entropy(attnbook.dropout(logits, 0.5, 0), ids)\n"
         "print(*sys.modules)"
     )
     assert not {name.split(".")[0] for name in run(code).split()} & HEAVY
@@ -61,10 +73,11 @@ def test_attention_on_numpy_loads_nothing_more():
 
 def test_nn_without_torch_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "attnbook.nn", raising=False)
+    for name in [name for name in sys.modules if name.startswith("attnbook.nn")]:
+        monkeypatch.delitem(sys.modules, name)
     message = re.escape("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'")
     with pytest.raises(ImportError, match=f"^{message}$"):
-        runpy.run_module("attnbook.nn")
+        importlib.import_module("attnbook.nn")
 
 
 def test_public_names():
@@ -74,7 +87,7 @@ def test_public_names():
         home = thing.__name__ if inspect.ismodule(thing) else thing.__module__
         assert home.startswith("attnbook.")
         assert thing.__doc__
-    for module in (attnbook, attnbook.masking):
+    for module in (attnbook, attnbook.masking, attnbook.positions):
         everything = {}
         exec(f"from {module.__name__} import *", everything)
         assert set(module.__all__) == {name for name in everything if not name.startswith("__")}
@@ -89,6 +102,16 @@ def test_public_names_of_masking():
         if inspect.isfunction(thing) and thing.__module__ == module.__name__
     }
     assert set(attnbook.masking.__all__) == {name for name in own if not name.startswith("_")}
+
+
+def test_public_names_of_positions():
+    assert attnbook.positions.__all__ == ["learned", "rotary", "sinusoidal"]
+    own = {
+        name
+        for name, thing in vars(attnbook.positions).items()
+        if inspect.isfunction(thing) and thing.__module__ == "attnbook.positions"
+    }
+    assert set(attnbook.positions.__all__) == {name for name in own if not name.startswith("_")}
 
 
 def documented():
@@ -135,13 +158,13 @@ def test_docstring_is_complete(name):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples(module):
-    if module in NEEDS:
-        pytest.importorskip(NEEDS[module], reason=f"{NEEDS[module]} is not installed")
-    results = doctest.testmod(importlib.import_module(f"attnbook.{module}"))
+    if needed := NEEDS.get(module.split(".")[0]):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    module = importlib.import_module(f"attnbook.{module}")
+    results = doctest.testmod(module)
     assert results.failed == 0
-    minimum = {"softmax": 8, "attention": 10, "single_head": 4, "backends": 2, "nn": 8}
-    minimum |= {"multi_head": 9, "multi_head_weights": 2, "masking": 9, "conventions": 9}
-    assert results.attempted >= minimum.get(module, 0)
+    lines = inspect.getsource(module).splitlines()
+    assert results.attempted == sum(line.lstrip().startswith(">>> ") for line in lines)
 
 
 def test_version_is_that_of_the_installed_package():

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from cases import attention_cases, heads_cases
+from cases import attention_cases, heads_cases, shaken
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Shaped, jaxtyped
 
 import attnbook
-from attnbook import masking
+from attnbook import masking, positions
 from attnbook._arrays import Array
+from attnbook._weights import Weights
 
 FUNCTIONS = (
     attnbook.softmax,
@@ -28,8 +29,34 @@ FUNCTIONS = (
     attnbook.merge_heads,
     attnbook.multi_head_attention,
     attnbook.RunningSoftmax.read,
+    attnbook.layer_norm,
+    attnbook.feed_forward,
+    attnbook.relu,
+    attnbook.gelu,
+    attnbook.dropout,
+    attnbook.embed,
+    attnbook.cross_entropy,
+    attnbook.encoder_layer,
+    attnbook.encoder,
+    attnbook.decoder_layer,
+    attnbook.decoder,
+    attnbook.transformer,
+    attnbook.transformer_block,
+    positions.sinusoidal,
+    positions.learned,
+    positions.rotary,
 )
 CLASSES = (attnbook.RunningSoftmax, attnbook.SingleHeadWeights, attnbook.MultiHeadWeights)
+TREES = (
+    attnbook.LayerNormWeights,
+    attnbook.FeedForwardWeights,
+    attnbook.EncoderLayerWeights,
+    attnbook.EncoderWeights,
+    attnbook.DecoderLayerWeights,
+    attnbook.DecoderWeights,
+    attnbook.TransformerWeights,
+    attnbook.TransformerBlockWeights,
+)
 MAKERS = {
     masking.causal: "n_q n_k",
     masking.sliding_window: "n_q n_k",
@@ -42,7 +69,10 @@ MAKERS = {
 CONVERTERS = {masking.to_additive, masking.from_additive, masking.to_sdpa, masking.to_mha}
 NOT_ARRAYS = {
     *("axis", "scale", "weights", "return_weights", "dtype", "n_heads", "n_kv_heads"),
-    *("x", "library_name", "device"),  # of `move`, which takes an array of any shape
+    *("x", "library_name", "device", "like"),  # of any shape, in `move` and as a pattern
+    *("epsilon", "activation", "rate", "rng", "label_smoothing", "norm", "drop", "rotate"),
+    *("n", "d_model", "start", "interleaved", "base", "is_causal", "positions"),
+    "scale_embeddings",
 }
 
 
@@ -67,6 +97,16 @@ def check_shapes(values: dict[str, Any], annotations: dict[str, Any], where: str
                 raise TypeError(f"{where}: {name} must have shape {shape!r}, got {value.shape}")
 
 
+def parts_of(held: Any) -> list[Any]:
+    """Return a dataclass of arrays and all that are inside it."""
+    if isinstance(held, tuple):
+        return [part for one in held for part in parts_of(one)]
+    if not isinstance(held, (*CLASSES, *TREES)):
+        return []
+    inner = vars(held).values() if isinstance(held, Weights) else ()
+    return [held, *(part for value in inner for part in parts_of(value))]
+
+
 def checked(function):
     """Return `function` with every argument and result checked against its signature."""
     signature = inspect.signature(function)
@@ -79,9 +119,9 @@ def checked(function):
         values = signature.bind(*args, **kwargs).arguments
         check_shapes({**values, "return": result}, annotations, function.__name__)
         for held in (*values.values(), result):
-            if isinstance(held, CLASSES):
-                fields = {f.name: f.type for f in dataclasses.fields(held)}
-                check_shapes(vars(held), fields, type(held).__name__)
+            for part in parts_of(held):
+                fields = {f.name: f.type for f in dataclasses.fields(part)}
+                check_shapes(vars(part), fields, type(part).__name__)
         return result
 
     return wrapper
@@ -92,16 +132,20 @@ def test_every_array_in_a_public_signature_has_a_shape():
     for function in FUNCTIONS:
         for name, parameter in inspect.signature(function).parameters.items():
             shaped = shape_of(parameter.annotation) is not None
-            assert shaped != (name in NOT_ARRAYS - {"x"}), f"{function.__qualname__}: {name}"
+            plain = name in NOT_ARRAYS - {"x"}
+            assert shaped != plain, f"{function.__qualname__}: {name}"
             seen += shaped
     for maker, shape in MAKERS.items():
         assert shape_of(inspect.signature(maker).return_annotation) == shape
-    for cls in CLASSES:
+    for cls in (*CLASSES, *TREES):
         for field in dataclasses.fields(cls):
-            shaped = shape_of(field.type) is not None
-            assert shaped != (field.name in NOT_ARRAYS), f"{cls.__name__}: {field.name}"
+            shaped, inner = shape_of(field.type) is not None, "Weights" in str(field.type)
+            assert shaped != (field.name in NOT_ARRAYS or inner), f"{cls.__name__}: {field.name}"
             seen += shaped
-    assert seen == (2 + 4 + 5 + 6 + 4 + 2 + 4 + 2) + (3 + 4 + 8)
+    attention, heads = 2 + 4 + 5 + 6 + 4 + 2 + 4 + 2, 3 + 4 + 8
+    layers = (3 + 1 + 1 + 1 + 1 + 2 + 3) + (2 + 2 + 4 + 4 + 5 + 2) + (0 + 1 + 1)
+    trees = 2 + 4 + 0 + 0 + 0 + 0 + 6 + 5
+    assert seen == attention + heads + layers + trees
 
 
 def test_every_public_function_is_covered():
@@ -110,8 +154,9 @@ def test_every_public_function_is_covered():
     assert functions - set(FUNCTIONS) == {attnbook.backends, attnbook.move}
     assert inspect.signature(attnbook.move).parameters["x"].annotation is Array
     classes = {c for c in public if inspect.isclass(c)}
-    assert classes - set(CLASSES) == {attnbook.Backend}
-    assert {thing for thing in public if inspect.ismodule(thing)} == {masking}
+    assert classes - {*CLASSES, *TREES} == {attnbook.Backend}
+    assert {thing for thing in public if inspect.ismodule(thing)} == {masking, positions}
+    assert {getattr(positions, name) for name in positions.__all__} <= set(FUNCTIONS)
     of_masks = {getattr(masking, name) for name in masking.__all__}
     assert of_masks == {*MAKERS, *CONVERTERS, masking.draw}
     for function in (*CONVERTERS, masking.draw):
@@ -200,3 +245,65 @@ def test_softmax_keeps_the_shape(library, function, shape):
     x = library.array(np.zeros(shape))
     for axis in range(-len(shape), len(shape)):
         assert checked(function)(x, axis).shape == x.shape
+
+
+# The transformer.
+
+
+@given(
+    st.sampled_from(((), (2,), (3, 1))), st.integers(0, 4), st.integers(0, 5),
+    st.sampled_from(("pre", "post")), st.booleans(),
+)  # fmt: skip
+def test_layers_keep_their_signature(library, leading, n_t, n_s, norm, rotate):
+    x, memory = (library.array(np.ones((*leading, n, 6))) for n in (n_t, n_s))
+    one = attnbook.EncoderLayerWeights.init(0, 6, 3, 5, norm=norm)
+    two = attnbook.DecoderLayerWeights.init(0, 6, 3, 5, norm=norm)
+    stacks = attnbook.EncoderWeights((one,)), attnbook.DecoderWeights((two,))
+    encoder_layer, encoder, decoder_layer, decoder = (
+        functools.partial(checked(f), rotate=rotate)
+        for f in (
+            attnbook.encoder_layer,
+            attnbook.encoder,
+            attnbook.decoder_layer,
+            attnbook.decoder,
+        )
+    )
+    for output in (
+        encoder_layer(x, library.place(one)),
+        encoder(x, library.place(stacks[0])),
+        decoder_layer(x, memory, library.place(two)),
+        decoder(x, memory, library.place(stacks[1])),
+        checked(attnbook.layer_norm)(x, library.array(np.ones(6)), library.array(np.ones(6))),
+        checked(attnbook.feed_forward)(x, library.place(one.feed_forward)),
+        checked(attnbook.relu)(x),
+        checked(attnbook.gelu)(x),
+        checked(attnbook.dropout)(x, 0.5, 0),
+        checked(positions.rotary)(x),
+        checked(attnbook.transformer_block)(
+            x, library.place(attnbook.TransformerBlockWeights.init(0, 6, 6, 3, 6))
+        ),
+    ):
+        assert tuple(output.shape) == (*leading, n_t, 6)
+
+
+@given(
+    st.sampled_from(((), (2,), (3, 1))), st.integers(0, 4), st.integers(0, 5),
+    st.sampled_from(("sinusoidal", "learned", "rotary")), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_transformers_keep_their_signature(library, leading, n_t, n_s, kind, tied, crossed):
+    weights = attnbook.TransformerWeights.init(
+        *(0, 7, *((11,) if crossed else ())),
+        **{"d_model": 6, "n_heads": 3, "d_ff": 5, "n_layers": 1, "n_encoder_layers": int(crossed)},
+        **{"tied": tied, "positions": kind, "n_positions": 5 if kind == "learned" else None},
+    )
+    weights = library.place(shaken(weights))
+    source = library.array(np.zeros((*leading, n_s), int)) if crossed else None
+    target = library.array(np.zeros((*leading, n_t), int))
+    logits = checked(attnbook.transformer)(source, target, weights)
+    assert tuple(logits.shape) == (*leading, n_t, 7)
+    loss = checked(attnbook.cross_entropy)(logits, target, target == 0)
+    assert tuple(loss.shape) == ()
+    rows = checked(attnbook.embed)(target, weights.target_embedding)
+    assert tuple(rows.shape) == (*leading, n_t, 6)
+    table = checked(positions.sinusoidal)(n_t, 6, like=rows)
+    assert tuple(checked(positions.learned)(table, n_t).shape) == (n_t, 6)

@@ -1,0 +1,372 @@
+"""The block without a feed-forward network, against its source number by number."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import (
+    AS_NUMBERS,
+    HALF,
+    LAYER_MASKS,
+    NOT_AN_ARRAY,
+    NOT_BOOLEAN,
+    SCORES,
+    close,
+    held,
+    layer_mask,
+    leaves_of,
+    need,
+    shaken,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnbook import (
+    LayerNormWeights,
+    MultiHeadWeights,
+    TransformerBlockWeights,
+    check,
+    masking,
+    transformer_block,
+)
+
+LETTERS = ("W_query", "W_key", "W_value", "W_attended", "W_output")
+
+
+def block(seed=0, d=6, n_heads=3):
+    return shaken(TransformerBlockWeights.init(0, d, d, n_heads, d), seed)
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def loop(x, w, mask=None):
+    """Return LayerNorm(y W_o + y) of y = LayerNorm(MultiHead(x W_q, x W_k, x W_v) W_a + x)."""
+    q, k, v = (oracle.project(x, matrix) for matrix in (w.W_query, w.W_key, w.W_value))
+    a = w.attention
+    biases = (a.b_Q, a.b_K, a.b_V, a.b_O, a.n_heads, a.n_kv_heads)
+    heads, _ = oracle.multi_head_attention(q, k, v, a.W_Q, a.W_K, a.W_V, a.W_O, *biases, mask)
+    y = oracle.norm_of(oracle.project(heads, w.W_attended) + x, w.attention_norm)
+    return oracle.norm_of(oracle.project(y, w.W_output) + y, w.output_norm)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=25)
+@given(
+    st.sampled_from(((), (2,), (3, 1), (0,))), st.sampled_from((0, 1, 2, 5)),
+    st.sampled_from(LAYER_MASKS), st.integers(0, 99),
+)  # fmt: skip
+def test_agrees_with_the_loop(library, dtype, leading, n, kind, seed):
+    weights, x = block(seed), library.array(tokens(*leading, n, 6, seed=seed), dtype)
+    mask = layer_mask(np.random.default_rng(seed), kind, (*leading, 3, n, n))
+    before, placed = library.numpy(x).copy(), library.place(weights, dtype)
+    got = transformer_block(x, placed, None if mask is None else library.array(mask))
+    assert library.same_kind(got, x)
+    close(library.numpy(got), loop(before, held(library, weights, dtype), mask), dtype, size=500)
+    np.testing.assert_array_equal(library.numpy(x), before)
+    for name, array in placed.arrays().items():
+        expected = library.numpy(library.array(weights.arrays()[name], dtype))
+        np.testing.assert_array_equal(library.numpy(array), expected)
+
+
+def test_source_a_block(library):
+    """As the source writes it: a list of heads, each with its own three matrices, and one W_O."""
+    rng, d, h, n = np.random.default_rng(2), 6, 2, 4
+    d_h = d // h
+
+    def draw(*shape):
+        return rng.standard_normal(shape).tolist()
+
+    linear = {name: draw(d, d) for name in ("Q", "K", "V", "first", "second")}
+    heads, W_O = [[draw(d, d_h) for _ in range(3)] for _ in range(h)], draw(d, d)
+    x = draw(n, d)
+
+    def product(a, b):
+        return [[math.fsum(row[k] * b[k][j] for k in range(len(b))) for j in range(len(b[0]))]
+                for row in a]  # fmt: skip
+
+    def plus(a, b):
+        return [[p + q for p, q in zip(r, s, strict=True)] for r, s in zip(a, b, strict=True)]
+
+    def norm(a):
+        rows = []
+        for row in a:
+            mean = math.fsum(row) / d
+            variance = math.fsum((t - mean) ** 2 for t in row) / d
+            rows.append([(t - mean) / math.sqrt(variance + 1e-5) for t in row])
+        return rows
+
+    def attention(Q, K, V):
+        rows = []
+        for q in Q:
+            dots = [math.fsum(a * b for a, b in zip(q, k, strict=True)) / math.sqrt(d_h) for k in K]
+            e = [math.exp(t) for t in dots]
+            total = math.fsum(e)
+            rows.append(
+                [math.fsum(e[j] * V[j][c] for j in range(n)) / total for c in range(d_h)]
+            )  # fmt: skip
+        return rows
+
+    Q, K, V = (product(x, linear[name]) for name in "QKV")
+    outputs = [attention(product(Q, q), product(K, k), product(V, v)) for q, k, v in heads]
+    joined = [[number for output in outputs for number in output[i]] for i in range(n)]
+    intermediate = norm(plus(product(product(joined, W_O), linear["first"]), x))
+    expected = norm(plus(product(intermediate, linear["second"]), intermediate))
+
+    fused = [np.concatenate([np.array(one[i]) for one in heads], axis=1) for i in range(3)]
+    weights = TransformerBlockWeights(
+        *(np.array(linear[name]) for name in "QKV"),
+        MultiHeadWeights(*fused, np.array(W_O), n_heads=h),
+        *(np.array(linear[name]) for name in ("first", "second")),
+        *(LayerNormWeights(), LayerNormWeights()),
+    )
+    got = transformer_block(library.array(np.array(x)), library.place(weights))
+    np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision(library, dtype):
+    need(library, dtype)
+    weights, x = block(), library.array(tokens(2, 5, 6), dtype)
+    got = transformer_block(x, library.place(weights, dtype))
+    assert library.same_kind(got, x)
+    exact = loop(library.numpy(x), held(library, weights, dtype))
+    atol = {"float16": 0.03, "bfloat16": 0.3}[dtype]
+    np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
+
+
+def test_gradcheck_vmap_meta_and_devices():
+    weights, leaves = leaves_of(block(d=4, n_heads=2).to("torch"))
+    x = torch.tensor(tokens(2, 3, 4), requires_grad=True)
+    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+
+    def function(x, *arrays):
+        one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
+        return transformer_block(x, one, mask)
+
+    assert torch.autograd.gradcheck(function, (x, *leaves.values()), fast_mode=True)
+    mapped = torch.func.vmap(lambda row: transformer_block(row, weights))(x)
+    torch.testing.assert_close(mapped, transformer_block(x, weights))
+    meta = weights.to(device="meta")
+    assert transformer_block(x.detach().to("meta"), meta).shape == (2, 3, 4)
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    there = block().to("array_api_strict", device=device)
+    assert transformer_block(strict.asarray(tokens(5, 6), device=device), there).device == device
+
+
+def test_the_second_sublayer_is_linear():
+    # y W_o + y = y (W_o + I): doubling what goes in doubles what comes out before the norm
+    weights = block()
+    shifted = replace(weights, W_output=weights.W_output * 0 - np.eye(6))
+    x = tokens(5, 6)
+    got = transformer_block(x, shifted)  # y (I - I) = 0, so the norm gives its bias
+    np.testing.assert_allclose(got, np.tile(shifted.output_norm.bias, (5, 1)), atol=1e-12)
+
+
+def test_properties():
+    weights = block()
+    x = tokens(3, 7, 6)
+    assert check.permutation_equivariance(lambda x: transformer_block(x, weights), x).passed
+    causal = masking.causal(7)
+    assert check.no_future_leak(lambda x: transformer_block(x, weights, causal), x).passed
+    assert not check.no_future_leak(lambda x: transformer_block(x, weights), x).passed
+    report = check.padding_invariance(
+        lambda x, mask: transformer_block(x, weights, mask),
+        x,
+        padding=lambda lengths, n: masking.padding(lengths, n)[:, None],
+    )
+    assert report.passed
+
+
+def test_heads_of_other_widths_are_taken(library):
+    # d_k and d_v are free, as long as W_O leads back to d_model
+    weights = replace(block(), attention=MultiHeadWeights.init(0, 6, 3, d_k=1, d_v=5))
+    x = library.array(tokens(4, 6))
+    got = library.numpy(transformer_block(x, library.place(weights)))
+    close(got, loop(library.numpy(x), weights), "float64", size=100)
+
+
+def test_init_draws_in_order():
+    for rng in (3, np.random.default_rng(3)):
+        weights = TransformerBlockWeights.init(rng, 6, 6, 3, 6)
+        draws, bound = np.random.default_rng(3), math.sqrt(6 / 12)
+        for name in LETTERS:
+            matrix = draws.uniform(-bound, bound, (6, 6))
+            np.testing.assert_array_equal(getattr(weights, name), matrix, err_msg=name)
+        attention = MultiHeadWeights.init(draws, 6, 3)
+        for name, x in attention.arrays().items():
+            np.testing.assert_array_equal(weights.attention.arrays()[name], x)
+        for norm in (weights.attention_norm, weights.output_norm):
+            np.testing.assert_array_equal(norm.gain, np.ones(6))
+            np.testing.assert_array_equal(norm.bias, np.zeros(6))
+    assert weights.attention.n_heads == 3
+    assert sum(x.size for x in weights.arrays().values()) == 9 * 36 + 4 * 6
+
+
+# Errors.
+
+
+def part(**parts):
+    return lambda: replace(block(), **parts)
+
+
+def init(*arguments):
+    return lambda: TransformerBlockWeights.init(*arguments)
+
+
+def call(x=(4, 6), weights=None, mask=None, dtype="float64"):
+    x = np.ones(x, dtype) if isinstance(x, tuple) else x
+    return lambda: transformer_block(x, block() if weights is None else weights, mask)
+
+
+AGREE = (
+    "input_dim, hidden_dim and output_dim must agree, since the block adds arrays of these "
+    "widths, got "
+)
+OF_X = "x must have shape (..., n, 6) to match the weights, got "
+ERRORS = {
+    "another hidden width": (init(0, 8, 6, 2, 8), ValueError, f"{AGREE}8, 6 and 8"),
+    "another output width": (init(0, 8, 8, 2, 9), ValueError, f"{AGREE}8, 8 and 9"),
+    "another input width": (init(0, 4, 8, 2, 8), ValueError, f"{AGREE}4, 8 and 8"),
+    "input_dim 0": (init(0, 0, 8, 2, 8), ValueError, "input_dim must be at least 1, got 0"),
+    "hidden_dim a float": (
+        init(0, 8, 8.0, 2, 8),
+        TypeError,
+        "hidden_dim must be an int, got float",
+    ),
+    "output_dim a string": (
+        init(0, 8, 8, 2, "8"),
+        TypeError,
+        "output_dim must be an int, got str",
+    ),
+    "heads that do not divide": (
+        init(0, 8, 8, 3, 8),
+        ValueError,
+        "d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3",
+    ),
+    "init from nothing": (
+        init(None, 8, 8, 2, 8),
+        TypeError,
+        "rng must be a numpy.random.Generator or an int, got NoneType",
+    ),
+    "attention None": (
+        part(attention=None),
+        TypeError,
+        "attention must be MultiHeadWeights, got NoneType",
+    ),
+    "a norm None": (
+        part(output_norm=None),
+        TypeError,
+        "output_norm must be LayerNormWeights, got NoneType",
+    ),
+    "the other norm an array": (
+        part(attention_norm=np.ones(6)),
+        TypeError,
+        "attention_norm must be LayerNormWeights, got ndarray",
+    ),
+    "a matrix None": (part(W_key=None), TypeError, f"W_key {NOT_AN_ARRAY}NoneType"),
+    "a matrix of another dtype": (
+        part(W_value=np.ones((6, 6), "float32")),
+        TypeError,
+        "W_value must have the dtype of W_query (float64), got float32",
+    ),
+    "heads of another library": (
+        part(attention=MultiHeadWeights.init(0, 6, 3).to("torch")),
+        TypeError,
+        "attention.W_Q must be an array of the same library as W_query (numpy), got torch",
+    ),
+    "a matrix of one axis": (
+        part(W_attended=np.ones(6)),
+        ValueError,
+        "W_attended must have 2 axes, got shape (6,)",
+    ),
+    "W_query not square": (part(W_query=np.ones((6, 5))), ValueError, f"{AGREE}6, 5 and 6"),
+    "W_output not square": (part(W_output=np.ones((6, 5))), ValueError, f"{AGREE}6, 6 and 5"),
+    "W_key too narrow": (
+        part(W_key=np.ones((6, 5))),
+        ValueError,
+        "W_key must have 6 columns, got (6, 5)",
+    ),
+    "W_value too low": (
+        part(W_value=np.ones((5, 6))),
+        ValueError,
+        "W_value must have 6 rows, got (5, 6)",
+    ),
+    "W_output too low": (
+        part(W_output=np.ones((5, 6))),
+        ValueError,
+        "W_output must have 6 rows, got (5, 6)",
+    ),
+    "heads without W_O": (
+        part(attention=MultiHeadWeights.init(0, 6, 3, output=False)),
+        ValueError,
+        "attention.W_O must have 6 columns, got None",
+    ),
+    "heads to another width": (
+        part(attention=MultiHeadWeights.init(0, 6, 3, d_out=5)),
+        ValueError,
+        "attention.W_O must have 6 columns, got (6, 5)",
+    ),
+    "heads from another width": (
+        part(attention=MultiHeadWeights.init(0, 9, 3, d_key=6, d_out=6)),
+        ValueError,
+        "attention.W_Q must have 6 rows, got (9, 9)",
+    ),
+    "keys of the heads from another width": (
+        part(attention=MultiHeadWeights.init(0, 6, 3, d_key=5, d_out=6)),
+        ValueError,
+        "attention.W_K must have 6 rows, got (5, 6)",
+    ),
+    "a gain of another length": (
+        part(output_norm=LayerNormWeights(np.ones(9))),
+        ValueError,
+        "output_norm.gain must have 6 columns, got (9,)",
+    ),
+    "weights of another class": (
+        call(weights=MultiHeadWeights.init(0, 6, 3)),
+        TypeError,
+        "weights must be TransformerBlockWeights, got MultiHeadWeights",
+    ),
+    "x a list": (call([[1.0]]), TypeError, f"x {NOT_AN_ARRAY}list"),
+    "x of integers": (
+        call(dtype="int64"),
+        TypeError,
+        "x must have a real floating dtype, got int64",
+    ),
+    "x of another dtype": (
+        call(dtype="float32"),
+        TypeError,
+        "weights must have the dtype of x (float32), got float64",
+    ),
+    "x of another width": (call((2, 4, 5)), ValueError, f"{OF_X}(2, 4, 5)"),
+    "x a vector": (call((6,)), ValueError, f"{OF_X}(6,)"),
+    "mask of numbers": (
+        call(mask=np.ones((4, 4))),
+        TypeError,
+        f"{NOT_BOOLEAN}float64{AS_NUMBERS}",
+    ),
+    "mask of another length": (
+        call(mask=np.ones((4, 5), bool)),
+        ValueError,
+        f"mask {SCORES}(3, 4, 4), got (4, 5)",
+    ),
+    "mask of another library": (
+        call(mask=torch.ones(4, 4, dtype=torch.bool)),
+        TypeError,
+        "mask must be an array of the same library as x (numpy), got torch",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind
