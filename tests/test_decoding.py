@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import attnbook as ab
 from attnbook import _reader, check, decoding
+from attnbook._arrays import array_namespace
 
 both = pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 NUMPY = ArrayLibrary("numpy")
@@ -959,6 +960,21 @@ def test_logits_after_the_end_do_not_matter(library, cache):
         result = decode(weights, **options, **more)
         assert library.numpy(result.tokens).reshape(2, 3).tolist() == expected
         assert np.isfinite(library.numpy(result.scores)).all()
+
+    seen = []
+
+    def choose(log_p, made):
+        seen.append(library.numpy(log_p)[0])
+        return array_namespace(log_p).argmax(log_p, axis=-1)
+
+    list(decoding.stream(weights, choose=choose, **options))
+    np.testing.assert_allclose(seen[1:], [[math.log(1 / 4)] * 4] * 2)
+
+    # where 2 never comes, the fourth of four beams is none and reads it all the same
+    weights = replace(chain(p), target_embedding=table, b_out=np.array([0.0, 0.0, -np.inf, 0.0]))
+    options = {"prompt": 0, "max_length": 2, "n_beams": 4, "cache": cache}
+    result = decoding.beam_search(library.place(weights), **options)
+    assert library.numpy(result.tokens)[0, 0].tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("row", [[-np.inf] * 3, [0.0, np.nan, 0.0], [np.inf, 0.0, 0.0]])
