@@ -89,10 +89,10 @@ def read(path: "str | os.PathLike", *kinds: str) -> tuple[str, dict[str, np.ndar
 
 @contextlib.contextmanager
 def describing(path: "str | os.PathLike", expected: str) -> Iterator[None]:
-    """Name the file and what it should be in every ValueError and TypeError from within."""
+    """Name the file and what it should be in every error that its content makes within."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} must hold {expected}, got {error}") from error
 
 

@@ -1,5 +1,6 @@
 """One training run: a model, its optimizer, how far they are, and where that is written."""
 
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -98,10 +99,8 @@ class Run:
             return
         value = 0.0
         if self.group.rank == 0:
-            self.model.eval()
-            with torch.no_grad():
+            with evaluating(self.model):
                 value = _number(validate(self.model))
-            self.model.train()
         history.evaluations.append((history.step, self.group.of_first(value)))
         if settings.patience is not None and history.best == history.evaluations[-1]:
             self.best = {name: x.clone() for name, x in self.module.state_dict().items()}
@@ -142,6 +141,19 @@ def _optimizer(module, settings):
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=fused)
 
 
+@contextlib.contextmanager
+def evaluating(model):
+    """Put `model` in eval mode, without gradients, and each of its parts back in its own mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def predict(model, batch, device, precision):
     """Return logits in at least float32, labels and their mask."""
 
@@ -169,6 +181,8 @@ def _seed(seed, step, group):
     if group.device.type == "cuda":
         with torch.cuda.device(group.device):
             torch.cuda.manual_seed(int(state[0]))
+    elif group.device.type == "mps":
+        torch.mps.manual_seed(int(state[0]))
 
 
 def checked(batch):

@@ -45,7 +45,7 @@ def beam_search(
     length_penalty : float
         α, at least 0. With 0 the score is the log-probability, which falls with every token, so
         that short sequences win; the larger α is, the less their length counts against the long.
-        |Y| is the number of new tokens, the stop token included.
+        Y are the new tokens, the stop token included.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 

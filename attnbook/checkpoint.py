@@ -229,7 +229,9 @@ def load(
     """
     model = unwrapped(model)
     _, arrays, narrow, content = _tensor_file.read(path, "checkpoint")
-    _check_settings(path, content["settings"], settings)
+    with _tensor_file.describing(path, "an attnbook checkpoint"):
+        found_settings, scaler = content["settings"], content["scaler"]
+    _check_settings(path, found_settings, settings)
     tensors = {
         name: _tensor_file.to_library(x, "torch", narrow=name in narrow)
         for name, x in arrays.items()
@@ -253,7 +255,7 @@ def load(
     optimizer.load_state_dict(
         {"state": states, "param_groups": optimizer.state_dict()["param_groups"]}
     )
-    return Progress(settings, history, best or None, content["scaler"])
+    return Progress(settings, history, best or None, scaler)
 
 
 def unwrapped(model: "torch.nn.Module") -> "torch.nn.Module":

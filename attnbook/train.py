@@ -17,7 +17,7 @@ except ImportError as error:
     raise ImportError("attnbook.train needs PyTorch: pip install 'attnbook[train]'") from error
 
 from attnbook._processes import join
-from attnbook._train_run import Loss, Run, checked, is_due, predict
+from attnbook._train_run import Loss, Run, checked, evaluating, is_due, predict
 from attnbook.cross_entropy import cross_entropy
 from attnbook.data.batches import Batch
 from attnbook.schedules import learning_rate
@@ -74,7 +74,7 @@ def train(
         If an argument is not of its type, settings and arguments do not go together, a batch has no
         label, or the checkpoint is damaged or of another run.
     FloatingPointError
-        If the loss or its gradient is infinite or NaN. The model keeps its last finite parameters.
+        If the loss or its gradient is infinite or NaN. That update is not made.
     KeyboardInterrupt
         After Ctrl-C, when the update under way is finished and the checkpoint written; a second
         Ctrl-C stops at once, and leaves the checkpoint of before.
@@ -82,8 +82,9 @@ def train(
     Notes
     -----
     The model ends in eval mode, without gradients, and with `settings.patience` has the weights of
-    its best evaluation. The caller's random generators stay as they were: dropout draws from a
-    generator that is seeded anew in each step from `settings.seed`, the step and the process.
+    its best evaluation. The caller's random generators, those of the CPU and of CUDA, stay as they
+    were: dropout draws from a generator that is seeded anew in each step from `settings.seed`, the
+    step and the process.
 
     Under ``torchrun`` each process calls this function with the same arguments, its model on its
     own device. Each takes its rows of every batch; the gradient is that of the whole batch. The
@@ -143,7 +144,7 @@ def evaluate(
     Parameters
     ----------
     model : torch.nn.Module
-        As for `train`. It is left in the mode in which it was.
+        As for `train`. It and its parts are left in the modes in which they were.
     batches : iterable of Batch
     loss : callable, optional
         As for `train`; the cross-entropy unless given.
@@ -167,19 +168,14 @@ def evaluate(
     1.9459
     """
     device = _device(model)
-    was_training = model.training
     total, tokens = 0.0, 0
-    model.eval()
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                logits, labels, mask = predict(model, checked(batch), device, "float32")
-                n = int(batch.label_mask.sum())
-                if n:
-                    total += float((loss or cross_entropy)(logits, labels, mask)) * n
-                tokens += n
-    finally:
-        model.train(was_training)
+    with evaluating(model):
+        for batch in batches:
+            logits, labels, mask = predict(model, checked(batch), device, "float32")
+            n = int(batch.label_mask.sum())
+            if n:
+                total += float((loss or cross_entropy)(logits, labels, mask)) * n
+            tokens += n
     if tokens == 0:
         raise ValueError("batches must hold at least 1 label, got none")
     return total / tokens

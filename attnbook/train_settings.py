@@ -106,6 +106,10 @@ class Settings:
         for i, beta in enumerate(betas):
             if beta >= 1:
                 raise ValueError(f"betas[{i}] must be below 1, got {beta}")
+        if self.optimizer != "adamw" and betas != (0.9, 0.98):
+            raise ValueError(
+                f"betas are for the optimizer 'adamw', got {betas} with {self.optimizer!r}"
+            )
         self._set("betas", betas)
 
     def _check_together(self):

@@ -304,7 +304,8 @@ def rates(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
                         loss = math.inf  # null in the record
                     about = {"recipe": name, "norm": norm, "lr": rate, "seed": seed}
                     found.append(about | {"steps": n_steps, "loss": loss})
-            log(f"rates: {norm}-norm, {name}: best {min(row['loss'] for row in found):.4f}")
+            own = [row["loss"] for row in found if (row["recipe"], row["norm"]) == (name, norm)]
+            log(f"rates: {norm}-norm, {name}: best {min(own):.4f}")
     return found
 
 

@@ -302,6 +302,11 @@ ONE = [[3, 4]]
         ),
         (lambda: Batch(None, [[3]], None, None), TypeError, "target_lengths must be ints"),
         (
+            lambda: Batch(None, [[3]], None, [0]),
+            ValueError,
+            "target_lengths must be at least 1, got 0",
+        ),
+        (
             lambda: Batch(None, [[3]], None, [1, 1]),
             ValueError,
             "target and target_lengths must have 1 rows as target has, got 1 and 2",

@@ -1,11 +1,11 @@
 """Training does what it says, goes on bit for bit, and is the same on two processes."""
 
 import functools
+import importlib
 import json
 import math
 import os
 import re
-import runpy
 import signal
 import socket
 import subprocess
@@ -30,7 +30,7 @@ from train_models import (
 import attnbook
 from attnbook import cross_entropy, transformer
 from attnbook._processes import Processes
-from attnbook._train_run import _seed
+from attnbook._train_run import _seed, evaluating
 from attnbook.checkpoint import load_weights
 from attnbook.data.batches import Batch, Batches
 from attnbook.nn import Transformer
@@ -629,7 +629,18 @@ def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, mes
         monkeypatch.delitem(sys.modules, f"attnbook.{name}", raising=False)
         monkeypatch.delattr(attnbook, name, raising=False)
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        runpy.run_module("attnbook.train")
+        importlib.import_module("attnbook.train")
+
+
+def test_evaluation_leaves_every_part_in_its_own_mode():
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2))
+    model.train()
+    model[0].eval()  # a part that its owner keeps in eval mode
+    with evaluating(model):
+        assert not any(part.training for part in model.modules())
+        assert not torch.is_grad_enabled()
+    assert [part.training for part in model.modules()] == [True, False, True]
+    assert torch.is_grad_enabled()
 
 
 # Errors

@@ -29,6 +29,11 @@ WRONG = [
     ({"betas": 0.9}, TypeError, "betas must be a pair of numbers, got 0.9"),
     ({"betas": (0.9,)}, TypeError, "betas must be a pair of numbers, got (0.9,)"),
     ({"betas": (0.9, 1)}, ValueError, "betas[1] must be below 1, got 1.0"),
+    (
+        {"betas": (0.8, 0.9), "optimizer": "sgd"},
+        ValueError,
+        "betas are for the optimizer 'adamw', got (0.8, 0.9) with 'sgd'",
+    ),
     ({"betas": (-0.1, 0)}, ValueError, "betas[0] must be finite and at least 0, got -0.1"),
     ({"weight_decay": -1}, ValueError, "weight_decay must be finite and at least 0, got -1.0"),
     ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),

@@ -72,6 +72,8 @@ class Batch:
             )
         if (most := lengths.max(initial=0)) > n:
             raise ValueError(f"{name}_lengths must be at most the width of {name}, {n}, got {most}")
+        if name == "target" and lengths.size and lengths.min() == 0:
+            raise ValueError("target_lengths must be at least 1, got 0")
         object.__setattr__(self, name, ids)
         object.__setattr__(self, f"{name}_lengths", lengths)
 

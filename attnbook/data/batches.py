@@ -53,7 +53,7 @@ class Batches:
 
     References
     ----------
-    Chapter `transformer`.
+    Chapter `training`.
 
     Examples
     --------

@@ -75,7 +75,7 @@ def dates(
 
     References
     ----------
-    ISO 8601-1:2019; POSIX.1-2017, `strptime`, conversion %y; chapter `transformer`.
+    ISO 8601-1:2019; POSIX.1-2017, `strptime`, conversion %y; chapter `training`.
 
     Examples
     --------

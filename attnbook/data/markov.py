@@ -39,7 +39,7 @@ class Markov:
 
     References
     ----------
-    Cover and Thomas (2006), "Elements of information theory", chapter 4; chapter `transformer`.
+    Cover and Thomas (2006), "Elements of information theory", chapter 4; chapter `training`.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def markov(
 
     References
     ----------
-    Chapter `transformer`.
+    Chapter `training`.
 
     Examples
     --------

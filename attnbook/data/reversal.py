@@ -49,7 +49,7 @@ def reversal(
 
     References
     ----------
-    Chapter `transformer`.
+    Chapter `training`.
 
     Examples
     --------
