@@ -1,8 +1,12 @@
 """What the layers of encoder and decoder share: their checks, and the residual connection."""
 
+from typing import Any, Self
+
+import numpy as np
+
 from attnbook._arrays import broadcast_shapes, check_float, check_floats, check_int, check_mask
 from attnbook._projections import generator
-from attnbook._weights import check_choice, check_part
+from attnbook._weights import Weights, check_choice, check_part
 from attnbook.feed_forward import FeedForwardWeights
 from attnbook.layer_norm import LayerNormWeights, _norm
 from attnbook.multi_head import _check_axes_of_mask
@@ -10,6 +14,40 @@ from attnbook.multi_head_weights import MultiHeadWeights
 from attnbook.positions import _rotary
 
 ORDERS = ("pre", "post")
+
+
+class Stack(Weights):
+    """What the stacks of an encoder and of a decoder share: layers, and a norm after the last."""
+
+    _layer: Any  # the class of the layers
+    layers: tuple[Any, ...]
+    final_norm: LayerNormWeights | None
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        n_layers: int,
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        norm: str = "pre",
+        final_norm: bool | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw `n_layers` layers; `options` are those of the `init` of a layer.
+
+        There is a final normalisation if `final_norm` says so; by default with pre-norm alone.
+        """
+        rng = generator(rng)
+        layers = tuple(
+            cls._layer.init(rng, d_model, n_heads, d_ff, norm=norm, **options)
+            for _ in range(check_int("n_layers", n_layers))
+        )
+        wanted = norm == "pre" if final_norm is None else final_norm
+        last = LayerNormWeights.init(d_model, bias=options.get("bias", True)) if wanted else None
+        return cls(layers, last)  # type: ignore[call-arg]  # a dataclass of these two
 
 
 def check_layer(weights):
@@ -66,19 +104,6 @@ def check_stack(weights, kind):
     widths += [x.shape[0] for name, x in arrays.items() if name.startswith("final_norm")]
     if len(set(widths)) > 1:
         raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
-
-
-def init_stack(cls, layer_class, rng, n_layers, final_norm, d_model, n_heads, d_ff, options):
-    """Return `cls` with `n_layers` fresh layers."""
-    rng = generator(rng)
-    if final_norm is None:
-        final_norm = options["norm"] == "pre"
-    layers = tuple(
-        layer_class.init(rng, d_model, n_heads, d_ff, **options)
-        for _ in range(check_int("n_layers", n_layers))
-    )
-    bias = options.get("bias", True)
-    return cls(layers, LayerNormWeights.init(d_model, bias=bias) if final_norm else None)
 
 
 def check_stack_inputs(x, weights, mask, rotate):

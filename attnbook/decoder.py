@@ -8,11 +8,11 @@ import numpy as np
 
 from attnbook._arrays import Array, array_namespace, broadcast_shapes, check_floats
 from attnbook._layers import (
+    Stack,
     check_layer,
     check_layer_mask,
     check_stack,
     check_stack_inputs,
-    init_stack,
     keep,
     residual,
     turn_by,
@@ -114,7 +114,7 @@ class DecoderLayerWeights(Weights):
 
 
 @dataclass(frozen=True, eq=False)
-class DecoderWeights(Weights):
+class DecoderWeights(Stack):
     """The weights of a stack of decoder layers, and of a normalisation after the last.
 
     Attributes
@@ -131,6 +131,8 @@ class DecoderWeights(Weights):
     6
     """
 
+    _layer = DecoderLayerWeights
+
     layers: tuple[DecoderLayerWeights, ...]
     final_norm: LayerNormWeights | None = None
 
@@ -142,28 +144,6 @@ class DecoderWeights(Weights):
                 "layers must all attend to a memory of one width, or none to any, "
                 f"got {' and '.join(str(width) for width in widths)}"
             )
-
-    @classmethod
-    def init(
-        cls,
-        rng: "np.random.Generator | int",
-        n_layers: int,
-        d_model: int,
-        n_heads: int,
-        d_ff: int,
-        *,
-        norm: str = "pre",
-        final_norm: bool | None = None,
-        **options: Any,
-    ) -> "DecoderWeights":
-        """Draw `n_layers` layers; `options` are those of `DecoderLayerWeights.init`.
-
-        There is a final normalisation if `final_norm` says so; by default with pre-norm alone.
-        """
-        return init_stack(
-            *(cls, DecoderLayerWeights, rng, n_layers, final_norm),
-            *(d_model, n_heads, d_ff, {"norm": norm} | options),
-        )
 
 
 def decoder_layer(

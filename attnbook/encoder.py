@@ -12,10 +12,10 @@ import numpy as np
 
 from attnbook._arrays import Array
 from attnbook._layers import (
+    Stack,
     check_layer,
     check_stack,
     check_stack_inputs,
-    init_stack,
     keep,
     residual,
     turn_by,
@@ -102,7 +102,7 @@ class EncoderLayerWeights(Weights):
 
 
 @dataclass(frozen=True, eq=False)
-class EncoderWeights(Weights):
+class EncoderWeights(Stack):
     """The weights of a stack of encoder layers, and of a normalisation after the last.
 
     Attributes
@@ -118,33 +118,13 @@ class EncoderWeights(Weights):
     (8,)
     """
 
+    _layer = EncoderLayerWeights
+
     layers: tuple[EncoderLayerWeights, ...]
     final_norm: LayerNormWeights | None = None
 
     def __post_init__(self):
         check_stack(self, EncoderLayerWeights)
-
-    @classmethod
-    def init(
-        cls,
-        rng: "np.random.Generator | int",
-        n_layers: int,
-        d_model: int,
-        n_heads: int,
-        d_ff: int,
-        *,
-        norm: str = "pre",
-        final_norm: bool | None = None,
-        **options: Any,
-    ) -> "EncoderWeights":
-        """Draw `n_layers` layers; `options` are those of `EncoderLayerWeights.init`.
-
-        There is a final normalisation if `final_norm` says so; by default with pre-norm alone.
-        """
-        return init_stack(
-            *(cls, EncoderLayerWeights, rng, n_layers, final_norm),
-            *(d_model, n_heads, d_ff, {"norm": norm} | options),
-        )
 
 
 def encoder_layer(

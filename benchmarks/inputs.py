@@ -1,7 +1,7 @@
 """What the benchmarks feed in and compare with: libraries, dtypes, rounding and the reference."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,27 @@ def errors(output: Any, expected: np.ndarray) -> dict[str, float]:
         "max_abs": float(np.abs(difference).max()),
         "relative": float(np.linalg.norm(difference) / np.linalg.norm(expected)),
     }
+
+
+def parity(
+    device: str,
+    cases: Callable[[], Iterable[tuple[str, dict[str, np.ndarray], Any]]],
+    outputs: Callable[..., Iterable[tuple[dict[str, Any], Any, np.ndarray]]],
+) -> list[dict[str, Any]]:
+    """Return a row for each library, dtype and case of a layer, and for each who computed it.
+
+    `cases` gives names, arrays and weights; `outputs`, called with arrays, weights, library, device
+    and dtype, gives who computed it, the output and the reference.
+    """
+    result = []
+    for library in libraries(device):
+        for dtype in DTYPES[library]:
+            for case, arrays, weights in cases():
+                for about, output, expected in outputs(arrays, weights, library, device, dtype):
+                    found = errors(output, expected)
+                    holds = found["relative"] <= TOLERANCE[dtype]  # False for NaN
+                    result.append(about | {"case": case, "holds": holds} | found)
+    return result
 
 
 def place_weights(weights: Any, library: str, device: str, dtype: str) -> Any:

@@ -94,13 +94,7 @@ def _project(x, matrix, bias, head, n_heads):
 
 def parity(device: str) -> list[dict[str, Any]]:
     """Return the error of the package, and of PyTorch's module, in each library and dtype."""
-    return [
-        _parity_row(case, about, output, expected)
-        for library in inputs.libraries(device)
-        for dtype in inputs.DTYPES[library]
-        for case, arrays, weights in _cases()
-        for about, output, expected in _outputs(arrays, weights, library, device, dtype)
-    ]
+    return inputs.parity(device, _cases, _outputs)
 
 
 def _cases() -> Iterator[tuple[str, dict[str, np.ndarray], MultiHeadWeights]]:
@@ -139,12 +133,6 @@ def _outputs(arrays, weights, library, device, dtype):
     if library == "torch" and weights.n_kv_heads == weights.n_heads:
         output = _module(weights)(**moved)
         yield {"implementation": MODULE, **about}, output, expected
-
-
-def _parity_row(case, about, output, expected):
-    found = inputs.errors(output, expected)
-    holds = found["relative"] <= inputs.TOLERANCE[about["dtype"]]  # False for NaN
-    return about | {"case": case, "holds": holds} | found
 
 
 def _module(weights: MultiHeadWeights, need_weights: bool = False) -> Callable[..., Any]:

@@ -90,13 +90,7 @@ def reference(
 
 def parity(device: str) -> list[dict[str, Any]]:
     """Return the error of the package, and of PyTorch's module, in each library and dtype."""
-    return [
-        _parity_row(case, about, output, expected)
-        for library in inputs.libraries(device)
-        for dtype in inputs.DTYPES[library]
-        for case, arrays, weights in _cases()
-        for about, output, expected in _outputs(arrays, weights, library, device, dtype)
-    ]
+    return inputs.parity(device, _cases, _outputs)
 
 
 def _cases() -> Iterator[tuple[str, dict[str, np.ndarray], EncoderLayerWeights]]:
@@ -122,12 +116,6 @@ def _outputs(arrays, weights, library, device, dtype):
     yield {"implementation": OURS, **about}, encoder_layer(**moved, weights=weights), expected
     if library == "torch":
         yield {"implementation": MODULE, **about}, _module(weights)(**moved), expected
-
-
-def _parity_row(case, about, output, expected):
-    found = inputs.errors(output, expected)
-    holds = found["relative"] <= inputs.TOLERANCE[about["dtype"]]  # False for NaN
-    return about | {"case": case, "holds": holds} | found
 
 
 def _module(weights: EncoderLayerWeights, fast: bool = False) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnbook as ab
-from attnbook import masking, nn
+from attnbook import check, masking, nn
 from attnbook.nn._module import WeightsModule
 
 # PyTorch says so each time that its fast path cannot be taken
@@ -335,6 +335,37 @@ def test_the_rate_is_that_of_all_parts_and_the_mode_that_of_the_called():
     model.encoder.train()
     torch.testing.assert_close(model(SOURCE, TARGET), calm, rtol=0, atol=0)
     assert not torch.allclose(model.encoder(X), model.encoder.eval()(X))
+
+
+class Reading(torch.nn.Module):
+    """A decoder as a function of its target alone."""
+
+    def __init__(self, module, source=None, **options):
+        super().__init__()
+        self.module, self.source, self.options = module, source, options
+
+    def forward(self, target):
+        if isinstance(self.module, nn.Transformer):
+            return self.module(self.source, target, **self.options)
+        return self.module(target, self.source, masking.causal(target.shape[-2], like=target))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_no_decoder_sees_the_future_in_train_or_eval(norm, dropout):
+    memory = features(2, 5, 8)
+    layer = ab.DecoderLayerWeights.init(0, 8, 2, 12, norm=norm)
+    stack = ab.DecoderWeights.init(0, 2, 8, 2, 12, norm=norm)
+    whole, alone = model_weights(norm=norm), model_weights(0, norm=norm)
+    for module, example in (
+        (Reading(nn.DecoderLayer(layer, dropout), memory), features(2, 6, 8)),
+        (Reading(nn.Decoder(stack, dropout), memory), features(2, 6, 8)),
+        (Reading(nn.Transformer(whole, dropout), ids(2, 5)), ids(2, 6)),
+        (Reading(nn.Transformer(alone, dropout)), ids(2, 6)),
+    ):
+        assert check.no_future_leak(module, example).passed
+    leaking = Reading(nn.Transformer(alone, dropout), is_causal=False)
+    assert not check.no_future_leak(leaking, ids(2, 6)).passed
 
 
 @pytest.mark.parametrize(
