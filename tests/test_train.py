@@ -709,7 +709,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "message"), REFUSED, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"), REFUSED, ids=[message for *_, message in REFUSED]
+)
 def test_train_refuses(wrong, error, message):
     right = {"model": Small(), "batches": small_batches(), "settings": settings()}
     arguments = right | wrong
