@@ -8,7 +8,8 @@ ONLY ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Notebooks have a run of their own in `test`: with --cov, nbval waits for its kernel in vain.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two workers share the cores, so each computes with one thread.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help

@@ -1,7 +1,8 @@
 """Training in PyTorch: one loop, which goes on where it stopped, on one process or on several.
 
 The batch of a step and the random numbers of a step are functions of the step. So a run that was
-interrupted and goes on from its checkpoint is, on the CPU, bit for bit the run that was not.
+interrupted and goes on from its checkpoint is, on the CPU and with as many threads, bit for bit the
+run that was not.
 """
 
 import contextlib

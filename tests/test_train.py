@@ -406,6 +406,16 @@ def work(*tasks, processes=1):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.fixture
+def one_thread():
+    """Let this process add up in the order of the others, which have one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("death", [{"kill_in_step": 8}, {"kill_in_write": 4}])
 def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(tmp_path, death):
     path = tmp_path / "run.safetensors"
@@ -433,6 +443,7 @@ PLAIN = {"optimizer": "sgd", "clip": 0.3, "label_smoothing": 0.1}
 STOPPED = {"eval_every": 2, "patience": 2, "schedule": "cosine"}
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_two_processes_are_one(tmp_path):
     """Their losses and weights are those of one process with the same batches, resumed or not."""
     common = {"drop": 0.0, "checkpoint": str(tmp_path / "run")}
