@@ -100,21 +100,28 @@ def check_stack(weights, kind):
     arrays = weights.arrays()
     if arrays:
         check_floats(**arrays)
-    widths = [width_of(layer) for layer in weights.layers]
-    widths += [x.shape[0] for name, x in arrays.items() if name.startswith("final_norm")]
+    widths = [x.shape[0] for x in _as_wide(weights)]
     if len(set(widths)) > 1:
         raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
+
+
+def _as_wide(weights):
+    """Return an array of d_model rows of each layer, and those of the final normalisation."""
+    layers, final_norm = (
+        getattr(weights, "layers", (weights,)),
+        getattr(weights, "final_norm", None),
+    )
+    rows = [layer.self_attention.W_Q for layer in layers]
+    return rows if final_norm is None else [*rows, *final_norm.arrays().values()]
 
 
 def check_stack_inputs(x, weights, mask, rotate):
     """Raise unless tokens `x`, and the mask of their self-attention, fit a layer or a stack."""
     check_float("x", x)
-    layers = getattr(weights, "layers", (weights,))
-    arrays = weights.arrays()
-    for like in list(arrays.values())[:1]:
-        check_floats(x=x, weights=like)
-    widths = [width_of(layer) for layer in layers]
-    widths += [v.shape[0] for name, v in arrays.items() if name.startswith("final_norm")]
+    layers, rows = getattr(weights, "layers", (weights,)), _as_wide(weights)
+    if rows:
+        check_floats(x=x, weights=rows[0])
+    widths = [like.shape[0] for like in rows]
     if x.ndim < 2 or any(x.shape[-1] != width for width in widths):
         wanted = widths[0] if widths else "d_model"
         raise ValueError(

@@ -27,7 +27,7 @@ from attnbook.backends import move
 from attnbook.decoder import _memory_heads
 from attnbook.embed import check_ids
 from attnbook.softmax import _log_softmax
-from attnbook.transformer import _check_source, _decode, _encode
+from attnbook.transformer import _check_source, _decode, _encode, mask_for_memory
 from attnbook.transformer_weights import TransformerWeights
 
 
@@ -65,9 +65,7 @@ class Reader:
     def __init__(self, weights, source, source_mask, cache):
         self.weights = weights
         self.cache = cache
-        self.memory_mask = None
-        if source_mask is not None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1):
-            self.memory_mask = source_mask  # the same for all queries, as in `transformer`
+        self.memory_mask = mask_for_memory(source_mask)
         self.past: Any = None
         self.tokens: Any = None
         self.n = 0

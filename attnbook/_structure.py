@@ -1,6 +1,5 @@
 """How weights are put together, as what JSON can hold; and the weights built again of it."""
 
-from dataclasses import fields
 from typing import Any
 
 import attnbook
@@ -43,8 +42,9 @@ def _described(label, value, prefix):
         kind = type(value)
         if getattr(attnbook, kind.__name__, None) is not kind:
             raise TypeError(f"{label} must be of a class of attnbook, got {kind.__qualname__}")
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]
-        parts = {n: _described(prefix + n, getattr(value, n), f"{prefix}{n}.") for n in names}
+        parts = {
+            n: _described(prefix + n, getattr(value, n), f"{prefix}{n}.") for n in value._names
+        }
         return {"class": kind.__name__, "fields": parts}
     if isinstance(value, tuple):
         return [_described(f"{prefix}{i}", x, f"{prefix}{i}.") for i, x in enumerate(value)]

@@ -102,8 +102,7 @@ def transformer(
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
-        if memory_mask is None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1):
-            memory_mask = source_mask
+        memory_mask = mask_for_memory(source_mask) if memory_mask is None else memory_mask
     own, cross = (
         [getattr(layer, name) for layer in weights.decoder.layers]
         for name in ("self_attention", "cross_attention")
@@ -117,6 +116,12 @@ def transformer(
         *(source, target, weights, source_mask, target_mask, memory_mask, drop or keep)
     )
     return (logits, shares) if return_weights else logits
+
+
+def mask_for_memory(source_mask):
+    """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
+    same = source_mask is not None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1)
+    return source_mask if same else None
 
 
 def _check_tokens(name, tokens, weights, start=0):

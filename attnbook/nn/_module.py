@@ -1,6 +1,5 @@
 """What every module shares: the arrays of one dataclass of weights, as parameters."""
 
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +24,7 @@ class WeightsModule(torch.nn.Module):
         super().__init_subclass__(**options)
         if kind is not None:
             cls._kind = kind
-            cls._names = tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+            cls._names = kind._names
             WeightsModule._classes[kind] = cls
 
     def __init__(self, weights: Weights):

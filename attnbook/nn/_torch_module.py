@@ -35,6 +35,7 @@ class TorchModule(WeightsModule):
 
     @classmethod
     def _weights_of(cls, module: Any) -> Weights:
+        """Return the weights of `module`, whose class is checked: every subclass says how."""
         raise NotImplementedError
 
     def torch_state_dict(self) -> dict[str, torch.Tensor]:
@@ -56,7 +57,7 @@ class TorchModule(WeightsModule):
         return theirs
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
-        """Return PyTorch's module of the same structure, with other numbers."""
+        """Return PyTorch's module of this structure, with other numbers: every subclass says how."""
         raise NotImplementedError
 
 
