@@ -38,7 +38,7 @@ def lengths_of(name, lengths):
         raise TypeError(f"{name} must be ints, got {counts.dtype}")
     if (least := counts.min(initial=0)) < 0:
         raise ValueError(f"{name} must be at least 0, got {least}")
-    return counts.astype(np.int64)
+    return counts.astype(np.int64, copy=False)
 
 
 def placed(mask, like):

@@ -4,18 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from attnbook._lengths import lengths_of
+
 
 def ids_of(name: str, x: Any, ndim: int | None = 1) -> np.ndarray:
     """Return `x` as an int64 NumPy array of ids of at least 0 with `ndim` axes, or raise."""
-    try:
-        array = np.asarray(x)
-    except ValueError as error:  # rows of several lengths
-        raise ValueError(f"{name} must be ints in rows of one length, got others") from error
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be ints, got {array.dtype}")
+    array = lengths_of(name, x)  # ids and lengths alike are ints of at least 0
     if ndim is not None and array.ndim != ndim:
         axes = "1 axis" if ndim == 1 else f"{ndim} axes"
         raise ValueError(f"{name} must have {axes}, got shape {array.shape}")
-    if (least := array.min(initial=0)) < 0:
-        raise ValueError(f"{name} must be at least 0, got {least}")
-    return array.astype(np.int64, copy=False)
+    return array

@@ -82,7 +82,7 @@ class Markov:
         r"""Return the entropy of the next symbol, given all before it, in nats.
 
         It is :math:`-\sum \pi(s)\, T(s, c) \log T(s, c)`: the least mean cross-entropy that any
-        model of the source can reach.
+        model can reach that is given the whole past.
         """
         log = np.log(np.where(self.transitions > 0, self.transitions, 1.0))  # 0 · log 0 is 0
         return float(-(self.stationary * (self.transitions * log).sum(axis=-1)).sum())

@@ -57,7 +57,7 @@ class TorchModule(WeightsModule):
         return theirs
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
-        """Return PyTorch's module of this structure, with other numbers: every subclass says how."""
+        """Return PyTorch's module of this structure, with other numbers: a subclass says how."""
         raise NotImplementedError
 
 
