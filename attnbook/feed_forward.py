@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import array_api_compat
 import numpy as np
 
 from attnbook._arrays import (
@@ -17,12 +16,10 @@ from attnbook._arrays import (
     check_float,
     check_floats,
     check_int,
-    dtype_name,
-    library,
 )
+from attnbook._erf import erf
 from attnbook._projections import check_matrices, generator, project, xavier
 from attnbook._weights import Weights, check_choice, check_part
-from attnbook.backends import move
 
 ACTIVATIONS = ("relu", "gelu")
 
@@ -231,19 +228,5 @@ def _relu(x):
 def _gelu(x):
     xp = array_namespace(x)
     wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
-    y = wide * (0.5 * (1 + _erf(wide / math.sqrt(2))))
+    y = wide * (0.5 * (1 + erf(wide / math.sqrt(2))))
     return xp.astype(y, x.dtype, copy=False)
-
-
-def _erf(x):
-    """The error function, which the Array API lacks and each library has under another name."""
-    if library(x) == "torch":
-        return x.erf()
-    if library(x) == "cupy":
-        from cupyx.scipy.special import erf
-
-        return erf(x)
-    flat = move(x, "numpy").reshape(-1).tolist()
-    values = np.asarray([math.erf(number) for number in flat]).reshape(x.shape)
-    device = array_api_compat.device(x)
-    return move(values, library(x), device=device, dtype=dtype_name(x.dtype))

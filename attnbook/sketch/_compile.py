@@ -1,0 +1,31 @@
+"""One source for two speeds: the same functions run as Python, or compiled by Numba."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
+    """Return the functions compiled by Numba, by their names; the first call of each compiles.
+
+    They are written in the part of Python that Numba compiles and call one another by name:
+    whatever a function calls stands before it, or in `known`, which an earlier `compiled` made.
+    Machine code is kept on disk beside the source, so only the first process waits for it.
+
+    Raises
+    ------
+    ImportError
+        If Numba is not installed.
+    """
+    try:
+        import numba
+    except ImportError as error:
+        raise ImportError("impl='numba' needs Numba: pip install 'attnbook[fast]'") from error
+    made = dict(vars(known)) if known is not None else {}
+    for function in functions:
+        # a copy that finds the compiled functions under the names of the plain ones
+        copy = types.FunctionType(
+            function.__code__, {**function.__globals__, **made}, function.__name__
+        )
+        made[function.__name__] = numba.njit(cache=True, nogil=True)(copy)
+    return types.SimpleNamespace(**made)

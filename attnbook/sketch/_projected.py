@@ -1,0 +1,79 @@
+"""What both hashes share: checked projections, and the chance to meet in one of several tables."""
+
+import numbers
+from typing import Any
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_float,
+    check_floats,
+    check_same_home,
+)
+
+
+def check_directions(directions: Array) -> None:
+    """Raise unless `directions` is a float array (n_tables, n_projections, d), none of them 0."""
+    check_float("directions", directions)
+    if directions.ndim != 3 or 0 in directions.shape:
+        raise ValueError(
+            "directions must have shape (n_tables, n_projections, d) with each at least 1, "
+            f"got {tuple(directions.shape)}"
+        )
+
+
+def projected(x: Array, directions: Array) -> Array:
+    """Return a·x for every point and direction: (..., d) to (..., n_tables, n_projections).
+
+    Half precision is computed in float32. Raises TypeError for another library or no floats,
+    ValueError for another device or width, and where a projection is not finite.
+    """
+    x, directions = _widened("x", x, directions)
+    xp = array_namespace(x)
+    n_tables, n_projections, d = directions.shape
+    flat = xp.reshape(directions, (n_tables * n_projections, d))
+    along = xp.matmul(xp.reshape(x, (-1, d)), xp.matrix_transpose(flat))
+    if not bool(xp.all(xp.isfinite(along))):
+        raise ValueError("x must be finite and have finite projections, got NaN or infinity")
+    return xp.reshape(along, (*x.shape[:-1], n_tables, n_projections))
+
+
+def pair(query: Array, key: Array, directions: Array) -> tuple[Array, Array]:
+    """Return queries and keys in the dtype to compute in, or raise as `projected`."""
+    check_floats(query=query, key=key)
+    return _widened("query", query, directions)[0], _widened("key", key, directions)[0]
+
+
+def _widened(name, x, directions):
+    check_float(name, x)
+    check_same_home("directions", directions, name, x)
+    d = directions.shape[-1]
+    if x.ndim == 0 or x.shape[-1] != d:
+        raise ValueError(
+            f"{name} must have shape (..., {d}) to match the directions, got {tuple(x.shape)}"
+        )
+    xp = array_namespace(x)
+    wide = accumulation_dtype(xp, x.dtype)
+    return xp.astype(x, wide, copy=False), xp.astype(directions, wide, copy=False)
+
+
+def check_within(name: str, x: Any, most: float, shown: str) -> None:
+    """Raise unless `x` is a number, or an array of floats, from 0 to `most`."""
+    if isinstance(x, numbers.Real) and not isinstance(x, bool):
+        inside = 0 <= x <= most
+    else:
+        check_float(name, x)
+        xp = array_namespace(x)
+        inside = bool(xp.all((x >= 0) & (x <= most)))
+    if not inside:  # also for NaN
+        raise ValueError(f"{name} must be from 0 to {shown}, got {x}")
+
+
+def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
+    r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^K)^L`.
+
+    Meeting in a table takes K equal codes (AND); L tables give L independent chances (OR). `p` is
+    a number or an array of chances of one equal code.
+    """
+    return 1 - (1 - p**n_projections) ** n_tables

@@ -1,0 +1,135 @@
+r"""Estimators: from the keys that the tables return to weights.
+
+.. math:: \hat O = \sum_{(t, i)} w_{t i} v_i
+
+Each function takes scores and masks of one shape (n_q, n_tables, C): place (t, c) holds the c-th
+key of the query's bucket in table t. Each returns weights of that shape, zero at empty places.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from attnbook._arrays import Array, array_namespace
+from attnbook.softmax import _softmax
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The keys that the tables return for each query, padded to one shape.
+
+    Attributes
+    ----------
+    rows : int64 array, shape (n_q, n_tables, C)
+        Places of the keys; any number where nothing was found.
+    found : boolean array, shape (n_q, n_tables, C)
+        True where there is a key.
+    distinct : boolean array, shape (n_q, n_tables, C)
+        True where a key is met for the first time, table by table: each key found counts once.
+    """
+
+    rows: Annotated[Array, "n_q n_tables C"]
+    found: Annotated[Array, "n_q n_tables C"]
+    distinct: Annotated[Array, "n_q n_tables C"]
+
+    @classmethod
+    def of(
+        cls, rows: Annotated[Array, "n_q n_tables C"], found: Annotated[Array, "n_q n_tables C"]
+    ) -> "Candidates":
+        """Return `rows` and `found` with the first place of each row. Cost: O(M log M), M = L C."""
+        xp = array_namespace(rows)
+        n_q, n_tables, width = rows.shape
+        size = n_tables * width
+        if size == 0:
+            return cls(rows, found, found)
+        flat = xp.reshape(xp.where(found, rows, xp.full_like(rows, -1)), (n_q, size))
+        order = xp.argsort(flat, axis=-1, stable=True)
+        ordered = xp.take_along_axis(flat, order, axis=-1)
+        new = xp.concat(
+            [xp.ones_like(ordered[:, :1], dtype=xp.bool), ordered[:, 1:] != ordered[:, :-1]],
+            axis=-1,
+        )
+        first = xp.take_along_axis(new & (ordered >= 0), xp.argsort(order, axis=-1), axis=-1)
+        return cls(rows, found, xp.reshape(first, rows.shape))
+
+
+def union(
+    scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
+) -> Annotated[Array, "n_q n_tables C"]:
+    r"""Take one softmax over the distinct keys of all buckets.
+
+    .. math:: w_i = e^{s_i} \Big/ \sum_{j \in R} e^{s_j}
+
+    R is the set of keys found. The weights sum to 1, or are all 0 where nothing was found. What
+    they miss is bounded by claim 29: ‖O_R − O‖ ≤ (1 − M) D_V.
+    """
+    return _over_all(scores, candidates.distinct)
+
+
+def duplicates(
+    scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
+) -> Annotated[Array, "n_q n_tables C"]:
+    r"""Take one softmax over all buckets, in which a key found t times counts t times.
+
+    .. math:: \sum_t w_{t i} \propto t_i\, e^{s_i}, \qquad E[t_i] = L\, p_i^K
+
+    Near keys gain weight beyond their score (claim 28).
+    """
+    return _over_all(scores, candidates.found)
+
+
+def importance(
+    scores: Annotated[Array, "n_q n_tables C"],
+    candidates: Candidates,
+    probability: Annotated[Array, "n_q n_tables C"],
+) -> Annotated[Array, "n_q n_tables C"]:
+    r"""Divide what was found by the probability of finding it.
+
+    .. math:: w_i \propto e^{s_i} / P_i, \qquad P_i = 1 - (1 - p_i^K)^L
+
+    Numerator and denominator are Horvitz-Thompson estimates, each unbiased; their ratio is biased
+    by the order of its variance (claim 28). `probability` is P for every place.
+    """
+    xp = array_namespace(scores)
+    one = xp.ones_like(probability)
+    safe = xp.where(candidates.distinct & (probability > 0), probability, one)
+    return _over_all(scores - xp.log(safe), candidates.distinct)
+
+
+def per_table_mean(
+    scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
+) -> Annotated[Array, "n_q n_tables C"]:
+    """Take a softmax in each bucket and the mean over the buckets that hold a key."""
+    xp = array_namespace(scores)
+    weights = per_table_sum(scores, candidates)
+    some = xp.astype(xp.any(candidates.found, axis=-1, keepdims=True), weights.dtype)
+    count = xp.sum(some, axis=-2, keepdims=True)  # (n_q, 1, 1)
+    return weights / xp.where(count == 0, xp.ones_like(count), count)
+
+
+def per_table_sum(
+    scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
+) -> Annotated[Array, "n_q n_tables C"]:
+    """Take a softmax in each bucket and add them up, as the sources do.
+
+    The weights sum to the number of buckets that hold a key, not to 1: claims 25 and 26 break it.
+    """
+    xp = array_namespace(scores)
+    if 0 in scores.shape:
+        return scores
+    return _softmax(xp.where(candidates.found, scores, xp.full_like(scores, -xp.inf)), axis=-1)
+
+
+def _over_all(scores, mask):
+    xp = array_namespace(scores)
+    n_q, n_tables, width = scores.shape
+    masked = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
+    flat = xp.reshape(masked, (n_q, n_tables * width))
+    return xp.reshape(_softmax(flat, axis=-1), scores.shape)
+
+
+ESTIMATORS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (union, importance, duplicates, per_table_mean, per_table_sum)
+}
+"""Every estimator by its name."""

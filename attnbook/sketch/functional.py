@@ -1,0 +1,220 @@
+r"""Sketch attention as a function: the same call as `attention`, over keys that tables find."""
+
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    check_attention_inputs,
+    check_int,
+)
+from attnbook._lengths import placed
+from attnbook.backends import move
+from attnbook.sketch._answer import FIELDS, Visible, joined, log_sum, masked
+from attnbook.sketch.evidence import Evidence
+from attnbook.sketch.moments import Moments
+from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.softmax import _softmax
+
+RUN = 64
+"""Queries that share the moments of their past, where no window says how many."""
+
+
+def sketch_attention(
+    query: Annotated[Array, "... n_q d_k"],
+    key: Annotated[Array, "... n_k d_k"],
+    value: Annotated[Array, "... n_k d_v"],
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    hash: Any,
+    is_causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+    return_evidence: bool = False,
+    **options: Any,
+) -> Any:
+    r"""Return attention over the keys that hash tables find for each query.
+
+    .. math:: \hat O_i = \sum_{j \in R_i} w_{ij}\, v_j, \qquad
+              R_i = \{\, j : h_t(k_j) = h_t(q_i) \text{ for some table } t \,\}
+
+    Parameters
+    ----------
+    query : array, shape (..., n_q, d_k)
+    key : array, shape (..., n_k, d_k)
+    value : array, shape (..., n_k, d_v)
+        Leading axes broadcast; each of them has tables of its own, with the same hash.
+    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+        **True = may attend.** Keys that no query may see are not put into the tables. A mask that
+        differs between queries goes with every tail but ``"moments"``, and with ``"reference"``.
+    hash : SimHash, StableHash, LiftedHash, GivenHash or your own
+        For vectors of width d_k, in the library of `query`.
+    is_causal : bool
+        A query attends to keys up to its own place, the last query to all keys: aligned to the
+        last key where n_q ≠ n_k, as everywhere in this package.
+    window : int
+        With `is_causal`, score at least the last `window` keys of a query without asking the
+        tables. Queries are taken in runs of as many; each run shares what lies behind its window.
+    scale : float, optional
+        1/√d_k by default.
+    return_evidence : bool
+        Also return `Evidence`, its arrays of shape (..., n_q).
+    **options
+        Of `SketchAttention`: estimator, tail, n_heavy, n_cells, n_samples, delta, max_bucket,
+        seed, impl.
+
+    Returns
+    -------
+    array, shape (..., n_q, d_v)
+        Of the library, device and dtype of `query`; zeros where nothing was found.
+        With `return_evidence` a pair of it and `Evidence`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention` and `SketchAttention`; if `window` is given without `is_causal` or with
+        another estimator than ``"union"``; if `n_heavy` or `n_cells` is given with `is_causal`,
+        since which keys are heavy and where the cells lie would tell of the future.
+
+    Notes
+    -----
+    With `is_causal` and the tail ``"moments"`` the past of a run has moments of its own, which grow
+    from run to run; without a window a run has 64 queries, and keys from its start on are scored.
+    Cost: O((n_q + n_k) d L K) for the hash, and O(d_k + d_v) for each key that is scored.
+
+    References
+    ----------
+    Chapter `sketch`.
+
+    Examples
+    --------
+    >>> from attnbook import attention
+    >>> from attnbook.sketch import SimHash
+    >>> x = np.random.default_rng(0).standard_normal((500, 8)) * 3
+    >>> hash = SimHash.init(0, 8, n_tables=16, n_projections=4)
+    >>> output = sketch_attention(x, x, x, hash=hash)
+    >>> bool(np.abs(output - attention(x, x, x)).max() < 0.5)
+    True
+    """
+    arrays = {"query": query, "key": key, "value": value}
+    check_attention_inputs(arrays, mask, None, scale)
+    sketch = SketchAttention(hash, scale=scale, **options)
+    _check_causal(sketch, is_causal, check_int("window", window))
+    xp = array_namespace(query)
+    n_q, n_k, d_v = query.shape[-2], key.shape[-2], value.shape[-1]
+    stacks = [query, key, value]
+    if mask is not None:
+        rows = 1 if mask.ndim < 2 else mask.shape[-2]
+        stacks.append(xp.broadcast_to(mask, (*mask.shape[:-2], rows, n_k)))
+    leading: tuple[int, ...] = ()
+    for x in stacks:
+        leading = broadcast_shapes(leading, tuple(x.shape[:-2])) or ()
+    if 0 in leading or n_q == 0:
+        return _nothing(query, (*leading, n_q), n_k, d_v, return_evidence)
+    flat = [
+        xp.reshape(xp.broadcast_to(x, (*leading, *x.shape[-2:])), (-1, *x.shape[-2:]))
+        for x in stacks
+    ]
+    answers = [
+        _attend(sketch.initialize(), is_causal, window, return_evidence, *(x[i, ...] for x in flat))
+        for i in range(flat[0].shape[0])
+    ]
+    shape = (*leading, n_q)
+    output = xp.reshape(xp.stack([a.output for a in answers]), (*shape, d_v))
+    output = xp.astype(output, query.dtype, copy=False)
+    if not return_evidence:
+        return output
+    found = [xp.stack([getattr(a, name) for a in answers]) for name in FIELDS]
+    return output, Evidence(n_k, *(xp.reshape(x, shape) for x in found))
+
+
+def _attend(sketch, is_causal, window, with_evidence, query, key, value, mask=None):
+    """Return the answer to one sequence of queries (n_q, d_k)."""
+    xp = array_namespace(query)
+    n_q, n_k = query.shape[0], key.shape[0]
+    before = np.clip(np.arange(n_q) + n_k - n_q + 1, 0, n_k) if is_causal else None
+    if mask is not None:  # keys that nobody may see stay out, and the others move together
+        seen = move(xp.any(mask, axis=0), "numpy")
+        rows = placed(np.nonzero(seen)[0], key)
+        key, value = xp.take(key, rows, axis=0), xp.take(value, rows, axis=0)
+        # one row for all queries: what is left is visible to all of them
+        mask = None if mask.shape[0] == 1 else xp.take(mask, rows, axis=1)
+        if before is not None:
+            before = np.concatenate([[0], np.cumsum(seen)])[before]
+    if mask is not None and (sketch.tail == "moments" or sketch.impl != "reference"):
+        raise ValueError(
+            "mask must be the same for all queries, of shape (..., 1, n_k), with tail 'moments' or "
+            f"impl other than 'reference', got {tuple(mask.shape)}"
+        )
+    sketch.update(key, value)
+    if not is_causal or not (window or sketch.tail == "moments"):
+        limits = None if before is None else placed(before, query)
+        return joined(sketch.answers(query, Visible(limits, mask), with_evidence))
+    return joined(list(_runs(sketch, query, key, value, before, mask, window, with_evidence)))
+
+
+def _runs(sketch, query, key, value, before, mask, window, with_evidence):
+    """Yield the answers to runs of queries, each with its last keys scored one by one."""
+    xp = array_namespace(query)
+    size, reach = window or RUN, max(window, 1)
+    moments, fitted = None, 0
+    for start in range(0, query.shape[0], size):
+        part = slice(start, min(start + size, query.shape[0]))
+        first, last = max(int(before[start]) - reach, 0), int(before[part.stop - 1])
+        limits = placed(before[part], query)
+        seen = Visible(limits, None if mask is None else mask[part, :])
+        local = _local(sketch, query[part, :], key, value, slice(first, last), seen)
+        if sketch.tail == "moments":
+            more = slice(fitted, first)
+            if moments is None:
+                moments = Moments.fit(key[more, :], value[more, :])
+            elif first > fitted:
+                moments = moments.add(key[more, :], value[more, :])
+            fitted = first
+        behind = Visible(xp.full_like(limits, first), seen.mask)
+        yield from sketch.answers(
+            query[part, :], behind, with_evidence, local=local, moments=moments
+        )
+
+
+def _local(sketch, query, key, value, near, visible):
+    """Return mass and output of the keys in the slice `near`, scored one by one."""
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    q, k, v = (xp.astype(x, wide, copy=False) for x in (query, key[near, :], value[near, :]))
+    rows = placed(np.arange(near.start, near.stop), query)
+    rows = xp.broadcast_to(rows[None, :], (query.shape[0], rows.shape[0]))
+    scores = xp.matmul(q, xp.matrix_transpose(k)) * sketch.scale_of(query)
+    scores = masked(scores, visible.at(rows))
+    return log_sum(scores), xp.matmul(_softmax(scores, -1), v)
+
+
+def _nothing(query, shape, n_k, d_v, return_evidence):
+    xp = array_namespace(query)
+    device = array_api_compat.device(query)
+    output = xp.zeros((*shape, d_v), dtype=query.dtype, device=device)
+    zeros = xp.zeros(shape, dtype=query.dtype, device=device)
+    evidence = Evidence(n_k, xp.astype(zeros, xp.int64), zeros, zeros, zeros)
+    return (output, evidence) if return_evidence else output
+
+
+def _check_causal(sketch, is_causal, window):
+    if window and not is_causal:
+        raise ValueError(f"window must be 0 without is_causal, got {window}")
+    if window and sketch.estimator != "union":
+        raise ValueError(f"estimator must be 'union' with a window, got {sketch.estimator!r}")
+    if is_causal and sketch.n_heavy:
+        raise ValueError(
+            "n_heavy must be 0 with is_causal: which keys are heavy would tell of the future; "
+            f"got {sketch.n_heavy}"
+        )
+    if is_causal and sketch.tail == "moments" and sketch.n_cells > 1:
+        raise ValueError(
+            "n_cells must be 1 with is_causal: where the cells lie would tell of the future; "
+            f"got {sketch.n_cells}"
+        )

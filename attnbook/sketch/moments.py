@@ -1,0 +1,393 @@
+r"""Attention to Gaussian keys in closed form: what is known of keys that nobody looks at.
+
+.. math:: E\, e^{s\,q \cdot k} = e^{s\,q \cdot \mu + \frac12 s^2 q^\top S q}, \qquad
+          k \sim \mathcal N(\mu, S)
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_float,
+    check_floats,
+    check_int,
+    check_number,
+    check_same_home,
+    dtype_name,
+)
+from attnbook._projections import generator
+from attnbook._weights import Weights
+from attnbook.sketch import _mixture
+from attnbook.sketch._cells import centres, nearest, sums
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Weights):
+    r"""Keys and values as a mixture of Gaussian cells.
+
+    In cell c lie N_c keys with mean μ_c and covariance s_c S, whose values have mean v_c and
+    covariance s_c C with the keys. If they are Gaussian, a query q finds there the mass and the
+    mean value
+
+    .. math::
+        \log Z_c = \log N_c + s\,q \cdot \mu_c + \tfrac12 s^2 s_c\, q^\top S q, \qquad
+        O_c = v_c + s\,s_c\, C^\top q,
+
+    by completing the square: the weight exp(s q·k) moves a Gaussian by s s_c S q. The shape S and
+    the cross-covariance C are one for all cells, their size s_c is not.
+
+    Attributes
+    ----------
+    counts : array, shape (n_cells,)
+        N_c, as floats.
+    means : array, shape (n_cells, d_k)
+        μ_c; 0 in an empty cell.
+    value_means : array, shape (n_cells, d_v)
+        v_c; 0 in an empty cell.
+    spread : array, shape (n_cells,)
+        s_c: the trace of the cell's covariance in units of that of S.
+    covariance : array, shape (d_k, d_k)
+        S: the mean over all keys of (k - μ_c)(k - μ_c)ᵀ.
+    cross : array, shape (d_k, d_v)
+        C: the mean over all keys of (k - μ_c)(v - v_c)ᵀ.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are not arrays of one library, device and real floating dtype of these shapes.
+
+    See Also
+    --------
+    attnbook.sketch.tails.uniform_tail : the same from a sample, for keys that are not Gaussian.
+
+    References
+    ----------
+    Chapter `sketch`.
+
+    Examples
+    --------
+    >>> key = np.random.default_rng(0).standard_normal((4099, 3))
+    >>> moments = Moments.fit(key, key)
+    >>> log_mass, output = moments.tail(key[:1], scale=1.0)
+    >>> weights = np.exp(key[:1] @ key.T)
+    >>> bool(abs(log_mass[0] - np.log(weights.sum())) < 0.1)
+    True
+    >>> bool(np.max(np.abs(output - weights @ key / weights.sum())) < 0.1)
+    True
+    """
+
+    counts: Annotated[Array, "n_cells"]
+    means: Annotated[Array, "n_cells d_k"]
+    value_means: Annotated[Array, "n_cells d_v"]
+    spread: Annotated[Array, "n_cells"]
+    covariance: Annotated[Array, "d_k d_k"]
+    cross: Annotated[Array, "d_k d_v"]
+
+    def __post_init__(self):
+        check_floats(**{name: getattr(self, name) for name in self._names})
+        for name in ("means", "value_means"):
+            if getattr(self, name).ndim != 2:
+                raise ValueError(
+                    f"{name} must have 2 axes, got shape {tuple(getattr(self, name).shape)}"
+                )
+        (n_cells, d_k), d_v = self.means.shape, self.value_means.shape[1]
+        expected = {
+            "counts": (n_cells,),
+            "value_means": (n_cells, d_v),
+            "spread": (n_cells,),
+            "covariance": (d_k, d_k),
+            "cross": (d_k, d_v),
+        }
+        for name, shape in expected.items():
+            got = tuple(getattr(self, name).shape)
+            if got != shape:
+                raise ValueError(f"{name} must have shape {shape} to match means, got {got}")
+
+    @classmethod
+    def fit(
+        cls,
+        key: Annotated[Array, "n d_k"],
+        value: Annotated[Array, "n d_v"],
+        n_cells: int = 1,
+        cells: Annotated[Array, "n"] | None = None,
+        *,
+        seed: "int | np.random.Generator" = 0,
+    ) -> "Moments":
+        """Return the moments of keys and values.
+
+        Parameters
+        ----------
+        key : array, shape (n, d_k), real floating dtype
+        value : array, shape (n, d_v)
+        n_cells : int
+            Number of cells, at least 1.
+        cells : int64 array, shape (n,), optional
+            The cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few steps
+            of Lloyd's algorithm on a sample, from keys drawn with `seed`.
+        seed : int or numpy.random.Generator
+
+        Returns
+        -------
+        Moments
+            Of the library and device of `key`, in its dtype; float32 for half precision.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For anything but arrays of one library and dtype and of n rows, or cells out of range.
+
+        Notes
+        -----
+        Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k + d_v)) more for several cells.
+        """
+        n_cells = check_int("n_cells", n_cells, at_least=1)
+        seed = generator(seed)
+        _check_pairs(key, value)
+        key, value = _wide(key), _wide(value)
+        if cells is not None:
+            _check_cells(cells, key, n_cells)
+        elif n_cells > 1 and key.shape[0] > 0:
+            cells = nearest(key, centres(key, n_cells, seed))
+        return cls(*_mixture.moments_of(*sums(key, value, cells, n_cells)))
+
+    def assign(self, key: Annotated[Array, "n d_k"]) -> Annotated[Array, "n"]:
+        """Return the cell with the nearest mean for each key, int64; empty cells are far away.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `key` is not an array of the width, library and dtype of these moments.
+        """
+        key = self._like(key, "key", "n")
+        xp = array_namespace(key)
+        if self.counts.shape[0] == 1:
+            return xp.zeros_like(key[:, 0], dtype=xp.int64)
+        return nearest(key, self.means, self.counts > 0)
+
+    def add(
+        self,
+        key: Annotated[Array, "n d_k"],
+        value: Annotated[Array, "n d_v"],
+        cells: Annotated[Array, "n"] | None = None,
+    ) -> "Moments":
+        """Return the moments with more keys.
+
+        Parameters
+        ----------
+        key : array, shape (n, d_k)
+        value : array, shape (n, d_v)
+        cells : int64 array, shape (n,), optional
+            The cell of each; that of the nearest mean by default.
+
+        Returns
+        -------
+        Moments
+            To rounding those of `fit` on old and new keys with these cells, in whatever order keys
+            come. What stays behind are the cells: k-means would move them. After many keys from
+            elsewhere, `fit` anew.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `fit`, or if a width differs from that of these moments.
+
+        Notes
+        -----
+        Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
+        """
+        return self._changed(key, value, cells, 1.0)
+
+    def remove(
+        self,
+        key: Annotated[Array, "n d_k"],
+        value: Annotated[Array, "n d_v"],
+        cells: Annotated[Array, "n"] | None = None,
+    ) -> "Moments":
+        """Return the moments without keys that are in: the inverse of `add`.
+
+        Parameters
+        ----------
+        key, value
+            Keys that are in, with their values. That they are is not checked.
+        cells : int64 array, shape (n,)
+            The cell that each is in; needed if there is more than one.
+
+        Returns
+        -------
+        Moments
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `add`; ValueError if `cells` is missing or a cell has fewer keys than are removed.
+
+        Notes
+        -----
+        What is left keeps the rounding of what was there: when little is left, `fit` anew. A cell
+        that becomes empty is exactly 0 again.
+        """
+        if cells is None and self.counts.shape[0] > 1:
+            raise ValueError("cells must say which cell each key is in, got None")
+        return self._changed(key, value, cells, -1.0)
+
+    def limit(
+        self, query: Annotated[Array, "... n_q d_k"], scale: float
+    ) -> Annotated[Array, "... n_q"]:
+        r"""Return a score that keys from these Gaussians hardly ever exceed.
+
+        .. math:: \max_c \; m_c + \sigma_c \sqrt{2 \log(1 + N_c)}, \qquad
+                  m_c = s\,q \cdot \mu_c, \quad \sigma_c^2 = s^2 s_c\, q^\top S q
+
+        A key above it is not explained by them: score it, and let `tail` count those `below`.
+
+        Parameters
+        ----------
+        query, scale
+            As in `tail`.
+
+        Returns
+        -------
+        array, shape (..., n_q)
+            -∞ if there are no keys.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `tail`.
+        """
+        query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
+        return _mixture.limit(self, query, scale)
+
+    def tail(
+        self,
+        query: Annotated[Array, "... n_q d_k"],
+        scale: float,
+        *,
+        below: Annotated[Array, "... n_q"] | None = None,
+        counts: Annotated[Array, "... n_q n_cells"] | None = None,
+    ) -> tuple[Annotated[Array, "... n_q"], Annotated[Array, "... n_q d_v"]]:
+        r"""Return the log mass and the mean value that each query finds, over all cells.
+
+        .. math:: \log \sum_c Z_c, \qquad \sum_c Z_c O_c \Big/ \sum_c Z_c
+
+        Parameters
+        ----------
+        query : array, shape (..., n_q, d_k)
+            Of the library, device and dtype of the moments, or in half precision for float32.
+        scale : float
+            s, finite and at least 0.
+        below : array, shape (..., n_q), optional
+            Count only keys whose score s q·k is below this, because those above are scored one by
+            one. Each Gaussian is cut there: with a = (below - m_c)/σ_c - σ_c,
+
+            .. math::
+                Z_c' = Z_c\,\Phi(a), \qquad
+                O_c' = v_c + s\,s_c\,C^\top q\,
+                       \Bigl(1 - \frac{\varphi(a)}{\sigma_c\,\Phi(a)}\Bigr).
+
+        counts : array, shape (..., n_q, n_cells), optional
+            How many keys of each cell to count for each query, in place of N_c: 0 for a cell whose
+            keys are scored one by one.
+
+        Returns
+        -------
+        log_mass : array, shape (..., n_q)
+            -∞ where no key is counted.
+        output : array, shape (..., n_q, d_v)
+            0 where no key is counted. Both in the dtype of the moments.
+
+        Raises
+        ------
+        TypeError
+            For anything but arrays of one library and dtype, or a scale that is not a real number.
+        ValueError
+            For shapes that do not fit, arrays on different devices, or a scale that is negative,
+            infinite or NaN.
+
+        Notes
+        -----
+        All stays in logarithms, so scores of ±1000 do no harm. But a Gaussian has no largest key:
+        where σ_c exceeds √(2 log N_c), most of Z_c comes from keys so far out that N_c draws have
+        none. Pass ``below=limit(query, scale)`` then.
+        For n Gaussian keys in one cell the relative variance of Z is
+        (exp(σ²) - 1 - σ² - σ⁴/2)/n: the moments of the sample take away the first terms.
+        Cost: O(d_k (d_k + d_v) + n_cells (d_k + d_v)) a query.
+
+        Examples
+        --------
+        >>> moments = Moments.fit(np.zeros((4, 2)), np.ones((4, 1)))
+        >>> log_mass, output = moments.tail(np.ones((1, 2)), scale=1.0)
+        >>> np.exp(log_mass).round(9), output
+        (array([4.]), array([[1.]]))
+        """
+        query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
+        shape = tuple(query.shape[:-1])
+        if below is not None:
+            below = _fitting("below", below, query, shape)
+        if counts is not None:
+            counts = _fitting("counts", counts, query, (*shape, self.counts.shape[0]))
+        return _mixture.tail(self, query, scale, below, self.counts if counts is None else counts)
+
+    def _changed(self, key, value, cells, sign):
+        key, value = self._like(key, "key", "n"), self._like(value, "value", "n")
+        _check_pairs(key, value)
+        n_cells = self.counts.shape[0]
+        if cells is not None:
+            _check_cells(cells, key, n_cells)
+        elif n_cells > 1 and key.shape[0] > 0:
+            cells = nearest(key, self.means, self.counts > 0)
+        return Moments(*_mixture.merged(self, sums(key, value, cells, n_cells), sign))
+
+    def _like(self, x, name, axes):
+        """Return `x` in the dtype of these moments, or raise."""
+        check_float(name, x)
+        width = self.value_means.shape[1] if name == "value" else self.means.shape[1]
+        if x.ndim < 2 or x.shape[-1] != width or (axes == "n" and x.ndim != 2):
+            raise ValueError(f"{name} must have shape ({axes}, {width}), got {tuple(x.shape)}")
+        x = _wide(x)
+        check_floats(means=self.means, **{name: x})
+        return x
+
+
+def _wide(x):
+    xp = array_namespace(x)
+    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+
+
+def _fitting(name, x, query, shape):
+    """Return `x` in the dtype of `query`, or raise unless it has the shape."""
+    check_same_home(name, x, "query", query)
+    check_float(name, x)
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
+    return array_namespace(x).astype(x, query.dtype, copy=False)
+
+
+def _check_pairs(key, value):
+    check_floats(key=key, value=value)
+    for name, x in (("key", key), ("value", value)):
+        if x.ndim != 2:
+            raise ValueError(f"{name} must have 2 axes, got shape {tuple(x.shape)}")
+    if value.shape[0] != key.shape[0]:
+        raise ValueError(
+            f"value must have shape ({key.shape[0]}, d_v) to match key, got {tuple(value.shape)}"
+        )
+
+
+def _check_cells(cells, key, n_cells):
+    check_same_home("cells", cells, "key", key)
+    xp = array_namespace(cells)
+    if not xp.isdtype(cells.dtype, "integral"):
+        raise TypeError(f"cells must have an integer dtype, got {dtype_name(cells.dtype)}")
+    if tuple(cells.shape) != (key.shape[0],):
+        raise ValueError(f"cells must have shape ({key.shape[0]},), got {tuple(cells.shape)}")
+    if key.shape[0] and not bool(xp.all((cells >= 0) & (cells < n_cells))):
+        raise ValueError(
+            f"cells must be from 0 to {n_cells - 1}, "
+            f"got {int(xp.min(cells))} to {int(xp.max(cells))}"
+        )

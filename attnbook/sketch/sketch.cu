@@ -1,0 +1,383 @@
+// Sketch attention on a GPU: each query attends to what its buckets hold.
+//
+// This file stands behind index.cu, which says how to read both. T is the type of the vectors,
+// Acc the type to compute in.
+
+constexpr int WARP = 32;                  // lanes that run in step
+constexpr unsigned ALL = 0xffffffffu;     // every lane of a warp takes part
+constexpr int AT_ONCE = 4;                // rows whose loads are in flight together
+
+struct float16 { unsigned short bits; };
+struct bfloat16 { unsigned short bits; };
+
+#ifdef __CUDACC__  // an instruction each; the tests have their own for the CPU
+__device__ float widen(float16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+__device__ void narrow(float x, float16 *y) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
+}
+#endif
+__device__ float widen(bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ void narrow(float x, bfloat16 *y) {  // to the nearest, halves to even
+    const unsigned bits = __float_as_uint(x);
+    y->bits = x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+__device__ float widen(float x) { return x; }
+__device__ double widen(double x) { return x; }
+__device__ void narrow(float x, float *y) { *y = x; }
+__device__ void narrow(double x, double *y) { *y = x; }
+
+template <typename Acc>
+__device__ Acc warp_sum(Acc x) {
+    for (int step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL, x, step);
+    return x;  // in every lane
+}
+
+template <typename Acc>
+__device__ Acc warp_max(Acc x) {
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        Acc other = __shfl_xor_sync(ALL, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+enum Estimator { UNION, DUPLICATES, IMPORTANCE };      // estimators.py
+enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };        // no hash is known, SimHash, StableHash
+
+// What a block keeps in shared memory; _cuda.shared_numbers counts the same. Each number takes 8
+// bytes there, so that the parts can lie side by side whatever Acc is.
+template <typename Acc>
+struct Shared {
+    int64 *signature, *start, *taken, *until, *last_row;  // (L,) of the query, see find_buckets_of
+    int64 *codes;                                         // (L, K) of the query
+    Acc *x;                                               // (d,) the query
+    int64 *rows;                                          // (n_warps, 32) rows of this turn
+    Acc *weights;                                         // (n_warps, 32) their weights
+    Acc *sums;                                            // (n_warps, d_v) weighted sums of values
+    int64 *count, *best, *place;                          // (n_warps,) results of each warp
+    Acc *top, *total, *weight, *expected;                 // (n_warps,)
+
+    __device__ Shared(int64 *free, int n_tables, int n_codes, int d, int d_v, int n_warps) {
+        const auto take = [&free](int64 n) { int64 *part = free; free += n; return part; };
+        signature = take(n_tables), start = take(n_tables), taken = take(n_tables);
+        until = take(n_tables), last_row = take(n_tables), codes = take(n_codes);
+        rows = take(WARP * n_warps), count = take(n_warps), best = take(n_warps);
+        place = take(n_warps), x = (Acc *)take(d), weights = (Acc *)take(WARP * n_warps);
+        sums = (Acc *)take((int64)d_v * n_warps), top = (Acc *)take(n_warps);
+        total = (Acc *)take(n_warps), weight = (Acc *)take(n_warps);
+        expected = (Acc *)take(n_warps);
+    }
+};
+
+// The products x·row of AT_ONCE rows, in every lane; the lanes share the d features out. In
+// `other` what a chance needs besides: |row|^2 or |x - row|^2.
+template <Chance chance, typename T, typename Acc>
+__device__ void products(const Acc *x, const T *const *rows, int d, Acc *along, Acc *other) {
+    for (int j = 0; j < AT_ONCE; ++j) along[j] = other[j] = 0;
+    for (int i = threadIdx.x % WARP; i < d; i += WARP)
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const Acc y = widen(rows[j][i]);
+            along[j] += x[i] * y;
+            if (chance == OF_ANGLE) other[j] += y * y;
+            if (chance == OF_DISTANCE) other[j] += (x[i] - y) * (x[i] - y);
+        }
+    for (int j = 0; j < AT_ONCE; ++j) {
+        along[j] = warp_sum(along[j]);
+        if (chance != UNKNOWN) other[j] = warp_sum(other[j]);
+    }
+}
+
+// SimHash.retrieval_probability and StableHash.retrieval_probability: the chance P that a key is
+// found in one table of L or more. Never below 1e-30, so that exp(score) / P stays finite.
+template <typename Acc>
+__device__ Acc retrieval_probability(
+    Chance chance, Acc along, Acc other, Acc query_length, Acc width, int n_projections,
+    int n_tables)
+{
+    Acc p = 1;
+    if (chance == OF_ANGLE) {
+        const Acc lengths = query_length * sqrt(other);
+        Acc cosine = lengths == 0 ? 0 : along / lengths;
+        cosine = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+        p = 1 - acos(cosine) / (Acc)3.14159265358979323846;
+    } else if (sqrt(other) >= (Acc)1e-12 * width) {
+        const Acc t = width / sqrt(other);
+        p = erf(t * (Acc)0.70710678118654752440)
+            + (Acc)0.79788456080286535588 * expm1(-t * t / 2) / t;  // sqrt(1/2), sqrt(2/pi)
+    }
+    const Acc chance_of_one = pow(p > 0 ? p : 0, (Acc)n_projections);
+    const Acc at_least_once = -expm1(n_tables * log1p(-chance_of_one));
+    return at_least_once > (Acc)1e-30 ? at_least_once : (Acc)1e-30;
+}
+
+// The codes of the query, a warp for AT_ONCE projections; returns whether it can be hashed.
+template <typename Acc>
+__device__ int hash_query(
+    Shared<Acc> &shared, const Acc *__restrict__ directions, const Acc *__restrict__ offsets,
+    Acc width, int n_codes, int d)
+{
+    int good = 1;
+    const int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
+    for (int p = AT_ONCE * warp; p < n_codes; p += AT_ONCE * n_warps) {
+        const Acc *rows[AT_ONCE];
+        Acc along[AT_ONCE], other[AT_ONCE];
+        for (int j = 0; j < AT_ONCE; ++j)
+            rows[j] = directions + (int64)(p + j < n_codes ? p + j : p) * d;
+        products<UNKNOWN>(shared.x, rows, d, along, other);
+        for (int j = 0; j < AT_ONCE && p + j < n_codes; ++j) {
+            const Acc *offset = offsets ? offsets + p + j : nullptr;
+            const int64 code = code_of(along[j], offset, width, &good);
+            if (lane == 0) shared.codes[p + j] = code;
+        }
+    }
+    return good;
+}
+
+// BucketIndex.lookup for one query, a thread a table: where its buckets start, how many rows are
+// taken from each and, counted through all tables, up to where.
+template <typename Acc>
+__device__ void find_buckets_of(
+    Shared<Acc> &shared, const int64 *__restrict__ slots, const int64 *__restrict__ slot_starts,
+    const int64 *__restrict__ mixer, const int *__restrict__ order, int64 n_sorted, int n_tables,
+    int64 max_bucket)
+{
+    for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
+        const int64 first = slot_starts[t], n_slots = slot_starts[t + 1] - first;
+        const int64 bucket = find_value(slots + 3 * first, mixer, n_slots, shared.signature[t]);
+        const int64 start = bucket < 0 ? 0 : bucket >> COUNT_BITS;
+        const int64 count = bucket < 0 ? 0 : bucket & ((1LL << COUNT_BITS) - 1);
+        shared.start[t] = start;
+        shared.taken[t] = count < max_bucket ? count : max_bucket;
+        shared.last_row[t] =
+            count <= max_bucket ? 1LL << 62 : order[t * n_sorted + start + max_bucket - 1];
+    }
+    __syncthreads();
+    for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
+        int64 until = 0;
+        for (int s = 0; s <= t; ++s) until += shared.taken[s];
+        shared.until[t] = until;
+    }
+    __syncthreads();
+}
+
+// The number of tables from `first` to `last` whose bucket for this query has the row among those
+// taken. Signatures tell, and since rows ascend in a bucket one comparison tells the rest: no list
+// of what was seen is kept.
+template <typename Acc>
+__device__ int times_taken(
+    const Shared<Acc> &shared, const int64 *__restrict__ key_signatures, int64 row, int first,
+    int last, int n_tables)
+{
+    int times = 0;
+#pragma unroll 4
+    for (int t = first; t < last; ++t)
+        times += (key_signatures[row * n_tables + t] == shared.signature[t])
+                 & (row <= shared.last_row[t]);
+    return times;
+}
+
+// _answer.near for one query a block, with the estimators union, duplicates and importance: hash
+// it (unless it comes with signatures), find its buckets, and take one running softmax over the
+// distinct rows in them. The warps of the block share the rows out, 32 a turn, and join their sums
+// at the end. A query that finds nothing gets an output of 0 and -inf; one that has no hash, as it
+// holds NaN, gets NaN. `null` may stand for every array that says so.
+template <typename T, typename Acc>
+__global__ void attend(
+    const T *__restrict__ query,               // (n_q, d)
+    const T *__restrict__ key,                 // (n, d)
+    const T *__restrict__ value,               // (n, d_v)
+    int d, int d_v, double scale,
+    const int64 *__restrict__ signatures,      // (n_q, L) of the queries; null: hash here, with
+    const Acc *__restrict__ directions,        //   (L, K, d)
+    const Acc *__restrict__ offsets,           //   (L, K), null for SimHash
+    const int64 *__restrict__ multipliers,     //   (K,)
+    double width, int n_projections,
+    const int64 *__restrict__ key_signatures,  // (n, L)
+    const int64 *__restrict__ slots, const int64 *__restrict__ slot_starts,
+    const int64 *__restrict__ mixer,           // these three as in find_buckets
+    const int *__restrict__ order,             // (L, n_sorted): the rows, bucket after bucket
+    int64 n_sorted, int n_tables,
+    int64 max_bucket,                          // rows taken from a bucket at most: the first ones
+    const int64 *__restrict__ before,          // (n_q,) only rows below it; or null
+    const Acc *__restrict__ above,             // (n_q,) only scores larger than it; or null
+    const bool *__restrict__ allowed,          // (n,) only these rows; or null
+    int estimator, int chance,
+    T *__restrict__ output,                    // (n_q, d_v)
+    Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score)
+    Acc *__restrict__ largest,                 // (n_q,) the largest score
+    Acc *__restrict__ expected,                // (n_q,) log of the sum of exp(score) / P
+    int64 *__restrict__ best,                  // (n_q,) the row of the largest score, or -1
+    int64 *__restrict__ count)                 // (n_q,) how many rows were counted
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    const int64 q = blockIdx.x;
+    const int n_codes = signatures ? 0 : n_tables * n_projections;
+    extern __shared__ int64 memory[];
+    Shared<Acc> shared(memory, n_tables, n_codes, d, d_v, n_warps);
+    int64 *rows = shared.rows + WARP * warp;
+    Acc *weights = shared.weights + WARP * warp, *sums = shared.sums + (int64)d_v * warp;
+
+    for (int i = threadIdx.x; i < d; i += blockDim.x) shared.x[i] = widen(query[q * d + i]);
+    for (int i = lane; i < d_v; i += WARP) sums[i] = 0;
+    __syncthreads();
+
+    // 1. Signatures.
+    const int good = signatures
+        ? 1 : hash_query(shared, directions, offsets, (Acc)width, n_codes, d);
+    if (!__syncthreads_and(good)) {  // the same in every thread
+        for (int i = threadIdx.x; i < d_v; i += blockDim.x)
+            narrow((Acc)not_a_number(), output + q * d_v + i);
+        if (threadIdx.x == 0) {
+            mass[q] = largest[q] = expected[q] = not_a_number();
+            best[q] = -1;
+            count[q] = 0;
+        }
+        return;
+    }
+    for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
+        uint64 sum = signatures ? (uint64)signatures[q * n_tables + t] : 0;
+        for (int j = 0; j < n_codes / n_tables; ++j)
+            sum += (uint64)shared.codes[t * n_projections + j] * (uint64)multipliers[j];
+        shared.signature[t] = (int64)sum;
+    }
+
+    // 2. Buckets; each thread goes on with the tables that it has the signatures of.
+    find_buckets_of(
+        shared, slots, slot_starts, mixer, order, n_sorted, n_tables, max_bucket);
+
+    // 3. Running softmax over the rows of all buckets.
+    Acc query_length = 0;
+    if (chance == OF_ANGLE) {
+        for (int i = lane; i < d; i += WARP) query_length += shared.x[i] * shared.x[i];
+        query_length = sqrt(warp_sum(query_length));
+    }
+    const int64 limit = before ? before[q] : 1LL << 62;
+    const int64 n_taken = shared.until[n_tables - 1];
+    Acc top = -infinity();                        // the largest score of the warp so far
+    Acc my_total = 0, my_weight = 0, my_expected = 0;  // what this lane adds up, each / exp(top)
+    Acc my_top = -infinity();
+    int64 my_best = -1, my_place = 1LL << 62, my_count = 0;
+    for (int64 turn = (int64)WARP * warp; turn < n_taken; turn += (int64)WARP * n_warps) {
+        // Each lane takes a row, and leaves it if it counts elsewhere or not at all.
+        int64 row = -1;
+        int times = 1;
+        if (turn + lane < n_taken) {
+            int t = 0, end = n_tables - 1;  // the first table with until > turn + lane
+            while (t < end) {
+                const int middle = (t + end) / 2;
+                if (shared.until[middle] > turn + lane) end = middle; else t = middle + 1;
+            }
+            const int64 place = turn + lane - (shared.until[t] - shared.taken[t]);
+            row = order[t * n_sorted + shared.start[t] + place];
+            if (row >= limit || (allowed && !allowed[row])
+                || times_taken(shared, key_signatures, row, 0, t, n_tables) > 0) {
+                row = -1;
+            } else if (estimator == DUPLICATES) {
+                times += times_taken(shared, key_signatures, row, t + 1, n_tables, n_tables);
+            }
+        }
+        const unsigned fresh = __ballot_sync(ALL, row >= 0);
+        const int n_fresh = __popc(fresh);
+        if (n_fresh == 0) continue;  // the same in every lane
+        if (row >= 0) {
+            const int to = __popc(fresh & ((1u << lane) - 1));
+            rows[to] = row;
+            weights[to] = times;
+        }
+        __syncwarp();
+
+        // Scores: lane c keeps that of rows[c], and the chance that it would be found.
+        Acc product = 0, square = 0;
+        for (int c = 0; c < n_fresh; c += AT_ONCE) {
+            const T *keys[AT_ONCE];
+            Acc along[AT_ONCE], other[AT_ONCE];
+            for (int j = 0; j < AT_ONCE; ++j) keys[j] = key + rows[c + j < n_fresh ? c + j : c] * d;
+            if (chance == OF_ANGLE) products<OF_ANGLE>(shared.x, keys, d, along, other);
+            else if (chance == OF_DISTANCE) products<OF_DISTANCE>(shared.x, keys, d, along, other);
+            else products<UNKNOWN>(shared.x, keys, d, along, other);
+            for (int j = 0; j < AT_ONCE; ++j)
+                if (lane == c + j) {
+                    product = along[j];
+                    square = other[j];
+                }
+        }
+        Acc score = product * (Acc)scale, p = 1;
+        const bool counts = lane < n_fresh && !(above && !(score > above[q]));
+        if (!counts) score = -infinity();
+        if (counts && chance != UNKNOWN)
+            p = retrieval_probability(
+                (Chance)chance, product, square, query_length, (Acc)width, n_projections,
+                n_tables);
+        if (score > my_top) {  // the first of equals
+            my_top = score;
+            my_best = rows[lane];
+            my_place = turn + lane;
+        }
+        my_count += counts;
+
+        // Weights, relative to the largest score so far.
+        const Acc new_top = warp_max(score > top ? score : top);
+        const Acc base = new_top == -infinity() ? 0 : new_top;  // -inf - -inf would be NaN
+        const Acc shrink = exp(top - base);
+        const Acc part = counts ? exp(score - base) : (Acc)0;
+        Acc weight = part;
+        if (estimator == DUPLICATES && counts) weight *= weights[lane];
+        if (estimator == IMPORTANCE) weight /= p;
+        my_total = my_total * shrink + part;
+        my_weight = my_weight * shrink + weight;
+        my_expected = my_expected * shrink + part / p;
+        top = new_top;
+        weights[lane] = weight;
+        __syncwarp();
+        for (int i = lane; i < d_v; i += WARP) {
+            Acc sum = sums[i] * shrink;
+#pragma unroll 4
+            for (int c = 0; c < n_fresh; ++c) sum += weights[c] * widen(value[rows[c] * d_v + i]);
+            sums[i] = sum;
+        }
+        __syncwarp();  // before the next turn overwrites rows and weights
+    }
+
+    // 4. Join the lanes, then the warps.
+    const bool leads = my_top == top && my_best >= 0;
+    const int64 first = -warp_max(leads ? -my_place : -(1LL << 62));
+    const int64 winner = warp_max(leads && my_place == first ? my_best : -1LL);
+    my_total = warp_sum(my_total), my_weight = warp_sum(my_weight);
+    my_expected = warp_sum(my_expected), my_count = warp_sum(my_count);
+    if (lane == 0) {
+        shared.top[warp] = top, shared.total[warp] = my_total, shared.weight[warp] = my_weight;
+        shared.expected[warp] = my_expected, shared.count[warp] = my_count;
+        shared.best[warp] = winner, shared.place[warp] = first;
+    }
+    __syncthreads();
+    int leader = 0;
+    for (int w = 1; w < n_warps; ++w)
+        if (shared.top[w] > shared.top[leader]
+            || (shared.top[w] == shared.top[leader] && shared.place[w] < shared.place[leader]))
+            leader = w;
+    const Acc base = shared.top[leader] == -infinity() ? 0 : shared.top[leader];
+    Acc total = 0, weight = 0, by_chance = 0;
+    int64 n_counted = 0;
+    for (int w = 0; w < n_warps; ++w) {
+        const Acc shrink = exp(shared.top[w] - base);
+        total += shared.total[w] * shrink, weight += shared.weight[w] * shrink;
+        by_chance += shared.expected[w] * shrink, n_counted += shared.count[w];
+    }
+    for (int i = threadIdx.x; i < d_v; i += blockDim.x) {
+        Acc sum = 0;
+        for (int w = 0; w < n_warps; ++w)
+            sum += shared.sums[(int64)w * d_v + i] * exp(shared.top[w] - base);
+        narrow(n_counted == 0 ? (Acc)0 : sum / weight, output + q * d_v + i);
+    }
+    if (threadIdx.x == 0) {
+        mass[q] = base + log(total);  // log(0) is -inf
+        expected[q] = base + log(by_chance);
+        largest[q] = shared.top[leader];
+        best[q] = shared.best[leader];
+        count[q] = n_counted;
+    }
+}

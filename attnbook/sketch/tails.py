@@ -1,0 +1,202 @@
+r"""Tails: what the keys that a sketch did not score add to attention.
+
+.. math:: Z = \sum_{i \text{ unseen}} e^{s\,q \cdot k_i}, \qquad
+          O = \frac1Z \sum_{i \text{ unseen}} e^{s\,q \cdot k_i}\, v_i
+
+`Moments` has both in closed form for keys that are Gaussian, without looking at one of them;
+`uniform_tail` estimates them from a uniform sample and says how far off it may be. Scored keys and
+tail are then joined as one softmax, through log Z.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Annotated
+
+from attnbook._arrays import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    check_floats,
+    check_int,
+    check_number,
+)
+from attnbook._arrays import check_mask as check_booleans
+from attnbook.sketch.moments import Moments
+
+__all__ = ["Moments", "UniformTail", "uniform_tail"]
+
+
+@dataclass(frozen=True, eq=False)
+class UniformTail:
+    """Mass and mean value of unseen keys, estimated from a sample, and how far off they may be.
+
+    Attributes
+    ----------
+    log_mass : array, shape (..., n_q)
+        log Z; -∞ where the sample has no unseen key.
+    output : array, shape (..., n_q, d_v)
+        O; 0 there.
+    mass_error : array, shape (..., n_q)
+        Half-width of the confidence interval of Z, divided by the estimate. ∞ where the sample
+        cannot say: fewer than 2 keys, or none of them unseen, of a larger number.
+    output_error : array, shape (..., n_q)
+        Radius around the estimate in which O lies with the same confidence, in the Euclidean norm.
+    """
+
+    log_mass: Annotated[Array, "... n_q"]
+    output: Annotated[Array, "... n_q d_v"]
+    mass_error: Annotated[Array, "... n_q"]
+    output_error: Annotated[Array, "... n_q"]
+
+
+def uniform_tail(
+    scores: Annotated[Array, "... n_q s"],
+    value: Annotated[Array, "... s d_v"],
+    n_keys: int,
+    *,
+    unseen: Annotated[Array, "... n_q s"] | None = None,
+    delta: float = 0.05,
+) -> UniformTail:
+    r"""Estimate the mass and the mean value of the unseen keys from a uniform sample.
+
+    Of n keys s were drawn, each set of s with equal chance. An unseen key is in the sample with
+    probability s/n, so that (Horvitz and Thompson 1952)
+
+    .. math::
+        \hat Z = \frac{n}{s} \sum_{i \in \text{sample}} u_i e^{x_i}, \qquad
+        \hat O = \sum_{i \in \text{sample}} u_i e^{x_i} v_i \Big/ \sum_{i \in \text{sample}}
+        u_i e^{x_i},
+
+    where x are scaled scores and u is 1 for an unseen key and 0 for one that was scored apart.
+
+    Parameters
+    ----------
+    scores : array, shape (..., n_q, s), real floating dtype
+        s q·k for the keys of the sample, one sample for all queries of a row of leading axes.
+    value : array, shape (..., s, d_v)
+        Their values, of the library, device and dtype of `scores`; leading axes broadcast.
+    n_keys : int
+        n: how many keys the sample was drawn from, without replacement, at least s.
+    unseen : boolean array that broadcasts to the shape of `scores`, optional
+        **True = counts.** False for a key that this query has scored already, or may not see.
+    delta : float
+        Chance that an error exceeds its bound, from above 0 to 0.2.
+
+    Returns
+    -------
+    UniformTail
+        In the dtype of `scores`; float32 for half precision.
+
+    Raises
+    ------
+    TypeError
+        For anything but arrays of one library and dtype, or `unseen` that is not boolean.
+    ValueError
+        For shapes that do not fit, `n_keys` below s, or `delta` out of range.
+
+    Notes
+    -----
+    What is exact: :math:`\hat Z` has mean Z for every n and s, and so has the numerator of
+    :math:`\hat O`; the ratio is biased by O(1/s).
+
+    What is asymptotic: the bounds. With :math:`\hat\sigma^2` the sample's variance of
+    :math:`y_i = u_i e^{x_i}` and z the quantile 1 - δ/2 of the normal distribution,
+
+    .. math::
+        \frac{|\hat Z - Z|}{\hat Z} \le z\, \frac{\hat\sigma}{\bar y}
+            \sqrt{\frac{1 - s/n}{s}}, \qquad
+        \|\hat O - O\| \le \frac{z}{\bar y} \sqrt{\frac{1 - s/n}{s} \cdot
+            \frac{1}{s - 1} \sum_i y_i^2 \|v_i - \hat O\|^2}
+
+    hold with probability 1 - δ in the limit of large s by the central limit theorem for samples of
+    a finite population, the second by linearizing the ratio. A normal vector is longer than z times
+    the root of its total variance with probability at most δ for δ ≤ 0.215 (Székely and Bakirov
+    2003), whatever its covariance. Two estimates stand in for the truth here, the variance
+    and the mean. If one key in n holds most of Z, a sample without it sees neither: the interval is
+    then far too short. Score the keys of largest weight and sample the rest (Desai et al. 2025).
+
+    Cost: O(s d_v) a query, beyond the scores.
+
+    References
+    ----------
+    Horvitz and Thompson (1952); Székely and Bakirov (2003), "Extremal probabilities for Gaussian
+    quadratic forms"; Desai et al. (2025), "vAttention"; chapter `sketch`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> key = np.random.default_rng(0).standard_normal(1009)
+    >>> rows = np.random.default_rng(1).permutation(1009)[:251]
+    >>> tail = uniform_tail(key[None, rows], key[rows, None], 1009)
+    >>> relative = abs(np.exp(tail.log_mass) / np.exp(key).sum() - 1)
+    >>> bool(relative[0] < tail.mass_error[0] < 0.2)
+    True
+    """
+    check_floats(scores=scores, value=value)
+    for name, x in (("scores", scores), ("value", value)):
+        if x.ndim < 2:
+            axes = {"scores": "n_q, s", "value": "s, d_v"}[name]
+            raise ValueError(f"{name} must have shape (..., {axes}), got {tuple(x.shape)}")
+    s = scores.shape[-1]
+    leading = tuple(scores.shape[:-2])
+    if value.shape[-2] != s or broadcast_shapes(leading, tuple(value.shape[:-2])) != leading:
+        raise ValueError(
+            f"value must have shape (..., {s}, d_v) to match scores of shape "
+            f"{tuple(scores.shape)}, got {tuple(value.shape)}"
+        )
+    if unseen is not None:
+        check_booleans(unseen, scores, tuple(scores.shape), "unseen", "scores")
+    n_keys = check_int("n_keys", n_keys, at_least=s)
+    delta = check_number("delta", delta)
+    if not 0 < delta <= 0.2:
+        raise ValueError(f"delta must be above 0 and at most 0.2, got {delta}")
+    xp = array_namespace(scores)
+    wide = accumulation_dtype(xp, scores.dtype)
+    scores, value = (xp.astype(x, wide, copy=False) for x in (scores, value))
+    return _uniform_tail(scores, value, n_keys, unseen, delta)
+
+
+# The mathematics. This may rely on checked arguments.
+
+
+def _uniform_tail(scores, value, n_keys, unseen, delta):
+    xp = array_namespace(scores)
+    s = scores.shape[-1]
+    if unseen is not None:
+        scores = xp.where(unseen, scores, xp.full_like(scores, -xp.inf))
+    if s == 0:
+        nothing = xp.sum(scores, axis=-1)
+        output = xp.matmul(scores, value)
+        error = nothing + (xp.inf if n_keys else 0.0)
+        return UniformTail(nothing - xp.inf, output, error, error)
+    largest = xp.max(scores, axis=-1, keepdims=True)
+    none = largest == -xp.inf
+    largest = xp.where(none, xp.zeros_like(largest), largest)
+    y = xp.exp(scores - largest)
+    total = xp.sum(y, axis=-1, keepdims=True)
+    safe = xp.where(none, xp.ones_like(total), total)
+    output = xp.matmul(y / safe, value)
+    log_mass = math.log(n_keys / s) + xp.log(safe) + largest
+    log_mass = xp.where(none, xp.full_like(total, -xp.inf), log_mass)[..., 0]
+    # ‖v_i - O‖² = ‖v_i‖² - 2 v_i·O + ‖O‖², so that no (n_q, s, d_v) array is made
+    centre = xp.mean(value, axis=-2, keepdims=True)
+    moved, away = value - centre, output - centre
+    square = xp.expand_dims(xp.sum(moved * moved, axis=-1), axis=-2)
+    distance = square - 2 * xp.matmul(away, xp.matrix_transpose(moved))
+    distance = distance + xp.sum(away * away, axis=-1, keepdims=True)
+    distance = xp.where(distance > 0, distance, xp.zeros_like(distance))
+    mean = safe / s
+    mass_variance = xp.sum((y / mean - 1) ** 2, axis=-1)
+    output_variance = xp.sum((y / mean) ** 2 * distance, axis=-1)
+    if s == n_keys:  # every key is in: nothing was estimated
+        zero = xp.zeros_like(log_mass)
+        return UniformTail(log_mass, output, zero, zero)
+    unknown = none[..., 0] if s > 1 else xp.ones_like(none[..., 0])
+    factor = math.sqrt((1 - s / n_keys) / s / max(s - 1, 1)) * NormalDist().inv_cdf(1 - delta / 2)
+    errors = (
+        xp.where(unknown, xp.full_like(log_mass, xp.inf), factor * xp.sqrt(variance))
+        for variance in (mass_variance, output_variance)
+    )
+    return UniformTail(log_mass, output, *errors)
