@@ -8,12 +8,14 @@ import numpy as np
 from attnbook._arrays import array_namespace, check_floats, check_leading_axes
 
 
-def generator(rng: Any) -> "np.random.Generator":
+def generator(rng: Any, name: str = "rng") -> "np.random.Generator":
     """Return `rng`, a Generator or a seed, as a Generator, or raise."""
     if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
-        raise TypeError(f"rng must be a numpy.random.Generator or an int, got {type(rng).__name__}")
+        raise TypeError(
+            f"{name} must be a numpy.random.Generator or an int, got {type(rng).__name__}"
+        )
     if not isinstance(rng, np.random.Generator) and rng < 0:
-        raise ValueError(f"rng must be at least 0 if it is a seed, got {rng}")
+        raise ValueError(f"{name} must be at least 0 if it is a seed, got {rng}")
     return np.random.default_rng(rng)
 
 

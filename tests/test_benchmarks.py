@@ -21,6 +21,12 @@ from benchmarks import (  # noqa: E402
     inputs,
     masking,
     multi_head,
+    sketch_estimators,
+    sketch_far_near,
+    sketch_search,
+    sketch_searchers,
+    sketch_self_attention,
+    sketch_tables,
     transformer,
 )
 from benchmarks import provenance as origin  # noqa: E402
@@ -249,8 +255,24 @@ def tiny(monkeypatch, short):
     monkeypatch.setattr(transformer, "QUICK_SIZES", (3, 5))
     monkeypatch.setattr(transformer, "D_MODEL", 16)
     monkeypatch.setattr(transformer, "D_FF", 24)
+    tiny_sketch(monkeypatch)
     if importlib.util.find_spec("torch") is not None:  # the slow form needs no compiler
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
+
+
+def tiny_sketch(monkeypatch):
+    for module, sizes in {
+        sketch_search: {"QUICK_N": 300, "QUICK_BATCH": 16, "QUICK_SIZES": (200, 300, 500)},
+        sketch_searchers: {"QUICK_LISTS": 2},
+        sketch_self_attention: {"QUICK_SIZE": 64, "QUICK_LONG": 96, "QUICK_CROSSING": (32, 48)},
+        sketch_estimators: {"QUICK_N": 200, "TABLES": 5},
+        sketch_far_near: {"QUICK_FAR_KEYS": 17, "QUICK_DRAWS": 2},
+        sketch_tables: {"QUICK_SLOTS": 64},
+    }.items():
+        for name, size in sizes.items():
+            monkeypatch.setattr(module, name, size)
+    monkeypatch.setattr(sketch_self_attention, "HEADS", 2)
+    monkeypatch.setattr(sketch_self_attention, "CROSSING_HEADS", 1)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -397,7 +419,9 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
 
 def test_every_benchmark_is_listed():
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    assert set(command_line.names()) == files - {"device", "harness", "inputs", "provenance"}
+    parts = {name for name in files if name.startswith("sketch_")}
+    others = {"device", "harness", "inputs", "provenance"}
+    assert set(command_line.names()) == files - others - parts
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)

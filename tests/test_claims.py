@@ -7,6 +7,7 @@ replaces it is tested instead.
 import itertools
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
-from attnbook import data, masking, nn
+from attnbook import data, masking, nn, sketch
+from attnbook.sketch import estimators
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIZES = st.integers(1, 9)
@@ -1606,3 +1608,948 @@ def test_claim_22_is_false_without_continuity(seed, n, power):
     error = np.abs(approximate(x, net, f(net), 10.0**power) - f(x)).max()
     assert error >= 0.5 - 1e-4
     assert np.abs(np.arange(100) - 0.5).min() == 0.5  # the argmax of source D1, for f = 1/2
+
+
+# 23: P(SimHash collides) = 1 - (2/π) arccos(‖x - y‖/r). False.
+
+# A share of n independent trials stays this many standard deviations from its mean; a normal
+# number is farther out once in a million.
+FAR_OUT = 4.9
+
+
+def assert_share(hits, p):
+    """Check that `hits`, independent trials along axis 0, happen with probability p."""
+    n = len(hits)
+    room = FAR_OUT * np.sqrt(np.maximum(p * (1 - p), 0) / n) + 1 / n
+    np.testing.assert_array_less(np.abs(np.mean(hits, axis=0) - p), room)
+
+
+def meets(hash_, x, y):
+    """Return for each table whether x and y share its bucket."""
+    return hash_.signatures(x) == hash_.signatures(y)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def pair_at(rng, d, c):
+    """Return a vector and another one at distance c."""
+    x = rng.standard_normal(d)
+    return x, x + c * unit(rng.standard_normal(d))
+
+
+NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(200)
+
+
+def stable_probability(c, r):
+    """Integrate (1 - u/r) over the density of u = c |Z|, numerically."""
+    end = min(r, 40 * c)
+    u = (NODES + 1) * end / 2
+    density = 2 / (math.sqrt(2 * math.pi) * c) * np.exp(-(u**2) / (2 * c**2))
+    return float((NODE_WEIGHTS * density * (1 - u / r)).sum() * end / 2)
+
+
+def test_claim_23_as_written_a_vector_never_meets_itself():
+    def written(z):
+        return 1 - 2 / math.pi * math.acos(z)
+
+    assert abs(written(0.0)) < 1e-15
+    assert written(1.0) == 1.0  # farther vectors meet more often, and at distance r always
+    for z in np.linspace(0, 1, 101).tolist():
+        assert abs(written(z) - 2 / math.pi * math.asin(z)) < 1e-15  # that of not meeting
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 7):
+        x = rng.standard_normal((11, d)) * np.geomspace(1e-6, 1e6, 11)[:, np.newaxis]
+        for hash_ in (
+            sketch.SimHash.init(rng, d, 5, 3),
+            sketch.StableHash.init(rng, d, 0.1, 5, 3),
+        ):
+            assert meets(hash_, x, x.copy()).all()
+            assert (hash_.retrieval_probability(x, x) > 1 - 1e-6).all()
+
+
+@given(SEEDS, st.integers(2, 9), st.floats(0.0, math.pi))
+def test_claim_23_repaired_signs_differ_on_two_arcs(seed, d, angle):
+    # no chance in it: all directions of a circle, evenly spaced, in a random plane
+    rng = np.random.default_rng(seed)
+    plane = np.linalg.qr(rng.standard_normal((d, 2)))[0]
+    n = 3001
+    turn = 2 * math.pi * (np.arange(n) + rng.uniform()) / n
+    directions = np.stack([np.cos(turn), np.sin(turn)], axis=-1) @ plane.T
+    x, y = plane[:, 0], plane @ [math.cos(angle), math.sin(angle)]
+    same = meets(sketch.SimHash(directions[:, np.newaxis, :]), x, y)
+    p = sketch.SimHash.collision_probability(angle)
+    assert abs(np.mean(same) - p) <= 2.01 / n  # each arc holds its share up to one direction
+    by_distance = 1 - 2 / math.pi * math.asin(min(1.0, np.linalg.norm(x - y) / 2))
+    # the arcsine is steep at 1: opposite vectors lose half the digits
+    assert abs(by_distance - p) < 3e-8
+
+
+def test_claim_23_repaired_signs_in_many_dimensions():
+    rng = np.random.default_rng(0)
+    for d in (2, 3, 17):
+        x, y = unit(rng.standard_normal((2, 40, d)))
+        y[:10] = unit(x[:10] + 0.01 * y[:10])  # near ones, and nearly opposite ones
+        y[10:20] = unit(-x[10:20] + 0.1 * y[10:20])
+        planes = sketch.SimHash.init(rng, d, n_tables=20_000)
+        p = 1 - 2 / math.pi * np.arcsin(np.linalg.norm(x - y, axis=-1) / 2)
+        assert_share(meets(planes, x, y).T, p)
+        np.testing.assert_allclose(p, 1 - np.arccos((x * y).sum(axis=-1)) / math.pi, atol=1e-7)
+
+
+def test_claim_23_signs_know_nothing_of_length():
+    rng = np.random.default_rng(0)
+    planes = sketch.SimHash.init(rng, 5, n_tables=20_000)
+    x = rng.standard_normal(5)
+    for factor in (2.0**-40, 2.0, 2.0**40):  # at any distance at all
+        assert meets(planes, x, factor * x).all()
+        assert not meets(planes, x, -factor * x).any()
+    near, other = 1e-6 * np.eye(5)[:2]  # a millionth apart, and they part every other time
+    assert_share(meets(planes, near, other), 0.5)
+    assert_share(meets(planes, near, 0 * near), 0.5)  # zeros stand on no side: 1 by convention
+    assert meets(planes, 0 * near, 0 * near).all()
+
+
+@given(st.floats(-3.0, 3.0), st.floats(-100.0, 100.0))
+def test_claim_23_repaired_closed_form_is_the_integral(power, log_scale):
+    ratio, scale = 10.0**power, math.exp(log_scale)
+    p = sketch.StableHash.collision_probability(ratio, 1.0)
+    assert abs(p - stable_probability(ratio, 1.0)) < 1e-12
+    # length has no unit
+    again = sketch.StableHash.collision_probability(ratio * scale, scale)
+    assert abs(again - p) < 1e-12
+
+
+def test_claim_23_repaired_closed_form_is_decreasing_and_convex():
+    probability = sketch.StableHash.collision_probability
+    c = np.linspace(0, 20, 20_001)
+    p = probability(c, 1.0)
+    assert p[0] == 1
+    falls = -np.diff(p)
+    assert (falls > 0).all()
+    assert (np.diff(falls) < 1e-14).all()
+    near = np.geomspace(1e-9, 0.1, 50)
+    lost = 1 - probability(near, 1.0)
+    np.testing.assert_allclose(lost, math.sqrt(2 / math.pi) * near, rtol=1e-6, atol=1e-14)
+    far = np.geomspace(1e3, 1e9, 50)
+    limit = 1 / (math.sqrt(2 * math.pi) * far)
+    np.testing.assert_allclose(probability(far, 1.0), limit, rtol=1e-5)
+
+
+def test_claim_23_repaired_intervals_against_simulation():
+    rng = np.random.default_rng(1)
+    for d in (1, 2, 17):
+        for c in (0.01, 0.5, 1.0, 3.0):
+            x, y = pair_at(rng, d, c)
+            lines = sketch.StableHash.init(rng, d, 0.7, n_tables=20_000)
+            assert_share(meets(lines, x, y), sketch.StableHash.collision_probability(c, 0.7))
+
+
+@given(SEEDS, st.floats(0.0, 3.0))
+def test_claim_23_repaired_given_the_direction_only_the_offset_counts(seed, u):
+    # the step inside the proof, without chance: all offsets, evenly spaced
+    n, r, x = 2003, 1.7, np.random.default_rng(seed).standard_normal(1)
+    offsets = (np.arange(n) + 0.5)[:, np.newaxis] * r / n
+    lines = sketch.StableHash(np.ones((n, 1, 1)), offsets, r)
+    share = np.mean(meets(lines, x, x + u))
+    assert abs(share - max(0.0, 1 - u / r)) <= 2.01 / n
+
+
+# 24: ⌈ln 1/δ⌉ tables of width 2 d_avg miss a similar vector with probability at most δ. Holds for
+# the p-stable hash with one projection a table, at a distance of at most d_avg, and δ ≥ 0.3905ᵏ.
+
+
+def written_tables(delta):
+    return math.ceil(math.log(1 / delta))
+
+
+def test_claim_24_where_the_promise_is_kept():
+    p = sketch.StableHash.collision_probability(0.5, 1.0)
+    assert abs(p - 0.609548422215397) < 1e-14
+    kept = {0.1: True, 0.05: False, 0.02: False, 0.01: True, 0.001: False, 1e-4: True}
+    for delta, expected in kept.items():
+        assert ((1 - p) ** written_tables(delta) <= delta) == expected
+    assert written_tables(0.01) == 5
+    assert 0.00907 < (1 - p) ** 5 < 0.00908
+    # as a share of the logarithms of δ that choose k tables: less and less, and none from 17 on
+    rate = -math.log(1 - p)
+    for k in range(1, 30):
+        deltas = np.exp(-(k - 1 + np.linspace(1e-9, 1 - 1e-9, 2001)))
+        assert all(written_tables(delta) == k for delta in deltas.tolist())
+        kept_share = np.mean((1 - p) ** k <= deltas)
+        assert abs(kept_share - max(0.0, rate * k - (k - 1))) < 1e-3
+        assert (kept_share == 0) == (k >= 17)
+
+
+@given(st.floats(1e-300, 0.999), st.floats(0.01, 100.0))
+def test_claim_24_repaired_by_a_wider_interval(delta, d_avg):
+    p = sketch.StableHash.collision_probability(d_avg, 2.1372 * d_avg)
+    assert p >= 1 - 1 / math.e
+    k = max(1, written_tables(delta))
+    assert k * math.log(1 - p) <= math.log(delta)
+    # and no narrower one is enough where ln 1/δ is a whole number
+    narrow = sketch.StableHash.collision_probability(d_avg, 2.1371 * d_avg)
+    assert k * math.log(1 - narrow) > -k
+
+
+@given(st.floats(1e-6, 0.9), st.floats(0.05, 50.0), st.integers(1, 40), st.integers(1, 40))
+def test_claim_24_repaired_the_planner_keeps_the_promise(delta, d_avg, n_tables, n_projections):
+    plan = sketch.plan(1000, delta, d_avg, n_tables, n_projections)
+    p = stable_probability(d_avg, plan.width) ** n_projections
+    assert (1 - p) ** n_tables <= delta * (1 + 1e-4)
+    nearer = d_avg * np.linspace(0, 1, 50)
+    assert (np.diff(plan.miss_probability(nearer)) >= -1e-15).all()  # nearer is missed less
+    if plan.width != 2 * d_avg:  # that of the source is kept where it is enough
+        narrow = stable_probability(d_avg, 0.999 * plan.width) ** n_projections
+        assert (1 - narrow) ** n_tables > delta
+
+
+@given(st.floats(1e-9, 0.99), st.floats(0.05, 0.99), st.integers(1, 8))
+def test_claim_24_repaired_the_least_number_of_tables(delta, p, n_projections):
+    u = p**n_projections
+    n_tables = math.ceil(math.log(delta) / math.log(1 - u))
+    assert (1 - u) ** n_tables <= delta * (1 + 1e-9)
+    assert n_tables == 1 or (1 - u) ** (n_tables - 1) > delta * (1 - 1e-9)
+
+
+def clopper_pearson(hits, n, error):
+    """Return an interval that holds the true share with probability 1 - error or more."""
+
+    def at_most(k, share):
+        logs = [
+            math.lgamma(n + 1)
+            - math.lgamma(i + 1)
+            - math.lgamma(n - i + 1)
+            + i * math.log(share)
+            + (n - i) * math.log1p(-share)
+            for i in range(k + 1)
+        ]
+        return math.fsum(map(math.exp, logs))
+
+    def last(holds):
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        return low
+
+    lower = last(lambda share: 1 - at_most(hits - 1, share) < error / 2) if hits else 0.0
+    return lower, last(lambda share: at_most(hits, share) > error / 2)
+
+
+@pytest.mark.parametrize(("n_tables", "n_projections"), [(5, 1), (3, 2), (5, 4), (2, 16)])
+def test_claim_24_misses_over_draws_of_the_tables(n_tables, n_projections):
+    # one pair, many draws: false alarm below one in a million
+    draws, rng = 5000, np.random.default_rng(0)
+    x, y = pair_at(rng, 7, 0.5)
+    plan = sketch.plan(1000, 0.01, 0.5, n_tables, n_projections)
+    tables = sketch.StableHash.init(rng, 7, plan.width, draws * n_tables, n_projections)
+    missed = ~meets(tables, x, y).reshape(draws, n_tables).any(axis=1)
+    low, high = clopper_pearson(int(missed.sum()), draws, 1e-6)
+    assert low < plan.miss_probability(0.5) < high
+    assert low <= 0.01
+
+
+def test_claim_24_misses_within_one_draw_depend_on_each_other():
+    rng, k, n = np.random.default_rng(0), 5, 400
+    step = 0.5 * unit(rng.standard_normal(11))
+    shares, expected = [], []
+    for _ in range(300):
+        tables = sketch.StableHash.init(rng, 11, 1.0, k)
+        x = 10 * rng.standard_normal((n, 11))
+        shares.append(np.mean(~meets(tables, x, x + step).any(axis=-1)))
+        apart = np.abs(tables.directions[:, 0] @ step)  # the same for all pairs
+        expected.append(np.prod(np.minimum(apart, 1)))
+    shares, expected = np.array(shares), np.array(expected)
+    room = FAR_OUT * np.sqrt(expected * (1 - expected) / n) + 4 / n
+    np.testing.assert_array_less(np.abs(shares - expected), room)
+    # so the share of one draw spreads far more than that of independent pairs
+    independent = math.sqrt(0.00907 * (1 - 0.00907) / n)
+    assert shares.std() > 3 * independent
+    assert np.mean(shares > 0.02) > 0.05
+
+
+def test_claim_24_an_average_distance_is_no_limit():
+    def missed(c):
+        return (1 - sketch.StableHash.collision_probability(c, 1.0)) ** 5
+
+    assert missed(0.5) < 0.01
+    assert abs((missed(0.0) + missed(1.0)) / 2 - 0.0501) < 1e-4  # 0.5 on average
+
+
+# 25: the weights over the tables sum to 1. False.
+
+
+class Columns:
+    """A hash that reads its signatures off the last columns: buckets as the test wants them."""
+
+    def __init__(self, n_tables):
+        self.n_tables = n_tables
+
+    def signatures(self, x):
+        return x[:, -self.n_tables :].astype(np.int64)
+
+
+class Drawn(Columns):
+    """The same with a made-up probability of being found."""
+
+    def retrieval_probability(self, query, key):
+        return 1 / (1 + np.abs(query - key).sum(axis=-1))
+
+
+def with_buckets(rng, n, n_q, n_tables, d=3, d_v=2, spread=1.0):
+    """Draw keys, values and queries, and buckets that have nothing to do with them."""
+    n_buckets = int(rng.integers(1, 5))
+    key, query = spread * rng.standard_normal((n, d)), spread * rng.standard_normal((n_q, d))
+    places = rng.integers(0, n_buckets, (n + n_q, n_tables)) * 1.0
+    places[n:] += rng.integers(0, 2, (n_q, n_tables)) * 10  # buckets that nobody else is in
+    key = np.concatenate([key, places[:n]], axis=-1)
+    query = np.concatenate([query, places[n:]], axis=-1)
+    return key, rng.standard_normal((n, d_v)), query
+
+
+def buckets_of(query, key, n_tables):
+    """Return the rows that a query meets, table by table."""
+    return [
+        [i for i in range(len(key)) if key[i, -t - 1] == query[-t - 1]] for t in range(n_tables)
+    ]
+
+
+def exact_softmax(scores):
+    """Return a softmax of a list, in plain Python, empty for an empty one."""
+    top = max(scores, default=0.0)
+    e = [math.exp(s - top) for s in scores]
+    return [x / math.fsum(e) for x in e]
+
+
+def sketch_of(key, value, n_tables, estimator, **options):
+    built = sketch.SketchAttention(Drawn(n_tables), estimator=estimator, **options)
+    built.update(key, value)
+    return built
+
+
+def test_claim_25_as_written_is_false_at_its_smallest():
+    x = np.array([[1.0, 0.0, 0.0]])  # one vector, two tables, and a query equal to it
+    _, weights = sketch_of(x, x, 2, "per_table_sum").attention_weights(x)
+    assert weights.sum() == 2.0
+    for estimator in ("union", "duplicates", "importance", "per_table_mean"):
+        _, weights = sketch_of(x, x, 2, estimator).attention_weights(x)
+        assert weights.sum() == 1.0
+
+
+@given(SEEDS, st.integers(1, 12), st.integers(1, 6), SPREADS)
+def test_claim_25_what_the_sums_are(seed, n, n_tables, spread):
+    rng = np.random.default_rng(seed)
+    key, value, query = with_buckets(rng, n, 3, n_tables, spread=spread)
+    filled = []
+    for q in query:
+        met = buckets_of(q, key, n_tables)
+        scores = key @ q
+        first = [exact_softmax([scores[i] for rows in met for i in rows]) for _ in met]  # E1
+        second = [exact_softmax([scores[i] for i in rows]) for rows in met]  # E2
+        filled.append(sum(bool(rows) for rows in met))
+        assert abs(sum(map(math.fsum, first)) - (n_tables if filled[-1] else 0)) < 1e-12
+        assert abs(sum(map(math.fsum, second)) - filled[-1]) < 1e-12
+    for estimator in ("per_table_sum", "per_table_mean", "union", "duplicates", "importance"):
+        _, weights = sketch_of(key, value, n_tables, estimator).attention_weights(query)
+        expected = filled if estimator == "per_table_sum" else np.minimum(filled, 1)
+        np.testing.assert_allclose(weights.sum(axis=-1), expected, atol=1e-12)
+        assert (weights >= 0).all()
+
+
+@given(SEEDS, st.integers(1, 12), st.integers(1, 6), SPREADS)
+def test_claim_25_repaired_each_weight_is_the_one_it_should_be(seed, n, n_tables, spread):
+    rng = np.random.default_rng(seed)
+    key, value, query = with_buckets(rng, n, 3, n_tables, spread=spread)
+    names = ("per_table_mean", "union", "duplicates", "importance")
+    answers = {
+        name: sketch_of(key, value, n_tables, name).attention_weights(query) for name in names
+    }
+    for row, q in enumerate(query):
+        met = buckets_of(q, key, n_tables)
+        filled = [rows for rows in met if rows]
+        times = [sum(i in rows for rows in met) for i in range(n)]
+        scores = (key @ q / math.sqrt(len(q))).tolist()
+        chance = Drawn(n_tables).retrieval_probability(q, key)
+        expected = {"per_table_mean": [0.0] * n}
+        for rows in filled:
+            for i, w in zip(rows, exact_softmax([scores[i] for i in rows]), strict=True):
+                expected["per_table_mean"][i] += w / len(filled)
+        seen = [i for i in range(n) if times[i]]
+        for name, extra in (
+            ("union", [0.0] * n),
+            ("duplicates", [math.log(max(t, 1)) for t in times]),
+            ("importance", [-math.log(p) for p in chance]),
+        ):
+            expected[name] = [0.0] * n
+            weights = exact_softmax([scores[i] + extra[i] for i in seen])
+            for i, w in zip(seen, weights, strict=True):
+                expected[name][i] = w
+        for name, weights in expected.items():
+            ids, got = (x[row] for x in answers[name])
+            total = np.zeros(n)
+            np.add.at(total, ids[ids >= 0], got[ids >= 0])
+            np.testing.assert_allclose(total, weights, atol=1e-11)
+
+
+def test_claim_25_repaired_they_are_different_numbers():
+    scores = np.log([1.0, 2.0, 3.0])
+    # keys 0, 1 in the query's bucket of table 0; keys 1, 2 in that of table 1; none in table 2
+    places = np.array([[0, 1, 1], [0, 0, 1], [1, 0, 1]])
+    key = np.concatenate([scores[:, np.newaxis], places], axis=-1)
+    query = np.array([[1.0, 0.0, 0.0, 0.0]])
+    for name, expected in [
+        ("per_table_mean", [1 / 6, 8 / 15, 0.3]),
+        ("union", [1 / 6, 1 / 3, 1 / 2]),
+        ("duplicates", [0.125, 0.5, 0.375]),
+    ]:
+        built = sketch.SketchAttention(Columns(3), estimator=name, scale=1.0)
+        built.update(key, np.eye(3))
+        np.testing.assert_allclose(built.attention_output(query)[0], expected, atol=1e-12)
+
+
+# 26: each coordinate of the output is between the least and the largest entry of the context.
+# False; the repaired output is in the convex hull of what was found.
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_claim_26_as_written_returns_the_number_of_tables(n, n_tables):
+    key = np.concatenate([np.ones((n, 1)), np.zeros((n, n_tables))], axis=-1)
+    built = sketch_of(key, np.ones((n, 1)), n_tables, "per_table_sum")
+    np.testing.assert_allclose(built.attention_output(key[:1]), [[n_tables]], rtol=1e-12)
+    far = np.concatenate([np.ones((1, 1)), np.ones((1, n_tables))], axis=-1)
+    assert built.attention_output(far) == 0.0  # nothing found: below the least entry, 1
+
+
+@given(
+    SEEDS,
+    st.integers(1, 12),
+    st.integers(1, 5),
+    SPREADS,
+    st.sampled_from(("union", "duplicates", "importance", "per_table_mean")),
+)
+def test_claim_26_repaired_outputs_are_in_the_hull(seed, n, n_tables, spread, estimator):
+    rng = np.random.default_rng(seed)
+    key, value, query = with_buckets(rng, n, 5, n_tables, spread=spread)
+    value[rng.uniform(size=n) < 0.3] += 1e3  # a box of all values says nothing
+    output = sketch_of(key, value, n_tables, estimator).attention_output(query)
+    towards = np.concatenate([rng.standard_normal((20, 2)), np.eye(2), -np.eye(2)])
+    for q, o in zip(query, output, strict=True):
+        rows = sorted({i for rows in buckets_of(q, key, n_tables) for i in rows})
+        if not rows:
+            assert (o == 0).all()
+            continue
+        # a convex set is what lies below its support in every direction
+        support = (value[rows] @ towards.T).max(axis=0)
+        assert (o @ towards.T <= support + 1e-9).all()
+
+
+def test_claim_26_a_tail_from_moments_leaves_the_hull():
+    key = np.repeat([[1.0], [-1.0]], 500, axis=0)
+    query = np.array([[3.0]])
+    moments = sketch.Moments.fit(key, key)
+    output = moments.tail(query, scale=1.0)[1]
+    np.testing.assert_allclose(output, [[3.0]], rtol=1e-9)  # v̄ + C q = 0 + 1 · 3
+    exact = attnbook.attention(query, key, key, scale=1.0)
+    np.testing.assert_allclose(exact, [[math.tanh(3)]], rtol=1e-9)
+
+
+# 27: P(Query(x) = Query(y)) ≥ 1 - 2k(1 - f). False with the f of claim 23.
+
+
+def results(tables, x, context):
+    """Return Query(x) of the sources: the buckets of all tables, one after the other."""
+    mine, theirs = tables.signatures(x), tables.signatures(context)
+    return [i for t in range(tables.n_tables) for i in np.flatnonzero(theirs[:, t] == mine[t])]
+
+
+def test_claim_27_as_written_promises_certainty_at_distance_r():
+    rng, k, draws = np.random.default_rng(0), 5, 4000
+    x, y = pair_at(rng, 6, 1.0)
+    written = 1 - 2 / math.pi * math.acos(1.0)
+    assert 1 - 2 * k * (1 - written) == 1.0
+    tables = sketch.StableHash.init(rng, 6, 1.0, k * draws)
+    same = meets(tables, x, y).reshape(draws, k)
+    p = sketch.StableHash.collision_probability(1.0, 1.0)
+    assert_share(same.all(axis=1), p**k)  # 0.0068 where x is in the context
+    assert_share(same.any(axis=1), 1 - (1 - p) ** k)  # and this is what retrieval needs
+
+
+def test_claim_27_the_factor_two_is_between_the_statement_and_its_proof():
+    for z in np.linspace(0, 1, 21).tolist():
+        for k in (1, 5, 30):
+            f = 1 - 2 * math.acos(z) / math.pi
+            proof, last_line = 1 - k * (1 - f), 1 - 2 * k * (math.acos(z) / math.pi)
+            assert abs(proof - last_line) < 1e-12 * k
+            assert 1 - 2 * k * (1 - f) <= proof + 1e-12
+    # with the true probability the bound is right, and says nothing at the source's own numbers
+    p = sketch.StableHash.collision_probability(0.5, 1.0)
+    assert 1 - 10 * (1 - p) < -2.9
+    assert 1 - 5 * (1 - p) < -0.95 < 0 < p**5 < 0.085
+    assert 1 - (1 - p) ** 5 > 0.99
+
+
+@given(st.floats(0.0, 1.0), st.integers(1, 30), st.integers(1, 16))
+def test_claim_27_repaired_bernoulli(p, n_tables, n_projections):
+    u = p**n_projections
+    assert p ** (n_projections * n_tables) >= 1 - n_tables * (1 - u) - 1e-12
+    assert 1 - (1 - u) ** n_tables <= min(1, n_tables * u) + 1e-12
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.integers(0, 12))
+def test_claim_27_repaired_equal_signatures_and_equal_results(seed, n_tables, n_projections, n):
+    rng = np.random.default_rng(seed)
+    context = rng.standard_normal((n, 2))
+    tables = sketch.SimHash.init(rng, 2, n_tables, n_projections)
+    x, y = rng.standard_normal((2, 2))
+    signatures_agree = bool(meets(tables, x, y).all())
+    results_agree = results(tables, x, context) == results(tables, y, context)
+    assert results_agree or not signatures_agree
+    # with x in the context both are the same event
+    held = np.concatenate([context, x[np.newaxis]])
+    assert (results(tables, x, held) == results(tables, y, held)) == signatures_agree
+
+
+def test_claim_27_equal_results_without_equal_signatures():
+    # all buckets of both are empty
+    empty = np.zeros((0, 2))
+    tables = sketch.SimHash(np.eye(2)[:, np.newaxis])
+    assert results(tables, np.array([1.0, 1.0]), empty) == []
+    assert results(tables, np.array([-1.0, 1.0]), empty) == []
+    # and the one stored vector is found in the first table by x, in the second by y
+    tables = sketch.SimHash(np.eye(2)[:, np.newaxis])
+    x, y = np.array([1.0, -1.0]), np.array([-1.0, 1.0])
+    assert results(tables, x, np.ones((1, 2))) == results(tables, y, np.ones((1, 2))) == [0]
+    assert not meets(tables, x, y).any()
+
+
+@pytest.mark.parametrize(("n_tables", "n_projections"), [(1, 1), (3, 1), (1, 3), (4, 2)])
+def test_claim_27_repaired_all_tables_and_any_table(n_tables, n_projections):
+    rng, draws = np.random.default_rng(n_tables), 4000
+    x, y = unit(rng.standard_normal((2, 5)))
+    y = unit(x + y)
+    tables = sketch.SimHash.init(rng, 5, draws * n_tables, n_projections)
+    same = meets(tables, x, y).reshape(draws, n_tables)
+    p = 1 - math.acos(float(x @ y)) / math.pi
+    assert_share(same.all(axis=1), p ** (n_projections * n_tables))
+    any_table = 1 - (1 - p**n_projections) ** n_tables
+    assert_share(same.any(axis=1), any_table)
+    one = sketch.SimHash.init(rng, 5, n_tables, n_projections)
+    np.testing.assert_allclose(one.retrieval_probability(x, y), any_table, rtol=1e-12)
+
+
+# 28: duplicates are kept. Incomplete: the weights are biased.
+
+
+class EveryDraw:
+    """All draws of L tables from a few planes: expectations without chance."""
+
+    def __init__(self, rng, n, n_tables, n_planes=9):
+        self.n_tables, self.n = n_tables, n
+        self.key, self.query = rng.standard_normal((n, 3)), rng.standard_normal(3)
+        self.value = rng.standard_normal((n, 2))
+        planes = sketch.SimHash(rng.standard_normal((n_planes, 1, 3)))
+        same = meets(planes, self.key, self.query).T  # (n_planes, n)
+        draws = np.array(list(itertools.product(range(n_planes), repeat=n_tables)))
+        self.met = same[draws]  # (draws, n_tables, n)
+        self.u = same.mean(axis=0)  # exact for this set of planes
+        self.chance = 1 - (1 - self.u) ** n_tables
+        self.scores = self.key @ self.query
+        self.exact = attnbook.attention(self.query[np.newaxis], self.key, self.value, scale=1.0)[0]
+
+    def weights(self, estimator):
+        """Return the weights of the package, one row a draw."""
+        n_draws = len(self.met)
+        shape = (n_draws, self.n_tables, self.n)
+        rows = np.broadcast_to(np.arange(self.n), shape)
+        candidates = estimators.Candidates.of(rows, self.met)
+        extra = (np.broadcast_to(self.chance, shape),) if estimator == "importance" else ()
+        scores = np.broadcast_to(self.scores, shape)
+        weights = estimators.ESTIMATORS[estimator](scores, candidates, *extra)
+        return weights.sum(axis=1)
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(1, 3))
+def test_claim_28_numerator_and_denominator_are_unbiased(seed, n, n_tables):
+    case = EveryDraw(np.random.default_rng(seed), n, n_tables)
+    times = case.met.sum(axis=1)
+    np.testing.assert_allclose(times.mean(axis=0), n_tables * case.u, atol=1e-12)
+    np.testing.assert_allclose((times > 0).mean(axis=0), case.chance, atol=1e-12)
+    can = case.u > 0  # a key that no plane leaves with the query is never found
+    e = np.exp(case.scores)
+    divided = (times[:, can] > 0) * e[can] / case.chance[can]
+    numerator, denominator = divided @ case.value[can], divided.sum(axis=1)
+    np.testing.assert_allclose(numerator.mean(axis=0), e[can] @ case.value[can], atol=1e-12)
+    np.testing.assert_allclose(denominator.mean(), e[can].sum(), rtol=1e-12)
+    # their ratio is not: its bias is a covariance, 0 where nothing was found
+    some = np.where(denominator > 0, denominator, 1)
+    ratio = numerator / some[:, np.newaxis]
+    covariance = ((denominator - denominator.mean()) @ ratio) / len(ratio)
+    reach = e[can] @ case.value[can] / max(e[can].sum(), 1e-300)
+    if can.any():
+        bias = ratio.mean(axis=0) - reach
+        np.testing.assert_allclose(bias, -covariance / denominator.mean(), atol=1e-12)
+    np.testing.assert_allclose(case.weights("importance") @ case.value, ratio, atol=1e-12)
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(1, 3))
+def test_claim_28_a_key_found_t_times_counts_t_times(seed, n, n_tables):
+    case = EveryDraw(np.random.default_rng(seed), n, n_tables)
+    times, e = case.met.sum(axis=1), np.exp(case.scores)
+    for estimator, counted in (("duplicates", times), ("union", times > 0)):
+        total = counted * e
+        share = total.sum(axis=1, keepdims=True)
+        expected = total / np.where(share > 0, share, 1)
+        np.testing.assert_allclose(case.weights(estimator), expected, atol=1e-12)
+
+
+def test_claim_28_more_tables_cure_the_union_and_not_the_duplicates():
+    rng = np.random.default_rng(0)
+    key, query = rng.standard_normal((30, 4)), rng.standard_normal(4)
+    value = key @ rng.standard_normal((4, 2))
+    e = np.exp(key @ query)
+    exact = e @ value / e.sum()
+    cosine = unit(key) @ unit(query)
+    u = (1 - np.arccos(cosine) / math.pi) ** 3
+    limit = (u * e) @ value / (u * e).sum()  # where duplicates go
+    tables = sketch.SimHash.init(rng, 4, 20_000, 3)
+    times = meets(tables, key, query).sum(axis=1)
+    duplicates = (times * e) @ value / (times * e).sum()
+    away = np.linalg.norm(limit - exact)
+    assert np.linalg.norm(duplicates - limit) < 0.1 * away
+    assert np.linalg.norm(duplicates - exact) > 0.9 * away
+    assert (times > 0).all()  # and the union is everything
+    # the smallest case: equal scores, one key always there and one every other time
+    assert abs((1.0 * 0 + 0.5 * 1) / 1.5 - 1 / 3) < 1e-15
+
+
+def test_claim_28_dividing_once_has_less_variance_than_dividing_every_copy():
+    for n_tables in range(1, 30):
+        for numerator in range(1, 20):
+            u = Fraction(numerator, 20)
+            chance = 1 - (1 - u) ** n_tables
+            once = (1 - chance) / chance
+            every = (1 - u) / (n_tables * u)
+            assert once <= every
+            assert (once == every) == (n_tables == 1)
+            # from the binomial distribution itself
+            law = [
+                math.comb(n_tables, t) * u**t * (1 - u) ** (n_tables - t)
+                for t in range(n_tables + 1)
+            ]
+            square = sum(w * (t / (n_tables * u)) ** 2 for t, w in enumerate(law))
+            assert square - 1 == every
+
+
+def test_claim_28_unbiased_over_draws_of_a_real_hash():
+    # z-test, false alarm about one in a million for each of the two
+    rng, draws, n_tables, n_projections = np.random.default_rng(2), 1500, 4, 3
+    key, query = rng.standard_normal((40, 5)), rng.standard_normal(5)
+    value = rng.standard_normal(40)
+    e = np.exp(key @ query / math.sqrt(5))
+    tables = sketch.SimHash.init(rng, 5, draws * n_tables, n_projections)
+    met = meets(tables, key, query).reshape(40, draws, n_tables)
+    one = sketch.SimHash(tables.directions[:n_tables])
+    divided = met.any(axis=2).T * (e / one.retrieval_probability(query, key))  # (draws, 40)
+    for found, whole in ((divided.sum(axis=1), e.sum()), (divided @ value, e @ value)):
+        z = (found.mean() - whole) / (found.std() / math.sqrt(draws))
+        assert abs(z) < FAR_OUT
+    plain = met.any(axis=2).T * e
+    z = (plain.sum(axis=1).mean() - e.sum()) / (plain.sum(axis=1).std() / math.sqrt(draws))
+    assert z < -50  # the union misses, always to the same side
+    repeated = (met.sum(axis=2).T * e).sum(axis=1)
+    z = (repeated.mean() - e.sum()) / (repeated.std() / math.sqrt(draws))
+    assert abs(z) > 20
+
+
+def test_claim_28_union_is_exact_where_all_is_found_and_importance_is_not():
+    key = np.array([[0.0, 0.0], [100.0, 0.0]])  # one table; a query in the bucket of both
+    query, value = np.zeros((1, 2)), np.array([[0.0], [1.0]])
+    union = sketch_of(key, value, 1, "union").attention_output(query)
+    importance = sketch_of(key, value, 1, "importance").attention_output(query)
+    np.testing.assert_allclose(union, [[0.5]], rtol=1e-12)
+    np.testing.assert_allclose(importance, [[101 / 102]], rtol=1e-12)  # P = 1 and 1/101
+
+
+# 29: the error of attending to a subset. Holds.
+
+
+def pairwise_diameters(value):
+    """Return D_V for each of a batch of values (batch, n, d_v)."""
+    gaps = value[:, :, np.newaxis] - value[:, np.newaxis]
+    return np.sqrt((gaps**2).sum(axis=-1).max(axis=(1, 2)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 5.0, 100.0, 1e4])
+def test_claim_29_the_error_is_never_above_its_bound(n, spread):
+    # 20 × 5000 cases; rounding may add a few units in the last place of the values
+    rng = np.random.default_rng(n)
+    cases, d = 5000, 2
+    query, key = rng.standard_normal((cases, 1, d)), spread * rng.standard_normal((cases, n, d))
+    value = rng.standard_normal((cases, n, 3)) * rng.choice([1e-3, 1.0, 1e3], (cases, 1, 1))
+    value[: cases // 4, n // 2 :] = value[: cases // 4, :1]  # copies: D_V may be 0
+    found = rng.uniform(size=(cases, 1, n)) < rng.uniform(size=(cases, 1, 1))
+    found[:, :, 0] |= ~found.any(axis=-1)  # some key at least
+    weights = attnbook.attention_weights(query, key)
+    missed = np.where(found, 0, weights).sum(axis=(1, 2))  # 1 - M without cancellation
+    exact = attnbook.attention(query, key, value)
+    subset = attnbook.attention(query, key, value, found)
+    rest = attnbook.attention(query, key, value, ~found)  # 0 where nothing is left
+    size = np.abs(value).max(axis=(1, 2))
+    room = 1e-14 * size
+    split = (subset - exact)[:, 0] - missed[:, np.newaxis] * (subset - rest)[:, 0]
+    assert (np.abs(split) <= room[:, np.newaxis]).all()
+    error = np.linalg.norm((subset - exact)[:, 0], axis=-1)
+    assert (error <= missed * pairwise_diameters(value) + room).all()
+
+
+@given(st.floats(1e-12, 1 - 1e-12), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_claim_29_the_bound_is_tight_for_every_mass(mass, middle, half):
+    key, query = np.log([[mass], [1 - mass]]), np.ones((1, 1))
+    value = np.array([[middle + half], [middle - half]])
+    mask = np.array([[True, False]])
+    subset = attnbook.attention(query, key, value, mask, scale=1.0)
+    exact = attnbook.attention(query, key, value, scale=1.0)
+    room = 1e-14 * (abs(middle) + half) + 1e-16
+    assert abs(float((subset - exact)[0, 0]) - (1 - mass) * 2 * half) <= 10 * room
+
+
+def test_claim_29_needs_a_key_in_the_subset():
+    query = key = value = np.ones((1, 1))
+    nothing = attnbook.attention(query, key, value, np.array([[False]]))
+    exact = attnbook.attention(query, key, value)
+    assert abs(float(nothing[0, 0] - exact[0, 0])) == 1.0  # though D_V = 0
+
+
+@given(SEEDS, st.integers(2, 15), st.integers(1, 5), SPREADS)
+def test_claim_29_the_union_of_a_sketch_keeps_the_bound(seed, n, n_tables, spread):
+    rng = np.random.default_rng(seed)
+    key, value, query = with_buckets(rng, n, 4, n_tables, spread=spread)
+    output = sketch_of(key, value, n_tables, "union").attention_output(query)
+    exact = attnbook.attention(query, key, value)
+    weights = attnbook.attention_weights(query, key)
+    for q, o, right, a in zip(query, output, exact, weights, strict=True):
+        rows = sorted({i for rows in buckets_of(q, key, n_tables) for i in rows})
+        if rows:
+            missed = np.delete(a, rows).sum()
+            assert np.linalg.norm(o - right) <= missed * diameter(value) + 1e-13
+        else:
+            np.testing.assert_array_equal(o, 0)
+
+
+@given(SEEDS, st.integers(2, 9), SPREADS)
+def test_claim_29_any_weights_err_by_their_distance_from_the_exact_ones(seed, n, spread):
+    rng = np.random.default_rng(seed)
+    exact = attnbook.softmax(spread * rng.standard_normal(n))
+    found = rng.permutation(n) < rng.integers(1, n)
+    w = np.where(found, rng.exponential(size=n), 0)
+    w /= w.sum()
+    distance = np.abs(w - exact).sum() / 2
+    missed = exact[~found].sum()
+    assert distance >= missed - 1e-15  # the union, and no other weights, has 1 - M
+    union = np.where(found, exact, 0)
+    if union.sum() > 0:
+        union /= union.sum()
+        assert abs(np.abs(union - exact).sum() / 2 - missed) < 1e-14
+    value = rng.standard_normal((n, 3))
+    assert np.linalg.norm((w - exact) @ value) <= distance * diameter(value) + 1e-14
+    worst = (w > exact) * 1.0  # values that reach it: diameter 1
+    assert abs((w - exact) @ worst - distance) < 1e-14
+
+
+@given(SEEDS, st.integers(2, 9), st.floats(-1.0, 3.0), st.floats(0.0, 5.0))
+def test_claim_29_the_error_of_a_tail_counts_only_on_what_was_missed(seed, n, epsilon, away):
+    rng = np.random.default_rng(seed)
+    scores, value = 2 * rng.standard_normal(n), rng.standard_normal((n, 3))
+    found = rng.permutation(n) < rng.integers(1, n)
+    e = np.exp(scores)
+    near, far = e[found].sum(), e[~found].sum()
+    inside, outside = e[found] @ value[found] / near, e[~found] @ value[~found] / far
+    exact, missed = e @ value / e.sum(), far / e.sum()
+    guess, mass = outside + away * rng.standard_normal(3), (1 + epsilon) * far
+    share = near / (near + mass)
+    got = share * inside + (1 - share) * guess
+    expected = missed * ((guess - outside) - epsilon * share * (inside - guess))
+    np.testing.assert_allclose(got - exact, expected, atol=1e-12 * (1 + away))
+
+
+# 30: Robin Hood tables of 4n slots, grown at a load of 0.75. A definition.
+
+
+def carried(counts):
+    """Return how many keys pass each slot, from how many have their home there."""
+    c, passing = 0, []
+    for _ in range(2):  # the second lap begins with what the first one leaves at the seam
+        passing = []
+        for h in counts:
+            c = max(0, c + int(h) - 1)
+            passing.append(c)
+    return np.array(passing)
+
+
+def plain_probing(homes, n_slots):
+    """Return which key is in each slot, -1 for none, first come first served."""
+    slots = np.full(n_slots, -1)
+    for i, home in enumerate(homes):
+        slot = home
+        while slots[slot] >= 0:
+            slot = (slot + 1) % n_slots
+        slots[slot] = i
+    return slots
+
+
+def layout(table):
+    """Return homes by slot, -1 where a slot is free, from the slots alone."""
+    at, displacement = np.arange(table.n_slots), table.slots[:, 2]
+    return np.where(displacement >= 0, (at - displacement) % table.n_slots, -1)
+
+
+def crowded(seed, n_slots, n, load_factor=0.96, clump=1):
+    """Return a table of n random keys; with a clump > 1 their homes are few."""
+    table = sketch.RobinHoodTable(n_slots, load_factor, seed=seed)
+    rng, keys = np.random.default_rng(seed), []
+    while len(keys) < n:
+        key = int(rng.integers(-(2**63), 2**63 - 1))
+        if table.home(key) % clump == 0:
+            keys.append(key)
+    table.insert_many(np.array(keys, dtype=np.int64), np.arange(n))
+    return table, keys
+
+
+CROWDS = [(11, 10, 1), (11, 10, 5), (53, 47, 1), (53, 26, 9), (97, 90, 97), (8, 7, 8)]
+
+
+@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_claim_30_the_swap_changes_neither_the_slots_nor_the_sum(seed, n_slots, n, clump):
+    table, keys = crowded(seed, n_slots, n, clump=clump)
+    assert table.n_slots == n_slots
+    homes = [table.home(key) for key in keys]
+    counts = np.bincount(homes, minlength=n_slots)
+    passing = carried(counts)
+    plain = plain_probing(homes, n_slots)
+    slots = np.arange(n_slots)
+    spread = (slots - np.array(homes)[plain])[plain >= 0] % n_slots
+    np.testing.assert_array_equal(layout(table) >= 0, plain >= 0)
+    np.testing.assert_array_equal(plain >= 0, np.roll(passing, 1) + counts > 0)
+    ours = table.displacements()
+    assert ours.sum() == spread.sum() == passing.sum()
+    assert ours.var() <= spread.var() + 1e-9
+    assert ours.max() <= spread.max()
+    # every stored displacement is the true one
+    for slot, (key, _, displacement) in enumerate(table.slots.tolist()):
+        assert displacement == -1 or (slot - displacement) % n_slots == table.home(key)
+
+
+@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_claim_30_homes_stand_in_order_and_searches_stop_early(seed, n_slots, n, clump):
+    table, keys = crowded(seed, n_slots, n, clump=clump)
+    displacement = table.slots[:, 2]
+    after = np.roll(displacement, -1)
+    # the next key is at home or later than this one's home: at most one step farther from its own
+    assert (after <= displacement + 1).all()
+    assert (after[displacement < 0] <= 0).all()
+    for key in keys:
+        assert key in table
+    rng = np.random.default_rng(seed + 1)
+    strangers = rng.integers(-(2**63), 2**63 - 1, 500)
+    known = set(keys)
+    for key in strangers.tolist():
+        assert (key in table) == (key in known)
+
+
+@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_claim_30_the_layout_forgets_order_and_deleted_keys(seed, n_slots, n, clump):
+    table, keys = crowded(seed, n_slots, n, clump=clump)
+    rng = np.random.default_rng(seed)
+    again = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
+    shuffled = rng.permutation(np.array(keys, dtype=np.int64))
+    again.insert_many(shuffled, np.zeros(n, dtype=np.int64))
+    np.testing.assert_array_equal(layout(again), layout(table))
+    for _ in range(20):  # delete some, put some back
+        kept = [key for key in keys if rng.uniform() < 0.5]
+        for key in rng.permutation(np.array(keys, dtype=np.int64)).tolist():
+            if key in kept:
+                table.insert(key, 1)
+            else:
+                table.delete(key)
+        fresh = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
+        for key in kept:
+            fresh.insert(key, 1)
+        np.testing.assert_array_equal(layout(table), layout(fresh))
+        assert sorted(table) == sorted(kept)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_claim_30_no_arrangement_has_less_spread(seed):
+    n_slots, n = 9, 6
+    table, keys = crowded(seed, n_slots, n, clump=1 + seed % 3)
+    homes = [table.home(key) for key in keys]
+    filled = np.flatnonzero(layout(table) >= 0)
+    free = set(range(n_slots)) - set(filled.tolist())
+    best_square, best_largest, total = None, None, int(table.displacements().sum())
+    for slots in itertools.permutations(filled.tolist()):
+        far = [(slot - home) % n_slots for slot, home in zip(slots, homes, strict=True)]
+        passed = {(h + i) % n_slots for h, f in zip(homes, far, strict=True) for i in range(f)}
+        if passed & free:
+            continue  # a way across an empty slot: no search would go there
+        assert sum(far) == total  # the sum is the same for all that are left
+        square = sum(f * f for f in far)
+        best_square = square if best_square is None else min(best_square, square)
+        best_largest = max(far) if best_largest is None else min(best_largest, max(far))
+    ours = table.displacements()
+    assert int((ours**2).sum()) == best_square
+    assert int(ours.max()) == best_largest
+
+
+def knuth_displacement(n, n_slots):
+    """Return the exact mean displacement of n keys with uniform homes."""
+    factors = (n - 1 - np.arange(n - 1)) / n_slots
+    return float(np.cumprod(factors).sum() / 2)
+
+
+@pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])
+def test_claim_30_mean_displacement(load):
+    # the package's own hash, 20 tables; the mean of the means within 5 of its standard errors
+    n_slots, means = 499, []
+    n = int(load * n_slots)
+    for seed in range(20):
+        table = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
+        keys = np.random.default_rng(seed).permutation(10 * n)[:n] if seed % 2 else np.arange(n)
+        table.insert_many(keys, keys)
+        means.append(table.displacements().mean())
+    expected = knuth_displacement(n, n_slots)
+    assert abs(np.mean(means) - expected) < 5 * np.std(means, ddof=1) / math.sqrt(20)
+    large = knuth_displacement(int(load * 10**6), 10**6)
+    np.testing.assert_allclose(large, load / (2 * (1 - load)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])
+def test_claim_30_mean_and_variance_in_the_limit(load):
+    # sorted homes: a key goes to its home or behind the key before it
+    rng, n_slots = np.random.default_rng(0), 1_000_000
+    homes = np.sort(rng.integers(0, n_slots, int(load * n_slots)))
+    i = np.arange(len(homes))
+    displacement = i + np.maximum.accumulate(homes - i) - homes
+    mean = load / (2 * (1 - load))
+    variance = (6 * load - 5 * load**2 + 2 * load**3) / (12 * (1 - load) ** 2)
+    room = 0.03 if load < 0.8 else 0.1  # neighbours share their luck: few independent runs
+    assert abs(displacement.mean() / mean - 1) < room
+    assert abs(displacement.var() / variance - 1) < 4 * room
+
+
+@given(st.integers(1, 60))
+def test_claim_30_a_table_of_four_times_as_many_slots_never_grows(n):
+    table = sketch.RobinHoodTable(4 * n, 0.75)
+    keys = np.arange(3 * n + 1)
+    table.insert_many(keys[:n], keys[:n])
+    assert table.load == 0.25
+    table.insert_many(keys[n : 3 * n], keys[n : 3 * n])
+    assert (table.n_slots, table.load) == (4 * n, 0.75)  # three times what was expected
+    table.insert_many(keys[3 * n :], keys[3 * n :])
+    assert table.n_slots == 8 * n
+    assert sorted(table.items()) == [(i, i) for i in range(3 * n + 1)]

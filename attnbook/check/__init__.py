@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from attnbook.check._attention import ATTENTION
 from attnbook.check._causal_mask import causal_mask
+from attnbook.check._collision_probability import collision_probability
 from attnbook.check._cross_entropy import cross_entropy
 from attnbook.check._decoder_layer import decoder_layer
 from attnbook.check._embed import embed
@@ -31,9 +32,13 @@ from attnbook.check._padding_invariance import padding_invariance
 from attnbook.check._permutation_equivariance import permutation_equivariance
 from attnbook.check._positional_encoding import positional_encoding
 from attnbook.check._report import CheckFailed, Report
+from attnbook.check._robin_hood_table import robin_hood_table
+from attnbook.check._simhash import simhash
 from attnbook.check._single_head import SINGLE_HEAD
+from attnbook.check._sketch_attention import sketch_attention
 from attnbook.check._softmax import SOFTMAX
 from attnbook.check._split_heads import SPLIT_HEADS
+from attnbook.check._stable_hash import stable_hash
 from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check._vjp import ATTENTION_VJP
 from attnbook.check._weights import WEIGHTS
@@ -45,6 +50,7 @@ __all__ = [
     "attention_vjp",
     "attention_weights",
     "causal_mask",
+    "collision_probability",
     "cross_entropy",
     "decoder_layer",
     "embed",
@@ -59,9 +65,13 @@ __all__ = [
     "padding_invariance",
     "permutation_equivariance",
     "positional_encoding",
+    "robin_hood_table",
+    "simhash",
     "single_head",
+    "sketch_attention",
     "softmax",
     "split_heads",
+    "stable_hash",
     "teacher_forcing",
 ]
 

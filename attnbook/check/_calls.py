@@ -177,7 +177,8 @@ class Caller:
                 name, f"it returns an array of {PRETTY.get(home, home)} for one of {PRETTY[name]}."
             )
         got = dtype_name(x.dtype)
-        if case.dtype and got != case.dtype:
+        same_kind = ("float" in case.dtype) == (self.check.kind == "real floating")
+        if case.dtype and same_kind and got != case.dtype:
             self.remark(name, f"it returns {got} for {case.dtype}.")
         return value
 

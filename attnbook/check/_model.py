@@ -178,7 +178,7 @@ def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
 
 
 def _distinct(got: float, expected: float) -> str:
-    if isinstance(expected, np.bool):
+    if isinstance(expected, (np.bool, np.integer)):
         return f"{got}, expected {expected}"
     short, long = (f"{got:.{digits}g}, expected {expected:.{digits}g}" for digits in (4, 17))
     return long if f"{got:.4g}" == f"{expected:.4g}" else short

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnbook._arrays import Array, accumulation_dtype, array_namespace
 from attnbook.backends import move
+from attnbook.sketch._projected import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates
 from attnbook.softmax import _maximum, _softmax
 
@@ -102,7 +103,7 @@ def near(sketch: Any, query: Array, signatures: Array, visible: Visible, above: 
     if hasattr(sketch.hash, "retrieval_probability"):
         probability = sketch.hash.retrieval_probability(q[:, None, :], key)
         sure = xp.where(distinct, probability, xp.ones_like(probability))
-        expected = log_sum(masked(scores - xp.log(sure), distinct))
+        expected = log_sum(masked(scores - log_chance(sure), distinct))
     extra = (xp.reshape(probability, found.rows.shape),) if sketch.estimator == "importance" else ()
     weights = ESTIMATORS[sketch.estimator](xp.reshape(scores, found.rows.shape), found, *extra)
     weights = xp.reshape(weights, flat)
@@ -200,7 +201,9 @@ def answer(
     others = masses[1:n_scored]  # those that are there whatever the tables return
     missed = _missed(sketch, close, scored, others, shares)
     bound = missed * far.diameter()
-    if tail is not None:
+    if len(sketch) == 0:
+        missed = bound = xp.zeros_like(missed)  # zeros are what attention to no keys is
+    elif tail is not None:
         bound = _sampled_bound(masses, outputs, tail, shares)
     elif sketch.tail == "none":  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
@@ -257,12 +260,6 @@ def _sampled_bound(masses, outputs, tail, shares):
     unknown = (share == 0) & (tail.mass_error == xp.inf)  # 0 · ∞: the sample saw nothing unseen
     share = xp.where(unknown, xp.ones_like(share), share)
     return share * (tail.output_error + swing)
-
-
-def all_finite(x: Array) -> bool:
-    """Return whether no number of `x` is NaN or infinite."""
-    xp = array_namespace(x)
-    return bool(xp.all(xp.isfinite(x)))
 
 
 def stacked(parts: list[Array], filler: Any) -> Array:

@@ -1,6 +1,7 @@
 """One source for two speeds: the same functions run as Python, or compiled by Numba."""
 
 import types
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
 
     They are written in the part of Python that Numba compiles and call one another by name:
     whatever a function calls stands before it, or in `known`, which an earlier `compiled` made.
-    Machine code is kept on disk beside the source, so only the first process waits for it.
+    Machine code is kept on disk beside the source, so only the first process waits for it; it is
+    made anew when the function changes, or one that it may call.
 
     Raises
     ------
@@ -27,5 +29,9 @@ def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
         copy = types.FunctionType(
             function.__code__, {**function.__globals__, **made}, function.__name__
         )
+        # Numba sees changes of a function's own file only, so its name tells those of the others
+        codes = [callee.py_func.__code__ for callee in made.values()]
+        stamp = zlib.crc32(repr([(code.co_code, code.co_consts) for code in codes]).encode())
+        copy.__qualname__ = f"{function.__name__}_{stamp:08x}"
         made[function.__name__] = numba.njit(cache=True, nogil=True)(copy)
     return types.SimpleNamespace(**made)

@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from attnbook._arrays import Array, accumulation_dtype, array_namespace
 from attnbook._lengths import placed
+from attnbook.backends import move
 from attnbook.sketch._answer import gather, log_sum, masked
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.tails import UniformTail, uniform_tail
@@ -33,21 +35,26 @@ class Far:
 
     def add(self, rows: Array) -> None:
         """Take in keys that were just added at the end."""
+        if rows.shape[0] == 0:
+            return
         self._sample = None
+        xp = array_namespace(rows)
+        if self._heavy is not None:
+            before = self._heavy
+            self._heavy = self._heaviest(xp.concat([before, rows]))
+            if not _same(self._heavy, before):
+                self._moments = None
+        # cells are chosen anew when the keys have doubled, so they follow a drift
+        if self._sketch.n_cells > 1 and len(self._sketch) > 2 * self._fitted:
+            self._moments = None
+        if self._box is None and self._moments is None:
+            return  # no need to gather a million rows
         key, value = self._rows(rows)
         if self._box is not None:
             low, high = _box(value)
-            xp = array_namespace(value)
             self._box = xp.minimum(self._box[0], low), xp.maximum(self._box[1], high)
-        if self._heavy is not None:
-            self._heavy, before = None, self._heavy
-            self._heavy = self._heaviest(array_namespace(rows).concat([before, rows]))
-            if not _same(self._heavy, before):
-                self._moments = None
         if self._moments is not None:
-            # cells are chosen anew when the keys have doubled, so they follow a drift
-            grown = self._sketch.n_cells > 1 and len(self._sketch) > 2 * self._fitted
-            self._moments = None if grown else self._moments.add(key, value)
+            self._moments = self._moments.add(key, value)
 
     def heavy(self) -> Array:
         """Return the rows of the `n_heavy` longest keys, ascending."""
@@ -65,6 +72,12 @@ class Far:
         place = xp.searchsorted(heavy, flat)
         place = xp.where(place < heavy.shape[0], place, heavy.shape[0] - 1)
         return xp.reshape(xp.take(heavy, place) == flat, rows.shape)
+
+    def allowed(self) -> Array:
+        """Return False for the heavy keys and True for all other rows, shape (n_rows,)."""
+        heavy = self.heavy()
+        n_rows, device = self._sketch._key.n, array_api_compat.device(heavy)
+        return ~self.is_heavy(array_namespace(heavy).arange(n_rows, device=device))
 
     def heavy_group(
         self, query: Array, scale: float, visible: Any
@@ -86,9 +99,9 @@ class Far:
         if self._moments is None:
             sketch = self._sketch
             rows = sketch._index.live()
-            xp = array_namespace(rows)
             if sketch.n_heavy:
-                rows = rows[xp.nonzero(~self.is_heavy(rows))[0]]
+                light = np.nonzero(~move(self.is_heavy(rows), "numpy"))[0]
+                rows = array_namespace(rows).take(rows, placed(light, rows))
             whole = rows.shape[0] == sketch._key.n
             key, value = (x.array() for x in sketch._stored) if whole else self._rows(rows)
             self._moments = Moments.fit(key, value, sketch.n_cells, seed=sketch.seed)
@@ -116,6 +129,8 @@ class Far:
 
     def diameter(self) -> float:
         """Return the diagonal of the box around all values, at least their largest distance."""
+        if len(self._sketch) == 0:
+            return 0.0
         if self._box is None:
             self._box = _box(self._rows(self._sketch._index.live())[1])
         low, high = self._box

@@ -1,346 +1,304 @@
-"""Build the tables of a sketch fast: signatures, sorted buckets and Robin Hood maps, with Numba.
+"""Build the tables of a sketch fast: sorted buckets and a Robin Hood map for each, with Numba.
 
-A million keys of width 64 in five tables of 16 projections take less time than one pass of k-means
-over them. What makes the difference, in order:
+Where the plain build sorts by signature and then by home, this one sorts once:
 
-- the products with the directions stay in registers, and their codes are joined at once, so no
-  (n, n_tables * n_projections) array is ever written;
-- rows are sorted by the hash of their signature, not by the signature: those are spread evenly, so
-  one pass deals them into parts that fit into the cache, whatever the signatures are;
-- the order by hash is the order of the maps too, so these are written from front to back, without
-  one insertion.
+- rows are sorted by the *hash* of their signature. Hashes are spread evenly whatever the signatures
+  are, so one pass deals the rows of a table into parts of about a thousand, which are then sorted
+  inside the cache;
+- homes are in the order of the hashes, so a map is written from front to back, each entry into the
+  first free slot from its home on. Only what runs over the end of a thread's share is inserted.
 """
-
-from typing import Any
 
 import numba
 import numpy as np
 
 from attnbook.sketch._build import LOAD_FACTOR, slots_for
-from attnbook.sketch._simd import LANES, prefetch, project_tile
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import FARTHEST, StableHash
 
 HASH_BITS = 31
-"""Bits of the hash that homes are made of."""
+"""Bits of a hash: those that `robin_hood.home_slot` makes homes of."""
 
-PART_BITS = 10
-"""The rows of a large table are dealt into 2**10 parts."""
+PART = 10
+"""A part has about 2**10 rows."""
 
-FINE_BITS = 11
-"""A part is sorted by so many bits at once, and small differences then by insertion."""
+MOST_PARTS = 12
+"""There are at most 2**12 parts: while rows are dealt, the end of each stays in the cache."""
 
 CROWD = 32
-"""So many rows with the same fine bits are too many to sort by insertion."""
+"""From so many rows in one cell of a part on, insertion would be slow."""
 
-LOW = 2**31 - 1
+COUNT = 2**31 - 1
+"""Mask of the lower half of a value in a map."""
 
-
-def compile_loops(function):
-    """Compile without the interpreter's lock, and keep the machine code for later processes."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+compile_loops = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
-def signatures(
-    hash: Any, x: np.ndarray, *, n_threads: int | None = None
-) -> np.ndarray:
-    """Return the signatures of the rows of `x`, as ``hash.signatures(x)``, in one pass."""
-    directions = np.asarray(hash.directions, dtype=x.dtype)
-    n_tables, n_projections, d = directions.shape
-    if isinstance(hash, StableHash):
-        # a·x/r + b/r: the division is done once, on the directions
-        directions = directions / x.dtype.type(hash.width)
-        offsets = np.asarray(hash.offsets, dtype=x.dtype) / x.dtype.type(hash.width)
-        multipliers = hash.multipliers
-    else:
-        offsets = np.zeros((n_tables, n_projections), dtype=x.dtype)
-        multipliers = np.left_shift(1, np.arange(n_projections))
-    n_panels = -(-n_tables * n_projections // LANES)
-    flat = np.zeros((n_panels * LANES, d), dtype=x.dtype)
-    flat[: n_tables * n_projections] = directions.reshape(-1, d)
-    panels = np.ascontiguousarray(flat.reshape(n_panels, LANES, d).transpose(0, 2, 1))
-    joined = np.empty((n_tables, len(x)), dtype=np.int64)
-    signs = isinstance(hash, SimHash)
-    x = np.ascontiguousarray(x)
-    ok = np.zeros(64, dtype=bool)
+def read_only(x: np.ndarray) -> np.ndarray:
+    """Return a C-contiguous view that is not written to, or a copy where `x` is not contiguous.
 
-    def work(start, stop, part):
-        ok[part] = _join_codes(x, panels, offsets, multipliers, signs, joined, start, stop)
-
-    t = n_threads_for(len(x), n_threads, 256)
-    in_parts(work, len(x), t)
-    if not ok[:t].all():
-        raise ValueError("x must be finite")
-    return joined.T
-
-
-@compile_loops
-def _join_codes(x, panels, offsets, multipliers, signs, joined, start, stop):
-    """Write the signatures of rows start … stop; return whether all codes fit."""
-    n_tables, n_projections = offsets.shape
-    n_panels, d, lanes = panels.shape
-    projected = np.empty((LANES, n_panels, LANES), x.dtype)
-    codes = projected.reshape(LANES, n_panels * LANES)
-    tail = np.zeros((LANES, d), x.dtype)
-    line = 64 // x.itemsize
-    ahead = -(-LANES * d // (n_panels * line)) * line
-    farthest = x.dtype.type(FARTHEST)
-    n_bad = 0
-    for first in range(start, stop, LANES):
-        n_rows = min(LANES, stop - first)
-        rows, at = x, first
-        if n_rows < LANES:
-            tail[:n_rows] = x[first:stop]
-            rows, at = tail, 0
-        for p in range(n_panels):
-            # the rows of the next tile, a few lines at a time, so that they are there in time
-            for i in range(p * ahead, (p + 1) * ahead, line):
-                prefetch(x, (first + 2 * LANES) * d + i)
-            project_tile(rows, at, panels, p, projected)
-        for t in range(n_tables):
-            for r in range(n_rows):
-                signature = np.int64(0)
-                bad = np.int64(0)
-                if signs:
-                    for j in range(n_projections):
-                        number = codes[r, t * n_projections + j]
-                        signature += np.int64(number >= 0) * multipliers[j]
-                        bad += not (abs(number) <= farthest)
-                else:
-                    for j in range(n_projections):
-                        code = np.floor(codes[r, t * n_projections + j] + offsets[t, j])
-                        signature += np.int64(code) * multipliers[j]
-                        bad += not (abs(code) <= farthest)
-                joined[t, first + r] = signature
-                n_bad += bad
-    return n_bad == 0
+    Numba compiles anew for every kind of array; so all inputs are made one kind.
+    """
+    view = np.ascontiguousarray(x).view()
+    view.flags.writeable = False
+    return view
 
 
 def build_tables(
     signatures: np.ndarray, mixer: np.ndarray, *, n_threads: int | None = None
-):
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Return the tables of signatures (n, L), as `_build.build_tables` does, the reference.
+
+    Both find the same rows in the same order. Buckets stand in `order` by the hash of their
+    signature here, and entries of one home may have changed places in a map.
+
+    Parameters
+    ----------
+    signatures : int64 array, shape (n, L)
+        Of any strides. Column by column in memory, as `signatures` of `_numba_hash` returns them,
+        is fastest.
+    mixer : int64 array, shape (8, 256)
+        The random numbers of the maps' hash.
+    n_threads : int, optional
+        The cores of the process, or fewer for few rows.
+
+    Returns
+    -------
+    order : int32 array, shape (L, n)
+    slots : int64 array, shape (total, 3)
+    slot_starts : int64 array, shape (L + 1,)
+    farthest : int
+        The largest displacement in a map.
+
+    Notes
+    -----
+    O(n L) expected, and 36 bytes a row of scratch beside the tables, whatever L is.
+    """
     n, n_tables = signatures.shape
-    threads = n_threads_for(n, n_threads)
-    part_bits = min(12, max(0, n.bit_length() - 10))
-    fine_bits = min(16, max(1, n.bit_length() - part_bits))
+    n_threads = n_threads_for(n, n_threads)
+    part_bits = min(MOST_PARTS, max(0, n.bit_length() - PART))
     n_parts = 2**part_bits
     order = np.empty((n_tables, n), dtype=np.int32)
+    # room for n different signatures a table: memory is taken only where something is written
+    slots = np.empty((n_tables * slots_for(n, LOAD_FACTOR), 3), dtype=np.int64)
+    slot_starts = np.zeros(n_tables + 1, dtype=np.int64)
     hashes = np.empty(n, dtype=np.int32)
-    rows = np.empty((n, 2), dtype=np.int64)
+    dealt = np.empty((n, 2), dtype=np.int64)
     groups = np.empty((n, 2), dtype=np.int64)
     n_groups = np.empty(n_parts, dtype=np.int64)
-    counts = np.zeros((threads, n_parts), dtype=np.int64)
-    bound = n_tables * slots_for(n, LOAD_FACTOR)
-    slots = np.empty((bound, 3), dtype=np.int64)  # memory is only taken where it is written
-    slot_starts = np.zeros(n_tables + 1, dtype=np.int64)
-    insert_all = functions("numba").insert_all
+    counts = np.zeros((n_threads, n_parts), dtype=np.int64)
+    farthest = 0
     for t in range(n_tables):
         column = signatures[:, t]
 
-        def count(start, stop, part):
-            _hash_and_count(column, mixer, part_bits, hashes, counts[part], start, stop)
+        def count(start, stop, thread, column=column):
+            _hash_and_count(column, mixer, part_bits, hashes, counts[thread], start, stop)
 
-        in_parts(count, n, threads)
-        total = counts.sum(axis=0)
-        starts = np.concatenate([[0], np.cumsum(total)])
-        places = starts[:-1] + np.cumsum(counts, axis=0) - counts
+        in_parts(count, n, n_threads)
+        sizes = counts.sum(axis=0)
+        starts = np.append(0, np.cumsum(sizes))
+        places = starts[:-1] + np.cumsum(counts, axis=0) - counts  # (n_threads, n_parts)
 
-        def deal(start, stop, part):
-            _deal(column, hashes, part_bits, places[part], rows, start, stop)
+        def deal(start, stop, thread, column=column, places=places):
+            _deal(column, hashes, part_bits, places[thread], dealt, start, stop)
 
-        in_parts(deal, n, threads)
-        largest = int(total.max())
+        in_parts(deal, n, n_threads)
+        most = int(sizes.max())
 
-        def group(start, stop, part):
-            _group(rows, starts, part_bits, fine_bits, largest, order[t], groups, n_groups, start, stop)
+        def group(first, stop, thread, starts=starts, most=most, order=order[t]):
+            _group(dealt, starts, part_bits, most, order, groups, n_groups, first, stop)
 
-        in_parts(group, n_parts, min(threads, n_parts))
-        n_slots = slots_for(int(n_groups.sum()), LOAD_FACTOR)
-        slot_starts[t + 1] = slot_starts[t] + n_slots
+        in_parts(group, n_parts, min(n_threads, n_parts))
+        slot_starts[t + 1] = slot_starts[t] + slots_for(int(n_groups.sum()), LOAD_FACTOR)
         table = slots[slot_starts[t] : slot_starts[t + 1]]
-        rest = []
+        shares = []
 
-        def place(start, stop, part):
-            rest.append(_place(groups, starts, n_groups, part_bits, table, start, stop))
+        def place(first, stop, thread, starts=starts, table=table, shares=shares):
+            share = _place(groups, starts, n_groups, part_bits, table, first, stop)
+            shares.append((int(starts[first]), *share))
 
-        in_parts(place, n_parts, min(threads, n_parts))
-        for left in rest:
-            insert_all(table, mixer, left[:, 0].copy(), left[:, 1].copy(), 0, 0, n_slots, n_slots)
-    return order, slots[: slot_starts[-1]], slot_starts
+        in_parts(place, n_parts, min(n_threads, n_parts))
+        farthest = max(farthest, _insert_rest(groups, shares, table, mixer))
+    return order, slots[: slot_starts[-1]], slot_starts, farthest
+
+
+def _insert_rest(groups, shares, table, mixer):
+    """Insert the few entries that ran over the end of a share; return the largest displacement."""
+    insert_one = functions("numba").insert_one
+    farthest = max(far for _, _, far in shares)
+    for first, n_left, _ in shares:
+        for key, value in groups[first : first + n_left].tolist():
+            farthest = max(farthest, insert_one(table, mixer, key, value)[1])
+    return farthest
 
 
 @compile_loops
 def _hash_and_count(column, mixer, part_bits, hashes, counts, start, stop):
+    """Hash rows start … stop, as `robin_hood.home_slot` does, and count how many go to each part.
+
+    The upper bits of a hash name the part.
+    """
     counts[:] = 0
-    shift = HASH_BITS - part_bits
-    for i in range(start, stop):
-        key = column[i]
+    for row in range(start, stop):
+        key = column[row]
         hashed = mixer[0, key & 255]
-        for b in range(1, 8):
-            hashed ^= mixer[b, (key >> (8 * b)) & 255]
-        hashed >>= 31
-        hashes[i] = hashed
-        counts[hashed >> shift] += 1
+        for i in range(1, 8):
+            hashed ^= mixer[i, (key >> (8 * i)) & 255]
+        hashed >>= 62 - HASH_BITS
+        hashes[row] = hashed
+        counts[hashed >> (HASH_BITS - part_bits)] += 1
 
 
 @compile_loops
-def _deal(column, hashes, part_bits, places, rows, start, stop):
-    shift = HASH_BITS - part_bits
-    for i in range(start, stop):
-        hashed = np.int64(hashes[i])
-        part = hashed >> shift
-        place = places[part]
-        places[part] = place + 1
-        rows[place, 0] = column[i]
-        rows[place, 1] = hashed << 31 | i
+def _deal(column, hashes, part_bits, places, dealt, start, stop):
+    """Write rows start … stop to the places of their parts: signature, and hash << 31 | row."""
+    for row in range(start, stop):
+        hashed = np.int64(hashes[row])
+        part = hashed >> (HASH_BITS - part_bits)
+        dealt[places[part], 0] = column[row]
+        dealt[places[part], 1] = hashed << 31 | row
+        places[part] += 1
 
 
 @compile_loops
-def _group(rows, starts, part_bits, fine_bits, largest, order, groups, n_groups, first, stop):
-    """Sort each part by hash, row; write order and groups (signature, hash << 31 | count)."""
-    fine_shift = HASH_BITS - part_bits - fine_bits
-    n_fine = 2**fine_bits
-    keys = np.empty(largest, np.int64)
-    other = np.empty(largest, np.int64)
-    counts = np.empty(n_fine + 1, np.int64)
-    for p in range(first, stop):
-        base = starts[p]
-        m = starts[p + 1] - base
-        for i in range(m):
-            keys[i] = rows[base + i, 1] >> 31 << 32 | i
-        crowd = _count(keys, m, 32 + fine_shift, counts)
-        if crowd > CROWD:
-            _count(keys, m, 32, counts)
-            _move(keys, m, 32, counts, other)
-            for i in range(m):
-                keys[i] = other[i]
-            _count(keys, m, 32 + fine_shift, counts)
-        _move(keys, m, 32 + fine_shift, counts, other)
-        for i in range(1, m):
-            key = other[i]
-            j = i
-            while j > 0 and other[j - 1] > key:
-                other[j] = other[j - 1]
-                j -= 1
-            other[j] = key
-        _regroup(other, m, rows, base, keys)
-        g = base - 1
-        before = np.int64(-1)
-        signature = np.int64(0)
-        for i in range(m):
-            hashed = other[i] >> 32
-            row = base + (other[i] & 0xFFFFFFFF)
-            order[base + i] = rows[row, 1] & LOW
-            if hashed == before and rows[row, 0] == signature:
-                groups[g, 1] += 1
+def _group(dealt, starts, part_bits, most, order, groups, n_groups, first, stop):
+    """Sort each part by hash and row, and find its groups of rows with one signature.
+
+    A group is written as signature and ``hash << 31 | count``.
+    """
+    # cells: half as many again as rows in an even part, so that few rows share one
+    cell_bits = _cell_bits(len(order), part_bits)
+    shift = 32 + HASH_BITS - part_bits - cell_bits
+    counts = np.empty(2**cell_bits + 1, np.int32)
+    keys, other = np.empty(most, np.int64), np.empty(most, np.int64)
+    for part in range(first, stop):
+        start, n = starts[part], starts[part + 1] - starts[part]
+        for i in range(n):
+            keys[i] = dealt[start + i, 1] >> 31 << 32 | i  # hash, and the place in the part
+        if _sort_by_cell(keys, n, shift, counts, other) < CROWD:
+            _insertion_sort(other, n)
+        else:
+            # many equal rows, or many signatures of one hash: the lower bits first, then the cell
+            for low in range(32, shift, cell_bits):
+                _sort_by_cell(keys, n, low, counts, other)
+                keys, other = other, keys
+            _sort_by_cell(keys, n, shift, counts, other)
+        _separate(dealt, start, other, n, keys)
+        group, signature = start - 1, np.int64(0)
+        for i in range(n):
+            place = start + (other[i] & 0xFFFFFFFF)
+            order[start + i] = dealt[place, 1] & COUNT
+            if i > 0 and dealt[place, 0] == signature:
+                groups[group, 1] += 1
             else:
-                g += 1
-                before = hashed
-                signature = rows[row, 0]
-                groups[g, 0] = signature
-                groups[g, 1] = hashed << 31 | 1
-        n_groups[p] = g + 1 - base
+                group += 1
+                signature = dealt[place, 0]
+                groups[group, 0] = signature
+                groups[group, 1] = other[i] >> 32 << 31 | 1
+        n_groups[part] = group + 1 - start
+
 
 @compile_loops
-def _count(keys, m, shift, counts):
-    n = len(counts) - 1
+def _cell_bits(n, part_bits):
+    """Return how many bits of a hash name a cell: about two cells for a row of an even part."""
+    bits = 2
+    while n >> (part_bits + bits - 1) and bits < 16:
+        bits += 1
+    return bits
+
+
+@compile_loops
+def _sort_by_cell(keys, n, shift, counts, out):
+    """Sort by some bits of the keys, stable; return how many keys have them equal at most."""
+    mask = len(counts) - 2
     counts[:] = 0
-    for i in range(m):
-        counts[((keys[i] >> shift) & (n - 1)) + 1] += 1
-    most = np.int64(0)
     for i in range(n):
-        most = max(most, counts[i + 1])
-        counts[i + 1] += counts[i]
+        counts[((keys[i] >> shift) & mask) + 1] += 1
+    most = np.int32(0)
+    for cell in range(mask + 1):
+        most = max(most, counts[cell + 1])
+        counts[cell + 1] += counts[cell]
+    for i in range(n):
+        cell = (keys[i] >> shift) & mask
+        out[counts[cell]] = keys[i]
+        counts[cell] += 1
     return most
 
 
 @compile_loops
-def _move(keys, m, shift, counts, other):
-    n = len(counts) - 1
-    for i in range(m):
-        f = (keys[i] >> shift) & (n - 1)
-        other[counts[f]] = keys[i]
-        counts[f] += 1
+def _insertion_sort(keys, n):
+    for i in range(1, n):
+        key = keys[i]
+        j = i
+        while j > 0 and keys[j - 1] > key:
+            keys[j] = keys[j - 1]
+            j -= 1
+        keys[j] = key
 
 
 @compile_loops
-def _regroup(keys, m, rows, base, room):
-    """different signatures of one hash"""
-    i = 1
-    while i < m:
-        if keys[i] >> 32 == keys[i - 1] >> 32 and rows[base + (keys[i] & 0xFFFFFFFF), 0] != rows[base + (keys[i - 1] & 0xFFFFFFFF), 0]:
-            s = i
-            while s > 0 and keys[s - 1] >> 32 == keys[i] >> 32:
-                s -= 1
-            e = i + 1
-            while e < m and keys[e] >> 32 == keys[i] >> 32:
-                e += 1
-            while s < e:
-                sig = rows[base + (keys[s] & 0xFFFFFFFF), 0]
-                w = s
-                u = 0
-                for y in range(s, e):
-                    if rows[base + (keys[y] & 0xFFFFFFFF), 0] == sig:
-                        keys[w] = keys[y]
-                        w += 1
-                    else:
-                        room[u] = keys[y]
-                        u += 1
-                for y in range(u):
-                    keys[w + y] = room[y]
-                s = w
-            i = e
-        i += 1
+def _separate(dealt, start, keys, n, room):
+    """Put the rows of each signature side by side where different signatures have one hash.
+
+    Of a million signatures about a hundred pairs do. `keys` are sorted by hash; order inside a
+    signature is kept.
+    """
+    i = 0
+    while i < n:
+        stop = i + 1
+        mixed = False
+        while stop < n and keys[stop] >> 32 == keys[i] >> 32:
+            a, b = keys[stop - 1] & 0xFFFFFFFF, keys[stop] & 0xFFFFFFFF
+            mixed |= dealt[start + a, 0] != dealt[start + b, 0]
+            stop += 1
+        while mixed and i < stop:
+            signature = dealt[start + (keys[i] & 0xFFFFFFFF), 0]
+            n_others = 0
+            for j in range(i, stop):
+                if dealt[start + (keys[j] & 0xFFFFFFFF), 0] == signature:
+                    keys[i] = keys[j]
+                    i += 1
+                else:
+                    room[n_others] = keys[j]
+                    n_others += 1
+            for j in range(n_others):
+                keys[i + j] = room[j]
+        i = stop
 
 
 @compile_loops
 def _place(groups, starts, n_groups, part_bits, slots, first, stop):
+    """Write the map of parts first … stop, from front to back.
+
+    The n-th entry gets the first slot that is free and not before its home. Entries that run over
+    the end of these parts are put back to the front of `groups`, as key and value. Return how many
+    they are, and the largest displacement.
+    """
     n_slots = len(slots)
     shift = HASH_BITS - part_bits
-    slot = ((np.int64(first) << shift) * n_slots) >> 31
-    end = ((np.int64(stop) << shift) * n_slots) >> 31
-    for p in range(first, stop):
-        start = starts[p]
-        for g in range(starts[p], starts[p] + n_groups[p]):
-            signature = groups[g, 0]
-            hashed = groups[g, 1] >> 31
-            count = groups[g, 1] & LOW
-            home = (hashed * n_slots) >> 31
+    slot, end = first << shift, stop << shift  # as hashes; now as homes
+    slot, end = (slot * n_slots) >> HASH_BITS, (end * n_slots) >> HASH_BITS
+    farthest, n_left = 0, 0
+    for part in range(first, stop):
+        row = starts[part]  # of the next group, in `order`
+        for group in range(starts[part], starts[part] + n_groups[part]):
+            key, count = groups[group, 0], groups[group, 1] & COUNT
+            home = ((groups[group, 1] >> 31) * n_slots) >> HASH_BITS
             while slot < home:
-                slots[slot, DISPLACEMENT] = EMPTY
-                slots[slot, 0] = 0
-                slots[slot, 1] = 0
+                slots[slot, KEY], slots[slot, VALUE], slots[slot, DISPLACEMENT] = 0, 0, EMPTY
                 slot += 1
+            value = row << 31 | count
             if slot < end:
-                slots[slot, KEY] = signature
-                slots[slot, VALUE] = start << 31 | count
+                slots[slot, KEY], slots[slot, VALUE] = key, value
                 slots[slot, DISPLACEMENT] = slot - home
+                farthest = max(farthest, slot - home)
                 slot += 1
-                start += count
             else:
-                n_left = np.int64(0)
-                for p2 in range(p, stop):
-                    n_left += n_groups[p2]
-                left = np.empty((n_left, 2), np.int64)
-                n_left = 0
-                g2 = g
-                st = start
-                for p2 in range(p, stop):
-                    if p2 > p:
-                        g2 = starts[p2]
-                        st = starts[p2]
-                    while g2 < starts[p2] + n_groups[p2]:
-                        left[n_left, 0] = groups[g2, 0]
-                        left[n_left, 1] = st << 31 | (groups[g2, 1] & LOW)
-                        st += groups[g2, 1] & LOW
-                        g2 += 1
-                        n_left += 1
-                return left[:n_left]
+                left = starts[first] + n_left  # before `group`, or `group` itself
+                groups[left, 0], groups[left, 1] = key, value
+                n_left += 1
+            row += count
     while slot < end:
-        slots[slot, 0] = 0
-        slots[slot, 1] = 0
-        slots[slot, DISPLACEMENT] = EMPTY
+        slots[slot, KEY], slots[slot, VALUE], slots[slot, DISPLACEMENT] = 0, 0, EMPTY
         slot += 1
-    return np.empty((0, 2), np.int64)
+    return n_left, farthest

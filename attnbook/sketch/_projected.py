@@ -1,5 +1,6 @@
 """What both hashes share: checked projections, and the chance to meet in one of several tables."""
 
+import math
 import numbers
 from typing import Any
 
@@ -31,11 +32,14 @@ def projected(x: Array, directions: Array) -> Array:
     """
     x, directions = _widened("x", x, directions)
     xp = array_namespace(x)
+    bad = ValueError("x must be finite and have finite projections, got NaN or infinity")
+    if not bool(xp.all(xp.isfinite(x))):
+        raise bad
     n_tables, n_projections, d = directions.shape
     flat = xp.reshape(directions, (n_tables * n_projections, d))
     along = xp.matmul(xp.reshape(x, (-1, d)), xp.matrix_transpose(flat))
     if not bool(xp.all(xp.isfinite(along))):
-        raise ValueError("x must be finite and have finite projections, got NaN or infinity")
+        raise bad
     return xp.reshape(along, (*x.shape[:-1], n_tables, n_projections))
 
 
@@ -74,6 +78,19 @@ def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
     r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^K)^L`.
 
     Meeting in a table takes K equal codes (AND); L tables give L independent chances (OR). `p` is
-    a number or an array of chances of one equal code.
+    a number or an array of chances of one equal code. Small chances keep their digits.
     """
-    return 1 - (1 - p**n_projections) ** n_tables
+    table = p**n_projections
+    if isinstance(table, numbers.Real):
+        return 1.0 if table >= 1 else -math.expm1(n_tables * math.log1p(-table))
+    xp = array_namespace(table)
+    sure = table >= 1  # log1p(-1) is -inf
+    safe = xp.where(sure, xp.zeros_like(table), table)
+    return xp.where(sure, xp.ones_like(table), -xp.expm1(n_tables * xp.log1p(-safe)))
+
+
+def log_chance(probability: Array) -> Array:
+    """Return the logarithm, of the smallest number where a chance has underflowed to 0."""
+    xp = array_namespace(probability)
+    least = xp.finfo(probability.dtype).smallest_normal
+    return xp.log(xp.where(probability > least, probability, xp.full_like(probability, least)))

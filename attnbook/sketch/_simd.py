@@ -49,7 +49,10 @@ def project_tile(typingctx, x, first, panels, p, out):
             added.append(_multiply_add(builder, number, directions, totals[r]))
         following = builder.add(k, index_type(1))
         for phi, first_time, next_time in zip(
-            [k, *totals], [index_type(0), *[_zeros(vector)] * LANES], [following, *added], strict=True
+            [k, *totals],
+            [index_type(0), *[_zeros(vector)] * LANES],
+            [following, *added],
+            strict=True,
         ):
             phi.add_incoming(first_time, before)
             phi.add_incoming(next_time, loop)
@@ -87,15 +90,13 @@ def _vector_at(builder, data, i, vector):
     return builder.bitcast(builder.gep(data, [first]), vector.as_pointer())
 
 
-def _zeros(vector):
-    return ir.Constant(vector, [0.0] * LANES)
-
-
 def _spread(builder, number, vector):
     """Return a vector with `number` in all its lanes."""
     empty = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(empty, number, _INT32(0))
-    return builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+    return builder.shuffle_vector(
+        one, empty, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES)
+    )
 
 
 def _multiply_add(builder, a, b, c):

@@ -10,10 +10,11 @@ WORTH = 2**14
 
 
 def n_threads_for(n: int, n_threads: int | None = None, worth: int = WORTH) -> int:
-    """Return how many threads to use for `n` pieces of work: at most the cores of the process."""
-    if n_threads is None:
-        n_threads = _cores()
-    return max(1, min(n_threads, n // worth))
+    """Return how many threads to use for `n` pieces of work.
+
+    `n_threads` if it is given; else one for every `worth` pieces, at most the cores of the process.
+    """
+    return n_threads or max(1, min(_cores(), n // worth))
 
 
 def in_parts(function: Callable[[int, int, int], None], n: int, n_threads: int) -> None:

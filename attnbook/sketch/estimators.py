@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnbook._arrays import Array, array_namespace
+from attnbook.sketch._projected import log_chance
 from attnbook.softmax import _softmax
 
 
@@ -91,9 +92,9 @@ def importance(
     by the order of its variance (claim 28). `probability` is P for every place.
     """
     xp = array_namespace(scores)
-    one = xp.ones_like(probability)
-    safe = xp.where(candidates.distinct & (probability > 0), probability, one)
-    return _over_all(scores - xp.log(safe), candidates.distinct)
+    # a place without a key has no chance that means anything
+    safe = xp.where(candidates.distinct, probability, xp.ones_like(probability))
+    return _over_all(scores - log_chance(safe), candidates.distinct)
 
 
 def per_table_mean(

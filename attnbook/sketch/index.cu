@@ -11,7 +11,7 @@
 typedef long long int64;
 typedef unsigned long long uint64;
 
-constexpr int COUNT_BITS = 31;            // a bucket is (start << 31) | count, see index.py
+constexpr int COUNT_BITS = 31;  // a bucket is (start << 31) | count, see index.py
 constexpr double FARTHEST = 4611686018427387904.0;  // 2^62, see stable_hash.py
 
 __device__ float infinity() { return __uint_as_float(0x7f800000); }

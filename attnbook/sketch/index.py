@@ -105,6 +105,10 @@ class BucketIndex:
         """Return the numbers of all rows that are not removed, ascending, int64."""
         return np.flatnonzero(self._flat.alive[: self._flat.n_rows])
 
+    def signatures(self) -> Annotated[Array, "n n_tables"]:
+        """Return the signatures of the rows of `live`, in their order; read from the tables."""
+        return np.ascontiguousarray(self._stored()[0])
+
     def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
         """Add rows; return their numbers, int64.
 
@@ -122,9 +126,9 @@ class BucketIndex:
         if flat.n_side + m > max(MERGED_FROM, flat.order.shape[1] // 4):
             everything, all_rows = signatures, rows
             if flat.n_rows:
-                stored, their_rows = self._stored()
-                everything = np.concatenate([stored, signatures])
-                all_rows = np.concatenate([their_rows, rows])
+                everything, all_rows = self._stored(more=m)
+                everything[-m:] = signatures
+                all_rows = np.concatenate([all_rows, rows])
             self._flat = self._sorted(everything, all_rows, flat.mixer, alive, n_rows)
         else:
             self._chain(signatures, flat._replace(alive=alive, n_rows=n_rows))
@@ -211,21 +215,27 @@ class BucketIndex:
         check_signatures("signatures", signatures, self.n_tables)
         return signatures
 
-    def _stored(self):
-        """Return the signatures (n, L) of all live rows, and the rows, which ascend."""
+    def _stored(self, more=0):
+        """Return the signatures (n, L) of all live rows, with room for `more`, and the rows.
+
+        In memory each table's signatures are side by side, as the builds read them.
+        """
         flat = self._flat
-        rows = np.flatnonzero(flat.alive[: flat.n_rows])
-        place = np.cumsum(flat.alive[: flat.n_rows]) - 1
-        signatures = np.empty((len(rows), self.n_tables), dtype=np.int64)
+        rows, n_dead = self.live(), flat.n_dead
+        place = np.cumsum(flat.alive[: flat.n_rows]) - 1 if len(rows) < flat.n_rows else None
+        signatures = np.empty((self.n_tables, len(rows) + more), dtype=np.int64)
         for t in range(self.n_tables):
             keys, runs = entries(flat.slots[flat.slot_starts[t] : flat.slot_starts[t + 1]])
-            by_start = np.argsort(runs)  # the start is the upper half
-            sorted_keys = np.repeat(keys[by_start], runs[by_start] & LOW)
-            live = flat.alive[flat.order[t]]
-            signatures[place[flat.order[t][live]], t] = sorted_keys[live]
+            by_start = np.argsort(runs, kind="stable")  # the start is the upper half
+            keys, order = np.repeat(keys[by_start], runs[by_start] & LOW), flat.order[t]
+            if n_dead:
+                live = flat.alive[order]
+                keys, order = keys[live], order[live]
+            signatures[t, order if place is None else place[order]] = keys
         side = flat.alive[flat.side_first : flat.side_first + flat.n_side]
-        signatures[len(rows) - np.count_nonzero(side) :] = flat.side_signatures[: len(side)][side]
-        return signatures, rows
+        start = len(rows) - np.count_nonzero(side)
+        signatures[:, start : len(rows)] = flat.side_signatures[: len(side)][side].T
+        return signatures.T, rows
 
     def _chain(self, signatures, flat):
         """Put new rows into the side table; `flat` counts them already."""
@@ -298,11 +308,5 @@ def _builder(impl):
     if impl == "numba":
         from attnbook.sketch import _numba_build
 
-        def fast(signatures, mixer):  # until it returns four
-            if len(signatures) == 0:
-                return build_tables(signatures, mixer)
-            made = _numba_build.build_tables(signatures, mixer)
-            return made if len(made) == 4 else (*made, int(made[1][:, 2].max()))
-
-        return fast
+        return _numba_build.build_tables
     return build_tables

@@ -145,6 +145,11 @@ class LiftedHash:
 
     def __post_init__(self):
         check_hash(self.hash)
+        if not hasattr(self.hash, "retrieval_probability"):
+            raise TypeError(
+                "hash must be SimHash, StableHash or another that has retrieval_probability, got "
+                f"{type(self.hash).__name__}"
+            )
         if check_number("longest", self.longest) == 0:
             raise ValueError("longest must be above 0, got 0.0")
 

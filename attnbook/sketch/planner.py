@@ -3,6 +3,7 @@ r"""The planner: how many tables and projections, and how wide, for a promise an
 .. math:: \bigl(1 - P(d_\text{avg})^K\bigr)^L \le \delta
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -22,6 +23,9 @@ Measured on one machine; only their ratios matter for the choice.
 
 MOST = 32
 """Largest number of tables, and of projections, that the planner tries."""
+
+FINEST = 1e-6
+"""Distance in widths below which the planner takes vectors for one."""
 
 ROW_BYTES, SLOT_BYTES = 4, 24
 """Of one row in a table's order, and of one slot: signature, range and displacement."""
@@ -133,7 +137,9 @@ class Plan:
     def _work(self, distances, d):
         """Return nanoseconds per query: hashing, look-ups, and each candidate once a table."""
         hashing = PRODUCT * d * self.n_tables * self.n_projections
-        return hashing + PROBE * self.n_tables + CANDIDATE * self._candidates(distances, False)
+        log_p = np.interp(np.log(np.maximum(distances / self.width, FINEST)), *_log_collision())
+        met = self.n * self.n_tables * float(np.mean(np.exp(self.n_projections * log_p)))
+        return hashing + PROBE * self.n_tables + CANDIDATE * met
 
 
 def plan(
@@ -218,9 +224,9 @@ def plan(
         check_number("max_bytes", max_bytes)
     tables = range(1, MOST + 1) if n_tables is None else (n_tables,)
     projections = range(1, MOST + 1) if n_projections is None else (n_projections,)
-    plans = [
-        Plan(n, delta, d_avg, L, K, _width(delta, d_avg, L, K)) for L in tables for K in projections
-    ]
+    pairs = [(L, K) for L in tables for K in projections]
+    widths = _widths(delta, d_avg, np.asarray(pairs, dtype=np.float64))
+    plans = [Plan(n, delta, d_avg, *pair, r) for pair, r in zip(pairs, widths, strict=True)]
     plans = [p for p in plans if max_bytes is None or p.memory_bytes <= max_bytes]
     if not plans:
         raise ValueError(f"max_bytes must allow one plan at least, got {max_bytes}")
@@ -232,19 +238,31 @@ def plan(
     return min(plans, key=lambda p: p._work(distances, sample.shape[-1]))
 
 
-def _width(delta, d_avg, n_tables, n_projections):
-    """Return the least width that keeps the promise, or the sources' 2 d_avg where that does."""
+def _widths(delta, d_avg, pairs):
+    """Return the least widths that keep the promise, or the sources' 2 d_avg where that does."""
+    n_tables, n_projections = pairs.T
     needed = (1 - delta ** (1 / n_tables)) ** (1 / n_projections)
-    if n_projections == 1 and StableHash.collision_probability(1.0, 2.0) >= needed:
-        return 2 * d_avg
-    low, high = 0.0, 1.0
-    while StableHash.collision_probability(1.0, high) < needed:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
+    low, high = np.zeros_like(needed), np.ones_like(needed)  # in units of d_avg
+    while (short := _meets(high) < needed).any():
+        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+    while (high - low > 1e-12 * high).any():
         middle = (low + high) / 2
-        enough = StableHash.collision_probability(1.0, middle) >= needed
-        low, high = (low, middle) if enough else (middle, high)
-    return d_avg * high
+        enough = _meets(middle) >= needed
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    of_the_sources = (n_projections == 1) & (_meets(np.full_like(needed, 2.0)) >= needed)
+    return (d_avg * np.where(of_the_sources, 2.0, high)).tolist()
+
+
+def _meets(widths):
+    """Return P at distance 1 for each width: only the ratio of both counts."""
+    return StableHash.collision_probability(1 / widths, 1.0)
+
+
+@functools.cache
+def _log_collision():
+    """Return log(c / r) and log P there, for plans by the hundred: NumPy's erf is slow."""
+    ratio = np.geomspace(FINEST, 1e6, 4096)
+    return np.log(ratio), np.log(StableHash.collision_probability(ratio, 1.0))
 
 
 def _distances(sample, queries):

@@ -319,13 +319,13 @@ def draw_mixer(random: np.random.Generator) -> Annotated[Array, "8 256"]:
 
 
 def max_entries(n_slots: int, load_factor: float) -> int:
-    """Return how many entries `n_slots` take; one slot stays free, since a search ends there."""
-    return min(math.floor(load_factor * n_slots), n_slots - 1)
+    """Return how many entries `n_slots` take: fewer than that, since a search ends at a free one."""
+    return math.floor(load_factor * n_slots)
 
 
 def slots_for(n: int, load_factor: float) -> int:
     """Return the least number of slots that takes `n` entries at this load factor."""
-    n_slots = max(n + 1, int(n / load_factor))
+    n_slots = max(1, int(n / load_factor))
     while max_entries(n_slots, load_factor) < n:
         n_slots += 1
     return n_slots

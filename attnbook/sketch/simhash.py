@@ -179,8 +179,8 @@ class SimHash(Weights):
 
         .. math:: 1 - (1 - p^K)^L, \quad p = 1 - \theta / \pi
 
-        over the draw of the directions. Leading axes broadcast. A vector of zeros lies on no
-        side: its angle counts as π/2 to any other, which is right for one projection.
+        over the draw of the directions. Leading axes broadcast. A vector of zeros has the code 1
+        everywhere, another vector half the time: its angle to any other counts as π/2.
         """
         q, k = pair(query, key, self.directions)
         xp = array_namespace(q)

@@ -48,8 +48,8 @@ __device__ Acc warp_max(Acc x) {
 enum Estimator { UNION, DUPLICATES, IMPORTANCE };      // estimators.py
 enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };        // no hash is known, SimHash, StableHash
 
-// What a block keeps in shared memory; _cuda.shared_numbers counts the same. Each number takes 8
-// bytes there, so that the parts can lie side by side whatever Acc is.
+// What a block keeps in shared memory; _cuda_query.shared_numbers counts the same. Each number
+// takes 8 bytes there, so that the parts can lie side by side whatever Acc is.
 template <typename Acc>
 struct Shared {
     int64 *signature, *start, *taken, *until, *last_row;  // (L,) of the query, see find_buckets_of
@@ -92,7 +92,7 @@ __device__ void products(const Acc *x, const T *const *rows, int d, Acc *along, 
 }
 
 // SimHash.retrieval_probability and StableHash.retrieval_probability: the chance P that a key is
-// found in one table of L or more. Never below 1e-30, so that exp(score) / P stays finite.
+// found in at least one of L tables. Never below 1e-30, so that exp(score) / P stays finite.
 template <typename Acc>
 __device__ Acc retrieval_probability(
     Chance chance, Acc along, Acc other, Acc query_length, Acc width, int n_projections,
@@ -182,11 +182,11 @@ __device__ int times_taken(
 
 // _answer.near for one query a block, with the estimators union, duplicates and importance: hash
 // it (unless it comes with signatures), find its buckets, and take one running softmax over the
-// distinct rows in them. The warps of the block share the rows out, 32 a turn, and join their sums
+// distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and join their sums
 // at the end. A query that finds nothing gets an output of 0 and -inf; one that has no hash, as it
 // holds NaN, gets NaN. `null` may stand for every array that says so.
 template <typename T, typename Acc>
-__global__ void attend(
+__global__ void __launch_bounds__(512, 1) attend(
     const T *__restrict__ query,               // (n_q, d)
     const T *__restrict__ key,                 // (n, d)
     const T *__restrict__ value,               // (n, d_v)

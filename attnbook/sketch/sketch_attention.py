@@ -20,7 +20,6 @@ from attnbook.sketch._answer import (
     FIELDS,
     Answer,
     Visible,
-    all_finite,
     answer,
     blocks,
     candidates,
@@ -29,14 +28,13 @@ from attnbook.sketch._answer import (
     stacked,
 )
 from attnbook.sketch._far import Far
+from attnbook.sketch._impls import IMPLS
 from attnbook.sketch._rows import Rows
 from attnbook.sketch.estimators import ESTIMATORS
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.given_hash import check_hash
-from attnbook.sketch.index import BucketIndex, SortedIndex
 
 TAILS = ("none", "moments", "uniform")
-IMPLS = ("reference", "numba", "cupy")
 EVERYTHING = Visible()
 NO_ROW = 2**62  # sorts behind every row
 
@@ -128,7 +126,7 @@ class SketchAttention:
         check_hash(hash)
         check_choice("estimator", estimator, tuple(ESTIMATORS))
         check_choice("tail", tail, TAILS)
-        check_choice("impl", impl, IMPLS)
+        check_choice("impl", impl, tuple(IMPLS))
         for name, count, least in (
             ("n_heavy", n_heavy, 0),
             ("n_cells", n_cells, 1),
@@ -156,9 +154,15 @@ class SketchAttention:
                 "hash must have retrieval_probability for estimator 'importance', "
                 f"got {type(hash).__name__}"
             )
+        if impl != "reference" and estimator.startswith("per_table"):
+            raise ValueError(
+                f"estimator must be union, importance or duplicates for impl {impl!r}, "
+                f"got {estimator!r}"
+            )
         self.hash, self.estimator, self.tail, self.impl = hash, estimator, tail, impl
         self.scale, self.n_heavy, self.n_cells = scale, n_heavy, n_cells
         self.n_samples, self.delta, self.max_bucket, self.seed = n_samples, delta, max_bucket, seed
+        self._impl = IMPLS[impl](hash)
         self.initialize()
 
     def __len__(self) -> int:
@@ -210,7 +214,9 @@ class SketchAttention:
         value = key if value is None else value
         self._check_update(key, value)
         signatures = self._signatures(key)
-        index = self._new_index() if self._index is None else self._index
+        index = self._index
+        if index is None:
+            index = self._impl.new_index(self.seed)
         rooms = [held.with_room(x) for held, x in zip(self._stored, (key, value), strict=True)]
         rows = index.add(signatures)  # the last step that can fail
         self._index = index
@@ -363,38 +369,32 @@ class SketchAttention:
         return output, Evidence(len(self), *(getattr(whole, name) for name in FIELDS))
 
     def answers(
-        self, query: Array, visible: Visible, with_evidence: bool = False, **others: Any
+        self,
+        query: Array,
+        visible: Visible,
+        with_evidence: bool = False,
+        *,
+        near_of: Any = None,
+        **others: Any,
     ) -> list[Answer]:
-        """Return the answers to blocks of queries; the steps are in `answer`."""
+        """Return the answers to blocks of queries, `near_of` in place of the kernel if given."""
         signatures = self._signatures(query, of_queries=True)
-        near_of = others.pop("near_of", self._near())
+        parts = blocks if near_of is near else self._impl.blocks
         return [
             answer(
                 self,
                 query[part, :],
                 signatures[part, :],
                 visible.of(part),
-                near_of,
+                near_of or self._impl.near,
                 with_evidence=with_evidence,
                 **{name: _of(x, part) for name, x in others.items()},
             )
-            for part in blocks(self, signatures)
+            for part in parts(self, signatures)
         ]
 
-    def _near(self):
-        """Return what looks the tables up: the reference, or the kernel of `impl` if it can."""
-        return near
-
-    def _new_index(self):
-        if self.impl == "numba":
-            return BucketIndex(self.hash.n_tables, impl="numba", seed=self.seed)
-        return SortedIndex(self.hash.n_tables)
-
     def _signatures(self, x, of_queries=False):
-        """Return the signatures of keys, or of queries where the hash treats them apart."""
-        if of_queries and hasattr(self.hash, "query_signatures"):
-            return self.hash.query_signatures(x)
-        return self.hash.signatures(x)
+        return self._impl.signatures(x, of_queries)
 
     def scale_of(self, query: Array) -> float:
         """Return what multiplies the scores."""
@@ -413,7 +413,7 @@ class SketchAttention:
         self._check_home("key", key, self._key)
         self._check_home("value", value, self._value)
         for name, x in (("key", key), ("value", value)):
-            if not all_finite(x):
+            if not self._impl.all_finite(x):
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     def _check_query(self, query):
@@ -421,12 +421,12 @@ class SketchAttention:
         if query.ndim != 2 or query.shape[1] == 0:
             raise ValueError(f"query must have shape (n_q, d), got {tuple(query.shape)}")
         self._check_home("query", query, self._key)
-        if not all_finite(query):
+        if not self._impl.all_finite(query):
             raise ValueError("query must be finite, got NaN or infinity")
 
     def _check_home(self, name, x, held):
         """Raise unless `x` is like the rows that are held already, or fits `impl` if none are."""
-        wanted = {"numba": "numpy", "cupy": "cupy"}.get(self.impl)
+        wanted = self._impl.library
         if wanted is not None and library(x) != wanted:
             raise TypeError(
                 f"{name} must be an array of {wanted} for impl {self.impl!r}, got {library(x)}"

@@ -71,6 +71,14 @@ class SortedIndex:
         self._check_not_new()
         return self._rows + 0  # a copy
 
+    def signatures(self) -> Annotated[Array, "n n_tables"]:
+        """Return the signatures of the rows of `live`, in their order.
+
+        Raises ValueError if nothing was ever added.
+        """
+        self._check_not_new()
+        return self._signatures + 0  # a copy
+
     def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
         """Add rows; return their numbers, int64.
 

@@ -1,0 +1,154 @@
+"""What each `impl` of `SketchAttention` brings: its index, its hashing and its look at the tables.
+
+One small class each, with the same methods. Kernels and their libraries load when they are made.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from attnbook._arrays import Array, array_namespace
+from attnbook.sketch._answer import Near, Visible, blocks, near
+from attnbook.sketch.index import BucketIndex
+from attnbook.sketch.simhash import SimHash
+from attnbook.sketch.sorted_index import SortedIndex
+from attnbook.sketch.stable_hash import StableHash
+
+
+class Reference:
+    """Plain functions on arrays of any library."""
+
+    library: str | None = None  # that arrays must belong to
+
+    def __init__(self, hash: Any):
+        self.hash = hash
+
+    def new_index(self, seed: int) -> Any:
+        """Return an empty index."""
+        return SortedIndex(self.hash.n_tables)
+
+    def signatures(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures of keys, or of queries where the hash treats them apart."""
+        if of_queries and hasattr(self.hash, "query_signatures"):
+            return self.hash.query_signatures(x)
+        return self.hash.signatures(x)
+
+    def all_finite(self, x: Array) -> bool:
+        """Return whether no number of `x` is NaN or infinite."""
+        xp = array_namespace(x)
+        return bool(xp.all(xp.isfinite(x)))
+
+    def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
+        """Return runs of queries to be answered together."""
+        return blocks(sketch, signatures)
+
+    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+        """Return what the tables give for queries (n_q, d), of scores larger than `above`."""
+        return near(sketch, query, signatures, visible, above)
+
+
+class Kernel(Reference):
+    """What the two below share: candidates are never padded, so all queries go at once."""
+
+    def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
+        """Return one run of all queries."""
+        return [slice(0, signatures.shape[0])]
+
+
+class Numba(Kernel):
+    """Compiled loops on NumPy arrays."""
+
+    library = "numpy"
+
+    def __init__(self, hash: Any):
+        from attnbook.sketch import _numba_hash, _numba_query
+
+        super().__init__(hash)
+        self._hashing, self._query = _numba_hash, _numba_query
+        self._compiled = isinstance(hash, (SimHash, StableHash))
+        self._table = _numba_query.RetrievalTable.of(hash) if self._compiled else None
+
+    def new_index(self, seed: int) -> Any:
+        """Return an empty index."""
+        return BucketIndex(self.hash.n_tables, impl="numba", seed=seed)
+
+    def signatures(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures of keys or queries."""
+        if self._compiled:
+            return self._hashing.signatures(self.hash, x)
+        return super().signatures(x, of_queries)
+
+    def all_finite(self, x: Array) -> bool:
+        """Return whether no number of `x` is NaN or infinite."""
+        return self._hashing.all_finite(x)
+
+    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+        """Return what `near` returns, but rows and weights."""
+        found = self._query.answer(
+            query,
+            sketch._key.array(),
+            sketch._value.array(),
+            signatures,
+            sketch._index.flat(),
+            probability=self._table,
+            **_options(sketch, query, visible, above),
+        )
+        return Near(**found._asdict())
+
+
+class Cupy(Kernel):
+    """CUDA kernels on CuPy arrays."""
+
+    library = "cupy"
+
+    def __init__(self, hash: Any):
+        from attnbook.sketch import _cuda, _cuda_index, _cuda_query
+
+        super().__init__(hash)
+        self._cuda, self._index, self._query = _cuda, _cuda_index, _cuda_query
+        _cuda.import_cupy()
+        self._compiled = isinstance(hash, (SimHash, StableHash))
+        self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors
+
+    def new_index(self, seed: int) -> Any:
+        """Return an empty index."""
+        return self._index.CudaIndex(self.hash.n_tables, seed=seed)
+
+    def signatures(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures of keys or queries."""
+        if self._compiled:
+            return self._on_gpu(x).signatures(x)
+        return super().signatures(x, of_queries)
+
+    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+        """Return what `near` returns, but rows and weights."""
+        found = self._query.answer(
+            query,
+            sketch._key.array(),
+            sketch._value.array(),
+            signatures,
+            sketch._index,
+            probability=self._on_gpu(query) if self._compiled else None,
+            **_options(sketch, query, visible, above),
+        )
+        return Near(**found._asdict())
+
+    def _on_gpu(self, x):
+        dtype = str(x.dtype)
+        if dtype not in self._hashes:
+            self._hashes[dtype] = self._cuda.CudaHash(self.hash, dtype)
+        return self._hashes[dtype]
+
+
+def _options(sketch, query, visible, above):
+    return {
+        "scale": sketch.scale_of(query),
+        "estimator": sketch.estimator,
+        "max_bucket": sketch.max_bucket,
+        "before": visible.before,
+        "above": above,
+        "allowed": sketch._far.allowed() if sketch.n_heavy else None,
+    }
+
+
+IMPLS = {"reference": Reference, "numba": Numba, "cupy": Cupy}
+"""Every way to run, by its name."""

@@ -1,0 +1,300 @@
+"""What a query does in `self_attention_sketch`: the closed form, the tables, and whole cells.
+
+Arrays and units are those of `_numba_self`.
+"""
+
+import math
+
+import numpy as np
+
+from attnbook.sketch._numba_self import BITS, BLOCK, loops
+from attnbook.sketch._self_simd import exp2, first_bit, near_codes, product, ranks
+from attnbook.sketch._simd import prefetch
+
+MOST = 256
+"""Keys that the tables give a query at most."""
+
+LN2, LOG2E = np.float32(math.log(2)), np.float32(1 / math.log(2))
+ZERO, ONE, HALF, INF = (np.float32(x) for x in (0, 1, 0.5, np.inf))
+WIDE = np.float32(1.5)
+"""Deviation of scores up to which the missing end of a Gaussian is not worth the work."""
+
+JUMP = np.float32(60)
+"""A score higher than the mass so far by so much becomes the new unit of weight."""
+
+
+@loops
+def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds):
+    """Write which buckets each of m queries looks into: its own and those across the nearest planes.
+
+    Probe p flips the bits of a set of planes, given by their rank in distance from the query: that
+    of its parent and one more.
+    """
+    margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
+    bit, flips = np.empty(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
+    for r in range(m):
+        for t in range(n_tables):
+            own = np.int32(0)
+            for j in range(bits):
+                x = along[r, first + t * bits + j]
+                margin[j] = abs(x)
+                own |= np.int32(x >= ZERO) << j
+            ranks(margin, rank)
+            for j in range(bits):
+                bit[rank[j]] = 1 << j
+            for p in range(len(parents)):
+                if p > 0:
+                    flips[p] = flips[parents[p]] | bit[elements[p]]
+                b = np.uint32(own ^ flips[p])
+                bounds[r, t, p, 0] = starts[t, b]
+                bounds[r, t, p, 1] = starts[t, b + np.uint32(1)]
+                prefetch(codes[t], np.int64(starts[t, b]))
+
+
+@loops
+def _search(
+    along, m, first, bounds, distance, codes, rows, query, seen, found, n_found, key, value
+):
+    """Write to `found` the rows in these buckets whose codes are near, each once."""
+    n_tables, n_probes, n_keys = bounds.shape[1], bounds.shape[2], len(key)
+    for r in range(m):
+        code = np.uint64(0)
+        for j in range(BITS):
+            code |= np.uint64(along[r, first + j] >= ZERO) << np.uint64(j)
+        n, stamp = 0, np.int32(query + r)
+        for t in range(n_tables):
+            table, row_of = codes[t], rows[t]
+            for p in range(n_probes):
+                at, end = np.int64(bounds[r, t, p, 0]), np.int64(bounds[r, t, p, 1])
+                while at < end:
+                    near = near_codes(table, at, code, distance)
+                    while near != 0:  # codes beyond the bucket are neighbours too, or padding
+                        row = np.uint32(row_of[np.uint64(at + first_bit(near))])
+                        near &= near - 1
+                        if row < n_keys and seen[row] != stamp and n < MOST:
+                            seen[row] = stamp
+                            found[r, n] = row
+                            n += 1
+                            for j in range(0, key.shape[1], 16):
+                                prefetch(key, np.int64(row) * key.shape[1] + j)
+                            for j in range(0, value.shape[1], 16):
+                                prefetch(value, np.int64(row) * value.shape[1] + j)
+                    at += 8
+        n_found[r] = n
+
+
+@loops
+def _cut(score, deviation, limit, spread, share, along):
+    """Cut the Gaussians at `limit`: write log2 of the share that is left, and spread (1 - φ/σΦ)."""
+    for c in range(len(score)):
+        sigma = deviation * math.sqrt(spread[c]) * LN2
+        share[c], along[c] = ZERO, spread[c]
+        if sigma > ZERO:
+            a = (limit - score[c]) * LN2 / sigma - sigma
+            if a > -6:
+                cdf = 0.5 * math.erfc(-a / math.sqrt(2.0))
+                ratio = math.exp(-0.5 * a * a) / math.sqrt(2 * math.pi) / cdf
+            else:  # to 1e-4 there; the mass is tiny
+                ratio = -a - 1 / a + 2 / a**3
+                cdf = ZERO
+            if cdf > 0:
+                share[c] = math.log(cdf) * LOG2E
+            else:
+                share[c] = (-0.5 * a * a - math.log(ratio * math.sqrt(2 * math.pi))) * LOG2E
+            along[c] = spread[c] * (1 - ratio / sigma)
+
+
+@loops
+def _add_found(q, limit, found, n, scored, key, value, score, mean, unit, total):
+    """Add keys that score `limit` or more; return the unit and the sum of weights."""
+    kept, high = 0, -INF
+    for a in range(n):
+        row = found[a]
+        x = ZERO
+        for j in range(len(q)):
+            x += q[j] * key[row, j]
+        score[a] = x
+    for a in range(n):
+        if score[a] >= limit and not scored[a]:
+            found[kept], score[kept] = found[a], score[a]
+            high = max(high, score[a])
+            kept += 1
+    if kept > 0 and (total == ZERO or high > unit + JUMP):
+        change = exp2(unit - high) if total > ZERO else ZERO
+        total *= change
+        unit = high
+        for j in range(len(mean)):
+            mean[j] *= change
+    for a in range(kept):
+        score[a] = exp2(score[a] - unit)
+    for a in range(kept):
+        row, weight = found[a], score[a]
+        total += weight
+        for j in range(len(mean)):
+            mean[j] += weight * value[row, j]
+    return unit, total
+
+
+@loops
+def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out, log_mass, tops):
+    """Write mean value and log mass of all but the `n_top` best cells, and which those are.
+
+    moments : joined (d, w) = S, C and the directions side by side; means_t (d, C);
+        value_means (C, d_v); log_counts, spread, reach (C,)
+    index : tables (0 or more), bits, distance, parents, elements, starts, codes, rows, cell of rows
+    """
+    joined, means_t, value_means, log_counts, spread, reach = moments
+    n_tables, bits, distance, parents, elements, starts, codes, rows, cell_of = index
+    d, d_v, width, n_cells = query.shape[1], value.shape[1], joined.shape[1], means_t.shape[1]
+    widest = np.sqrt(np.max(spread)) * LN2
+    q = np.zeros((BLOCK, d), dtype=np.float32)
+    along = np.empty((BLOCK, width), dtype=np.float32)
+    score = np.empty((BLOCK, n_cells), dtype=np.float32)
+    mean = np.empty((BLOCK, d_v), dtype=np.float32)
+    share, moved = np.empty(n_cells, dtype=np.float32), np.empty(n_cells, dtype=np.float32)
+    limit, unit, total, move = (
+        np.empty(BLOCK, dtype=np.float32),
+        np.empty(BLOCK, dtype=np.float32),
+        np.empty(BLOCK, dtype=np.float32),
+        np.empty(BLOCK, dtype=np.float32),
+    )
+    found, n_found = np.empty((BLOCK, MOST), dtype=np.uint32), np.zeros(BLOCK, dtype=np.int64)
+    found_score, scored = np.empty(MOST, dtype=np.float32), np.zeros(MOST, dtype=np.bool_)
+    bounds = np.empty((BLOCK, n_tables, len(parents), 2), dtype=np.int32)
+    for i in range(start, stop, BLOCK):
+        m = min(BLOCK, stop - i)
+        for r in range(m):
+            for j in range(d):
+                q[r, j] = query[i + r, j] * factor
+        product(q, 0, d, 1, joined, 0, width, along, 0, width, (BLOCK, width, d), False)
+        product(q, 0, d, 1, means_t, 0, n_cells, score, 0, n_cells, (BLOCK, n_cells, d), False)
+        if n_tables > 0:
+            first = d + d_v
+            _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds)
+            _search(
+                *(along, m, first, bounds, distance, codes, rows, i, seen),
+                *(found, n_found, key, value),
+            )
+        for r in range(m):
+            square = ZERO
+            for j in range(d):
+                square += q[r, j] * along[r, j]
+            square = max(square, ZERO)
+            deviation = math.sqrt(square)
+            high, half = -INF, HALF * LN2 * square
+            for c in range(n_cells):
+                high = max(high, score[r, c] + deviation * reach[c])
+            limit[r] = high
+            shift = spread
+            if deviation * widest > WIDE:
+                _cut(score[r], deviation, high, spread, share, moved)
+                shift = moved
+                for c in range(n_cells):
+                    score[r, c] += share[c]
+            for c in range(n_cells):
+                score[r, c] += log_counts[c] + half * spread[c]
+            for t in range(n_top):
+                best = -INF
+                for c in range(n_cells):
+                    best = max(best, score[r, c])
+                tops[t, i + r] = -1
+                if best > -INF:
+                    c = 0
+                    while score[r, c] < best:
+                        c += 1
+                    tops[t, i + r] = c
+                    score[r, c] = -INF
+            best = -INF
+            for c in range(n_cells):
+                best = max(best, score[r, c])
+            unit[r], total[r], move[r] = best, ZERO, ZERO
+            if best == -INF:
+                score[r] = 0
+                continue
+            mass, step = ZERO, ZERO
+            for c in range(n_cells):
+                weight = exp2(score[r, c] - best)
+                score[r, c] = weight
+                mass += weight
+                step += weight * shift[c]
+            total[r], move[r] = mass, step * LN2
+        product(
+            *(score, 0, n_cells, 1, value_means, 0, d_v),
+            *(mean, 0, d_v, (BLOCK, d_v, n_cells), False),
+        )
+        for r in range(m):
+            for j in range(d_v):
+                mean[r, j] += move[r] * along[r, d + j]
+            if n_tables > 0 and n_found[r] > 0:
+                if n_top > 0:
+                    for a in range(n_found[r]):
+                        scored[a] = False
+                        for t in range(n_top):
+                            scored[a] |= cell_of[found[r, a]] == tops[t, i + r]
+                unit[r], total[r] = _add_found(
+                    *(q[r], limit[r], found[r], n_found[r], scored, key, value),
+                    *(found_score, mean[r], unit[r], total[r]),
+                )
+            if total[r] > ZERO:
+                part = ONE / total[r]
+                for j in range(d_v):
+                    out[i + r, j] = mean[r, j] * part
+                log_mass[i + r] = unit[r] + math.log(total[r]) * LOG2E
+            else:
+                for j in range(d_v):
+                    out[i + r, j] = ZERO
+                log_mass[i + r] = -INF
+
+
+@loops
+def near(
+    query, factor, first, stop, starts, places, turned, value, q_starts, q_order, out, log_mass
+):
+    """Score cells `first` to `stop` whole, for the queries of each, and join the result to `out`."""
+    d, d_v, most = query.shape[1], value.shape[1], 16
+    for c in range(first, stop):
+        most = max(most, (starts[c + 1] - starts[c] + 15) // 16 * 16)
+    q = np.zeros((BLOCK, d), dtype=np.float32)
+    score = np.empty((BLOCK, most), dtype=np.float32)
+    mean = np.empty((BLOCK, d_v), dtype=np.float32)
+    total, unit = np.empty(BLOCK, dtype=np.float32), np.empty(BLOCK, dtype=np.float32)
+    for c in range(first, stop):
+        n = starts[c + 1] - starts[c]
+        if n == 0:
+            continue
+        width = (n + 15) // 16 * 16
+        for a in range(q_starts[c], q_starts[c + 1], BLOCK):
+            m = min(BLOCK, q_starts[c + 1] - a)
+            padded = (m + 7) // 8 * 8
+            for r in range(m):
+                i = q_order[a + r]
+                for j in range(d):
+                    q[r, j] = query[i, j] * factor
+            product(
+                *(q, 0, d, 1, turned, places[c], width),
+                *(score, 0, most, (padded, width, d), False),
+            )
+            for r in range(m):
+                best, mass = -INF, ZERO
+                for j in range(n):
+                    best = max(best, score[r, j])
+                for j in range(n):
+                    weight = exp2(score[r, j] - best)
+                    score[r, j] = weight
+                    mass += weight
+                total[r], unit[r] = mass, best
+            product(
+                *(score, 0, most, 1, value, starts[c] * d_v, d_v),
+                *(mean, 0, d_v, (padded, d_v, n), False),
+            )
+            for r in range(m):
+                i = q_order[a + r]
+                log_new = unit[r] + math.log(total[r]) * LOG2E
+                high = max(log_new, log_mass[i])
+                old = exp2(log_mass[i] - high) if log_mass[i] > -INF else ZERO
+                new = exp2(log_new - high)
+                whole = old + new
+                ours, theirs = new / (whole * total[r]), old / whole
+                for j in range(d_v):
+                    out[i, j] = out[i, j] * theirs + mean[r, j] * ours
+                log_mass[i] = high + math.log(whole) * LOG2E

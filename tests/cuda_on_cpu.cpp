@@ -1,0 +1,291 @@
+// Runs the kernels of attnbook/sketch/*.cu on the CPU, for tests/cupy_on_cpu.py.
+//
+// Every CUDA thread of a block is a fiber with a stack of its own. It runs until it comes to a
+// barrier, a warp's exchange or an atomic operation; then another one runs, in random order. So a
+// missing barrier shows as a wrong number, a lane that stays away from one as an error, and two
+// threads meet at every atomic operation in every order that the seeds give.
+//
+//     c++ -std=c++17 -shared -fPIC -DKERNELS='"kernels.cu"' cuda_on_cpu.cpp
+
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __shared__
+#define __launch_bounds__(n, m)
+
+struct Index {
+    unsigned x = 1, y = 1, z = 1;
+};
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+// ------------------------------------------------------------------------------------- fibers
+
+enum State { READY, AT_WARP, AT_BLOCK, DONE };
+
+struct Fiber {
+    State state = READY;
+    int line = 0;  // of the barrier it waits at
+    bool begun = false;
+    ucontext_t first;
+    jmp_buf at;
+    std::vector<char> stack;
+};
+
+static std::vector<Fiber> fibers;
+static unsigned current;
+static jmp_buf scheduler;
+static std::vector<int64_t> exchanged, voted;
+static void (*body)();
+
+static void run_body() {
+    body();
+    fibers[current].state = DONE;
+    _longjmp(scheduler, 1);
+}
+
+static void leave(State state, int line) {
+    Fiber &fiber = fibers[current];
+    fiber.state = state;
+    fiber.line = line;
+    if (_setjmp(fiber.at) == 0) _longjmp(scheduler, 1);
+}
+
+static void enter(unsigned thread) {
+    current = thread;
+    threadIdx.x = thread;
+    Fiber &fiber = fibers[thread];
+    if (_setjmp(scheduler) != 0) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.first);
+}
+
+// Lets the fibers from `first` to `last` go on if all of them wait at one and the same barrier.
+static bool release(unsigned first, unsigned last, State state) {
+    for (unsigned i = first; i < last; ++i)
+        if (fibers[i].state != state || fibers[i].line != fibers[first].line) return false;
+    for (unsigned i = first; i < last; ++i) fibers[i].state = READY;
+    return true;
+}
+
+static const char *run_block(std::mt19937 &random) {
+    const unsigned n = blockDim.x;
+    std::vector<unsigned> turns(n);
+    std::iota(turns.begin(), turns.end(), 0u);
+    for (unsigned i = 0; i < n; ++i) {
+        Fiber &fiber = fibers[i];
+        fiber.state = READY;
+        fiber.begun = false;
+        fiber.stack.resize(1 << 16);
+        getcontext(&fiber.first);
+        fiber.first.uc_stack.ss_sp = fiber.stack.data();
+        fiber.first.uc_stack.ss_size = fiber.stack.size();
+        fiber.first.uc_link = nullptr;
+        makecontext(&fiber.first, run_body, 0);
+    }
+    for (;;) {
+        bool moved = false, all_done = true;
+        std::shuffle(turns.begin(), turns.end(), random);
+        for (unsigned i : turns)
+            if (fibers[i].state == READY) {
+                enter(i);
+                moved = true;
+            }
+        for (unsigned first = 0; first < n; first += 32)
+            moved |= release(first, std::min(first + 32, n), AT_WARP);
+        moved |= release(0, n, AT_BLOCK);
+        for (const Fiber &fiber : fibers) all_done &= fiber.state == DONE;
+        if (all_done) return nullptr;
+        if (!moved) return "some threads wait at a barrier that others do not come to";
+    }
+}
+
+// --------------------------------------------------------------------- what CUDA has built in
+
+static void check_mask(unsigned mask) {
+    if (mask != 0xffffffffu) std::abort();  // the fibers know whole warps only
+}
+
+template <typename F>
+static auto in_step(State state, int line, int64_t mine, F read) {
+    std::vector<int64_t> &shown = state == AT_WARP ? exchanged : voted;
+    shown[current] = mine;
+    leave(state, line);
+    auto result = read(shown, state == AT_WARP ? current / 32 * 32 : 0);
+    leave(state, -line);
+    return result;
+}
+
+template <typename X>
+static X shuffled(unsigned mask, X x, int step, int line) {
+    check_mask(mask);
+    int64_t bits = 0;
+    std::memcpy(&bits, &x, sizeof x);
+    bits = in_step(AT_WARP, line, bits, [=](auto &shown, unsigned) { return shown[current ^ step]; });
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static unsigned ballot(unsigned mask, bool yes, int line) {
+    check_mask(mask);
+    return in_step(AT_WARP, line, yes, [](auto &shown, unsigned first) {
+        unsigned set = 0;
+        for (unsigned i = 0; i < 32; ++i) set |= (unsigned)shown[first + i] << i;
+        return set;
+    });
+}
+
+static int all_agree(int yes, int line) {
+    return in_step(AT_BLOCK, line, yes != 0, [](auto &shown, unsigned) {
+        int all = 1;
+        for (unsigned i = 0; i < blockDim.x; ++i) all &= (int)shown[i];
+        return all;
+    });
+}
+
+#define __syncwarp() leave(AT_WARP, __LINE__)
+#define __syncthreads() leave(AT_BLOCK, __LINE__)
+#define __syncthreads_and(yes) all_agree(yes, __LINE__)
+#define __shfl_xor_sync(mask, x, step) shuffled(mask, x, step, __LINE__)
+#define __ballot_sync(mask, yes) ballot(mask, yes, __LINE__)
+#define __popc __builtin_popcount
+
+static int atomicCAS(int *place, int expected, int wanted) {
+    leave(READY, 0);  // let others come first
+    const int held = *place;
+    if (held == expected) *place = wanted;
+    return held;
+}
+
+static int atomicAdd(int *place, int more) {
+    leave(READY, 0);
+    const int held = *place;
+    *place += more;
+    return held;
+}
+
+static float __uint_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+long long memory[1 << 15];  // a block's shared memory
+
+#include KERNELS
+
+// ------------------------------------------ half precision, which the GPU has instructions for
+
+float widen(float16 x) {
+    const int exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023;
+    const float sign = x.bits >> 15 ? -1.0f : 1.0f;
+    if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
+    return sign * std::ldexp((float)(exponent ? mantissa + 1024 : mantissa),
+                             (exponent ? exponent : 1) - 25);
+}
+
+void narrow(float x, float16 *y) {
+    const unsigned short sign = std::signbit(x) ? 0x8000 : 0;
+    const float size = std::fabs(x);
+    if (std::isnan(x)) {
+        y->bits = 0x7e00;
+    } else if (size >= 65520.0f) {
+        y->bits = sign | 0x7c00;
+    } else {
+        // a multiple of the distance to the next number; nearbyint rounds halves to even
+        int exponent = size < std::ldexp(1.0f, -14) ? -14 : std::ilogb(size);
+        int steps = (int)std::nearbyint(std::ldexp(size, 10 - exponent));
+        y->bits = sign | (unsigned short)(steps + ((exponent + 14) << 10));
+    }
+}
+
+// ------------------------------------------------------------------------------------- launch
+
+static void **arguments;
+
+template <auto kernel, typename... A, std::size_t... i>
+static void call(void (*)(A...), std::index_sequence<i...>) {
+    kernel(*(A *)arguments[i]...);
+}
+
+template <typename... A>
+constexpr std::size_t count(void (*)(A...)) {
+    return sizeof...(A);
+}
+
+template <auto kernel>
+static void launch_body() {
+    call<kernel>(kernel, std::make_index_sequence<count(kernel)>());
+}
+
+struct Kernel {
+    void (*body)();
+    std::size_t n_arguments;
+};
+
+#define KERNEL(...) {#__VA_ARGS__, {launch_body<&__VA_ARGS__>, count(&__VA_ARGS__)}}
+
+static const std::map<std::string, Kernel> kernels = {
+    KERNEL(home_slots),
+    KERNEL(claim_slots),
+    KERNEL(fill_slots),
+    KERNEL(find_buckets),
+    KERNEL(signatures_of<float>),
+    KERNEL(signatures_of<double>),
+    KERNEL(attend<float, float>),
+    KERNEL(attend<float16, float>),
+    KERNEL(attend<bfloat16, float>),
+    KERNEL(attend<double, double>),
+};
+
+// Runs a kernel as cuLaunchKernel would; returns what went wrong, or null.
+extern "C" const char *launch(
+    const char *name, unsigned n_blocks, unsigned n_threads, std::size_t shared_bytes,
+    void **given, std::size_t n_given, unsigned seed)
+{
+    const auto found = kernels.find(name);
+    if (found == kernels.end()) return "no kernel has this name";
+    if (found->second.n_arguments != n_given) return "the kernel takes another number of arguments";
+    if (n_blocks == 0 || n_threads == 0 || n_threads > 1024) return "not a size that CUDA takes";
+    if (shared_bytes > sizeof memory - 64) return "so much shared memory is not at hand";
+    arguments = given;
+    body = found->second.body;
+    gridDim.x = n_blocks;
+    blockDim.x = n_threads;
+    fibers.resize(n_threads);
+    exchanged.resize(n_threads + 32);
+    voted.resize(n_threads);
+    std::mt19937 random(seed);
+    std::vector<unsigned> blocks(n_blocks);
+    std::iota(blocks.begin(), blocks.end(), 0u);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    for (unsigned block : blocks) {
+        blockIdx.x = block;
+        std::memset(memory, 0xcb, sizeof memory);  // never what it held before
+        if (const char *error = run_block(random)) return error;
+        const unsigned char *after = (const unsigned char *)memory + shared_bytes;
+        for (int i = 0; i < 64; ++i)
+            if (after[i] != 0xcb) return "the kernel wrote beyond its shared memory";
+    }
+    return nullptr;
+}

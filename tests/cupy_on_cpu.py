@@ -1,0 +1,158 @@
+"""A stand-in for CuPy on a machine without a GPU: NumPy's functions, and kernels run on the CPU.
+
+`attnbook.sketch._cuda` asks CuPy for arrays, for a few of NumPy's functions and for a RawModule
+of `sketch.cu`. Here the arrays are NumPy's in a class of their own, so that an array that was not
+moved is refused as CuPy refuses it, and the module is the same source compiled by a C++ compiler
+(see cuda_on_cpu.cpp).
+"""
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnbook.sketch import _cuda
+
+HERE = Path(__file__).parent
+COMPILERS = ("c++", "g++", "clang++")
+
+
+def compiler() -> str:
+    """Return the C++ compiler, or skip the test."""
+    for name in (os.environ.get("CXX", ""), *COMPILERS):
+        if name and shutil.which(name):
+            return name
+    pytest.skip("no C++ compiler, which runs the kernels on the CPU")
+
+
+@functools.cache
+def compiled(folder: Path) -> ctypes.CDLL:
+    """Compile `sketch.cu` for the CPU in `folder`, and load it."""
+    source, library = folder / "kernels.cu", folder / "kernels.so"
+    source.write_text(_cuda.source(), "utf-8")
+    command = [compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    command += ["-Wno-unknown-pragmas", "-U_FORTIFY_SOURCE", "-shared", "-fPIC"]
+    command += [f'-DKERNELS="{source}"', "-o", str(library), str(HERE / "cuda_on_cpu.cpp")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = ctypes.CDLL(str(library))
+    loaded.launch.restype = ctypes.c_char_p
+    return loaded
+
+
+class GpuArray(np.ndarray):
+    """An array that stands for one on the GPU: it does not mix with NumPy's own."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        _refuse_numpy(inputs)
+        plain = [x.view(np.ndarray) if isinstance(x, GpuArray) else x for x in inputs]
+        if "out" in options:
+            options["out"] = tuple(x.view(np.ndarray) for x in options["out"])
+        with np.errstate(all="ignore"):  # a GPU does not warn
+            return _on_gpu(getattr(ufunc, method)(*plain, **options))
+
+
+def _refuse_numpy(arguments):
+    for x in arguments:
+        if type(x) is np.ndarray:
+            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+        if isinstance(x, (tuple, list)):
+            _refuse_numpy(x)
+
+
+def _on_gpu(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(map(_on_gpu, result))
+    is_array = isinstance(result, (np.ndarray, np.generic))
+    return np.asarray(result).view(GpuArray) if is_array else result
+
+
+class CupyOnCpu:
+    """What `import cupy` gives in a test; `asked` notes the names that were taken from it.
+
+    With `ndarray=np.ndarray` arrays are NumPy's own: for code that takes any array library.
+    """
+
+    def __init__(self, folder: Path, ndarray: type = GpuArray):
+        self.folder, self.ndarray, self.asked = folder, ndarray, set()
+        self.seed = 0  # of the order in which threads run
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        """Copy an array to the GPU."""
+        self.asked.add("asarray")
+        return np.array(x, dtype=dtype).view(self.ndarray)
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """Return an array full of what no result should be."""
+        self.asked.add("empty")
+        x = np.empty(shape, dtype)
+        if x.size:
+            x.view(np.uint8).fill(0xA5)
+        return x.view(self.ndarray)
+
+    def argsort(self, x: Any) -> Any:
+        """Sort stably, as CuPy always does."""
+        self.asked.add("argsort")
+        return np.argsort(x.view(np.ndarray), kind="stable").view(self.ndarray)
+
+    def RawModule(self, **options: Any) -> "Module":  # noqa: N802
+        """Return the kernels."""
+        self.asked.add("RawModule")
+        return Module(self, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = getattr(np, name)
+        self.asked.add(name)
+        if self.ndarray is np.ndarray:
+            return function
+
+        @functools.wraps(function)
+        def on_gpu(*arguments: Any, **options: Any) -> Any:
+            _refuse_numpy((*arguments, *options.values()))
+            with np.errstate(all="ignore"):
+                return _on_gpu(function(*arguments, **options))
+
+        return on_gpu
+
+
+class Module:
+    """`cupy.RawModule` of sketch.cu."""
+
+    def __init__(self, cupy: CupyOnCpu, *, code: str, options: tuple, name_expressions: tuple):
+        assert code == _cuda.source()
+        self.cupy, self.expressions = cupy, name_expressions
+
+    def get_function(self, name: str) -> functools.partial:
+        """Return the kernel; templates must have been named before."""
+        assert name in self.expressions if "<" in name else True, name
+        return functools.partial(self.launch, name)
+
+    def launch(self, name: str, grid: tuple, block: tuple, args: tuple, *, shared_mem: int = 0):
+        """Run a kernel as CuPy would: arrays by address, NumPy's numbers by value."""
+        held, addresses = [], []
+        for x in args:
+            if isinstance(x, self.cupy.ndarray):
+                assert x.flags.c_contiguous, name
+                held.append(ctypes.c_void_p(x.ctypes.data))
+                addresses.append(ctypes.addressof(held[-1]))
+            else:
+                assert isinstance(x, np.generic), (name, type(x))
+                held.append(np.array(x))
+                addresses.append(held[-1].ctypes.data)
+        self.cupy.seed += 1
+        kernels = compiled(self.cupy.folder)
+        error = kernels.launch(
+            name.encode(),
+            *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
+            (ctypes.c_void_p * len(args))(*addresses),
+            *(ctypes.c_size_t(len(args)), ctypes.c_uint(self.cupy.seed)),
+        )
+        assert error is None, f"{name}: {error.decode()}"

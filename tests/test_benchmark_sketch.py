@@ -1,0 +1,392 @@
+"""What the sketch's benchmark compares with is right: peers, inputs, fits and tables."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
+
+from benchmarks import (
+    harness,
+    inputs,
+    sketch_estimators,
+    sketch_far_near,
+    sketch_inputs,
+    sketch_peers,
+    sketch_rows,
+    sketch_search,
+    sketch_searchers,
+    sketch_self_attention,
+    sketch_tables,
+)
+
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="Numba is not installed"
+)
+
+
+def heads(n=24, d=5, h=2, size=1.0):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rng = np.random.default_rng(11)
+    given = [size * rng.standard_normal((h, n, d)) for _ in range(3)]
+    return [torch.tensor(x) for x in given], inputs.reference(*given)
+
+
+def relative(found, expected):
+    return inputs.errors(found, expected)["relative"]
+
+
+# Peers
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_hyper_attention_with_one_block_is_exact(seed):
+    given, expected = heads()
+    found = sketch_peers.hyper_attention(*given, block=24, n_samples=7, seed=seed)
+    assert relative(found, expected) < 1e-12
+
+
+def test_hyper_attention_converges_with_the_sample():
+    given, expected = heads(n=32)
+    few, many = (sketch_peers.hyper_attention(*given, block=4, n_samples=m) for m in (100, 100_000))
+    assert relative(many, expected) < 0.02 < relative(few, expected)
+
+
+def test_hyper_attention_finds_a_planted_key():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rng = np.random.default_rng(5)
+    key = rng.standard_normal((1, 64, 8))
+    key *= 15 / np.linalg.norm(key, axis=-1, keepdims=True)
+    value = rng.standard_normal((1, 64, 3))
+    expected = inputs.reference(key, key, value)  # each query is a key
+    given = [torch.tensor(x) for x in (key, key, value)]
+    found = sketch_peers.hyper_attention(*given, block=8, n_samples=2)
+    assert relative(found, expected) < 0.05
+    elsewhere = [given[0], given[1].roll(1, dims=1), given[2]]  # the neighbour's value
+    assert relative(sketch_peers.hyper_attention(*elsewhere, block=8), expected) > 0.5
+
+
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_lsh_attention_with_one_chunk_is_exact(n_rounds):
+    given, expected = heads()
+    found = sketch_peers.reformer_attention(*given, chunk=24, n_rounds=n_rounds)
+    assert relative(found, expected) < 1e-12
+
+
+def test_lsh_attention_with_two_chunks_sees_all_keys():
+    given, expected = heads()
+    found = sketch_peers.reformer_attention(*given, chunk=12, n_rounds=2)
+    assert relative(found, expected) < 1e-12
+
+
+def test_lsh_attention_gets_better_with_rounds():
+    given, expected = heads(n=96, size=2.0)
+    one, many = (
+        relative(sketch_peers.reformer_attention(*given, chunk=8, n_rounds=r), expected)
+        for r in (1, 16)
+    )
+    assert many < one / 2
+
+
+def test_lsh_attention_does_not_overflow():
+    given, expected = heads(size=40.0)
+    found = sketch_peers.reformer_attention(*given, chunk=12, n_rounds=3)
+    assert relative(found, expected) < 1e-12
+
+
+def test_random_features_converge():
+    given, expected = heads(d=3, size=0.5)
+    few, many = (
+        np.mean(
+            [
+                relative(sketch_peers.random_features(*given, n_features=m, seed=s), expected)
+                for s in range(4)
+            ]
+        )
+        for m in (64, 64 * 256)
+    )
+    assert many < 0.02
+    assert few / many > 4  # as 1 / sqrt(m): 16, if all features were independent
+
+
+def test_random_features_are_orthogonal_and_as_long_as_normal_vectors():
+    rows = sketch_peers._orthogonal(np.random.default_rng(0), 4000, 5)
+    assert rows.shape == (4000, 5)
+    group = rows[:5] / np.linalg.norm(rows[:5], axis=1, keepdims=True)
+    np.testing.assert_allclose(group @ group.T, np.eye(5), atol=1e-12)
+    # E[exp(w·q - |q|²/2) exp(w·k - |k|²/2)] = exp(q·k): unbiased
+    q, k = np.array([0.3, -0.2, 0.5, 0.1, 0.0]), np.array([0.1, 0.4, 0.2, -0.3, 0.2])
+    mean = np.exp(rows @ (q + k) - (q @ q + k @ k) / 2).mean()
+    assert mean == pytest.approx(math.exp(q @ k), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "function", [sketch_peers.hyper_attention, sketch_peers.reformer_attention]
+)
+def test_peers_refuse_a_block_that_does_not_divide(function):
+    given, _ = heads(n=24)
+    name = "block" if function is sketch_peers.hyper_attention else "chunk"
+    with pytest.raises(ValueError, match="block must divide n = 24, got 7"):
+        function(*given, **{name: 7})
+
+
+# Inputs
+
+
+def test_planted_neighbours_are_where_they_should_be():
+    key, query, row = sketch_inputs.planted(3, 101, 7)
+    distances = np.linalg.norm(query[:, None] - key[None], axis=-1)
+    np.testing.assert_allclose(distances[np.arange(7), row], 0.5, rtol=1e-5)
+    distances[np.arange(7), row] = np.inf
+    assert distances.min() > 5
+
+
+@pytest.mark.parametrize("values", sketch_inputs.VALUES)
+@pytest.mark.parametrize("kind", sketch_inputs.KINDS)
+def test_inputs_have_shape_and_seed(kind, values):
+    given = sketch_inputs.draw(kind, 129, 2, seed=3, values=values)
+    for x in given:
+        assert x.shape == (2, 129, sketch_inputs.WIDTH)
+        assert x.dtype == np.float32
+        assert np.isfinite(x).all()
+    again = sketch_inputs.draw(kind, 129, 2, seed=3, values=values)
+    other = sketch_inputs.draw(kind, 129, 2, seed=4, values=values)
+    for x, same, different in zip(given, again, other, strict=True):
+        assert np.array_equal(x, same)
+        assert not np.array_equal(x, different)
+
+
+@pytest.mark.parametrize("kind", sketch_inputs.COSINES)
+def test_planted_keys_of_a_peaked_query_hold_about_half(kind):
+    query, key, _ = (x[0].astype(float) for x in sketch_inputs.draw(kind, 2048, 1))
+    scores = query @ key.T / math.sqrt(sketch_inputs.WIDTH)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    held = np.sort(weights, axis=1)[:, -sketch_inputs.GROUP :].sum(axis=1).mean()
+    assert 0.35 < held < 0.7
+
+
+def test_few_keys_of_heavy_tails_hold_everything():
+    query, key, value = sketch_inputs.draw("heavy-tailed", 2048, 1)
+    found = sketch_estimators._best(query[0], key[0], value[0], 20)
+    expected = inputs.reference(query[0], key[0], value[0])
+    assert relative(found, expected) < 0.05
+
+
+def test_inputs_refuse_unknown_names():
+    with pytest.raises(ValueError, match=r"kind must be one of random, .*, got 'odd'"):
+        sketch_inputs.draw("odd", 17, 1)
+    with pytest.raises(ValueError, match=r"values must be one of following, .*, got 'odd'"):
+        sketch_inputs.draw("random", 17, 1, values="odd")
+
+
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_exact_attention_in_pieces(monkeypatch, scale):
+    given = sketch_inputs.draw("clustered", 67, 2)
+    rows = np.array([3, 5, 66])
+    factor = 1 if scale is None else scale * math.sqrt(sketch_inputs.WIDTH)
+    expected = inputs.reference(factor * given.query, given.key, given.value)[:, rows]
+    np.testing.assert_allclose(sketch_inputs.exact(given, rows, scale), expected, atol=1e-5)
+
+
+# Rows
+
+
+def test_resident_rise_and_fall():
+    made = []
+
+    def allocate():
+        made.append(np.ones(4_000_000))
+        return made[0]
+
+    def forget():
+        made.clear()
+
+    rise = sketch_rows.resident_rise(lambda: made.append(np.ones(4_000_000)))
+    if rise is None:
+        pytest.skip("the system does not tell the resident set")
+    assert 31e6 < rise < 36e6
+    assert 31e6 < sketch_rows.resident_fall(forget) < 36e6
+    assert sketch_rows.resident_rise(allocate) < 4e6  # the result is not counted
+
+
+def test_rows_compare_per_query(monkeypatch):
+    monkeypatch.setattr(sketch_rows, "QUICK_SLICE_SECONDS", 1e-4)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(sketch_rows.time, "perf_counter", lambda: next(clock))
+    candidates = [
+        harness.Candidate(
+            {"implementation": name, "library": "numpy", "queries": queries},
+            lambda: np.ones(3),
+            lambda output: {"max_abs": 0.0, "relative": 0.0},
+        )
+        for name, queries in (("a", 1), ("b", 10))
+    ]
+    ours, theirs = sketch_rows.rows(
+        candidates, "cpu", about={"n": 7}, baseline={"implementation": "b"}, quick=True
+    )
+    assert ours["seconds"]["median"] == theirs["seconds"]["median"] == 1  # a tick
+    assert (ours["ratio"], theirs["ratio"]) == (10, 1)
+    assert (ours["per_query"], theirs["per_query"]) == (1, 0.1)
+
+
+def test_what_cannot_run_has_a_reason(capsys):
+    def fails():
+        raise MemoryError("no room\nfor it")
+
+    about = {"implementation": "a", "library": "numpy"}
+    one = harness.Candidate(about, fails, lambda output: {})
+    (row,) = sketch_rows.rows([one], "cpu", about={}, baseline={}, quick=True)
+    assert row["reason"] == "MemoryError: no room"
+    assert row["seconds"] is row["per_query"] is None
+    assert "MemoryError: no room" in capsys.readouterr().err
+
+
+# Search
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 1.5])
+def test_fit_recovers_an_exponent(exponent):
+    sizes = [10, 30, 100, 1000]
+    found = sketch_search.fit(sizes, [3.0 * n**exponent for n in sizes])
+    assert found["exponent"] == pytest.approx(exponent, abs=1e-12)
+    assert found["half_width"] == pytest.approx(0, abs=1e-9)
+
+
+def test_interval_of_a_fit_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    sizes = np.array([10, 30, 100, 300, 1000, 3000, 10_000])
+    covered = 0
+    for _ in range(2000):
+        found = sketch_search.fit(sizes, sizes**0.8 * np.exp(0.1 * rng.standard_normal(7)))
+        covered += abs(found["exponent"] - 0.8) < found["half_width"]
+    assert 0.93 < covered / 2000 < 0.97
+
+
+def test_recall_is_that_of_the_sketch(monkeypatch):
+    monkeypatch.setattr(sketch_searchers, "implementation", lambda device: "reference")
+    key, query, neighbour = sketch_inputs.planted(1, 600, 67)
+    for searcher in sketch_searchers.sketches("cpu", key, (1, 8)):
+        sketch = searcher.build()
+        ids, found = sketch.query(query)
+        holds = ((ids == neighbour[:, None]) & found).any(axis=1).mean()
+        assert searcher.recall(sketch, query, neighbour) == pytest.approx(holds)
+        looked = searcher.look(sketch, query)
+        assert looked["candidates"] == pytest.approx(found.sum(axis=1).mean())
+        assert looked["candidates"] == pytest.approx(searcher.about["predicted"], rel=0.3)
+
+
+def test_exact_searchers_agree(monkeypatch):
+    key, query, _ = sketch_inputs.planted(1, 67, 7)
+    given = sketch_inputs.Inputs(query[None], key[None], key[None])
+    expected = sketch_inputs.exact(given, np.arange(7), sketch_searchers.SCALE)[0]
+    for searcher in sketch_searchers.exact("cpu", key):
+        built = searcher.build()
+        run = sketch_search._asking(searcher, built, query, "batch", 5)
+        assert relative(run(), expected[:5]) < 1e-5
+        run = sketch_search._asking(searcher, built, query, "single", 1)
+        for i in (0, 1, 2):  # another query each time
+            assert relative(run(), expected[i : i + 1]) < 1e-5
+
+
+def test_absent_faiss_is_a_row_with_a_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    key, query, neighbour = sketch_inputs.planted(1, 67, 7)
+    (one,) = sketch_searchers.faiss_indexes(key, query, neighbour, quick=True)
+    with pytest.raises(ImportError, match=r"pip install 'attnbook\[bench\]'"):
+        sketch_search.prepare(one, "cpu", query, neighbour, quick=True)
+
+
+def test_faiss_reaches_the_recall_asked_for(monkeypatch):
+    pytest.importorskip("faiss", reason="faiss is not installed")
+    monkeypatch.setattr(sketch_searchers, "QUICK_LISTS", 3)
+    key, query, neighbour = sketch_inputs.planted(1, 257, 67)
+    found = list(sketch_searchers.faiss_indexes(key, query, neighbour, quick=True))
+    assert [one.about["implementation"] for one in found] == [
+        *("faiss IVF3", "faiss IVF3", "faiss IndexLSH", "faiss HNSW")
+    ]
+    for one, least in zip(found, sketch_searchers.RECALLS, strict=False):
+        built, facts = sketch_search.prepare(one, "cpu", query, neighbour, quick=True)
+        assert facts["recall"] >= least
+        assert np.array_equal(one.ask(built, query).shape, (67, 1))
+    assert found[0].shared is found[1].shared  # built once
+
+
+def test_break_even():
+    rows = [
+        {"implementation": sketch_searchers.SKETCH, "mode": "batch", "per_query": 1.0}
+        | {"build_seconds": {"median": 10.0}},
+        {"implementation": sketch_searchers.SDPA, "mode": "batch", "per_query": 5.0},
+        {"implementation": sketch_searchers.SKETCH, "mode": "batch", "per_query": 6.0}
+        | {"build_seconds": {"median": 10.0}},
+    ]
+    sketch_search._break_even(rows)
+    assert [row.get("break_even", "none") for row in rows] == [3, "none", None]
+
+
+def test_far_and_near_agree_with_the_closed_form(monkeypatch):
+    monkeypatch.setattr(sketch_far_near, "QUICK_DRAWS", 40)
+    monkeypatch.setattr(sketch_far_near, "QUICK_FAR_KEYS", 101)
+    monkeypatch.setattr(sketch_far_near, "RATIOS", (2.0, 4.0, 22.6))
+    rows = sketch_far_near.far_near(quick=True, log=lambda line: None)
+    for row in rows:
+        assert row["near"] >= 0.99
+        # a million times a share of at most 101 keys: one more key is 250 more
+        off = abs(row["measured"] - row["candidates"])
+        assert off < 5 * row["standard_error"] + 2000
+    assert all(row["candidates"] > 8e5 for row in rows if row["ratio"] == 2.0)
+
+
+# Crossover
+
+
+def points(*pairs):
+    return [{"n": n, "per_query": time, "relative": n / 1000} for n, time in pairs]
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        ([2.0, 2.0, 1.0, 1.0], {"faster_from": 200 * 2**0.5, "relative": 0.4}),
+        ([0.5, 2.0, 2.0, 2.0], {"faster_from": None, "relative": None}),
+        ([0.5, 0.5, 0.5, 0.5], {"faster_from": 100, "relative": 0.1, "from_the_first": True}),
+        ([0.5, 2.0, 1.0, 1.0], {"faster_from": 200 * 2**0.5, "relative": 0.4}),
+    ],
+)
+def test_faster_from(ours, expected):
+    sizes, root = (100, 200, 400, 800), 2**0.5
+    theirs = points(*((n, root) for n in sizes))
+    found = sketch_self_attention.faster_from(points(*zip(sizes, ours, strict=True)), theirs)
+    assert found.pop("measured_up_to") == 800
+    assert found == pytest.approx(expected)
+
+
+# Tables
+
+
+@needs_numba
+@pytest.mark.parametrize("load", [0.25, 0.9])
+def test_linear_probing_finds_what_is_there_as_far_away_on_average(load):
+    keys = np.random.default_rng(1).permutation(10_000)[: 2 * int(load * 1009)] - 5000
+    present, absent = np.split(keys, 2)
+    linear = sketch_tables.LinearTable(1009)
+    swapped = sketch_tables.RobinHoodTable(1009, 0.95, impl="numba")
+    for table in (linear, swapped):
+        table.insert_many(present, np.arange(len(present)))
+        assert np.array_equal(table.get_many(present), np.arange(len(present)))
+        assert np.all(table.get_many(absent) == -1)
+    assert swapped.n_slots == 1009
+    # the swap moves displacement from one key to another, and takes away the largest
+    assert linear.displacements().sum() == swapped.displacements().sum()
+    assert linear.displacements().max() >= swapped.displacements().max()
+
+
+def test_sorted_table_answers_as_a_map():
+    keys = np.array([7, -3, 2**60, 0])
+    table = sketch_tables.SortedTable()
+    table.insert_many(keys, np.arange(4))
+    assert table.get_many(np.array([0, 5, 7, -3])).tolist() == [3, -1, 0, 1]

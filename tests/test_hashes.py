@@ -1,0 +1,294 @@
+"""SimHash, the p-stable hash, lifting and given hashes against loops and simulation."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash, lift_keys, lift_queries
+
+D, TABLES, PROJECTIONS = 7, 3, 5
+
+
+def points(seed=0, shape=(11, D)):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+# Codes and signatures, number by number.
+
+
+def test_simhash_agrees_with_a_loop(library):
+    hash, x = SimHash.init(1, D, TABLES, PROJECTIONS), points()
+    here = library.place(hash)
+    codes, signatures = (library.numpy(f(library.array(x))) for f in (here.codes, here.signatures))
+    for i, t in np.ndindex(11, TABLES):
+        bits = [int(float(x[i] @ hash.directions[t, j]) >= 0) for j in range(PROJECTIONS)]
+        assert codes[i, t].tolist() == bits
+        assert signatures[i, t] == int("".join(map(str, bits[::-1])), 2)
+    assert str(here.signatures(library.array(x)).dtype).endswith("int64")
+
+
+def test_stable_hash_agrees_with_a_loop(library):
+    hash, x = StableHash.init(1, D, 1.5, TABLES, PROJECTIONS), points()
+    here = library.place(hash)
+    codes, signatures = (library.numpy(f(library.array(x))) for f in (here.codes, here.signatures))
+    multipliers = [int(m) for m in hash.multipliers]
+    assert multipliers[0] == 1
+    assert all(m % 2 for m in multipliers)
+    for i, t in np.ndindex(11, TABLES):
+        wanted = [
+            math.floor((float(x[i] @ hash.directions[t, j]) + hash.offsets[t, j]) / 1.5)
+            for j in range(PROJECTIONS)
+        ]
+        assert codes[i, t].tolist() == wanted
+        joined = sum(c * m for c, m in zip(wanted, multipliers, strict=True)) % 2**64
+        assert int(signatures[i, t]) % 2**64 == joined
+
+
+def test_any_leading_axes():
+    x = points(shape=(2, 3, 4, D))
+    for hash in (SimHash.init(0, D, 2, 3), StableHash.init(0, D, 1.0, 2, 3)):
+        assert hash.codes(x).shape == (2, 3, 4, 2, 3)
+        assert hash.signatures(x).shape == (2, 3, 4, 2)
+        np.testing.assert_array_equal(hash.signatures(x)[1, 2, 3], hash.signatures(x[1, 2, 3]))
+        assert hash.signatures(x[:0]).shape == (0, 3, 4, 2)
+
+
+def test_63_bits_fit_and_64_do_not():
+    hash = SimHash(np.ones((1, 63, 2)))
+    assert hash.signatures(np.ones((1, 2)))[0, 0] == 2**63 - 1
+    assert hash.signatures(-np.ones((1, 2)))[0, 0] == 0
+    with pytest.raises(ValueError, match=r"at most 63 projections a table.*64 bits, got 64"):
+        SimHash(np.ones((1, 64, 2)))
+
+
+def test_signatures_of_stable_hashes_wrap_without_a_warning(library):
+    hash = library.place(StableHash.init(0, D, 1e-12, 1, 16))
+    signatures = library.numpy(hash.signatures(library.array(points())))
+    assert len(set(signatures.ravel().tolist())) == 11
+    assert signatures.min() < 0 < signatures.max()
+
+
+def test_different_codes_have_different_signatures():
+    hash, x = StableHash.init(0, 4, 0.5, 1, 8), points(shape=(20_000, 4))
+    codes = {tuple(row) for row in hash.codes(x)[:, 0].tolist()}
+    assert len(codes) == len(set(hash.signatures(x).ravel().tolist()))
+
+
+# Probabilities.
+
+
+def test_simhash_probability_by_simulation():
+    for angle in (0.0, 0.3, 1.2, 2.5, math.pi):
+        x = np.array([[1.0, 0.0]])
+        y = np.array([[math.cos(angle), math.sin(angle)]])
+        hash = SimHash.init(0, 2, 40_000, 1)
+        share = np.mean(hash.signatures(x) == hash.signatures(3 * y))
+        p = SimHash.collision_probability(angle)
+        assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 40_000) + 1e-9)
+        assert p == pytest.approx(1 - angle / math.pi)
+
+
+def test_stable_probability_by_simulation_and_by_integration():
+    x, direction = points(shape=(1, D)), points(2, (1, D))
+    direction /= np.linalg.norm(direction)
+    hash = StableHash.init(0, D, 2.0, 40_000, 1)
+    for distance in (0.0, 0.1, 1.0, 2.0, 9.0):
+        share = np.mean(hash.signatures(x) == hash.signatures(x + distance * direction))
+        p = StableHash.collision_probability(distance, 2.0)
+        assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 40_000) + 1e-9)
+        if distance:
+            t = (np.arange(200_000) + 0.5) / 200_000 * 2.0
+            density = 2 / (math.sqrt(2 * math.pi) * distance) * np.exp(-((t / distance) ** 2) / 2)
+            assert p == pytest.approx(np.mean(density * (1 - t / 2.0)) * 2.0, abs=1e-8)
+
+
+def test_probabilities_of_arrays_in_every_library(library):
+    distance = np.array([0.0, 1e-30, 0.5, 1.0, 7.0, 1e30, math.inf])
+    got = StableHash.collision_probability(library.array(distance), 1.5)
+    wanted = [StableHash.collision_probability(c, 1.5) for c in distance.tolist()]
+    np.testing.assert_allclose(library.numpy(got), wanted, rtol=1e-12)
+    assert wanted[:2] == [1, 1]
+    assert wanted[-1] == 0
+    angle = library.array(np.array([0.0, 1.0]))
+    got = library.numpy(SimHash.collision_probability(angle))
+    np.testing.assert_allclose(got, [1, 1 - 1 / math.pi])
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1e-3, 1e3))
+def test_nearer_vectors_meet_more_often(a, b, width):
+    near, far = sorted((a, b))
+    p = [StableHash.collision_probability(c, width) for c in (near, far)]
+    assert 0 <= p[1] <= p[0] <= 1
+
+
+@pytest.mark.parametrize("kind", ["signs", "stable"])
+def test_retrieval_probability_by_simulation(library, kind):
+    query, key = points(0, (1, D)), points(1, (3, D))
+    key[0] = query[0] + 0.3
+
+    def drawn(n_tables):
+        if kind == "signs":
+            return SimHash.init(5, D, n_tables, 2)
+        return StableHash.init(5, D, 4.0, n_tables, 2)
+
+    many, hash = drawn(3 * 8000), library.place(drawn(3))
+    same = (many.signatures(query) == many.signatures(key)).reshape(3, 8000, 3)
+    share = same.any(-1).mean(-1)
+    got = hash.retrieval_probability(library.array(query), library.array(key))
+    np.testing.assert_allclose(library.numpy(got), share, atol=4 * 0.5 / math.sqrt(8000))
+
+
+def test_small_chances_keep_their_digits():
+    hash = StableHash.init(0, 2, 1.0, 5, 16)
+    query, key = np.zeros((1, 2), dtype=np.float32), np.full((1, 2), 20, dtype=np.float32)
+    got = hash.retrieval_probability(query, key)
+    exact = 5 * StableHash.collision_probability(20 * math.sqrt(2), 1.0) ** 16
+    assert got[0] == pytest.approx(exact, rel=1e-3)
+    assert 0 < got[0] < 1e-20
+
+
+def test_zero_vectors():
+    hash, zero, x = SimHash.init(0, D, 4000, 1), np.zeros((1, D)), points(shape=(1, D))
+    assert hash.codes(zero).all()
+    share = np.mean(hash.signatures(zero) == hash.signatures(x))
+    one = SimHash.init(0, D, 1, 1).retrieval_probability(zero, x)[0]
+    assert one == 0.5
+    assert share == pytest.approx(0.5, abs=0.04)
+
+
+# Lifting.
+
+
+def test_lifting_turns_products_into_cosines(library):
+    query, key = points(0), points(1, (2, 13, D))
+    lifted = library.numpy(lift_keys(library.array(key)))
+    asked = library.numpy(lift_queries(library.array(query)))
+    np.testing.assert_allclose(np.linalg.norm(lifted, axis=-1), 1)
+    np.testing.assert_allclose(np.linalg.norm(asked, axis=-1), 1)
+    longest = np.linalg.norm(key, axis=-1).max()
+    lengths = np.linalg.norm(query, axis=-1, keepdims=True)
+    wanted = query @ np.swapaxes(key, -1, -2) / lengths / longest
+    np.testing.assert_allclose(asked @ np.swapaxes(lifted, -1, -2), wanted, atol=1e-14)
+
+
+def test_lifting_of_nothing_and_of_zeros():
+    assert lift_keys(np.zeros((0, 3))).shape == (0, 4)
+    np.testing.assert_array_equal(lift_keys(np.zeros((1, 2))), [[0, 0, 1]])
+    np.testing.assert_array_equal(lift_queries(np.zeros((1, 2))), [[0, 0, 0]])
+    assert lift_keys(np.ones((2, 3), dtype=np.float16)).dtype == np.float16
+
+
+def test_a_lifted_hash_finds_the_largest_product():
+    rng = np.random.default_rng(0)
+    key, query = rng.standard_normal((2000, D)), rng.standard_normal((200, D))
+    key *= np.exp(rng.standard_normal((2000, 1)))
+    best = np.argmax(query @ key.T, axis=1)
+    longest = float(np.linalg.norm(key, axis=1).max())
+    lifted = LiftedHash(SimHash.init(0, D + 1, 8, 8), longest)
+    found = (lifted.query_signatures(query) == lifted.signatures(key[best])).any(1).mean()
+    plain = SimHash.init(0, D, 8, 8)
+    others = rng.integers(2000, size=200)
+    chance = (lifted.query_signatures(query) == lifted.signatures(key[others])).any(1).mean()
+    assert found > 2 * chance
+    wanted = lifted.retrieval_probability(query, key[best])
+    assert found == pytest.approx(wanted.mean(), abs=0.15)
+    assert plain.n_tables == lifted.n_tables == 8
+
+
+def test_given_functions_side_by_side(library):
+    hash = GivenHash(lambda x: x[:, 0] > 0, lambda x: (x[:, 1] > 0) & (x[:, 0] > 0))
+    x = library.array(np.array([[1.0, -1.0], [2.0, 2.0], [-1.0, 3.0]]))
+    assert library.numpy(hash.signatures(x)).tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert hash.n_tables == 2
+    assert not hasattr(hash, "retrieval_probability")
+
+
+# Errors.
+
+SIGNS, STABLE = SimHash.init(0, D), StableHash.init(0, D, 1.0)
+WRONG = [
+    (lambda: SimHash([[1.0]]), TypeError, "directions must be an array"),
+    (lambda: SimHash(np.ones((2, 2))), ValueError, "directions must have shape (n_tables, n_pro"),
+    (lambda: SimHash(np.ones((0, 2, 2))), ValueError, "each at least 1, got (0, 2, 2)"),
+    (lambda: SimHash.init(0, 0), ValueError, "d must be at least 1, got 0"),
+    (lambda: SimHash.init(0, 2, 0), ValueError, "n_tables must be at least 1, got 0"),
+    (lambda: SimHash.init(0, 2, 1, 64), ValueError, "at most 63 projections a table"),
+    (lambda: SimHash.init("a", 2), TypeError, "rng must be a numpy.random.Generator or an int"),
+    (lambda: StableHash.init(0, 2, 0.0), ValueError, "width must be above 0, got 0.0"),
+    (lambda: StableHash.init(0, 2, math.inf), ValueError, "width must be finite"),
+    (lambda: StableHash.init(0, 2, 1.0, 1, 0), ValueError, "n_projections must be at least 1"),
+    (
+        lambda: StableHash(np.ones((2, 3, 4)), np.ones((3, 2)), 1.0),
+        ValueError,
+        "offsets must have shape (2, 3) to match directions, got (3, 2)",
+    ),
+    (
+        lambda: StableHash(np.ones((2, 3, 4)), np.ones((2, 3), dtype=np.float32), 1.0),
+        TypeError,
+        "offsets must have the dtype of directions",
+    ),
+    (lambda: SIGNS.signatures([1.0]), TypeError, "x must be an array"),
+    (lambda: SIGNS.signatures(np.ones(D, dtype=int)), TypeError, "x must have a real floating"),
+    (lambda: SIGNS.codes(np.ones(3)), ValueError, "x must have shape (..., 7) to match the dir"),
+    (lambda: SIGNS.codes(np.array(1.0)), ValueError, "x must have shape (..., 7) to match the dir"),
+    (lambda: SIGNS.codes(np.full(D, math.nan)), ValueError, "x must be finite and have finite"),
+    (lambda: STABLE.codes(np.full(D, math.inf)), ValueError, "x must be finite and have finite"),
+    (lambda: STABLE.codes(np.full(D, 1e30)), ValueError, "within 2**62 widths of 0"),
+    (
+        lambda: SIGNS.retrieval_probability(np.ones(D), np.ones(D, dtype=np.float32)),
+        TypeError,
+        "key must have the dtype of query",
+    ),
+    (lambda: SimHash.collision_probability(4.0), ValueError, "angle must be from 0 to π, got 4.0"),
+    (lambda: SimHash.collision_probability(math.nan), ValueError, "angle must be from 0 to π"),
+    (lambda: SimHash.collision_probability("1"), TypeError, "angle must be an array"),
+    (
+        lambda: StableHash.collision_probability(np.array([-1.0]), 1.0),
+        ValueError,
+        "distance must be from 0 to infinity",
+    ),
+    (lambda: StableHash.collision_probability(1.0, -1.0), ValueError, "width must be finite and"),
+    (lambda: lift_keys(np.ones(3)), ValueError, "key must have shape (..., n, d) with d >= 1"),
+    (lambda: lift_queries(np.full((1, 2), math.nan)), ValueError, "query must be finite, got NaN"),
+    (
+        lambda: lift_keys(np.ones((1, 4)), 1.0),
+        ValueError,
+        "longest must be at least the length of every key, 2, got 1",
+    ),
+    (lambda: LiftedHash(3, 1.0), TypeError, "hash must have n_tables and signatures, got int"),
+    (lambda: LiftedHash(GivenHash(len), 1.0), TypeError, "hash must be SimHash, StableHash or"),
+    (lambda: LiftedHash(SIGNS, 0.0), ValueError, "longest must be above 0, got 0.0"),
+    (lambda: GivenHash(), ValueError, "functions must hold at least one, got none"),
+    (lambda: GivenHash(3), TypeError, "functions must be callable, got int"),
+    (
+        lambda: GivenHash(lambda x: x[:, 0]).signatures(np.ones((2, 2))),
+        TypeError,
+        "the answer of function 0 must be integers, got float64",
+    ),
+    (
+        lambda: GivenHash(lambda x: x > 0).signatures(np.ones((2, 2))),
+        ValueError,
+        "the answer of function 0 must have shape (2,), got (2, 2)",
+    ),
+    (
+        lambda: GivenHash(lambda x: [1]).signatures(np.ones((2, 2))),
+        TypeError,
+        "the answer of function 0 must be an array",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG, ids=[w[2][:40] for w in WRONG])
+def test_wrong_arguments(call, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        call()
+
+
+def test_another_library_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="directions must be an array of the same library as x"):
+        SIGNS.signatures(torch.ones(2, D))
