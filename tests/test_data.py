@@ -175,6 +175,8 @@ def wheel_names(tmp_path_factory):
     "ending",
     [
         "attnbook/data/digits.npz",
+        "attnbook/sketch/index.cu",
+        "attnbook/sketch/sketch.cu",
         "licenses/LICENSE",
         "licenses/book/LICENSE",
         "licenses/attnbook/data/LICENSE-digits",

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import attnbook
+import attnbook.sketch
 
 # The examples of `attnbook.check` and `attnbook.data` run with their own tests.
 MODULES = sorted(
@@ -20,6 +21,9 @@ MODULES = sorted(
 )
 NEEDS = {"nn": "torch", "masking": "matplotlib", "plots": "matplotlib", "train": "torch"}
 NEEDS |= {"_train_run": "torch", "checkpoint": "safetensors", "_tensor_file": "safetensors"}
+NEEDS |= {"sketch.store": "safetensors", "sketch._simd": "numba", "sketch._self_simd": "numba"}
+NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_build", "_numba_hash")), "numba")
+NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_query", "_numba_self")), "numba")
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
     *("attnbook", "attnbook._arrays", "attnbook._projections", "attnbook.backends"),
@@ -30,6 +34,7 @@ CORE = {
     *("attnbook.feed_forward", "attnbook.dropout", "attnbook.embed", "attnbook.cross_entropy"),
     *("attnbook.encoder", "attnbook.decoder", "attnbook.transformer"),
     *("attnbook.transformer_weights", "attnbook.transformer_block"),
+    "attnbook._erf",
 }
 
 
@@ -117,6 +122,10 @@ def test_public_names_of_positions():
 def documented():
     """Return every public function and method, and every class with fields, by name."""
     found = {}
+    for name in attnbook.sketch.__all__:
+        thing = getattr(attnbook.sketch, name)
+        if inspect.isfunction(thing) or hasattr(thing, "__dataclass_fields__"):
+            found[f"sketch.{name}"] = thing
     for name in attnbook.__all__:
         thing = getattr(attnbook, name)
         if inspect.ismodule(thing):
@@ -158,7 +167,7 @@ def test_docstring_is_complete(name):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples(module):
-    if needed := NEEDS.get(module.split(".")[0]):
+    if needed := NEEDS.get(module, NEEDS.get(module.split(".")[0])):
         pytest.importorskip(needed, reason=f"{needed} is not installed")
     module = importlib.import_module(f"attnbook.{module}")
     results = doctest.testmod(module)

@@ -206,8 +206,9 @@ class _Case:
         Two random keys share a slot with chance 1/n, and the last slot with chance 1/n². In a
         larger table that is too rare to tell.
         """
+        n_slots = self.tables.n_slots or (N_SLOTS if self.tables.made_with else None)
         two = len(self.others | {self.key}) == 2
-        return two and self.tables.n_slots == N_SLOTS and share < 0.4 / N_SLOTS
+        return two and n_slots == N_SLOTS and share < 0.4 / N_SLOTS
 
     # The rules.
 

@@ -1,6 +1,12 @@
-"""Sketch attention: hash tables that find the keys a query attends to, and say what they miss."""
+"""Sketch attention: hash tables that find the keys a query attends to, and say what they miss.
 
+`SketchAttention` is the growing set of keys, `sketch_attention` the same as a function. A hash,
+`SimHash` or `StableHash`, puts vectors into buckets; `plan` chooses one that keeps a promise.
+"""
+
+from attnbook.sketch.buckets import Buckets, sort_buckets
 from attnbook.sketch.estimators import (
+    Candidates,
     duplicates,
     importance,
     per_table_mean,
@@ -10,11 +16,41 @@ from attnbook.sketch.estimators import (
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.functional import sketch_attention
 from attnbook.sketch.given_hash import GivenHash
+from attnbook.sketch.index import BucketIndex
 from attnbook.sketch.lifting import LiftedHash, lift_keys, lift_queries
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.planner import Plan, plan
 from attnbook.sketch.robin_hood import RobinHoodTable
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.sketch.sorted_index import SortedIndex
 from attnbook.sketch.stable_hash import StableHash
 from attnbook.sketch.tails import UniformTail, uniform_tail
+
+__all__ = [
+    "BucketIndex",
+    "Buckets",
+    "Candidates",
+    "Evidence",
+    "GivenHash",
+    "LiftedHash",
+    "Moments",
+    "Plan",
+    "RobinHoodTable",
+    "SimHash",
+    "SketchAttention",
+    "SortedIndex",
+    "StableHash",
+    "UniformTail",
+    "duplicates",
+    "importance",
+    "lift_keys",
+    "lift_queries",
+    "per_table_mean",
+    "per_table_sum",
+    "plan",
+    "sketch_attention",
+    "sort_buckets",
+    "uniform_tail",
+    "union",
+]

@@ -1,7 +1,7 @@
 """The loops of `self_attention_sketch`, compiled by Numba. Its reference is that docstring.
 
-Arrays are float32 and C-contiguous, widths are multiples of 16, and scores are in units of log 2, so
-that weights are powers of two. Each loop takes a range of its work, so that threads can share it.
+Arrays are float32 and C-contiguous, widths are multiples of 16, and scores are in units of log 2,
+so that weights are powers of two. Each loop takes a range of its work, so that threads share it.
 """
 
 import numba
@@ -147,7 +147,7 @@ def lloyd(sample, means, steps, means_t, half, cells):
 
 @loops
 def group(labels, n_groups, starts, order):
-    """Sort rows by label: `order` holds them, group c from starts[c] on. Labels < 0 are left out."""
+    """Sort rows by label into `order`, group c from starts[c] on; labels below 0 are left out."""
     starts[:] = 0
     for i in range(len(labels)):
         if labels[i] >= 0:

@@ -25,9 +25,9 @@ JUMP = np.float32(60)
 
 @loops
 def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds):
-    """Write which buckets each of m queries looks into: its own and those across the nearest planes.
+    """Write which buckets each query looks into: its own and those across the nearest planes.
 
-    Probe p flips the bits of a set of planes, given by their rank in distance from the query: that
+    Probe p flips the bits of a set of planes, given by their ranks in distance from the query: those
     of its parent and one more.
     """
     margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
@@ -183,7 +183,8 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
             deviation = math.sqrt(square)
             high, half = -INF, HALF * LN2 * square
             for c in range(n_cells):
-                high = max(high, score[r, c] + deviation * reach[c])
+                if log_counts[c] > -INF:
+                    high = max(high, score[r, c] + deviation * reach[c])
             limit[r] = high
             shift = spread
             if deviation * widest > WIDE:
@@ -250,7 +251,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
 def near(
     query, factor, first, stop, starts, places, turned, value, q_starts, q_order, out, log_mass
 ):
-    """Score cells `first` to `stop` whole, for the queries of each, and join the result to `out`."""
+    """Score cells `first` to `stop` whole for the queries of each, and join that to `out`."""
     d, d_v, most = query.shape[1], value.shape[1], 16
     for c in range(first, stop):
         most = max(most, (starts[c + 1] - starts[c] + 15) // 16 * 16)

@@ -83,7 +83,7 @@ def _tile(n_vectors):
 _tile1, _tile2 = _tile(1), _tile(2)
 
 
-@numba.njit(inline="always")
+@numba.njit(nogil=True, cache=True)
 def product(x, x0, of_row, of_k, w, w0, w_row, out, out0, out_row, shape, add):
     """Write, or `add`, X W to `out` for ``shape = (rows, columns, depth)``.
 

@@ -12,8 +12,9 @@ from attnbook._arrays import Array, array_namespace, check_array, check_same_hom
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """The rows of each signature. The bucket of ``signatures[i]`` is
-    ``order[starts[i]:starts[i + 1]]``; inside a bucket rows ascend.
+    """The rows of each signature, side by side.
+
+    The bucket of ``signatures[i]`` is ``order[starts[i]:starts[i + 1]]``; in it rows ascend.
 
     Attributes
     ----------

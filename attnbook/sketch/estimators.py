@@ -63,6 +63,32 @@ def union(
 
     R is the set of keys found. The weights sum to 1, or are all 0 where nothing was found. What
     they miss is bounded by claim 29: ‖O_R − O‖ ≤ (1 − M) D_V.
+
+    Parameters
+    ----------
+    scores : array, shape (n_q, n_tables, C)
+        Of every place; those at empty places do not count.
+    candidates : Candidates
+
+    Returns
+    -------
+    array, shape (n_q, n_tables, C)
+        They sum to 1, or are all 0 where nothing was found.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the library does for arrays whose shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = np.array([[[True, False], [True, True]]])  # a query, two tables, two places
+    >>> held = Candidates.of(np.array([[[4, 0], [4, 7]]]), found)  # key 4 in both tables
+    >>> scores = np.log([[[1.0, 1.0], [1.0, 3.0]]])
+    >>> union(scores, held).round(3)
+    array([[[0.25, 0.  ],
+            [0.  , 0.75]]])
     """
     return _over_all(scores, candidates.distinct)
 
@@ -75,6 +101,32 @@ def duplicates(
     .. math:: \sum_t w_{t i} \propto t_i\, e^{s_i}, \qquad E[t_i] = L\, p_i^K
 
     Near keys gain weight beyond their score (claim 28).
+
+    Parameters
+    ----------
+    scores : array, shape (n_q, n_tables, C)
+        Of every place; those at empty places do not count.
+    candidates : Candidates
+
+    Returns
+    -------
+    array, shape (n_q, n_tables, C)
+        They sum to 1, or are all 0 where nothing was found.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the library does for arrays whose shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = np.array([[[True, False], [True, True]]])  # a query, two tables, two places
+    >>> held = Candidates.of(np.array([[[4, 0], [4, 7]]]), found)  # key 4 in both tables
+    >>> scores = np.log([[[1.0, 1.0], [1.0, 3.0]]])
+    >>> duplicates(scores, held).round(3)
+    array([[[0.2, 0. ],
+            [0.2, 0.6]]])
     """
     return _over_all(scores, candidates.found)
 
@@ -89,7 +141,35 @@ def importance(
     .. math:: w_i \propto e^{s_i} / P_i, \qquad P_i = 1 - (1 - p_i^K)^L
 
     Numerator and denominator are Horvitz-Thompson estimates, each unbiased; their ratio is biased
-    by the order of its variance (claim 28). `probability` is P for every place.
+    by the order of its variance (claim 28).
+
+    Parameters
+    ----------
+    scores : array, shape (n_q, n_tables, C)
+        Of every place; those at empty places do not count.
+    candidates : Candidates
+    probability : array, shape (n_q, n_tables, C)
+        P of every place, above 0; one that has underflowed counts as the smallest number.
+
+    Returns
+    -------
+    array, shape (n_q, n_tables, C)
+        They sum to 1, or are all 0 where nothing was found.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the library does for arrays whose shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = np.array([[[True, False], [True, True]]])  # a query, two tables, two places
+    >>> held = Candidates.of(np.array([[[4, 0], [4, 7]]]), found)  # key 4 in both tables
+    >>> scores = np.log([[[1.0, 1.0], [1.0, 3.0]]])
+    >>> importance(scores, held, np.array([[[0.5, 1.0], [0.5, 0.1]]])).round(2)
+    array([[[0.06, 0.  ],
+            [0.  , 0.94]]])
     """
     xp = array_namespace(scores)
     # a place without a key has no chance that means anything
@@ -100,7 +180,34 @@ def importance(
 def per_table_mean(
     scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
 ) -> Annotated[Array, "n_q n_tables C"]:
-    """Take a softmax in each bucket and the mean over the buckets that hold a key."""
+    """Take a softmax in each bucket and the mean over the buckets that hold a key.
+
+    Parameters
+    ----------
+    scores : array, shape (n_q, n_tables, C)
+        Of every place; those at empty places do not count.
+    candidates : Candidates
+
+    Returns
+    -------
+    array, shape (n_q, n_tables, C)
+        They sum to 1, or are all 0 where nothing was found.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the library does for arrays whose shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = np.array([[[True, False], [True, True]]])  # a query, two tables, two places
+    >>> held = Candidates.of(np.array([[[4, 0], [4, 7]]]), found)  # key 4 in both tables
+    >>> scores = np.log([[[1.0, 1.0], [1.0, 3.0]]])
+    >>> per_table_mean(scores, held).round(3)
+    array([[[0.5  , 0.   ],
+            [0.125, 0.375]]])
+    """
     xp = array_namespace(scores)
     weights = per_table_sum(scores, candidates)
     some = xp.astype(xp.any(candidates.found, axis=-1, keepdims=True), weights.dtype)
@@ -114,6 +221,32 @@ def per_table_sum(
     """Take a softmax in each bucket and add them up, as the sources do.
 
     The weights sum to the number of buckets that hold a key, not to 1: claims 25 and 26 break it.
+
+    Parameters
+    ----------
+    scores : array, shape (n_q, n_tables, C)
+        Of every place; those at empty places do not count.
+    candidates : Candidates
+
+    Returns
+    -------
+    array, shape (n_q, n_tables, C)
+        They sum to the number of buckets that hold a key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the library does for arrays whose shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = np.array([[[True, False], [True, True]]])  # a query, two tables, two places
+    >>> held = Candidates.of(np.array([[[4, 0], [4, 7]]]), found)  # key 4 in both tables
+    >>> scores = np.log([[[1.0, 1.0], [1.0, 3.0]]])
+    >>> per_table_sum(scores, held).round(3)
+    array([[[1.  , 0.  ],
+            [0.25, 0.75]]])
     """
     xp = array_namespace(scores)
     if 0 in scores.shape:

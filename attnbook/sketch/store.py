@@ -15,20 +15,18 @@ from attnbook._arrays import check_int
 from attnbook._lengths import placed
 from attnbook._weights import check_choice, check_part
 from attnbook.backends import LIBRARIES, move
+from attnbook.sketch._impls import IMPLS
 from attnbook.sketch.given_hash import check_hash
 from attnbook.sketch.lifting import LiftedHash
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.sketch_attention import IMPLS, SketchAttention
+from attnbook.sketch.sketch_attention import SketchAttention
 from attnbook.sketch.stable_hash import StableHash
 
 Path = str | os.PathLike
 
 CLASSES = {"SimHash": SimHash, "StableHash": StableHash, "Moments": Moments}
 """What a file can ask to be built."""
-
-NEEDED = {"numba": "numpy", "cupy": "cupy"}
-"""The library that an implementation needs."""
 
 SETTINGS = tuple(inspect.signature(SketchAttention).parameters)[1:]
 """All arguments of `SketchAttention` but its hash."""
@@ -130,7 +128,7 @@ def load_sketch(
     if library is not None:
         check_choice("library", library, LIBRARIES)
     if impl is not None:
-        check_choice("impl", impl, IMPLS)
+        check_choice("impl", impl, tuple(IMPLS))
     if hash is not None:
         check_hash(hash)
     _, arrays, narrow, content = _tensor_file.read(path, "sketch")
@@ -138,8 +136,8 @@ def load_sketch(
         settings = {name: content["settings"][name] for name in SETTINGS}
         described = content["hash"]
         settings["impl"] = settings["impl"] if impl is None else impl
-        check_choice("impl", settings["impl"], IMPLS)
-    needed = NEEDED.get(settings["impl"])
+        check_choice("impl", settings["impl"], tuple(IMPLS))
+    needed = IMPLS[settings["impl"]].library
     if library is not None and needed not in (None, library):
         raise ValueError(f"library must be {needed} for impl {settings['impl']!r}, got {library!r}")
     library = library or needed or "numpy"
@@ -167,9 +165,8 @@ def load_sketch(
 def _fill(sketch, arrays, content):
     """Put the rows of a file into an empty sketch."""
     key, value = arrays["key"], arrays[content["value"]]
-    sketch._check_update(key, value)
     live, signatures = move(arrays["live"], "numpy"), move(arrays["signatures"], "numpy")
-    n, n_tables = key.shape[0], sketch.hash.n_tables
+    n, n_tables = key.shape[0] if key.ndim else 0, sketch.hash.n_tables
     if live.dtype != np.int64 or live.ndim != 1 or not np.array_equal(live, np.unique(live)):
         raise ValueError("live that is no ascending int64 array")
     if len(live) and not 0 <= live[0] <= live[-1] < n:
@@ -180,7 +177,11 @@ def _fill(sketch, arrays, content):
         )
     everything = np.zeros((n, n_tables), dtype=np.int64)
     everything[live] = signatures
-    sketch._insert(key, value, placed(everything, key))
+    sketch._signatures = lambda *_: placed(everything, key)  # read, not made anew
+    try:
+        sketch.update(key, value)
+    finally:
+        del sketch._signatures
     if len(live) < n:
         sketch.remove(np.delete(np.arange(n), live))
     if content["moments"] is not None:
