@@ -135,7 +135,8 @@ static X shuffled(unsigned mask, X x, int step, int line) {
     check_mask(mask);
     int64_t bits = 0;
     std::memcpy(&bits, &x, sizeof x);
-    bits = in_step(AT_WARP, line, bits, [=](auto &shown, unsigned) { return shown[current ^ step]; });
+    const auto read = [=](auto &shown, unsigned) { return shown[current ^ step]; };
+    bits = in_step(AT_WARP, line, bits, read);
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
@@ -281,9 +282,10 @@ extern "C" const char *launch(
     std::shuffle(blocks.begin(), blocks.end(), random);
     for (unsigned block : blocks) {
         blockIdx.x = block;
-        std::memset(memory, 0xcb, sizeof memory);  // never what it held before
+        unsigned char *bytes = (unsigned char *)memory, *after = bytes + shared_bytes;
+        std::memset(bytes, 0xff, shared_bytes);  // NaN, or -1
+        std::memset(after, 0xcb, 64);
         if (const char *error = run_block(random)) return error;
-        const unsigned char *after = (const unsigned char *)memory + shared_bytes;
         for (int i = 0; i < 64; ++i)
             if (after[i] != 0xcb) return "the kernel wrote beyond its shared memory";
     }

@@ -1,7 +1,7 @@
 """A stand-in for CuPy on a machine without a GPU: NumPy's functions, and kernels run on the CPU.
 
 `attnbook.sketch._cuda` asks CuPy for arrays, for a few of NumPy's functions and for a RawModule
-of `sketch.cu`. Here the arrays are NumPy's in a class of their own, so that an array that was not
+of the kernels. Here the arrays are NumPy's in a class of their own, so that an array that was not
 moved is refused as CuPy refuses it, and the module is the same source compiled by a C++ compiler
 (see cuda_on_cpu.cpp).
 """
@@ -11,6 +11,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ COMPILERS = ("c++", "g++", "clang++")
 
 def compiler() -> str:
     """Return the C++ compiler, or skip the test."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("cuda_on_cpu.cpp switches stacks as Linux does")
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         if name and shutil.which(name):
             return name
@@ -33,11 +36,10 @@ def compiler() -> str:
 
 @functools.cache
 def compiled(folder: Path) -> ctypes.CDLL:
-    """Compile `sketch.cu` for the CPU in `folder`, and load it."""
+    """Compile the kernels for the CPU in `folder`, and load them."""
     source, library = folder / "kernels.cu", folder / "kernels.so"
     source.write_text(_cuda.source(), "utf-8")
-    command = [compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
-    command += ["-Wno-unknown-pragmas", "-U_FORTIFY_SOURCE", "-shared", "-fPIC"]
+    command = [compiler(), "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC"]
     command += [f'-DKERNELS="{source}"', "-o", str(library), str(HERE / "cuda_on_cpu.cpp")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -124,7 +126,7 @@ class CupyOnCpu:
 
 
 class Module:
-    """`cupy.RawModule` of sketch.cu."""
+    """`cupy.RawModule` of the kernels."""
 
     def __init__(self, cupy: CupyOnCpu, *, code: str, options: tuple, name_expressions: tuple):
         assert code == _cuda.source()

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbook.sketch import _build
@@ -89,6 +89,7 @@ OPERATION = st.one_of(
 
 
 @pytest.mark.parametrize("merged_from", [0, 20, 1024])
+@settings(max_examples=25)
 @given(
     operations=st.lists(OPERATION, max_size=9), n_tables=st.integers(1, 3), seed=st.integers(0, 99)
 )
@@ -336,15 +337,6 @@ def test_a_filled_table_runs_over_its_end(home):
     assert np.array_equal(slots[slots[:, 2] >= 0, 0], np.sort((first + keys) % 40 - first) % 40)
 
 
-@pytest.mark.parametrize("load_factor", [0.1, 0.5, 0.75, 0.9, 1 - 2**-53])
-def test_slots_are_as_few_as_the_load_allows(load_factor):
-    for n in (*range(40), 3 * 2**20, 10**7 + 1):
-        n_slots = slots_for(n, load_factor)
-        assert n <= min(load_factor * n_slots, n_slots - 1)
-        fewer = n_slots - 1
-        assert fewer == 0 or n > min(load_factor * fewer, fewer - 1)
-
-
 @pytest.mark.parametrize("impl", ["reference", "numba"])
 def test_flat_arrays_are_as_written(impl):
     if impl == "numba":
@@ -386,22 +378,27 @@ def crowding(mixer, n_slots, count):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_signatures_chosen_to_crowd_get_a_fresh_hash(streamed):
-    pytest.importorskip("numba")
-    index = BucketIndex(1, impl="numba")
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+def test_signatures_chosen_to_crowd_get_a_fresh_hash(impl, streamed):
+    if impl == "numba":
+        pytest.importorskip("numba")
+    index = BucketIndex(1, impl=impl)
     mixer = index.flat()["mixer"]
-    signatures = crowding(mixer, slots_for(900, _build.LOAD_FACTOR), 900)[:, np.newaxis]
+    signatures = crowding(mixer, slots_for(700, _build.LOAD_FACTOR), 700)[:, np.newaxis]
     if streamed:
+        farthest = 0
         for signature in signatures:
             index.add(signature[np.newaxis])
-        index.merge()
+            farthest = max(farthest, index.flat()["side_slots"][:, :, 2].max())
+        assert farthest <= displacement_limit(slots_for(1400, 0.75), _build.LOAD_FACTOR)
     else:
-        index.merge()
         index.add(np.concatenate([signatures, signatures]))
-        assert not np.array_equal(index.flat()["mixer"], mixer)
-    slots = index.flat()["slots"]
-    assert slots[:, 2].max() < displacement_limit(len(slots), _build.LOAD_FACTOR)
-    assert (index.counts(signatures) == (1 if streamed else 2)).all()
+    assert not np.array_equal(index.flat()["mixer"], mixer)
+    for _ in range(2):
+        slots = index.flat()["slots"]
+        assert slots[:, 2].max() < displacement_limit(len(slots), _build.LOAD_FACTOR) / 2
+        assert (index.counts(signatures) == (1 if streamed else 2)).all()
+        index.merge()
 
 
 # What is refused

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook.sketch import robin_hood
-from attnbook.sketch.robin_hood import RobinHoodTable, displacement_limit, max_entries
+from attnbook.sketch._slots import displacement_limit, max_entries, slots_for
+from attnbook.sketch.robin_hood import RobinHoodTable
 
 IMPLEMENTATIONS = ("reference", "numba")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), 255, 256, -256, 2**31, -(2**31), 2**62]
@@ -389,6 +390,15 @@ def test_the_limit_is_where_the_tail_leaves_nothing(n_slots, load_factor, limit)
     assert displacement_limit(n_slots, load_factor) == limit
     tail = n_slots * np.exp(-2 * (1 - load_factor) * limit)
     assert np.exp(-41) < tail <= np.exp(-40)
+
+
+@pytest.mark.parametrize("load_factor", [0.1, 0.5, 0.75, 0.9, 1 - 2**-53])
+def test_slots_are_as_few_as_the_load_allows(load_factor):
+    for n in (*range(40), 3 * 2**20, 10**7 + 1):
+        n_slots = slots_for(n, load_factor)
+        assert n <= min(load_factor * n_slots, n_slots - 1)
+        fewer = n_slots - 1
+        assert fewer == 0 or n > min(load_factor * fewer, fewer - 1)
 
 
 # What is refused

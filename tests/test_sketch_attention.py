@@ -235,6 +235,23 @@ def test_numba_takes_hashes_of_the_reader():
         np.testing.assert_allclose(*outputs, atol=1e-12)
 
 
+def test_numba_refuses_what_is_not_finite():
+    pytest.importorskip("numba")
+    query, key, value = drawn()
+    for hash in HASHES.values():
+        sketch = SketchAttention(hash, impl="numba")
+        for bad in (math.nan, math.inf):
+            for name, x in (("key", key), ("value", value)):
+                wrong = {"key": key, "value": value, name: np.where(x == x[3, 2], bad, x)}
+                with pytest.raises(ValueError, match=f"{name} must be finite, got NaN or infinity"):
+                    sketch.update(**wrong)
+            assert len(sketch) == 0
+        sketch.update(key, value)
+        for bad in (math.nan, -math.inf):
+            with pytest.raises(ValueError, match="query must be finite, got NaN or infinity"):
+                sketch.attention_output(np.where(query == query[0, 0], bad, query))
+
+
 def test_kernels_take_the_arrays_of_their_library():
     pytest.importorskip("numba")
     torch = pytest.importorskip("torch")

@@ -166,6 +166,15 @@ def test_hash_is_taken_from_any_library(gpu):
     np.testing.assert_array_equal(*map(gpu.host, ours))
 
 
+def test_signatures_in_parts(gpu, monkeypatch):
+    key = gpu.to(drawn(1, 29, 5, 1, "float32")[0])
+    hash = CudaHash(StableHash.init(2, 5, 0.7, 3, 2))
+    whole = hash.signatures(key)
+    monkeypatch.setattr(_cuda, "POINTS_AT_ONCE", 7)
+    np.testing.assert_array_equal(*(gpu.host(x) for x in (hash.signatures(key), whole)))
+    assert hash.signatures(key[:0]).shape == (0, 3)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("kind", ["sim", "stable"])
 def test_points_without_signature(gpu, kind, wrong):
@@ -305,6 +314,16 @@ def test_signatures_in_any_memory_order(gpu):
             np.testing.assert_array_equal(rows[i, t, found[i, t]], expected)
 
 
+def test_additions_wait_for_the_next_build(gpu):
+    index = gpu.index([[5], [6]])
+    index.add(gpu.to(np.zeros((0, 1)), np.int64))
+    asked = gpu.to([[5], [6]])
+    assert gpu.host(index.counts(asked)).tolist() == [[1], [1]]
+    index.remove([1])
+    index.add(gpu.to(np.zeros((0, 1)), np.int64))
+    assert gpu.host(index.counts(asked)).tolist() == [[1], [0]]
+
+
 def test_memory_is_counted(gpu):
     index = CudaIndex(2)
     empty = index.memory_bytes
@@ -333,6 +352,8 @@ def test_index_errors(gpu):
         with pytest.raises(ValueError, match=f"each named once, got {named}"):
             index.remove(gpu.to(wrong))
     assert index.n == 2
+    with pytest.raises(ValueError, match="each named once, got 0"):
+        CudaIndex(2).remove([0])
     index.remove([])
     index.remove([1])
     with pytest.raises(ValueError, match="each named once, got 1"):
@@ -499,7 +520,9 @@ def test_answer_with_many_tables(gpu):
     asked.check(gpu, got, "float32", scale=1.0)
 
 
-def test_equal_keys(gpu):
+@pytest.mark.parametrize("n_warps", [1, 4])
+def test_equal_keys(gpu, n_warps, monkeypatch):
+    monkeypatch.setattr(_cuda_query, "WARPS", ((2**63, n_warps),))
     n = 157
     key = np.tile(np.array([1.0, 2.0, 0.5, -1.0, 3.0]), (n, 1))
     value = np.arange(float(n))[:, None]

@@ -403,3 +403,13 @@ def test_what_a_killed_process_leaves_is_not_read(tmp_path, monkeypatch):
 def test_every_setting_is_in_the_file():
     assert SETTINGS[0] != "hash"
     assert {"estimator", "tail", "scale", "n_heavy", "max_bucket", "seed", "impl"} < set(SETTINGS)
+
+
+def test_a_sketch_saves_and_loads_itself(tmp_path):
+    sketch = SketchAttention(SimHash.init(0, 3, 2, 2))
+    sketch.update(np.eye(3))
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch")
+    np.testing.assert_array_equal(
+        again.attention_output(np.eye(3)), sketch.attention_output(np.eye(3))
+    )

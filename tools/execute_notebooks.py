@@ -29,7 +29,11 @@ def execute(source: Path) -> nbformat.NotebookNode:
     """Return the executed notebook of `source`; raise if a cell does."""
     notebook = jupytext.read(source)
     client = nbclient.NotebookClient(
-        notebook, timeout=600, record_timing=False, resources={"metadata": {"path": str(BOOK)}}
+        notebook,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,  # how prints are split depends on the load of the machine
+        resources={"metadata": {"path": str(BOOK)}},
     )
     client.execute()
     notebook.metadata["language_info"] = {"name": "python"}  # the rest names this Python's version

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook.check._attention import outputs_between_values
 from attnbook.check._engine import run
 from attnbook.check._model import Case, Check, Stage, Values, draw
 from attnbook.check._report import Report
@@ -51,9 +50,25 @@ def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(SKETCH_ATTENTION, f, time_limit)
 
 
+def _candidates(case: Case) -> np.ndarray:
+    return union(meets_in(*(case.arguments[f"{who}_signatures"] for who in ("query", "key"))))
+
+
+def outputs_between_candidates(case: Case, values: Values, again: Callable) -> str | None:
+    for output, found in zip(values[0], _candidates(case), strict=True):
+        there = case.arrays["value"][found]
+        if len(there) == 0 or output.shape != there.shape[1:]:
+            continue
+        if np.any(output < there.min(axis=0) - 1e-5) or np.any(output > there.max(axis=0) + 1e-5):
+            return (
+                "Each output is a weighted mean of the candidates' values and lies between the "
+                "smallest and the largest of its column; here one lies outside."
+            )
+    return None
+
+
 def others_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    mask = union(meets_in(*(case.arguments[f"{who}_signatures"] for who in ("query", "key"))))
-    unseen = ~mask[0][:, np.newaxis]  # what query 0 does not find
+    unseen = ~_candidates(case)[0][:, np.newaxis]  # what query 0 does not find
     moved = again(**{name: case.arrays[name] + unseen for name in ("key", "value")})
     if moved and not np.allclose(moved[0][0], values[0][0]):
         return (
@@ -167,10 +182,10 @@ SKETCH_ATTENTION = Check(
     ),
     mistakes=MISTAKES,
     properties=(
-        outputs_between_values,
         others_change_nothing,
         order_of_keys_is_free,
         order_of_tables_is_free,
+        outputs_between_candidates,
     ),
     options=(),
     remarked_options=(),

@@ -76,7 +76,7 @@ class Failure:
             return "does not come back"
         if self.error is not None:
             return f"raised {describe_error(self.error)}"
-        return f"returned {shown_value(self.got)}, expected {shown_value(self.expected)}"
+        return f"returned {self.got}, expected {self.expected}"
 
     def __str__(self) -> str:
         shown = [str(step) for step in self.steps]
@@ -86,10 +86,12 @@ class Failure:
         return f"{', '.join(shown)} {self.what}."
 
 
-def shown_value(x: Any) -> str:
-    """Return a number as it is written, and what else may come back by its type."""
-    plain = x is None or type(x) in (bool, int, float) or isinstance(x, np.generic)
-    return str(x) if plain else kind_of(x)
+class _Odd(str):
+    """Stands for what came back in the place of a number: its type, with an article."""
+
+
+def _is_plain(x: Any) -> bool:
+    return x is None or type(x) in (bool, int, float) or isinstance(x, np.generic)
 
 
 class Tables:
@@ -120,31 +122,36 @@ class Tables:
         """Call `work` safely; raise Found if there is no time left for it."""
         limit = min(self.deadline, time.monotonic() + (seconds or self.seconds))
         if limit <= time.monotonic():
-            raise Found(
-                Finding(
-                    "hangs",
-                    f"The check is not done after {self.seconds:g} seconds. Your table is right so "
-                    "far, but slow: is a search longer than it should be?",
-                    f"It ran {self.runs} times on tables of a few keys.",
-                )
-            )
+            raise self._too_slow()
         outcome = call(work, given, {}, limit)
         if outcome.printed:
             self.remark("it prints; the check holds the text back.")
         return outcome
 
+    def _too_slow(self) -> Found:
+        return Found(
+            Finding(
+                "hangs",
+                f"The check is not done after {self.seconds:g} seconds. Your table is right so "
+                "far, but slow: is a search longer than it should be?",
+                f"It ran {self.runs} times.",
+            )
+        )
+
     def run(self, steps: Sequence[Step], *, quick: bool = False) -> Failure | None:
         """Return how the run fails, or None. A quick one counts as endless a good deal sooner."""
-        place = [-1]
         begin = time.monotonic()
+        place = [0, begin]  # which step it is at, and since when
         limit = max(0.1, 20 * self.slowest) if quick else self.seconds / 4
         outcome = self.do(self._compare, steps, place, seconds=limit)
         self.runs += 1
-        done = tuple(steps[: place[0] + 1])
-        if outcome.timed_out and done:
+        done = tuple(steps[: int(place[0]) + 1])  # what fails in making it, fails in its first
+        if outcome.timed_out:
+            if time.monotonic() - place[1] < limit / 2:  # many steps that do end, and take long
+                raise self._too_slow()
             return Failure(done, "hangs")
         self.slowest = max(self.slowest, time.monotonic() - begin)
-        if outcome.error is not None and done:
+        if outcome.error is not None:
             return Failure(done, "raises", error=outcome.error)
         return outcome.value
 
@@ -152,15 +159,16 @@ class Tables:
         failure = self.run(steps, quick=True)
         return failure is not None and failure.kind == kind
 
-    def _compare(self, steps: Sequence[Step], place: list[int]) -> Failure | None:
+    def _compare(self, steps: Sequence[Step], place: list[float]) -> Failure | None:
         table, stored = self.new(), dict[int, int]()
         n_slots = slots_of(table)
         for i, step in enumerate(steps):
-            place[0] = i
+            place[:] = i, time.monotonic()
             kind, got, expected = self._take(step, table, stored)
             if kind:
                 grew = n_slots is not None and slots_of(table) != n_slots
-                return Failure(tuple(steps[: i + 1]), kind, got, expected, grew=grew)
+                plain = got if _is_plain(got) else _Odd(kind_of(got))
+                return Failure(tuple(steps[: i + 1]), kind, plain, expected, grew=grew)
         self.n_slots_at_end = slots_of(table)
         return None
 
@@ -275,8 +283,10 @@ def equal(got: Any, expected: int) -> bool:
 
 def slots_of(table: Any) -> int | None:
     """Return how many slots a table has, if it tells."""
-    n_slots = getattr(table, "n_slots", None)
-    return int(n_slots) if isinstance(n_slots, (int, np.integer)) else None
+    with contextlib.suppress(Exception):  # an object may do anything when it is asked
+        if isinstance(table.n_slots, (int, np.integer)):
+            return int(table.n_slots)
+    return None
 
 
 def _maker(make: Callable) -> tuple[Callable[[], Any], str]:

@@ -2,16 +2,9 @@
 
 import numpy as np
 
+from attnbook.sketch._slots import DISPLACEMENT, EMPTY, KEY, VALUE, free_slots, slots_for
 from attnbook.sketch.buckets import sort_buckets
-from attnbook.sketch.robin_hood import (
-    DISPLACEMENT,
-    EMPTY,
-    KEY,
-    VALUE,
-    free_slots,
-    home_slot,
-    slots_for,
-)
+from attnbook.sketch.robin_hood import home_slot
 
 LOAD_FACTOR = 0.75
 """Of the maps; a search then reads 2.5 slots on average."""

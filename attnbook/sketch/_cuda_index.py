@@ -39,7 +39,7 @@ class CudaIndex:
     -----
     It lives on the GPU that is current when it is made. Memory for each row: 8 L bytes for the
     signatures, which stay, 4 L for the order and 32 L for the maps if no two rows share a bucket;
-    while it is built, 40 L more.
+    while it is built, about 40 L more.
     """
 
     def __init__(self, n_tables: int, *, seed: Any = 0):
@@ -87,13 +87,14 @@ class CudaIndex:
         numbers = np.sort(row_numbers(rows))
         if len(numbers) == 0:
             return
-        ordered = cupy.asarray(numbers)
-        known = (ordered >= 0) & (ordered < self.signatures.shape[0])
-        known = known & self._alive[cupy.where(known, ordered, 0)]
-        known[1:] &= ordered[1:] != ordered[:-1]
-        if not bool(cupy.all(known)):
-            raise absent(ordered[cupy.argmin(known.astype(np.int64))])
-        self._alive[ordered] = False
+        wrong = numbers >= self.signatures.shape[0]
+        wrong[1:] |= numbers[1:] == numbers[:-1]
+        if np.any(wrong):
+            raise absent(numbers[np.argmax(wrong)])
+        alive = self._alive[cupy.asarray(numbers)]
+        if not bool(cupy.all(alive)):
+            raise absent(numbers[int(cupy.argmin(alive.astype(np.int64)))])
+        self._alive[cupy.asarray(numbers)] = False
         self.n -= len(numbers)
         self._stale = True
 
@@ -179,33 +180,39 @@ class CudaIndex:
 
     def _build(self):
         """Sort the rows of every table by signature, and map each signature to its run of rows."""
-        cupy, n_tables, n = self._cupy, self.n_tables, self.n
-        if n < self.signatures.shape[0]:
-            live = self.live()
-            by_table = self.signatures[live].T.copy()  # (L, n)
+        cupy = self._cupy
+        if self.n:
+            buckets = self._sort()
         else:
-            live, by_table = None, self.signatures.T.copy()
-        order = cupy.empty((n_tables, n), dtype=np.int32)
-        for t in range(n_tables):
-            place = cupy.argsort(by_table[t])  # stable: a radix sort
-            by_table[t] = by_table[t][place]
-            order[t] = place if live is None else live[place]
-        new = cupy.ones((n_tables, n), dtype=np.bool_)
-        new[:, 1:] = by_table[:, 1:] != by_table[:, :-1]
-        n_buckets = cupy.count_nonzero(new, axis=1).tolist()  # waits for the GPU
-        starts = cupy.flatnonzero(new)  # of every bucket, counted through all tables
-        keys = by_table.ravel()[starts]
-        end = cupy.full(1, n_tables * n, dtype=starts.dtype)
-        counts = cupy.concatenate((starts[1:], end)) - starts
-        starts = starts % max(n, 1)
-        ends = np.cumsum(n_buckets)
-        parts = [slice(int(e) - m, int(e)) for m, e in zip(n_buckets, ends, strict=True)]
-        buckets = [(keys[part], starts[part], counts[part]) for part in parts]
-        self.order = order
+            nothing = cupy.empty(0, dtype=np.int64)
+            self.order = cupy.empty((self.n_tables, 0), dtype=np.int32)
+            buckets = [(nothing, nothing, nothing)] * self.n_tables
         if not self._fill(buckets, careful=True):
             self.mixer = cupy.asarray(draw_mixer(self._random))  # they were chosen to crowd: once
             self._fill(buckets, careful=False)
         self._stale = False
+
+    def _sort(self):
+        """Set `order`; return signature, start and length of the buckets of every table."""
+        cupy, n_tables, n = self._cupy, self.n_tables, self.n
+        live = self.live() if n < self.signatures.shape[0] else None
+        signatures = self.signatures if live is None else self.signatures[live]
+        by_table = signatures.T.copy()  # (L, n)
+        self.order = cupy.empty((n_tables, n), dtype=np.int32)
+        for t in range(n_tables):
+            place = cupy.argsort(by_table[t])  # stable: a radix sort
+            by_table[t] = by_table[t][place]
+            self.order[t] = place if live is None else live[place]
+        new = cupy.ones((n_tables, n), dtype=np.bool_)
+        new[:, 1:] = by_table[:, 1:] != by_table[:, :-1]
+        n_buckets = cupy.count_nonzero(new, axis=1).tolist()  # waits for the GPU
+        starts = cupy.flatnonzero(new)  # of every bucket, counted through all tables
+        end = cupy.full(1, n_tables * n, dtype=starts.dtype)
+        counts = cupy.concatenate((starts[1:], end)) - starts
+        keys, starts = by_table.ravel()[starts], starts % n
+        ends = np.cumsum(n_buckets).tolist()
+        parts = [slice(end - m, end) for m, end in zip(n_buckets, ends, strict=True)]
+        return [(keys[part], starts[part], counts[part]) for part in parts]
 
     def _fill(self, buckets, careful):
         """Make the maps; return whether no entry is farther from home than random keys ever are."""

@@ -18,6 +18,7 @@ class Reference:
     """Plain functions on arrays of any library."""
 
     library: str | None = None  # that arrays must belong to
+    hash_refuses = False  # whether its hashing refuses NaN and infinity by itself
 
     def __init__(self, hash: Any):
         self.hash = hash
@@ -64,7 +65,7 @@ class Numba(Kernel):
 
         super().__init__(hash)
         self._hashing, self._query = _numba_hash, _numba_query
-        self._compiled = isinstance(hash, (SimHash, StableHash))
+        self._compiled = self.hash_refuses = isinstance(hash, (SimHash, StableHash))
         self._table = _numba_query.RetrievalTable.of(hash) if self._compiled else None
 
     def new_index(self, seed: int) -> Any:
@@ -73,9 +74,15 @@ class Numba(Kernel):
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
         """Return the signatures of keys or queries."""
-        if self._compiled:
+        if not self._compiled:
+            return super().signatures(x, of_queries)
+        try:
             return self._hashing.signatures(self.hash, x)
-        return super().signatures(x, of_queries)
+        except ValueError:
+            if self.all_finite(x):
+                raise
+            name = "query" if of_queries else "key"
+            raise ValueError(f"{name} must be finite, got NaN or infinity") from None
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""

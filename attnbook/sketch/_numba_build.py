@@ -9,6 +9,8 @@ Where the plain build sorts by signature and then by home, this one sorts once:
   first free slot from its home on. Only what runs over the end of a thread's share is inserted.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -29,9 +31,17 @@ CROWD = 32
 """From so many rows in one cell of a part on, insertion would be slow."""
 
 COUNT = 2**31 - 1
-"""Mask of the lower half of a value in a map."""
+"""Mask of the lower half of a value in a map, the count, and of a row beside its hash."""
 
-compile_loops = numba.njit(nogil=True, cache=True, error_model="numpy")
+LAST_32 = 2**32 - 1
+"""Mask of the place in a part, beside its hash."""
+
+compile_loops: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+# sums in any order, so that they are made in vectors; infinities and NaN keep their meaning
+compile_sums: Any = numba.njit(
+    nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
+)
 
 
 def read_only(x: np.ndarray) -> np.ndarray:
@@ -111,7 +121,7 @@ def build_tables(
         in_parts(group, n_parts, min(n_threads, n_parts))
         slot_starts[t + 1] = slot_starts[t] + slots_for(int(n_groups.sum()), LOAD_FACTOR)
         table = slots[slot_starts[t] : slot_starts[t + 1]]
-        shares = []
+        shares: list[tuple[int, int, int]] = []
 
         def place(first, stop, thread, starts=starts, table=table, shares=shares):
             share = _place(groups, starts, n_groups, part_bits, table, first, stop)
@@ -139,95 +149,101 @@ def _hash_and_count(column, mixer, part_bits, hashes, counts, start, stop):
     The upper bits of a hash name the part.
     """
     counts[:] = 0
-    for row in range(start, stop):
-        key = column[row]
+    # slices, since Numba asks of every index that may be negative whether it is
+    column, hashes = column[start:stop], hashes[start:stop]
+    for i in range(len(column)):
+        key = column[i]
         hashed = mixer[0, key & 255]
-        for i in range(1, 8):
-            hashed ^= mixer[i, (key >> (8 * i)) & 255]
+        for byte in range(1, 8):
+            hashed ^= mixer[byte, (key >> (8 * byte)) & 255]
         hashed >>= 62 - HASH_BITS
-        hashes[row] = hashed
+        hashes[i] = hashed
         counts[hashed >> (HASH_BITS - part_bits)] += 1
 
 
 @compile_loops
 def _deal(column, hashes, part_bits, places, dealt, start, stop):
     """Write rows start … stop to the places of their parts: signature, and hash << 31 | row."""
-    for row in range(start, stop):
-        hashed = np.int64(hashes[row])
+    column, hashes = column[start:stop], hashes[start:stop]
+    for i in range(len(column)):
+        hashed = np.int64(hashes[i])
         part = hashed >> (HASH_BITS - part_bits)
-        dealt[places[part], 0] = column[row]
-        dealt[places[part], 1] = hashed << 31 | row
-        places[part] += 1
+        place = places[part]
+        dealt[place, 0] = column[i]
+        dealt[place, 1] = hashed << 31 | start + i
+        places[part] = place + 1
 
 
 @compile_loops
 def _group(dealt, starts, part_bits, most, order, groups, n_groups, first, stop):
-    """Sort each part by hash and row, and find its groups of rows with one signature.
-
-    A group is written as signature and ``hash << 31 | count``.
-    """
-    # cells: half as many again as rows in an even part, so that few rows share one
-    cell_bits = _cell_bits(len(order), part_bits)
-    shift = 32 + HASH_BITS - part_bits - cell_bits
-    counts = np.empty(2**cell_bits + 1, np.int32)
+    """Sort parts first … stop, and find their groups of rows with one signature."""
+    cell_bits = 1  # a part has so many cells that most rows are alone in theirs
+    while len(order) >> (part_bits + cell_bits - 1) and cell_bits < 16:
+        cell_bits += 1
+    cells = np.empty(2**cell_bits + 1, np.uint32)
     keys, other = np.empty(most, np.int64), np.empty(most, np.int64)
     for part in range(first, stop):
-        start, n = starts[part], starts[part + 1] - starts[part]
-        for i in range(n):
-            keys[i] = dealt[start + i, 1] >> 31 << 32 | i  # hash, and the place in the part
-        if _sort_by_cell(keys, n, shift, counts, other) < CROWD:
-            _insertion_sort(other, n)
+        a, b = starts[part], starts[part + 1]
+        shift = HASH_BITS - part_bits - cell_bits
+        keys_of, other_of = keys[: b - a], other[: b - a]
+        n_groups[part] = _group_part(
+            dealt[a:b], order[a:b], groups[a:b], keys_of, other_of, cells, cell_bits, shift
+        )
+
+
+@compile_loops
+def _group_part(dealt, order, groups, keys, other, cells, cell_bits, shift):
+    """Sort the rows of one part by hash and number; write them, and their groups.
+
+    A group is written as signature and ``hash << 31 | count``. Return the number of groups.
+    """
+    n = len(dealt)
+    for i in range(n):
+        keys[i] = dealt[i, 1] >> 31 << 32 | i  # hash, and the place in the part
+    if _sort_by_cell(keys, 32 + shift, cells, other) < CROWD:
+        _insertion_sort(other)
+    else:
+        # many equal rows, or many signatures of one hash: the lower bits first, then the cell
+        for lower in range(0, shift, cell_bits):
+            _sort_by_cell(keys, 32 + lower, cells, other)
+            keys, other = other, keys
+        _sort_by_cell(keys, 32 + shift, cells, other)
+    _separate(dealt, other, keys)
+    group, signature = -1, np.int64(0)
+    for i in range(n):
+        place = other[i] & LAST_32
+        order[i] = dealt[place, 1] & COUNT
+        if i > 0 and dealt[place, 0] == signature:
+            groups[group, 1] += 1
         else:
-            # many equal rows, or many signatures of one hash: the lower bits first, then the cell
-            for low in range(32, shift, cell_bits):
-                _sort_by_cell(keys, n, low, counts, other)
-                keys, other = other, keys
-            _sort_by_cell(keys, n, shift, counts, other)
-        _separate(dealt, start, other, n, keys)
-        group, signature = start - 1, np.int64(0)
-        for i in range(n):
-            place = start + (other[i] & 0xFFFFFFFF)
-            order[start + i] = dealt[place, 1] & COUNT
-            if i > 0 and dealt[place, 0] == signature:
-                groups[group, 1] += 1
-            else:
-                group += 1
-                signature = dealt[place, 0]
-                groups[group, 0] = signature
-                groups[group, 1] = other[i] >> 32 << 31 | 1
-        n_groups[part] = group + 1 - start
+            group += 1
+            signature = dealt[place, 0]
+            groups[group, 0] = signature
+            groups[group, 1] = other[i] >> 32 << 31 | 1
+    return group + 1
 
 
 @compile_loops
-def _cell_bits(n, part_bits):
-    """Return how many bits of a hash name a cell: about two cells for a row of an even part."""
-    bits = 2
-    while n >> (part_bits + bits - 1) and bits < 16:
-        bits += 1
-    return bits
-
-
-@compile_loops
-def _sort_by_cell(keys, n, shift, counts, out):
+def _sort_by_cell(keys, shift, cells, out):
     """Sort by some bits of the keys, stable; return how many keys have them equal at most."""
-    mask = len(counts) - 2
-    counts[:] = 0
-    for i in range(n):
-        counts[((keys[i] >> shift) & mask) + 1] += 1
-    most = np.int32(0)
+    mask = len(cells) - 2
+    cells[:] = 0
+    for i in range(len(keys)):
+        cells[((keys[i] >> shift) & mask) + 1] += 1
+    most = np.uint32(0)
     for cell in range(mask + 1):
-        most = max(most, counts[cell + 1])
-        counts[cell + 1] += counts[cell]
-    for i in range(n):
+        most = max(most, cells[cell + 1])
+        cells[cell + 1] += cells[cell]
+    for i in range(len(keys)):
         cell = (keys[i] >> shift) & mask
-        out[counts[cell]] = keys[i]
-        counts[cell] += 1
+        out[cells[cell]] = keys[i]
+        cells[cell] += 1
     return most
 
 
 @compile_loops
-def _insertion_sort(keys, n):
-    for i in range(1, n):
+def _insertion_sort(keys):
+    for i in range(1, len(keys)):
         key = keys[i]
         j = i
         while j > 0 and keys[j - 1] > key:
@@ -237,25 +253,25 @@ def _insertion_sort(keys, n):
 
 
 @compile_loops
-def _separate(dealt, start, keys, n, room):
+def _separate(dealt, keys, room):
     """Put the rows of each signature side by side where different signatures have one hash.
 
     Of a million signatures about a hundred pairs do. `keys` are sorted by hash; order inside a
     signature is kept.
     """
+    n = len(keys)
     i = 0
     while i < n:
         stop = i + 1
         mixed = False
         while stop < n and keys[stop] >> 32 == keys[i] >> 32:
-            a, b = keys[stop - 1] & 0xFFFFFFFF, keys[stop] & 0xFFFFFFFF
-            mixed |= dealt[start + a, 0] != dealt[start + b, 0]
+            mixed |= dealt[keys[stop] & LAST_32, 0] != dealt[keys[i] & LAST_32, 0]
             stop += 1
         while mixed and i < stop:
-            signature = dealt[start + (keys[i] & 0xFFFFFFFF), 0]
+            signature = dealt[keys[i] & LAST_32, 0]
             n_others = 0
             for j in range(i, stop):
-                if dealt[start + (keys[j] & 0xFFFFFFFF), 0] == signature:
+                if dealt[keys[j] & LAST_32, 0] == signature:
                     keys[i] = keys[j]
                     i += 1
                 else:

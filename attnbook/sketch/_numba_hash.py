@@ -5,6 +5,8 @@ directions, and reads it again. Here the products of 16 vectors stay in the cach
 joined.
 """
 
+import functools
+
 import numpy as np
 
 from attnbook._arrays import accumulation_dtype
@@ -49,23 +51,13 @@ def signatures(
     """
     if not isinstance(hash, (SimHash, StableHash)):
         raise TypeError(f"hash must be a SimHash or StableHash, got {type(hash).__name__}")
-    n_tables, n_projections, d = hash.directions.shape
+    d = hash.directions.shape[-1]
     if x.ndim != 2 or x.shape[1] != d:
         raise ValueError(f"x must have shape (n, {d}) to match the directions, got {x.shape}")
-    x = x.astype(accumulation_dtype(np, x.dtype), copy=False)
-    dtype = x.dtype
-    directions = np.zeros((-(-n_tables * n_projections // LANES) * LANES, d), dtype=dtype)
-    directions[: n_tables * n_projections] = hash.directions.reshape(-1, d)
-    if isinstance(hash, StableHash):
-        directions /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
-        offsets = (hash.offsets / hash.width).astype(dtype)
-        multipliers, signs = hash.multipliers, False
-    else:
-        offsets = np.zeros((n_tables, n_projections), dtype=dtype)
-        multipliers, signs = np.left_shift(1, np.arange(n_projections)), True
-    panels = np.ascontiguousarray(directions.reshape(-1, LANES, d).transpose(0, 2, 1))
-    joined = np.empty((n_tables, len(x)), dtype=np.int64)
-    x = read_only(x)
+    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
+    panels, offsets, multipliers = _arrays_of(hash, x.dtype)
+    signs = isinstance(hash, SimHash)
+    joined = np.empty((hash.n_tables, len(x)), dtype=np.int64)
     n_bad = []
 
     def join(start, stop, thread):
@@ -80,30 +72,45 @@ def signatures(
     return joined.T
 
 
+@functools.lru_cache(maxsize=16)  # a single query takes less time than to make them
+def _arrays_of(hash, dtype):
+    """Return what the loops read of a hash: directions in panels, offsets and multipliers."""
+    n_tables, n_projections, d = hash.directions.shape
+    directions = np.zeros((-(-n_tables * n_projections // LANES) * LANES, d), dtype=dtype)
+    directions[: n_tables * n_projections] = hash.directions.reshape(-1, d)
+    if isinstance(hash, StableHash):
+        directions /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
+        offsets = (hash.offsets / hash.width).astype(dtype)
+        multipliers = hash.multipliers
+    else:
+        offsets = np.zeros((n_tables, n_projections), dtype=dtype)
+        multipliers = np.left_shift(1, np.arange(n_projections))
+    panels = directions.reshape(-1, LANES, d).transpose(0, 2, 1)
+    return np.ascontiguousarray(panels), offsets, multipliers
+
+
 def all_finite(x: np.ndarray, *, n_threads: int | None = None) -> bool:
     """Return whether no number of `x` is NaN or infinite: ``bool(np.all(np.isfinite(x)))``."""
     x = read_only(x).reshape(-1)
-    # an exponent of all ones is NaN or infinity
+    # NaN and infinities are the numbers whose exponent has all bits set
     bits = x.view(np.int32 if x.itemsize == 4 else np.int64)
-    exponent = bits.dtype.type(0x7F800000 if x.itemsize == 4 else 0x7FF << 52)
+    ones = np.array(np.inf, dtype=x.dtype).view(bits.dtype)[()]
     found = []
 
-    def search(start, stop, thread):
-        found.append(_any_all_ones(bits, exponent, start, stop))
+    def look(start, stop, thread):
+        found.append(_any_has_all(bits[start:stop], ones))
 
-    in_parts(search, len(x), n_threads_for(len(x), n_threads))
+    in_parts(look, len(x), n_threads_for(len(x), n_threads))
     return not any(found)
 
 
 @compile_loops
-def _any_all_ones(bits, exponent, start, stop):
-    for block in range(start, stop, 4096):
-        n_found = 0
-        for i in range(block, min(block + 4096, stop)):
-            n_found += (bits[i] & exponent) == exponent
-        if n_found:
-            return True
-    return False
+def _any_has_all(x, bits):
+    """Return whether all of these bits are set in one of the numbers."""
+    n_found = 0
+    for i in range(len(x)):
+        n_found += (x[i] & bits) == bits
+    return n_found > 0
 
 
 @compile_loops
@@ -149,7 +156,7 @@ def _join_tile(numbers, n_rows, offsets, multipliers, signs, joined, first):
     n_bad = 0
     for t in range(n_tables):
         for r in range(n_rows):
-            signature, bad = np.int64(0), np.int64(0)
+            signature, bad = 0, 0
             if signs:
                 for j in range(n_projections):
                     number = numbers[r, t * n_projections + j]

@@ -9,12 +9,11 @@ the first is read, then all buckets, then keys and values.
 import math
 from typing import Annotated, Any, NamedTuple
 
-import numba
 import numpy as np
 
 from attnbook._arrays import Array
 from attnbook._weights import check_choice
-from attnbook.sketch._numba_build import COUNT, compile_loops, read_only
+from attnbook.sketch._numba_build import COUNT, compile_loops, compile_sums, read_only
 from attnbook.sketch._simd import prefetch
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.robin_hood import DISPLACEMENT, KEY, VALUE
@@ -35,11 +34,6 @@ WINDOW = 256
 
 FEW = 24
 """Up to so many candidates, a new one is compared with each; beyond, a hash set knows them."""
-
-# sums in any order, so that they are made in vectors; infinities and NaN keep their meaning
-_compile_sums = numba.njit(
-    nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
-)
 
 
 class Answer(NamedTuple):
@@ -182,7 +176,6 @@ def answer(
         raise ValueError("probability must be a RetrievalTable for importance, got None")
     n_q, dtype = len(query), query.dtype
     tables = _Tables(**{name: flat[name] for name in _Tables._fields})
-    tables = _Tables(*(read_only(x) if isinstance(x, np.ndarray) else int(x) for x in tables))
     limits = _Limits(
         read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
         read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
@@ -468,7 +461,7 @@ def _probability(query, i, key, row, table):
     return found if found > 0 else 1.0
 
 
-@_compile_sums
+@compile_sums
 def _dot(x, i, y, j):
     total = x.dtype.type(0)
     for k in range(x.shape[1]):
@@ -476,7 +469,7 @@ def _dot(x, i, y, j):
     return total
 
 
-@_compile_sums
+@compile_sums
 def _squared_distance(x, i, y, j):
     total = x.dtype.type(0)
     for k in range(x.shape[1]):

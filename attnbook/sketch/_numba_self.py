@@ -43,8 +43,8 @@ def column_sums(x, start, stop, total):
 
 
 @loops
-def second_moments(key, value, start, stop, scatter, cross):
-    """Add KᵀK and KᵀV of the rows from `start` to `stop`, float32, in float64."""
+def second_moments(key, value, start, stop, sign, scatter, cross):
+    """Add `sign` times KᵀK and KᵀV of the rows from `start` to `stop` (to float64)."""
     d, d_v = key.shape[1], value.shape[1]
     s, c = np.empty((d, d), dtype=np.float32), np.empty((d, d_v), dtype=np.float32)
     for i in range(start, stop, 256):
@@ -55,37 +55,29 @@ def second_moments(key, value, start, stop, scatter, cross):
     if stop > start:
         for a in range(d):
             for b in range(d):
-                scatter[a, b] += s[a, b]
+                scatter[a, b] += sign * s[a, b]
             for b in range(d_v):
-                cross[a, b] += c[a, b]
+                cross[a, b] += sign * c[a, b]
 
 
 @loops
-def group_means(x, starts, first, stop, means):
-    """Write the mean of each group of rows; 0 for an empty one."""
-    d = x.shape[1]
-    for c in range(first, stop):
-        for j in range(d):
-            means[c, j] = 0
-        m = starts[c + 1] - starts[c]
-        if m > 0:
-            for i in range(starts[c], starts[c + 1]):
-                for j in range(d):
-                    means[c, j] += x[i, j]
-            for j in range(d):
-                means[c, j] /= np.float32(m)
+def group_sums(x, labels, start, stop, sums):
+    """Add each row to the sum of its group (float64)."""
+    for i in range(start, stop):
+        c = labels[i]
+        for j in range(x.shape[1]):
+            sums[c, j] += x[i, j]
 
 
 @loops
-def group_traces(x, starts, means, first, stop, traces):
-    """Write the sum of squared distances from the mean of each group."""
-    for c in range(first, stop):
-        total = ZERO
-        for i in range(starts[c], starts[c + 1]):
-            for j in range(x.shape[1]):
-                step = x[i, j] - means[c, j]
-                total += step * step
-        traces[c] = total
+def group_traces(x, labels, means, start, stop, traces):
+    """Add the squared distance of each row from the mean of its group (float64)."""
+    for i in range(start, stop):
+        c, total = labels[i], ZERO
+        for j in range(x.shape[1]):
+            step = x[i, j] - means[c, j]
+            total += step * step
+        traces[c] += total
 
 
 # Cells
@@ -174,16 +166,21 @@ def take_rows(x, order, start, stop, out):
 
 
 @loops
-def turn_groups(x, starts, first, stop, places, out):
-    """Write each group as (d, m) with m rounded up to 16, from places[c] on in `out` (1-D)."""
+def turn_groups(x, order, starts, first, stop, places, out):
+    """Write the rows of each group as columns: (d, m), m rounded up to 16, from places[c] on."""
     d = x.shape[1]
     for c in range(first, stop):
         m = starts[c + 1] - starts[c]
         width = (m + 15) // 16 * 16
         turned = out[places[c] : places[c] + d * width].reshape((d, width))
-        for r in range(width):
+        for r in range(0, m, 16):
+            rows = order[starts[c] + r : starts[c] + min(r + 16, m)]
             for j in range(d):
-                turned[j, r] = x[starts[c] + r, j] if r < m else ZERO
+                for a in range(len(rows)):
+                    turned[j, r + a] = x[rows[a], j]
+        for j in range(d):
+            for r in range(m, width):
+                turned[j, r] = ZERO
 
 
 # Tables of codes

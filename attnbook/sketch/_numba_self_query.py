@@ -27,8 +27,8 @@ JUMP = np.float32(60)
 def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds):
     """Write which buckets each query looks into: its own and those across the nearest planes.
 
-    Probe p flips the bits of a set of planes, given by their ranks in distance from the query: those
-    of its parent and one more.
+    Probe p flips the bits of a set of planes, ranked by distance from the query: those of its parent
+    and one more.
     """
     margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
     bit, flips = np.empty(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
@@ -146,7 +146,9 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
     joined, means_t, value_means, log_counts, spread, reach = moments
     n_tables, bits, distance, parents, elements, starts, codes, rows, cell_of = index
     d, d_v, width, n_cells = query.shape[1], value.shape[1], joined.shape[1], means_t.shape[1]
-    widest = np.sqrt(np.max(spread)) * LN2
+    widest, n_some = np.sqrt(np.max(spread)) * LN2, 0
+    for c in range(n_cells):
+        n_some += log_counts[c] > -INF
     q = np.zeros((BLOCK, d), dtype=np.float32)
     along = np.empty((BLOCK, width), dtype=np.float32)
     score = np.empty((BLOCK, n_cells), dtype=np.float32)
@@ -181,23 +183,24 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                 square += q[r, j] * along[r, j]
             square = max(square, ZERO)
             deviation = math.sqrt(square)
-            high, half = -INF, HALF * LN2 * square
-            for c in range(n_cells):
-                if log_counts[c] > -INF:
-                    high = max(high, score[r, c] + deviation * reach[c])
-            limit[r] = high
-            shift = spread
-            if deviation * widest > WIDE:
+            high, half, shift = -INF, HALF * LN2 * square, spread
+            wide = deviation * widest > WIDE
+            if wide or n_tables > 0:
+                for c in range(n_cells):
+                    if log_counts[c] > -INF:
+                        high = max(high, score[r, c] + deviation * reach[c])
+                limit[r] = high
+            if wide:
                 _cut(score[r], deviation, high, spread, share, moved)
                 shift = moved
                 for c in range(n_cells):
                     score[r, c] += share[c]
+            best = -INF
             for c in range(n_cells):
                 score[r, c] += log_counts[c] + half * spread[c]
+                best = max(best, score[r, c])
+            unit[r], total[r], move[r] = best, ZERO, ZERO
             for t in range(n_top):
-                best = -INF
-                for c in range(n_cells):
-                    best = max(best, score[r, c])
                 tops[t, i + r] = -1
                 if best > -INF:
                     c = 0
@@ -205,16 +208,17 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                         c += 1
                     tops[t, i + r] = c
                     score[r, c] = -INF
-            best = -INF
-            for c in range(n_cells):
-                best = max(best, score[r, c])
-            unit[r], total[r], move[r] = best, ZERO, ZERO
-            if best == -INF:
+                    best = -INF
+                    if t + 1 < n_top:
+                        for c in range(n_cells):
+                            best = max(best, score[r, c])
+            if unit[r] == -INF or n_top >= n_some:
                 score[r] = 0
                 continue
+            # the unit is the best of all cells: what is 2^-126 of it may vanish
             mass, step = ZERO, ZERO
             for c in range(n_cells):
-                weight = exp2(score[r, c] - best)
+                weight = exp2(score[r, c] - unit[r])
                 score[r, c] = weight
                 mass += weight
                 step += weight * shift[c]

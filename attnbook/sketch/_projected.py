@@ -65,7 +65,7 @@ def _widened(name, x, directions):
 def check_within(name: str, x: Any, most: float, shown: str) -> None:
     """Raise unless `x` is a number, or an array of floats, from 0 to `most`."""
     if isinstance(x, numbers.Real) and not isinstance(x, bool):
-        inside = 0 <= x <= most
+        inside = 0 <= float(x) <= most
     else:
         check_float(name, x)
         xp = array_namespace(x)
@@ -81,7 +81,7 @@ def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
     a number or an array of chances of one equal code. Small chances keep their digits.
     """
     table = p**n_projections
-    if isinstance(table, numbers.Real):
+    if isinstance(table, (int, float)):
         return 1.0 if table >= 1 else -math.expm1(n_tables * math.log1p(-table))
     xp = array_namespace(table)
     sure = table >= 1  # log1p(-1) is -inf

@@ -26,7 +26,7 @@ def draw_mixer(random: np.random.Generator) -> Annotated[Array, "8 256"]:
 
 
 def max_entries(n_slots: int, load_factor: float) -> int:
-    """Return how many entries `n_slots` take: fewer than that, since a search ends at a free one."""
+    """Return how many entries `n_slots` take: at least one stays free, where searches end."""
     return math.floor(load_factor * n_slots)
 
 

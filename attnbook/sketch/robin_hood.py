@@ -46,7 +46,23 @@ from attnbook.sketch._slots import (
     draw_mixer,
     free_slots,
     max_entries,
+    slots_for,
 )
+
+__all__ = [
+    "DISPLACEMENT",
+    "EMPTY",
+    "KEY",
+    "VALUE",
+    "RobinHoodTable",
+    "displacement_limit",
+    "draw_mixer",
+    "find_slot",
+    "functions",
+    "home_slot",
+    "insert_one",
+    "slots_for",
+]
 
 DONE, FULL, FAR = 0, 1, 2  # why `insert_all` returns
 

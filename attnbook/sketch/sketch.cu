@@ -3,9 +3,9 @@
 // This file stands behind index.cu, which says how to read both. T is the type of the vectors,
 // Acc the type to compute in.
 
-constexpr int WARP = 32;                  // lanes that run in step
-constexpr unsigned ALL = 0xffffffffu;     // every lane of a warp takes part
-constexpr int AT_ONCE = 4;                // rows whose loads are in flight together
+constexpr int WARP = 32;               // lanes that run in step
+constexpr unsigned ALL = 0xffffffffu;  // every lane of a warp takes part
+constexpr int AT_ONCE = 4;             // rows whose loads are in flight together
 
 struct float16 { unsigned short bits; };
 struct bfloat16 { unsigned short bits; };
@@ -45,8 +45,8 @@ __device__ Acc warp_max(Acc x) {
     return x;
 }
 
-enum Estimator { UNION, DUPLICATES, IMPORTANCE };      // estimators.py
-enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };        // no hash is known, SimHash, StableHash
+enum Estimator { UNION, DUPLICATES, IMPORTANCE };  // estimators.py
+enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };    // no hash is known, SimHash, StableHash
 
 // What a block keeps in shared memory; _cuda_query.shared_numbers counts the same. Each number
 // takes 8 bytes there, so that the parts can lie side by side whatever Acc is.
@@ -180,11 +180,32 @@ __device__ int times_taken(
     return times;
 }
 
+// The row at a place, counted through all that is taken from the buckets; -1 if an earlier table
+// has it too, or it does not count. For `times` see estimators.duplicates; null if not needed.
+template <typename Acc>
+__device__ int64 row_at(
+    const Shared<Acc> &shared, int64 place, const int *__restrict__ order, int64 n_sorted,
+    const int64 *__restrict__ key_signatures, int n_tables, int64 limit,
+    const bool *__restrict__ allowed, int *times)
+{
+    int t = 0, end = n_tables - 1;  // to be the first table with until > place
+    while (t < end) {
+        const int middle = (t + end) / 2;
+        if (shared.until[middle] > place) end = middle; else t = middle + 1;
+    }
+    const int64 in_bucket = place - (shared.until[t] - shared.taken[t]);
+    const int64 row = order[t * n_sorted + shared.start[t] + in_bucket];
+    if (row >= limit || (allowed && !allowed[row])) return -1;
+    if (times_taken(shared, key_signatures, row, 0, t, n_tables) > 0) return -1;
+    if (times) *times = 1 + times_taken(shared, key_signatures, row, t + 1, n_tables, n_tables);
+    return row;
+}
+
 // _answer.near for one query a block, with the estimators union, duplicates and importance: hash
 // it (unless it comes with signatures), find its buckets, and take one running softmax over the
-// distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and join their sums
-// at the end. A query that finds nothing gets an output of 0 and -inf; one that has no hash, as it
-// holds NaN, gets NaN. `null` may stand for every array that says so.
+// distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and
+// join their sums at the end. A query that finds nothing gets an output of 0 and -inf; one that
+// has no hash, as it holds NaN, gets NaN.
 template <typename T, typename Acc>
 __global__ void __launch_bounds__(512, 1) attend(
     const T *__restrict__ query,               // (n_q, d)
@@ -226,8 +247,8 @@ __global__ void __launch_bounds__(512, 1) attend(
     __syncthreads();
 
     // 1. Signatures.
-    const int good = signatures
-        ? 1 : hash_query(shared, directions, offsets, (Acc)width, n_codes, d);
+    const int good =
+        signatures ? 1 : hash_query(shared, directions, offsets, (Acc)width, n_codes, d);
     if (!__syncthreads_and(good)) {  // the same in every thread
         for (int i = threadIdx.x; i < d_v; i += blockDim.x)
             narrow((Acc)not_a_number(), output + q * d_v + i);
@@ -246,8 +267,7 @@ __global__ void __launch_bounds__(512, 1) attend(
     }
 
     // 2. Buckets; each thread goes on with the tables that it has the signatures of.
-    find_buckets_of(
-        shared, slots, slot_starts, mixer, order, n_sorted, n_tables, max_bucket);
+    find_buckets_of(shared, slots, slot_starts, mixer, order, n_sorted, n_tables, max_bucket);
 
     // 3. Running softmax over the rows of all buckets.
     Acc query_length = 0;
@@ -257,29 +277,15 @@ __global__ void __launch_bounds__(512, 1) attend(
     }
     const int64 limit = before ? before[q] : 1LL << 62;
     const int64 n_taken = shared.until[n_tables - 1];
-    Acc top = -infinity();                        // the largest score of the warp so far
-    Acc my_total = 0, my_weight = 0, my_expected = 0;  // what this lane adds up, each / exp(top)
-    Acc my_top = -infinity();
+    Acc top = -infinity(), my_top = -infinity();  // the largest score of the warp and of the lane
+    Acc my_total = 0, my_weight = 0, my_expected = 0;  // the lane's sums, divided by exp(top)
     int64 my_best = -1, my_place = 1LL << 62, my_count = 0;
     for (int64 turn = (int64)WARP * warp; turn < n_taken; turn += (int64)WARP * n_warps) {
-        // Each lane takes a row, and leaves it if it counts elsewhere or not at all.
-        int64 row = -1;
+        // Rows: each lane takes one, and those that count move together.
         int times = 1;
-        if (turn + lane < n_taken) {
-            int t = 0, end = n_tables - 1;  // the first table with until > turn + lane
-            while (t < end) {
-                const int middle = (t + end) / 2;
-                if (shared.until[middle] > turn + lane) end = middle; else t = middle + 1;
-            }
-            const int64 place = turn + lane - (shared.until[t] - shared.taken[t]);
-            row = order[t * n_sorted + shared.start[t] + place];
-            if (row >= limit || (allowed && !allowed[row])
-                || times_taken(shared, key_signatures, row, 0, t, n_tables) > 0) {
-                row = -1;
-            } else if (estimator == DUPLICATES) {
-                times += times_taken(shared, key_signatures, row, t + 1, n_tables, n_tables);
-            }
-        }
+        const int64 row = turn + lane >= n_taken ? -1 : row_at(
+            shared, turn + lane, order, n_sorted, key_signatures, n_tables, limit, allowed,
+            estimator == DUPLICATES ? &times : nullptr);
         const unsigned fresh = __ballot_sync(ALL, row >= 0);
         const int n_fresh = __popc(fresh);
         if (n_fresh == 0) continue;  // the same in every lane

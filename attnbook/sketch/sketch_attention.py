@@ -10,10 +10,8 @@ from typing import Annotated, Any
 from attnbook._arrays import (
     Array,
     array_namespace,
-    check_floats,
     check_int,
     check_number,
-    library,
 )
 from attnbook._weights import check_choice
 from attnbook.sketch._answer import (
@@ -27,6 +25,7 @@ from attnbook.sketch._answer import (
     near,
     stacked,
 )
+from attnbook.sketch._checked import check_query, check_update
 from attnbook.sketch._far import Far
 from attnbook.sketch._impls import IMPLS
 from attnbook.sketch._rows import Rows
@@ -212,7 +211,7 @@ class SketchAttention:
         Amortised O(d L K + L) a key.
         """
         value = key if value is None else value
-        self._check_update(key, value)
+        check_update(self, key, value)
         signatures = self._signatures(key)
         index = self._index
         if index is None:
@@ -270,7 +269,7 @@ class SketchAttention:
             If `query` is not a finite array of floats of the library, device, dtype and width of
             the keys.
         """
-        self._check_query(query)
+        check_query(self, query)
         xp = array_namespace(query)
         if self._index is None:
             nothing = xp.zeros_like(query[:, :0], dtype=xp.int64)
@@ -317,7 +316,7 @@ class SketchAttention:
         TypeError, ValueError
             As `query`.
         """
-        self._check_query(query)
+        check_query(self, query)
         xp = array_namespace(query)
         if self._index is None:
             return xp.zeros_like(query[:, :0], dtype=xp.int64), query[:, :0]
@@ -349,8 +348,21 @@ class SketchAttention:
         TypeError, ValueError
             As `query`.
         """
-        self._check_query(query)
+        check_query(self, query)
         return self._output(query, EVERYTHING, return_evidence)
+
+    def save(self, path: Any) -> None:
+        """Write all of it to a file; `attnbook.sketch.store.save_sketch` says how."""
+        from attnbook.sketch import store
+
+        store.save_sketch(path, self)
+
+    @classmethod
+    def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
+        """Return the sketch of a file; `attnbook.sketch.store.load_sketch` says how."""
+        from attnbook.sketch import store
+
+        return store.load_sketch(path, library, **options)
 
     # The steps. `_answer` holds what a block of queries goes through.
 
@@ -399,47 +411,6 @@ class SketchAttention:
     def scale_of(self, query: Array) -> float:
         """Return what multiplies the scores."""
         return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
-
-    def _check_update(self, key, value):
-        check_floats(key=key, value=value)
-        for name, x, axes in (("key", key, "m, d"), ("value", value, "m, d_v")):
-            if x.ndim != 2 or x.shape[1] == 0:
-                raise ValueError(f"{name} must have shape ({axes}), got {tuple(x.shape)}")
-        if key.shape[0] != value.shape[0]:
-            raise ValueError(
-                f"value must have shape ({key.shape[0]}, d_v) to match key, "
-                f"got {tuple(value.shape)}"
-            )
-        self._check_home("key", key, self._key)
-        self._check_home("value", value, self._value)
-        for name, x in (("key", key), ("value", value)):
-            if not self._impl.all_finite(x):
-                raise ValueError(f"{name} must be finite, got NaN or infinity")
-
-    def _check_query(self, query):
-        check_floats(query=query)
-        if query.ndim != 2 or query.shape[1] == 0:
-            raise ValueError(f"query must have shape (n_q, d), got {tuple(query.shape)}")
-        self._check_home("query", query, self._key)
-        if not self._impl.all_finite(query):
-            raise ValueError("query must be finite, got NaN or infinity")
-
-    def _check_home(self, name, x, held):
-        """Raise unless `x` is like the rows that are held already, or fits `impl` if none are."""
-        wanted = self._impl.library
-        if wanted is not None and library(x) != wanted:
-            raise TypeError(
-                f"{name} must be an array of {wanted} for impl {self.impl!r}, got {library(x)}"
-            )
-        if self._index is None:
-            return
-        before = held.array()
-        check_floats(**{"the rows of the sketch": before, name: x})
-        if x.shape[1] != before.shape[1]:
-            raise ValueError(
-                f"{name} must have shape (..., {before.shape[1]}) to match the sketch, "
-                f"got {tuple(x.shape)}"
-            )
 
 
 def _of(x, part):

@@ -1,0 +1,203 @@
+"""Rows of the sketch's benchmark: few long rounds, and memory as the system sees it."""
+
+import contextlib
+import ctypes
+import gc
+import importlib.util
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+
+ROUNDS, QUICK_ROUNDS = 5, 2
+SLICE_SECONDS, QUICK_SLICE_SECONDS = 0.2, 0.005
+LONG = 0.5  # seconds of a call that needs no untimed call before it
+MEASURED = (*harness.MEASURED, "per_query")
+
+METHODS = harness.METHODS | {
+    "seconds": (
+        "Wall-clock seconds of one call. All candidates of a table's part run in one process, in "
+        "rounds; each round runs each of them once, in random order: one untimed call, left out "
+        f"where a call takes over {LONG} s, then `calls` timed together and divided by `calls`. "
+        "The statistics are over rounds. `rounds` is in each row."
+    ),
+    "per_query": "The median of `seconds`, divided by the number of queries of the call.",
+    "ratio": (
+        "Median over rounds of the candidate's seconds per query divided by those of the baseline "
+        "in the same round; above 1 is slower than the baseline."
+    ),
+    "extra_bytes": (
+        "How far the resident set of the process rises above its size before the call (Linux: "
+        "VmHWM after a reset), the result not counted, allocators of all libraries included. On "
+        "CUDA, and elsewhere than on Linux: as the other records do."
+    ),
+}
+
+
+def rows(
+    candidates: Sequence[harness.Candidate],
+    device: str,
+    *,
+    about: Mapping[str, Any],
+    baseline: Mapping[str, Any],
+    quick: bool,
+    rounds: int | None = None,
+) -> list[dict[str, Any]]:
+    """Measure `candidates` beside one another and return a row for each, in their order.
+
+    As `harness.rows`, for calls that last seconds. A candidate's `about` names its library, and
+    may name `queries`, how many a call answers.
+    """
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    slice_seconds = QUICK_SLICE_SECONDS if quick else SLICE_SECONDS
+    synchronize = harness._synchronize(device)
+    made = [{**c.about, **about, **dict.fromkeys(MEASURED)} for c in candidates]
+    calls: dict[int, int] = {}
+    samples: dict[int, list[float]] = {}
+    long = set()
+    gc.collect()
+    gc.disable()
+    try:
+        for i, (candidate, row) in enumerate(zip(candidates, made, strict=True)):
+            try:
+                row |= candidate.errors(candidate.run())  # the first call compiles
+                start = time.perf_counter()
+                row["extra_bytes"] = extra_bytes(candidate.run, row["library"], device)
+                once = time.perf_counter() - start
+                if once < LONG:  # the measurement itself may take longer
+                    once = seconds_of(candidate.run, synchronize)
+            except Exception as error:  # no memory, no compiler, no library
+                row["reason"] = reason(error)
+                harness.log(f"cannot run {dict(candidate.about)}: {row['reason']}")
+                continue
+            calls[i], samples[i] = max(1, round(slice_seconds / max(once, 1e-9))), []
+            if once > LONG:
+                long.add(i)
+        order, draw = list(calls), random.Random(0)
+        for _ in range(rounds):
+            draw.shuffle(order)
+            for i in order:
+                if i not in long:
+                    candidates[i].run()
+                samples[i].append(seconds_of(candidates[i].run, synchronize, calls[i]))
+    finally:
+        gc.enable()
+    per_query = {i: [s / (made[i].get("queries") or 1) for s in samples[i]] for i in calls}
+    bases = [i for i in calls if baseline.items() <= made[i].items()]
+    for i in calls:
+        made[i] |= {"calls": calls[i], "rounds": rounds, "seconds": harness.spread(samples[i])}
+        made[i]["per_query"] = made[i]["seconds"]["median"] / (made[i].get("queries") or 1)
+        if bases:
+            made[i]["ratio"] = harness.ratio(per_query[i], per_query[bases[0]])
+    return made
+
+
+def seconds_of(
+    function: Callable[[], Any], synchronize: Callable[[], None] = lambda: None, calls: int = 1
+) -> float:
+    """Return the seconds of one of `calls` calls."""
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    synchronize()
+    return (time.perf_counter() - start) / calls
+
+
+def reason(error: Exception) -> str:
+    """Return one line that says why something could not run."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line}".removesuffix(": ")
+
+
+# Memory
+
+
+def extra_bytes(function: Callable[[], Any], library: str, device: str) -> int | None:
+    """Return the peak bytes of one call beyond its result, or None where nothing tells."""
+    if device == "cuda" and library in {"torch", "cupy"}:
+        return harness.extra_bytes(function, library, device)
+    rise = resident_rise(function)
+    if rise is None:
+        return harness.extra_bytes(function, library, device) if library == "numpy" else None
+    return rise
+
+
+def resident_rise(function: Callable[[], Any]) -> int | None:
+    """Return how far the resident set rises during a call, less the result; None if not Linux."""
+    if not _reset_peak():
+        return None
+    before = _status("VmRSS")
+    result = function()
+    peak = _status("VmHWM")
+    return max(0, peak - before - getattr(result, "nbytes", 0))
+
+
+def resident_fall(release: Callable[[], Any]) -> int | None:
+    """Return how far the resident set falls when something is released; None if not Linux."""
+    if not _reset_peak():
+        return None
+    before = _status("VmRSS")
+    release()
+    _reset_peak()
+    return max(0, before - _status("VmRSS"))
+
+
+def _reset_peak() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what is free inside the allocator would hide a rise
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+# Record
+
+
+def settings() -> dict[str, Any]:
+    """Return versions and thread counts of what the provenance does not know."""
+    found: dict[str, Any] = {"versions": {"faiss-cpu": None}, "threads": {}}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found["versions"]["faiss-cpu"] = metadata.version("faiss-cpu")
+    if importlib.util.find_spec("faiss"):
+        import faiss
+
+        found["threads"]["faiss"] = faiss.omp_get_max_threads()
+    if importlib.util.find_spec("numba"):
+        import numba
+
+        found["threads"]["numba"] = numba.get_num_threads()
+        try:
+            found["threads"]["numba_layer"] = numba.threading_layer()
+        except ValueError:  # nothing ran in parallel
+            found["threads"]["numba_layer"] = None
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found["threads"]["torch"] = torch.get_num_threads()
+    if importlib.util.find_spec("threadpoolctl"):
+        import threadpoolctl
+
+        found["pools"] = [
+            {"library": pool["prefix"], "file": Path(pool["filepath"]).name}
+            | {"threads": pool["num_threads"]}
+            for pool in threadpoolctl.threadpool_info()
+        ]
+    found["load_average"] = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+    return found
