@@ -14,7 +14,7 @@ from benchmarks import inputs, sketch_inputs, sketch_peers
 from benchmarks.sketch_inputs import KINDS, Inputs
 
 N, QUICK_N = 32_768, 512
-CHECKED = 256  # queries
+CHECKED = 128  # queries
 BUDGET = 0.01  # share of the keys that are scored
 TABLES = 75
 CASES = (

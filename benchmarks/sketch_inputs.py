@@ -24,8 +24,8 @@ KINDS = {
         "As clustered, but each cluster has axes, a size (up to a factor 3) and a map from key to "
         "value of its own."
     ),
-    "heavy-tailed": "Keys of random direction and lognormal length (σ = 1, median 8).",
-    "heavy-tailed, Pareto": "The same, with 8 times Pareto lengths of exponent 1.5, at least 8.",
+    "heavy-tailed": "Keys of random direction and lognormal length (σ = 0.8, median 6).",
+    "heavy-tailed, Pareto": "The same, with Pareto lengths of exponent 1.5, at least 8.",
 }
 VALUES = {
     "following": "v = m + k A + 0.3 noise, with A orthogonal and m one vector for all.",
@@ -87,7 +87,8 @@ def _head(kind, values, n, rng):
         k = centre[label] + _by_label(k, axes, label)
         q = centre[asked] + _by_label(q, axes, asked)
     elif kind.startswith("heavy-tailed"):
-        length = 8 * (rng.lognormal(0, 1, n) if kind == "heavy-tailed" else 1 + rng.pareto(1.5, n))
+        pareto = kind != "heavy-tailed"
+        length = 8 * (1 + rng.pareto(1.5, n)) if pareto else 6 * rng.lognormal(0, 0.8, n)
         k *= (length / np.linalg.norm(k, axis=1))[:, None]
     elif kind != "random":
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

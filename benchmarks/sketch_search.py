@@ -44,7 +44,8 @@ METHODS = {
         f"{DISTANCE} from one of them and at about 11.3 from the rest; plans for δ = {DELTA} and "
         f"{TABLES} tables. Values are the keys and the scale is {SCALE}, so exact attention "
         "returns the neighbour. `recall`: share of the queries whose neighbour is in one of their "
-        "buckets, or is what faiss returns, which finds one neighbour and no output. "
+        "buckets, or is what faiss returns, which finds one neighbour and no output; "
+        "`recall_over_draws` is the mean over other draws of the tables, with its standard error. "
         "`candidates`: mean number of different keys scored for a query; `predicted` by the plan "
         "from 512 keys, the neighbour added. `build_seconds`: the whole of `update` on an empty "
         "sketch, or of train and add; `build_bytes`: how far the resident set rises in it; "
@@ -115,6 +116,8 @@ def prepare(
     facts |= searcher.look(built, query[: min(size, 1024)])
     if searcher.recall is not None:
         facts["recall"] = searcher.recall(built, query, neighbour)
+    if searcher.other_recall is not None:
+        facts |= searcher.other_recall(query, neighbour)
     return built, facts
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ SCALE = 1.0  # so sharp that the neighbour holds the whole softmax: a look-up
 BATCH, COARSE_BATCH, SDPA_BATCH, EXACT_BATCH = 4096, 128, 1024, 64
 LISTS, QUICK_LISTS = 1024, 16
 RECALLS = (0.88, 0.99)
+DRAWS = 20  # of the tables, for the mean recall
 SKETCH, SDPA, EXACT = "SketchAttention", "scaled_dot_product_attention", "attention"
 
 
@@ -31,6 +33,7 @@ class Searcher:
     batch: int = BATCH  # queries of a call
     recall: Callable[[Any, np.ndarray, np.ndarray], float] | None = None
     look: Callable[[Any, np.ndarray], dict[str, Any]] = lambda built, query: {}
+    other_recall: Callable[[np.ndarray, np.ndarray], dict[str, float]] | None = None
     has_output: bool = True
     builds: int | None = None  # how often its build is timed, if that takes long
     shared: dict[str, Any] = field(default_factory=dict)  # by searchers of one build
@@ -61,12 +64,14 @@ def sketches(device: str, key: np.ndarray, projections: Sequence[int]) -> Iterat
                 **{"implementation": SKETCH, "impl": impl, "library": library},
                 **{"K": K, "n_tables": TABLES, "width": p.width},
                 "predicted": far + float(p.retrieval_probability(DISTANCE)),
+                "recall_promised": float(p.retrieval_probability(DISTANCE)),
             },
             partial(_sketch, hash, placed, impl),
             lambda sketch, query: sketch.attention_output(query),
             COARSE_BATCH if K == 1 else BATCH,  # it scores a sixth of all keys
             partial(_shares_a_bucket, hash, placed),
             partial(_candidates, library),
+            other_recall=partial(_recall_over_draws, p, key),
         )
 
 
@@ -81,6 +86,17 @@ def _shares_a_bucket(hash, key, sketch, query, neighbour):
     library = "cupy" if hasattr(key, "get") else "numpy"
     there = hash.signatures(key[move(neighbour, library)])
     return float((hash.signatures(move(query, library)) == there).any(axis=1).mean())
+
+
+def _recall_over_draws(plan, key, query, neighbour):
+    """Return the mean recall of several draws of the tables, with its standard error."""
+    found = []
+    for seed in range(1, DRAWS + 1):
+        hash = plan.hash(seed, key.shape[1]).to(dtype="float32")
+        same = hash.signatures(query) == hash.signatures(key[neighbour])
+        found.append(float(same.any(axis=1).mean()))
+    error = float(np.std(found, ddof=1) / math.sqrt(DRAWS))
+    return {"recall_over_draws": float(np.mean(found)), "recall_error": error}
 
 
 def _candidates(library, sketch, query):

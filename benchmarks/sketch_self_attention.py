@@ -35,16 +35,20 @@ SELF = "self_attention_sketch"
 ONE_FOR_ALL, FOR_SUCH_KEYS = "one for all", "for such keys"
 
 SETTINGS: dict[str, dict[str, Any]] = {  # of self_attention_sketch
-    ONE_FOR_ALL: {"n_cells": 256, "n_scored": 1, "n_tables": 3, "n_heavy": 0},
+    ONE_FOR_ALL: {"n_cells": 256, "n_scored": 1, "n_tables": 3},
     "random": {"n_cells": 1, "n_tables": 3},
     "peaked": {"n_cells": 1, "n_tables": 3},
     "clustered": {"n_cells": 256, "n_scored": 1, "n_tables": 0},
     "clustered, own shapes": {"n_cells": 256, "n_scored": 1, "n_tables": 3},
-    "heavy-tailed": {"n_cells": 1, "n_tables": 3, "n_heavy": 160},
+    "heavy-tailed": {"n_cells": 1, "n_tables": 0, "n_heavy": SIZE // 100},
+}
+LONG_SETTINGS: dict[str, dict[str, Any]] = {
+    "peaked": {"n_cells": 1, "n_tables": 4},
+    "clustered": {"n_cells": 512, "n_scored": 2, "n_tables": 0},
 }
 TABLES: dict[str, dict[str, Any]] = {  # of SketchAttention
     ONE_FOR_ALL: {"n_tables": 16, "n_projections": 14, "tail": "moments", "n_cells": 1},
-    "heavy-tailed": {"n_tables": 1, "n_projections": 14, "tail": "moments", "n_heavy": 160},
+    "heavy-tailed": {"n_tables": 1, "n_projections": 14, "n_heavy": SIZE // 100},
 }
 
 METHODS = {
@@ -125,7 +129,9 @@ def _ours(device, given, kind, peers) -> Iterator[Way]:
         about = {"implementation": SELF, "impl": impl, "library": library}
         for name in (ONE_FOR_ALL, FOR_SUCH_KEYS):
             options = SETTINGS[ONE_FOR_ALL if name == ONE_FOR_ALL else kind]
-            options = options | {"n_cells": min(options["n_cells"], n // 4)}
+            if name == FOR_SUCH_KEYS and n >= LONG:
+                options = LONG_SETTINGS.get(kind, options)
+            options = options | {"n_cells": min(options["n_cells"], n // 4)}  # few keys, few cells
             run = partial(self_attention_sketch, *given, **options)
             yield about | {"setting": name, "set_to": options}, run, n
     if peers or impl != "numba":

@@ -174,7 +174,7 @@ def test_few_keys_of_heavy_tails_hold_everything():
     query, key, value = sketch_inputs.draw("heavy-tailed", 2048, 1)
     found = sketch_estimators._best(query[0], key[0], value[0], 20)
     expected = inputs.reference(query[0], key[0], value[0])
-    assert relative(found, expected) < 0.05
+    assert relative(found, expected) < 0.1
 
 
 def test_inputs_refuse_unknown_names():
@@ -275,6 +275,10 @@ def test_recall_is_that_of_the_sketch(monkeypatch):
         ids, found = sketch.query(query)
         holds = ((ids == neighbour[:, None]) & found).any(axis=1).mean()
         assert searcher.recall(sketch, query, neighbour) == pytest.approx(holds)
+        others = searcher.other_recall(query, neighbour)
+        promised = searcher.about["recall_promised"]
+        assert promised >= 0.99
+        assert abs(others["recall_over_draws"] - promised) < 6 * others["recall_error"] + 1e-3
         looked = searcher.look(sketch, query)
         assert looked["candidates"] == pytest.approx(found.sum(axis=1).mean())
         assert looked["candidates"] == pytest.approx(searcher.about["predicted"], rel=0.3)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -149,6 +150,45 @@ def test_small_chances_keep_their_digits():
     exact = 5 * StableHash.collision_probability(20 * math.sqrt(2), 1.0) ** 16
     assert got[0] == pytest.approx(exact, rel=1e-3)
     assert 0 < got[0] < 1e-20
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_probabilities_of_vectors_whose_squares_are_no_floats(dtype):
+    x, y = np.array([[3, 4.0]], dtype=dtype), np.array([[4, -3.0]], dtype=dtype)
+    signs, strips = (
+        hash.to(dtype=dtype)
+        for hash in (SimHash.init(0, 2, 5, 8), StableHash.init(0, 2, 9.0, 5, 8))
+    )
+    for factor in (1, *([1e-30, 1e30] if dtype == "float32" else [1e-200, 1e200])):
+        large = factor * x
+        assert signs.retrieval_probability(large, large)[0] == pytest.approx(1, abs=1e-6)
+        right = signs.retrieval_probability(large, y)[0]
+        assert right == pytest.approx(1 - (1 - 0.5**8) ** 5, rel=1e-5)
+        stretched = StableHash(strips.directions, strips.offsets, 9.0 * factor)
+        got = stretched.retrieval_probability(large, factor * y)[0]
+        assert got == pytest.approx(strips.retrieval_probability(x, y)[0], rel=1e-5)
+        np.testing.assert_allclose(lift_queries(large), [[0.6, 0.8, 0]], rtol=1e-6)
+        lifted = lift_keys(np.concatenate([large, factor * y / 2]))
+        np.testing.assert_allclose(
+            lifted, [[0.6, 0.8, 0], [0.4, -0.3, math.sqrt(0.75)]], rtol=1e-6, atol=1e-3
+        )
+
+
+def test_far_vectors_meet_with_a_chance_of_one_over_their_distance():
+    for dtype, distance in (("float32", 1e23), ("float64", 1e23), ("float64", 1e200)):
+        far = StableHash.collision_probability(np.array([distance], dtype=dtype), 1.0)[0]
+        assert far * math.sqrt(2 * math.pi) == pytest.approx(1 / distance, rel=1e-6)
+    assert StableHash.collision_probability(math.inf, 1.0) == 0
+
+
+def test_a_width_of_any_kind_becomes_a_float():
+    strips = StableHash.init(0, D, 2.0, TABLES, PROJECTIONS).to(dtype="float32")
+    x = points().astype(np.float32)
+    for width in (2, np.float64(2), np.float32(2), Fraction(2)):
+        same = StableHash(strips.directions, strips.offsets, width)
+        assert type(same.width) is float
+        np.testing.assert_array_equal(same.signatures(x), strips.signatures(x))
+        assert StableHash.collision_probability(1.0, width) == pytest.approx(0.6095, abs=5e-5)
 
 
 def test_zero_vectors():

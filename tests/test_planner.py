@@ -47,6 +47,23 @@ def test_the_sources_width_gives_way_where_it_breaks_the_promise():
     assert plan(delta=0.001, n_tables=8).width == 1.0
 
 
+@pytest.mark.parametrize("n_projections", [1, 2, 32])
+def test_a_promise_of_next_to_nothing_has_a_width(n_projections):
+    chosen = plan(100, 1 - 1e-16, n_projections=n_projections)
+    assert chosen.width > 0
+    assert chosen.retrieval_probability(0.5) >= 1e-17
+
+
+def test_candidates_do_not_depend_on_where_the_keys_lie():
+    key = np.random.default_rng(3).standard_normal((200, 16))
+    chosen = plan(1000, n_projections=8, d_avg=2.0)
+    near, far = chosen.expected_candidates(key), chosen.expected_candidates(key + 1e8)
+    assert far == pytest.approx(near, rel=1e-3)
+    assert chosen.expected_candidates(key + 1e8, key[:9] + 1e8) == pytest.approx(
+        chosen.expected_candidates(key, key[:9]), rel=1e-3
+    )
+
+
 @pytest.mark.parametrize("n_projections", [1, 3, 8])
 def test_candidates_and_memory_are_predicted(n_projections):
     rng = np.random.default_rng(0)

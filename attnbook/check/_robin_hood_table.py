@@ -266,7 +266,7 @@ def _look_at_displacements(tables: Tables) -> None:
             "checked."
         )
         return
-    outcome = tables.do(fill)
+    outcome = tables.do(fill, seconds=tables.seconds)
     if outcome.timed_out:
         return
     if outcome.error is not None or any(x.ndim != 1 or x.size == 0 for x in found):

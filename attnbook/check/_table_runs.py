@@ -111,16 +111,16 @@ class Tables:
 
     @property
     def hurried(self) -> bool:
-        """Whether two thirds of the time are over."""
-        return time.monotonic() > self.deadline - self.seconds / 3
+        """Whether half of the time is over."""
+        return time.monotonic() > self.deadline - self.seconds / 2
 
     def remark(self, text: str) -> None:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    def do(self, work: Callable, *given: Any, seconds: float = 0) -> Outcome:
+    def do(self, work: Callable, *given: Any, seconds: float) -> Outcome:
         """Call `work` safely; raise Found if there is no time left for it."""
-        limit = min(self.deadline, time.monotonic() + (seconds or self.seconds))
+        limit = min(self.deadline, time.monotonic() + seconds)
         if limit <= time.monotonic():
             raise self._too_slow()
         outcome = call(work, given, {}, limit)
@@ -206,7 +206,7 @@ class Tables:
         with contextlib.suppress(Found):  # no time left: take it as it is
             smaller.leave_out_steps()
             smaller.simplify()
-            again = self.run(smaller.failure.steps, quick=True)
+            again = self.run(smaller.failure.steps)
             if again is not None and again.kind == failure.kind:
                 return again
         return failure

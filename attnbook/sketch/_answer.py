@@ -81,8 +81,19 @@ def candidates(sketch: Any, signatures: Array, visible: Visible) -> Candidates:
     return Candidates.of(rows, found & xp.reshape(visible.at(flat), rows.shape))
 
 
-def near(sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any = None) -> Near:
-    """Return the estimate from the tables, of scores larger than `above` alone if it is given."""
+def near(
+    sketch: Any,
+    query: Array,
+    signatures: Array,
+    visible: Visible,
+    above: Any = None,
+    *,
+    weigh: bool = True,
+) -> Near:
+    """Return the estimate from the tables, of scores larger than `above` alone if it is given.
+
+    Without `weigh` the chances to be found are left out where the estimator does not need them.
+    """
     xp = array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)
     found = candidates(sketch, signatures, visible)
@@ -100,7 +111,8 @@ def near(sketch: Any, query: Array, signatures: Array, visible: Visible, above: 
 
     probability = expected = None
     distinct = xp.reshape(found.distinct, flat)
-    if hasattr(sketch.hash, "retrieval_probability"):
+    weigh = weigh or sketch.estimator == "importance"
+    if weigh and hasattr(sketch.hash, "retrieval_probability"):
         probability = sketch.hash.retrieval_probability(q[:, None, :], key)
         sure = xp.where(distinct, probability, xp.ones_like(probability))
         expected = log_sum(masked(scores - log_chance(sure), distinct))
@@ -167,7 +179,7 @@ def answer(
     if sketch.tail == "moments" and moments is None:
         moments = far.moments()
     above = moments.limit(q, scale) if sketch.tail == "moments" else None
-    close = near_of(sketch, query, signatures, visible, above)
+    close = near_of(sketch, query, signatures, visible, above, weigh=with_evidence)
     masses, outputs = [close.mass], [close.output]
     if local is not None:
         masses, outputs = [*masses, local[0]], [*outputs, local[1]]

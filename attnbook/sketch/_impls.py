@@ -42,9 +42,18 @@ class Reference:
         """Return runs of queries to be answered together."""
         return blocks(sketch, signatures)
 
-    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+    def near(
+        self,
+        sketch: Any,
+        query: Array,
+        signatures: Array,
+        visible: Visible,
+        above: Any,
+        *,
+        weigh: bool,
+    ) -> Near:
         """Return what the tables give for queries (n_q, d), of scores larger than `above`."""
-        return near(sketch, query, signatures, visible, above)
+        return near(sketch, query, signatures, visible, above, weigh=weigh)
 
 
 class Kernel(Reference):
@@ -88,7 +97,16 @@ class Numba(Kernel):
         """Return whether no number of `x` is NaN or infinite."""
         return self._hashing.all_finite(x)
 
-    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+    def near(
+        self,
+        sketch: Any,
+        query: Array,
+        signatures: Array,
+        visible: Visible,
+        above: Any,
+        *,
+        weigh: bool,
+    ) -> Near:
         """Return what `near` returns, but rows and weights."""
         found = self._query.answer(
             query,
@@ -96,7 +114,7 @@ class Numba(Kernel):
             sketch._value.array(),
             signatures,
             sketch._index.flat(),
-            probability=self._table,
+            probability=self._table if weigh or _weighs(sketch) else None,
             **_options(sketch, query, visible, above),
         )
         return Near(**found._asdict())
@@ -126,15 +144,25 @@ class Cupy(Kernel):
             return self._on_gpu(x).signatures(x)
         return super().signatures(x, of_queries)
 
-    def near(self, sketch: Any, query: Array, signatures: Array, visible: Visible, above: Any):
+    def near(
+        self,
+        sketch: Any,
+        query: Array,
+        signatures: Array,
+        visible: Visible,
+        above: Any,
+        *,
+        weigh: bool,
+    ) -> Near:
         """Return what `near` returns, but rows and weights."""
+        known = self._compiled
         found = self._query.answer(
             query,
             sketch._key.array(),
             sketch._value.array(),
             signatures,
             sketch._index,
-            probability=self._on_gpu(query) if self._compiled else None,
+            probability=self._on_gpu(query) if known and (weigh or _weighs(sketch)) else None,
             **_options(sketch, query, visible, above),
         )
         return Near(**found._asdict())
@@ -144,6 +172,10 @@ class Cupy(Kernel):
         if dtype not in self._hashes:
             self._hashes[dtype] = self._cuda.CudaHash(self.hash, dtype)
         return self._hashes[dtype]
+
+
+def _weighs(sketch):
+    return sketch.estimator == "importance"
 
 
 def _options(sketch, query, visible, above):

@@ -11,8 +11,8 @@ from attnbook.sketch._numba_self import BITS, BLOCK, loops
 from attnbook.sketch._self_simd import exp2, first_bit, near_codes, product, ranks
 from attnbook.sketch._simd import prefetch
 
-MOST = 256
-"""Keys that the tables give a query at most."""
+MOST, CROWD = 256, 32
+"""Keys that the tables give a query at most, and codes of a bucket that it looks at."""
 
 LN2, LOG2E = np.float32(math.log(2)), np.float32(1 / math.log(2))
 ZERO, ONE, HALF, INF = (np.float32(x) for x in (0, 1, 0.5, np.inf))
@@ -27,11 +27,10 @@ JUMP = np.float32(60)
 def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds):
     """Write which buckets each query looks into: its own and those across the nearest planes.
 
-    Probe p flips the bits of a set of planes, ranked by distance from the query: those of its parent
-    and one more.
+    Probe p flips a set of bits, given by the rank of their plane: those of its parent and one.
     """
     margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
-    bit, flips = np.empty(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
+    bit, flips = np.zeros(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
     for r in range(m):
         for t in range(n_tables):
             own = np.int32(0)
@@ -52,11 +51,13 @@ def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bo
 
 
 @loops
-def _search(
-    along, m, first, bounds, distance, codes, rows, query, seen, found, n_found, key, value
-):
-    """Write to `found` the rows in these buckets whose codes are near, each once."""
-    n_tables, n_probes, n_keys = bounds.shape[1], bounds.shape[2], len(key)
+def _search(along, m, first, bounds, index, tops, query, key, value, seen, found, n_found):
+    """Write to `found` the rows in these buckets whose codes are near, each once.
+
+    Keys of the cells in `tops` are left out: those are scored whole.
+    """
+    distance, codes, rows, cell_of = index
+    n_tables, n_probes, n_keys, n_top = bounds.shape[1], bounds.shape[2], len(key), len(tops)
     for r in range(m):
         code = np.uint64(0)
         for j in range(BITS):
@@ -65,7 +66,8 @@ def _search(
         for t in range(n_tables):
             table, row_of = codes[t], rows[t]
             for p in range(n_probes):
-                at, end = np.int64(bounds[r, t, p, 0]), np.int64(bounds[r, t, p, 1])
+                at = np.int64(bounds[r, t, p, 0])
+                end = min(np.int64(bounds[r, t, p, 1]), at + CROWD)
                 while at < end:
                     near = near_codes(table, at, code, distance)
                     while near != 0:  # codes beyond the bucket are neighbours too, or padding
@@ -73,12 +75,16 @@ def _search(
                         near &= near - 1
                         if row < n_keys and seen[row] != stamp and n < MOST:
                             seen[row] = stamp
-                            found[r, n] = row
-                            n += 1
-                            for j in range(0, key.shape[1], 16):
-                                prefetch(key, np.int64(row) * key.shape[1] + j)
-                            for j in range(0, value.shape[1], 16):
-                                prefetch(value, np.int64(row) * value.shape[1] + j)
+                            new = True
+                            for a in range(n_top):
+                                new &= cell_of[row] != tops[a, query + r]
+                            if new:
+                                found[r, n] = row
+                                n += 1
+                                for j in range(0, key.shape[1], 16):
+                                    prefetch(key, np.int64(row) * key.shape[1] + j)
+                                for j in range(0, value.shape[1], 16):
+                                    prefetch(value, np.int64(row) * value.shape[1] + j)
                     at += 8
         n_found[r] = n
 
@@ -90,22 +96,20 @@ def _cut(score, deviation, limit, spread, share, along):
         sigma = deviation * math.sqrt(spread[c]) * LN2
         share[c], along[c] = ZERO, spread[c]
         if sigma > ZERO:
-            a = (limit - score[c]) * LN2 / sigma - sigma
-            if a > -6:
-                cdf = 0.5 * math.erfc(-a / math.sqrt(2.0))
-                ratio = math.exp(-0.5 * a * a) / math.sqrt(2 * math.pi) / cdf
-            else:  # to 1e-4 there; the mass is tiny
-                ratio = -a - 1 / a + 2 / a**3
-                cdf = ZERO
-            if cdf > 0:
-                share[c] = math.log(cdf) * LOG2E
-            else:
-                share[c] = (-0.5 * a * a - math.log(ratio * math.sqrt(2 * math.pi))) * LOG2E
+            a = np.float64((limit - score[c]) * LN2) / sigma - sigma
+            log_density = -0.5 * a * a - 0.5 * math.log(2 * math.pi)
+            if a > -25:
+                log_cdf = math.log(0.5 * math.erfc(-a / math.sqrt(2.0)))
+                ratio = math.exp(log_density - log_cdf)
+            else:  # the series of φ/Φ for a → -∞, to 1e-9
+                ratio = -a - 1 / a + 2 / a**3 - 10 / a**5
+                log_cdf = log_density - math.log(ratio)
+            share[c] = log_cdf * LOG2E
             along[c] = spread[c] * (1 - ratio / sigma)
 
 
 @loops
-def _add_found(q, limit, found, n, scored, key, value, score, mean, unit, total):
+def _add_found(q, limit, found, n, key, value, score, mean, unit, total):
     """Add keys that score `limit` or more; return the unit and the sum of weights."""
     kept, high = 0, -INF
     for a in range(n):
@@ -115,7 +119,7 @@ def _add_found(q, limit, found, n, scored, key, value, score, mean, unit, total)
             x += q[j] * key[row, j]
         score[a] = x
     for a in range(n):
-        if score[a] >= limit and not scored[a]:
+        if score[a] >= limit:
             found[kept], score[kept] = found[a], score[a]
             high = max(high, score[a])
             kept += 1
@@ -161,7 +165,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
         np.empty(BLOCK, dtype=np.float32),
     )
     found, n_found = np.empty((BLOCK, MOST), dtype=np.uint32), np.zeros(BLOCK, dtype=np.int64)
-    found_score, scored = np.empty(MOST, dtype=np.float32), np.zeros(MOST, dtype=np.bool_)
+    found_score, near_index = np.empty(MOST, dtype=np.float32), (distance, codes, rows, cell_of)
     bounds = np.empty((BLOCK, n_tables, len(parents), 2), dtype=np.int32)
     for i in range(start, stop, BLOCK):
         m = min(BLOCK, stop - i)
@@ -171,12 +175,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
         product(q, 0, d, 1, joined, 0, width, along, 0, width, (BLOCK, width, d), False)
         product(q, 0, d, 1, means_t, 0, n_cells, score, 0, n_cells, (BLOCK, n_cells, d), False)
         if n_tables > 0:
-            first = d + d_v
-            _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds)
-            _search(
-                *(along, m, first, bounds, distance, codes, rows, i, seen),
-                *(found, n_found, key, value),
-            )
+            _probe(along, m, d + d_v, n_tables, bits, parents, elements, starts, codes, bounds)
         for r in range(m):
             square = ZERO
             for j in range(d):
@@ -223,6 +222,10 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                 mass += weight
                 step += weight * shift[c]
             total[r], move[r] = mass, step * LN2
+        if n_tables > 0:
+            _search(
+                along, m, d + d_v, bounds, near_index, tops, i, key, value, seen, found, n_found
+            )
         product(
             *(score, 0, n_cells, 1, value_means, 0, d_v),
             *(mean, 0, d_v, (BLOCK, d_v, n_cells), False),
@@ -231,13 +234,8 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
             for j in range(d_v):
                 mean[r, j] += move[r] * along[r, d + j]
             if n_tables > 0 and n_found[r] > 0:
-                if n_top > 0:
-                    for a in range(n_found[r]):
-                        scored[a] = False
-                        for t in range(n_top):
-                            scored[a] |= cell_of[found[r, a]] == tops[t, i + r]
                 unit[r], total[r] = _add_found(
-                    *(q[r], limit[r], found[r], n_found[r], scored, key, value),
+                    *(q[r], limit[r], found[r], n_found[r], key, value),
                     *(found_score, mean[r], unit[r], total[r]),
                 )
             if total[r] > ZERO:

@@ -62,6 +62,16 @@ def _widened(name, x, directions):
     return xp.astype(x, wide, copy=False), xp.astype(directions, wide, copy=False)
 
 
+def unit(x: Array) -> Array:
+    """Return vectors at length 1, zeros as they are; no square overflows or vanishes."""
+    xp = array_namespace(x)
+    largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
+    zero = largest == 0
+    scaled = x / xp.where(zero, xp.ones_like(largest), largest)
+    lengths = xp.sqrt(xp.sum(scaled * scaled, axis=-1, keepdims=True))
+    return scaled / xp.where(zero, xp.ones_like(lengths), lengths)
+
+
 def check_within(name: str, x: Any, most: float, shown: str) -> None:
     """Raise unless `x` is a number, or an array of floats, from 0 to `most`."""
     if isinstance(x, numbers.Real) and not isinstance(x, bool):

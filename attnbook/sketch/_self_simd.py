@@ -5,6 +5,8 @@ reads rows of any stride. On a processor with AVX-512 a vector is one register; 
 splits it.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 from llvmlite import ir
@@ -24,10 +26,9 @@ _CODES = ir.VectorType(_I64, WORD)
 _FAST = ("reassoc", "contract", "nsz")
 
 
-def _tile(n_vectors):
+def _tile(n_vectors: int) -> Any:
     """Return the intrinsic for a tile of 8 rows and `n_vectors` vectors of columns."""
 
-    @intrinsic
     def tile(typingctx, x, x0, of_row, of_k, w, w0, w_row, out, out0, out_row, depth, add):
         n = types.int64
         signature = types.void(x, n, n, n, w, n, n, out, n, n, n, types.boolean)
@@ -48,7 +49,7 @@ def _tile(n_vectors):
             at = builder.gep(columns, [builder.mul(k, w_row)])
             vectors = [_load(builder, at, j) for j in range(n_vectors)]
             at = builder.gep(rows, [builder.mul(k, of_k)])
-            added = [[] for _ in range(ROWS)]
+            added: list[list[Any]] = [[] for _ in range(ROWS)]
             for r in range(ROWS):
                 number = _spread(builder, builder.load(builder.gep(at, [places[r]])), _VECTOR)
                 for j in range(n_vectors):
@@ -77,7 +78,7 @@ def _tile(n_vectors):
 
         return signature, generate
 
-    return tile
+    return intrinsic(tile)
 
 
 _tile1, _tile2 = _tile(1), _tile(2)
@@ -103,8 +104,7 @@ def product(x, x0, of_row, of_k, w, w0, w_row, out, out0, out_row, shape, add):
             _tile1(x, at, of_row, of_k, w, w0 + j, w_row, out, to, out_row, depth, add)
 
 
-@intrinsic
-def near_codes(typingctx, codes, first, code, distance):
+def _near_codes(typingctx, codes, first, code, distance):
     """Return a bit for each of the 8 codes from `first` that differs from `code` in so few bits."""
     signature = types.int64(codes, types.int64, types.uint64, types.int64)
 
@@ -122,8 +122,10 @@ def near_codes(typingctx, codes, first, code, distance):
     return signature, generate
 
 
-@intrinsic
-def first_bit(typingctx, bits):
+near_codes: Any = intrinsic(_near_codes)
+
+
+def _first_bit(typingctx, bits):
     """Return the place of the lowest bit that is 1."""
     signature = types.int64(types.int64)
 
@@ -135,8 +137,10 @@ def first_bit(typingctx, bits):
     return signature, generate
 
 
-@intrinsic
-def ranks(typingctx, x, rank):
+first_bit: Any = intrinsic(_first_bit)
+
+
+def _ranks(typingctx, x, rank):
     """Write to ``rank[:16]`` how many of ``x[:16]`` are smaller; of equal ones the first is."""
     signature = types.void(x, rank)
 
@@ -156,8 +160,10 @@ def ranks(typingctx, x, rank):
     return signature, generate
 
 
-@intrinsic
-def _power(typingctx, n):
+ranks: Any = intrinsic(_ranks)
+
+
+def _power_of_two(typingctx, n):
     """Return 2**n for a float32 that is an integer from -126 to 127."""
     signature = types.float32(types.float32)
 
@@ -166,6 +172,9 @@ def _power(typingctx, n):
         return builder.bitcast(builder.shl(exponent, _I32(23)), _F32)
 
     return signature, generate
+
+
+_power: Any = intrinsic(_power_of_two)
 
 
 def _coefficients():

@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class SelfSketch:
         if n_cells > 1 and key.shape[1]:
             self._find_cells(rng)
         self._add_moments()
-        self.index = None
+        self.index: list[Any] = []
 
     # Sharing work between threads
 
@@ -194,8 +195,8 @@ class SelfSketch:
         out = np.empty((h, n_q, self.value.shape[2]), dtype=np.float32)
         log_mass = np.empty((h, n_q), dtype=np.float32)
         tops = np.empty((h, n_top, n_q), dtype=np.int32)
-        fields = (self.joined, self.means_t, self.value_means)
-        fields += (self.log_counts, self.spread, self.reach)
+        fields = [self.joined, self.means_t, self.value_means]
+        fields += [self.log_counts, self.spread, self.reach]
         moments = [tuple(x[i] for x in fields) for i in range(h)]
         per_head = -(-n_q // CHUNK)
 
@@ -265,7 +266,8 @@ def probes(n_bits, n_probes):
     rng = np.random.default_rng(0)
     cost = (np.sort(np.abs(rng.standard_normal((2048, n_bits))), axis=1) ** 2).mean(axis=0).tolist()
     place: dict[tuple[int, ...], int] = {}
-    parents, elements = [], []
+    parents: list[int] = []
+    elements: list[int] = []
     heap: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     while heap and len(parents) < n_probes:
         total, ranks = heapq.heappop(heap)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnbook._arrays import Array, accumulation_dtype, array_namespace, check_float, check_number
+from attnbook.sketch._projected import unit
 from attnbook.sketch.given_hash import check_hash
 
 
@@ -57,8 +58,9 @@ def lift_keys(
     """
     x = _wide("key", key)
     xp = array_namespace(x)
-    squares = xp.sum(x * x, axis=-1, keepdims=True)
-    largest = float(xp.sqrt(xp.max(squares))) if 0 not in squares.shape else 0.0
+    entry = float(xp.max(xp.abs(x))) if 0 not in x.shape else 0.0
+    squares = xp.sum((x / (entry or 1.0)) ** 2, axis=-1)  # no square overflows or vanishes
+    largest = entry * float(xp.sqrt(xp.max(squares))) if entry else 0.0
     # room for rounding, so that M taken from the same keys in another order is accepted
     if longest is None:
         longest = largest
@@ -99,9 +101,7 @@ def lift_queries(query: Annotated[Array, "... n_q d"]) -> Annotated[Array, "... 
     """
     x = _wide("query", query)
     xp = array_namespace(x)
-    lengths = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
-    unit = x / xp.where(lengths == 0, xp.ones_like(lengths), lengths)
-    lifted = xp.concat([unit, xp.zeros_like(lengths)], axis=-1)
+    lifted = xp.concat([unit(x), xp.zeros_like(x[..., :1])], axis=-1)
     return xp.astype(lifted, query.dtype, copy=False)
 
 
@@ -129,7 +129,7 @@ class LiftedHash:
     Raises
     ------
     TypeError, ValueError
-        If `hash` has no `signatures`, or `longest` is not a finite number above 0.
+        If `hash` has no `signatures` or no `retrieval_probability`, or `longest` is not a finite number above 0.
 
     Examples
     --------

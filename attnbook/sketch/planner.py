@@ -94,7 +94,7 @@ class Plan:
         return at_least_once(p, self.n_tables, self.n_projections)
 
     def miss_probability(self, distance: Any) -> Any:
-        r"""Return :math:`(1 - P(c)^K)^L`: at most δ up to the distance `d_avg`."""
+        r"""Return :math:`(1 - P(c)^K)^L`: at most δ up to `d_avg`, but for rounding."""
         p = StableHash.collision_probability(distance, self.width)
         return (1 - p**self.n_projections) ** self.n_tables
 
@@ -241,7 +241,7 @@ def plan(
 def _widths(delta, d_avg, pairs):
     """Return the least widths that keep the promise, or the sources' 2 d_avg where that does."""
     n_tables, n_projections = pairs.T
-    needed = (1 - delta ** (1 / n_tables)) ** (1 / n_projections)
+    needed = (-np.expm1(math.log(delta) / n_tables)) ** (1 / n_projections)
     low, high = np.zeros_like(needed), np.ones_like(needed)  # in units of d_avg
     while (short := _meets(high) < needed).any():
         low, high = np.where(short, high, low), np.where(short, 2 * high, high)
@@ -280,6 +280,8 @@ def _distances(sample, queries):
     rows = keys if queries is None else move(queries, "numpy", dtype="float64")
     if not (np.isfinite(keys).all() and np.isfinite(rows).all()):
         raise ValueError("sample and queries must be finite, got NaN or infinity")
+    centre = keys.mean(0)  # squares of far-off keys would leave no digits for the differences
+    keys, rows = keys - centre, rows - centre
     squares = (rows**2).sum(1)[:, np.newaxis] + (keys**2).sum(1) - 2 * rows @ keys.T
     distances = np.sqrt(np.maximum(squares, 0))
     return distances[~np.eye(len(keys), dtype=bool)] if queries is None else distances.reshape(-1)

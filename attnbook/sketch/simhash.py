@@ -19,6 +19,7 @@ from attnbook.sketch._projected import (
     check_within,
     pair,
     projected,
+    unit,
 )
 
 MOST_BITS = 63
@@ -180,12 +181,12 @@ class SimHash(Weights):
         .. math:: 1 - (1 - p^K)^L, \quad p = 1 - \theta / \pi
 
         over the draw of the directions. Leading axes broadcast. A vector of zeros has the code 1
-        everywhere, another vector half the time: its angle to any other counts as π/2.
+        everywhere, another vector half the time: its angle to any other counts as π/2, that to
+        another vector of zeros as 0.
         """
         q, k = pair(query, key, self.directions)
         xp = array_namespace(q)
-        lengths = xp.sqrt(xp.sum(q * q, axis=-1)) * xp.sqrt(xp.sum(k * k, axis=-1))
-        products = xp.sum(q * k, axis=-1)
-        cosine = products / xp.where(lengths == 0, xp.ones_like(lengths), lengths)
-        angle = xp.acos(xp.clip(cosine, -1.0, 1.0))
+        q, k = unit(q), unit(k)
+        apart, together = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
+        angle = 2 * xp.atan2(apart, together)  # acos would lose half of the digits near 0
         return at_least_once(1 - angle / math.pi, self.n_tables, self.n_projections)

@@ -65,9 +65,10 @@ class StableHash(Weights):
 
     Notes
     -----
-    Two different tuples of codes may share a signature: for random multipliers, with chance about
-    2⁻⁶⁴ a pair. The codes of a vector within rounding of an interval's end may differ between
-    libraries, dtypes and batch sizes, since each sums the products in its own order.
+    Two different tuples of codes may share a signature: over the draw of the multipliers, with a
+    chance below 2⁻⁵⁰ where no two codes of a projection are 2¹² or more apart. The codes of a
+    vector within rounding of an interval's end may differ between libraries, dtypes and batch
+    sizes, since each sums the products in its own order.
 
     References
     ----------
@@ -96,7 +97,7 @@ class StableHash(Weights):
                 f"offsets must have shape {shape} to match directions, "
                 f"got {tuple(self.offsets.shape)}"
             )
-        check_width(self.width)
+        object.__setattr__(self, "width", check_width(self.width))
 
     @classmethod
     def init(
@@ -120,14 +121,13 @@ class StableHash(Weights):
         TypeError, ValueError
             If one of the ints is below 1, or `width` is not a finite number above 0.
         """
-        rng = generator(rng)
-        check_width(width)
+        rng, width = generator(rng), check_width(width)
         shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
         for name, size in shape.items():
             check_int(name, size, at_least=1)
         directions = rng.standard_normal(tuple(shape.values()))
         offsets = rng.uniform(0, width, size=directions.shape[:2])
-        return cls(directions, offsets, float(width))
+        return cls(directions, offsets, width)
 
     @property
     def n_tables(self) -> int:
@@ -215,7 +215,7 @@ class StableHash(Weights):
         >>> round(StableHash.collision_probability(0.5, width=1.0), 4)
         0.6095
         """
-        check_width(width)
+        width = check_width(width)
         check_within("distance", distance, math.inf, "infinity")
         if isinstance(distance, (int, float)):
             return _collision(np.asarray(float(distance)), width)[()].item()
@@ -232,15 +232,16 @@ class StableHash(Weights):
         """
         q, k = pair(query, key, self.directions)
         xp = array_namespace(q)
-        difference = q - k
+        difference = (q - k) / self.width  # only the ratio counts, and its square fits a float
         distance = xp.sqrt(xp.sum(difference * difference, axis=-1))
-        return at_least_once(_collision(distance, self.width), self.n_tables, self.n_projections)
+        return at_least_once(_collision(distance, 1.0), self.n_tables, self.n_projections)
 
 
-def check_width(width: float) -> None:
-    """Raise unless `width` is a finite number above 0."""
-    if check_number("width", width) == 0:
+def check_width(width: float) -> float:
+    """Return `width` as a finite float above 0, or raise."""
+    if (width := check_number("width", width)) == 0:
         raise ValueError("width must be above 0, got 0.0")
+    return width
 
 
 def _collision(distance: Array, width: float) -> Array:
@@ -250,7 +251,6 @@ def _collision(distance: Array, width: float) -> Array:
     t = width / xp.where(near, xp.full_like(distance, width), distance)  # r / c
     within = erf(t / math.sqrt(2))  # 1 - 2Φ(-t)
     short = xp.clip(t, 0.0, 40.0)  # exp(-40²/2) is 0 in every dtype, and t² cannot overflow
-    # t is 0 for an infinite distance, where (1 - exp(-t²/2)) / t goes to 0
-    safe = xp.where(t == 0, xp.ones_like(t), t)
-    loss = math.sqrt(2 / math.pi) * -xp.expm1(-short * short / 2) / safe
-    return xp.where(near, xp.ones_like(t), within - loss)
+    far = t < 1e-9  # (1 - exp(-t²/2)) / t is t/2 here, and t² might vanish
+    lost = xp.where(far, t / 2, -xp.expm1(-short * short / 2) / xp.where(far, xp.ones_like(t), t))
+    return xp.where(near, xp.ones_like(t), within - math.sqrt(2 / math.pi) * lost)
