@@ -7,8 +7,11 @@ attention and faiss. `growth` of its times with n. `far_near`, where hashing doe
 `robin_hood`, its tables by load. On CUDA: `rows`, `million` and `crossover`.
 """
 
+import gc
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks import (
@@ -21,34 +24,52 @@ from benchmarks import (
     sketch_tables,
 )
 
+METHODS = (
+    sketch_rows.METHODS
+    | sketch_self_attention.METHODS
+    | sketch_search.METHODS
+    | sketch_far_near.METHODS
+    | sketch_estimators.METHODS
+    | sketch_tables.METHODS
+)
 TOLERANCE = {"float32": 1.0}  # an answer of zeros is as far off as that
 
 
 def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
     """Return all tables for `device` ("cpu" or "cuda")."""
     given: dict[str, Any] = {"quick": quick, "log": log}
+    tables: dict[str, Callable[[], Any]] = {
+        "rows": partial(sketch_self_attention.self_attention, device, **given),
+        "crossover": partial(sketch_self_attention.crossover, device, **given),
+        "million": partial(sketch_search.million, device, **given),
+    }
+    if device == "cpu":
+        tables |= {
+            "growth": partial(sketch_search.growth, device, **given),
+            "far_near": partial(sketch_far_near.far_near, **given),
+            "estimators": partial(sketch_estimators.estimators, **given),
+            "robin_hood": partial(sketch_tables.robin_hood, **given),
+        }
     record: dict[str, Any] = {
         "quick": quick,
-        "methods": sketch_rows.METHODS
-        | sketch_search.METHODS
-        | sketch_self_attention.METHODS
-        | sketch_estimators.METHODS
-        | sketch_far_near.METHODS
-        | sketch_tables.METHODS,
+        "methods": METHODS,
         "inputs": {"keys": sketch_inputs.KINDS, "values": sketch_inputs.VALUES},
         "baseline": sketch_self_attention.BASELINE,
         "tolerance": TOLERANCE,
-        "rows": sketch_self_attention.self_attention(device, **given),
-        "crossover": sketch_self_attention.crossover(device, **given),
-        "million": sketch_search.million(device, **given),
+        "settings": {"before": sketch_rows.settings()},  # loads all libraries
+        "table_seconds": {},
     }
-    if device == "cpu":
-        record["growth"] = sketch_search.growth(device, **given)
-        record["far_near"] = sketch_far_near.far_near(**given)
-        record["estimators"] = sketch_estimators.estimators(**given)
-        record["robin_hood"] = sketch_tables.robin_hood(**given)
-    # at the end, when all libraries are loaded
-    record["settings"] = sketch_rows.settings()
+    try:
+        for name, table in tables.items():
+            gc.collect()
+            gc.freeze()  # collections between measurements need not look at what is loaded
+            start = time.perf_counter()
+            record[name] = table()
+            record["table_seconds"][name] = round(time.perf_counter() - start, 1)
+            log(f"{name}: {record['table_seconds'][name]} s")
+    finally:
+        gc.unfreeze()
+    record["settings"]["after"] = sketch_rows.settings()
     return record
 
 

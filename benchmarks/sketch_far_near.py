@@ -13,7 +13,7 @@ N = 1_000_000
 PROJECTIONS = (1, 4, 8, 16, 32)
 RATIOS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 22.6)
 DRAWS, QUICK_DRAWS = 64, 4  # of the tables, for one number
-FAR_KEYS, QUICK_FAR_KEYS = 16_384, 256
+FAR_KEYS, QUICK_FAR_KEYS = 4_096, 256
 
 METHODS = {
     "far_near": (

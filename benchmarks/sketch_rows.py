@@ -3,16 +3,15 @@
 import contextlib
 import ctypes
 import gc
-import importlib.util
 import os
 import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from attnbook.sketch._threads import n_threads_for
 from benchmarks import harness
 
 ROUNDS, QUICK_ROUNDS = 5, 2
@@ -145,6 +144,7 @@ def resident_fall(release: Callable[[], Any]) -> int | None:
         return None
     before = _status("VmRSS")
     release()
+    gc.collect()  # what refers to itself
     _reset_peak()
     return max(0, before - _status("VmRSS"))
 
@@ -172,26 +172,22 @@ def _status(name: str) -> int:
 
 def settings() -> dict[str, Any]:
     """Return versions and thread counts of what the provenance does not know."""
-    found: dict[str, Any] = {"versions": {"faiss-cpu": None}, "threads": {}}
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found["versions"]["faiss-cpu"] = metadata.version("faiss-cpu")
-    if importlib.util.find_spec("faiss"):
-        import faiss
-
-        found["threads"]["faiss"] = faiss.omp_get_max_threads()
-    if importlib.util.find_spec("numba"):
-        import numba
-
-        found["threads"]["numba"] = numba.get_num_threads()
-        try:
-            found["threads"]["numba_layer"] = numba.threading_layer()
-        except ValueError:  # nothing ran in parallel
-            found["threads"]["numba_layer"] = None
-    if importlib.util.find_spec("torch"):
+    found: dict[str, Any] = {
+        "faiss-cpu": None,
+        # not numba.get_num_threads(), which starts a pool and sets PyTorch's number with it
+        "threads": {"attnbook": n_threads_for(2**30)},
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+    }
+    with contextlib.suppress(ImportError):
         import torch
 
         found["threads"]["torch"] = torch.get_num_threads()
-    if importlib.util.find_spec("threadpoolctl"):
+    with contextlib.suppress(ImportError):
+        import faiss
+
+        found["faiss-cpu"] = faiss.__version__
+        found["threads"]["faiss"] = faiss.omp_get_max_threads()
+    with contextlib.suppress(ImportError):
         import threadpoolctl
 
         found["pools"] = [
@@ -199,5 +195,4 @@ def settings() -> dict[str, Any]:
             | {"threads": pool["num_threads"]}
             for pool in threadpoolctl.threadpool_info()
         ]
-    found["load_average"] = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
     return found

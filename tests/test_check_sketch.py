@@ -19,6 +19,7 @@ from attnbook.check._model import Check, draw
 from attnbook.check._robin_hood_table import _look_at_displacements
 from attnbook.check._table_mistakes import MESSAGES
 from attnbook.check._table_runs import Failure, Step, Tables
+from attnbook.sketch.functional import sketch_attention
 from attnbook.sketch.robin_hood import RobinHoodTable
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import StableHash
@@ -197,6 +198,35 @@ def test_the_package_passes_every_check_without_a_note():
     report = check.robin_hood_table(RobinHoodTable)
     assert report, report
     assert report.notes == ()
+
+
+class Given:
+    """A hash whose signatures are given."""
+
+    def __init__(self, query_signatures, key_signatures):
+        self.of_queries, self.of_keys = query_signatures, key_signatures
+        self.n_tables = query_signatures.shape[1]
+
+    def signatures(self, x):
+        return self.of_keys
+
+    def query_signatures(self, x):
+        return self.of_queries
+
+
+def test_the_sketch_of_the_package_passes():
+    def sketch(query, key, value, *signatures):
+        return sketch_attention(query, key, value, hash=Given(*signatures))
+
+    assert check.sketch_attention(sketch, time_limit=60), check.sketch_attention(sketch)
+
+
+def test_the_compiled_table_passes():
+    pytest.importorskip("numba", reason="Numba is not installed")
+    report = check.robin_hood_table(
+        lambda n_slots: RobinHoodTable(n_slots, impl="numba"), time_limit=60
+    )
+    assert report, report
 
 
 def test_single_numbers_and_arrays_are_both_right_and_remarked_upon(monkeypatch):

@@ -197,6 +197,7 @@ def test_zero_vectors():
     share = np.mean(hash.signatures(zero) == hash.signatures(x))
     one = SimHash.init(0, D, 1, 1).retrieval_probability(zero, x)[0]
     assert one == 0.5
+    assert SimHash.init(0, D, 3, 4).retrieval_probability(zero, zero)[0] == 1
     assert share == pytest.approx(0.5, abs=0.04)
 
 
@@ -292,6 +293,12 @@ WRONG = [
         "distance must be from 0 to infinity",
     ),
     (lambda: StableHash.collision_probability(1.0, -1.0), ValueError, "width must be finite and"),
+    (
+        lambda: StableHash.collision_probability(10**400, 1.0),
+        ValueError,
+        "distance must be from 0 to infinity, got 1000",
+    ),
+    (lambda: SimHash.collision_probability(10**400), ValueError, "angle must be from 0 to π, got"),
     (lambda: lift_keys(np.ones(3)), ValueError, "key must have shape (..., n, d) with d >= 1"),
     (lambda: lift_queries(np.full((1, 2), math.nan)), ValueError, "query must be finite, got NaN"),
     (

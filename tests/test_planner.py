@@ -41,6 +41,12 @@ def test_every_plan_keeps_its_promise_with_the_least_width(delta, d_avg, n_table
         assert missed(chosen.width * 0.999) > delta
 
 
+def test_a_single_table_keeps_a_promise_near_the_precision_of_floats():
+    chosen = plan(100, 1e-14, n_tables=1)
+    missed = math.sqrt(2 / math.pi) * chosen.d_avg / chosen.width  # 1 - P for near vectors
+    assert missed <= 1.1e-14
+
+
 def test_the_sources_width_gives_way_where_it_breaks_the_promise():
     assert 0.3905**7 > 0.001
     assert plan(delta=0.001, n_tables=7).width > 1.0

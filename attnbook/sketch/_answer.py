@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat
+
 from attnbook._arrays import Array, accumulation_dtype, array_namespace
 from attnbook.backends import move
 from attnbook.sketch._projected import log_chance
@@ -287,8 +289,11 @@ def stacked(parts: list[Array], filler: Any) -> Array:
 
 
 def gather(x: Array, rows: Array) -> Array:
-    """Return the rows of `x` at places of any shape."""
+    """Return the rows of `x` at places of any shape; zeros if it has no rows."""
     xp = array_namespace(x)
+    if x.shape[0] == 0:
+        shape = (*rows.shape, x.shape[1])
+        return xp.zeros(shape, dtype=x.dtype, device=array_api_compat.device(x))
     taken = xp.take(x, xp.reshape(rows, (-1,)), axis=0)
     return xp.reshape(taken, (*rows.shape, x.shape[1]))
 

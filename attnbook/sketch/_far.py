@@ -135,7 +135,7 @@ class Far:
             self._box = _box(self._rows(self._sketch._index.live())[1])
         low, high = self._box
         xp = array_namespace(low)
-        return math.sqrt(float(xp.sum((high - low) ** 2)))
+        return math.sqrt(float(move(xp.sum((high - low) ** 2), "numpy")))
 
     def _rows(self, rows: Array) -> tuple[Array, Array]:
         sketch = self._sketch

@@ -57,10 +57,18 @@ class Reference:
 
 
 class Kernel(Reference):
-    """What the two below share: candidates are never padded, so all queries go at once."""
+    """What the two below share: candidates are never padded, so all queries go at once.
+
+    Only chances of the two hashes of this package are compiled: those of others, which the
+    estimator "importance" needs, take the plain functions.
+    """
+
+    _compiled = False
 
     def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
         """Return one run of all queries."""
+        if _weighs(sketch) and not self._compiled:
+            return super().blocks(sketch, signatures)
         return [slice(0, signatures.shape[0])]
 
 
@@ -108,6 +116,8 @@ class Numba(Kernel):
         weigh: bool,
     ) -> Near:
         """Return what `near` returns, but rows and weights."""
+        if _weighs(sketch) and not self._compiled:
+            return super().near(sketch, query, signatures, visible, above, weigh=weigh)
         found = self._query.answer(
             query,
             sketch._key.array(),
@@ -156,6 +166,8 @@ class Cupy(Kernel):
     ) -> Near:
         """Return what `near` returns, but rows and weights."""
         known = self._compiled
+        if _weighs(sketch) and not self._compiled:
+            return super().near(sketch, query, signatures, visible, above, weigh=weigh)
         found = self._query.answer(
             query,
             sketch._key.array(),

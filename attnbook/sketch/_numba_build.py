@@ -208,19 +208,33 @@ def _group_part(dealt, order, groups, keys, other, cells, cell_bits, shift):
             _sort_by_cell(keys, 32 + lower, cells, other)
             keys, other = other, keys
         _sort_by_cell(keys, 32 + shift, cells, other)
-    _separate(dealt, other, keys)
-    group, signature = -1, np.int64(0)
-    for i in range(n):
-        place = other[i] & LAST_32
+    n_groups, clash = _write_groups(dealt, other, order, groups)
+    if clash:
+        _separate(dealt, other, keys)
+        n_groups, _ = _write_groups(dealt, other, order, groups)
+    return n_groups
+
+
+@compile_loops
+def _write_groups(dealt, keys, order, groups):
+    """Write the rows of sorted keys, and a group where the signature changes.
+
+    Return how many groups there are, and whether two of one hash stand side by side: then one
+    signature may have several groups.
+    """
+    group, clash = -1, False
+    signature = before = np.int64(0)
+    for i in range(len(keys)):
+        place, hashed = keys[i] & LAST_32, keys[i] >> 32
         order[i] = dealt[place, 1] & COUNT
-        if i > 0 and dealt[place, 0] == signature:
+        if group >= 0 and dealt[place, 0] == signature:
             groups[group, 1] += 1
         else:
+            clash |= group >= 0 and hashed == before
             group += 1
-            signature = dealt[place, 0]
-            groups[group, 0] = signature
-            groups[group, 1] = other[i] >> 32 << 31 | 1
-    return group + 1
+            signature, before = dealt[place, 0], hashed
+            groups[group, 0], groups[group, 1] = signature, hashed << 31 | 1
+    return group + 1, clash
 
 
 @compile_loops
@@ -256,8 +270,8 @@ def _insertion_sort(keys):
 def _separate(dealt, keys, room):
     """Put the rows of each signature side by side where different signatures have one hash.
 
-    Of a million signatures about a hundred pairs do. `keys` are sorted by hash; order inside a
-    signature is kept.
+    Of a million signatures about a hundred pairs do: 2³¹ hashes make it rare, not impossible.
+    `keys` are sorted by hash; the order inside a signature is kept.
     """
     n = len(keys)
     i = 0

@@ -414,7 +414,8 @@ def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, we
         out.output[i, j] = 0
     out.count[i], out.best[i], out.largest[i] = n - begin, best, top
     out.mass[i], out.expected[i] = -np.inf, -np.inf
-    if top == -np.inf:
+    if top == -np.inf:  # no candidate, or products below the smallest number
+        out.best[i] = -1
         return
     mass, total, expected = 0.0, 0.0, 0.0
     for c in range(begin, n):

@@ -14,6 +14,9 @@ from attnbook.sketch._simd import prefetch
 MOST, CROWD = 256, 32
 """Keys that the tables give a query at most, and codes of a bucket that it looks at."""
 
+RUN = 8
+"""Queries that look for keys before the first of them scores its own: so long do fetches take."""
+
 LN2, LOG2E = np.float32(math.log(2)), np.float32(1 / math.log(2))
 ZERO, ONE, HALF, INF = (np.float32(x) for x in (0, 1, 0.5, np.inf))
 WIDE = np.float32(1.5)
@@ -24,14 +27,14 @@ JUMP = np.float32(60)
 
 
 @loops
-def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bounds):
+def _probe(along, start, stop, first, n_tables, bits, parents, elements, begins, codes, bounds):
     """Write which buckets each query looks into: its own and those across the nearest planes.
 
     Probe p flips a set of bits, given by the rank of their plane: those of its parent and one.
     """
     margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
     bit, flips = np.zeros(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
-    for r in range(m):
+    for r in range(start, stop):
         for t in range(n_tables):
             own = np.int32(0)
             for j in range(bits):
@@ -45,20 +48,22 @@ def _probe(along, m, first, n_tables, bits, parents, elements, starts, codes, bo
                 if p > 0:
                     flips[p] = flips[parents[p]] | bit[elements[p]]
                 b = np.uint32(own ^ flips[p])
-                bounds[r, t, p, 0] = starts[t, b]
-                bounds[r, t, p, 1] = starts[t, b + np.uint32(1)]
-                prefetch(codes[t], np.int64(starts[t, b]))
+                bounds[r, t, p, 0] = begins[t, b]
+                bounds[r, t, p, 1] = begins[t, b + np.uint32(1)]
+                prefetch(codes[t], np.int64(begins[t, b]))
 
 
 @loops
-def _search(along, m, first, bounds, index, tops, query, key, value, seen, found, n_found):
+def _search(
+    along, start, stop, first, bounds, index, tops, query, key, value, seen, found, n_found
+):
     """Write to `found` the rows in these buckets whose codes are near, each once.
 
     Keys of the cells in `tops` are left out: those are scored whole.
     """
     distance, codes, rows, cell_of = index
     n_tables, n_probes, n_keys, n_top = bounds.shape[1], bounds.shape[2], len(key), len(tops)
-    for r in range(m):
+    for r in range(start, stop):
         code = np.uint64(0)
         for j in range(BITS):
             code |= np.uint64(along[r, first + j] >= ZERO) << np.uint64(j)
@@ -174,8 +179,6 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                 q[r, j] = query[i + r, j] * factor
         product(q, 0, d, 1, joined, 0, width, along, 0, width, (BLOCK, width, d), False)
         product(q, 0, d, 1, means_t, 0, n_cells, score, 0, n_cells, (BLOCK, n_cells, d), False)
-        if n_tables > 0:
-            _probe(along, m, d + d_v, n_tables, bits, parents, elements, starts, codes, bounds)
         for r in range(m):
             square = ZERO
             for j in range(d):
@@ -222,15 +225,18 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                 mass += weight
                 step += weight * shift[c]
             total[r], move[r] = mass, step * LN2
-        if n_tables > 0:
-            _search(
-                along, m, d + d_v, bounds, near_index, tops, i, key, value, seen, found, n_found
-            )
         product(
             *(score, 0, n_cells, 1, value_means, 0, d_v),
             *(mean, 0, d_v, (BLOCK, d_v, n_cells), False),
         )
         for r in range(m):
+            if n_tables > 0 and r % RUN == 0:
+                end, at = min(m, r + RUN), d + d_v
+                _probe(along, r, end, at, n_tables, bits, parents, elements, starts, codes, bounds)
+                _search(
+                    *(along, r, end, at, bounds, near_index, tops, i, key, value, seen),
+                    *(found, n_found),
+                )
             for j in range(d_v):
                 mean[r, j] += move[r] * along[r, d + j]
             if n_tables > 0 and n_found[r] > 0:

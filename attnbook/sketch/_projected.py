@@ -75,7 +75,10 @@ def unit(x: Array) -> Array:
 def check_within(name: str, x: Any, most: float, shown: str) -> None:
     """Raise unless `x` is a number, or an array of floats, from 0 to `most`."""
     if isinstance(x, numbers.Real) and not isinstance(x, bool):
-        inside = 0 <= float(x) <= most
+        try:
+            inside = 0 <= float(x) <= most
+        except OverflowError:  # an int or a Fraction beyond the largest float
+            inside = False
     else:
         check_float(name, x)
         xp = array_namespace(x)

@@ -200,9 +200,12 @@ class SelfSketch:
         moments = [tuple(x[i] for x in fields) for i in range(h)]
         per_head = -(-n_q // CHUNK)
 
+        units = h * per_head
+        n_threads = max(1, min(units, self.n_threads))
+
         def work(start, stop, part):
             last = -1
-            for u in range(start, stop):
+            for u in range(part, units, n_threads):  # all threads in one head: it is in the cache
                 i, j = divmod(u, per_head)
                 if i != last:  # which query has met a key last, for each key
                     seen, last = np.full(n, -1, dtype=np.int32), i
@@ -212,7 +215,7 @@ class SelfSketch:
                     *(seen, out[i], log_mass[i], tops[i]),
                 )
 
-        in_parts(work, h * per_head, max(1, min(h * per_head, self.n_threads)))
+        in_parts(work, units, n_threads)
         if n_top:
             groups = self._grouped(self.key, self.value, self.labels, self.n_cells)
             for t in range(n_top):

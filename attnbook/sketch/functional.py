@@ -115,7 +115,7 @@ def sketch_attention(
     leading: tuple[int, ...] = ()
     for x in stacks:
         leading = broadcast_shapes(leading, tuple(x.shape[:-2])) or ()
-    if 0 in leading or n_q == 0:
+    if 0 in (*leading, n_q, n_k, d_v):
         return _nothing(query, (*leading, n_q), n_k, d_v, return_evidence)
     flat = [
         xp.reshape(xp.broadcast_to(x, (*leading, *x.shape[-2:])), (-1, *x.shape[-2:]))

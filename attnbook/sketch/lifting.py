@@ -129,7 +129,8 @@ class LiftedHash:
     Raises
     ------
     TypeError, ValueError
-        If `hash` has no `signatures` or no `retrieval_probability`, or `longest` is not a finite number above 0.
+        If `hash` has no `signatures` or no `retrieval_probability`, or `longest` is not a finite
+        number above 0.
 
     Examples
     --------

@@ -201,7 +201,7 @@ def plan(
 
     References
     ----------
-    Datar et al. (2004), section 4; chapter `hashing`, claim 24.
+    Datar et al. (2004); chapter `hashing`, claim 24.
 
     Examples
     --------

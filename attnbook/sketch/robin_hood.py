@@ -186,7 +186,8 @@ class RobinHoodTable:
     load_factor : float
         Between 0 and 1. The table doubles when one more key would exceed ``load_factor * n_slots``.
     seed : int or numpy Generator
-        For the hash function, and for the next one if keys crowd.
+        For the hash function, and for the next one if keys crowd. Whoever knows it can choose keys
+        that crowd: where keys come from others, give one of your own.
     impl : str
         ``"reference"`` or ``"numba"``: the same operations leave the same slots in both.
 

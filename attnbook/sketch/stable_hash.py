@@ -246,8 +246,8 @@ def check_width(width: float) -> float:
 
 def _collision(distance: Array, width: float) -> Array:
     xp = array_namespace(distance)
-    # below this the loss is under 1e-12 and width / distance might overflow
-    near = distance < 1e-12 * width
+    # below this the chance rounds to 1, and width / distance or its square might overflow
+    near = distance < 1e-17 * width
     t = width / xp.where(near, xp.full_like(distance, width), distance)  # r / c
     within = erf(t / math.sqrt(2))  # 1 - 2Φ(-t)
     short = xp.clip(t, 0.0, 40.0)  # exp(-40²/2) is 0 in every dtype, and t² cannot overflow
