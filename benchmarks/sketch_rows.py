@@ -140,6 +140,7 @@ def resident_rise(function: Callable[[], Any]) -> int | None:
 
 def resident_fall(release: Callable[[], Any]) -> int | None:
     """Return how far the resident set falls when something is released; None if not Linux."""
+    gc.collect()
     if not _reset_peak():
         return None
     before = _status("VmRSS")

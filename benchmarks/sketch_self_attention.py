@@ -35,12 +35,18 @@ SELF = "self_attention_sketch"
 ONE_FOR_ALL, FOR_SUCH_KEYS = "one for all", "for such keys"
 
 SETTINGS: dict[str, dict[str, Any]] = {  # of self_attention_sketch
-    ONE_FOR_ALL: {"n_cells": 256, "n_scored": 1, "n_tables": 3},
+    ONE_FOR_ALL: {
+        **{"n_cells": 256, "n_scored": 1, "n_tables": 3},
+        **{"n_heavy": 128, "n_long": 256},
+    },
     "random": {"n_cells": 1, "n_tables": 3},
     "peaked": {"n_cells": 1, "n_tables": 3},
     "clustered": {"n_cells": 256, "n_scored": 1, "n_tables": 0},
-    "clustered, own shapes": {"n_cells": 256, "n_scored": 1, "n_tables": 3},
-    "heavy-tailed": {"n_cells": 1, "n_tables": 0, "n_heavy": SIZE // 100},
+    "clustered, own shapes": {"n_cells": 512, "n_scored": 2, "n_tables": 0},
+    "heavy-tailed": {
+        **{"n_cells": 1, "n_tables": 0},
+        **{"n_heavy": 8 * SIZE // 1000, "n_long": 16 * SIZE // 1000},
+    },
 }
 LONG_SETTINGS: dict[str, dict[str, Any]] = {
     "peaked": {"n_cells": 1, "n_tables": 4},
@@ -131,7 +137,8 @@ def _ours(device, given, kind, peers) -> Iterator[Way]:
             options = SETTINGS[ONE_FOR_ALL if name == ONE_FOR_ALL else kind]
             if name == FOR_SUCH_KEYS and n >= LONG:
                 options = LONG_SETTINGS.get(kind, options)
-            options = options | {"n_cells": min(options["n_cells"], n // 4)}  # few keys, few cells
+            few = {"n_cells", "n_heavy", "n_long"}  # no more than a quarter of few keys
+            options = {k: min(x, n // 4) if k in few else x for k, x in options.items()}
             run = partial(self_attention_sketch, *given, **options)
             yield about | {"setting": name, "set_to": options}, run, n
     if peers or impl != "numba":

@@ -411,13 +411,18 @@ def test_slots_are_as_few_as_the_load_allows(load_factor):
         ({"n_slots": 2**32 + 1}, ValueError, r"n_slots must be at most 2\*\*32, got 4294967297"),
         ({"n_slots": 8.0}, TypeError, "n_slots must be an int, got float"),
         ({"n_slots": True}, TypeError, "n_slots must be an int, got bool"),
-        ({"load_factor": 0}, ValueError, "load_factor must be between 0 and 1, got 0"),
-        ({"load_factor": 1.0}, ValueError, "load_factor must be between 0 and 1, got 1.0"),
-        ({"load_factor": float("nan")}, ValueError, "load_factor must be between 0 and 1, got nan"),
+        ({"load_factor": 0}, ValueError, "load_factor must be from 1/64 to below 1, got 0"),
+        ({"load_factor": 0.0156}, ValueError, "from 1/64 to below 1, got 0.0156"),
+        ({"load_factor": 1.0}, ValueError, "load_factor must be from 1/64 to below 1, got 1.0"),
+        (
+            {"load_factor": float("nan")},
+            ValueError,
+            "load_factor must be from 1/64 to below 1, got nan",
+        ),
         ({"load_factor": "0.5"}, TypeError, "load_factor must be a real number, got str"),
         ({"load_factor": True}, TypeError, "load_factor must be a real number, got bool"),
         ({"impl": "cython"}, ValueError, "impl must be one of reference, numba, got 'cython'"),
-        ({"seed": "a"}, TypeError, "must be a numpy.random.Generator or an int, got str"),
+        ({"seed": "a"}, TypeError, "seed must be a numpy.random.Generator or an int, got str"),
     ],
 )
 def test_wrong_settings_are_refused(arguments, error, message):

@@ -12,7 +12,7 @@ import oracle
 
 import attnbook
 from attnbook.sketch import _self_simd
-from attnbook.sketch._self_sketch import SelfSketch, probes
+from attnbook.sketch._self_sketch import SelfSketch, long_distances, probes
 from attnbook.sketch.self_attention import self_attention_sketch
 from attnbook.sketch.tails import Moments
 
@@ -133,6 +133,38 @@ def test_heavy_keys_are_no_part_of_the_gaussians(n_cells):
     assert error(blind, exact) > 0.3
 
 
+def test_long_keys_are_scored_where_they_promise_most():
+    rng = np.random.default_rng(22)
+    query, key, value = draw(23, 401, 4099, d=64, d_v=16)
+    lengths = 6 * rng.lognormal(0, 0.8, 4099)
+    key *= (lengths / np.linalg.norm(key, axis=1))[:, None].astype(np.float32)
+    exact = attnbook.attention(*(x.astype(np.float64) for x in (query, key, value)))
+    options = {"n_heavy": 41, "n_tables": 0}
+    heavy = self_attention_sketch(query, key, value, **options)
+    both = self_attention_sketch(query, key, value, n_long=160, **options)
+    assert error(both, exact) < 0.5 * error(heavy, exact)
+    # a Gaussian of keys without the longest 200, which all count for themselves
+    every = self_attention_sketch(query, key, value, n_long=4099, **options)
+    assert error(every, exact) < error(heavy, exact)
+
+
+def test_long_distances_pass_an_eighth_of_the_keys_to_a_query_near_none():
+    rng = np.random.default_rng(24)
+    lengths = -np.sort(-rng.lognormal(0, 0.8, 803))
+    most = long_distances(lengths)
+    assert most.shape == (101,)
+    assert np.all(np.diff(most) <= 0)
+    signs = rng.integers(0, 2, (2003, 64)).sum(axis=1)
+    passed = sum(np.mean(signs <= m) for m in np.repeat(most, 8)[:803]) / 803
+    assert 0.1 < passed < 0.15
+    np.testing.assert_array_equal(long_distances(np.zeros(9)), long_distances(np.zeros(9)))
+    # the product of length and estimated cosine is what counts
+    edge = lengths[::8] * np.cos(np.pi * most / 64)
+    above = edge[(most >= 0) & (most < 31)]
+    below = (lengths[::8] * np.cos(np.pi * (most + 1) / 64))[(most >= 0) & (most < 31)]
+    assert above.min() >= below.max() - 1e-9
+
+
 # What they reach together
 
 
@@ -173,7 +205,7 @@ def test_clusters_need_cells():
 
 @pytest.mark.parametrize("n_q", [0, 1, 64, 65])
 @pytest.mark.parametrize("n_k", [0, 1, 2, 130])
-@pytest.mark.parametrize("options", [{}, {"n_cells": 3, "n_scored": 1, "n_heavy": 1}])
+@pytest.mark.parametrize("options", [{}, {"n_cells": 3, "n_scored": 1, "n_heavy": 1, "n_long": 9}])
 def test_sizes(n_q, n_k, options):
     query, key, value = draw(11, n_q, n_k)
     got = self_attention_sketch(query, key, value, **options)
@@ -207,7 +239,7 @@ def test_widths(d, d_v):
 
 def test_threads_and_seeds_do_not_matter_where_they_must_not():
     query, key, value = draw(14, 3001, 5003, d=16, d_v=16, lead=(2,))
-    options = {"n_cells": 16, "n_scored": 1, "n_heavy": 7}
+    options = {"n_cells": 16, "n_scored": 1, "n_heavy": 7, "n_long": 80}
     one, two = (self_attention_sketch(query, key, value, n_threads=t, **options) for t in (1, 2))
     np.testing.assert_array_equal(one, two)
     other = self_attention_sketch(query, key, value, seed=1, **options)
@@ -231,7 +263,8 @@ def test_large_scores_stay_finite(size):
 def test_equal_keys():
     key = np.ones((2003, 16), dtype=np.float32)
     value = np.arange(2003, dtype=np.float32)[:, None]
-    for options in ({}, {"n_cells": 4}, {"n_cells": 4, "n_scored": 1}, {"n_heavy": 100}):
+    parts = {"n_cells": 4}, {"n_cells": 4, "n_scored": 1}, {"n_heavy": 100}, {"n_long": 100}
+    for options in ({}, *parts):
         got = self_attention_sketch(key[:5], key, value, **options)
         np.testing.assert_allclose(got, np.full((5, 1), 1001.0), rtol=1e-5)
 
@@ -331,6 +364,7 @@ def test_powers_ranks_and_codes():
         ({"n_cells": 0}, ValueError, "n_cells must be at least 1, got 0"),
         ({"n_scored": -1}, ValueError, "n_scored must be at least 0, got -1"),
         ({"n_heavy": 1.5}, TypeError, "n_heavy must be an int, got float"),
+        ({"n_long": -1}, ValueError, "n_long must be at least 0, got -1"),
         ({"n_tables": -1}, ValueError, "n_tables must be at least 0, got -1"),
         ({"n_probes": 0}, ValueError, "n_probes must be at least 1, got 0"),
         ({"n_bits": 0}, ValueError, "n_bits must be at least 1, got 0"),

@@ -1,7 +1,9 @@
 """Sketch attention against dictionaries of buckets in float64, in every array library."""
 
+import gc
 import math
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -544,6 +546,36 @@ def test_a_heavy_key_is_always_found():
     assert evidence.missed_mass[0] == pytest.approx(0, abs=1e-6)
 
 
+def test_keys_in_the_window_are_evidence():
+    query, key, value = drawn(n=97, n_q=97)
+    _, evidence = sketch_attention(
+        query, key, value, hash=HASHES["signs"], is_causal=True, window=10, return_evidence=True
+    )
+    near = buckets(HASHES["signs"], query, key, visible=masking.causal(97))
+    scores = query @ key.T
+    for i in range(97):
+        first = max(i // 10 * 10 + 1 - 10, 0)
+        rows = {j for b in near[i] for j in b if j < first} | set(range(first, i + 1))
+        assert evidence.candidates[i] == len(rows)
+        best = max(rows, key=lambda j: scores[i, j])
+        chance = HASHES["signs"].retrieval_probability(query[i], key[best])
+        assert evidence.found_probability[i] == pytest.approx(1.0 if best >= first else chance)
+
+
+@pytest.mark.parametrize("n", [1, 50])
+@pytest.mark.parametrize("scale", [None, 0.0])
+@pytest.mark.parametrize("options", [{}, {"n_cells": 3}, {"impl": "numba"}])
+def test_moments_of_keys_that_all_score_alike(n, scale, options):
+    if "impl" in options:
+        pytest.importorskip("numba")
+    query, key, value = drawn(n=n)
+    key = key if scale == 0 else key[:1] + 0 * key
+    sketch = SketchAttention(HASHES["signs"], tail="moments", scale=scale, **options)
+    sketch.update(key, value)
+    wanted = np.broadcast_to(value.mean(axis=0), (N_Q, D_V))
+    np.testing.assert_allclose(sketch.attention_output(query), wanted, atol=1e-9)
+
+
 # A promise, kept over the draw of the tables.
 
 
@@ -743,7 +775,7 @@ def test_moments_of_the_past_are_those_of_a_sketch_of_the_past():
     # the last run: keys before place 51 in tables and moments, the rest scored
     sketch = SketchAttention(HASHES["signs"], tail="moments")
     sketch.update(key[:51], value[:51])
-    far = sketch._far.moments()
+    far = sketch._far.moments(sketch)
     q = query[120:121]
     below = far.limit(q, 1 / math.sqrt(D))
     mass, mean = far.tail(q, 1 / math.sqrt(D), below=below)
@@ -806,3 +838,108 @@ def test_the_function_with_nothing_to_do(shape):
     assert output.shape == (batch, n_q, D_V)
     assert evidence.candidates.shape == (batch, n_q)
     assert evidence.n_keys == 5
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("options", [{}, {"tail": "moments"}, {"tail": "uniform"}, {"n_heavy": 2}])
+def test_no_keys_from_the_first_update_on(impl, options):
+    if impl == "numba":
+        pytest.importorskip("numba")
+    hash, query = SimHash.init(0, 4, 3, 2), np.random.default_rng(0).standard_normal((3, 4))
+    sketch = SketchAttention(hash, impl=impl, **options)
+    sketch.update(query[:0], np.ones((0, 5)))
+    output, evidence = sketch.attention_output(query, return_evidence=True)
+    assert np.array_equal(output, np.zeros((3, 5)))
+    assert np.isnan(evidence.found_probability).all()
+    for name in ("candidates", "missed_mass", "bound"):
+        assert np.array_equal(getattr(evidence, name), np.zeros(3))
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"is_causal": True, "window": 2}])
+def test_function_without_keys(impl, options):
+    if impl == "numba":
+        pytest.importorskip("numba")
+    x, hash = np.random.default_rng(0).standard_normal((2, 7, 4)), SimHash.init(0, 4, 3, 2)
+    options = {**options, "impl": impl, "hash": hash, "return_evidence": True}
+    output, evidence = sketch_attention(x, x[:, :0], np.ones((2, 0, 3)), **options)
+    assert np.array_equal(output, np.zeros((2, 7, 3)))
+    assert evidence.candidates.shape == (2, 7)
+    assert np.isnan(evidence.found_probability).all()
+    output, evidence = sketch_attention(x, x, x, np.zeros(7, dtype=bool), **options)
+    assert np.array_equal(output, np.zeros((2, 7, 4)))
+    assert np.array_equal(evidence.missed_mass, np.zeros((2, 7)))
+
+
+def test_importance_of_a_lifted_hash_with_kernels():
+    pytest.importorskip("numba")
+    key, query = np.random.default_rng(0).standard_normal((2, 60, 4))
+    hash = LiftedHash(SimHash.init(0, 5, 3, 2), longest=20.0)
+    outputs = []
+    for impl in ("reference", "numba"):
+        sketch = SketchAttention(hash, estimator="importance", impl=impl)
+        sketch.update(key)
+        sketch.update(2 * key)
+        outputs.append(sketch.attention_output(query))
+    np.testing.assert_allclose(*outputs, rtol=1e-9, atol=1e-12)
+
+
+def test_evidence_of_arrays_that_need_gradients():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(30, 4, requires_grad=True, generator=torch.Generator().manual_seed(0))
+    sketch = SketchAttention(SimHash.init(0, 4, 3, 2).to("torch"))
+    sketch.update(x)
+    _, evidence = sketch.attention_output(x, return_evidence=True)  # a warning is an error
+    assert bool(torch.isfinite(evidence.bound).all())
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("shape", [(0, 4), (1, 1), (3, 1), (5, 3), (50, 4)])
+def test_half_precision(impl, shape):
+    if impl == "numba":
+        pytest.importorskip("numba")
+    key = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    sketch = SketchAttention(SimHash.init(0, shape[1], 3, 2), impl=impl)
+    assert sketch.update(key).shape == shape[:1]
+    query = np.ones((2, shape[1]), dtype=np.float16)
+    output, evidence = sketch.attention_output(query, return_evidence=True)
+    assert output.dtype == np.float16
+    assert evidence.bound.shape == (2,)
+    bad = np.full((1, shape[1]), np.nan, dtype=np.float16)
+    for arrays in ((bad, query[:1]), (query[:1], bad)):
+        with pytest.raises(ValueError, match=r"(key|value) must be finite, got NaN or infinity"):
+            sketch.update(*arrays)
+    assert len(sketch) == shape[0]
+
+
+@pytest.mark.parametrize("kind", ["signs", "stable", "lifted"])
+@pytest.mark.parametrize("factor", [1.0, 2.0, -1.0, 0.0])
+def test_importance_has_gradients_where_a_query_is_a_key(kind, factor):
+    torch = pytest.importorskip("torch")
+    hash = {
+        "signs": SimHash.init(0, 4, 3, 2),
+        "stable": StableHash.init(0, 4, 2.0, 3, 2),
+        "lifted": LiftedHash(SimHash.init(0, 5, 3, 2), 9.0),
+    }[kind].to("torch")
+    drawn = np.random.default_rng(0).standard_normal((20, 4))
+    key = torch.tensor(drawn, requires_grad=True)
+    query = torch.tensor(factor * drawn, requires_grad=True)
+    sketch = SketchAttention(hash, estimator="importance")
+    sketch.update(key)
+    sketch.attention_output(query).sum().backward()
+    assert bool(torch.isfinite(query.grad).all())
+    assert bool(torch.isfinite(key.grad).all())
+
+
+def test_a_sketch_goes_with_its_last_user():
+    query, key, value = drawn()
+    sketch = SketchAttention(HASHES["signs"], tail="moments", n_heavy=2)
+    sketch.update(key, value)
+    sketch.attention_output(query, return_evidence=True)
+    gone = weakref.ref(sketch)
+    gc.disable()  # counting references has to be enough
+    try:
+        del sketch
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -403,6 +403,18 @@ def test_large_scores_do_not_overflow():
     assert (got.mass[found] >= got.largest[found]).all()
 
 
+def test_a_product_of_minus_infinity_has_no_weight():
+    index = BucketIndex(1)
+    index.add(np.array([[7], [7]]))
+    asked = np.array([[7]])
+    low = np.array([[-1e200], [-1e250]])
+    got = answer(np.array([[1e200]]), low, low, asked, index.flat(), scale=1.0)
+    assert (got.mass[0], got.largest[0], got.best[0], got.output[0, 0]) == (-np.inf, -np.inf, -1, 0)
+    value = np.array([[3.0], [5.0]])
+    mixed = answer(np.array([[1e200]]), low * [[0], [1]], value, asked, index.flat(), scale=1.0)
+    assert (mixed.mass[0], mixed.best[0], mixed.output[0, 0]) == (0, 0, 3)
+
+
 def test_threads_and_kinds_of_arrays_change_nothing():
     *arrays, index = make_case(211, 331, 5, 3, 3, 17, "float32", n_late=31, n_removed=13)
     query, key, value, asked, *_ = arrays
@@ -437,10 +449,15 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
     asked = np.arange(400).reshape(-1, 1)
     got = answer(query, key, key, asked, index.flat(), scale=0.0, probability=table)
     chance = hash.retrieval_probability(query, key)
-    # where 1 - (1 - p^K)^L loses its digits the reference is the worse one
-    told = chance > 1e-9
-    assert told.sum() > 20
+    told = chance > 1e-300
+    assert told.sum() > 250
     np.testing.assert_allclose(np.exp(-got.expected)[told], chance[told], rtol=2e-5)
+    # where it underflows, the weight is the largest that is safe
+    never = np.zeros((1, d))
+    never[0, 0] = 1e300 if kind == "stable" else -1.0
+    got = answer(never, np.ones((1, d)) * [1, 0, 0], key[:1], asked[:1], index.flat(), scale=0.0,
+                 probability=table._replace(n_projections=60))  # fmt: skip
+    assert got.expected == pytest.approx(-math.log(np.finfo(float).smallest_normal))
     at_zero = answer(query[:1] * 0, key[:1] * 0, key[:1], asked[:1], index.flat(), scale=0.0,
                      probability=table)  # fmt: skip
     wanted = hash.retrieval_probability(np.zeros(d), np.zeros(d))

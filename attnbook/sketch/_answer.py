@@ -105,7 +105,7 @@ def near(
     key, value = (xp.astype(gather(x.array(), rows), wide, copy=False) for x in sketch._stored)
     q = xp.astype(query, wide, copy=False)
     scores = xp.matmul(key, q[:, :, None])[..., 0] * sketch.scale_of(query)  # (n_q, M)
-    kept = ~sketch._far.is_heavy(rows)
+    kept = ~sketch._far.is_heavy(sketch, rows)
     if above is not None:
         kept = kept & (scores > above[:, None])
     kept = xp.reshape(kept, found.rows.shape)
@@ -173,13 +173,13 @@ def answer(
 ) -> Answer:
     """Return near keys, heavy keys and tail mixed, for a block of queries (n_q, d).
 
-    `local` is a mass and an output of keys that were scored elsewhere. `moments` stand for the keys
-    that these queries may see, in the place of those of all keys.
+    `local` is mass, output, count and largest score of keys that were scored elsewhere. `moments`
+    stand for the keys that these queries may see, in the place of those of all keys.
     """
     xp, far, scale = array_namespace(query), sketch._far, sketch.scale_of(query)
     q = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
     if sketch.tail == "moments" and moments is None:
-        moments = far.moments()
+        moments = far.moments(sketch)
     above = moments.limit(q, scale) if sketch.tail == "moments" else None
     close = near_of(sketch, query, signatures, visible, above, weigh=with_evidence)
     masses, outputs = [close.mass], [close.output]
@@ -187,13 +187,13 @@ def answer(
         masses, outputs = [*masses, local[0]], [*outputs, local[1]]
     heavy_rows = heavy_scores = tail = None
     if sketch.n_heavy:
-        heavy_rows, heavy_scores, mass, output = far.heavy_group(query, scale, visible)
+        heavy_rows, heavy_scores, mass, output = far.heavy_group(sketch, query, scale, visible)
         masses, outputs = [*masses, mass], [*outputs, output]
     if sketch.tail == "moments":
         mass, output = moments.tail(q, scale, below=above)
         masses, outputs = [*masses, mass], [*outputs, output]
     elif sketch.tail == "uniform":
-        tail = far.sample_tail(query, signatures, scale, visible)
+        tail = far.sample_tail(sketch, query, signatures, scale, visible)
         masses, outputs = [*masses, tail.log_mass], [*outputs, tail.output]
     if len(masses) == 1:  # also for weights that do not sum to 1
         output, shares = close.output, xp.ones_like(close.mass)[:, None]
@@ -214,7 +214,7 @@ def answer(
     scored = log_sum(xp.stack(masses[:n_scored], axis=-1))  # near, local and heavy keys
     others = masses[1:n_scored]  # those that are there whatever the tables return
     missed = _missed(sketch, close, scored, others, shares)
-    bound = missed * far.diameter()
+    bound = missed * far.diameter(sketch)
     if len(sketch) == 0:
         missed = bound = xp.zeros_like(missed)  # zeros are what attention to no keys is
     elif tail is not None:
@@ -222,11 +222,12 @@ def answer(
     elif sketch.tail == "none":  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
     count, probability = close.count, _found_probability(sketch, q, close)
+    always = []  # scored whatever the tables return
     if heavy_scores is not None:
-        seen = heavy_scores > -xp.inf
-        count = count + xp.astype(xp.count_nonzero(seen, axis=-1), xp.int64)
-        better = xp.max(heavy_scores, axis=-1) > close.largest  # a heavy key is always found
-        probability = xp.where(better, xp.ones_like(probability), probability)
+        always.append(count_and_largest(heavy_scores))
+    for more, largest in always:
+        count = count + more
+        probability = xp.where(largest > close.largest, xp.ones_like(probability), probability)
     return replace(
         result,
         candidates=count,
@@ -313,6 +314,13 @@ def log_sum(logits: Array) -> Array:
     some = total > 0
     logs = xp.log(xp.where(some, total, xp.ones_like(total))) + shift[..., 0]
     return xp.where(some, logs, xp.full_like(logs, -xp.inf))
+
+
+def count_and_largest(logits: Array) -> tuple[Array, Array]:
+    """Return how many of `logits` (n_q, M) are not -inf, and the largest; -inf for none."""
+    xp = array_namespace(logits)
+    count = xp.astype(xp.count_nonzero(logits > -xp.inf, axis=-1), xp.int64)
+    return count, _maximum(logits, -1)[..., 0]
 
 
 def first_of_largest(rows: Array, logits: Array) -> tuple[Array, Array]:

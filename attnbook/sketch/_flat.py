@@ -89,7 +89,6 @@ def chain(flat, first, stop):
         slots = flat.side_slots[t]
         for row in range(first, stop):
             signature = flat.side_signatures[row, t]
-            flat.side_next[t, row] = -1
             slot = find_slot(slots, flat.mixer, signature)
             if slot < 0:
                 _, far = insert_one(slots, flat.mixer, signature, row << 31 | row)

@@ -6,6 +6,8 @@ One small class each, with the same methods. Kernels and their libraries load wh
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from attnbook._arrays import Array, array_namespace
 from attnbook.sketch._answer import Near, Visible, blocks, near
 from attnbook.sketch.index import BucketIndex
@@ -59,15 +61,22 @@ class Reference:
 class Kernel(Reference):
     """What the two below share: candidates are never padded, so all queries go at once.
 
-    Only chances of the two hashes of this package are compiled: those of others, which the
-    estimator "importance" needs, take the plain functions.
+    What is not compiled takes the plain functions: the chances of other hashes than the two of
+    this package, which the estimator "importance" needs, and dtypes that are not in `dtypes`.
     """
 
+    dtypes: tuple[Any, ...] | None = None  # all
     _compiled = False
+
+    def _is_plain(self, sketch):
+        return (_weighs(sketch) and not self._compiled) or not self._has(sketch._key.array())
+
+    def _has(self, x):
+        return self.dtypes is None or x.dtype in self.dtypes
 
     def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
         """Return one run of all queries."""
-        if _weighs(sketch) and not self._compiled:
+        if self._is_plain(sketch):
             return super().blocks(sketch, signatures)
         return [slice(0, signatures.shape[0])]
 
@@ -76,6 +85,7 @@ class Numba(Kernel):
     """Compiled loops on NumPy arrays."""
 
     library = "numpy"
+    dtypes = (np.float32, np.float64)
 
     def __init__(self, hash: Any):
         from attnbook.sketch import _numba_hash, _numba_query
@@ -94,6 +104,8 @@ class Numba(Kernel):
         if not self._compiled:
             return super().signatures(x, of_queries)
         try:
+            if not (self._has(x) or x.dtype == np.float16):  # another byte order
+                return super().signatures(x, of_queries)
             return self._hashing.signatures(self.hash, x)
         except ValueError:
             if self.all_finite(x):
@@ -103,6 +115,8 @@ class Numba(Kernel):
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
+        if not self._has(x):
+            return super().all_finite(x)
         return self._hashing.all_finite(x)
 
     def near(
@@ -116,7 +130,7 @@ class Numba(Kernel):
         weigh: bool,
     ) -> Near:
         """Return what `near` returns, but rows and weights."""
-        if _weighs(sketch) and not self._compiled:
+        if self._is_plain(sketch):
             return super().near(sketch, query, signatures, visible, above, weigh=weigh)
         found = self._query.answer(
             query,
@@ -166,7 +180,7 @@ class Cupy(Kernel):
     ) -> Near:
         """Return what `near` returns, but rows and weights."""
         known = self._compiled
-        if _weighs(sketch) and not self._compiled:
+        if self._is_plain(sketch):
             return super().near(sketch, query, signatures, visible, above, weigh=weigh)
         found = self._query.answer(
             query,
@@ -197,7 +211,7 @@ def _options(sketch, query, visible, above):
         "max_bucket": sketch.max_bucket,
         "before": visible.before,
         "above": above,
-        "allowed": sketch._far.allowed() if sketch.n_heavy else None,
+        "allowed": sketch._far.allowed(sketch) if sketch.n_heavy else None,
     }
 
 

@@ -80,8 +80,8 @@ def tail(moments, query, scale, below, counts):
     along = moments.spread + xp.zeros_like(centre)  # how far each cell moves along Cᵀq
     if below is not None:
         room = column(below) - centre
-        flat = deviation == 0  # all scores are equal: below or not
-        counted = counted & ~(flat & (room <= 0))
+        flat = deviation == 0  # all scores are equal, and at the limit they count
+        counted = counted & ~(flat & (room < 0))
         safe = xp.where(flat, xp.ones_like(deviation), deviation)
         a = xp.where(flat, xp.zeros_like(room), room / safe) - deviation
         log_share, ratio = _normal.below(a)

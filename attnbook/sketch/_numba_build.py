@@ -36,12 +36,15 @@ COUNT = 2**31 - 1
 LAST_32 = 2**32 - 1
 """Mask of the place in a part, beside its hash."""
 
-compile_loops: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
+_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+_INNER: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-# sums in any order, so that they are made in vectors; infinities and NaN keep their meaning
-compile_sums: Any = numba.njit(
-    nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
-)
+# three decorators: for what Python calls; for what only such loops call, which compiles sooner;
+# and for sums in any order, which are made in vectors, while infinities and NaN keep their meaning
+_njit: Any = numba.njit
+compile_loops = _njit(**_OPTIONS)
+compile_inner = _njit(**_INNER)
+compile_sums = _njit(**_INNER, fastmath={"reassoc", "contract", "nsz"})
 
 
 def read_only(x: np.ndarray) -> np.ndarray:
@@ -191,7 +194,7 @@ def _group(dealt, starts, part_bits, most, order, groups, n_groups, first, stop)
         )
 
 
-@compile_loops
+@compile_inner
 def _group_part(dealt, order, groups, keys, other, cells, cell_bits, shift):
     """Sort the rows of one part by hash and number; write them, and their groups.
 
@@ -215,7 +218,7 @@ def _group_part(dealt, order, groups, keys, other, cells, cell_bits, shift):
     return n_groups
 
 
-@compile_loops
+@compile_inner
 def _write_groups(dealt, keys, order, groups):
     """Write the rows of sorted keys, and a group where the signature changes.
 
@@ -237,7 +240,7 @@ def _write_groups(dealt, keys, order, groups):
     return group + 1, clash
 
 
-@compile_loops
+@compile_inner
 def _sort_by_cell(keys, shift, cells, out):
     """Sort by some bits of the keys, stable; return how many keys have them equal at most."""
     mask = len(cells) - 2
@@ -255,7 +258,7 @@ def _sort_by_cell(keys, shift, cells, out):
     return most
 
 
-@compile_loops
+@compile_inner
 def _insertion_sort(keys):
     for i in range(1, len(keys)):
         key = keys[i]
@@ -266,7 +269,7 @@ def _insertion_sort(keys):
         keys[j] = key
 
 
-@compile_loops
+@compile_inner
 def _separate(dealt, keys, room):
     """Put the rows of each signature side by side where different signatures have one hash.
 

@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from attnbook._arrays import accumulation_dtype
-from attnbook.sketch._numba_build import compile_loops, read_only
+from attnbook.sketch._numba_build import compile_inner, compile_loops, read_only
 from attnbook.sketch._simd import LANES, prefetch, project_tile
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.simhash import SimHash
@@ -134,7 +134,7 @@ def _join_rows(x, panels, offsets, multipliers, signs, joined, start, stop):
     return n_bad
 
 
-@compile_loops
+@compile_inner
 def _project(x, first, panels, projected):
     """Multiply 16 rows of `x` with all directions: ``projected[r] = x[first + r] @ panels``."""
     n_panels, d, _ = panels.shape
@@ -147,7 +147,7 @@ def _project(x, first, panels, projected):
         project_tile(x, first, panels, p, projected)
 
 
-@compile_loops
+@compile_inner
 def _join_tile(numbers, n_rows, offsets, multipliers, signs, joined, first):
     """Write the signatures of the rows of one tile; return how many numbers do not fit."""
     n_tables, n_projections = offsets.shape

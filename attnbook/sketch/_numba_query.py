@@ -13,7 +13,13 @@ import numpy as np
 
 from attnbook._arrays import Array
 from attnbook._weights import check_choice
-from attnbook.sketch._numba_build import COUNT, compile_loops, compile_sums, read_only
+from attnbook.sketch._numba_build import (
+    COUNT,
+    compile_inner,
+    compile_loops,
+    compile_sums,
+    read_only,
+)
 from attnbook.sketch._simd import prefetch
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.robin_hood import DISPLACEMENT, KEY, VALUE
@@ -57,7 +63,7 @@ class RetrievalTable(NamedTuple):
 
     With u = r/(r + c) for a `StableHash` and u = 1 − θ/π for a `SimHash`, the chance p of one equal
     code is u times a smooth function between 1/√(2π) and 1, which is tabulated: `ratio`, over even
-    steps of u from 0 to 1, read with linear interpolation. The relative error of P is below 1e-6 K.
+    steps of u from 0 to 1, read with linear interpolation. The relative error of p is below 1e-7.
     """
 
     ratio: np.ndarray
@@ -109,6 +115,7 @@ class _Estimate(NamedTuple):
     mode: int
     weigh: bool  # find P of each candidate
     table: RetrievalTable
+    least: float  # of P, the smallest normal number: a weight 1 / P stays finite
 
 
 def answer(
@@ -168,8 +175,8 @@ def answer(
 
     Notes
     -----
-    O(L) and O(d + d_v) for each candidate. Scratch: some 40 bytes for each of the candidates of one
-    query, or of `WINDOW`.
+    O(L) a query, and O(d + d_v) for each of its candidates. Scratch: some 70 bytes for each place
+    in the buckets of the query that has the most.
     """
     check_choice("estimator", estimator, tuple(ESTIMATORS))
     if estimator == "importance" and probability is None:
@@ -184,7 +191,10 @@ def answer(
     )
     table = _SURE if probability is None else probability
     table = table._replace(ratio=read_only(table.ratio))
-    estimate = _Estimate(float(scale), ESTIMATORS[estimator], probability is not None, table)
+    estimate = _Estimate(
+        *(float(scale), ESTIMATORS[estimator], probability is not None, table),
+        float(np.finfo(dtype).smallest_normal),
+    )
     out = Answer(
         mass=np.empty(n_q, dtype),
         output=np.empty((n_q, value.shape[1]), dtype),
@@ -209,7 +219,7 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
     homes = np.empty((GROUP, n_tables), np.int64)
     runs = np.empty((GROUP, n_tables), np.int64)
     heads = np.empty((GROUP, n_tables), np.int64)
-    ends = np.zeros(GROUP + 1, np.int64)
+    ends = np.zeros(GROUP + 1, np.int64)  # candidates of query g: rows[ends[g]:ends[g + 1]]
     room = 2 * WINDOW
     rows, times = np.empty(room, np.int64), np.empty(room, np.int64)
     scores, weights = np.empty(room, query.dtype), np.empty(room, np.float64)
@@ -219,39 +229,43 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
         _find_buckets(signatures, tables, first, n, homes, runs, heads)
         done = 0
         while done < n:
-            taken, total = done, 0  # one query at least, and more until the window is full
-            while taken < n and (taken == done or total < WINDOW):
-                most = total + _most_candidates(tables, limits, runs, heads, taken)
-                if most > room:
-                    while room < most:
+            asked, end = done, 0
+            ends[done] = 0
+            # one query at least, and more until the window is full
+            while asked < n and (asked == done or end < WINDOW):
+                most = _most_candidates(tables, limits, runs, heads, asked)
+                if end + most > room:
+                    while room < end + most:
                         room *= 2
-                    longer = np.empty((2, room), np.int64)
-                    for c in range(total):
-                        longer[0, c], longer[1, c] = rows[c], times[c]
-                    rows, times = longer[0], longer[1]
+                    rows, times = _longer(rows, end, room), _longer(times, end, room)
                     scores, weights = np.empty(room, query.dtype), np.empty(room, np.float64)
-                while len(seen) < 2 * (most - total):
+                while len(seen) < 2 * most:
                     seen = np.zeros(2 * len(seen), np.int64)
-                begin = total
-                total = _collect(
-                    tables, limits, runs, heads, taken, first, rows, times, begin, seen
-                )
-                for c in range(begin, total):
+                begin = end
+                end = _collect(tables, limits, runs, heads, asked, first, rows, times, begin, seen)
+                for c in range(begin, end):
                     _prefetch_row(key, rows[c])
                     _prefetch_row(value, rows[c])
-                taken += 1
-                ends[taken] = total
-            begin = 0
-            for g in range(done, taken):
+                asked += 1
+                ends[asked] = end
+            for g in range(done, asked):
                 _attend(
                     query, key, value, limits, estimate, out,
-                    first + g, rows, times, scores, weights, begin, ends[g + 1],
+                    first + g, rows, times, scores, weights, ends[g], ends[g + 1],
                 )  # fmt: skip
-                begin = ends[g + 1]
-            done = taken
+            done = asked
 
 
-@compile_loops
+@compile_inner
+def _longer(x, n, room):
+    """Return an array of `room` numbers that starts with the first n of `x`."""
+    longer = np.empty(room, x.dtype)
+    for i in range(n):
+        longer[i] = x[i]
+    return longer
+
+
+@compile_inner
 def _find_buckets(signatures, tables, first, n, homes, runs, heads):
     """Find the buckets of n queries: `runs` as ``start << 31 | count``, and `heads` of side chains.
 
@@ -278,7 +292,7 @@ def _find_buckets(signatures, tables, first, n, homes, runs, heads):
                 heads[g, t] = _find(side, t * n_slots, n_slots, home, signature) >> 31
 
 
-@compile_loops
+@compile_inner
 def _home(key, mixer, n_slots):
     """As `robin_hood.home_slot`; a copy, since Numba's cache does not look into other files."""
     hashed = mixer[0, key & 255]
@@ -287,7 +301,7 @@ def _home(key, mixer, n_slots):
     return ((hashed >> 31) * n_slots) >> 31
 
 
-@compile_loops
+@compile_inner
 def _find(slots, first, n_slots, home, key):
     """Return the value of `key` in the map ``slots[first:first + n_slots]``, or -1.
 
@@ -304,7 +318,7 @@ def _find(slots, first, n_slots, home, key):
     return np.int64(-1)
 
 
-@compile_loops
+@compile_inner
 def _most_candidates(tables, limits, runs, heads, g):
     """Return how many candidates query g of the group has at most."""
     most = 0
@@ -316,7 +330,7 @@ def _most_candidates(tables, limits, runs, heads, g):
     return most
 
 
-@compile_loops
+@compile_inner
 def _collect(tables, limits, runs, heads, g, first, rows, times, begin, seen):
     """Write the different candidates of query g of the group to rows[begin:end]; return end.
 
@@ -351,7 +365,7 @@ def _collect(tables, limits, runs, heads, g, first, rows, times, begin, seen):
     return end
 
 
-@compile_loops
+@compile_inner
 def _take(row, rows, times, begin, end, seen, query):
     """Add `row` to rows[begin:end], or count it once more if it is there; return the new end.
 
@@ -377,7 +391,7 @@ def _take(row, rows, times, begin, end, seen, query):
     return end + 1
 
 
-@compile_loops
+@compile_inner
 def _free_place(row, rows, begin, seen, query):
     """Return where in `seen` the row is, or a free place for it."""
     mask = len(seen) - 1
@@ -387,7 +401,7 @@ def _free_place(row, rows, begin, seen, query):
     return place
 
 
-@compile_loops
+@compile_inner
 def _prefetch_row(x, row):
     width, line = x.shape[1], 64 // x.itemsize
     for i in range(0, width, line):
@@ -395,7 +409,7 @@ def _prefetch_row(x, row):
     prefetch(x, row * width + width - 1)  # rows may start inside a line
 
 
-@compile_loops
+@compile_inner
 def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, weights, begin, end):
     """Write the answer to query i from its candidates rows[begin:end]."""
     dtype = query.dtype.type
@@ -422,7 +436,8 @@ def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, we
         share = math.exp(scores[c] - top)
         weight = np.float64(share)
         if estimate.weigh:
-            one_in = weight / _probability(query, i, key, rows[c], estimate.table)
+            chance = _probability(query, i, key, rows[c], estimate.table, estimate.least)
+            one_in = weight / chance
             expected += one_in
             if estimate.mode == IMPORTANCE:
                 weight = one_in
@@ -440,26 +455,32 @@ def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, we
         out.expected[i] = top + math.log(expected)
 
 
-@compile_loops
-def _probability(query, i, key, row, table):
-    """Return the chance that `row` is found by query i in at least one table, 1 where it is 0.
+@compile_inner
+def _probability(query, i, key, row, table, least):
+    """Return the chance that `row` is found by query i in at least one table, at least `least`.
 
-    As `retrieval_probability` of the hash; where it underflows, the key cannot be weighed.
+    As `retrieval_probability` of the hash.
     """
     if table.width > 0:
-        distance = math.sqrt(_squared_distance(query, i, key, row))
-        u = table.width / (table.width + distance)
+        u = table.width / (table.width + math.sqrt(_squared_distance(query, i, key, row, 1.0, 1.0)))
     else:
-        lengths = math.sqrt(_dot(query, i, query, i)) * math.sqrt(_dot(key, row, key, row))
-        cosine = _dot(query, i, key, row) / lengths if lengths > 0 else 0.0
-        u = 1 - math.acos(min(1.0, max(-1.0, cosine))) / math.pi
+        a, b = _inverse_length(query, i), _inverse_length(key, row)
+        apart = _squared_distance(query, i, key, row, a, b)
+        together = _squared_distance(query, i, key, row, a, -b)
+        u = 1 - 2 / math.pi * math.atan2(math.sqrt(apart), math.sqrt(together))
     n_cells = len(table.ratio) - 1
     cell = min(int(u * n_cells), n_cells - 1)
     beyond = u * n_cells - cell
     p = u * ((1 - beyond) * table.ratio[cell] + beyond * table.ratio[cell + 1])
     in_a_table = min(1.0, p**table.n_projections)
-    found = -math.expm1(table.n_tables * math.log1p(-in_a_table))
-    return found if found > 0 else 1.0
+    return max(least, -math.expm1(table.n_tables * math.log1p(-in_a_table)))
+
+
+@compile_inner
+def _inverse_length(x, i):
+    """Return 1 / ‖x[i]‖, 0 for a row of zeros."""
+    square = _squared_distance(x, i, x, i, 1.0, 0.0)
+    return 1 / math.sqrt(square) if square > 0 else 0.0
 
 
 @compile_sums
@@ -471,9 +492,10 @@ def _dot(x, i, y, j):
 
 
 @compile_sums
-def _squared_distance(x, i, y, j):
-    total = x.dtype.type(0)
+def _squared_distance(x, i, y, j, a, b):
+    """Return ‖a x[i] - b y[j]‖², in float64."""
+    total = 0.0
     for k in range(x.shape[1]):
-        difference = x[i, k] - y[j, k]
+        difference = a * x[i, k] - b * y[j, k]
         total += difference * difference
     return total

@@ -54,6 +54,28 @@ def _probe(along, start, stop, first, n_tables, bits, parents, elements, begins,
 
 
 @loops
+def _keep(near, at, rows, cell_of, tops, query, key, value, seen, found, n):
+    """Add the keys of the bits in `near` to `found` unless they are there; return how many are."""
+    d, d_v = key.shape[1], value.shape[1]
+    while near != 0:  # a bit beyond the end of a bucket is a neighbour too, or padding
+        row = np.uint32(rows[np.uint64(at + first_bit(near))])
+        near &= near - 1
+        if row < len(key) and seen[row] != query and n < MOST:
+            seen[row] = query
+            new = True
+            for t in range(len(tops)):
+                new &= cell_of[row] != tops[t, query]
+            if new:
+                found[n] = row
+                n += 1
+                for j in range(0, d, 16):
+                    prefetch(key, np.int64(row) * d + j)
+                for j in range(0, d_v, 16):
+                    prefetch(value, np.int64(row) * d_v + j)
+    return n
+
+
+@loops
 def _search(
     along, start, stop, first, bounds, index, tops, query, key, value, seen, found, n_found
 ):
@@ -61,13 +83,19 @@ def _search(
 
     Keys of the cells in `tops` are left out: those are scored whole.
     """
-    distance, codes, rows, cell_of = index
-    n_tables, n_probes, n_keys, n_top = bounds.shape[1], bounds.shape[2], len(key), len(tops)
+    distance, codes, rows, cell_of, long_codes, long_rows, long_distances = index
+    n_tables, n_probes = bounds.shape[1], bounds.shape[2]
     for r in range(start, stop):
         code = np.uint64(0)
         for j in range(BITS):
             code |= np.uint64(along[r, first + j] >= ZERO) << np.uint64(j)
-        n, stamp = 0, np.int32(query + r)
+        n, i = 0, np.int32(query + r)
+        for g in range(len(long_distances)):
+            if long_distances[g] < 0:
+                break  # too short from here on
+            near = near_codes(long_codes, 8 * g, code, long_distances[g])
+            if near != 0:
+                n = _keep(near, 8 * g, long_rows, cell_of, tops, i, key, value, seen, found[r], n)
         for t in range(n_tables):
             table, row_of = codes[t], rows[t]
             for p in range(n_probes):
@@ -75,21 +103,8 @@ def _search(
                 end = min(np.int64(bounds[r, t, p, 1]), at + CROWD)
                 while at < end:
                     near = near_codes(table, at, code, distance)
-                    while near != 0:  # codes beyond the bucket are neighbours too, or padding
-                        row = np.uint32(row_of[np.uint64(at + first_bit(near))])
-                        near &= near - 1
-                        if row < n_keys and seen[row] != stamp and n < MOST:
-                            seen[row] = stamp
-                            new = True
-                            for a in range(n_top):
-                                new &= cell_of[row] != tops[a, query + r]
-                            if new:
-                                found[r, n] = row
-                                n += 1
-                                for j in range(0, key.shape[1], 16):
-                                    prefetch(key, np.int64(row) * key.shape[1] + j)
-                                for j in range(0, value.shape[1], 16):
-                                    prefetch(value, np.int64(row) * value.shape[1] + j)
+                    if near != 0:
+                        n = _keep(near, at, row_of, cell_of, tops, i, key, value, seen, found[r], n)
                     at += 8
         n_found[r] = n
 
@@ -150,11 +165,14 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
 
     moments : joined (d, w) = S, C and the directions side by side; means_t (d, C);
         value_means (C, d_v); log_counts, spread, reach (C,)
-    index : tables (0 or more), bits, distance, parents, elements, starts, codes, rows, cell of rows
+    index : tables (0 or more), bits, distance, parents, elements, starts, codes, rows, cell of each
+        key; codes, rows and distances of long keys
     """
     joined, means_t, value_means, log_counts, spread, reach = moments
-    n_tables, bits, distance, parents, elements, starts, codes, rows, cell_of = index
+    n_tables, bits, distance, parents, elements, starts, codes, rows, cell_of = index[:9]
+    long_codes, long_rows, long_distances = index[9:]
     d, d_v, width, n_cells = query.shape[1], value.shape[1], joined.shape[1], means_t.shape[1]
+    searched = n_tables > 0 or len(long_distances) > 0
     widest, n_some = np.sqrt(np.max(spread)) * LN2, 0
     for c in range(n_cells):
         n_some += log_counts[c] > -INF
@@ -170,7 +188,10 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
         np.empty(BLOCK, dtype=np.float32),
     )
     found, n_found = np.empty((BLOCK, MOST), dtype=np.uint32), np.zeros(BLOCK, dtype=np.int64)
-    found_score, near_index = np.empty(MOST, dtype=np.float32), (distance, codes, rows, cell_of)
+    found_score, near_index = (
+        np.empty(MOST, dtype=np.float32),
+        (distance, codes, rows, cell_of, long_codes, long_rows, long_distances),
+    )
     bounds = np.empty((BLOCK, n_tables, len(parents), 2), dtype=np.int32)
     for i in range(start, stop, BLOCK):
         m = min(BLOCK, stop - i)
@@ -187,7 +208,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
             deviation = math.sqrt(square)
             high, half, shift = -INF, HALF * LN2 * square, spread
             wide = deviation * widest > WIDE
-            if wide or n_tables > 0:
+            if wide or searched:
                 for c in range(n_cells):
                     if log_counts[c] > -INF:
                         high = max(high, score[r, c] + deviation * reach[c])
@@ -230,7 +251,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
             *(mean, 0, d_v, (BLOCK, d_v, n_cells), False),
         )
         for r in range(m):
-            if n_tables > 0 and r % RUN == 0:
+            if searched and r % RUN == 0:
                 end, at = min(m, r + RUN), d + d_v
                 _probe(along, r, end, at, n_tables, bits, parents, elements, starts, codes, bounds)
                 _search(
@@ -239,7 +260,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
                 )
             for j in range(d_v):
                 mean[r, j] += move[r] * along[r, d + j]
-            if n_tables > 0 and n_found[r] > 0:
+            if searched and n_found[r] > 0:
                 unit[r], total[r] = _add_found(
                     *(q[r], limit[r], found[r], n_found[r], key, value),
                     *(found_score, mean[r], unit[r], total[r]),

@@ -62,13 +62,21 @@ def _widened(name, x, directions):
     return xp.astype(x, wide, copy=False), xp.astype(directions, wide, copy=False)
 
 
+def root(x: Array) -> Array:
+    """Return the square root, 0 of what is not above 0, where its derivative is 0 and not NaN."""
+    xp = array_namespace(x)
+    some = x > 0
+    roots = xp.sqrt(xp.where(some, x, xp.ones_like(x)))
+    return xp.where(some, roots, xp.zeros_like(roots))
+
+
 def unit(x: Array) -> Array:
     """Return vectors at length 1, zeros as they are; no square overflows or vanishes."""
     xp = array_namespace(x)
     largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
     zero = largest == 0
     scaled = x / xp.where(zero, xp.ones_like(largest), largest)
-    lengths = xp.sqrt(xp.sum(scaled * scaled, axis=-1, keepdims=True))
+    lengths = root(xp.sum(scaled * scaled, axis=-1, keepdims=True))
     return scaled / xp.where(zero, xp.ones_like(lengths), lengths)
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,7 @@ class SelfSketch:
         self.n_cells, self.heavy = n_cells, None
         n_heavy = min(n_heavy, n)
         if n_heavy:
-            norms = np.stack([np.einsum("nd,nd->n", x, x) for x in key])
-            order = np.argpartition(-norms, n_heavy - 1, axis=1)
+            order = np.argpartition(-self._lengths(key), n_heavy - 1, axis=1)
             self.heavy = [self._taken(x, order[:, :n_heavy]) for x in (key, value)]
             light = np.sort(order[:, n_heavy:], axis=1)
             key, value = (self._taken(x, light) for x in (key, value))
@@ -64,6 +64,17 @@ class SelfSketch:
         """Return the rows of each head in this order."""
         out = np.empty((len(x), order.shape[1], x.shape[2]), dtype=np.float32)
         self._each(len(x), lambda i: build.take_rows(x[i], order[i], 0, order.shape[1], out[i]))
+        return out
+
+    def _lengths(self, key):
+        """Return how far each key is from the mean, which is no part of any score's differences."""
+        out = np.empty(key.shape[:2], dtype=np.float32)
+
+        def measure(i):
+            away = key[i] - key[i].mean(axis=0)
+            out[i] = np.sqrt(np.einsum("nd,nd->n", away, away))
+
+        self._each(len(key), measure)
         return out
 
     # Building
@@ -147,19 +158,20 @@ class SelfSketch:
         whole = np.trace(scatter, axis1=1, axis2=2)[:, None]
         return traces.sum(axis=1) / counts / np.where(whole > 0, whole, 1)
 
-    def add_tables(self, n_tables, n_bits, n_probes, distance, rng):
-        """Sort the keys by parts of a code of 64 signs, one part for each table."""
+    def add_codes(self, n_tables, n_bits, n_probes, distance, n_long, rng):
+        """Sort the keys by parts of a code of 64 signs, a part for each table, and the longest."""
         h, n, d = self.key.shape
         if n_bits is None:
             n_bits = min(max(round(math.log2(max(n, 1))) - 2, 4), 16)
-        n_tables = min(n_tables, build.BITS // n_bits) if n else 0
+        n_tables, n_long = min(n_tables, build.BITS // n_bits) if n else 0, min(n_long, n)
         size = n + WORD if n_tables else 0
-        codes = np.empty((h, n if n_tables else 0), dtype=np.uint64)
+        codes = np.empty((h, n if n_tables or n_long else 0), dtype=np.uint64)
         starts = np.zeros((h, n_tables, (1 << n_bits) + 1), dtype=np.int32)
         sorted_codes = np.zeros((h, n_tables, size), dtype=np.uint64)
         rows = np.full((h, n_tables, size), n, dtype=np.int32)
-        parents, elements = probes(n_bits, n_probes)
-        if n_tables:
+        long_rows = np.full((h, n_long + WORD), n, dtype=np.int32)
+        distances = np.zeros((h, -(-n_long // WORD)), dtype=np.int64)
+        if n_tables or n_long:
             directions = _directions(d, rng)
             thresholds = (self.centre @ directions).astype(np.float32)
             self._chunks(
@@ -179,10 +191,16 @@ class SelfSketch:
             self._each(h * n_tables, fill)
             same = np.broadcast_to(directions, (h, *directions.shape))
             self.joined = np.concatenate([self.joined, same], axis=2)
-        shared = (n_tables, n_bits, distance, parents, elements)
-        self.index = [
-            (*shared, starts[i], sorted_codes[i], rows[i], self.labels[i]) for i in range(h)
-        ]
+        if n_long:
+            lengths = self._lengths(self.key)
+            long_rows[:, :n_long] = np.argsort(-lengths, axis=1, kind="stable")[:, :n_long]
+            for i in range(h):
+                distances[i] = long_distances(lengths[i, long_rows[i, :n_long]])
+        long_codes = np.zeros((h, n_long + WORD), dtype=np.uint64)
+        long_codes[:, :n_long] = np.take_along_axis(codes, long_rows[:, :n_long], axis=1)
+        shared = (n_tables, n_bits, distance, *probes(n_bits, n_probes))
+        of_heads = (starts, sorted_codes, rows, self.labels, long_codes, long_rows, distances)
+        self.index = [(*shared, *(x[i] for x in of_heads)) for i in range(h)]
 
     # Asking
 
@@ -284,6 +302,31 @@ def probes(n_bits, n_probes):
                 instead = total - cost[after - 1] + cost[after]
                 heapq.heappush(heap, (instead, (*ranks[:-1], after)))
     return np.asarray(parents), np.asarray(elements)
+
+
+def long_distances(lengths):
+    """Return for each 8 of these keys, longest first, in how many signs their codes may differ.
+
+    m of 64 signs estimate the cosine as cos(π m / 64); times the length it is what a score depends
+    on. The limit is one for all keys: a query that is nearest to none passes an eighth of them.
+    """
+    # the number of differing signs is about normal, with mean 32 and deviation 4
+    normal = statistics.NormalDist(32, 4)
+    chance = np.asarray([normal.cdf(m + 0.5) for m in range(build.BITS // 2)])
+    low, high = 0.0, float(lengths[0])
+    for _ in range(30):
+        limit = (low + high) / 2
+        most = _signs(lengths, limit)
+        passed = np.where(most >= 0, chance[np.maximum(most, 0)], 0).sum()
+        low, high = (limit, high) if passed > len(lengths) / 8 else (low, limit)
+    return _signs(lengths[::WORD], high)
+
+
+def _signs(lengths, limit):
+    """Return the largest m below 32 with length · cos(π m / 64) ≥ limit, or -1."""
+    cosine = np.clip(limit / np.where(lengths > 0, lengths, 1), 0, 1)
+    most = np.floor(np.arccos(cosine) * build.BITS / np.pi).astype(np.int64)
+    return np.where(lengths >= limit, np.minimum(most, build.BITS // 2 - 1), -1)
 
 
 def _directions(d, rng):

@@ -47,9 +47,9 @@ def displacement_limit(n_slots: int, load_factor: float) -> int:
 
 
 def check_load_factor(load_factor: float) -> float:
-    """Return `load_factor` as a float between 0 and 1, or raise."""
+    """Return `load_factor` as a float from 1/64 to below 1, or raise."""
     if isinstance(load_factor, bool) or not isinstance(load_factor, numbers.Real):
         raise TypeError(f"load_factor must be a real number, got {type(load_factor).__name__}")
-    if not 0 < float(load_factor) < 1:
-        raise ValueError(f"load_factor must be between 0 and 1, got {load_factor}")
+    if not 1 / 64 <= float(load_factor) < 1:  # less would fill the memory with free slots
+        raise ValueError(f"load_factor must be from 1/64 to below 1, got {load_factor}")
     return float(load_factor)

@@ -15,10 +15,11 @@ class Evidence:
     n_keys : int
         Keys in the sketch. With none the output is zeros, as exact attention over no keys is.
     candidates : int64 array, shape (n_q,)
-        Different keys that were scored; 0 means that the tables returned nothing.
+        Different keys that count with a score of their own: from the tables (with the tail
+        "moments", those above its limit), in the window, heavy. 0 means that there were none.
     found_probability : array, shape (n_q,)
-        Chance, over the draw of the tables, that the scored key with the largest weight would be
-        found. A small one says that this key was luck, and that others like it were missed. NaN
+        Chance, over the draw of the tables, that the one of these with the largest weight would be
+        found; 1 for a key in the window or a heavy one. A small one says that this key was luck, and that others like it were missed. NaN
         where nothing was scored or the hash knows no probabilities.
     missed_mass : array, shape (n_q,)
         Estimate of 1 − M, the share of the exact softmax on keys that were not scored: from the

@@ -1,5 +1,6 @@
 r"""Sketch attention as a function: the same call as `attention`, over keys that tables find."""
 
+import math
 from typing import Annotated, Any
 
 import array_api_compat
@@ -15,7 +16,7 @@ from attnbook._arrays import (
 )
 from attnbook._lengths import placed
 from attnbook.backends import move
-from attnbook.sketch._answer import FIELDS, Visible, joined, log_sum, masked
+from attnbook.sketch._answer import FIELDS, Visible, count_and_largest, joined, log_sum, masked
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.sketch_attention import SketchAttention
@@ -59,7 +60,8 @@ def sketch_attention(
         last key where n_q ≠ n_k, as everywhere in this package.
     window : int
         With `is_causal`, score at least the last `window` keys of a query without asking the
-        tables. Queries are taken in runs of as many; each run shares what lies behind its window.
+        tables. Queries are taken in runs of as many, and each run shares what lies behind: the
+        last of a run scores 2 `window` - 1 keys.
     scale : float, optional
         1/√d_k by default.
     return_evidence : bool
@@ -115,10 +117,11 @@ def sketch_attention(
     leading: tuple[int, ...] = ()
     for x in stacks:
         leading = broadcast_shapes(leading, tuple(x.shape[:-2])) or ()
-    if 0 in (*leading, n_q, n_k, d_v):
+    if 0 in (*leading, n_q, n_k):
         return _nothing(query, (*leading, n_q), n_k, d_v, return_evidence)
+    n_heads = math.prod(leading)  # not -1, which no shape with a 0 allows
     flat = [
-        xp.reshape(xp.broadcast_to(x, (*leading, *x.shape[-2:])), (-1, *x.shape[-2:]))
+        xp.reshape(xp.broadcast_to(x, (*leading, *x.shape[-2:])), (n_heads, *x.shape[-2:]))
         for x in stacks
     ]
     answers = [
@@ -184,7 +187,7 @@ def _runs(sketch, query, key, value, before, mask, window, with_evidence):
 
 
 def _local(sketch, query, key, value, near, visible):
-    """Return mass and output of the keys in the slice `near`, scored one by one."""
+    """Return mass, output, count and largest score of the keys in the slice `near`."""
     xp = array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)
     q, k, v = (xp.astype(x, wide, copy=False) for x in (query, key[near, :], value[near, :]))
@@ -192,7 +195,7 @@ def _local(sketch, query, key, value, near, visible):
     rows = xp.broadcast_to(rows[None, :], (query.shape[0], rows.shape[0]))
     scores = xp.matmul(q, xp.matrix_transpose(k)) * sketch.scale_of(query)
     scores = masked(scores, visible.at(rows))
-    return log_sum(scores), xp.matmul(_softmax(scores, -1), v)
+    return log_sum(scores), xp.matmul(_softmax(scores, -1), v), *count_and_largest(scores)
 
 
 def _nothing(query, shape, n_k, d_v, return_evidence):
@@ -200,7 +203,8 @@ def _nothing(query, shape, n_k, d_v, return_evidence):
     device = array_api_compat.device(query)
     output = xp.zeros((*shape, d_v), dtype=query.dtype, device=device)
     zeros = xp.zeros(shape, dtype=query.dtype, device=device)
-    evidence = Evidence(n_k, xp.astype(zeros, xp.int64), zeros, zeros, zeros)
+    count, unknown = xp.astype(zeros, xp.int64), xp.full_like(zeros, xp.nan)
+    evidence = Evidence(n_k, count, unknown, zeros, zeros)
     return (output, evidence) if return_evidence else output
 
 

@@ -81,7 +81,7 @@ class BucketIndex:
         check_choice("impl", impl, IMPLEMENTATIONS)
         self.impl = impl
         self._functions = functions(impl)
-        self._random = generator(seed)
+        self._random = generator(seed, "seed")
         nothing = np.zeros((0, self.n_tables), dtype=np.int64)
         mixer = draw_mixer(self._random)
         self._flat = self._sorted(nothing, nothing[:, 0], mixer, np.zeros(0, dtype=bool), 0)

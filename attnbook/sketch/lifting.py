@@ -5,11 +5,13 @@ r"""Lifting: one more coordinate turns the inner product into a cosine.
           \cos(\tilde q, \tilde k) = \frac{q \cdot k}{\lVert q \rVert\, M}
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnbook._arrays import Array, accumulation_dtype, array_namespace, check_float, check_number
-from attnbook.sketch._projected import unit
+from attnbook.backends import move
+from attnbook.sketch._projected import root, unit
 from attnbook.sketch.given_hash import check_hash
 
 
@@ -58,9 +60,9 @@ def lift_keys(
     """
     x = _wide("key", key)
     xp = array_namespace(x)
-    entry = float(xp.max(xp.abs(x))) if 0 not in x.shape else 0.0
+    entry = _number(xp.max(xp.abs(x))) if 0 not in x.shape else 0.0
     squares = xp.sum((x / (entry or 1.0)) ** 2, axis=-1)  # no square overflows or vanishes
-    largest = entry * float(xp.sqrt(xp.max(squares))) if entry else 0.0
+    largest = entry * math.sqrt(_number(xp.max(squares))) if entry else 0.0
     # room for rounding, so that M taken from the same keys in another order is accepted
     if longest is None:
         longest = largest
@@ -70,7 +72,7 @@ def lift_keys(
         )
     scaled = x / (longest or 1.0)  # keys of length 0 alone: all on the new axis
     rest = 1 - xp.sum(scaled * scaled, axis=-1, keepdims=True)
-    height = xp.sqrt(xp.where(rest < 0, xp.zeros_like(rest), rest))
+    height = root(rest)
     return xp.astype(xp.concat([scaled, height], axis=-1), key.dtype, copy=False)
 
 
@@ -103,6 +105,10 @@ def lift_queries(query: Annotated[Array, "... n_q d"]) -> Annotated[Array, "... 
     xp = array_namespace(x)
     lifted = xp.concat([unit(x), xp.zeros_like(x[..., :1])], axis=-1)
     return xp.astype(lifted, query.dtype, copy=False)
+
+
+def _number(x):
+    return float(move(x, "numpy"))  # a tensor may need gradients
 
 
 def _wide(name, x):

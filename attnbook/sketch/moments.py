@@ -282,8 +282,8 @@ class Moments(Weights):
         scale : float
             s, finite and at least 0.
         below : array, shape (..., n_q), optional
-            Count only keys whose score s q·k is below this, because those above are scored one by
-            one. Each Gaussian is cut there: with a = (below - m_c)/σ_c - σ_c,
+            Count only keys whose score s q·k is at most this, because those above are scored one
+            by one. Each Gaussian is cut there: with a = (below - m_c)/σ_c - σ_c,
 
             .. math::
                 Z_c' = Z_c\,\Phi(a), \qquad

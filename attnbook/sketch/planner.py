@@ -77,7 +77,11 @@ class Plan:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all tables at most, when every vector has a bucket of its own."""
+        """Bytes of all tables, once sorted, when every vector has a bucket of its own.
+
+        Fewer when vectors share buckets. An index has 16 kB of its own beside, and up to a tenth
+        more while it grows; up to about a thousand vectors it takes 2 to 3 times as much.
+        """
         slots = math.ceil(self.n / self.load_factor)
         return self.n_tables * (ROW_BYTES * self.n + SLOT_BYTES * slots)
 

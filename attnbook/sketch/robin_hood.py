@@ -184,7 +184,8 @@ class RobinHoodTable:
     n_slots : int
         To begin with, at least 1; no power of two is needed.
     load_factor : float
-        Between 0 and 1. The table doubles when one more key would exceed ``load_factor * n_slots``.
+        From 1/64 to below 1. The table doubles when one more key would exceed
+        ``load_factor * n_slots``.
     seed : int or numpy Generator
         For the hash function, and for the next one if keys crowd. Whoever knows it can choose keys
         that crowd: where keys come from others, give one of your own.
@@ -231,7 +232,7 @@ class RobinHoodTable:
         self.load_factor = check_load_factor(load_factor)
         self.impl = impl
         self._functions = functions(impl)
-        self._random = generator(seed)
+        self._random = generator(seed, "seed")
         self.slots, self.mixer = free_slots(n_slots), draw_mixer(self._random)
         self._n_stored = 0
 

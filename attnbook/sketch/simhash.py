@@ -19,6 +19,7 @@ from attnbook.sketch._projected import (
     check_within,
     pair,
     projected,
+    root,
     unit,
 )
 
@@ -187,6 +188,6 @@ class SimHash(Weights):
         q, k = pair(query, key, self.directions)
         xp = array_namespace(q)
         q, k = unit(q), unit(k)
-        apart, together = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
+        apart, together = (root(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
         angle = 2 * xp.atan2(apart, together)  # acos would lose half of the digits near 0
         return at_least_once(1 - angle / math.pi, self.n_tables, self.n_projections)

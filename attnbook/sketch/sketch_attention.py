@@ -178,7 +178,7 @@ class SketchAttention:
         self._key, self._value = Rows(), Rows()
         self._stored = (self._key, self._value)
         self._index: Any = None
-        self._far = Far(self)
+        self._far = Far()
         return self
 
     def update(
@@ -221,7 +221,7 @@ class SketchAttention:
         self._index = index
         for held, x, room in zip(self._stored, (key, value), rooms, strict=True):
             held.append(x, room)
-        self._far.add(rows)
+        self._far.add(self, rows)
         return rows
 
     def remove(self, ids: Annotated[Array, "m"]) -> None:

@@ -29,6 +29,7 @@ from attnbook.sketch._projected import (
     check_within,
     pair,
     projected,
+    root,
 )
 
 FARTHEST = 2.0**62
@@ -233,7 +234,7 @@ class StableHash(Weights):
         q, k = pair(query, key, self.directions)
         xp = array_namespace(q)
         difference = (q - k) / self.width  # only the ratio counts, and its square fits a float
-        distance = xp.sqrt(xp.sum(difference * difference, axis=-1))
+        distance = root(xp.sum(difference * difference, axis=-1))
         return at_least_once(_collision(distance, 1.0), self.n_tables, self.n_projections)
 
 
