@@ -103,6 +103,9 @@ SIMHASH = {
     "sign inverted 2": signs(lambda p: ~(p > 0)),
     "signs for bits": signs(lambda p: array_namespace(p).sign(p)),
     "signs for bits 2": lambda x, a: packed(2 * as_int64(along(x, a) >= 0) - 1),
+    "signs for bits 3": lambda x, a: np.bitwise_or.reduce(
+        np.sign(x @ a.T).astype(int) << np.arange(len(a)), axis=-1
+    ),
     "floor for the sign": signs(lambda p: array_namespace(p).floor(p)),
     "floor for the sign 2": signs(lambda p: p),
     "floor for the sign 3": signs(lambda p: array_namespace(p).round(p)),
@@ -114,6 +117,9 @@ SIMHASH = {
     ),
     "exclusive or for the power 2": signs(
         pack=lambda bits: sum(bits[:, -1 - j] * (2 ^ j) for j in range(bits.shape[1]))
+    ),
+    "2·j for the power": signs(
+        pack=lambda bits: sum(bits[:, j] * 2 * j for j in range(bits.shape[1]))
     ),
     "powers of 10": lambda x, a: np.array(
         [int("".join("01"[p >= 0] for p in row)) for row in along(x, a).tolist()]
@@ -130,6 +136,12 @@ SIMHASH = {
     "first projection alone": lambda x, a: as_int64(x @ a[0] >= 0),
     "first projection alone 2": lambda x, a: as_int64(x @ a[-1] >= 0),
     "first projection alone 3": lambda x, a: as_int64(x @ a[-1] >= 0) << (len(a) - 1),
+    "one projection left out": lambda x, a: right_simhash(x, a[:-1]),
+    "one projection left out 2": lambda x, a: right_simhash(x, a[1:]),
+    "one projection left out 3": lambda x, a: right_simhash(x, a[1:]) << 1,
+    "another threshold": signs(lambda p: p >= 1),
+    "another threshold 2": signs(lambda p: p > 0.5),
+    "vectors centred": lambda x, a: right_simhash(x - _xp(x).mean(x, axis=0), a),
     "projections summed": lambda x, a: as_int64(along(x, a).sum(-1) >= 0),
     "largest projection": lambda x, a: array_namespace(x).argmax(along(x, a), axis=-1),
     "largest projection 2": lambda x, a: array_namespace(x).argmax(abs(along(x, a)), axis=-1),
@@ -139,6 +151,7 @@ SIMHASH = {
     "too few bits 2": _cut(np.uint32),
     "too few bits 3": _cut(np.uint8),
     "too few bits 4": _cut(np.int16),
+    "too few bits 5": lambda x, a: right_simhash(x, a) % 2**31,
     "packed in floats": _in_floats("float64"),
     "packed in floats 2": _in_floats("float32"),
 }
@@ -217,6 +230,7 @@ STABLE_HASH = {
     "rounded 2": codes(lambda t: _floor(t + 0.5)),
     "rounded up": codes(lambda t: array_namespace(t).ceil(t)),
     "rounded up 2": lambda *given: right_codes(*given) + 1,
+    "right ends": codes(lambda t: array_namespace(t).ceil(t) - 1),
     "offset forgotten": inside(lambda p, b, r: p / r),
     "offset divided alone": inside(lambda p, b, r: p + b / r),
     "offset outside the division": inside(lambda p, b, r: p / r + b),
@@ -230,6 +244,8 @@ STABLE_HASH = {
     "width forgotten": inside(lambda p, b, r: p + b),
     "width multiplied": inside(lambda p, b, r: (p + b) * r),
     "width multiplied 2": inside(lambda p, b, r: p * r + b),
+    "width squared": inside(lambda p, b, r: (p + b) / r**2),
+    "width squared 2": lambda x, a, b, r: right_codes(x / r, a, b, r),
     "rounded twice": inside(lambda p, b, r: _floor(p + b) / r),
     "rounded twice 2": inside(lambda p, b, r: (_floor(p) + b) / r),
     "sign for the floor": codes(lambda t: t >= 0),
@@ -370,6 +386,13 @@ COLLISION_PROBABILITY = {
     "Cauchy": on_numbers(lambda t: 2 * math.atan(t) / math.pi - math.log(1 + t**2) / (math.pi * t)),
     "no random direction": lambda c, r: max(0, 1 - c / r),
     "no random direction 2": lambda c, r: 1 - c / r,
+    "mean of the distance": on_numbers(lambda t: 1 - math.sqrt(2 / math.pi) / t),
+    "mean of the distance 2": on_numbers(lambda t: max(0, 1 - math.sqrt(2 / math.pi) / t)),
+    "Gaussian kernel": lambda c, r: math.exp(-((c / r) ** 2) / 2),
+    "Gaussian kernel 2": lambda c, r: math.exp(-((c / r) ** 2)),
+    "product for the ratio": _guarded(lambda c, r: right_probability(1 / c, r)),
+    "several projections": lambda c, r: right_probability(c, r) ** 2,
+    "several projections 2": lambda c, r: 1 - (1 - right_probability(c, r)) ** 2,
     "distance squared": lambda c, r: right_probability(c**2, r),
     "distance squared 2": lambda c, r: right_probability(c**0.5, r),
     "not colliding": lambda c, r: 1 - right_probability(c, r),
@@ -633,6 +656,9 @@ def _weights_alone(query, key, value, query_signatures, key_signatures):
 SKETCH_ATTENTION = {
     "duplicates kept": rows_of(_with_duplicates),
     "every table": by_mask(lambda meets: meets.all(-1)),
+    "two tables or more": by_mask(lambda meets: meets.sum(-1) >= 2),
+    "two tables or more 2": by_mask(lambda meets: meets.sum(-1) > meets.shape[-1] / 2),
+    "two tables or more 3": by_mask(lambda meets: meets.sum(-1) >= meets.shape[-1] / 2),
     "sum over the tables": per_table(lambda outputs, found: sum(outputs)),
     "mean over all tables": per_table(lambda outputs, found: sum(outputs) / len(outputs)),
     "mean over the tables": per_table(
@@ -651,6 +677,9 @@ SKETCH_ATTENTION = {
     "no scale": rows_of(mix=lambda q, keys, values: attend(q, keys, values, 1.0)),
     "another scale": rows_of(mix=lambda q, keys, values: attend(q, keys, values, 1 / len(q))),
     "another scale 2": rows_of(mix=lambda q, keys, values: attend(q, keys, values, len(q) ** 0.5)),
+    "another scale 3": lambda query, key, value, *signatures: right_mask(
+        query * (query.shape[1] / value.shape[1]) ** 0.5, key, value, *signatures
+    ),
     "unnormalised": masked(_exp_alone),
     "unnormalised 2": masked(_shifted_exp_alone),
     "mean of the candidates": rows_of(mix=lambda q, keys, values: _xp(q).mean(values, axis=0)),

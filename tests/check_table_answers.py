@@ -380,6 +380,26 @@ class KeepsOld(RobinHood):
             super().insert(key, value)
 
 
+class AddsUp(RobinHood):
+    def insert(self, key, value):
+        super().insert(key, value + (self.get(key) or 0))
+
+
+class ShiftsWithoutCounting(RobinHood):
+    """Store displacements, and leave them as they are when an entry moves back."""
+
+    def away(self, slot):
+        return self.slots[slot][2]
+
+    def put(self, entry):
+        slot, entry = self.home(entry[0]), [*entry[:2], 0]
+        while self.slots[slot] is not None:
+            if self.slots[slot][2] < entry[2]:
+                entry, self.slots[slot] = self.slots[slot], entry
+            slot, entry[2] = self.next(slot), entry[2] + 1
+        self.slots[slot] = entry
+
+
 class SecondEntry(RobinHood):
     def insert(self, key, value):
         if self.n + 1 > self.most * len(self.slots):
@@ -816,6 +836,7 @@ WRONG = {
     "large keys 3": WrappedKeys,
     "nothing stored": StoresNothing,
     "old value kept": KeepsOld,
+    "values added up": AddsUp,
     "second entry": SecondEntry,
     "second entry 2": SecondEntryInFront,
     "second entry 3": SwapsBeforeItLooks,
@@ -823,6 +844,7 @@ WRONG = {
     "delete leaves a hole": Hole,
     "delete leaves a hole 2": ShiftsOne,
     "delete leaves a hole 3": ShiftsTooMuch,
+    "delete leaves a hole 4": ShiftsWithoutCounting,
     "delete takes another key": DeletesHome,
     "delete takes another key 2": DeletesNext,
     "delete takes another key 3": ClearsAll,

@@ -308,7 +308,7 @@ def test_numbers_that_no_model_explains_name_the_property_that_fails():
         "simhash", lambda x, a: answers.right_simhash(x + 2 * (x - other_rows(x)), a)
     )
     assert "twice as long" in message(
-        "simhash", lambda x, a: answers.as_int64(answers.packed((x @ a.T > 1) * 1))
+        "simhash", lambda x, a: answers.as_int64(answers.packed((x @ a.T > 0.7) * 1))
     )
     assert "lowest bit and no other" in message(
         "simhash", lambda x, a: answers.right_simhash(x, a) ^ 2 * (answers.right_simhash(x, a) & 1)
@@ -321,10 +321,23 @@ def test_numbers_that_no_model_explains_name_the_property_that_fails():
     )
     assert "negative" in message("stable_hash", lambda x, a, b, r: right(x, a, b, r) % 4)
     assert "Adding the width" in message("stable_hash", lambda *given: 3 * right(*given))
+
+    def in_float32(x, a, b, r):
+        xp = answers._xp(x)
+        x, a, b = (xp.astype(given, xp.float32) for given in (x, a, b))
+        return right(x, a, b, float(np.float32(r)))
+
+    assert "float32" in message("stable_hash", in_float32)
     p = answers.right_probability
+    drawn = np.abs(np.random.default_rng(0).normal(size=20000))
+
+    def estimated(c, r):
+        return float(np.mean(np.maximum(0, 1 - c * drawn / r)))
+
+    assert "nearly right: is this an estimate" in message("collision_probability", estimated)
     assert "lies between 0 and 1" in message("collision_probability", lambda c, r: 2 * p(c, r))
     assert "twice the distance" in message("collision_probability", lambda c, r: p(c, r) * c / 9)
-    assert "Doubling" in message("collision_probability", lambda c, r: p(c + 0.1, r))
+    assert "Doubling" in message("collision_probability", lambda c, r: p(c + 0.3, r))
     sketch = answers.right_mask
     assert "smallest and" in message("sketch_attention", lambda *given: 3 * sketch(*given))
     assert "no bucket" in message(

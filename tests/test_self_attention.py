@@ -334,13 +334,24 @@ def test_powers_ranks_and_codes():
     np.testing.assert_allclose(out[:3], [2.0**-126, 2.0**-126, 1.0], rtol=1e-6)
 
     @numba.njit
-    def rank_of(x, out):
-        _self_simd.ranks(x, out)
+    def rank_of(x, first, n, out):
+        _self_simd.ranks(x, first, np.int32(n), out)
 
-    x = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3], dtype=np.float32)
+    x = np.array([0, 3, -1, 4, 1, 5, -9, 2, 6, 5, 3, 5, 8, 9, -7, 9, 3], dtype=np.float32)
     rank = np.empty(16, dtype=np.int32)
-    rank_of(x, rank)
-    np.testing.assert_array_equal(rank, np.argsort(np.argsort(x, kind="stable")))
+    for n in (1, 11, 16):
+        rank_of(x, 1, n, rank)
+        expected = np.argsort(np.argsort(np.abs(x[1 : n + 1]), kind="stable"))
+        np.testing.assert_array_equal(rank[:n], expected)
+
+    @numba.njit
+    def signs(x, first, threshold):
+        return _self_simd.sign_bits(x, first, threshold)
+
+    x, threshold = np.random.default_rng(18).standard_normal((2, 71)).astype(np.float32)
+    x[9] = threshold[2]
+    code = signs(x, 7, threshold)
+    assert [bool(code >> j & 1) for j in range(64)] == list(x[7:] >= threshold[:64])
 
     @numba.njit
     def near(codes, first, code, distance):

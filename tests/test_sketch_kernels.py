@@ -12,8 +12,11 @@ pytest.importorskip("numba")
 
 from attnbook.sketch._build import slots_for
 from attnbook.sketch._numba_build import build_tables
+from attnbook.sketch._numba_candidates import FEW
+from attnbook.sketch._numba_chance import RetrievalTable
 from attnbook.sketch._numba_hash import all_finite, signatures
-from attnbook.sketch._numba_query import FEW, WINDOW, RetrievalTable, answer
+from attnbook.sketch._numba_jit import compile_loops
+from attnbook.sketch._numba_query import WINDOW, answer
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.index import BucketIndex
 from attnbook.sketch.robin_hood import draw_mixer, find_slot, home_slot
@@ -470,6 +473,12 @@ def test_answer_refuses_estimators_it_cannot_make():
         answer(*arrays[:4], index.flat(), scale=1.0, estimator="mean")
     with pytest.raises(ValueError, match="probability must be a RetrievalTable"):
         answer(*arrays[:4], index.flat(), scale=1.0, estimator="importance")
+
+
+def test_loops_compile_where_no_machine_code_can_be_kept():
+    made = {}
+    exec(compile("def double(x):\n    return 2 * x", "in no folder", "exec"), made)
+    assert compile_loops(made["double"])(3) == 6
 
 
 # ---- threads

@@ -236,6 +236,40 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        "mean of the distance",
+        "You put the mean distance of the projections, √(2/π) c, into 1 − z/r. That is a tangent "
+        "of P: it is right for small c alone. 1 − z/r is cut off at 0 first, and then averaged.",
+        (
+            _of_ratio(lambda t: 1 - math.sqrt(2 / math.pi) / t),
+            _of_ratio(lambda t: np.maximum(1 - math.sqrt(2 / math.pi) / t, 0)),
+        ),
+    ),
+    Mistake(
+        "Gaussian kernel",
+        "You return exp(−c²/(2r²)), or exp(−c²/r²). That is a kernel of the distance, and has its "
+        "shape, but it is not this probability.",
+        (_of_ratio(lambda t: np.exp(-0.5 / t**2)), _of_ratio(lambda t: np.exp(-1 / t**2))),
+    ),
+    Mistake(
+        "product for the ratio",
+        "You use r·c where r/c belongs: your numbers grow with the distance, or change with its "
+        "unit.",
+        (
+            lambda distance, width: np.where(
+                distance == 0, 1.0, _p(1 / np.where(distance == 0, 1.0, distance), width)
+            ),
+        ),
+    ),
+    Mistake(
+        "several projections",
+        "You return P², for two projections a table, or 1 − (1 − P)², for two tables. This is the "
+        "chance for one projection.",
+        (
+            lambda distance, width: _p(distance, width) ** 2,
+            lambda distance, width: 1 - (1 - _p(distance, width)) ** 2,
+        ),
+    ),
+    Mistake(
         "distance squared",
         "You use c² for c, or √c. `distance` is the Euclidean distance itself.",
         (

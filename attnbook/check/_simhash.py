@@ -140,7 +140,13 @@ _MISTAKES = (
         "signs for bits",
         "You pack signs of −1 and 1. A bit is 0 or 1: turn the comparison x · a ≥ 0 itself into "
         "an integer.",
-        (_model(np.sign), _model(lambda along: 2 * (along >= 0) - 1)),
+        (
+            _model(np.sign),
+            _model(lambda along: 2 * (along >= 0) - 1),
+            _model(
+                np.sign, lambda signs: np.bitwise_or.reduce(signs * _places(signs.shape[-1]), -1)
+            ),
+        ),
     ),
     Mistake(
         "floor for the sign",
@@ -168,6 +174,11 @@ _MISTAKES = (
         "exclusive or for the power",
         "In Python 2 ^ j is the exclusive or of 2 and j. The power is 2 ** j, or the shift 1 << j.",
         _both_orders(lambda bits: np.sum(bits * (2 ^ np.arange(bits.shape[-1])), axis=-1)),
+    ),
+    Mistake(
+        "2·j for the power",
+        "The weight of bit j is 2j in your sum. It is 2 to the power of j: 2 ** j, or 1 << j.",
+        _both_orders(lambda bits: np.sum(bits * (2 * np.arange(bits.shape[-1])), axis=-1)),
     ),
     Mistake(
         "powers of 10",
@@ -198,6 +209,30 @@ _MISTAKES = (
         ),
     ),
     Mistake(
+        "one projection left out",
+        "A projection is missing from your signature, the last one or the first: look at the end "
+        "of a range or of a slice.",
+        (
+            _model(_signs, lambda bits: _packed(bits[:, :-1])),
+            _model(_signs, lambda bits: _packed(bits[:, 1:])),
+            _model(_signs, lambda bits: _packed(bits * (np.arange(bits.shape[-1]) > 0))),
+        ),
+    ),
+    Mistake(
+        "another threshold",
+        "You compare the projections with another number than 0, so a long vector and a short one "
+        "in the same direction get different bits. The planes go through the origin: x · a ≥ 0.",
+        tuple(
+            _model(lambda along, t=threshold: along >= t) for threshold in (1.0, 0.5, -1.0, 1e-6)
+        ),
+    ),
+    Mistake(
+        "vectors centred",
+        "You subtract the mean of the vectors before you hash them. Then the signature of a vector "
+        "depends on the others of its batch, and a query, hashed alone, meets none of them.",
+        (_model(_signs, along=lambda x, directions: _along(x - np.mean(x, axis=0), directions)),),
+    ),
+    Mistake(
         "projections summed",
         "You add the projections up and take the sign of the sum, which is one projection in "
         "another direction. Take the sign of each.",
@@ -226,9 +261,15 @@ _MISTAKES = (
     ),
     Mistake(
         "too few bits",
-        "The upper bits are lost: you pack in integers of 8, 16 or 32 bits. The signature of 40 "
-        "projections has 40 bits. Shift and add in int64.",
-        tuple(_of_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32)),
+        "The upper bits are lost: you pack in integers of 8, 16 or 32 bits, or take a remainder. "
+        "The signature of 40 projections has 40 bits. Shift and add in int64.",
+        (
+            *(_of_dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32)),
+            *(
+                _model(_signs, lambda bits, most=most: _packed(bits) % most)
+                for most in (2**31, 2**30, 2**24, 2**20, 2**31 - 1)
+            ),
+        ),
     ),
     Mistake(
         "packed in floats",

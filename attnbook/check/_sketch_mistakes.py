@@ -104,6 +104,11 @@ def _scaled(factor: Callable) -> Recipe:
     return swap(factor=lambda query, key, scale: factor(query.shape[-1]))
 
 
+def _scaled_by_value(query, key, value, query_signatures, key_signatures):
+    mask = union(meets_in(query_signatures, key_signatures))
+    return r.RIGHT.output(query, key, value, mask=mask, scale=1 / math.sqrt(value.shape[-1]))
+
+
 def _shared(scores):
     """Give every candidate the same weight."""
     visible = scores > -np.inf
@@ -172,6 +177,16 @@ MISTAKES = (
         "You ask for the same bucket in every table. One table is enough: the tables are joined by "
         "OR (any), and it is the projections within a table that are joined by AND.",
         (_model(see=lambda meets: np.all(meets, axis=-1)),),
+    ),
+    Mistake(
+        "two tables or more",
+        "You ask for the same bucket in at least two tables, or in half of them. One is enough: "
+        "more tables are there to find more keys.",
+        (
+            _model(see=lambda meets: np.sum(meets, axis=-1) > 1),
+            _model(see=lambda meets: 2 * np.sum(meets, axis=-1) > meets.shape[-1]),
+            _model(see=lambda meets: 2 * np.sum(meets, axis=-1) >= meets.shape[-1]),
+        ),
     ),
     Mistake(
         "sum over the tables",
@@ -253,9 +268,9 @@ MISTAKES = (
     ),
     Mistake(
         "another scale",
-        "Your scores are not divided by √d: by d, or multiplied by √d. d is the width of queries "
-        "and keys, query.shape[-1].",
-        (_model(_scaled(lambda d: 1 / d)), _model(_scaled(math.sqrt))),
+        "Your scores are not divided by √d: by d or by √d_v, or multiplied by √d. d is the width "
+        "of queries and keys, query.shape[-1].",
+        (_model(_scaled(lambda d: 1 / d)), _model(_scaled(math.sqrt)), _scaled_by_value),
     ),
     Mistake(
         "unnormalised",

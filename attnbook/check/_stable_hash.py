@@ -117,6 +117,12 @@ _MISTAKES = (
         (_model(cut=np.ceil), _model(cut=lambda codes: np.floor(codes) + 1)),
     ),
     Mistake(
+        "right ends",
+        "Your intervals hold their right end, and not the left one: ⌈t⌉ − 1 is ⌊t⌋ but for "
+        "integers. A vector of zeros, such as padding, may lie on an end. Take the floor.",
+        (_model(cut=lambda codes: np.ceil(codes) - 1),),
+    ),
+    Mistake(
         "offset forgotten",
         "You do not use the offsets. Without them 0 is an end of an interval in every projection, "
         "so two vectors on either side of it never meet, however near they are.",
@@ -157,6 +163,14 @@ _MISTAKES = (
         (
             _model(lambda along, offsets, width: (along + offsets) * width),
             _model(lambda along, offsets, width: along * width + offsets),
+        ),
+    ),
+    Mistake(
+        "width squared",
+        "You divide by the square of the width. Divide by the width: (a · x + b) / r.",
+        (
+            _model(lambda along, offsets, width: (along + offsets) / width**2),
+            _model(lambda along, offsets, width: (along / width + offsets) / width),
         ),
     ),
     Mistake(
@@ -259,6 +273,17 @@ def codes_can_be_negative(case: Case, values: Values, again: Callable) -> str | 
     return None
 
 
+def digits_are_enough(case: Case, values: Values, again: Callable) -> str | None:
+    """Recognise float32, in which every order of summation gives other last digits."""
+    expected = _reference(*case.arguments.values())
+    if values[0].shape != expected.shape or not np.allclose(values[0], expected, rtol=1e-4):
+        return None
+    return (
+        "Your codes agree in their first digits, and no further: is something computed in float32? "
+        "Project, add and divide in the dtype of the vectors."
+    )
+
+
 def an_offset_of_a_width_moves_by_one(case: Case, values: Values, again: Callable) -> str | None:
     moved = again(offsets=case.arrays["offsets"] + case.arguments["width"])
     if moved and moved[0].shape == values[0].shape and not np.all(moved[0] == values[0] + 1):
@@ -307,6 +332,7 @@ STABLE_HASH = Check(
     ),
     mistakes=_MISTAKES,
     properties=(
+        digits_are_enough,
         vectors_are_hashed_alone,
         codes_can_be_negative,
         an_offset_of_a_width_moves_by_one,

@@ -45,6 +45,10 @@ MESSAGES = {
     "old value kept": (
         "Inserting a key that is stored already must overwrite its value; here the old one stays."
     ),
+    "values added up": (
+        "Inserting a key that is stored already adds the new value to the old one. It takes its "
+        "place."
+    ),
     "second entry": (
         "Inserting a key that is stored already adds a second entry, and when one is deleted the "
         "other comes to light. While insert walks on, it must compare keys: with every entry that "
@@ -54,7 +58,9 @@ MESSAGES = {
     "delete leaves a hole": (
         "After a delete another key is lost. It had been pushed past the slot that is now free, "
         "and the search stops there. Close the gap: move the entries behind it one slot back, "
-        "until one is at home or a slot is free. (A tombstone, which a search passes, does too.)"
+        "until one is at home or a slot is free. (A tombstone, which a search passes, does too.) "
+        "If entries store their displacement, it must be right after each move: one less here, its "
+        "own after a swap."
     ),
     "delete takes another key": (
         "delete removes a key that it was not asked to remove, whatever the keys are. Compare keys "
@@ -337,6 +343,8 @@ class _Case:
             if not self.tables.fails(twice, "ghost"):
                 return "old value kept"
             return "freed slot taken too early" if self.deletes_of_others else "second entry"
+        if older and equal(self.failure.got, sum(step.value for step in self.own_inserts)):
+            return "values added up"
         if not any(equal(self.failure.got, step.value) for step in self.inserts):
             return None
         if self._cut_off():

@@ -222,7 +222,7 @@ def answer(
     elif sketch.tail == "none":  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
     count, probability = close.count, _found_probability(sketch, q, close)
-    always = []  # scored whatever the tables return
+    always = [] if local is None else [local[2:]]  # scored whatever the tables return
     if heavy_scores is not None:
         always.append(count_and_largest(heavy_scores))
     for more, largest in always:

@@ -9,12 +9,10 @@ Where the plain build sorts by signature and then by home, this one sorts once:
   first free slot from its home on. Only what runs over the end of a thread's share is inserted.
 """
 
-from typing import Any
-
-import numba
 import numpy as np
 
 from attnbook.sketch._build import LOAD_FACTOR, slots_for
+from attnbook.sketch._numba_jit import compile_inner, compile_loops
 from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
 
@@ -35,26 +33,6 @@ COUNT = 2**31 - 1
 
 LAST_32 = 2**32 - 1
 """Mask of the place in a part, beside its hash."""
-
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
-_INNER: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-# three decorators: for what Python calls; for what only such loops call, which compiles sooner;
-# and for sums in any order, which are made in vectors, while infinities and NaN keep their meaning
-_njit: Any = numba.njit
-compile_loops = _njit(**_OPTIONS)
-compile_inner = _njit(**_INNER)
-compile_sums = _njit(**_INNER, fastmath={"reassoc", "contract", "nsz"})
-
-
-def read_only(x: np.ndarray) -> np.ndarray:
-    """Return a C-contiguous view that is not written to, or a copy where `x` is not contiguous.
-
-    Numba compiles anew for every kind of array; so all inputs are made one kind.
-    """
-    view = np.ascontiguousarray(x).view()
-    view.flags.writeable = False
-    return view
 
 
 def build_tables(

@@ -7,7 +7,7 @@ so that weights are powers of two. Each loop takes a range of its work, so that 
 import numba
 import numpy as np
 
-from attnbook.sketch._self_simd import product
+from attnbook.sketch._self_simd import product, sign_bits
 
 BLOCK = 64
 """Rows that are taken together."""
@@ -199,10 +199,7 @@ def sign_codes(x, start, stop, directions, thresholds, codes):
                 rows[r, j] = x[i + r, j]
         product(rows, 0, d, 1, directions, 0, BITS, along, 0, BITS, (BLOCK, BITS, d), False)
         for r in range(m):
-            code = np.uint64(0)
-            for j in range(BITS):
-                code |= np.uint64(along[r, j] >= thresholds[j]) << np.uint64(j)
-            codes[i + r] = code
+            codes[i + r] = sign_bits(along, r * BITS, thresholds)
 
 
 @loops

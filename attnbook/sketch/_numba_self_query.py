@@ -5,10 +5,11 @@ Arrays and units are those of `_numba_self`.
 
 import math
 
+import numba
 import numpy as np
 
 from attnbook.sketch._numba_self import BITS, BLOCK, loops
-from attnbook.sketch._self_simd import exp2, first_bit, near_codes, product, ranks
+from attnbook.sketch._self_simd import exp2, first_bit, near_codes, product, ranks, sign_bits
 from attnbook.sketch._simd import prefetch
 
 MOST, CROWD = 256, 32
@@ -27,37 +28,39 @@ JUMP = np.float32(60)
 
 
 @loops
-def _probe(along, start, stop, first, n_tables, bits, parents, elements, begins, codes, bounds):
+def _probe(along, start, stop, first, bits, flips_of, begins, codes, own, bounds):
     """Write which buckets each query looks into: its own and those across the nearest planes.
 
     Probe p flips a set of bits, given by the rank of their plane: those of its parent and one.
     """
-    margin, rank = np.full(16, np.float32(3e38)), np.empty(16, dtype=np.int32)
-    bit, flips = np.zeros(16, dtype=np.int32), np.zeros(len(parents), dtype=np.int32)
-    for r in range(start, stop):
-        for t in range(n_tables):
-            own = np.int32(0)
+    parents, elements = flips_of
+    rank, bit = np.empty(16, dtype=np.int32), np.zeros(16, dtype=np.uint32)
+    flips, mask = np.zeros(len(parents), dtype=np.uint32), np.uint64((1 << bits) - 1)
+    for t in range(len(codes)):
+        table, begin = codes[t], begins[t]
+        for r in range(start, stop):
+            ranks(along, r * along.shape[1] + first + t * bits, np.int32(bits), rank)
             for j in range(bits):
-                x = along[r, first + t * bits + j]
-                margin[j] = abs(x)
-                own |= np.int32(x >= ZERO) << j
-            ranks(margin, rank)
-            for j in range(bits):
-                bit[rank[j]] = 1 << j
+                bit[np.uint32(rank[j])] = np.uint32(1) << np.uint32(j)
+            bucket = np.uint32((own[r] >> np.uint64(t * bits)) & mask)
             for p in range(len(parents)):
                 if p > 0:
                     flips[p] = flips[parents[p]] | bit[elements[p]]
-                b = np.uint32(own ^ flips[p])
-                bounds[r, t, p, 0] = begins[t, b]
-                bounds[r, t, p, 1] = begins[t, b + np.uint32(1)]
-                prefetch(codes[t], np.int64(begins[t, b]))
+                b = bucket ^ flips[p]
+                bounds[t, r, p, 0] = begin[b]
+                bounds[t, r, p, 1] = begin[b + np.uint32(1)]
+                prefetch(table, np.int64(begin[b]))
 
 
-@loops
-def _keep(near, at, rows, cell_of, tops, query, key, value, seen, found, n):
-    """Add the keys of the bits in `near` to `found` unless they are there; return how many are."""
+@numba.njit(inline="always")
+def _keep(near, at, rows, cell_of, tops, query, key, value, seen, found, r, n):
+    """Add the keys of the bits in `near` to `found` unless they are there; return how many are.
+
+    A bit beyond the end of a bucket is a neighbour too, or padding. Keys of the cells in `tops` are
+    left out: those are scored whole.
+    """
     d, d_v = key.shape[1], value.shape[1]
-    while near != 0:  # a bit beyond the end of a bucket is a neighbour too, or padding
+    while near != 0:
         row = np.uint32(rows[np.uint64(at + first_bit(near))])
         near &= near - 1
         if row < len(key) and seen[row] != query and n < MOST:
@@ -66,7 +69,7 @@ def _keep(near, at, rows, cell_of, tops, query, key, value, seen, found, n):
             for t in range(len(tops)):
                 new &= cell_of[row] != tops[t, query]
             if new:
-                found[n] = row
+                found[r, n] = row
                 n += 1
                 for j in range(0, d, 16):
                     prefetch(key, np.int64(row) * d + j)
@@ -76,36 +79,34 @@ def _keep(near, at, rows, cell_of, tops, query, key, value, seen, found, n):
 
 
 @loops
-def _search(
-    along, start, stop, first, bounds, index, tops, query, key, value, seen, found, n_found
-):
-    """Write to `found` the rows in these buckets whose codes are near, each once.
-
-    Keys of the cells in `tops` are left out: those are scored whole.
-    """
+def _search(start, stop, own, bounds, index, tops, query, key, value, seen, found, n_found):
+    """Write to `found` the rows in these buckets whose codes are near, each once."""
     distance, codes, rows, cell_of, long_codes, long_rows, long_distances = index
-    n_tables, n_probes = bounds.shape[1], bounds.shape[2]
+    n_probes = bounds.shape[2]
+    hits, places = np.empty(n_probes, dtype=np.int64), np.empty(n_probes, dtype=np.int64)
     for r in range(start, stop):
-        code = np.uint64(0)
-        for j in range(BITS):
-            code |= np.uint64(along[r, first + j] >= ZERO) << np.uint64(j)
+        code = own[r]
         n, i = 0, np.int32(query + r)
         for g in range(len(long_distances)):
             if long_distances[g] < 0:
                 break  # too short from here on
             near = near_codes(long_codes, 8 * g, code, long_distances[g])
-            if near != 0:
-                n = _keep(near, 8 * g, long_rows, cell_of, tops, i, key, value, seen, found[r], n)
-        for t in range(n_tables):
-            table, row_of = codes[t], rows[t]
+            n = _keep(near, 8 * g, long_rows, cell_of, tops, i, key, value, seen, found, r, n)
+        for t in range(len(bounds)):
+            table, row_of, n_hits = codes[t], rows[t], 0
             for p in range(n_probes):
-                at = np.int64(bounds[r, t, p, 0])
-                end = min(np.int64(bounds[r, t, p, 1]), at + CROWD)
-                while at < end:
-                    near = near_codes(table, at, code, distance)
-                    if near != 0:
-                        n = _keep(near, at, row_of, cell_of, tops, i, key, value, seen, found[r], n)
+                at, end = np.int64(bounds[t, r, p, 0]), np.int64(bounds[t, r, p, 1])
+                near = near_codes(table, at, code, distance)
+                hits[n_hits], places[n_hits] = near, at
+                n_hits += near != 0  # no branch, which no processor could foresee
+                end = min(end, at + CROWD)
+                while at + 8 < end:
                     at += 8
+                    near = near_codes(table, at, code, distance)
+                    n = _keep(near, at, row_of, cell_of, tops, i, key, value, seen, found, r, n)
+            for p in range(n_hits):
+                at, near = places[p], hits[p]
+                n = _keep(near, at, row_of, cell_of, tops, i, key, value, seen, found, r, n)
         n_found[r] = n
 
 
@@ -129,33 +130,33 @@ def _cut(score, deviation, limit, spread, share, along):
 
 
 @loops
-def _add_found(q, limit, found, n, key, value, score, mean, unit, total):
-    """Add keys that score `limit` or more; return the unit and the sum of weights."""
+def _add_found(q, r, limit, found, n, key, value, score, mean, unit, total):
+    """Add keys that score `limit` or more to row r; return the unit and the sum of weights."""
     kept, high = 0, -INF
     for a in range(n):
-        row = found[a]
+        row = found[r, a]
         x = ZERO
-        for j in range(len(q)):
-            x += q[j] * key[row, j]
+        for j in range(q.shape[1]):
+            x += q[r, j] * key[row, j]
         score[a] = x
     for a in range(n):
         if score[a] >= limit:
-            found[kept], score[kept] = found[a], score[a]
+            found[r, kept], score[kept] = found[r, a], score[a]
             high = max(high, score[a])
             kept += 1
     if kept > 0 and (total == ZERO or high > unit + JUMP):
         change = exp2(unit - high) if total > ZERO else ZERO
         total *= change
         unit = high
-        for j in range(len(mean)):
-            mean[j] *= change
+        for j in range(mean.shape[1]):
+            mean[r, j] *= change
     for a in range(kept):
         score[a] = exp2(score[a] - unit)
     for a in range(kept):
-        row, weight = found[a], score[a]
+        row, weight = found[r, a], score[a]
         total += weight
-        for j in range(len(mean)):
-            mean[j] += weight * value[row, j]
+        for j in range(mean.shape[1]):
+            mean[r, j] += weight * value[row, j]
     return unit, total
 
 
@@ -177,7 +178,7 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
     for c in range(n_cells):
         n_some += log_counts[c] > -INF
     q = np.zeros((BLOCK, d), dtype=np.float32)
-    along = np.empty((BLOCK, width), dtype=np.float32)
+    along = np.zeros((BLOCK + 1, width), dtype=np.float32)  # `ranks` reads beyond the last row
     score = np.empty((BLOCK, n_cells), dtype=np.float32)
     mean = np.empty((BLOCK, d_v), dtype=np.float32)
     share, moved = np.empty(n_cells, dtype=np.float32), np.empty(n_cells, dtype=np.float32)
@@ -192,7 +193,8 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
         np.empty(MOST, dtype=np.float32),
         (distance, codes, rows, cell_of, long_codes, long_rows, long_distances),
     )
-    bounds = np.empty((BLOCK, n_tables, len(parents), 2), dtype=np.int32)
+    bounds = np.empty((n_tables, BLOCK, len(parents), 2), dtype=np.int32)
+    own, zeros = np.empty(BLOCK, dtype=np.uint64), np.zeros(BITS, dtype=np.float32)
     for i in range(start, stop, BLOCK):
         m = min(BLOCK, stop - i)
         for r in range(m):
@@ -253,17 +255,19 @@ def far(query, start, stop, factor, moments, index, n_top, key, value, seen, out
         for r in range(m):
             if searched and r % RUN == 0:
                 end, at = min(m, r + RUN), d + d_v
-                _probe(along, r, end, at, n_tables, bits, parents, elements, starts, codes, bounds)
+                for a in range(r, end):
+                    own[a] = sign_bits(along, a * width + at, zeros)
+                _probe(along, r, end, at, bits, (parents, elements), starts, codes, own, bounds)
                 _search(
-                    *(along, r, end, at, bounds, near_index, tops, i, key, value, seen),
+                    *(r, end, own, bounds, near_index, tops, i, key, value, seen),
                     *(found, n_found),
                 )
             for j in range(d_v):
                 mean[r, j] += move[r] * along[r, d + j]
             if searched and n_found[r] > 0:
                 unit[r], total[r] = _add_found(
-                    *(q[r], limit[r], found[r], n_found[r], key, value),
-                    *(found_score, mean[r], unit[r], total[r]),
+                    *(q, r, limit[r], found, n_found[r], key, value),
+                    *(found_score, mean, unit[r], total[r]),
                 )
             if total[r] > ZERO:
                 part = ONE / total[r]

@@ -140,20 +140,29 @@ def _first_bit(typingctx, bits):
 first_bit: Any = intrinsic(_first_bit)
 
 
-def _ranks(typingctx, x, rank):
-    """Write to ``rank[:16]`` how many of ``x[:16]`` are smaller; of equal ones the first is."""
-    signature = types.void(x, rank)
+def _ranks(typingctx, x, first, n, rank):
+    """Write to ``rank[:n]`` how many of the n ≤ 16 numbers have a smaller size than each.
+
+    Equal ones, and those that differ by less than a millionth, are in the order of their places. 16
+    numbers are read, and 16 ranks written, whatever n is.
+    """
+    signature = types.void(x, types.int64, types.int32, rank)
 
     def generate(context, builder, signature, args):
-        numbers = _load(builder, _data(context, builder, signature, 0, args[0]), 0)
-        empty, total = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_INTS, [0] * LANES)
+        data = builder.gep(_data(context, builder, signature, 0, args[0]), [args[1]])
+        # sizes of floats are in the order of their bits as integers; the last 4 bits are the place
+        bits = builder.bitcast(_load(builder, data, 0), _INTS)
+        bits = builder.and_(bits, ir.Constant(_INTS, [0x7FFFFFF0] * LANES))
+        places = ir.Constant(_INTS, list(range(LANES)))
+        ours = builder.icmp_signed("<", places, _spread(builder, args[2], _INTS))
+        bits = builder.select(ours, bits, ir.Constant(_INTS, [0x7FFFFFF0] * LANES))
+        bits = builder.or_(bits, places)
+        empty, total = ir.Constant(_INTS, ir.Undefined), ir.Constant(_INTS, [0] * LANES)
         for i in range(LANES):
-            one = builder.shuffle_vector(numbers, empty, ir.Constant(_INTS, [i] * LANES))
-            later = ir.Constant(ir.VectorType(_I1, LANES), [int(j > i) for j in range(LANES)])
-            less = builder.fcmp_ordered("<", one, numbers)
-            equal = builder.and_(builder.fcmp_ordered("==", one, numbers), later)
-            total = builder.add(total, builder.zext(builder.or_(less, equal), _INTS))
-        to = builder.bitcast(_data(context, builder, signature, 1, args[1]), _INTS.as_pointer())
+            one = builder.shuffle_vector(bits, empty, ir.Constant(_INTS, [i] * LANES))
+            less = builder.icmp_signed("<", one, bits)
+            total = builder.add(total, builder.zext(less, _INTS))
+        to = builder.bitcast(_data(context, builder, signature, 3, args[3]), _INTS.as_pointer())
         builder.store(total, to, align=4)
         return context.get_dummy_value()
 
@@ -161,6 +170,26 @@ def _ranks(typingctx, x, rank):
 
 
 ranks: Any = intrinsic(_ranks)
+
+
+def _sign_bits(typingctx, x, first, threshold):
+    """Return 64 bits: bit j is 1 where ``x[first + j] >= threshold[j]``."""
+    signature = types.uint64(x, types.int64, threshold)
+
+    def generate(context, builder, signature, args):
+        data = builder.gep(_data(context, builder, signature, 0, args[0]), [args[1]])
+        limits = _data(context, builder, signature, 2, args[2])
+        code = _I64(0)
+        for j in range(64 // LANES):
+            above = builder.fcmp_ordered(">=", _load(builder, data, j), _load(builder, limits, j))
+            part = builder.zext(builder.bitcast(above, ir.IntType(LANES)), _I64)
+            code = builder.or_(code, builder.shl(part, _I64(LANES * j)))
+        return code
+
+    return signature, generate
+
+
+sign_bits: Any = intrinsic(_sign_bits)
 
 
 def _power_of_two(typingctx, n):

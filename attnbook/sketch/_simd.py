@@ -1,8 +1,7 @@
 """Two things that Numba has no words for: a product that stays in registers, and a prefetch.
 
 Both are written for LLVM, Numba's compiler, which turns them into what the processor has: AVX-512,
-AVX2 or Neon. Numba's cache on disk does not see a change of this file: after one, delete
-``__pycache__``.
+AVX2 or Neon.
 """
 
 from typing import Any

@@ -19,8 +19,9 @@ class Evidence:
         "moments", those above its limit), in the window, heavy. 0 means that there were none.
     found_probability : array, shape (n_q,)
         Chance, over the draw of the tables, that the one of these with the largest weight would be
-        found; 1 for a key in the window or a heavy one. A small one says that this key was luck, and that others like it were missed. NaN
-        where nothing was scored or the hash knows no probabilities.
+        found; 1 for a key in the window or a heavy one. A small chance says that this key was luck,
+        and that others like it were missed. NaN where nothing was scored or the hash knows no
+        probabilities.
     missed_mass : array, shape (n_q,)
         Estimate of 1 − M, the share of the exact softmax on keys that were not scored: from the
         tail if there is one; else from the candidates, each of which stands for 1 / P keys like

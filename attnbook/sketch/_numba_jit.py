@@ -1,0 +1,54 @@
+"""How the loops of a sketch are compiled by Numba, and kept for later processes."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+
+def _stamp():
+    """Return a name for the present state of all files with loops.
+
+    Numba keeps machine code until the file of the function itself changes. But a loop contains the
+    loops that it calls, from other files too; so all their names change with each of the files.
+    """
+    here = Path(__file__).parent
+    files = sorted([*here.glob("_numba_*.py"), here / "_simd.py"])
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+
+
+STAMP = _stamp()
+
+
+def _decorator(**options: Any) -> Any:
+    """Return a decorator that compiles at the first call, and keeps the machine code on disk."""
+
+    def decorate(function):
+        function.__qualname__ = f"{function.__name__}_{STAMP}"
+        try:
+            return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+        except RuntimeError:  # no folder that can be written to: every process compiles
+            return numba.njit(nogil=True, error_model="numpy", **options)(function)
+
+    return decorate
+
+
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # which compile sooner without
+
+# three decorators: for what Python calls; for what only such loops call; and for sums in any order,
+# which are made in vectors, while infinities and NaN keep their meaning
+compile_loops = _decorator()
+compile_inner = _decorator(**_INNER)
+compile_sums = _decorator(**_INNER, fastmath={"reassoc", "contract", "nsz"})
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    """Return a C-contiguous view that is not written to, or a copy where `x` is not contiguous.
+
+    Numba compiles anew for every kind of array; so all inputs are made one kind.
+    """
+    view = np.ascontiguousarray(x).view()
+    view.flags.writeable = False
+    return view
