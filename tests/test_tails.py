@@ -303,6 +303,15 @@ def test_new_keys_go_to_the_nearest_mean_and_an_empty_sketch_fills(library):
         assert not np.any(library.numpy(getattr(emptied, name)))
 
 
+def test_an_empty_cell_takes_no_key(library):
+    key = library.array(np.arange(15.0).reshape(5, 3) + 50)
+    moments = Moments.fit(key, key, 2, library.array(np.ones(5, dtype=np.int64)))
+    near_its_mean = library.array(np.zeros((2, 3)))  # an empty cell has the mean 0
+    np.testing.assert_array_equal(library.numpy(moments.assign(near_its_mean)), [1, 1])
+    added = moments.add(near_its_mean, near_its_mean)
+    np.testing.assert_array_equal(library.numpy(added.counts), [0, 7])
+
+
 # Errors
 
 

@@ -6,7 +6,8 @@ compares wrong numbers with models of the classic mistakes. Nothing that your fu
 the check: an error, an endless loop or a wrong type becomes part of the report.
 
 Four look at a property instead, on any function, module or model: `no_future_leak`,
-`padding_invariance`, `permutation_equivariance` and `heads_are_independent`.
+`padding_invariance`, `permutation_equivariance` and `heads_are_independent`. And
+`robin_hood_table` runs a hash table beside a dict and shows a short run in which they differ.
 
 A new check is one file here, made of its function, cases and mistakes.
 """
