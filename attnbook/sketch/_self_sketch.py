@@ -1,10 +1,8 @@
 """What `self_attention_sketch` keeps of the keys and values of all heads, and how it answers."""
 
 import heapq
-import itertools
 import math
 import statistics
-import threading
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from attnbook.sketch._self_simd import WORD
 from attnbook.sketch._threads import in_parts, n_threads_for
 
 LLOYD_STEPS, SAMPLE_PER_CELL = 3, 16
-CHUNK, GROUPS = 2048, 16  # rows and cells that a thread takes at once
+CHUNK = 2048  # rows that a thread takes at once
 LANES = 16  # widths are multiples of it
 
 
@@ -46,37 +44,26 @@ class SelfSketch:
     # Sharing work between threads
 
     def _each(self, n, function):
-        """Call ``function(i)`` for i below n; a thread that is done takes the next."""
-        numbers = itertools.count()
-
         def work(start, stop, part):
-            while (i := next(numbers)) < n:
+            for i in range(start, stop):
                 function(i)
 
-        n_threads = max(1, min(n, self.n_threads))
-        in_parts(work, n_threads, n_threads)
-
-    def _each_of(self, h, n, step, function):
-        """Call ``function(head, start, stop)`` for runs of `step` out of n in each head."""
-        per_head = -(-n // step)
-
-        def one(u):
-            i, j = divmod(u, per_head)
-            function(i, j * step, min(n, (j + 1) * step))
-
-        self._each(h * per_head, one)
+        in_parts(work, n, max(1, min(n, self.n_threads)))
 
     def _chunks(self, n, function):
         """Call ``function(head, start, stop, number of the chunk)`` for runs of n rows."""
-        self._each_of(len(self.key), n, CHUNK, lambda i, a, b: function(i, a, b, a // CHUNK))
+        per_head = -(-n // CHUNK)
+
+        def one(u):
+            i, j = divmod(u, per_head)
+            function(i, j * CHUNK, min(n, (j + 1) * CHUNK), j)
+
+        self._each(len(self.key) * per_head, one)
 
     def _taken(self, x, order):
         """Return the rows of each head in this order."""
         out = np.empty((len(x), order.shape[1], x.shape[2]), dtype=np.float32)
-        self._each_of(
-            *(len(x), order.shape[1], CHUNK),
-            lambda i, a, b: build.take_rows(x[i], order[i], a, b, out[i]),
-        )
+        self._each(len(x), lambda i: build.take_rows(x[i], order[i], 0, order.shape[1], out[i]))
         return out
 
     def _lengths(self, key):
@@ -229,34 +216,33 @@ class SelfSketch:
         fields = [self.joined, self.means_t, self.value_means]
         fields += [self.log_counts, self.spread, self.reach]
         moments = [tuple(x[i] for x in fields) for i in range(h)]
-        own = threading.local()
+        per_head = -(-n_q // CHUNK)
 
-        def far(i, start, stop):
-            if getattr(own, "head", -1) != i:  # which query has met a key last, for each key
-                own.head, own.seen = i, np.full(n, -1, dtype=np.int32)
-            ask.far(
-                *(query[i], start, stop, factor),
-                *(moments[i], self.index[i], n_top, self.key[i], self.value[i]),
-                *(own.seen, out[i], log_mass[i], tops[i]),
-            )
+        units = h * per_head
+        n_threads = max(1, min(units, self.n_threads))
 
-        self._each_of(h, n_q, CHUNK, far)
+        def work(start, stop, part):
+            last = -1
+            for u in range(part, units, n_threads):  # all threads in one head: it is in the cache
+                i, j = divmod(u, per_head)
+                if i != last:  # which query has met a key last, for each key
+                    seen, last = np.full(n, -1, dtype=np.int32), i
+                ask.far(
+                    *(query[i], j * CHUNK, min(n_q, (j + 1) * CHUNK), factor),
+                    *(moments[i], self.index[i], n_top, self.key[i], self.value[i]),
+                    *(seen, out[i], log_mass[i], tops[i]),
+                )
+
+        in_parts(work, units, n_threads)
         if n_top:
             groups = self._grouped(self.key, self.value, self.labels, self.n_cells)
             for t in range(n_top):
                 self._score(query, factor, groups, tops[:, t], out, log_mass)
         if self.heavy is not None:
-            groups = self._grouped(*self.heavy, np.zeros_like(self.heavy[0][..., 0], np.int32), 1)
-            everyone = np.arange(n_q)
-
-            def heavy(i, start, stop):
-                bounds = np.array([start, stop])
-                ask.near(
-                    *(query[i], factor, 0, 1, *(x[i] for x in groups)),
-                    *(bounds, everyone, out[i], log_mass[i]),
-                )
-
-            self._each_of(h, n_q, CHUNK, heavy)
+            key, value = self.heavy
+            none = np.zeros(key.shape[:2], dtype=np.int32)
+            groups = self._grouped(key, value, none, 1)
+            self._score(query, factor, groups, np.zeros((h, n_q), dtype=np.int32), out, log_mass)
         return out
 
     def _grouped(self, key, value, labels, n_groups):
@@ -264,34 +250,32 @@ class SelfSketch:
         h, n, d = key.shape
         starts = np.zeros((h, n_groups + 1), dtype=np.int64)
         places, order = np.zeros_like(starts), np.empty((h, n), dtype=np.int64)
+        turned, sorted_values = [None] * h, np.empty_like(value)
 
         def sort(i):
             build.group(labels[i], n_groups, starts[i], order[i])
             np.cumsum(d * _up(np.diff(starts[i])), out=places[i, 1:])
+            turned[i] = np.empty(places[i, -1], dtype=np.float32)
+            build.turn_groups(key[i], order[i], starts[i], 0, n_groups, places[i], turned[i])
+            build.take_rows(value[i], order[i], 0, n, sorted_values[i])
 
         self._each(h, sort)
-        turned = [np.empty(x[-1], dtype=np.float32) for x in places]
-
-        def turn(i, first, stop):
-            build.turn_groups(key[i], order[i], starts[i], first, stop, places[i], turned[i])
-
-        self._each_of(h, n_groups, GROUPS, turn)
-        return starts, places, turned, self._taken(value, order)
+        return starts, places, turned, sorted_values
 
     def _score(self, query, factor, groups, chosen, out, log_mass):
         """Score for each query one group whole."""
-        h, n_q, _ = query.shape
-        n_groups = groups[0].shape[1] - 1
-        bounds, order = np.zeros_like(groups[0]), np.empty((h, n_q), dtype=np.int64)
-        self._each(h, lambda i: build.group(chosen[i], n_groups, bounds[i], order[i]))
+        starts, places, turned, value = groups
+        n_groups = starts.shape[1] - 1
 
-        def score(i, first, stop):
+        def score(i):
+            q_starts, q_order = np.zeros_like(starts[i]), np.empty(query.shape[1], dtype=np.int64)
+            build.group(chosen[i], n_groups, q_starts, q_order)
             ask.near(
-                *(query[i], factor, first, stop, *(x[i] for x in groups)),
-                *(bounds[i], order[i], out[i], log_mass[i]),
+                *(query[i], factor, 0, n_groups, starts[i], places[i], turned[i], value[i]),
+                *(q_starts, q_order, out[i], log_mass[i]),
             )
 
-        self._each_of(h, n_groups, GROUPS, score)
+        self._each(len(query), score)
 
 
 def probes(n_bits, n_probes):
