@@ -32,7 +32,7 @@ METHODS = (
     | sketch_estimators.METHODS
     | sketch_tables.METHODS
 )
-TOLERANCE = {"float32": 1.0}  # an answer of zeros is as far off as that
+TOLERANCE = {"float32": 2.0}  # peers err by more than an answer of zeros, by 1, on long keys
 
 
 def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:

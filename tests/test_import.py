@@ -24,6 +24,8 @@ NEEDS |= {"_train_run": "torch", "checkpoint": "safetensors", "_tensor_file": "s
 NEEDS |= {"sketch.store": "safetensors", "sketch._simd": "numba", "sketch._self_simd": "numba"}
 NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_build", "_numba_hash")), "numba")
 NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_query", "_numba_self")), "numba")
+NEEDS |= dict.fromkeys((f"sketch._numba_{m}" for m in ("jit", "chance", "candidates")), "numba")
+NEEDS |= dict.fromkeys(("sketch._numba_self_query",), "numba")
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
     *("attnbook", "attnbook._arrays", "attnbook._projections", "attnbook.backends"),
