@@ -8,8 +8,12 @@ ONLY ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Notebooks have a run of their own in `test`: with --cov, nbval waits for its kernel in vain.
-# Two workers share the cores, so each computes with one thread.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two workers share the cores, so each computes with one thread. They take the files in the order
+# given, here and in tests/conftest.py: the longest first, or one worker waits for the other.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --tb=short \
+	-n 2 --dist loadfile --no-loadscope-reorder
+NOTEBOOKS := $(wildcard book/*.ipynb)
+LONGEST := $(filter %/training.ipynb %/sketch.ipynb %/fast_attention.ipynb,$(NOTEBOOKS))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -36,8 +40,9 @@ serve: $(INSTALLED)  ## show the site at http://localhost:8000 (PORT=8000), buil
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
 test: book  ## build the site and run every test
-	$(PYTEST) --cov --doctest-modules attnbook tests
-	$(PYTEST) --nbval --nbval-current-env $(wildcard book/*.ipynb)
+	@# the lines that no test reached: .venv/bin/coverage report
+	$(PYTEST) --cov --cov-report= --doctest-modules attnbook tests
+	$(PYTEST) --nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))
 
 notebooks: $(INSTALLED)  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)

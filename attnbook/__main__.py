@@ -13,8 +13,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("doctor", help="print which array libraries and devices can be used here")
     parser.parse_args(arguments)
     rows = [
-        (b.name, "yes" if b.available else "no", f"{b.detail}. {b.remedy}".rstrip(". "))
+        row
         for b in attnbook.backends()
+        for row in (
+            (b.name, "yes" if b.available else "no", f"{b.detail}. {b.remedy}".rstrip(". ")),
+            *([("", "", f"impl= {', '.join(b.impls)}")] if b.impls else []),
+        )
     ]
     header = ("backend", "here", "detail")
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(2)]

@@ -55,7 +55,10 @@ def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:
 def check_float(name: str, x: Array) -> None:
     """Raise TypeError unless `x` is an array of real floating-point numbers."""
     check_array(name, x)
-    if not array_namespace(x).isdtype(x.dtype, "real floating"):
+    # CuPy borrows its bfloat16 from ml_dtypes, and does not count it among NumPy's dtypes
+    if dtype_name(x.dtype) != "bfloat16" and not array_namespace(x).isdtype(
+        x.dtype, "real floating"
+    ):
         raise TypeError(f"{name} must have a real floating dtype, got {dtype_name(x.dtype)}")
 
 
@@ -116,7 +119,7 @@ def dtype_name(dtype: Any) -> str:
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
-    return xp.float32 if xp.finfo(dtype).bits < 32 else dtype
+    return xp.float32 if dtype_name(dtype) in ("float16", "bfloat16") else dtype
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -154,8 +157,38 @@ def check_leading_axes(arrays):
         leading = both
 
 
-def check_attention_inputs(arrays, mask, bias, scale):
-    """Return the dtype of the result and everything in the dtype to compute in, or raise."""
+def check_attention_inputs(arrays, mask, bias, scale, is_causal=False):
+    """Return the dtype of the result and everything in the dtype to compute in, or raise.
+
+    A causal call gets the causal mask, joined with the one that was given.
+    """
+    scale = check_attention(arrays, mask, bias, scale, is_causal)
+    query, key = arrays["query"], arrays["key"]
+    mask = and_causal(mask, query, key) if is_causal else mask
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    if bias is not None:
+        bias = xp.astype(bias, wide, copy=False)
+    widened = [xp.astype(x, wide, copy=False) for x in arrays.values()]
+    return query.dtype, widened, mask, bias, scale
+
+
+def and_causal(mask, query, key):
+    """Return `mask`, if any, where a key comes no later than its query."""
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    causal = causal_mask(query, slice(0, n_q), slice(0, n_k), n_k - n_q)
+    return causal if mask is None else mask & causal
+
+
+def causal_mask(like, rows, keys, offset):
+    """Return which keys are no later than each query; query i stands at key i + `offset`."""
+    xp, device = array_namespace(like), array_api_compat.device(like)
+    own = xp.arange(rows.start + offset, rows.stop + offset, device=device)
+    return xp.arange(keys.start, keys.stop, device=device) <= own[:, None]
+
+
+def check_attention(arrays, mask, bias, scale, is_causal=False):
+    """Return the scale of attention between `arrays`, or raise if anything does not fit."""
     check_floats(**arrays)
     for name, x in arrays.items():
         if x.ndim < 2:
@@ -185,12 +218,9 @@ def check_attention_inputs(arrays, mask, bias, scale):
         raise ValueError("query must have d_k of at least 1 for the default scale 1/√d_k, got 0")
     else:
         scale = 1 / math.sqrt(d_k)  # a Python float: np.sqrt would turn float32 into float64
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    if bias is not None:
-        bias = xp.astype(bias, wide, copy=False)
-    widened = [xp.astype(x, wide, copy=False) for x in arrays.values()]
-    return query.dtype, widened, mask, bias, scale
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be a bool, got {type(is_causal).__name__}")
+    return scale
 
 
 def check_mask(mask, query, scores_shape, name="mask", query_name="query"):

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook import masking
 from attnbook._arrays import (
     Array,
     accumulation_dtype,
@@ -26,6 +25,7 @@ from attnbook._weights import check_part
 from attnbook.backends import move
 from attnbook.decoder import _memory_heads
 from attnbook.embed import check_ids
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.softmax import _log_softmax
 from attnbook.transformer import _check_source, _decode, _encode, mask_for_memory
 from attnbook.transformer_weights import TransformerWeights
@@ -62,15 +62,16 @@ class Reader:
     one it holds the tokens and reads all of them again at every step.
     """
 
-    def __init__(self, weights, source, source_mask, cache):
+    def __init__(self, weights, source, source_mask, cache, impl=REFERENCE):
         self.weights = weights
         self.cache = cache
+        self.impl = impl
         self.memory_mask = mask_for_memory(source_mask)
         self.past: Any = None
         self.tokens: Any = None
         self.n = 0
         with _no_graph(weights.target_embedding):
-            memory, _ = _encode(source, weights, source_mask, keep)
+            memory, _ = _encode(source, weights, source_mask, keep, impl)
             self.memory = _memory_heads(memory, weights.decoder.layers)
 
     def allow_beams(self):
@@ -98,12 +99,13 @@ class Reader:
                 tokens = xp.concat([self.tokens, tokens], axis=-1)
             self.tokens, self.n = tokens, 0
         m = tokens.shape[-1]
-        mask = masking.causal(m, self.n + m, like=tokens) if m > 1 else None
         with _no_graph(self.weights.target_embedding):
             logits, (_, _, heads) = _decode(
-                *(tokens, self.memory, self.weights, mask, self.memory_mask, keep),
+                *(tokens, self.memory, self.weights, None, self.memory_mask, keep),
                 *(self.past, self.n),
                 last=True,
+                impl=self.impl,
+                is_causal=m > 1,  # one token may see all
             )
             logits = logits[..., 0, :]  # (..., V)
             if ended is not None:
@@ -189,9 +191,11 @@ def request(
     source_lengths: Any = None,
     source_mask: Array | None = None,
     cache: bool = True,
+    impl: str = REFERENCE,
 ) -> Request:
     """Check what `greedy_decode` describes, and read the source."""
     check_part("weights", weights, TransformerWeights)
+    check_impl(impl)
     table = weights.target_embedding
     if table is None:
         raise ValueError("weights must have a target_embedding to decode tokens, got None")
@@ -219,7 +223,7 @@ def request(
     given = _plain("stop", stop)
     given = given if isinstance(given, Iterable) else () if given is None else (given,)
     return Request(
-        reader=Reader(weights, source, source_mask, cache),
+        reader=Reader(weights, source, source_mask, cache, impl),
         prompt=prompt,
         lengths=lengths,
         max_length=max_length,

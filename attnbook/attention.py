@@ -8,10 +8,12 @@ The three public functions check their arrays and then call the mathematics bene
 
 from typing import Annotated
 
+from attnbook import kernels
 from attnbook._arrays import (
     Array,
     array_namespace,
     broadcast_shapes,
+    check_attention,
     check_attention_inputs,
     check_floats,
     sum_to_shape,
@@ -26,6 +28,7 @@ def attention_weights(
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
+    is_causal: bool = False,
 ) -> Annotated[Array, "... n_q n_k"]:
     r"""Return how much each query attends to each key.
 
@@ -45,6 +48,9 @@ def attention_weights(
         Finite numbers added to the scaled scores, of the dtype of `query`.
     scale : float, optional
         s above, finite and at least 0; 1/√d_k by default.
+    is_causal : bool
+        Also hide every key that comes later than its query. The **last** query stands at the last
+        key: query i sees key j where j ≤ i + n_k − n_q, as in `masking.causal`.
 
     Returns
     -------
@@ -56,7 +62,8 @@ def attention_weights(
     ------
     TypeError
         For anything but arrays of one library and one real floating dtype, a mask that is not
-        boolean, a boolean bias, or a scale that is not a real number.
+        boolean, a boolean bias, a scale that is not a real number, or an `is_causal` that is not a
+        bool.
     ValueError
         For shapes that do not fit, arrays on different devices, a scale that is negative, infinite
         or NaN, and d_k = 0 without a scale.
@@ -87,7 +94,7 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     dtype, (q, k), mask, bias, scale = check_attention_inputs(
-        {"query": query, "key": key}, mask, bias, scale
+        {"query": query, "key": key}, mask, bias, scale, is_causal
     )
     weights = _attention_weights(q, k, mask, bias, scale)
     return array_namespace(weights).astype(weights, dtype, copy=False)
@@ -101,6 +108,8 @@ def attention(
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
+    is_causal: bool = False,
+    impl: str = "reference",
 ) -> Annotated[Array, "... n_q d_v"]:
     r"""Return for each query the mean of the values, weighted by how well their keys match.
 
@@ -108,10 +117,13 @@ def attention(
 
     Parameters
     ----------
-    query, key, mask, bias, scale
+    query, key, mask, bias, scale, is_causal
         As in `attention_weights`. In `mask`, **True = may attend.**
     value : array, shape (..., n_k, d_v)
         One row a key, of any width d_v, of the library, device and dtype of `query`.
+    impl : str
+        Who computes it: ``"reference"``, the function printed in the book, or a faster one of
+        `attnbook.kernels.LADDER`. None falls back to another; `backends` says which can run here.
 
     Returns
     -------
@@ -121,16 +133,20 @@ def attention(
     Raises
     ------
     TypeError, ValueError
-        As in `attention_weights`.
+        As in `attention_weights`; also if `impl` is unknown or does not take such arrays.
+    ImportError
+        If `impl` needs a package that is not installed; the message says how to get it.
 
     Notes
     -----
     Each row of the result lies in the convex hull of the values that its query may see (claim 5).
     A value is multiplied by its weight even where that is 0, so a NaN or an infinity in `value`
-    reaches every query, masked or not: 0 · NaN is NaN.
+    reaches every query, masked or not: 0 · NaN is NaN. From ``"tiled"`` on, what is hidden may not
+    even be read, and then it reaches none.
     Gradients flow through PyTorch's autograd, and stay finite in rows that may see no key;
     `attention_vjp` has them for the other libraries.
-    Cost: O(n_q n_k (d_k + d_v)) time and O(n_q n_k) memory.
+    Cost: O(n_q n_k (d_k + d_v)) time and O(n_q n_k) memory; from ``"tiled"`` on, the memory beside
+    the result grows with n_q + n_k only. Those give no gradient of `bias`.
 
     References
     ----------
@@ -145,7 +161,12 @@ def attention(
     array([[19.44]])
     """
     arrays = {"query": query, "key": key, "value": value}
-    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(arrays, mask, bias, scale)
+    if kernels.check_impl(impl) != kernels.REFERENCE:
+        scale = check_attention(arrays, mask, bias, scale, is_causal)
+        return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
+    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
+        arrays, mask, bias, scale, is_causal
+    )
     output = _attention(q, k, v, mask, bias, scale)
     return array_namespace(output).astype(output, dtype, copy=False)
 
@@ -159,6 +180,8 @@ def attention_vjp(
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
+    is_causal: bool = False,
+    impl: str = "reference",
 ) -> tuple[Array, Array, Array]:
     r"""Pull the gradient of a loss back from the output of `attention` to its three inputs.
 
@@ -172,10 +195,14 @@ def attention_vjp(
 
     Parameters
     ----------
-    query, key, value, mask, bias, scale
+    query, key, value, mask, bias, scale, is_causal
         As in `attention`.
     grad_output : array, shape (..., n_q, d_v)
         G, of exactly the shape that `attention` returns.
+    impl : str
+        As in `attention`: the reference, or one with a backward pass (``"tiled"``, ``"numba"``,
+        ``"packed"``, ``"triton"``), which makes the weights again, a tile at a time, from what the
+        forward pass left.
 
     Returns
     -------
@@ -203,20 +230,29 @@ def attention_vjp(
     array([0.25, 0.25, 0.25])
     """
     arrays = {"query": query, "key": key, "value": value}
-    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(arrays, mask, bias, scale)
+    kernels.check_impl(impl)
+    checked_scale = check_attention(arrays, mask, bias, scale, is_causal)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
-    expected = (*leading, q.shape[-2], v.shape[-1])
+    expected = (*leading, query.shape[-2], value.shape[-1])
     if tuple(grad_output.shape) != expected:
         raise ValueError(
             f"grad_output must have the shape of the output {expected}, "
             f"got {tuple(grad_output.shape)}"
         )
-    xp = array_namespace(q)
-    grads = _attention_vjp(q, k, v, xp.astype(grad_output, q.dtype, copy=False), mask, bias, scale)
+    xp = array_namespace(query)
+    if impl == kernels.REFERENCE:
+        _, (q, k, v), mask, bias, scale = check_attention_inputs(
+            arrays, mask, bias, scale, is_causal
+        )
+        grad_output = xp.astype(grad_output, q.dtype, copy=False)
+        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale)
+    else:
+        rest = (grad_output, mask, bias, checked_scale, is_causal)
+        grads = kernels.attention_vjp(impl, query, key, value, *rest)
     grad_query, grad_key, grad_value = (
-        xp.astype(sum_to_shape(grad, tuple(x.shape)), dtype, copy=False)
-        for grad, x in zip(grads, (q, k, v), strict=True)
+        xp.astype(sum_to_shape(grad, tuple(x.shape)), x.dtype, copy=False)
+        for grad, x in zip(grads, arrays.values(), strict=True)
     )
     return grad_query, grad_key, grad_value
 

@@ -1,4 +1,4 @@
-"""Which array libraries are here, and how to move an array from one to another."""
+"""Which array libraries and compilers are here, and how to move an array between libraries."""
 
 import importlib
 import importlib.util
@@ -10,6 +10,7 @@ import array_api_compat
 import numpy as np
 
 from attnbook._arrays import Array, check_array, dtype_name, library
+from attnbook.kernels import LADDER, REFERENCE
 
 LIBRARIES = ("numpy", "torch", "cupy", "array_api_strict")
 """The libraries that `move` knows by name."""
@@ -20,26 +21,33 @@ DTYPES = (
 )
 """The dtypes that `move` knows by name, where the library has them."""
 
+COMPILERS = ("numba", "triton", "cupy")
+"""What has a row of its own in `backends`, with the kernels that it compiles."""
+
 
 @dataclass(frozen=True)
 class Backend:
-    """One array library on one kind of device: whether it can run here and, if not, what to do.
+    """A library or compiler on one kind of device: whether it can run here; if not, what to do.
 
     Attributes
     ----------
     name : str
-        Such as ``"PyTorch, CUDA"``.
+        Such as ``"PyTorch, CUDA"``, or ``"Numba, CPU"`` for what compiles kernels.
     available : bool
     detail : str
         Version and device if available, else what is missing.
     remedy : str
         How to get it; empty if available.
+    impls : tuple of str
+        What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
+        compiler makes; empty if not available.
     """
 
     name: str
     available: bool
     detail: str
     remedy: str = ""
+    impls: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.available:
@@ -50,19 +58,43 @@ class Backend:
 def backends() -> list[Backend]:
     """Return what can run attention here, and for each absentee how to get it.
 
-    Imports PyTorch and CuPy if they are installed, which takes a second or two. Never raises: a
-    library whose import fails is reported as missing with the error.
+    Imports PyTorch, CuPy, Numba and Triton if they are installed, which takes a few seconds. Never
+    raises: what fails to import is reported as missing with the error.
 
     Returns
     -------
     list of Backend
-        NumPy, PyTorch on CPU, CUDA and MPS, and CuPy, in this order.
+        NumPy, PyTorch on CPU, CUDA and MPS, and CuPy; then Numba and Triton, which compile kernels
+        for arrays of these libraries.
     """
     return [
-        Backend("NumPy, CPU", True, f"version {np.__version__}"),
+        Backend("NumPy, CPU", True, f"version {np.__version__}", impls=_impls("numpy", "cpu")),
         *_torch_backends(),
         _cupy_backend(),
+        _numba_backend(),
+        _triton_backend(),
     ]
+
+
+def _impls(name: str, kind: str) -> tuple[str, ...]:
+    """Return what computes attention of arrays of this library, without a compiler of its own."""
+    able = (
+        kernel.name
+        for kernel in LADDER
+        if name in (kernel.takes or (name,))
+        and kind == (kernel.device or kind)
+        and (kernel.needs in ("", name) or (kernel.needs not in COMPILERS and _has(kernel.needs)))
+    )
+    return (REFERENCE, *able)
+
+
+def _compiled(name: str) -> tuple[str, ...]:
+    return tuple(kernel.name for kernel in LADDER if kernel.needs == name)
+
+
+def _has(package: str) -> bool:
+    found, _ = _try(lambda: importlib.util.find_spec(package))
+    return found is not None
 
 
 def _import(name: str) -> tuple[Any, str]:
@@ -91,10 +123,11 @@ def _torch_backends() -> list[Backend]:
     if torch is None:
         return [Backend(name, False, problem, "pip install 'attnbook[torch]'") for name in names]
     version = f"version {torch.__version__}"
-    found = [Backend(names[0], True, version)]
+    found = [Backend(names[0], True, version, impls=_impls("torch", "cpu"))]
     device, problem = _try(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
     if device:
-        found.append(Backend(names[1], True, f"{version}, {device}"))
+        detail = f"{version}, {device}"
+        found.append(Backend(names[1], True, detail, impls=_impls("torch", "cuda")))
     elif problem:
         reason = f"asking it fails with {problem}"
         found.append(Backend(names[1], False, reason, "Check the driver with nvidia-smi"))
@@ -105,26 +138,62 @@ def _torch_backends() -> list[Backend]:
         remedy = "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org"
         found.append(Backend(names[1], False, "this PyTorch is built for the CPU", remedy))
     if torch.backends.mps.is_available():
-        found.append(Backend(names[2], True, version))
+        found.append(Backend(names[2], True, version, impls=_impls("torch", "mps")))
     else:
         remedy = "Needs a Mac with Apple silicon"
         found.append(Backend(names[2], False, "PyTorch sees no MPS device", remedy))
     return found
 
 
+_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+
+
 def _cupy_backend() -> Backend:
     name = "CuPy, CUDA"
-    install = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
     cupy, problem = _import("cupy")
     if cupy is None:
-        return Backend(name, False, problem, install)
+        return Backend(name, False, problem, _GPU_EXTRA)
     device, problem = _try(
         lambda: cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceProperties(0)["name"]
     )
     if not device:
         reason = f"asking it fails with {problem}" if problem else "CuPy sees no CUDA device"
         return Backend(name, False, reason, "Needs an NVIDIA GPU; check the driver with nvidia-smi")
-    return Backend(name, True, f"version {cupy.__version__}, {device.decode()}")
+    detail = f"version {cupy.__version__}, {device.decode()}"
+    return Backend(name, True, detail, impls=_impls("cupy", "cuda"))
+
+
+def _numba_backend() -> Backend:
+    name = "Numba, CPU"
+    numba, problem = _import("numba")
+    if numba is None:
+        return Backend(name, False, problem, "pip install 'attnbook[fast]'")
+    unit, problem = _try(lambda: importlib.import_module("attnbook.kernels.packed").vector_unit())
+    if problem:
+        reason = f"importing the kernels fails with {problem}"
+        return Backend(name, False, reason, "pip install --upgrade 'attnbook[fast]'")
+    return Backend(name, True, f"version {numba.__version__}, {unit}", impls=_compiled("numba"))
+
+
+def _triton_backend() -> Backend:
+    name = "Triton, CUDA"
+    triton, problem = _import("triton")
+    if triton is None:
+        return Backend(name, False, problem, _GPU_EXTRA)
+    kernel, problem = _try(lambda: importlib.import_module("attnbook.kernels.triton"))
+    if problem:
+        return Backend(name, False, f"importing the kernel fails with {problem}", _GPU_EXTRA)
+    version, impls = f"version {triton.__version__}", _compiled("triton")
+    if "cpu" in kernel.DEVICES:
+        detail = f"{version}, interpreted on the CPU, since TRITON_INTERPRET is set"
+        return Backend(name, True, detail, impls=impls)
+    torch, problem = _import("torch")
+    device, problem = _try(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    if device:
+        return Backend(name, True, f"{version}, {device}", impls=impls)
+    reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"
+    remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
+    return Backend(name, False, reason, remedy)
 
 
 def move(

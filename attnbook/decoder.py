@@ -20,6 +20,7 @@ from attnbook._layers import (
 from attnbook._projections import generator
 from attnbook._weights import Weights, check_part
 from attnbook.feed_forward import FeedForwardWeights, _feed_forward
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.layer_norm import LayerNormWeights, _norm
 from attnbook.multi_head import _attend, _keys_and_values
 from attnbook.multi_head_weights import MultiHeadWeights
@@ -155,6 +156,7 @@ def decoder_layer(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     r"""Let the target tokens attend to each other, then to the memory, then feed forward.
@@ -182,8 +184,10 @@ def decoder_layer(
     drop, rotate
         As in `encoder_layer`. Only self-attention rotates: source and target count their
         positions apart.
+    impl : str
+        Who attends, as in `attention`.
     return_weights : bool
-        Also return the weights of both attentions.
+        Also return the weights of both attentions, which the reference alone keeps.
 
     Returns
     -------
@@ -213,10 +217,11 @@ def decoder_layer(
     (5, 8)
     """
     check_part("weights", weights, DecoderLayerWeights)
+    check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = _memory_heads(memory, (weights,))[0]
     output, (shares, cross, _) = _decoder_layer(
-        x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate)
+        *(x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl, False)
     )
     return (output, shares, cross) if return_weights else output
 
@@ -230,6 +235,7 @@ def decoder(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     """Apply every layer in turn, then the final normalisation if there is one.
@@ -239,7 +245,7 @@ def decoder(
     x : array, shape (..., n_t, d_model)
     memory : array, shape (..., n_s, d_memory), or None
     weights : DecoderWeights
-    mask, memory_mask, drop, rotate, return_weights
+    mask, memory_mask, drop, rotate, impl, return_weights
         As in `decoder_layer`; the masks hold in every layer.
 
     Returns
@@ -269,10 +275,11 @@ def decoder(
     (5, 8)
     """
     check_part("weights", weights, DecoderWeights)
+    check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = _memory_heads(memory, weights.layers)
     output, (shares, cross, _) = _decoder(
-        x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate)
+        x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl
     )
     return (output, shares, cross) if return_weights else output
 
@@ -320,18 +327,22 @@ def _memory_heads(memory, layers):
     return tuple(_keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
 
 
-def _decoder(x, memory, weights, mask, memory_mask, drop, turn=None, past=None):
+def _decoder(
+    x, memory, weights, mask, memory_mask, drop, turn, past, impl=REFERENCE, is_causal=False
+):
     past = (None,) * len(weights.layers) if past is None else past
     others = []
     for layer, heads, before in zip(weights.layers, memory, past, strict=True):
-        x, other = _decoder_layer(x, heads, layer, mask, memory_mask, drop, turn, before)
+        x, other = _decoder_layer(
+            x, heads, layer, mask, memory_mask, drop, turn, before, impl, is_causal
+        )
         others.append(other)
     if weights.final_norm is not None:
         x = _norm(x, weights.final_norm)
     return x, tuple(zip(*others, strict=True)) if others else ((), (), ())
 
 
-def _decoder_layer(x, memory, weights, mask, memory_mask, drop, turn=None, past=None):
+def _decoder_layer(x, memory, weights, mask, memory_mask, drop, turn, past, impl, is_causal):
     """`past` holds keys and values of the tokens before `x`; the new ones are returned last."""
 
     def attend_to_target(y):
@@ -339,11 +350,11 @@ def _decoder_layer(x, memory, weights, mask, memory_mask, drop, turn=None, past=
         if past is not None:
             xp = array_namespace(y)
             heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-        output, shares = _attend(y, heads, weights.self_attention, mask, turn)
+        output, shares = _attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
         return output, (shares, heads)
 
     def attend_to_memory(y):
-        return _attend(y, memory, weights.cross_attention, memory_mask)
+        return _attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
 
     def feed_forward(y):
         return _feed_forward(y, weights.feed_forward, drop), None

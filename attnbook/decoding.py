@@ -17,6 +17,7 @@ from attnbook._lengths import placed
 from attnbook._reader import Decoded, gather, request, request_of
 from attnbook.beam_search import beam_search
 from attnbook.embed import check_ids
+from attnbook.kernels import REFERENCE
 from attnbook.sampler import sampler
 from attnbook.transformer_weights import TransformerWeights
 
@@ -54,6 +55,7 @@ def greedy_decode(
     source_lengths: Any = None,
     source_mask: Annotated[Array, "..."] | None = None,
     cache: bool = True,
+    impl: str = REFERENCE,
 ) -> Decoded:
     r"""Take the most likely token, again and again.
 
@@ -84,6 +86,8 @@ def greedy_decode(
     cache : bool
         Keep the keys and values of every layer, so that each token is read once. Without it the
         whole prefix is read again at every step.
+    impl : str
+        Who attends, as in `attention`.
 
     Returns
     -------
@@ -131,6 +135,7 @@ def greedy_decode(
         source_lengths=source_lengths,
         source_mask=source_mask,
         cache=cache,
+        impl=impl,
     )
     return _decode_all(steps, _most_likely)
 

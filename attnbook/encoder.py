@@ -23,6 +23,7 @@ from attnbook._layers import (
 from attnbook._projections import generator
 from attnbook._weights import Weights, check_part
 from attnbook.feed_forward import FeedForwardWeights, _feed_forward
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.layer_norm import LayerNormWeights, _norm
 from attnbook.multi_head import _multi_head_attention
 from attnbook.multi_head_weights import MultiHeadWeights
@@ -134,6 +135,7 @@ def encoder_layer(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     r"""Let the tokens attend to each other, then pass each through the feed-forward network.
@@ -156,8 +158,10 @@ def encoder_layer(
         feed-forward network; such as ``functools.partial(dropout, rate=0.1, rng=rng)``.
     rotate : bool
         Rotate queries and keys by their positions, as `positions.rotary` does.
+    impl : str
+        Who attends, as in `attention`.
     return_weights : bool
-        Also return the attention weights of every head.
+        Also return the attention weights of every head, which the reference alone keeps.
 
     Returns
     -------
@@ -187,8 +191,9 @@ def encoder_layer(
     (5, 8)
     """
     check_part("weights", weights, EncoderLayerWeights)
+    check_impl(impl, return_weights)
     check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder_layer(x, weights, mask, drop or keep, turn_by(rotate))
+    output, shares = _encoder_layer(x, weights, mask, drop or keep, turn_by(rotate), impl)
     return (output, shares) if return_weights else output
 
 
@@ -199,6 +204,7 @@ def encoder(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     """Apply every layer in turn, then the final normalisation if there is one.
@@ -207,7 +213,7 @@ def encoder(
     ----------
     x : array, shape (..., n, d_model)
     weights : EncoderWeights
-    mask, drop, rotate, return_weights
+    mask, drop, rotate, impl, return_weights
         As in `encoder_layer`; the mask holds in every layer.
 
     Returns
@@ -237,28 +243,29 @@ def encoder(
     ((5, 8), 3)
     """
     check_part("weights", weights, EncoderWeights)
+    check_impl(impl, return_weights)
     check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder(x, weights, mask, drop or keep, turn_by(rotate))
+    output, shares = _encoder(x, weights, mask, drop or keep, turn_by(rotate), impl)
     return (output, shares) if return_weights else output
 
 
 # The mathematics. These may rely on checked arrays.
 
 
-def _encoder(x, weights, mask, drop, turn=None):
+def _encoder(x, weights, mask, drop, turn=None, impl=REFERENCE):
     shares = []
     for layer in weights.layers:
-        x, share = _encoder_layer(x, layer, mask, drop, turn)
+        x, share = _encoder_layer(x, layer, mask, drop, turn, impl)
         shares.append(share)
     if weights.final_norm is not None:
         x = _norm(x, weights.final_norm)
     return x, tuple(shares)
 
 
-def _encoder_layer(x, weights, mask, drop, turn=None):
+def _encoder_layer(x, weights, mask, drop, turn=None, impl=REFERENCE):
     x, shares = residual(
         x,
-        lambda y: _multi_head_attention(y, y, y, weights.self_attention, mask, turn),
+        lambda y: _multi_head_attention(y, y, y, weights.self_attention, mask, turn, impl),
         *(weights.self_attention_norm, weights.norm, drop),
     )
     x, _ = residual(

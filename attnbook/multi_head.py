@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import array_api_compat
 
+from attnbook import kernels
 from attnbook._arrays import (
     Array,
     accumulation_dtype,
+    and_causal,
     array_namespace,
     broadcast_shapes,
     check_array,
@@ -21,6 +23,7 @@ from attnbook._arrays import (
 )
 from attnbook._projections import check_inputs, project
 from attnbook.attention import _attention_weights
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head_weights import MultiHeadWeights
 
 
@@ -126,6 +129,8 @@ def multi_head_attention(
     weights: MultiHeadWeights,
     mask: Annotated[Array, "..."] | None = None,
     *,
+    is_causal: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     r"""Apply all heads at once: project, split, attend, join, and project back if there is a W_O.
@@ -146,8 +151,12 @@ def multi_head_attention(
         sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
         padding is (batch, 1, 1, n_k). With as many sequences as queries a mask (batch, n_k) cannot
         be told from one of (n_q, n_k), and is taken for that.
+    is_causal : bool
+        Also hide every key that comes later than its query, as in `attention`.
+    impl : str
+        Who attends, as in `attention`; the projections are the same for all.
     return_weights : bool
-        Also return the attention weights of every head.
+        Also return the attention weights of every head, which the reference alone keeps.
 
     Returns
     -------
@@ -161,7 +170,8 @@ def multi_head_attention(
     ValueError
         If an input is not as wide as its matrix is high, or leading axes or the mask do not
         broadcast. A mask of 3 axes that fits as one for each head and as one for each sequence is
-        refused: say which by an axis of length 1.
+        refused: say which by an axis of length 1. Also as in `attention`, and if weights are
+        wanted of another `impl` than the reference.
 
     Notes
     -----
@@ -170,9 +180,11 @@ def multi_head_attention(
     In half precision the projections are rounded to that precision, the attention is not; under
     ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
     0 · NaN is NaN.
-    With n_kv_heads below n_heads the keys and values are projected once for each group and then
-    repeated: the cache of a decoder shrinks, this function's own memory does not.
-    Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory.
+    With n_kv_heads below n_heads the keys and values are projected once for each group. The
+    reference then repeats them: the cache of a decoder shrinks, this function's own memory does
+    not. The others read each group's keys where they are.
+    Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory; from
+    ``impl="tiled"`` on, O(h (n_q + n_k) (d_k + d_v)) memory.
 
     References
     ----------
@@ -190,6 +202,9 @@ def multi_head_attention(
     """
     if not isinstance(weights, MultiHeadWeights):
         raise TypeError(f"weights must be MultiHeadWeights, got {type(weights).__name__}")
+    check_impl(impl, return_weights)
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be a bool, got {type(is_causal).__name__}")
     inputs = {"query": query, "key": key, "value": value}
     check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
     if mask is not None:
@@ -197,7 +212,7 @@ def multi_head_attention(
         shape = (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
         _check_axes_of_mask(mask, shape)
         check_mask(mask, query, shape)
-    output, shares = _multi_head_attention(query, key, value, weights, mask)
+    output, shares = _multi_head_attention(query, key, value, weights, mask, None, impl, is_causal)
     return (output, shares) if return_weights else output
 
 
@@ -256,9 +271,11 @@ def _repeat_heads(x, n_heads):
     return xp.take(x, mine, axis=-3)  # repeat would do, but is another function in PyTorch
 
 
-def _multi_head_attention(query, key, value, weights, mask, turn=None):
+def _multi_head_attention(
+    query, key, value, weights, mask, turn=None, impl=REFERENCE, is_causal=False
+):
     heads = _keys_and_values(key, value, weights, turn)
-    return _attend(query, heads, weights, mask, turn)
+    return _attend(query, heads, weights, mask, turn, impl, is_causal)
 
 
 def _keys_and_values(key, value, weights, turn=None):
@@ -268,20 +285,50 @@ def _keys_and_values(key, value, weights, turn=None):
     return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
 
-def _attend(query, heads, weights, mask, turn=None):
+def _attend(query, heads, weights, mask, turn=None, impl=REFERENCE, is_causal=False):
     """Project and split the queries, attend with every head, join, and project back.
 
-    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v).
+    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v). Also returns the
+    weights of every head, or None where `impl` keeps none.
     """
     xp = array_namespace(query)
     q = _split_heads(project(query, weights.W_Q, weights.b_Q), weights.n_heads)
     q = q if turn is None else turn(q)  # (..., h, n_q, d_k)
-    wide = accumulation_dtype(xp, q.dtype)
-    q, k, v = (xp.astype(_repeat_heads(x, weights.n_heads), wide, copy=False) for x in (q, *heads))
-    scale = 1 / math.sqrt(q.shape[-1])
-    A = _attention_weights(q, k, mask, None, scale)  # (..., h, n_q, n_k)
-    joined = _merge_heads(xp.matmul(A, v))  # (..., n_q, h·d_v)
-    output = xp.astype(joined, query.dtype, copy=False)
+    k, v = heads
+    if impl == REFERENCE:
+        mixed, A = _mixed(q, k, v, mask, is_causal)
+        A = xp.astype(A, query.dtype, copy=False)
+    else:
+        mixed, A = _mixed_by(impl, q, k, v, mask, is_causal), None
+    output = xp.astype(_merge_heads(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
     if weights.W_O is not None:
         output = project(output, weights.W_O, weights.b_O)
-    return output, xp.astype(A, query.dtype, copy=False)
+    return output, A
+
+
+def _mixed(q, k, v, mask, is_causal):
+    """Return the mixed values of every head, (..., h, n_q, d_v), and its weights."""
+    xp = array_namespace(q)
+    wide, n_heads = accumulation_dtype(xp, q.dtype), q.shape[-3]
+    q, k, v = (xp.astype(_repeat_heads(x, n_heads), wide, copy=False) for x in (q, k, v))
+    mask = and_causal(mask, q, k) if is_causal else mask
+    A = _attention_weights(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+    return xp.matmul(A, v), A
+
+
+def _mixed_by(impl, q, k, v, mask, is_causal):
+    """Return the same of a kernel, which reads each key head once for its group of queries."""
+    xp = array_namespace(q)
+    *leading, h, n_q, d_k = q.shape
+    h_kv, scale = k.shape[-3], 1 / math.sqrt(d_k)
+    if h_kv == h:
+        return kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+    groups = (h_kv, h // h_kv)
+    q = xp.reshape(q, (*leading, *groups, n_q, d_k))
+    k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
+    if mask is not None and mask.ndim > 2:
+        *before, heads, rows, columns = mask.shape
+        mask = xp.reshape(mask, (*before, *(groups if heads == h else (1, 1)), rows, columns))
+    mixed = kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+    *leading, _, _, _, d_v = mixed.shape
+    return xp.reshape(mixed, (*leading, h, n_q, d_v))

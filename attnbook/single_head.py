@@ -17,7 +17,8 @@ from attnbook._arrays import (
 )
 from attnbook._projections import check_inputs, check_matrices, generator, project, xavier
 from attnbook._weights import Weights
-from attnbook.attention import _attention_weights
+from attnbook.attention import _attention_weights, attention
+from attnbook.kernels import REFERENCE, check_impl
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +127,8 @@ def single_head_attention(
     weights: SingleHeadWeights,
     mask: Annotated[Array, "..."] | None = None,
     *,
+    is_causal: bool = False,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     r"""Apply one learned head: project, attend, and project back if there is a W_O.
@@ -142,8 +145,12 @@ def single_head_attention(
     weights : SingleHeadWeights
     mask : boolean array that broadcasts to (..., n_q, n_k), optional
         **True = may attend.**
+    is_causal : bool
+        Also hide every key that comes later than its query, as in `attention`.
+    impl : str
+        Who attends, as in `attention`; the projections are the same for all.
     return_weights : bool
-        Also return the attention weights.
+        Also return the attention weights, which the reference alone keeps.
 
     Returns
     -------
@@ -153,7 +160,8 @@ def single_head_attention(
     Raises
     ------
     TypeError, ValueError
-        As in `attention`; ValueError if an input is not as wide as its matrix is high.
+        As in `attention`; ValueError if an input is not as wide as its matrix is high, or weights
+        are wanted of another `impl` than the reference.
 
     Notes
     -----
@@ -170,14 +178,21 @@ def single_head_attention(
     """
     if not isinstance(weights, SingleHeadWeights):
         raise TypeError(f"weights must be SingleHeadWeights, got {type(weights).__name__}")
+    check_impl(impl, return_weights)
     inputs = {"query": query, "key": key, "value": value}
     matrices = {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V}
     check_inputs(inputs, matrices)
     xp = array_namespace(query)
     projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
-    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(projected, mask, None, None)
-    attended = _attention_weights(q, k, mask, bias, scale)
-    output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
+    if return_weights:
+        dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
+            projected, mask, None, None, is_causal
+        )
+        attended = _attention_weights(q, k, mask, bias, scale)
+        output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
+        attended = xp.astype(attended, dtype, copy=False)
+    else:
+        output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
     if weights.W_O is not None:
         output = project(output, weights.W_O)
-    return (output, xp.astype(attended, dtype, copy=False)) if return_weights else output
+    return (output, attended) if return_weights else output

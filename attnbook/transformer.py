@@ -7,13 +7,13 @@ arrays; this file joins them.
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from attnbook import masking
 from attnbook._arrays import Array, array_namespace, broadcast_shapes, check_float, check_floats
 from attnbook._layers import check_layer_mask, keep, turn_by
 from attnbook._weights import check_part
 from attnbook.decoder import _decoder, _memory_heads
 from attnbook.embed import _embed, check_ids
 from attnbook.encoder import _encoder
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.positions import learned, sinusoidal
 from attnbook.transformer_weights import TransformerWeights
 
@@ -28,6 +28,7 @@ def transformer(
     memory_mask: Annotated[Array, "..."] | None = None,
     is_causal: bool = True,
     drop: Callable[[Array], Array] | None = None,
+    impl: str = REFERENCE,
     return_weights: bool = False,
 ) -> Any:
     r"""Return the logits of the next token at every place of the target.
@@ -57,8 +58,10 @@ def transformer(
         (claim 15).
     drop : callable, optional
         As in `encoder_layer`; also applied to both embeddings.
+    impl : str
+        Who attends, as in `attention`.
     return_weights : bool
-        Also return all attention weights.
+        Also return all attention weights, which the reference alone keeps.
 
     Returns
     -------
@@ -92,6 +95,7 @@ def transformer(
     (1, 2, 11)
     """
     check_part("weights", weights, TransformerWeights)
+    check_impl(impl, return_weights)
     queries = _check_tokens("target", target, weights)
     keys = _check_source(source, weights, source_mask, memory_mask)
     if keys and source is not None and broadcast_shapes(queries[:-1], keys[:-1]) is None:
@@ -109,11 +113,9 @@ def transformer(
     )
     check_layer_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
     check_layer_mask("target_mask", target_mask, "target", target, queries, queries, own)
-    if is_causal:
-        seen = masking.causal(queries[-1], like=target)
-        target_mask = seen if target_mask is None else seen & target_mask
     logits, shares = _transformer(
-        *(source, target, weights, source_mask, target_mask, memory_mask, drop or keep)
+        *(source, target, weights, source_mask, target_mask, memory_mask, bool(is_causal)),
+        *(drop or keep, impl),
     )
     return (logits, shares) if return_weights else logits
 
@@ -167,30 +169,36 @@ def _check_source(source, weights, source_mask, memory_mask):
 # The mathematics. These may rely on checked arrays.
 
 
-def _transformer(source, target, weights, source_mask, target_mask, memory_mask, drop):
-    memory, shares = _encode(source, weights, source_mask, drop)
+def _transformer(
+    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl
+):
+    memory, shares = _encode(source, weights, source_mask, drop, impl)
     heads = _memory_heads(memory, weights.decoder.layers)
-    logits, (own, cross, _) = _decode(target, heads, weights, target_mask, memory_mask, drop)
+    logits, (own, cross, _) = _decode(
+        target, heads, weights, target_mask, memory_mask, drop, impl=impl, is_causal=is_causal
+    )
     cross = cross if weights.encoder is not None else ()
     return logits, {"encoder": shares, "decoder": own, "cross": cross}
 
 
-def _encode(source, weights, mask, drop):
+def _encode(source, weights, mask, drop, impl=REFERENCE):
     """Return what the encoder makes of the source, and its attention weights."""
     if weights.encoder is None:
         return None, ()
     x = drop(_placed_tokens("source", source, weights, 0))
-    return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"))
+    return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"), impl)
 
 
-def _decode(target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False):
+def _decode(
+    target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False, **how
+):
     """Return the logits of `target`, or of its `last` token alone.
 
-    Its first token stands at `start`, after `past`.
+    Its first token stands at `start`, after `past`; `how` it attends is `impl` and `is_causal`.
     """
     x = drop(_placed_tokens("target", target, weights, start))
     turn = turn_by(weights.positions == "rotary", start)
-    x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past)
+    x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past, **how)
     return _logits(x[..., -1:, :] if last else x, weights), others
 
 

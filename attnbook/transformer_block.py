@@ -12,6 +12,7 @@ from attnbook._arrays import Array, check_floats, check_int
 from attnbook._layers import check_layer_mask
 from attnbook._projections import check_matrices, generator, project, xavier
 from attnbook._weights import Weights, check_part
+from attnbook.kernels import REFERENCE, check_impl
 from attnbook.layer_norm import LayerNormWeights, _norm
 from attnbook.multi_head import _multi_head_attention
 from attnbook.multi_head_weights import MultiHeadWeights
@@ -106,6 +107,8 @@ def transformer_block(
     x: Annotated[Array, "... n d_model"],
     weights: TransformerBlockWeights,
     mask: Annotated[Array, "..."] | None = None,
+    *,
+    impl: str = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Attend, add and normalise; then one linear map, add and normalise.
 
@@ -118,6 +121,8 @@ def transformer_block(
     weights : TransformerBlockWeights
     mask : boolean array that broadcasts to (..., h, n, n), optional
         **True = may attend.**
+    impl : str
+        Who attends, as in `attention`.
 
     Returns
     -------
@@ -141,6 +146,7 @@ def transformer_block(
     (5, 8)
     """
     check_part("weights", weights, TransformerBlockWeights)
+    check_impl(impl)
     check_floats(x=x, weights=weights.W_query)
     d_model = weights.W_query.shape[0]
     if x.ndim < 2 or x.shape[-1] != d_model:
@@ -148,7 +154,7 @@ def transformer_block(
             f"x must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
         )
     check_layer_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
-    return _transformer_block(x, weights, mask)
+    return _transformer_block(x, weights, mask, impl)
 
 
 def _check_dims(input_dim, hidden_dim, output_dim):
@@ -162,10 +168,11 @@ def _check_dims(input_dim, hidden_dim, output_dim):
 # The mathematics. These may rely on checked arrays.
 
 
-def _transformer_block(x, weights, mask):
+def _transformer_block(x, weights, mask, impl=REFERENCE):
     query, key, value = (
         project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
     )
-    attended, _ = _multi_head_attention(query, key, value, weights.attention, mask)
+    heads = weights.attention
+    attended, _ = _multi_head_attention(query, key, value, heads, mask, impl=impl)
     y = _norm(project(attended, weights.W_attended) + x, weights.attention_norm)
     return _norm(project(y, weights.W_output) + y, weights.output_norm)

@@ -1,4 +1,7 @@
-"""``python -m benchmarks NAME --device cpu`` measures and writes ``book/data/NAME.cpu.json``."""
+"""``python -m benchmarks NAME --device cpu`` measures and writes ``book/data/NAME.cpu.json``.
+
+Without a name it lists the benchmarks.
+"""
 
 import argparse
 import importlib
@@ -26,7 +29,7 @@ def _module(name: str) -> ModuleType:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    commands = parser.add_subparsers(dest="name", required=True)
+    commands = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
     for name in names():
         summary = (_module(name).__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
@@ -35,6 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
     _add_common(command)
     chosen = parser.parse_args(arguments)
+    if chosen.name is None:
+        parser.print_help()
+        return 0
 
     given = sys.argv[1:] if arguments is None else arguments
     line = "python -m benchmarks " + shlex.join(given)

@@ -1,5 +1,6 @@
 """What every benchmark shares: its rows, interleaved timing, peak memory and the record."""
 
+import contextlib
 import gc
 import json
 import math
@@ -9,7 +10,7 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,8 +41,8 @@ METHODS = {
     "extra_bytes": (
         "Peak bytes that one call asks of its library's allocator beyond what was held before, "
         "the result not counted. NumPy: tracemalloc. PyTorch on the CPU: memory events of its "
-        "profiler. PyTorch on CUDA: torch.cuda.max_memory_allocated. CuPy: a hook on its memory "
-        "pool. What a BLAS allocates for itself is not seen."
+        "profiler, and tracemalloc. PyTorch on CUDA: torch.cuda.max_memory_allocated. CuPy: a hook "
+        "on its memory pool. What a BLAS allocates for itself is not seen."
     ),
     "max_abs": "Largest absolute difference from a float64 reference on the same (rounded) inputs.",
     "relative": "Euclidean norm of that difference divided by the norm of the reference.",
@@ -66,8 +67,18 @@ class Candidate(NamedTuple):
     errors: Callable[[Any], dict[str, float]]  # how far what `run` returns is from a reference
 
 
+class Pace(NamedTuple):
+    """How long to measure."""
+
+    rounds: int  # how often each candidate is measured
+    slice_seconds: float  # about how long one measurement lasts; short calls are repeated
+    long: float = math.inf  # seconds of a call that needs no untimed call before it
+    long_rounds: int = sys.maxsize  # how often a candidate with such calls is measured, at most
+    pause: float = 0.0  # seconds before each, in which threads of another cease to wait for work
+
+
 def rounds(quick: bool) -> int:
-    """Return how often each candidate is measured."""
+    """Return how often each candidate is measured unless a benchmark has a pace of its own."""
     return QUICK_ROUNDS if quick else ROUNDS
 
 
@@ -78,6 +89,8 @@ def rows(
     about: Mapping[str, Any],
     baseline: Mapping[str, Any],
     quick: bool,
+    pace: Pace | None = None,
+    memory: Callable[[Callable[[], Any], str, str], int | None] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure `candidates` beside one another and return a row for each, in their order.
 
@@ -92,38 +105,59 @@ def rows(
         The fields of the candidate that the others are compared with.
     quick : bool
         Few and short rounds.
+    pace : Pace, optional
+        Other rounds than these.
+    memory : function, optional
+        What measures the extra bytes, called as `extra_bytes`, the default.
     """
-    found = [_try(candidate, device) for candidate in candidates]
+    pace = pace or Pace(rounds(quick), QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device])
+    with loaded_is_kept():
+        found = [_try(candidate, device, memory or extra_bytes) for candidate in candidates]
     able = [i for i in range(len(found)) if "reason" not in found[i]]
     timed = interleave(
         {i: candidates[i].run for i in able},
-        rounds=rounds(quick),
-        slice_seconds=QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device],
-        synchronize=_synchronize(device),
+        pace=pace,
+        synchronize=synchronizer(device),
+        once={i: found[i].pop("once") for i in able},
     )
-    bases = [timed[i][1] for i in able if baseline.items() <= candidates[i].about.items()]
+    # a call that answers several queries is compared by the time for each
+    queries = [candidate.about.get("queries") or 1 for candidate in candidates]
+    each = {i: [seconds / queries[i] for seconds in timed[i][1]] for i in able}
+    bases = [each[i] for i in able if baseline.items() <= candidates[i].about.items()]
     result = []
     for i, candidate in enumerate(candidates):
         row = {**candidate.about, **about, **dict.fromkeys(MEASURED), **found[i]}
         if i in timed:
             calls, samples = timed[i]
             row |= {"calls": calls, "seconds": spread(samples)}
-            row["ratio"] = ratio(samples, bases[0]) if bases else None
+            row["ratio"] = ratio(each[i], bases[0]) if bases else None
         result.append(row)
     return result
 
 
-def _try(candidate: Candidate, device: str) -> dict[str, Any]:
+def _try(
+    candidate: Candidate, device: str, memory: Callable[[Callable[[], Any], str, str], int | None]
+) -> dict[str, Any]:
     """Return error and memory of `candidate`, or the reason why it cannot run."""
     try:
-        found: dict[str, Any] = dict(candidate.errors(candidate.run()))
-        extra = extra_bytes(candidate.run, candidate.about["library"], device)
-        return found | {"extra_bytes": extra}
+        start = time.perf_counter()
+        output = candidate.run()
+        first = time.perf_counter() - start
+        found: dict[str, Any] = dict(candidate.errors(output))
+        start = time.perf_counter()
+        extra = memory(candidate.run, candidate.about["library"], device)
+        again = time.perf_counter() - start
+        # the first call may compile, the other one is watched
+        return found | {"extra_bytes": extra, "once": min(first, again)}
     except Exception as error:  # no memory, no compiler, no kernel for this device
-        line = (str(error).strip().splitlines() or [""])[0]
-        reason = f"{type(error).__name__}: {line}".removesuffix(": ")
-        log(f"cannot run {dict(candidate.about)}: {reason}")
-        return {"reason": reason}
+        log(f"cannot run {dict(candidate.about)}: {reason(error)}")
+        return {"reason": reason(error)}
+
+
+def reason(error: Exception) -> str:
+    """Return one line that says why something could not run."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def summary(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
@@ -141,9 +175,9 @@ def summary(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
 def interleave(
     candidates: Mapping[Name, Callable[[], Any]],
     *,
-    rounds: int,
-    slice_seconds: float,
+    pace: Pace,
     synchronize: Callable[[], None] = lambda: None,
+    once: Mapping[Name, float] | None = None,
     seed: int = 0,
 ) -> dict[Name, tuple[int, list[float]]]:
     """Time `candidates` side by side.
@@ -151,12 +185,12 @@ def interleave(
     Parameters
     ----------
     candidates : name to function without arguments
-    rounds : int
-        How often each candidate is measured.
-    slice_seconds : float
-        About how long one measurement lasts; short calls are repeated to fill it.
+    pace : Pace
+        How often, and how long.
     synchronize : function
         Waits until the device has finished.
+    once : mapping, optional
+        About how many seconds a call takes, where it has been called.
     seed : int
         Of the order of the candidates in each round.
 
@@ -166,28 +200,38 @@ def interleave(
         For each name the number of calls in a measurement, and the seconds of one call in each
         round.
     """
-    calls = {}
+    calls, long = {}, set()
     for name, function in candidates.items():
-        function()
-        once = _seconds(function, 1, synchronize)
-        calls[name] = max(1, round(slice_seconds / once)) if once > 0 else 1000
+        if once is None:
+            function()
+        elif once[name] > pace.long:
+            long.add(name)
+        seconds = once[name] if once and name in long else seconds_of(function, synchronize)
+        calls[name] = max(1, round(pace.slice_seconds / seconds)) if seconds > 0 else 1000
     samples: dict[Name, list[float]] = {name: [] for name in candidates}
     order, draw = list(candidates), random.Random(seed)
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
+        for done in range(pace.rounds):
             draw.shuffle(order)
             for name in order:
-                candidates[name]()
-                samples[name].append(_seconds(candidates[name], calls[name], synchronize))
+                if name in long and done >= pace.long_rounds:
+                    continue
+                time.sleep(pace.pause)
+                if name not in long:
+                    candidates[name]()
+                samples[name].append(seconds_of(candidates[name], synchronize, calls[name]))
     finally:
         if gc_was_on:
             gc.enable()
     return {name: (calls[name], samples[name]) for name in candidates}
 
 
-def _seconds(function: Callable[[], Any], calls: int, synchronize: Callable[[], None]) -> float:
+def seconds_of(
+    function: Callable[[], Any], synchronize: Callable[[], None] = lambda: None, calls: int = 1
+) -> float:
+    """Return the seconds of one of `calls` calls."""
     synchronize()
     start = time.perf_counter()
     for _ in range(calls):
@@ -196,7 +240,8 @@ def _seconds(function: Callable[[], Any], calls: int, synchronize: Callable[[], 
     return (time.perf_counter() - start) / calls
 
 
-def _synchronize(device: str) -> Callable[[], None]:
+def synchronizer(device: str) -> Callable[[], None]:
+    """Return a function that waits until `device` has finished."""
     if device == "cpu":
         return lambda: None
     waits: list[Callable[[], None]] = []
@@ -225,10 +270,25 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 def ratio(samples: Sequence[float], baseline: Sequence[float]) -> float:
     """Return the median over rounds of `samples` divided by `baseline`."""
-    return statistics.median(ours / theirs for ours, theirs in zip(samples, baseline, strict=True))
+    pairs = zip(samples, baseline, strict=False)  # one of them may have left the later rounds out
+    return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 # Memory
+
+
+@contextlib.contextmanager
+def loaded_is_kept() -> Iterator[None]:
+    """Let garbage collections inside, one for each measurement, not look at all that is loaded."""
+    if gc.get_freeze_count():  # somebody outside does so
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def extra_bytes(function: Callable[[], Any], library: str, device: str) -> int | None:
@@ -250,7 +310,7 @@ def _numpy_extra(function: Callable[[], Any]) -> int:
     tracemalloc.start()
     try:
         result = function()
-        return tracemalloc.get_traced_memory()[1] - result.nbytes
+        return tracemalloc.get_traced_memory()[1] - _bytes(result)
     finally:
         tracemalloc.stop()
 
@@ -259,13 +319,18 @@ def _torch_cpu_extra(function: Callable[[], Any]) -> int | None:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
-        result = function()
+        tracemalloc.start()  # a kernel may make its arrays by NumPy
+        try:
+            result = function()
+            by_numpy = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     events = run.profiler.kineto_results.events() if run.profiler else []
     steps = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    if not steps:
+    if not steps and by_numpy < _bytes(result):
         return None
-    held = np.cumsum([step for _, step in steps])
-    return int(held.max()) - result.nbytes
+    held = np.cumsum([0, *(step for _, step in steps)])
+    return max(0, int(held.max()) + by_numpy - _bytes(result))
 
 
 def _torch_cuda_extra(function: Callable[[], Any]) -> int:
@@ -276,7 +341,7 @@ def _torch_cuda_extra(function: Callable[[], Any]) -> int:
     before = torch.cuda.memory_allocated()
     result = function()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before - result.nbytes
+    return torch.cuda.max_memory_allocated() - before - _bytes(result)
 
 
 def _cupy_extra(function: Callable[[], Any]) -> int:
@@ -297,7 +362,11 @@ def _cupy_extra(function: Callable[[], Any]) -> int:
     hook = Peak()
     with hook:
         result = function()
-    return hook.peak - result.nbytes
+    return hook.peak - _bytes(result)
+
+
+def _bytes(result: Any) -> int:
+    return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
 
 # Record

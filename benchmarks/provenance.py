@@ -4,6 +4,7 @@ import datetime
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from attnbook._threads import n_threads_for
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("numpy", "array-api-compat", "torch", "cupy", "triton", "numba")
@@ -130,7 +133,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def _threads(cores: int) -> dict[str, int]:
-    found = {"cores": cores}
+    found = {"cores": cores, "attnbook": n_threads_for(2**30)}
     if importlib.util.find_spec("torch") is not None:
         import torch
 
@@ -157,6 +160,29 @@ def _versions() -> dict[str, str | None]:
 
 
 def _blas() -> list[dict[str, Any]]:
+    return _numpy_blas() + _torch_blas()
+
+
+def _torch_blas() -> list[dict[str, Any]]:
+    """Return what PyTorch multiplies with, which is linked into it and not seen from outside."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    with_mkl = torch.backends.mkl.is_available()
+    version = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
+    return [
+        {
+            "name": "mkl in torch" if with_mkl else "in torch",
+            "version": version[1] if version else None,
+            "core_type": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+            "seen_by": "torch.backends",
+        }
+    ]
+
+
+def _numpy_blas() -> list[dict[str, Any]]:
     if importlib.util.find_spec("threadpoolctl") is None:
         built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         return [

@@ -4,14 +4,12 @@ import contextlib
 import ctypes
 import gc
 import os
-import random
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbook.sketch._threads import n_threads_for
+from attnbook._threads import n_threads_for
 from benchmarks import harness
 
 ROUNDS, QUICK_ROUNDS = 5, 2
@@ -53,66 +51,25 @@ def rows(
     As `harness.rows`, for calls that last seconds. A candidate's `about` names its library, and
     may name `queries`, how many a call answers.
     """
-    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-    slice_seconds = QUICK_SLICE_SECONDS if quick else SLICE_SECONDS
-    synchronize = harness._synchronize(device)
-    made = [{**c.about, **about, **dict.fromkeys(MEASURED)} for c in candidates]
-    calls: dict[int, int] = {}
-    samples: dict[int, list[float]] = {}
-    long = set()
-    gc.collect()
-    gc.disable()
-    try:
-        for i, (candidate, row) in enumerate(zip(candidates, made, strict=True)):
-            try:
-                row |= candidate.errors(candidate.run())  # the first call compiles
-                start = time.perf_counter()
-                row["extra_bytes"] = extra_bytes(candidate.run, row["library"], device)
-                once = time.perf_counter() - start
-                if once < LONG:  # the measurement itself may take longer
-                    once = seconds_of(candidate.run, synchronize)
-            except Exception as error:  # no memory, no compiler, no library
-                row["reason"] = reason(error)
-                harness.log(f"cannot run {dict(candidate.about)}: {row['reason']}")
-                continue
-            calls[i], samples[i] = max(1, round(slice_seconds / max(once, 1e-9))), []
-            if once > LONG:
-                long.add(i)
-        order, draw = list(calls), random.Random(0)
-        for _ in range(rounds):
-            draw.shuffle(order)
-            for i in order:
-                if i not in long:
-                    candidates[i].run()
-                samples[i].append(seconds_of(candidates[i].run, synchronize, calls[i]))
-    finally:
-        gc.enable()
-    per_query = {i: [s / (made[i].get("queries") or 1) for s in samples[i]] for i in calls}
-    bases = [i for i in calls if baseline.items() <= made[i].items()]
-    for i in calls:
-        made[i] |= {"calls": calls[i], "rounds": rounds, "seconds": harness.spread(samples[i])}
-        made[i]["per_query"] = made[i]["seconds"]["median"] / (made[i].get("queries") or 1)
-        if bases:
-            made[i]["ratio"] = harness.ratio(per_query[i], per_query[bases[0]])
+    pace = harness.Pace(
+        rounds or (QUICK_ROUNDS if quick else ROUNDS),
+        QUICK_SLICE_SECONDS if quick else SLICE_SECONDS,
+        LONG,
+    )
+    made = harness.rows(
+        candidates,
+        device,
+        about={**about, "per_query": None},
+        baseline=baseline,
+        quick=quick,
+        pace=pace,
+        memory=extra_bytes,
+    )
+    for row in made:
+        if row["seconds"]:
+            row["rounds"] = pace.rounds
+            row["per_query"] = row["seconds"]["median"] / (row.get("queries") or 1)
     return made
-
-
-def seconds_of(
-    function: Callable[[], Any], synchronize: Callable[[], None] = lambda: None, calls: int = 1
-) -> float:
-    """Return the seconds of one of `calls` calls."""
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        function()
-    synchronize()
-    return (time.perf_counter() - start) / calls
-
-
-def reason(error: Exception) -> str:
-    """Return one line that says why something could not run."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 # Memory

@@ -76,7 +76,7 @@ def million(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dic
         try:
             built, facts = prepare(searcher, device, query, neighbour, quick=quick)
         except Exception as error:  # not installed, or no memory
-            found.append({**searcher.about, "n": n, "reason": sketch_rows.reason(error)})
+            found.append({**searcher.about, "n": n, "reason": harness.reason(error)})
             log(f"million: {found[-1]}")
             continue
         log(f"million: {named(searcher.about)}: {_seen(facts)}")
@@ -123,7 +123,7 @@ def prepare(
 
 def _build(searcher, device, *, quick):
     times = searcher.builds or (QUICK_BUILDS if quick else BUILDS)
-    synchronize = harness._synchronize(device)
+    synchronize = harness.synchronizer(device)
     made: list[Any] = []
     seconds = []
 
@@ -137,7 +137,7 @@ def _build(searcher, device, *, quick):
     for _ in range(times):
         made.clear()
         gc.collect()
-        seconds.append(sketch_rows.seconds_of(build, synchronize))
+        seconds.append(harness.seconds_of(build, synchronize))
     built = made.pop()
     if rise is None:
         held = None

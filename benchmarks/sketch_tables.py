@@ -12,7 +12,7 @@ from attnbook.sketch._compile import compiled
 from attnbook.sketch.buckets import sort_buckets
 from attnbook.sketch.robin_hood import EMPTY, KEY, VALUE, RobinHoodTable, functions, home_slot
 from benchmarks import harness
-from benchmarks.sketch_rows import reason
+from benchmarks.harness import reason
 
 LOADS = (0.25, 0.5, 0.75, 0.9)
 SLOTS, QUICK_SLOTS = 2**20, 2**10

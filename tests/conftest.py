@@ -1,5 +1,6 @@
 """Fixtures that every test of the package shares."""
 
+import gc
 import importlib.util
 from collections.abc import Iterator
 
@@ -12,6 +13,25 @@ settings.register_profile(
     "attnbook", derandomize=True, deadline=None, database=None, max_examples=50
 )
 settings.load_profile("attnbook")
+
+# Files that take long, the longest first: begun last, one would keep a worker when all is done.
+LONGEST = (
+    "test_benchmarks.py",
+    "test_site.py",
+    "test_check_sketch.py",
+    "test_nn_transformer.py",
+    "test_sketch_attention.py",
+    "test_kernels.py",
+    "test_kernels_numba.py",
+    "test_kernels_triton.py",
+    "test_kernels_backward.py",
+    "test_kernels_cuda.py",
+    "test_train.py",
+    "test_import.py",
+    "test_claims.py",
+    "test_check_robust.py",
+    "test_nn.py",
+)
 
 LIBRARIES = (
     pytest.param(ArrayLibrary("numpy"), id="numpy"),
@@ -41,6 +61,18 @@ def library(request) -> Iterator[ArrayLibrary]:
     )
     with strictest:
         yield library
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first; the others stay in their order."""
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Hide from the garbage collector what lives to the end: its passes take most of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def _sees_a_gpu(name: str) -> bool:

@@ -1,11 +1,16 @@
-// Runs the kernels of attnbook/sketch/*.cu on the CPU, for tests/cupy_on_cpu.py.
+// Runs the kernels of the package's .cu files on the CPU, for tests/cupy_on_cpu.py.
 //
 // Every CUDA thread of a block is a fiber with a stack of its own. It runs until it comes to a
-// barrier, a warp's exchange or an atomic operation; then another one runs, in random order. So a
-// missing barrier shows as a wrong number, a lane that stays away from one as an error, and two
-// threads meet at every atomic operation in every order that the seeds give.
+// barrier, a warp's exchange or an atomic operation; then another one runs, in random order. In
+// half of the blocks one warp runs as far as it can before the next one does. So a missing barrier
+// shows as a wrong number, a lane that stays away from one as an error, and two threads meet at
+// every atomic operation in every order that the seeds give.
 //
-//     c++ -std=c++17 -shared -fPIC -DKERNELS='"kernels.cu"' cuda_on_cpu.cpp
+// kernels.cu holds the source, names.inc a KERNEL(name) for each kernel to be launched, and SHARED
+// is the type that the source gives to shared memory.
+//
+//     c++ -std=c++17 -shared -fPIC -DKERNELS='"kernels.cu"' -DNAMES='"names.inc"' -DSHARED=int64 \
+//         cuda_on_cpu.cpp
 
 #include <algorithm>
 #include <cmath>
@@ -31,6 +36,14 @@ struct Index {
     unsigned x = 1, y = 1, z = 1;
 };
 static Index threadIdx, blockIdx, blockDim, gridDim;
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+[[maybe_unused]] static float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
 
 // ------------------------------------------------------------------------------------- fibers
 
@@ -97,11 +110,17 @@ static const char *run_block(std::mt19937 &random) {
         fiber.first.uc_link = nullptr;
         makecontext(&fiber.first, run_body, 0);
     }
+    const unsigned n_warps = (n + 31) / 32, first_warp = random() % n_warps;
+    const bool one_by_one = random() % 2;
     for (;;) {
         bool moved = false, all_done = true;
+        unsigned warp = n_warps;  // the only one that runs, or none
+        for (unsigned w = 0; one_by_one && w < n_warps && warp == n_warps; ++w)
+            for (unsigned i = 0; i < n; ++i)
+                if (i / 32 == (first_warp + w) % n_warps && fibers[i].state == READY) warp = i / 32;
         std::shuffle(turns.begin(), turns.end(), random);
         for (unsigned i : turns)
-            if (fibers[i].state == READY) {
+            if (fibers[i].state == READY && (warp == n_warps || i / 32 == warp)) {
                 enter(i);
                 moved = true;
             }
@@ -164,6 +183,7 @@ static int all_agree(int yes, int line) {
 #define __shfl_xor_sync(mask, x, step) shuffled(mask, x, step, __LINE__)
 #define __ballot_sync(mask, yes) ballot(mask, yes, __LINE__)
 #define __popc __builtin_popcount
+using std::min;
 
 static int atomicCAS(int *place, int expected, int wanted) {
     leave(READY, 0);  // let others come first
@@ -191,9 +211,9 @@ static unsigned __float_as_uint(float x) {
     return bits;
 }
 
-long long memory[1 << 15];  // a block's shared memory
-
 #include KERNELS
+
+alignas(16) SHARED memory[(1 << 18) / sizeof(SHARED)];  // a block's shared memory
 
 // ------------------------------------------ half precision, which the GPU has instructions for
 
@@ -223,6 +243,11 @@ void narrow(float x, float16 *y) {
 // ------------------------------------------------------------------------------------- launch
 
 static void **arguments;
+static bool misaligned = false;
+
+// Called where a number is read or written off a multiple of its size, since the compiler is asked
+// to check that; a GPU would stop there.
+extern "C" void __ubsan_handle_type_mismatch_v1(void *, void *) { misaligned = true; }
 
 template <auto kernel, typename... A, std::size_t... i>
 static void call(void (*)(A...), std::index_sequence<i...>) {
@@ -247,16 +272,7 @@ struct Kernel {
 #define KERNEL(...) {#__VA_ARGS__, {launch_body<&__VA_ARGS__>, count(&__VA_ARGS__)}}
 
 static const std::map<std::string, Kernel> kernels = {
-    KERNEL(home_slots),
-    KERNEL(claim_slots),
-    KERNEL(fill_slots),
-    KERNEL(find_buckets),
-    KERNEL(signatures_of<float>),
-    KERNEL(signatures_of<double>),
-    KERNEL(attend<float, float>),
-    KERNEL(attend<float16, float>),
-    KERNEL(attend<bfloat16, float>),
-    KERNEL(attend<double, double>),
+#include NAMES
 };
 
 // Runs a kernel as cuLaunchKernel would; returns what went wrong, or null.
@@ -288,6 +304,7 @@ extern "C" const char *launch(
         if (const char *error = run_block(random)) return error;
         for (int i = 0; i < 64; ++i)
             if (after[i] != 0xcb) return "the kernel wrote beyond its shared memory";
+        if (std::exchange(misaligned, false)) return "the kernel used an address off its alignment";
     }
     return nullptr;
 }

@@ -1,24 +1,25 @@
 """A stand-in for CuPy on a machine without a GPU: NumPy's functions, and kernels run on the CPU.
 
-`attnbook.sketch._cuda` asks CuPy for arrays, for a few of NumPy's functions and for a RawModule
-of the kernels. Here the arrays are NumPy's in a class of their own, so that an array that was not
-moved is refused as CuPy refuses it, and the module is the same source compiled by a C++ compiler
-(see cuda_on_cpu.cpp).
+The package asks CuPy for arrays, for a few of NumPy's functions and for a RawModule of its kernels.
+Here the arrays are NumPy's in a class of their own, so that an array that was not moved is refused
+as CuPy refuses it, and the module is the same source compiled by a C++ compiler (see
+cuda_on_cpu.cpp).
 """
 
 import ctypes
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-
-from attnbook.sketch import _cuda
 
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -35,14 +36,24 @@ def compiler() -> str:
 
 
 @functools.cache
-def compiled(folder: Path) -> ctypes.CDLL:
-    """Compile the kernels for the CPU in `folder`, and load them."""
-    source, library = folder / "kernels.cu", folder / "kernels.so"
-    source.write_text(_cuda.source(), "utf-8")
-    command = [compiler(), "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC"]
-    command += [f'-DKERNELS="{source}"', "-o", str(library), str(HERE / "cuda_on_cpu.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def compiled(folder: Path, code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
+    """Compile kernels for the CPU in `folder`, and load them; templates as in `expressions`."""
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    source, names, library = (folder / name for name in ("kernels.cu", "names.inc", "kernels.so"))
+    source.write_text(code, "utf-8")
+    plain = re.findall(r'^extern "C" __global__ void (\w+)', code, re.MULTILINE)
+    names.write_text("".join(f"KERNEL({name}),\n" for name in (*plain, *expressions)), "utf-8")
+    shared = re.search(r"extern __shared__ (\w+) memory\[\];", code)
+    made = folder / "kernels.o"
+    options = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-fPIC", "-fsanitize=alignment", "-c"]
+    options += [f'-DKERNELS="{source}"', f'-DNAMES="{names}"']
+    options += [f"-DSHARED={shared.group(1) if shared else 'int64'}"]
+    for arguments in (
+        [*options, str(HERE / "cuda_on_cpu.cpp"), "-o", str(made)],
+        ["-shared", str(made), "-o", str(library)],
+    ):
+        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     loaded = ctypes.CDLL(str(library))
     loaded.launch.restype = ctypes.c_char_p
     return loaded
@@ -78,11 +89,15 @@ def _on_gpu(result: Any) -> Any:
 class CupyOnCpu:
     """What `import cupy` gives in a test; `asked` notes the names that were taken from it.
 
-    With `ndarray=np.ndarray` arrays are NumPy's own: for code that takes any array library.
+    With `ndarray=np.ndarray` arrays are NumPy's own: for code that takes any array library. With
+    `strided` kernels take arrays whose elements do not lie one after the other.
     """
 
-    def __init__(self, folder: Path, ndarray: type = GpuArray):
+    def __init__(self, folder: Path, ndarray: type = GpuArray, strided: bool = False):
         self.folder, self.ndarray, self.asked = folder, ndarray, set()
+        self.strided = strided
+        self.n_processors = 4
+        self.cuda = SimpleNamespace(Device=self.device)
         self.seed = 0  # of the order in which threads run
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
@@ -102,6 +117,11 @@ class CupyOnCpu:
         """Sort stably, as CuPy always does."""
         self.asked.add("argsort")
         return np.argsort(x.view(np.ndarray), kind="stable").view(self.ndarray)
+
+    def device(self, number: int = 0) -> SimpleNamespace:
+        """Return the GPU."""
+        self.asked.add("cuda")
+        return SimpleNamespace(id=0, attributes={"MultiProcessorCount": self.n_processors})
 
     def RawModule(self, **options: Any) -> "Module":  # noqa: N802
         """Return the kernels."""
@@ -129,20 +149,20 @@ class Module:
     """`cupy.RawModule` of the kernels."""
 
     def __init__(self, cupy: CupyOnCpu, *, code: str, options: tuple, name_expressions: tuple):
-        assert code == _cuda.source()
         self.cupy, self.expressions = cupy, name_expressions
+        self.kernels = compiled(cupy.folder, code, name_expressions)
 
-    def get_function(self, name: str) -> functools.partial:
+    def get_function(self, name: str) -> "Function":
         """Return the kernel; templates must have been named before."""
         assert name in self.expressions if "<" in name else True, name
-        return functools.partial(self.launch, name)
+        return Function(self, name)
 
     def launch(self, name: str, grid: tuple, block: tuple, args: tuple, *, shared_mem: int = 0):
         """Run a kernel as CuPy would: arrays by address, NumPy's numbers by value."""
         held, addresses = [], []
         for x in args:
             if isinstance(x, self.cupy.ndarray):
-                assert x.flags.c_contiguous, name
+                assert self.cupy.strided or x.flags.c_contiguous, name
                 held.append(ctypes.c_void_p(x.ctypes.data))
                 addresses.append(ctypes.addressof(held[-1]))
             else:
@@ -150,11 +170,23 @@ class Module:
                 held.append(np.array(x))
                 addresses.append(held[-1].ctypes.data)
         self.cupy.seed += 1
-        kernels = compiled(self.cupy.folder)
-        error = kernels.launch(
+        error = self.kernels.launch(
             name.encode(),
             *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
             (ctypes.c_void_p * len(args))(*addresses),
             *(ctypes.c_size_t(len(args)), ctypes.c_uint(self.cupy.seed)),
         )
         assert error is None, f"{name}: {error.decode()}"
+
+
+class Function:
+    """A kernel of a `Module`; one that takes more shared memory than usual must have asked."""
+
+    max_dynamic_shared_size_bytes = 48 * 1024
+
+    def __init__(self, module: Module, name: str):
+        self.module, self.name = module, name
+
+    def __call__(self, grid: tuple, block: tuple, args: tuple, *, shared_mem: int = 0) -> None:
+        assert shared_mem <= self.max_dynamic_shared_size_bytes, self.name
+        self.module.launch(self.name, grid, block, args, shared_mem=shared_mem)

@@ -68,6 +68,52 @@ def test_every_mask(library, dtype, name):
     close(got, oracle.attention(**vars(exact)), dtype, size=10.0)
 
 
+@pytest.mark.parametrize("mask", ["none", "random", "of keys"])
+@pytest.mark.parametrize(("n_q", "n_k"), [(5, 11), (11, 5), (7, 7), (1, 3), (3, 0)])
+def test_is_causal_hides_what_comes_later(library, n_q, n_k, mask):
+    rng = np.random.default_rng(13)
+    shapes = ((2, n_q, 3), (2, n_k, 3), (2, n_k, 2), (2, n_q, 2))
+    *arrays, grad_output = (library.array(rng.standard_normal(shape)) for shape in shapes)
+    given = masks(rng, (n_q, n_k))[mask]
+    causal = oracle.mask_of(n_q, n_k, lambda place, j: j <= place)
+    np.testing.assert_array_equal(causal, attnbook.masking.causal(n_q, n_k))
+    joined = library.array(causal if given is None else causal & given)
+    given = None if given is None else library.array(given)
+    for function, inputs in (
+        (attnbook.attention_weights, arrays[:2]),
+        (attnbook.attention, arrays),
+        (attnbook.attention_vjp, (*arrays, grad_output)),
+    ):
+        got = function(*inputs, given, is_causal=True)
+        wanted = function(*inputs, joined)
+        for x, y in zip(*(z if isinstance(z, tuple) else (z,) for z in (got, wanted)), strict=True):
+            np.testing.assert_array_equal(library.numpy(x), library.numpy(y))
+        plain, not_causal = function(*inputs, given), function(*inputs, given, is_causal=False)
+        for x, y in zip(
+            *(z if isinstance(z, tuple) else (z,) for z in (plain, not_causal)), strict=True
+        ):
+            np.testing.assert_array_equal(library.numpy(x), library.numpy(y))
+
+
+@pytest.mark.parametrize("is_causal", [1, None, "yes", np.bool_(True)])
+def test_is_causal_must_be_a_bool(is_causal):
+    x = np.ones((3, 2))
+    message = f"^is_causal must be a bool, got {type(is_causal).__name__}$"
+    for function, arrays in (
+        (attnbook.attention_weights, (x, x)),
+        (attnbook.attention, (x, x, x)),
+        (attnbook.attention_vjp, (x, x, x, x)),
+    ):
+        with pytest.raises(TypeError, match=message):
+            function(*arrays, is_causal=is_causal)
+    weights = attnbook.SingleHeadWeights.init(0, 2, d_k=2, d_v=2)
+    with pytest.raises(TypeError, match=message):
+        attnbook.single_head_attention(x, x, x, weights, is_causal=is_causal)
+    weights = attnbook.MultiHeadWeights.init(0, 2, 2)
+    with pytest.raises(TypeError, match=message):
+        attnbook.multi_head_attention(x, x, x, weights, is_causal=is_causal)
+
+
 def test_a_query_without_keys_gets_zeros(library):
     query, key, value = (library.array(np.ones(s)) for s in ((3, 2), (4, 2), (4, 5)))
     mask = library.array(np.array([[True] * 4, [False] * 4, [False, False, True, False]]))

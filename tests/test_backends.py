@@ -3,8 +3,10 @@
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import re
 import runpy
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,12 +16,17 @@ import torch
 from cases import HALF, need
 
 import attnbook
+from attnbook import kernels
 from attnbook.__main__ import main
 from attnbook._arrays import dtype_name
 from attnbook.backends import _to_numpy
 
 NO_CUDA = SimpleNamespace(is_available=lambda: False, get_device_name=lambda: "never asked")
 NAMES = ["NumPy, CPU", "PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS", "CuPy, CUDA"]
+NAMES += ["Numba, CPU", "Triton, CUDA"]
+GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+NUMPY_IMPLS = ("reference", "naive", "in_place", "tiled", "threads")
+ANY_IMPLS = ("reference", "naive", "tiled")
 
 
 def fake_torch(cuda=NO_CUDA, built_for=None, hip=None, mps=False):
@@ -35,6 +42,16 @@ def fake_cupy(available=True, name=b"Model T"):
     runtime = SimpleNamespace(getDeviceProperties=lambda number: {"name": name})
     cuda = SimpleNamespace(is_available=lambda: available, runtime=runtime)
     return SimpleNamespace(__version__="6.5.4", cuda=cuda)
+
+
+def fake_numba(unit="AVX-1024, 32 lanes"):
+    kernel = SimpleNamespace(vector_unit=lambda: unit)
+    return {"numba": SimpleNamespace(__version__="3.2.1"), "attnbook.kernels.packed": kernel}
+
+
+def fake_triton(devices=("cuda",)):
+    kernel = SimpleNamespace(DEVICES=devices)
+    return {"triton": SimpleNamespace(__version__="2.1.0"), "attnbook.kernels.triton": kernel}
 
 
 def raising(error):
@@ -73,25 +90,70 @@ def pretend(monkeypatch):
 def test_backends_here():
     found = attnbook.backends()
     assert [b.name for b in found] == NAMES
-    assert found[0] == attnbook.Backend("NumPy, CPU", True, f"version {np.__version__}")
-    assert found[1] == attnbook.Backend("PyTorch, CPU", True, f"version {torch.__version__}")
+    version = f"version {np.__version__}"
+    assert found[0] == attnbook.Backend("NumPy, CPU", True, version, impls=NUMPY_IMPLS)
+    version = f"version {torch.__version__}"
+    assert found[1] == attnbook.Backend("PyTorch, CPU", True, version, impls=ANY_IMPLS)
     assert found[2].available == torch.cuda.is_available()
     for backend in found:
         assert bool(backend.remedy) != backend.available
+        assert bool(backend.impls) == backend.available
+
+
+def test_every_kernel_runs_somewhere(pretend):
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "H9")
+    pretend(torch=fake_torch(cuda, mps=True), cupy=fake_cupy(), **fake_numba(), **fake_triton())
+    found = {backend.name: backend.impls for backend in attnbook.backends()}
+    assert found == {
+        "NumPy, CPU": NUMPY_IMPLS,
+        "PyTorch, CPU": ANY_IMPLS,
+        "PyTorch, CUDA": ANY_IMPLS,
+        "PyTorch, MPS": ANY_IMPLS,
+        "CuPy, CUDA": (*ANY_IMPLS, "cupy_naive", "cupy_tiled"),
+        "Numba, CPU": ("numba", "packed"),
+        "Triton, CUDA": ("triton",),
+    }
+    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS)
+
+
+def test_a_kernel_in_numpy_may_want_a_package_that_is_absent(pretend):
+    pretend(threadpoolctl=None, torch=None, cupy=None, numba=None, triton=None)
+    assert attnbook.backends()[0].impls == NUMPY_IMPLS[:-1]
+
+
+def test_impls_are_what_attention_takes():
+    taken = {"NumPy, CPU": (np.ones((3, 2)), {}), "PyTorch, CPU": (torch.ones(3, 2), {})}
+    for backend in attnbook.backends():
+        if backend.name in taken:
+            x, _ = taken[backend.name]
+            for impl in backend.impls:
+                assert attnbook.attention(x, x, x, impl=impl).shape == (3, 2)
+
+
+@pytest.mark.parametrize("set_to", ["1", "0"])
+def test_triton_on_the_cpu_wants_its_interpreter(set_to):
+    pytest.importorskip("triton", reason="triton is not installed")
+    code = "import attnbook; print(attnbook.backends()[6])"
+    environment = {**os.environ, "TRITON_INTERPRET": set_to}
+    command = [sys.executable, "-W", "error", "-c", code]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    interpreted = "interpreted on the CPU, since TRITON_INTERPRET is set" in said.stdout
+    assert interpreted == (set_to == "1")
 
 
 def test_nothing_but_numpy(pretend):
-    pretend(torch=None, cupy=None)
+    pretend(torch=None, cupy=None, numba=None, triton=None)
     found = attnbook.backends()
     assert [b.name for b in found] == NAMES
-    assert [b.available for b in found] == [True, False, False, False, False]
+    assert [b.available for b in found] == [True] + [False] * 6
     for backend in found[1:4]:
         assert backend.detail == "torch is not installed"
         assert backend.remedy == "pip install 'attnbook[torch]'"
-    assert found[4].detail == "cupy is not installed"
-    assert found[4].remedy == (
-        "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-    )
+    packages = {"cupy": GPU_EXTRA, "numba": "pip install 'attnbook[fast]'", "triton": GPU_EXTRA}
+    for backend, (package, remedy) in zip(found[4:], packages.items(), strict=True):
+        assert backend.detail == f"{package} is not installed"
+        assert backend.remedy == remedy
+        assert backend.impls == ()
 
 
 @pytest.mark.parametrize(
@@ -103,11 +165,19 @@ def test_nothing_but_numpy(pretend):
     ],
 )
 def test_broken_installations_are_reported(pretend, error, text):
-    pretend(torch=error, cupy=error)
+    pretend(torch=error, cupy=error, numba=error, triton=error)
     found = attnbook.backends()
-    assert [b.available for b in found] == [True, False, False, False, False]
+    assert [b.available for b in found] == [True] + [False] * 6
     assert found[1].detail == f"importing torch fails with {text}"
-    assert found[4].detail == f"importing cupy fails with {text}"
+    for backend, package in zip(found[4:], ("cupy", "numba", "triton"), strict=True):
+        assert backend.detail == f"importing {package} fails with {text}"
+    pretend(**{"attnbook.kernels.packed": error, "attnbook.kernels.triton": error})
+    pretend(numba=fake_numba()["numba"], triton=fake_triton()["triton"])
+    numba, triton = attnbook.backends()[5:]
+    assert numba.detail == f"importing the kernels fails with {text}"
+    assert triton.detail == f"importing the kernel fails with {text}"
+    assert not numba.available
+    assert not triton.available
 
 
 def test_a_finder_that_raises_is_reported(monkeypatch):
@@ -151,7 +221,7 @@ def test_a_finder_that_raises_is_reported(monkeypatch):
         ),
         (
             fake_torch(SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "H9")),
-            attnbook.Backend("PyTorch, CUDA", True, "version 9.8.7, H9"),
+            attnbook.Backend("PyTorch, CUDA", True, "version 9.8.7, H9", impls=ANY_IMPLS),
             False,
         ),
         (
@@ -168,12 +238,12 @@ def test_a_finder_that_raises_is_reported(monkeypatch):
     ids=["cpu build", "no driver", "no AMD driver", "a GPU", "an old driver"],
 )
 def test_torch_on_other_machines(pretend, fake, cuda, mps):
-    pretend(torch=fake, cupy=None)
+    pretend(torch=fake, cupy=None, numba=None, triton=None)
     found = attnbook.backends()
-    assert found[1] == attnbook.Backend("PyTorch, CPU", True, "version 9.8.7")
+    assert found[1] == attnbook.Backend("PyTorch, CPU", True, "version 9.8.7", impls=ANY_IMPLS)
     assert found[2] == cuda
     if mps:
-        assert found[3] == attnbook.Backend("PyTorch, MPS", True, "version 9.8.7")
+        assert found[3] == attnbook.Backend("PyTorch, MPS", True, "version 9.8.7", impls=ANY_IMPLS)
     else:
         assert found[3] == attnbook.Backend(
             "PyTorch, MPS", False, "PyTorch sees no MPS device", "Needs a Mac with Apple silicon"
@@ -182,8 +252,9 @@ def test_torch_on_other_machines(pretend, fake, cuda, mps):
 
 def test_cupy_on_other_machines(pretend):
     remedy = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
-    pretend(torch=None, cupy=fake_cupy())
-    expected = attnbook.Backend("CuPy, CUDA", True, "version 6.5.4, Model T")
+    pretend(torch=None, cupy=fake_cupy(), numba=None, triton=None)
+    impls = (*ANY_IMPLS, "cupy_naive", "cupy_tiled")
+    expected = attnbook.Backend("CuPy, CUDA", True, "version 6.5.4, Model T", impls=impls)
     assert attnbook.backends()[4] == expected
     pretend(cupy=fake_cupy(available=False))
     expected = attnbook.Backend("CuPy, CUDA", False, "CuPy sees no CUDA device", remedy)
@@ -195,6 +266,31 @@ def test_cupy_on_other_machines(pretend):
     assert attnbook.backends()[4] == attnbook.Backend("CuPy, CUDA", False, detail, remedy)
 
 
+def test_numba_names_the_vector_unit(pretend):
+    pretend(torch=None, cupy=None, triton=None, **fake_numba())
+    detail = "version 3.2.1, AVX-1024, 32 lanes"
+    expected = attnbook.Backend("Numba, CPU", True, detail, impls=("numba", "packed"))
+    assert attnbook.backends()[5] == expected
+
+
+def test_triton_on_other_machines(pretend):
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "H9")
+    pretend(cupy=None, numba=None, torch=fake_torch(cuda), **fake_triton())
+    expected = attnbook.Backend("Triton, CUDA", True, "version 2.1.0, H9", impls=("triton",))
+    assert attnbook.backends()[6] == expected
+    cuda.is_available = raising(RuntimeError("driver too old"))
+    detail = "asking PyTorch fails with RuntimeError: driver too old"
+    remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
+    assert attnbook.backends()[6] == attnbook.Backend("Triton, CUDA", False, detail, remedy)
+    pretend(torch=fake_torch())
+    detail = "PyTorch sees no CUDA device"
+    assert attnbook.backends()[6] == attnbook.Backend("Triton, CUDA", False, detail, remedy)
+    pretend(**fake_triton(("cuda", "cpu")))
+    detail = "version 2.1.0, interpreted on the CPU, since TRITON_INTERPRET is set"
+    expected = attnbook.Backend("Triton, CUDA", True, detail, impls=("triton",))
+    assert attnbook.backends()[6] == expected
+
+
 def test_backend_reads_as_a_line():
     here = attnbook.Backend("NumPy, CPU", True, "version 2")
     assert str(here) == "NumPy, CPU: version 2"
@@ -203,7 +299,7 @@ def test_backend_reads_as_a_line():
 
 
 def test_doctor_prints_a_table(pretend, capsys):
-    pretend(torch=fake_torch(), cupy=None)
+    pretend(torch=fake_torch(), cupy=None, triton=None, **fake_numba())
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     python = sys.version.split()[0]
@@ -211,17 +307,21 @@ def test_doctor_prints_a_table(pretend, capsys):
         f"attnbook {attnbook.__version__}, Python {python}",
         "backend        here  detail",
         f"NumPy, CPU     yes   version {np.__version__}",
+        "                     impl= reference, naive, in_place, tiled, threads",
         "PyTorch, CPU   yes   version 9.8.7",
+        "                     impl= reference, naive, tiled",
         "PyTorch, CUDA  no    this PyTorch is built for the CPU. "
         "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org",
         "PyTorch, MPS   no    PyTorch sees no MPS device. Needs a Mac with Apple silicon",
-        "CuPy, CUDA     no    cupy is not installed. "
-        "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)",
+        f"CuPy, CUDA     no    cupy is not installed. {GPU_EXTRA}",
+        "Numba, CPU     yes   version 3.2.1, AVX-1024, 32 lanes",
+        "                     impl= numba, packed",
+        f"Triton, CUDA   no    triton is not installed. {GPU_EXTRA}",
     ]
 
 
 def test_doctor_runs_as_a_module(pretend, monkeypatch, capsys):
-    pretend(torch=None, cupy=None)
+    pretend(torch=None, cupy=None, numba=None, triton=None)
     monkeypatch.setattr(sys, "argv", ["attnbook", "doctor"])
     monkeypatch.delitem(sys.modules, "attnbook.__main__")
     with pytest.raises(SystemExit, match=r"^0$"):

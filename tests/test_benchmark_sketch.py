@@ -217,7 +217,7 @@ def test_resident_rise_and_fall():
 def test_rows_compare_per_query(monkeypatch):
     monkeypatch.setattr(sketch_rows, "QUICK_SLICE_SECONDS", 1e-4)
     clock = iter(range(10**6))
-    monkeypatch.setattr(sketch_rows.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
     candidates = [
         harness.Candidate(
             {"implementation": name, "library": "numpy", "queries": queries},

@@ -10,13 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnbook import kernels
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
 
 from benchmarks import __main__ as command_line  # noqa: E402
 from benchmarks import (  # noqa: E402
     attention,
+    decode,
     device,
+    exact,
+    exact_candidates,
+    exact_ceilings,
     harness,
     inputs,
     masking,
@@ -104,8 +110,7 @@ def test_interleave_measures_each_candidate_in_each_round():
     events = []
     timed = harness.interleave(
         {"a": lambda: events.append("a"), "b": lambda: events.append("b")},
-        rounds=4,
-        slice_seconds=0.0,
+        pace=harness.Pace(rounds=4, slice_seconds=0.0),
         synchronize=lambda: events.append("wait"),
     )
     assert {name: calls for name, (calls, _) in timed.items()} == {"a": 1, "b": 1}
@@ -117,6 +122,18 @@ def test_interleave_measures_each_candidate_in_each_round():
         assert {piece[0] for piece in pieces[i : i + 2]} == {"a", "b"}
 
 
+def test_long_calls_have_fewer_rounds_and_no_untimed_call():
+    events = []
+    timed = harness.interleave(
+        {"long": lambda: events.append("long"), "short": lambda: events.append("short")},
+        pace=harness.Pace(rounds=5, slice_seconds=0.0, long=1.0, long_rounds=2),
+        once={"long": 2.0, "short": 0.5},
+    )
+    assert {name: len(samples) for name, (_, samples) in timed.items()} == {"long": 2, "short": 5}
+    assert events.count("long") == 2
+    assert events.count("short") == 1 + 2 * 5  # one more says how many calls fill a slice
+
+
 def test_spread_and_ratio():
     assert harness.spread([5.0, 1.0, 2.0, 4.0, 3.0]) == {
         "minimum": 1.0,
@@ -126,6 +143,7 @@ def test_spread_and_ratio():
         "maximum": 5.0,
     }
     assert harness.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
+    assert harness.ratio([2.0, 9.0, 8.0], [1.0]) == 2.0  # of the rounds that both took part in
 
 
 def three_arrays_numpy():
@@ -148,6 +166,23 @@ def test_extra_bytes_of_torch():
         return second + first
 
     assert 1_600_000 <= harness.extra_bytes(three_arrays, "torch", "cpu") < 1_620_000
+
+
+def test_extra_bytes_of_several_results():
+    def pair():
+        return np.ones(100_000), three_arrays_numpy()
+
+    # while the second result is made its two temporaries live, and the first result is there
+    assert 1_600_000 <= harness.extra_bytes(pair, "numpy", "cpu") < 1_620_000
+
+
+def test_extra_bytes_of_a_tensor_made_by_numpy():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def made():
+        return torch.from_numpy(three_arrays_numpy())
+
+    assert 1_600_000 <= harness.extra_bytes(made, "torch", "cpu") < 1_620_000
 
 
 def test_extra_bytes_of_an_unknown_library():
@@ -255,7 +290,12 @@ def tiny(monkeypatch, short):
     monkeypatch.setattr(transformer, "QUICK_SIZES", (3, 5))
     monkeypatch.setattr(transformer, "D_MODEL", 16)
     monkeypatch.setattr(transformer, "D_FF", 24)
+    monkeypatch.setattr(decode, "QUICK_SIZES", (3,))
+    monkeypatch.setattr(decode, "LAYERS", 1)
+    monkeypatch.setattr(decode, "D_MODEL", 16)
+    monkeypatch.setattr(decode, "D_FF", 24)
     tiny_sketch(monkeypatch)
+    tiny_exact(monkeypatch)
     if importlib.util.find_spec("torch") is not None:  # the slow form needs no compiler
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
@@ -275,6 +315,25 @@ def tiny_sketch(monkeypatch):
     monkeypatch.setattr(sketch_self_attention, "CROSSING_HEADS", 1)
 
 
+def tiny_exact(monkeypatch):
+    for module, sizes in {
+        exact: {
+            "QUICK_SIZES": {8: (13,)},
+            "QUICK_CACHES": {"grouped heads": {"n": 29, "heads": 6, "kv_heads": 2}},
+            "WIDTHS": (5,),
+            "QUICK_WIDTHS_N": 11,
+            "QUICK_SKIPPING_N": 17,
+            "QUICK_HALF_N": 7,
+        },
+        exact_ceilings: {"QUICK_PRODUCT": 8, "QUICK_MEMORY": 2**12, "QUICK_STEPS": 10},
+    }.items():
+        for name, size in sizes.items():
+            monkeypatch.setattr(module, name, size)
+    # those that need no compiler
+    rungs = tuple(kernel for kernel in kernels.LADDER if not kernel.needs)
+    monkeypatch.setattr(exact_candidates.kernels, "LADDER", rungs)
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", command_line.names())
@@ -289,6 +348,22 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
     for row in record["rows"]:
         assert "reason" not in row
         assert f"n = {row['n']}" in printed
+
+
+@pytest.mark.usefixtures("tiny")
+def test_exact_runs_with_numpy_alone(monkeypatch, capsys):
+    monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
+    found = importlib.util.find_spec
+    absent = {"torch", "numba", "jax"}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in absent else found(name)
+    )
+    record = exact.measure("cpu", quick=True, log=harness.log)
+    assert {row["library"] for row in record["rows"]} == {"numpy"}
+    assert not any(row["backward"] for row in record["rows"])
+    assert all(row["seconds"] and row["ratio"] is None for row in record["rows"])
+    assert {row["name"] for row in record["ceilings"]} == {"matrix product", "copy", "exp"}
+    assert "nobody here takes Problem(device='cpu', dtype='bfloat16'" in capsys.readouterr().err
 
 
 def check_record(record):
@@ -417,11 +492,16 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
     assert device.run(["attention"], tmp_path, quick=True, command="x") == 1
 
 
-def test_every_benchmark_is_listed():
+def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    parts = {name for name in files if name.startswith("sketch_")}
+    parts = {name for name in files if name.startswith(("sketch_", "exact_"))}
     others = {"device", "harness", "inputs", "provenance"}
     assert set(command_line.names()) == files - others - parts
+    assert {"exact", "sketch", "train", "decode"} <= set(command_line.names())
+    assert command_line.main([]) == 0
+    printed = capsys.readouterr().out
+    for name in (*command_line.names(), "device"):
+        assert re.search(rf"^ +{name}\s+\S", printed, re.M)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)

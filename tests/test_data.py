@@ -175,6 +175,10 @@ def wheel_names(tmp_path_factory):
     "ending",
     [
         "attnbook/data/digits.npz",
+        "attnbook/numbers.cu",
+        "attnbook/kernels/layout.cu",
+        "attnbook/kernels/naive.cu",
+        "attnbook/kernels/tiled.cu",
         "attnbook/sketch/index.cu",
         "attnbook/sketch/sketch.cu",
         "licenses/LICENSE",

@@ -24,12 +24,24 @@ NEEDS |= {"_train_run": "torch", "checkpoint": "safetensors", "_tensor_file": "s
 NEEDS |= {"sketch.store": "safetensors", "sketch._simd": "numba", "sketch._self_simd": "numba"}
 NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_build", "_numba_hash")), "numba")
 NEEDS |= dict.fromkeys((f"sketch.{m}" for m in ("_numba_query", "_numba_self")), "numba")
-NEEDS |= dict.fromkeys((f"sketch._numba_{m}" for m in ("jit", "chance", "candidates")), "numba")
-NEEDS |= dict.fromkeys(("sketch._numba_self_query",), "numba")
+NEEDS |= dict.fromkeys((f"sketch._numba_{m}" for m in ("chance", "candidates")), "numba")
+NEEDS |= dict.fromkeys(("_numba_jit", "sketch._numba_self_query"), "numba")
+NEEDS |= {
+    "kernels._autograd": "torch",
+    "kernels._simd": "numba",
+    "kernels.threads": "threadpoolctl",
+}
+NEEDS |= {f"kernels.{m}": "numba" for m in ("numba", "packed", "_backward", "_simd", "_arranged")}
+NEEDS |= {f"kernels.{m}": "cupy" for m in ("cupy_naive", "cupy_tiled", "_cuda")}
+NEEDS |= {
+    m: {"_numba": "numba", "_triton": "triton", "triton": "triton"}[found[1]]
+    for m in MODULES
+    if (found := re.match(r"kernels\.(_numba|_triton|triton)(_|$)", m))
+}
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 CORE = {
     *("attnbook", "attnbook._arrays", "attnbook._projections", "attnbook.backends"),
-    *("attnbook.attention", "attnbook.single_head", "attnbook.softmax"),
+    *("attnbook.attention", "attnbook.single_head", "attnbook.softmax", "attnbook.kernels"),
     *("attnbook.multi_head", "attnbook.multi_head_weights"),
     *("attnbook.masking", "attnbook.conventions", "attnbook._lengths"),
     *("attnbook._weights", "attnbook._layers", "attnbook.positions", "attnbook.layer_norm"),
@@ -64,6 +76,9 @@ def test_attention_on_numpy_loads_nothing_more():
         "weights = attnbook.SingleHeadWeights.init(0, 2, d_k=2, d_v=2)\n"
         "attnbook.single_head_attention(x, x, x, weights.to('numpy', dtype='float64'))\n"
         "attnbook.attention_vjp(x, x, x, x)\n"
+        "for impl in ('naive', 'in_place', 'tiled', 'threads'):\n"
+        "    attnbook.attention(x, x, x, impl=impl, is_causal=True)\n"
+        "attnbook.attention_vjp(x, x, x, x, impl='tiled')\n"
         "weights = attnbook.MultiHeadWeights.init(0, 2, 2, bias=True)\n"
         "mask = attnbook.masking.causal(3) & attnbook.masking.padding([3], 3)\n"
         "attnbook.multi_head_attention(x, x, x, weights, mask)\n"

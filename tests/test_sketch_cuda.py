@@ -5,17 +5,15 @@ where there is one (`pytest -m gpu`). What only a GPU can show is that the compi
 builds the same source (tested here by NVRTC, which needs no GPU) and that it runs there.
 """
 
-import ctypes
-import importlib.metadata
-import importlib.util
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from typing import Any
 
 import cupy_on_cpu
 import numpy as np
+import nvrtc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,48 +78,9 @@ def drawn(seed, n, d, d_v, dtype="float64"):
 # --------------------------------------------------------------------------- the compiler of CUDA
 
 
-def nvrtc():
-    """Return NVIDIA's run-time compiler, which needs no GPU, or skip."""
-    for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found = sorted(file for file in files if re.match(r"libnvrtc[-a-z]*\.so", file.name))
-        # the library of built-in functions comes first, since NVRTC asks for it by name
-        loaded = [ctypes.CDLL(str(file.locate())) for file in found if "alt" not in file.name]
-        if loaded:
-            return loaded[-1]
-    pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
-
-
 def test_nvrtc_compiles_the_kernels():
-    library = nvrtc()
-    program = ctypes.c_void_p()
-    code = _cuda.source().encode()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), code, b"k.cu", 0, None, None) == 0
-    for name in _cuda.TEMPLATES:
-        assert library.nvrtcAddNameExpression(program, name.encode()) == 0
-    options = ["--gpu-architecture=sm_90", *_cuda.OPTIONS, "--ptxas-options=-v"]
-    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    result = library.nvrtcCompileProgram(program, len(options), given)
-    size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    text = log.value.decode()
-    assert result == 0, text
-    assert "warning" not in text
-    # no array went to slow local memory, no register was spilled
-    assert set(re.findall(r"(\d+) bytes (?:stack frame|spill)", text)) <= {"0"}
-    registers = list(map(int, re.findall(r"Used (\d+) registers", text)))
-    assert max(registers, default=0) <= 128  # 512 threads of them fit a multiprocessor
-    lowered = ctypes.c_char_p()
-    for name in _cuda.TEMPLATES:
-        assert library.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered)) == 0
-    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    assert size.value > 0
-    library.nvrtcDestroyProgram(ctypes.byref(program))
+    usage = nvrtc.compile_all(_cuda.KERNELS, _cuda.TEMPLATES)
+    assert max(registers for registers, _ in usage) <= 128  # 512 threads fit a multiprocessor
 
 
 def test_without_cupy(monkeypatch):
@@ -737,7 +696,7 @@ def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch):
 
 def test_names_taken_from_cupy_are_there(tmp_path):
     """The stand-in has no function that CuPy lacks."""
-    if importlib.util.find_spec("cupy") is None:
+    if PathFinder.find_spec("cupy") is None:
         pytest.skip("cupy is not installed")
     cupy_on_cpu.compiler()
     with pytest.MonkeyPatch.context() as patch:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from attnbook._numba_jit import compile_loops
+from attnbook._threads import in_parts, n_threads_for
 from attnbook.sketch._build import slots_for
 from attnbook.sketch._numba_build import build_tables
 from attnbook.sketch._numba_candidates import FEW
 from attnbook.sketch._numba_chance import RetrievalTable
 from attnbook.sketch._numba_hash import all_finite, signatures
-from attnbook.sketch._numba_jit import compile_loops
 from attnbook.sketch._numba_query import WINDOW, answer
-from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.index import BucketIndex
 from attnbook.sketch.robin_hood import draw_mixer, find_slot, home_slot
 from attnbook.sketch.simhash import SimHash

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook._weights import PLAIN, Weights, check_part
+from attnbook.kernels import REFERENCE, check_impl
 
 
 class WeightsModule(torch.nn.Module):
@@ -100,6 +101,28 @@ class WeightsModule(torch.nn.Module):
         ours = self._from_their_names(theirs)
         state_dict.update({prefix + name: x for name, x in ours.items()})
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class AttendingModule(WeightsModule):
+    """A module that attends, by the implementation that `impl` names.
+
+    It is that of the module that is called: its parts do not decide. It may be changed at any time,
+    and is no part of the state dict.
+    """
+
+    impl: str = REFERENCE
+
+    def __init__(self, weights: Weights, *, impl: str = REFERENCE):
+        super().__init__(weights)
+        check_impl(impl)
+        for part in self.modules():
+            if isinstance(part, AttendingModule):
+                part.impl = impl
+
+    def extra_repr(self) -> str:
+        """Return numbers, names and shapes, for the printed form of the module."""
+        impl = "" if self.impl == REFERENCE else f"impl={self.impl}"
+        return ", ".join(text for text in (super().extra_repr(), impl) if text)
 
 
 def _held(weights: Weights) -> WeightsModule:

@@ -7,7 +7,8 @@ import torch
 
 from attnbook._arrays import check_number
 from attnbook._weights import Weights
-from attnbook.nn._module import WeightsModule
+from attnbook.kernels import REFERENCE
+from attnbook.nn._module import AttendingModule, WeightsModule
 
 
 class TorchModule(WeightsModule):
@@ -61,7 +62,7 @@ class TorchModule(WeightsModule):
         raise NotImplementedError
 
 
-class DroppingModule(TorchModule):
+class DroppingModule(AttendingModule, TorchModule):
     """A module that drops numbers at random in train mode.
 
     The rate, and the mode, are those of the module that is called: its parts do not decide.
@@ -69,8 +70,8 @@ class DroppingModule(TorchModule):
 
     dropout: float
 
-    def __init__(self, weights: Weights, dropout: float = 0.0):
-        super().__init__(weights)
+    def __init__(self, weights: Weights, dropout: float = 0.0, *, impl: str = REFERENCE):
+        super().__init__(weights, impl=impl)
         rate = check_number("dropout", dropout)
         if rate >= 1:
             raise ValueError(f"dropout must be below 1, got {rate}")

@@ -7,7 +7,7 @@ import torch
 from attnbook._arrays import Array
 from attnbook.multi_head import multi_head_attention
 from attnbook.multi_head_weights import MultiHeadWeights
-from attnbook.nn._module import WeightsModule
+from attnbook.nn._module import AttendingModule
 from attnbook.nn._torch_module import TorchModule
 from attnbook.single_head import SingleHeadWeights, single_head_attention
 
@@ -19,13 +19,15 @@ STACKED = {  # what PyTorch stores in one piece
 }
 
 
-class Attention(WeightsModule, kind=SingleHeadWeights):
+class Attention(AttendingModule, kind=SingleHeadWeights):
     """One learned head with the matrices of `SingleHeadWeights` as parameters.
 
     Parameters
     ----------
     weights : SingleHeadWeights
         The matrices to start from, of any library and dtype. They are copied.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -34,6 +36,7 @@ class Attention(WeightsModule, kind=SingleHeadWeights):
     W_V : torch.nn.Parameter, shape (d_value, d_v)
     W_O : torch.nn.Parameter or None, shape (d_v, d_out)
         None if `weights` has none. The state dict has just these names.
+    impl : str
 
     Examples
     --------
@@ -50,17 +53,21 @@ class Attention(WeightsModule, kind=SingleHeadWeights):
         value: Array | None = None,
         mask: Array | None = None,
         *,
+        is_causal: bool = False,
         return_weights: bool = False,
     ) -> Any:
         """Return `single_head_attention`; `key` is `query` and `value` is `key` unless given."""
         key = query if key is None else key
         value = key if value is None else value
         return single_head_attention(
-            query, key, value, self.weights, mask, return_weights=return_weights
+            *(query, key, value, self.weights, mask),
+            is_causal=is_causal,
+            impl=self.impl,
+            return_weights=return_weights,
         )
 
 
-class MultiHeadAttention(TorchModule, kind=MultiHeadWeights):
+class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
     """Multi-head attention with the arrays of `MultiHeadWeights` as parameters.
 
     Loads the state dict of a `torch.nn.MultiheadAttention` of as many heads, and gives one if it
@@ -73,6 +80,8 @@ class MultiHeadAttention(TorchModule, kind=MultiHeadWeights):
     ----------
     weights : MultiHeadWeights
         What to start from, of any library and dtype. It is copied.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -80,6 +89,7 @@ class MultiHeadAttention(TorchModule, kind=MultiHeadWeights):
         Of the shapes in `MultiHeadWeights`; None where `weights` has none. The state dict has just
         these names.
     n_heads, n_kv_heads : int
+    impl : str
 
     Examples
     --------
@@ -120,13 +130,17 @@ class MultiHeadAttention(TorchModule, kind=MultiHeadWeights):
         value: Array | None = None,
         mask: Array | None = None,
         *,
+        is_causal: bool = False,
         return_weights: bool = False,
     ) -> Any:
         """Return `multi_head_attention`; `key` is `query` and `value` is `key` unless given."""
         key = query if key is None else key
         value = key if value is None else value
         return multi_head_attention(
-            query, key, value, self.weights, mask, return_weights=return_weights
+            *(query, key, value, self.weights, mask),
+            is_causal=is_causal,
+            impl=self.impl,
+            return_weights=return_weights,
         )
 
     @classmethod

@@ -159,6 +159,8 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `encoder_layer` applies `drop`.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -168,6 +170,7 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
         The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
     norm : str
     dropout : float
+    impl : str
 
     Examples
     --------
@@ -200,7 +203,11 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
     ) -> Any:
         """Return `encoder_layer`."""
         return encoder_layer(
-            x, self.weights, mask, drop=self._drop, rotate=rotate, return_weights=return_weights
+            *(x, self.weights, mask),
+            drop=self._drop,
+            rotate=rotate,
+            impl=self.impl,
+            return_weights=return_weights,
         )
 
 
@@ -217,6 +224,8 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `decoder_layer` applies `drop`.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -228,6 +237,7 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
     norm : str
     dropout : float
+    impl : str
 
     Examples
     --------
@@ -262,6 +272,7 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
             *(x, memory, self.weights, mask, memory_mask),
             drop=self._drop,
             rotate=rotate,
+            impl=self.impl,
             return_weights=return_weights,
         )
 

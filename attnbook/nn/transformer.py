@@ -51,6 +51,8 @@ class Encoder(_Stack, kind=EncoderWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `encoder` applies `drop`.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -59,6 +61,7 @@ class Encoder(_Stack, kind=EncoderWeights):
         The state dict has names such as ``layers.0.self_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
+    impl : str
 
     Notes
     -----
@@ -87,7 +90,11 @@ class Encoder(_Stack, kind=EncoderWeights):
     ) -> Any:
         """Return `encoder`."""
         return encoder(
-            x, self.weights, mask, drop=self._drop, rotate=rotate, return_weights=return_weights
+            *(x, self.weights, mask),
+            drop=self._drop,
+            rotate=rotate,
+            impl=self.impl,
+            return_weights=return_weights,
         )
 
 
@@ -103,6 +110,8 @@ class Decoder(_Stack, kind=DecoderWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `decoder` applies `drop`.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -111,6 +120,7 @@ class Decoder(_Stack, kind=DecoderWeights):
         The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
+    impl : str
 
     Examples
     --------
@@ -137,6 +147,7 @@ class Decoder(_Stack, kind=DecoderWeights):
             *(x, memory, self.weights, mask, memory_mask),
             drop=self._drop,
             rotate=rotate,
+            impl=self.impl,
             return_weights=return_weights,
         )
 
@@ -153,6 +164,8 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `transformer` applies `drop`.
+    impl : str
+        Who attends, as in `attention`.
 
     Attributes
     ----------
@@ -165,6 +178,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     positions : str
     scale_embeddings : bool
     dropout : float
+    impl : str
 
     Notes
     -----
@@ -233,6 +247,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
             memory_mask=memory_mask,
             is_causal=is_causal,
             drop=self._drop,
+            impl=self.impl,
             return_weights=return_weights,
         )
 

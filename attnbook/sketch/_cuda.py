@@ -1,20 +1,17 @@
 """The GPU side of the sketches: CuPy, the kernels of `index.cu` and `sketch.cu`, and the hashes.
 
 Nothing here runs unless it is asked for: CuPy is imported when the first object is made, and the
-kernels are compiled when the first one is launched, once a process.
+kernels are compiled when the first one is launched, once a process (see `attnbook._cuda`).
 """
 
-import functools
-from importlib import resources
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, dtype_name
+from attnbook._arrays import Array
+from attnbook._cuda import NULL, Source, import_cupy, name_of
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import StableHash
-
-SOURCES = ("index.cu", "sketch.cu")
 
 TYPES = {
     "float16": "float16, float",
@@ -30,10 +27,7 @@ TEMPLATES = (
 )
 """The kernels that are templates, as they are used."""
 
-OPTIONS = ("-std=c++17",)
-
-NULL = np.uint64(0)
-"""A pointer to nothing; None would be no argument at all."""
+KERNELS = Source(("numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
 
 POINTS_AT_ONCE = 2**22
 """So many are projected together: a million points on 80 directions take 320 MB."""
@@ -42,39 +36,11 @@ THREADS = 256
 MOST_BLOCKS = 2**20  # the kernels stride where there is more to do
 
 
-def import_cupy() -> Any:
-    """Return the module cupy, or raise ImportError that says how to get it."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise ImportError(
-            "impl='cupy' needs CuPy: pip install 'attnbook[gpu-cuda13]' "
-            "(or gpu-cuda12, as the driver asks)"
-        ) from error
-    return cupy
-
-
-def source() -> str:
-    """Return the text of the kernels."""
-    folder = resources.files("attnbook.sketch")
-    return "\n".join(folder.joinpath(name).read_text("utf-8") for name in SOURCES)
-
-
-@functools.cache
-def _module(cupy: Any) -> Any:
-    return cupy.RawModule(code=source(), options=OPTIONS, name_expressions=TEMPLATES)
-
-
-@functools.cache
-def _kernel(cupy: Any, name: str) -> Any:
-    return _module(cupy).get_function(name)  # CuPy loads it on every GPU that it is used on
-
-
 def launch(
     cupy: Any, name: str, n_blocks: int, n_threads: int, args: tuple, shared_bytes: int = 0
 ) -> None:
     """Run a kernel; `args` are contiguous arrays and NumPy numbers of the kernel's own types."""
-    _kernel(cupy, name)((n_blocks,), (n_threads,), args, shared_mem=shared_bytes)
+    KERNELS.launch(cupy, name, n_blocks, n_threads, args, shared_bytes)
 
 
 def launch_for_each(cupy: Any, name: str, n: int, args: tuple) -> None:
@@ -163,12 +129,6 @@ class CudaHash:
 
 def _flat(directions, dtype):
     return np.reshape(directions, (-1, directions.shape[2])).astype(dtype)
-
-
-@functools.cache  # spelling out a dtype takes longer than a small kernel
-def name_of(dtype: Any) -> str:
-    """Return the bare name of a dtype."""
-    return dtype_name(dtype)
 
 
 def wide_dtype(name: str, dtype: str) -> str:

@@ -5,16 +5,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from attnbook._arrays import Array, check_number
+from attnbook._cuda import NULL, import_cupy, name_of
 from attnbook._weights import check_choice
 from attnbook.sketch._cuda import (
-    NULL,
     TYPES,
     CudaHash,
     check_exactly,
     check_vectors,
-    import_cupy,
     launch,
-    name_of,
     wide_dtype,
 )
 from attnbook.sketch._cuda_index import CudaIndex

@@ -10,9 +10,9 @@ import functools
 import numpy as np
 
 from attnbook._arrays import accumulation_dtype
-from attnbook.sketch._numba_jit import compile_inner, compile_loops, read_only
+from attnbook._numba_jit import compile_inner, compile_loops, read_only
+from attnbook._threads import in_parts, n_threads_for
 from attnbook.sketch._simd import LANES, prefetch, project_tile
-from attnbook.sketch._threads import in_parts, n_threads_for
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import FARTHEST, StableHash
 

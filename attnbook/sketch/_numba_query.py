@@ -12,6 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from attnbook._arrays import Array
+from attnbook._numba_jit import compile_inner, compile_loops, compile_sums, read_only
+from attnbook._threads import in_parts, n_threads_for
 from attnbook._weights import check_choice
 from attnbook.sketch._numba_candidates import (
     COUNT,
@@ -22,9 +24,7 @@ from attnbook.sketch._numba_candidates import (
     most_candidates,
 )
 from attnbook.sketch._numba_chance import RetrievalTable, retrieval_chance
-from attnbook.sketch._numba_jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.sketch._simd import prefetch
-from attnbook.sketch._threads import in_parts, n_threads_for
 
 UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
 ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}

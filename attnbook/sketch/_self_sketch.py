@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from attnbook._threads import in_parts, n_threads_for
 from attnbook.sketch import _numba_self as build
 from attnbook.sketch import _numba_self_query as ask
 from attnbook.sketch._self_simd import WORD
-from attnbook.sketch._threads import in_parts, n_threads_for
 
 LLOYD_STEPS, SAMPLE_PER_CELL = 3, 16
 CHUNK = 2048  # rows that a thread takes at once

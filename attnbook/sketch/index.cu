@@ -1,6 +1,7 @@
 // The index of sketch attention on a GPU: hash codes, and Robin Hood maps over sorted rows.
 //
-// attnbook/sketch/_cuda.py compiles this file and sketch.cu, as one, when they are first needed.
+// attnbook/sketch/_cuda.py compiles numbers.cu, this file and sketch.cu, as one, when they are
+// first needed.
 // Every kernel names the Python function that it must agree with; tests/test_sketch_cuda.py runs
 // this same source on the CPU against those functions.
 //
@@ -8,14 +9,8 @@
 // C-contiguous; whatever counts elements has 64 bits. Acc is the type to compute in: float for
 // half precision and float, double for double.
 
-typedef long long int64;
-typedef unsigned long long uint64;
-
 constexpr int COUNT_BITS = 31;  // a bucket is (start << 31) | count, see index.py
 constexpr double FARTHEST = 4611686018427387904.0;  // 2^62, see stable_hash.py
-
-__device__ float infinity() { return __uint_as_float(0x7f800000); }
-__device__ float not_a_number() { return __uint_as_float(0x7fc00000); }
 
 __device__ int64 thread_in_grid() { return (int64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ int64 threads_in_grid() { return (int64)gridDim.x * blockDim.x; }

@@ -3,47 +3,7 @@
 // This file stands behind index.cu, which says how to read both. T is the type of the vectors,
 // Acc the type to compute in.
 
-constexpr int WARP = 32;               // lanes that run in step
-constexpr unsigned ALL = 0xffffffffu;  // every lane of a warp takes part
-constexpr int AT_ONCE = 4;             // rows whose loads are in flight together
-
-struct float16 { unsigned short bits; };
-struct bfloat16 { unsigned short bits; };
-
-#ifdef __CUDACC__  // an instruction each; the tests have their own for the CPU
-__device__ float widen(float16 x) {
-    float wide;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
-    return wide;
-}
-__device__ void narrow(float x, float16 *y) {
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
-}
-#endif
-__device__ float widen(bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-__device__ void narrow(float x, bfloat16 *y) {  // to the nearest, halves to even
-    const unsigned bits = __float_as_uint(x);
-    y->bits = x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-__device__ float widen(float x) { return x; }
-__device__ double widen(double x) { return x; }
-__device__ void narrow(float x, float *y) { *y = x; }
-__device__ void narrow(double x, double *y) { *y = x; }
-
-template <typename Acc>
-__device__ Acc warp_sum(Acc x) {
-    for (int step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL, x, step);
-    return x;  // in every lane
-}
-
-template <typename Acc>
-__device__ Acc warp_max(Acc x) {
-    for (int step = WARP / 2; step > 0; step /= 2) {
-        Acc other = __shfl_xor_sync(ALL, x, step);
-        x = other > x ? other : x;
-    }
-    return x;
-}
+constexpr int AT_ONCE = 4;  // rows whose loads are in flight together
 
 enum Estimator { UNION, DUPLICATES, IMPORTANCE };  // estimators.py
 enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };    // no hash is known, SimHash, StableHash

@@ -1,5 +1,6 @@
-"""How the loops of a sketch are compiled by Numba, and kept for later processes."""
+"""How loops are compiled by Numba, and kept for later processes."""
 
+import functools
 import zlib
 from pathlib import Path
 from typing import Any
@@ -8,25 +9,23 @@ import numba
 import numpy as np
 
 
-def _stamp():
-    """Return a name for the present state of all files with loops.
+@functools.cache
+def _stamp(folder):
+    """Return a name for the present state of all files with loops in `folder`.
 
     Numba keeps machine code until the file of the function itself changes. But a loop contains the
     loops that it calls, from other files too; so all their names change with each of the files.
     """
-    here = Path(__file__).parent
-    files = sorted([*here.glob("_numba_*.py"), here / "_simd.py"])
+    files = sorted([*folder.glob("_numba_*.py"), *folder.glob("_*simd.py")])
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
-
-
-STAMP = _stamp()
 
 
 def _decorator(**options: Any) -> Any:
     """Return a decorator that compiles at the first call, and keeps the machine code on disk."""
 
     def decorate(function):
-        function.__qualname__ = f"{function.__name__}_{STAMP}"
+        stamp = _stamp(Path(function.__code__.co_filename).parent)
+        function.__qualname__ = f"{function.__name__}_{stamp}"
         try:
             return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
         except RuntimeError:  # no folder that can be written to: every process compiles
@@ -37,10 +36,12 @@ def _decorator(**options: Any) -> Any:
 
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # which compile sooner without
 
-# three decorators: for what Python calls; for what only such loops call; and for sums in any order,
-# which are made in vectors, while infinities and NaN keep their meaning
+# four decorators: for what Python calls; for what only such loops call; the same with fused
+# multiply-adds; and for sums in any order, which are made in vectors. In all of them infinities and
+# NaN keep their meaning
 compile_loops = _decorator()
 compile_inner = _decorator(**_INNER)
+compile_fused = _decorator(**_INNER, fastmath={"contract"})
 compile_sums = _decorator(**_INNER, fastmath={"reassoc", "contract", "nsz"})
 
 

@@ -1,0 +1,165 @@
+"""The same attention at rising speed: a ladder of implementations, chosen by name.
+
+Each file holds one, with one signature, and names the function that it must agree with:
+
+``attention(query, key, value, mask, bias, scale, is_causal)``
+
+takes arrays that `attnbook.attention` has checked, in the dtype of the caller, and returns the
+output in that dtype. Where a `Kernel` is `trainable` its file also has two functions that hold no
+matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call:
+
+``forward(…) -> output, log_total`` and
+``backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output)``
+
+where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials.
+Nothing here is imported before it is asked for.
+"""
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+from attnbook._arrays import Array, dtype_name, library
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One rung of the ladder.
+
+    Attributes
+    ----------
+    name : str
+        What ``impl=`` calls it, and the name of its file.
+    takes : tuple of str
+        Libraries whose arrays it takes, such as ``"numpy"``; empty for every library.
+    device : str
+        Where these arrays must be: ``"cpu"``, ``"cuda"``, or empty for anywhere.
+    dtypes : tuple of str
+        Names of the dtypes it takes; empty for every real floating dtype.
+    needs : str
+        The package that it imports beside NumPy, or empty.
+    reference : str
+        The implementation that it must agree with.
+    about : str
+        What is new on this rung.
+    trainable : bool
+        Whether it has a backward pass of its own.
+    """
+
+    name: str
+    takes: tuple[str, ...] = ()
+    device: str = ""
+    dtypes: tuple[str, ...] = ()
+    needs: str = ""
+    reference: str = REFERENCE
+    about: str = ""
+    trainable: bool = False
+
+    def load(self) -> ModuleType:
+        """Return the module, or raise ImportError that says how to get what it needs."""
+        try:
+            return importlib.import_module(f"attnbook.kernels.{self.name}")
+        except ImportError as error:
+            if not self.needs:
+                raise
+            raise ImportError(
+                f"impl={self.name!r} needs {self.needs}: {error}; pip install {_EXTRA[self.needs]}"
+            ) from error
+
+
+_GPU = "'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+_FAST = "'attnbook[fast]'"
+_EXTRA = {"threadpoolctl": _FAST, "numba": _FAST, "triton": _GPU, "cupy": _GPU}
+_SINGLE = ("float16", "bfloat16", "float32")
+_CPU = ("numpy", "torch")
+
+LADDER = (
+    Kernel("naive", about="all scores at once, a new array for every step"),
+    Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
+    Kernel("tiled", about="a tile at a time with a running softmax: O(n) memory", trainable=True),
+    Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
+    Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
+    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
+    Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
+    Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
+    Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
+)
+"""The implementations beside the reference, from the plainest to the fastest of each device."""
+
+KERNELS = {kernel.name: kernel for kernel in LADDER}
+IMPLS = (REFERENCE, *KERNELS)
+"""The names that ``impl=`` takes."""
+
+
+def check_impl(impl: str, return_weights: bool = False) -> str:
+    """Return `impl` if it is a name of an implementation, or raise; or if weights are wanted of it.
+
+    The reference alone has attention weights to return.
+    """
+    if not isinstance(impl, str):
+        raise TypeError(f"impl must be a str, got {type(impl).__name__}")
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
+    if return_weights and impl != REFERENCE:
+        raise ValueError(
+            f"return_weights must be False for impl={impl!r}, which keeps no weights, got True"
+        )
+    return impl
+
+
+def kernel_for(impl: str, query: Array) -> ModuleType:
+    """Return the module of `impl`, or raise if it cannot take arrays such as `query`."""
+    kernel = KERNELS[impl]
+    ours, kind = library(query), _kind(query)
+    module = None
+    if kernel.takes and ours not in kernel.takes:
+        raise TypeError(
+            f"query must be an array of {' or '.join(kernel.takes)} for impl={impl!r}, got {ours}"
+        )
+    if kernel.device and kind != kernel.device:
+        module = kernel.load()
+        if kind not in getattr(module, "DEVICES", (kernel.device,)):  # Triton's interpreter
+            raise ValueError(
+                f"query must be on device {kernel.device!r} for impl={impl!r}, got {kind!r}"
+            )
+    name = dtype_name(query.dtype)
+    if kernel.dtypes and name not in kernel.dtypes:
+        raise TypeError(
+            f"query must have dtype {', '.join(kernel.dtypes[:-1])} or {kernel.dtypes[-1]} "
+            f"for impl={impl!r}, got {name}"
+        )
+    return module or kernel.load()
+
+
+def _kind(x: Array) -> str:
+    """Return the kind of device that holds `x`, such as ``"cpu"``."""
+    ours = library(x)
+    if ours == "cupy":
+        return "cuda"
+    return x.device.type if ours == "torch" else "cpu"
+
+
+def attention(impl, query, key, value, mask, bias, scale, is_causal):
+    """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    module = kernel_for(impl, query)
+    arguments = (query, key, value, mask, bias, scale, is_causal)
+    if library(query) == "torch" and KERNELS[impl].trainable:
+        from attnbook.kernels._autograd import differentiable
+
+        return differentiable(module, *arguments)
+    return module.attention(*arguments)
+
+
+def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
+    """Return the gradients of query, key and value by the backward pass of `impl`."""
+    module = kernel_for(impl, query)
+    if not KERNELS[impl].trainable:
+        able = [kernel.name for kernel in LADDER if kernel.trainable]
+        raise ValueError(
+            f"impl must have a backward pass ({', '.join((REFERENCE, *able))}), got {impl!r}"
+        )
+    arguments = (query, key, value, mask, bias, scale, is_causal)
+    output, log_total = module.forward(*arguments)
+    return module.backward(*arguments, output, log_total, grad_output)

@@ -1,0 +1,127 @@
+"""What makes a kernel trainable in PyTorch: its own backward pass as a node of the graph.
+
+Autograd would keep every tile of weights that the forward pass makes. Here the graph holds the
+inputs, the output and one number a row, `log_total`, from which the backward pass makes the weights
+again (Dao et al. 2022, "FlashAttention", section 3.1 and appendix B.4): O(n) memory, where the
+weights take O(n²).
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from attnbook._arrays import sum_to_shape
+
+
+def differentiable(module, query, key, value, mask, bias, scale, is_causal):
+    """Return what ``module.attention`` returns, with gradients by ``module.backward``.
+
+    Where autograd records nothing it is ``module.attention`` itself. Query, key and value get a
+    gradient, each if it requires one; there is none of second order. Under ``torch.autocast`` they
+    are rounded to its dtype first, as for PyTorch's own `scaled_dot_product_attention`, and so is
+    the output; what is summed in between is float32 as ever. float64 stays what it is.
+
+    Raises
+    ------
+    ValueError
+        If `bias` requires a gradient, which no kernel gives.
+    """
+    graph = torch.is_grad_enabled()
+    if graph and bias is not None and bias.requires_grad:
+        raise ValueError(
+            f"bias must not require a gradient for impl={_name(module)!r}, got requires_grad=True; "
+            f"impl='reference' gives one"
+        )
+    dtype = _autocast_dtype(query)
+    if dtype is not None:
+        query, key, value = (x.to(dtype) for x in (query, key, value))  # recorded by autograd
+        bias = None if bias is None else bias.to(dtype)
+    arguments = (query, key, value, mask, bias, scale, is_causal)
+    if (graph and any(x.requires_grad for x in arguments[:3])) or _has_tangent(arguments[:3]):
+        return _Attention.apply(module, *arguments)[0]
+    with _plain(query):
+        return module.attention(*_cut(*arguments[:5]), scale, is_causal)
+
+
+class _Attention(torch.autograd.Function):
+    """The node of the graph."""
+
+    @staticmethod
+    def forward(module, query, key, value, mask, bias, scale, is_causal):
+        with _plain(query):
+            return module.forward(*_cut(query, key, value, mask, bias), scale, is_causal)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs, output):
+        ctx.module, *arrays, ctx.scale, ctx.is_causal = inputs
+        ctx.save_for_backward(*arrays, *output)
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output, _):
+        if grad_output is None:
+            return (None,) * 8
+        *arrays, output, log_total = ctx.saved_tensors
+        arguments = (*arrays, ctx.scale, ctx.is_causal, output.detach(), log_total, grad_output)
+        grads = _Gradients.apply(ctx.module, ctx.needs_input_grad[1:4], *arguments)
+        return (None, *grads, None, None, None, None)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass, a node of its own: `once_differentiable` would not always raise."""
+
+    @staticmethod
+    def forward(module, needed, query, key, value, mask, bias, scale, is_causal, *after):
+        arrays = _cut(query, key, value, mask, bias)
+        output, log_total, grad_output = _cut(*after)
+        grad_output = grad_output.contiguous()  # that of a sum is one number, repeated by strides
+        with _plain(query):
+            rest = (scale, is_causal, output, log_total, grad_output)
+            grads = module.backward(*arrays, *rest)
+            return tuple(
+                sum_to_shape(grad, tuple(x.shape)).to(x.dtype) if wanted else None
+                for grad, x, wanted in zip(grads, arrays[:3], needed, strict=True)
+            )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs, output):
+        ctx.name = _name(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *_):
+        raise RuntimeError(
+            f"impl={ctx.name!r} has no gradient of second order; impl='reference' has one"
+        )
+
+
+def _name(module):
+    return module.__name__.rpartition(".")[2]
+
+
+def _cut(*arrays):
+    """Return the arrays without their graph: `Tensor.numpy` wants none."""
+    return [None if x is None else x.detach() for x in arrays]
+
+
+def _has_tangent(arrays):
+    """Whether forward-mode differentiation runs: the node above says that it has none."""
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in arrays)
+
+
+def _autocast_dtype(x):
+    """Return the dtype that ``torch.autocast`` wants of `x`, or None where it says nothing."""
+    kind = x.device.type
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def _plain(x):
+    """Return a context in which PyTorch changes no dtype behind a kernel's back."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()

@@ -1,0 +1,45 @@
+"""What the rungs in plain array code share: how arrays are widened, tiled and masked."""
+
+from attnbook._arrays import accumulation_dtype, array_namespace, causal_mask
+
+
+def widen(query, *others):
+    """Return the arrays in the dtype to compute in; None stays None."""
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    return [x if x is None else xp.astype(x, wide, copy=False) for x in (query, *others)]
+
+
+def tiles(n, size):
+    """Return slices that cut 0 … n into pieces of `size` and a rest."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def later(rows, columns, n_q, n_k):
+    """Return whether all keys of a tile come later than all of its queries: nothing to see."""
+    return columns.start > rows.stop - 1 + n_k - n_q
+
+
+def tile_of(x, rows, columns):
+    """Return the part of a mask or bias that belongs to a tile; axes of length 1 stay."""
+    if x.ndim > 1 and x.shape[-2] != 1:
+        x = x[..., rows, :]
+    return x if x.ndim == 0 or x.shape[-1] == 1 else x[..., columns]
+
+
+def scores_of(query, key, mask, bias, scale, is_causal, rows, columns):
+    """Return the scores of a tile, −∞ where a query may not attend."""
+    xp = array_namespace(query)
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    # (..., rows, d_k) times (..., d_k, columns)
+    part = xp.matrix_transpose(key[..., columns, :])
+    scores = xp.matmul(query[..., rows, :] * scale, part)
+    if bias is not None:
+        scores = scores + tile_of(bias, rows, columns)
+    seen = None if mask is None else tile_of(mask, rows, columns)
+    if is_causal and columns.stop - 1 > rows.start + n_k - n_q:  # the tile crosses the diagonal
+        causal = causal_mask(query, rows, columns, n_k - n_q)
+        seen = causal if seen is None else seen & causal
+    if seen is None:
+        return scores
+    return xp.where(seen, scores, xp.full_like(scores, -xp.inf))

@@ -1,0 +1,47 @@
+"""Rung 9, *triton*: tiles on the matrix units of a GPU, written in Python.
+
+What `tiled` does with arrays happens here inside one kernel: a program holds a tile of queries,
+walks over the keys, and keeps scores, weights and the running softmax in registers and shared
+memory. Agrees with `attnbook.kernels.tiled`. PyTorch tensors on a GPU, in float16, bfloat16
+or float32, sums in float32; rows of up to 256 numbers.
+
+`_triton_forward` holds the walk over the keys, `_triton_backward` its gradients, `_triton_decode`
+few queries over many keys, `_triton_tiles` the sizes of the tiles and which of them a mask leaves,
+`_triton_arrays` the layout. Set TRITON_INTERPRET=1 before the first import to run all of it on the
+CPU, slowly, in Triton's interpreter.
+
+Tillet, Kung, Cox (2019), "Triton: an intermediate language and compiler for tiled neural network
+computations".
+"""
+
+import torch
+import triton
+
+from attnbook.kernels import _triton_backward, _triton_decode, _triton_forward
+from attnbook.kernels._triton_arrays import operands
+
+DEVICES = ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
+"""Where arrays may be: on the CPU too where TRITON_INTERPRET=1 was set before the import."""
+
+
+def attention(query, key, value, mask, bias, scale, is_causal):
+    """Return the output; beside it O(n_q) memory, and a list of tiles where there is a mask."""
+    return forward(query, key, value, mask, bias, scale, is_causal)[0]
+
+
+def forward(query, key, value, mask, bias, scale, is_causal):
+    """Return the output and log Σ exp(score) of each row, −∞ for a row that sees no key."""
+    x = operands(query, key, value, mask, bias, scale, is_causal)
+    if x.is_empty:
+        log_total = x.empty(x.n_q, 1, torch.float32)
+        return x.empty(x.n_q, x.d_v, query.dtype).zero_(), log_total.fill_(-torch.inf)
+    path = _triton_decode if _triton_decode.takes(x) else _triton_forward
+    return path.forward(x)
+
+
+def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
+    """Return the gradients of query, key and value from what `forward` returned."""
+    x = operands(query, key, value, mask, bias, scale, is_causal)
+    if x.is_empty:
+        return tuple(torch.zeros_like(array) for array in (query, key, value))
+    return _triton_backward.backward(x, output, log_total, grad_output)

@@ -1,0 +1,235 @@
+"""Exact attention: every rung of the ladder beside PyTorch and other peers, and the hardware.
+
+`rows`: self-attention, forward and with its backward pass, causal and not. `decode`: one query a
+head against a long cache. `widths`: head sizes. `skipping`: what a causal mask saves each of them.
+`half`: float16 and bfloat16 beside float32. `ceilings`: the fastest that the machine multiplies,
+copies, reads and exponentiates.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks import exact_ceilings, exact_peers, harness
+from benchmarks.exact_candidates import candidates
+from benchmarks.exact_problem import Problem
+
+BASELINE = {"implementation": exact_peers.SDPA}
+DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
+HALF = ("float32", "float16", "bfloat16")
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+TOKENS, MODEL = 16_384, 2048  # of all sequences, and of all heads, on a GPU
+
+SIZES = {
+    "cpu": {64: (256, 1024, 4096, 8192), 128: (2048,)},
+    "cuda": {64: (1024, 4096, 16_384), 128: (1024, 4096, 16_384)},
+}
+QUICK_SIZES = {64: (256,)}
+FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (1024, 4096, 16_384)}
+MOST = {"naive": 4096, "in_place": 4096, "SDPA math": 4096}  # more scores need gigabytes
+MOST_BACKWARD = {"SDPA math": 1024, "tiled": 4096}  # a longer one takes seconds
+CACHES = {
+    "one head": {"n": 1_000_000, "heads": 1},
+    "grouped heads": {"n": 32_768, "heads": 32, "kv_heads": 8},
+}
+QUICK_CACHES = {
+    "one head": {"n": 10_000, "heads": 1},
+    "grouped heads": {"n": 1024, "heads": 8, "kv_heads": 2},
+}
+WIDTHS, WIDTHS_N, QUICK_WIDTHS_N = (32, 64, 80, 128), 2048, 128
+SKIPPING_N, QUICK_SKIPPING_N = 4096, 256
+HALF_N, QUICK_HALF_N = 2048, 128
+ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
+PLAIN = ("tiled", "threads", "cupy_tiled")
+FAST = ("numba", "packed", "triton", exact_peers.SDPA)
+
+LONG, LONG_ROUNDS, PAUSE = 0.25, 3, 0.03  # see METHODS
+
+METHODS = {
+    "seconds": (
+        "Wall-clock seconds of one call. All candidates of a size run in one process, in rounds; "
+        f"each round runs each candidate once, in random order: a pause of {PAUSE} s, in which "
+        "threads of the one before cease to wait for more work, one untimed call, left out where a "
+        f"call takes over {LONG} s, then `calls` timed together and divided by `calls`. The device "
+        f"is synchronized before and after. The statistics are over rounds: {LONG_ROUNDS} for such "
+        "long calls, else `rounds` of the row."
+    ),
+    "gflops": (
+        "10⁹ floating-point operations in a second: `flops` over the median of `seconds`. `flops` "
+        "counts the two products of a forward pass, 4 n_q n_k d a head, half of it where a causal "
+        "mask hides half, and 3.5 times as much with the backward pass, whatever else is computed."
+    ),
+    "gbps": "10⁹ bytes in a second: query, key, value and output, once each, over the same median.",
+    "relative": (
+        "Euclidean norm of the difference from float64 on the same rounded inputs, divided by the "
+        "norm of the reference. Forward: 64 queries of 8 heads. Backward: the first head, and the "
+        "largest of the errors of output and three gradients."
+    ),
+    "backward": "A forward pass and its backward pass, by PyTorch's autograd for all candidates.",
+    "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
+    "left out": (
+        "By size: those whose scores would take gigabytes, or whose call would take many seconds: "
+        f"the largest n is {MOST}, with a backward pass {MOST_BACKWARD}."
+    ),
+    "threads": "Each library with the number of threads that it chooses.",
+}
+
+
+def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
+    """Return all tables for `device` ("cpu" or "cuda")."""
+    given: dict[str, Any] = {"quick": quick, "log": log}
+    tables: dict[str, Callable[[], Any]] = {
+        "ceilings": partial(exact_ceilings.ceilings, device, **given),
+        "rows": partial(self_attention, device, **given),
+        "decode": partial(decode, device, **given),
+        "widths": partial(widths, device, **given),
+        "skipping": partial(skipping, device, **given),
+        "half": partial(half, device, **given),
+    }
+    record: dict[str, Any] = {
+        "quick": quick,
+        "methods": harness.METHODS | METHODS,
+        "baseline": BASELINE,
+        "tolerance": TOLERANCE,
+        "peers": exact_peers.here(),
+        "table_seconds": {},
+    }
+    for name, table in tables.items():
+        log(f"table {len(record['table_seconds']) + 1} of {len(tables)}: {name}")
+        start = time.perf_counter()
+        record[name] = table()
+        record["table_seconds"][name] = round(time.perf_counter() - start, 1)
+    return record
+
+
+def shape(device: str, n: int, width: int) -> dict[str, int]:
+    """Return batch and heads: on a GPU as many as keep it busy, as its published numbers have."""
+    if device == "cpu":
+        return {"batch": 1, "heads": 8}
+    return {"batch": max(1, TOKENS // n), "heads": MODEL // width}
+
+
+def self_attention(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of all sizes and passes."""
+    found = []
+    for width, sizes in (QUICK_SIZES if quick else SIZES[device]).items():
+        for n in sizes:
+            for backward in (False, True):
+                for is_causal in (False, True):
+                    problem = Problem(
+                        *(device, DTYPE[device], n, width),
+                        **shape(device, n, width),
+                        is_causal=is_causal,
+                        backward=backward,
+                    )
+                    flex = not quick and width == 64 and n in FLEX_SIZES[device]
+                    found += rows(problem, quick=quick, log=log, flex=flex)
+    return found
+
+
+def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of one query a head against a long cache."""
+    found = []
+    for name, cache in (QUICK_CACHES if quick else CACHES).items():
+        problem = Problem(device, DTYPE[device], n_q=1, **cache)
+        found += [row | {"cache": name} for row in rows(problem, quick=quick, log=log)]
+    return found
+
+
+def widths(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of several head sizes, also those that are no power of two."""
+    n, found = QUICK_WIDTHS_N if quick else WIDTHS_N, []
+    for width in WIDTHS:
+        problem = Problem(device, DTYPE[device], n, width, **shape(device, n, 64))
+        found += rows(problem, quick=quick, log=log, only=FAST)
+    return found
+
+
+def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return a pair of rows for each: all keys, the baseline, and those a causal mask leaves."""
+    n, found = QUICK_SKIPPING_N if quick else SKIPPING_N, []
+    problems = [
+        Problem(device, DTYPE[device], n, **shape(device, n, 64), is_causal=is_causal)
+        for is_causal in (False, True)
+    ]
+    pairs: dict[str, list[harness.Candidate]] = {}
+    for problem in problems:
+        for one in candidates(problem, only=(*FAST, *PLAIN)):
+            about = {**one.about, **problem.about()}
+            pairs.setdefault(one.about["implementation"], []).append(one._replace(about=about))
+    for pair in pairs.values():
+        found += _measured(pair, problems[0], {"is_causal": False}, {}, quick=quick, log=log)
+    return found
+
+
+def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of float32, float16 and bfloat16; each is compared with SDPA in it."""
+    n, found = QUICK_HALF_N if quick else HALF_N, []
+    for dtype in HALF:
+        problem = Problem(device, dtype, n, **shape(device, n, 64))
+        found += rows(problem, quick=quick, log=log, only=(*FAST, "cupy_naive", "cupy_tiled"))
+    return found
+
+
+def rows(
+    problem: Problem,
+    *,
+    quick: bool,
+    log: Callable[[str], None],
+    only: tuple[str, ...] = (),
+    flex: bool = False,
+) -> list[dict[str, Any]]:
+    """Return one row for each who can take `problem`."""
+    most = MOST_BACKWARD if problem.backward else MOST if problem.queries > 1 else {}
+    found = [
+        one
+        for one in candidates(problem, only=only, flex=flex)
+        if problem.n <= most.get(one.about["implementation"], problem.n)
+    ]
+    return _measured(found, problem, BASELINE, problem.about(), quick=quick, log=log)
+
+
+def _measured(
+    found: Sequence[harness.Candidate],
+    problem: Problem,
+    baseline: dict[str, Any],
+    about: dict[str, Any],
+    *,
+    quick: bool,
+    log: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    if not found:
+        log(f"nobody here takes {problem}")
+        return []
+    chosen = pace(problem, quick)
+    result = harness.rows(
+        *(found, problem.device),
+        about=about,
+        baseline=baseline,
+        quick=quick,
+        pace=chosen,
+        memory=_memory,
+    )
+    for row in result:
+        row["rounds"] = chosen.rounds
+        second = row["seconds"]["median"] if row["seconds"] else None
+        row["gflops"] = row["flops"] / second / 1e9 if second else None
+        row["gbps"] = row["bytes"] / second / 1e9 if second else None
+    passes = ("backward " if problem.backward else "") + ("causal " if problem.is_causal else "")
+    log(f"{passes}width {problem.width}: {harness.summary(result, 'implementation')}")
+    return result
+
+
+def pace(problem: Problem, quick: bool) -> harness.Pace:
+    """Return fewer rounds for larger problems, so that all take minutes together."""
+    if quick:
+        return harness.Pace(harness.QUICK_ROUNDS, harness.QUICK_SLICE_SECONDS)
+    if problem.device == "cuda":
+        return harness.Pace(harness.ROUNDS, harness.SLICE_SECONDS["cuda"])
+    rounds = next(rounds for most, rounds in ROUNDS.items() if problem.flops < most)
+    return harness.Pace(rounds, 0.03, LONG, LONG_ROUNDS, PAUSE)
+
+
+def _memory(run: Callable[[], Any], library: str, device: str) -> int | None:
+    return None if library == "jax" else harness.extra_bytes(run, library, device)

@@ -1,0 +1,182 @@
+"""What the benchmark of exact attention compares with is right, and it names who cannot run."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbook import attention, attention_vjp, kernels, masking
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
+
+from benchmarks import exact, exact_candidates, exact_errors, exact_peers, inputs
+from benchmarks.exact_problem import Arrays, Problem
+
+CAUSAL = pytest.mark.parametrize("is_causal", [False, True])
+
+
+def drawn(**fields):
+    given = Problem("cpu", "float64", 71, 5, heads=3, **fields).draw()
+    return {name: x.astype(np.float64) for name, x in given.items()}
+
+
+@CAUSAL
+def test_output_errors_are_those_of_the_whole_output(is_causal):
+    given = drawn()
+    compare = exact_errors.output_errors(given, is_causal)
+    output = attention(**given, is_causal=is_causal)
+    assert compare(output)["relative"] < 1e-14
+    output[0, 2, 70] += 1.0  # the last query of the last head is looked at
+    assert compare(output)["max_abs"] == pytest.approx(1.0)
+    assert compare(attention(**given, is_causal=not is_causal))["relative"] > 0.1
+
+
+def test_output_errors_of_grouped_heads():
+    given = drawn(kv_heads=1, n_q=1)
+    output = attention(**given)
+    assert output.shape == (1, 1, 3, 1, 5)
+    compare = exact_errors.output_errors(given, False)
+    assert compare(output.reshape(1, 3, 1, 5))["relative"] < 1e-14
+    assert compare(output[:, :, ::-1])["relative"] > 0.1
+
+
+@CAUSAL
+@pytest.mark.parametrize("block", [16, 512])
+def test_gradients_are_those_of_attention(monkeypatch, is_causal, block):
+    monkeypatch.setattr(exact_errors, "BLOCK", block)
+    given = drawn(backward=True)
+    grad = given["grad"]
+    three = [given[name] for name in ("query", "key", "value")]
+    mask = masking.causal(71, like=three[0]) if is_causal else None
+    expected = (attention(*three, mask), *attention_vjp(*three, grad, mask))
+    one_head = {name: x[0, 0] for name, x in given.items()}
+    for found, right in zip(
+        exact_errors.gradients(**one_head, is_causal=is_causal), expected, strict=True
+    ):
+        np.testing.assert_allclose(found, right[0, 0], rtol=1e-11, atol=1e-13)
+    compare = exact_errors.gradient_errors(given, is_causal)
+    assert compare(expected)["relative"] < 1e-12
+    for i in range(4):
+        wrong = [x * 2 if i == j else x for j, x in enumerate(expected)]
+        assert compare(tuple(wrong))["relative"] == pytest.approx(1.0)
+
+
+@CAUSAL
+def test_flops_count_the_visible_scores(is_causal):
+    scores = sum(i + 1 if is_causal else 7 for i in range(7))
+    problem = Problem("cpu", "float32", 7, 5, heads=3, batch=2, is_causal=is_causal)
+    assert problem.flops == 4 * scores * 5 * 3 * 2
+    trained = Problem("cpu", "float32", 7, 5, is_causal=is_causal, backward=True)
+    assert trained.flops == 3.5 * 4 * scores * 5 * 8
+
+
+def test_bytes_count_each_array_once():
+    problem = Problem("cpu", "bfloat16", 7, 5, heads=6, kv_heads=2, n_q=1)
+    assert problem.bytes == 2 * (6 * 1 * 5 * 2 + 2 * 7 * 5 * 2)
+
+
+def test_every_rung_of_the_device_takes_part(monkeypatch):
+    monkeypatch.setattr(inputs, "libraries", lambda device: here[device])
+    here = {"cpu": ["numpy", "torch"], "cuda": ["torch", "cupy"]}
+
+    def rungs(device, dtype="float32", **fields):
+        problem = Problem(device, dtype, 7, **fields)
+        found = {k.name: exact_candidates.library_of(k, problem) for k in kernels.LADDER}
+        return {name: library for name, library in found.items() if library}
+
+    on_cpu = rungs("cpu")
+    assert set(on_cpu) == {k.name for k in kernels.LADDER if k.device in ("", "cpu")}
+    assert set(on_cpu.values()) == {"numpy"}
+    trained = {k.name for k in kernels.LADDER if k.device in ("", "cpu") and k.trainable}
+    assert rungs("cpu", backward=True) == dict.fromkeys(trained, "torch")
+    on_gpu = rungs("cuda", "float16")
+    assert set(on_gpu) == {k.name for k in kernels.LADDER if k.device in ("", "cuda")}
+    assert on_gpu["triton"] == "torch"
+    assert on_gpu["cupy_tiled"] == "cupy"
+    assert "cupy_tiled" not in rungs("cuda", "bfloat16")  # CuPy has none
+
+
+def test_a_rung_that_cannot_be_loaded_is_a_row_with_the_reason(monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def missing(self):
+        raise ImportError("no such compiler")
+
+    monkeypatch.setattr(kernels.Kernel, "load", missing)
+    lines = []
+    problem = Problem("cpu", "float32", 7, 5, heads=2)
+    rows = exact.rows(problem, quick=True, log=lines.append, only=("tiled", "SDPA"))
+    assert [row["implementation"] for row in rows] == ["SDPA", "tiled"]
+    assert rows[0]["gflops"] > 0
+    assert rows[1]["reason"] == "ImportError: no such compiler"
+    assert rows[1]["gflops"] is rows[1]["seconds"] is None
+    assert "tiled did not run" in lines[0]
+
+
+def test_sdpa_runs_each_backend_once():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    problem = Problem("cpu", "float32", 16, 8, heads=2)
+    found = list(exact_peers.sdpa(problem, Arrays(problem)))
+    assert sorted(entry.about["backend"] for entry in found) == ["flash", "math"]
+    assert found[0].about["implementation"] == "SDPA"
+    outputs = [entry.run() for entry in found]
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+
+
+@CAUSAL
+def test_sdpa_of_grouped_heads_with_gradients(is_causal):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    problem = Problem(
+        *("cpu", "float32", 16, 8), heads=4, kv_heads=2, is_causal=is_causal, backward=True
+    )
+    arrays = Arrays(problem)
+    entry = next(exact_peers.sdpa(problem, arrays))
+    found = entry.run()
+    compare = exact_errors.output_errors(
+        {name: x.astype(np.float64) for name, x in arrays.drawn.items()}, is_causal
+    )
+    assert compare(found[0])["relative"] < 1e-5
+    assert [x.shape for x in found[1:]] == [
+        arrays.of("torch")[name].shape for name in ("query", "key", "value")
+    ]
+
+
+def test_flex_attention_that_cannot_be_compiled_has_a_reason(monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(exact_peers, "flex_problem", lambda device: "no compiler")
+    for backward, reason in ((False, "no compiler"), (True, "CUDA alone")):
+        problem = Problem("cpu", "float32", 7, 5, heads=2, backward=backward)
+        (entry,) = exact_peers.flex(problem, Arrays(problem))
+        with pytest.raises(RuntimeError, match=reason):
+            entry.run()
+
+
+def test_the_compiler_is_tried_in_another_process(monkeypatch):
+    class Done:
+        returncode = 1
+        stderr = "first\nno C++ compiler\n\n"
+
+    def fails(command, **options):
+        assert options["timeout"] == exact_peers.FLEX_SECONDS
+        return Done
+
+    monkeypatch.setattr(exact_peers.subprocess, "run", fails)
+    exact_peers.flex_problem.cache_clear()
+    try:
+        assert exact_peers.flex_problem("cpu") == "no C++ compiler"
+
+        def too_long(command, **options):
+            raise exact_peers.subprocess.TimeoutExpired(command, options["timeout"])
+
+        monkeypatch.setattr(exact_peers.subprocess, "run", too_long)
+        exact_peers.flex_problem.cache_clear()
+        assert "not compiled after 120 s" in exact_peers.flex_problem("cpu")
+    finally:
+        exact_peers.flex_problem.cache_clear()
+
+
+def test_larger_problems_have_fewer_rounds():
+    rounds = [exact.pace(Problem("cpu", "float32", n), False).rounds for n in (256, 1024, 8192)]
+    assert rounds == sorted(rounds, reverse=True)
+    assert rounds[-1] >= 3

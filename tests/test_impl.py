@@ -1,0 +1,251 @@
+"""`impl=` in everything that attends: the functions, the modules, and decoding."""
+
+import copy
+import io
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import attnbook
+from attnbook import nn
+from attnbook.decoding import beam_search, greedy_decode, sample, stream
+
+SIZES = {"d_model": 12, "n_heads": 6, "d_ff": 5}
+GROUPED = SIZES | {"n_kv_heads": 2}
+tiled = {"impl": "tiled"}
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def model(**options):
+    options = {"tied": False, "n_layers": 2, "positions": "rotary"} | GROUPED | options
+    return attnbook.TransformerWeights.init(0, 13, 11, **options)
+
+
+def some(*shape):
+    return np.random.default_rng(1).random(shape) < 0.6
+
+
+HEADS = attnbook.MultiHeadWeights.init(0, 12, 6, n_kv_heads=2, bias=True)
+MASKS = {
+    "none": None,
+    "queries and keys": some(7, 13),
+    "keys": some(13),
+    "each head": some(1, 6, 7, 13),
+    "heads alone": some(6, 1, 13),
+    "each sequence": some(5, 1, 1, 13),
+    "everything": some(5, 6, 7, 13),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("is_causal", [False, True], ids=["all", "causal"])
+def test_grouped_heads_are_not_repeated_and_agree(library, mask, is_causal):
+    weights = library.place(HEADS)
+    query, key = library.array(tokens(5, 7, 12)), library.array(tokens(1, 13, 12, seed=1))
+    mask = None if MASKS[mask] is None else library.array(MASKS[mask])
+    found = [
+        attnbook.multi_head_attention(
+            query, key, key, weights, mask, is_causal=is_causal, impl=impl
+        )
+        for impl in ("reference", "naive", "tiled")
+    ]
+    for got in found:
+        np.testing.assert_allclose(library.numpy(got), library.numpy(found[0]), atol=1e-12)
+
+
+def test_causal_is_the_causal_mask(library):
+    weights, x = library.place(HEADS), library.array(tokens(7, 12))
+    mask = attnbook.masking.causal(7, like=x)
+    got = attnbook.multi_head_attention(x, x, x, weights, is_causal=True, return_weights=True)
+    wanted = attnbook.multi_head_attention(x, x, x, weights, mask, return_weights=True)
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
+
+
+SINGLE = attnbook.SingleHeadWeights.init(0, 12, d_k=3, d_v=5, d_out=2)
+ENCODER = attnbook.EncoderWeights.init(0, 2, 12, 6, 5, n_kv_heads=3)
+DECODER = attnbook.DecoderWeights.init(0, 2, 12, 6, 5, n_kv_heads=3)
+BLOCK = attnbook.TransformerBlockWeights.init(0, 12, 12, 3, 12)
+IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
+CAUSAL = attnbook.masking.causal(7)
+CALLS = {
+    "one head": (attnbook.single_head_attention, (tokens(7, 12),) * 3, SINGLE, (CAUSAL,), {}),
+    "heads": (attnbook.multi_head_attention, (tokens(7, 12),) * 3, HEADS, (CAUSAL,), {}),
+    "encoder layer": (
+        *(attnbook.encoder_layer, (tokens(2, 7, 12),), ENCODER.layers[0], ()),
+        {"rotate": True},
+    ),
+    "encoder": (attnbook.encoder, (tokens(2, 7, 12),), ENCODER, (CAUSAL,), {}),
+    "decoder layer": (
+        *(attnbook.decoder_layer, (tokens(2, 7, 12), tokens(5, 12)), DECODER.layers[0]),
+        *((CAUSAL, some(2, 1, 1, 5)), {"rotate": True}),
+    ),
+    "decoder": (attnbook.decoder, (tokens(2, 7, 12), tokens(2, 5, 12)), DECODER, (CAUSAL,), {}),
+    "transformer": (attnbook.transformer, (IDS, IDS), model(), (), {}),
+    "transformer, all seen": (attnbook.transformer, (IDS, IDS), model(), (), {"is_causal": False}),
+    "block": (attnbook.transformer_block, (tokens(2, 7, 12),), BLOCK, (), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_function_agrees_with_the_reference(library, name):
+    function, arrays, weights, masks, options = CALLS[name]
+    arguments = (*map(library.array, arrays), library.place(weights), *map(library.array, masks))
+    wanted = library.numpy(function(*arguments, **options))
+    for impl in ("naive", "tiled"):
+        got = function(*arguments, **options, impl=impl)
+        np.testing.assert_allclose(library.numpy(got), wanted, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_weights_and_unknown_names_are_refused(name):
+    function, arrays, weights, masks, options = CALLS[name]
+    message = r"^impl must be one of reference, naive, .*, got 'fastest'$"
+    with pytest.raises(ValueError, match=message):
+        function(*arrays, weights, *masks, **options, impl="fastest")
+    if name == "block":  # which returns no weights
+        return
+    message = "^return_weights must be False for impl='tiled', which keeps no weights, got True$"
+    with pytest.raises(ValueError, match=message):
+        function(*arrays, weights, *masks, **options, **tiled, return_weights=True)
+
+
+def test_a_kernel_of_other_arrays_is_refused():
+    x = torch.ones(7, 12, dtype=torch.float64)
+    message = "^query must be an array of numpy for impl='in_place', got torch$"
+    with pytest.raises(TypeError, match=message):
+        attnbook.multi_head_attention(x, x, x, HEADS.to("torch"), impl="in_place")
+
+
+def test_autocast_gives_what_it_gives_of_the_reference():
+    weights = HEADS.to("torch", dtype="float32")
+    x = torch.tensor(tokens(7, 12), dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = attnbook.multi_head_attention(x, x, x, weights)
+        got = attnbook.multi_head_attention(x, x, x, weights, **tiled)
+    assert got.dtype == wanted.dtype
+    torch.testing.assert_close(got, wanted, atol=0.05, rtol=0.05)
+
+
+# Decoding.
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("encoder", [True, False])
+def test_decoding_takes_an_impl(library, cache, encoder):
+    options = {} if encoder else {"n_encoder_layers": 0, "tied": True}
+    weights = (
+        library.place(model(**options))
+        if encoder
+        else library.place(
+            attnbook.TransformerWeights.init(
+                0, 13, **GROUPED, n_layers=2, n_encoder_layers=0, positions="rotary"
+            )
+        )
+    )
+    source = library.array(IDS) if encoder else None
+    prompt = library.array(IDS[:, :3])
+    more = {"prompt": prompt, "max_length": 4, "cache": cache}
+    ways = [greedy_decode, lambda *a, **o: beam_search(*a, n_beams=3, **o)]
+    ways.append(lambda *a, **o: sample(*a, rng=0, **o))
+    for way in ways:
+        wanted, got = (way(weights, source, **more, impl=i) for i in ("reference", "tiled"))
+        np.testing.assert_array_equal(library.numpy(got.tokens), library.numpy(wanted.tokens))
+        np.testing.assert_allclose(
+            library.numpy(got.scores), library.numpy(wanted.scores), atol=1e-10
+        )
+    for way in (greedy_decode, stream):
+        with pytest.raises(ValueError, match=r"^impl must be one of .*, got 'fastest'$"):
+            way(weights, source, **more, impl="fastest")
+
+
+# Modules.
+
+MODULES = {
+    "one head": (nn.Attention, SINGLE),
+    "heads": (nn.MultiHeadAttention, HEADS),
+    "encoder layer": (nn.EncoderLayer, ENCODER.layers[0]),
+    "encoder": (nn.Encoder, ENCODER),
+    "decoder layer": (nn.DecoderLayer, DECODER.layers[0]),
+    "decoder": (nn.Decoder, DECODER),
+    "transformer": (nn.Transformer, model()),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_keep_their_impl_outside_of_the_state(name):
+    kind, weights = MODULES[name]
+    plain, made = kind(weights), kind(weights, **tiled)
+    assert plain.impl == "reference"
+    assert "impl=" not in repr(plain)
+    assert "impl=tiled" in repr(made)
+    attending = [x for x in made.modules() if hasattr(x, "impl")]
+    assert attending
+    assert {x.impl for x in attending} == {"tiled"}
+    assert list(plain.state_dict()) == list(made.state_dict())
+    plain.load_state_dict(made.state_dict())
+    assert plain.impl == "reference"
+    kept = io.BytesIO()
+    torch.save(made, kept)
+    kept.seek(0)
+    copies = (copy.deepcopy(made), pickle.loads(pickle.dumps(made)))
+    for twin in (*copies, torch.load(kept, weights_only=False), made.double().train()):
+        assert twin.impl == "tiled"
+    with pytest.raises(ValueError, match=r"^impl must be one of .*, got 'fastest'$"):
+        kind(weights, impl="fastest")
+    with pytest.raises(TypeError, match=r"^impl must be a str, got NoneType$"):
+        kind(weights, impl=None)
+
+
+@pytest.mark.parametrize("name", ["one head", "heads", "encoder layer", "encoder"])
+def test_modules_pass_their_impl_on(name):
+    kind, weights = MODULES[name]
+    x = torch.tensor(tokens(2, 7, 12))
+    made = kind(weights, **tiled)
+    message = re.escape("return_weights must be False for impl='tiled'")
+    with pytest.raises(ValueError, match=message):
+        made(x, return_weights=True)
+    torch.testing.assert_close(made(x), kind(weights)(x))
+    if name in ("one head", "heads"):
+        wanted = kind(weights)(x, mask=torch.tensor(CAUSAL))
+        torch.testing.assert_close(made(x, is_causal=True), wanted)
+    made.impl = "reference"  # that of the module that is called: its parts do not decide
+    torch.testing.assert_close(made(x, return_weights=True)[0], kind(weights)(x))
+
+
+def test_copies_of_torch_modules_begin_with_the_reference():
+    theirs = torch.nn.TransformerEncoderLayer(12, 3, 5, batch_first=True)
+    assert nn.EncoderLayer.from_torch(theirs).impl == "reference"
+    state = nn.EncoderLayer(ENCODER.layers[0], **tiled).state_dict()
+    assert not any("impl" in name for name in state)
+
+
+def gradients(impl, dtype=torch.float64, drop=0.3):
+    module = nn.Transformer(model(), dropout=drop, impl=impl).to(dtype)
+    torch.manual_seed(2)  # the same numbers are dropped
+    source_mask = torch.tensor([4, 3])[:, None, None, None] > torch.arange(4)
+    logits = module(torch.tensor(IDS), torch.tensor(IDS), source_mask=source_mask)
+    logits.square().mean().backward()
+    return {name: x.grad for name, x in module.named_parameters()}
+
+
+@pytest.mark.parametrize("impl", ["naive", "tiled"])
+def test_training_has_the_gradients_of_the_reference(impl):
+    wanted, got = gradients("reference"), gradients(impl)
+    assert got.keys() == wanted.keys()
+    for name, grad in got.items():
+        torch.testing.assert_close(grad, wanted[name], msg=name)
+
+
+@pytest.mark.parametrize("impl", ["numba", "packed"])
+def test_training_with_compiled_kernels(impl):
+    pytest.importorskip("numba", reason="numba is not installed")
+    wanted, got = (gradients(i, torch.float32) for i in ("reference", impl))
+    for name, grad in got.items():
+        torch.testing.assert_close(grad, wanted[name], atol=1e-5, rtol=1e-3, msg=name)

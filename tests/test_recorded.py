@@ -1,0 +1,91 @@
+"""The tables of recorded figures say what the records say."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "book" / "_ext" / "recorded.py"
+spec = importlib.util.spec_from_file_location("recorded", PATH)
+recorded = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(recorded)
+
+
+def row(who, n, seconds, ratio):
+    median = None if seconds is None else {"median": seconds}
+    found = {"implementation": who, "n": n, "seconds": median, "ratio": ratio}
+    return found if seconds else found | {"reason": "no compiler"}
+
+
+ROWS = [
+    row("ours", 64, 0.5e-3, 0.5),
+    row("theirs", 64, 1e-3, 1.0),
+    row("ours", 4096, 3.0, 1.5),
+    row("theirs", 4096, 2.0, 1.0),
+    row("slow", 4096, None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        *[(0, "0"), (1.0, "1.00"), (12.345, "12.3"), (186.4, "186"), (1234.5, "1,234")],
+        *[(0.0123, "0.0123"), (0.5, "0.500"), (3.4e-7, "3.4 · 10⁻⁷"), (2.5e9, "2.5 · 10⁹")],
+    ],
+)
+def test_numbers_have_three_digits(x, text):
+    assert recorded.number(x) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "text"),
+    [
+        *[("seconds", {"median": 0.1864}, "186 ms"), ("per_query", 2.4e-6, "2.40 µs")],
+        *[("seconds", {"median": 3e-9}, "3.00 ns"), ("seconds", None, "–")],
+        *[("ratio", 0.4, "0.400 ×"), ("extra_bytes", 3 * 2**20, "3.00 MiB")],
+        *[("displacement", {"mean": 1.5}, "1.50"), ("K", 16, "16"), ("is_causal", True, "yes")],
+    ],
+)
+def test_fields_have_their_unit(name, x, text):
+    assert recorded.show(name, x) == text
+
+
+def test_a_grid_has_a_line_for_each_and_a_column_for_each_size():
+    head, body = recorded.grid(ROWS, ["implementation"], ["seconds", "ratio"], "n")
+    assert head == ["who", "n = 64", "n = 4,096"]
+    assert body == [
+        ["ours", "500 µs, 0.500 ×", "3.00 s, 1.50 ×"],
+        ["theirs", "1.00 ms, 1.00 ×", "2.00 s, 1.00 ×"],
+        ["slow", "", "did not run"],
+    ]
+
+
+def test_a_grid_without_columns_has_a_line_for_each_row():
+    head, body = recorded.grid(ROWS[:2], ["implementation"], ["seconds"], None)
+    assert head == ["who", "time"]
+    assert body == [["ours", "500 µs"], ["theirs", "1.00 ms"]]
+
+
+def test_the_comparison_says_where_we_are_slower():
+    found = recorded.comparison(ROWS, ["ours", "slow"], "theirs", "n")
+    assert found == (
+        "1 of our 2 entries take longer than theirs: from 0.500 times its time (ours at n = 64) to "
+        "1.50 times (ours at n = 4,096)."
+    )
+    assert recorded.comparison(ROWS, ["nobody"], "theirs", "n") is None
+
+
+def test_rows_are_chosen_by_their_fields():
+    assert recorded.rows_of({"rows": ROWS}, "rows", {"n": "64"}) == ROWS[:2]
+    assert recorded.rows_of({"rows": ROWS}, "rows", {"n": "64|4096"}) == ROWS
+    assert recorded.rows_of({"a": {"b": ROWS}}, "a.b", {"implementation": "slow"}) == ROWS[4:]
+
+
+def test_provenance_names_device_date_commit_and_versions():
+    path = sorted((PATH.parents[1] / "data").glob("*.json"))[0]
+    record = json.loads(path.read_text("utf8"))
+    text = " ".join(recorded.provenance(record))
+    place = record["provenance"]
+    for part in (place["date"][:10], place["commit"][:10], place["versions"]["numpy"]):
+        assert part in text
