@@ -72,7 +72,7 @@ NOT_ARRAYS = {
     *("x", "library_name", "device", "like"),  # of any shape, in `move` and as a pattern
     *("epsilon", "activation", "rate", "rng", "label_smoothing", "norm", "drop", "rotate"),
     *("n", "d_model", "start", "interleaved", "base", "is_causal", "positions"),
-    "scale_embeddings",
+    *("scale_embeddings", "impl"),
 }
 
 

@@ -1,6 +1,10 @@
 """What the rungs in plain array code share: how arrays are widened, tiled and masked."""
 
-from attnbook._arrays import accumulation_dtype, array_namespace, causal_mask
+import itertools
+
+from array_api_compat import device
+
+from attnbook._arrays import accumulation_dtype, array_namespace, broadcast_shapes, causal_mask
 
 
 def widen(query, *others):
@@ -43,3 +47,33 @@ def scores_of(query, key, mask, bias, scale, is_causal, rows, columns):
     if seen is None:
         return scores
     return xp.where(seen, scores, xp.full_like(scores, -xp.inf))
+
+
+def head_by_head(function, shapes, *arrays):
+    """Call `function` with every head of `arrays` in turn, and stack each of its results.
+
+    The leading axes of the arrays broadcast; None stays None. A head of (..., n, d) is (n, d), and
+    `shapes` has those of a head of each result.
+    """
+    xp = array_namespace(arrays[0])
+    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays if x is not None)) or ()
+    spread = [None if x is None else for_each_head(x, leading) for x in arrays]
+    results = [
+        function(*(None if x is None else x[(*at, ...)] for x in spread))
+        for at in itertools.product(*(range(n) for n in leading))
+    ]
+    if not results:
+        like = {"dtype": arrays[0].dtype, "device": device(arrays[0])}
+        return tuple(xp.zeros((*leading, *shape), **like) for shape in shapes)
+    return tuple(
+        xp.reshape(xp.stack(parts), (*leading, *shape))
+        for parts, shape in zip(zip(*results, strict=True), shapes, strict=True)
+    )
+
+
+def for_each_head(x, leading):
+    """Return `x` with these leading axes and two more, without copying it."""
+    xp = array_namespace(x)
+    if x.ndim < 2:
+        x = xp.reshape(x, (1,) * (2 - x.ndim) + tuple(x.shape))
+    return xp.broadcast_to(x, (*leading, *x.shape[-2:]))

@@ -11,7 +11,7 @@ import numpy as np
 import threadpoolctl
 
 from attnbook._threads import in_parts, n_threads_for
-from attnbook.kernels._tiles import later, tile_of, tiles, widen
+from attnbook.kernels._tiles import for_each_head, later, tile_of, tiles, widen
 from attnbook.kernels.in_place import exponentials, hide
 
 ROWS, COLUMNS = 256, 512  # 512 KiB of scores in float32: they stay in the cache of a core
@@ -23,8 +23,8 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     q, k, v, bias = widen(query, key, value, bias)
     n_q, n_k = q.shape[-2], k.shape[-2]
     leading = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    q, k, v = (np.broadcast_to(x, (*leading, *x.shape[-2:])) for x in (q, k, v))
-    mask, bias = (_for_each_head(x, leading) for x in (mask, bias))
+    q, k, v = (for_each_head(x, leading) for x in (q, k, v))
+    mask, bias = (None if x is None else for_each_head(x, leading) for x in (mask, bias))
     output = np.empty((*leading, n_q, v.shape[-1]), dtype=q.dtype)
     jobs = [(head, rows) for head in np.ndindex(*leading) for rows in tiles(n_q, ROWS)]
 
@@ -65,14 +65,6 @@ def _rows(of_head, scale, is_causal, rows, scratch, output):
         output += scores @ v[columns]
         maximum = larger
     output /= np.where(total == 0, 1, total)
-
-
-def _for_each_head(x, leading):
-    """Give a mask or bias all the leading axes of the output, without copying it."""
-    if x is None:
-        return None
-    x = x.reshape((1,) * (2 - x.ndim) + x.shape)
-    return np.broadcast_to(x, (*leading, *x.shape[-2:]))
 
 
 @functools.cache

@@ -1,54 +1,77 @@
 """Rung 3, *tiled*: a tile of scores at a time, so that no matrix of all scores ever exists.
 
 `RunningSoftmax` remembers of the keys read so far all that the output needs, so a tile is used and
-forgotten. The backward pass makes each tile of weights again instead of keeping it.
+forgotten. The backward pass makes each tile of weights again instead of keeping it. The heads take
+turns, and each finds the memory of the one before in the cache of the processor.
 Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any device; O(n) memory.
 """
 
 from array_api_compat import device
 
-from attnbook._arrays import array_namespace, broadcast_shapes
-from attnbook.kernels._tiles import later, scores_of, tiles, widen
+from attnbook._arrays import array_namespace
+from attnbook.kernels._tiles import head_by_head, later, scores_of, tiles, widen
 from attnbook.softmax import RunningSoftmax, _finite
 
-ROWS, COLUMNS = 256, 384
+ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
 
 def attention(query, key, value, mask, bias, scale, is_causal):
-    """Return the output; its tiles stay in the cache of the processor."""
+    """Return the output; a few tiles of scores are all the memory beside it."""
     return forward(query, key, value, mask, bias, scale, is_causal)[0]
 
 
 def forward(query, key, value, mask, bias, scale, is_causal):
     """Return the output and log Σ exp(score) of each row, (..., n_q, 1)."""
-    xp = array_namespace(query)
+
+    def of_head(q, k, v, mask, bias):
+        return forward_of_head(q, k, v, mask, bias, scale, is_causal)
+
     q, k, v, bias = widen(query, key, value, bias)
-    n_q, n_k = q.shape[-2], k.shape[-2]
+    shapes = (q.shape[-2], v.shape[-1]), (q.shape[-2], 1)
+    output, log_total = head_by_head(of_head, shapes, q, k, v, mask, bias)
+    return array_namespace(query).astype(output, query.dtype, copy=False), log_total
+
+
+def forward_of_head(q, k, v, mask, bias, scale, is_causal):
+    """Return the output (n_q, d_v) and log Σ exp(score) (n_q, 1) of one head."""
+    xp = array_namespace(q)
+    n_q, n_k = q.shape[0], k.shape[0]
     outputs, log_totals = [], []
     for rows in tiles(n_q, ROWS) or [slice(0, 0)]:
         nothing = scores_of(q, k, None, None, scale, False, rows, slice(0, 0))
-        state = RunningSoftmax.read(nothing, v[..., :0, :])
+        state = RunningSoftmax.read(nothing, v[:0, :])
         for columns in tiles(n_k, COLUMNS):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
-            state = state.merge(RunningSoftmax.read(scores, v[..., columns, :]))
+            state = state.merge(RunningSoftmax.read(scores, v[columns, :]))
         outputs.append(state.output())
         log_totals.append(state.log_total())
-    output = xp.concat(outputs, axis=-2)  # (..., n_q, d_v)
-    return xp.astype(output, query.dtype, copy=False), xp.concat(log_totals, axis=-2)
+    return xp.concat(outputs, axis=0), xp.concat(log_totals, axis=0)
 
 
 def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
-    """Return the gradients of query, key and value, with the leading axes of the output.
+    """Return the gradients of query, key and value, with the leading axes of the output."""
+    xp = array_namespace(query)
+
+    def of_head(q, k, v, mask, bias, *after):
+        return backward_of_head(q, k, v, mask, bias, scale, is_causal, *after)
+
+    q, k, v, bias, o, g = widen(query, key, value, bias, output, grad_output)
+    shapes = [x.shape[-2:] for x in (q, k, v)]
+    grads = head_by_head(of_head, shapes, q, k, v, mask, bias, o, log_total, g)
+    return tuple(xp.astype(grad, query.dtype, copy=False) for grad in grads)
+
+
+def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, grad_output):
+    """Return the gradients of one head.
 
     With the weights of a tile A = exp(S − log_total): the mean a · g over *all* keys, which the
     derivative of the softmax needs, is the row sum of output ⊙ grad_output.
     """
-    xp = array_namespace(query)
-    q, k, v, o, g, bias = widen(query, key, value, output, grad_output, bias)
-    n_q, n_k = q.shape[-2], k.shape[-2]
-    mean = xp.sum(o * g, axis=-1, keepdims=True)  # (..., n_q, 1)
+    xp = array_namespace(q)
+    n_q, n_k = q.shape[0], k.shape[0]
+    mean = xp.sum(output * grad_output, axis=-1, keepdims=True)  # (n_q, 1)
     log_total = _finite(log_total)
     rows_of, columns_of = tiles(n_q, ROWS), tiles(n_k, COLUMNS)
     grad_query = [0] * len(rows_of)
@@ -58,32 +81,26 @@ def backward(query, key, value, mask, bias, scale, is_causal, output, log_total,
             if is_causal and later(rows, columns, n_q, n_k):
                 break
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
-            weights = xp.exp(scores - log_total[..., rows, :])
-            of_rows = g[..., rows, :]
-            grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[..., columns, :]))
-            grad_scores = weights * (grad_weights - mean[..., rows, :]) * scale
-            grad_query[i] = grad_query[i] + xp.matmul(grad_scores, k[..., columns, :])
-            grad_key[j] = grad_key[j] + xp.matmul(xp.matrix_transpose(grad_scores), q[..., rows, :])
+            weights = xp.exp(scores - log_total[rows, :])
+            of_rows = grad_output[rows, :]
+            grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[columns, :]))
+            grad_scores = weights * (grad_weights - mean[rows, :]) * scale
+            grad_query[i] = grad_query[i] + xp.matmul(grad_scores, k[columns, :])
+            grad_key[j] = grad_key[j] + xp.matmul(xp.matrix_transpose(grad_scores), q[rows, :])
             grad_value[j] = grad_value[j] + xp.matmul(xp.matrix_transpose(weights), of_rows)
-    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (q, k, v)))
-    return tuple(
-        _joined(parts, where, x, leading)
-        for parts, where, x in (
-            (grad_query, rows_of, query),
-            (grad_key, columns_of, key),
-            (grad_value, columns_of, value),
-        )
+    return (
+        _joined(grad_query, rows_of, q),
+        _joined(grad_key, columns_of, k),
+        _joined(grad_value, columns_of, v),
     )
 
 
-def _joined(parts, where, like, leading):
+def _joined(parts, where, like):
     xp = array_namespace(like)
-    parts = [
-        xp.zeros(
-            (*leading, at.stop - at.start, like.shape[-1]), dtype=like.dtype, device=device(like)
-        )
-        if isinstance(part, int)  # a tile that no query may see
-        else xp.astype(part, like.dtype, copy=False)
+    options = {"dtype": like.dtype, "device": device(like)}
+    whole = [
+        # 0: a tile that no query may see
+        xp.zeros((at.stop - at.start, like.shape[-1]), **options) if isinstance(part, int) else part
         for part, at in zip(parts, where, strict=True)
     ]
-    return xp.concat(parts, axis=-2) if parts else xp.zeros_like(like)
+    return xp.concat(whole, axis=0) if whole else xp.zeros_like(like)
