@@ -427,6 +427,33 @@ def exact_gradients(name, dtype):
     return grad_output, [x.grad.numpy() for x in leaves]
 
 
+@pytest.mark.parametrize("impl", ["tiled", "numba", "packed"])
+@pytest.mark.parametrize("offset", [-1e4, 1e4, 1e8])
+def test_gradients_of_rows_whose_scores_are_all_large(impl, offset):
+    for needed in (kernels.KERNELS[impl].needs or "numpy",):
+        pytest.importorskip(needed)
+    case = drawn((5, 3), (7, 3), (7, 2))
+    q, k, v = (x.astype(np.float32) for x in (case.query, case.key, case.value))
+    grad_output = numbers(5, 2).astype(np.float32)
+    bias = np.full((5, 7), offset, dtype=np.float32)
+    q *= 0  # all weights are 1/7, whatever rounding does to the scores
+    exact = attnbook.attention_vjp(q, k, v, grad_output)
+    got = attnbook.attention_vjp(q, k, v, grad_output, bias=bias, impl=impl)
+    for x, y in zip(got, exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("impl", ["numba", "packed"])
+def test_scores_that_leave_no_digits_are_refused_in_the_backward_pass(impl):
+    pytest.importorskip("numba")
+    q, k, v = (x.astype(np.float32) for x in (numbers(5, 3), numbers(7, 3), numbers(7, 2)))
+    bias = np.full((5, 7), np.finfo(np.float32).min)
+    with pytest.raises(
+        ValueError, match=r"scores must be within ±1e\+09 .* got 3.4e\+38; hide keys"
+    ):
+        attnbook.attention_vjp(q, k, v, np.ones((5, 2), np.float32), bias=bias, impl=impl)
+
+
 @trainable
 @pytest.mark.parametrize("name", CASES)
 def test_vjp_equals_autograd_of_the_reference(rung, name):

@@ -252,6 +252,21 @@ def test_tensors_of_any_precision(module, dtype):
     np.testing.assert_allclose(log_total, wanted_log, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.parametrize("module", [plain, packed])
+def test_tensors_that_are_negated_when_they_are_read(module):
+    """PyTorch keeps the minus of such a tensor, as of `torch.conj(z).imag`, as a bit of it."""
+    query, key, value = (torch.tensor(x) for x in some(19, 5))
+    lazy = torch.conj(torch.complex(query, query)).imag
+    assert lazy.is_neg()
+    rest = (key, value, None, None, 0.3, False)
+    found = []
+    for x in (lazy, -query):
+        output, log_total = module.forward(x, *rest)
+        found.append((output, *module.backward(x, *rest, output, log_total, output)))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
 # Registers and the exponential
 
 

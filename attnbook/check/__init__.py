@@ -27,6 +27,7 @@ from attnbook.check._greedy_decode import greedy_decode
 from attnbook.check._heads_are_independent import heads_are_independent
 from attnbook.check._layer_norm import layer_norm
 from attnbook.check._masked_attention import MASKED_ATTENTION
+from attnbook.check._merge_attention import merge_attention
 from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check._no_future_leak import no_future_leak
 from attnbook.check._padding_invariance import padding_invariance
@@ -61,6 +62,7 @@ __all__ = [
     "heads_are_independent",
     "layer_norm",
     "masked_attention",
+    "merge_attention",
     "multi_head_attention",
     "no_future_leak",
     "padding_invariance",

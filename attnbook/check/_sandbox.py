@@ -105,7 +105,10 @@ def _run(work: Callable[[], None], deadline: float) -> bool:
     thread = threading.Thread(target=context.run, args=(work,), daemon=True)
     thread.start()
     try:
-        thread.join(deadline - time.monotonic())
+        # in short waits, for only between two of them does a check inside a check see that it is
+        # abandoned, and abandons in turn what it waits for
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            thread.join(min(left, 0.05))
         return not thread.is_alive()
     finally:  # also when the user interrupts the wait
         if thread.is_alive():

@@ -11,7 +11,8 @@ matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call
 ``forward(…) -> output, log_total`` and
 ``backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output)``
 
-where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials.
+where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials
+(`tiled` keeps it as two numbers).
 Nothing here is imported before it is asked for.
 """
 

@@ -121,7 +121,7 @@ def _once(x):
         x = x[tuple(slice(None) if step else slice(0, 1) for step in steps)]
     if not tensor:
         return x
-    x = x.detach()
+    x = x.detach().resolve_neg()
     return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
 
 

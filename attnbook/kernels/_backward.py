@@ -29,6 +29,9 @@ TILES = {16: Tile(16, 12, 2), 8: Tile(8, 6, 2), 4: Tile(4, 6, 2)}
 PIECES = 8
 """With fewer key heads than that, keys are split too, into twice as many pieces in all."""
 
+LARGEST = 1e9
+"""Beside larger scores a float64 loses the logarithm of their total."""
+
 WORTH = 2**22
 """Multiply-adds that are worth a thread."""
 
@@ -107,6 +110,12 @@ def _rounded(log_total):
     row that sees nothing has log 0 = −∞, and gets exp(score − ∞) = 0.
     """
     empty = log_total == -np.inf
+    largest = np.max(np.abs(log_total), initial=0, where=np.isfinite(log_total))
+    if largest > LARGEST:
+        raise ValueError(
+            f"scores must be within ±{LARGEST:.0e} for these gradients, got {largest:.3g}; "
+            "hide keys with mask=, not with a large negative bias"
+        )
     rounded = np.where(empty, np.inf, log_total).astype(np.float32)
     factor = np.exp(np.where(empty, 0.0, rounded - log_total.astype(np.float64)))
     return rounded, factor.astype(np.float32)
@@ -162,7 +171,7 @@ def _numpy(x):
     """Return an array of NumPy, in a dtype that it has."""
     if library(x) != "torch":
         return x
-    x = x.detach()
+    x = x.detach().resolve_neg()
     return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
 
 

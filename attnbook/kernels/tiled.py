@@ -10,7 +10,7 @@ from array_api_compat import device
 
 from attnbook._arrays import array_namespace
 from attnbook.kernels._tiles import head_by_head, later, scores_of, tiles, widen
-from attnbook.softmax import RunningSoftmax, _finite
+from attnbook.softmax import RunningSoftmax, _finite, _or_one
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
@@ -21,19 +21,23 @@ def attention(query, key, value, mask, bias, scale, is_causal):
 
 
 def forward(query, key, value, mask, bias, scale, is_causal):
-    """Return the output and log Σ exp(score) of each row, (..., n_q, 1)."""
+    """Return the output, and the maximum and the log total of each row, (..., n_q, 2).
+
+    Their sum is log Σ exp(score). But beside a maximum of 10,000 a float32 has no digits left for
+    the logarithm of a total of 2, so the two stay apart.
+    """
 
     def of_head(q, k, v, mask, bias):
         return forward_of_head(q, k, v, mask, bias, scale, is_causal)
 
     q, k, v, bias = widen(query, key, value, bias)
-    shapes = (q.shape[-2], v.shape[-1]), (q.shape[-2], 1)
+    shapes = (q.shape[-2], v.shape[-1]), (q.shape[-2], 2)
     output, log_total = head_by_head(of_head, shapes, q, k, v, mask, bias)
     return array_namespace(query).astype(output, query.dtype, copy=False), log_total
 
 
 def forward_of_head(q, k, v, mask, bias, scale, is_causal):
-    """Return the output (n_q, d_v) and log Σ exp(score) (n_q, 1) of one head."""
+    """Return the output (n_q, d_v), and maximum and log total (n_q, 2), of one head."""
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
     outputs, log_totals = [], []
@@ -46,7 +50,7 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
             state = state.merge(RunningSoftmax.read(scores, v[columns, :]))
         outputs.append(state.output())
-        log_totals.append(state.log_total())
+        log_totals.append(xp.concat([state.maximum, xp.log(_or_one(state.total))], axis=-1))
     return xp.concat(outputs, axis=0), xp.concat(log_totals, axis=0)
 
 
@@ -66,13 +70,13 @@ def backward(query, key, value, mask, bias, scale, is_causal, output, log_total,
 def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, grad_output):
     """Return the gradients of one head.
 
-    With the weights of a tile A = exp(S − log_total): the mean a · g over *all* keys, which the
-    derivative of the softmax needs, is the row sum of output ⊙ grad_output.
+    With the weights of a tile A = exp(S − maximum − log_total): the mean a · g over *all* keys,
+    which the derivative of the softmax needs, is the row sum of output ⊙ grad_output.
     """
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
     mean = xp.sum(output * grad_output, axis=-1, keepdims=True)  # (n_q, 1)
-    log_total = _finite(log_total)
+    maximum, log_total = _finite(log_total[:, :1]), log_total[:, 1:]
     rows_of, columns_of = tiles(n_q, ROWS), tiles(n_k, COLUMNS)
     grad_query = [0] * len(rows_of)
     grad_key, grad_value = [0] * len(columns_of), [0] * len(columns_of)
@@ -81,7 +85,7 @@ def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, g
             if is_causal and later(rows, columns, n_q, n_k):
                 break
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
-            weights = xp.exp(scores - log_total[rows, :])
+            weights = xp.exp(scores - maximum[rows, :] - log_total[rows, :])
             of_rows = grad_output[rows, :]
             grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[columns, :]))
             grad_scores = weights * (grad_weights - mean[rows, :]) * scale

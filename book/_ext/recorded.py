@@ -1,0 +1,266 @@
+"""Show what the benchmarks recorded: `data/NAME.DEVICE.json` is read when the book is built.
+
+The directive ``recorded-on NAME`` says on which device a record was made, when, with what, and the
+command that repeats it. ``recorded NAME`` is a table of a record, once for each device, and a
+sentence that says how ours compare. So no number stands in the source of a page.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+DEVICES = ("cpu", "cuda")
+TITLES = {
+    "bytes": "bytes",
+    "displacement": "steps",
+    "extra_bytes": "extra memory",
+    "gbps": "GB/s",
+    "gflops": "GFLOP/s",
+    "implementation": "who",
+    "is_causal": "causal",
+    "kv_heads": "key heads",
+    "lr": "rate",
+    "n_tables": "tables",
+    "per_query": "per query",
+    "per_second": "in a second",
+    "relative": "error",
+    "seconds": "time",
+}
+
+
+def records(folder: Path, name: str) -> dict[str, dict]:
+    """Return the records of a benchmark by device."""
+    paths = {device: folder / f"{name}.{device}.json" for device in DEVICES}
+    return {
+        device: json.loads(path.read_text("utf8"))
+        for device, path in paths.items()
+        if path.exists()
+    }
+
+
+def number(x: float, digits: int = 3) -> str:
+    """Return `x` with so many digits and no exponent where it is neither large nor small."""
+    if x == 0:
+        return "0"
+    if 1e-3 <= abs(x) < 1e6:
+        places = max(0, digits - len(str(int(abs(x)))) if abs(x) >= 1 else digits - 1 + _zeros(x))
+        return f"{x:,.{places}f}"
+    mantissa, _, exponent = f"{x:.{digits - 2}e}".partition("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{mantissa} · 10{raised}"
+
+
+def _zeros(x: float) -> int:
+    """Return how many zeros follow the point, one more."""
+    count = 1
+    while abs(x) * 10**count < 1:
+        count += 1
+    return count
+
+
+def show(name: str, x: Any) -> str:
+    """Return the text of a field; times and bytes with their unit."""
+    if x is None:
+        return "–"
+    if isinstance(x, dict):
+        x = x["median" if "median" in x else "mean"]
+    if name in {"seconds", "per_query", "build_seconds"}:
+        return time(x)
+    if name == "ratio":
+        return f"{number(x)} ×"
+    if name.endswith("bytes"):
+        return f"{number(x / 2**20)} MiB"
+    if isinstance(x, bool):
+        return "yes" if x else "no"
+    if isinstance(x, int):
+        return f"{x:,}"
+    return number(x) if isinstance(x, float) else str(x)
+
+
+def label(x: Any) -> str:
+    """Return the text of a field that was chosen, not measured."""
+    return f"{x:g}" if isinstance(x, float) else show("", x)
+
+
+def time(seconds: float) -> str:
+    """Return a time with its unit."""
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{number(seconds / size)} {unit}"
+    return f"{number(seconds / 1e-9)} ns"
+
+
+def rows_of(record: dict, table: str, where: dict[str, str]) -> list[dict]:
+    """Return the rows of a table whose fields, written as text, are those of `where`."""
+    found: Any = record
+    for part in table.split("."):
+        found = found[part] if isinstance(found, dict) else []
+    return [
+        row for row in found if all(_text(row.get(k)) in v.split("|") for k, v in where.items())
+    ]
+
+
+def _text(x: Any) -> str:
+    return str(x).replace(" ", "_")
+
+
+def grid(
+    rows: list[dict], by: list[str], shown: list[str], across: str | None
+) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the body of a table.
+
+    A line for each row; or, with `across`, one for each group of rows that agree in `by`, with a
+    column for each value of that field.
+    """
+    head = [TITLES.get(name, name.replace("_", " ")) for name in by]
+    if across is None:
+        body = [
+            [*(label(row.get(name)) for name in by), *(show(name, row.get(name)) for name in shown)]
+            for row in rows
+        ]
+        return head + [TITLES.get(name, name.replace("_", " ")) for name in shown], body
+    columns = list(dict.fromkeys(row[across] for row in rows))
+    lines: dict[tuple, dict[Any, str]] = {}
+    for row in rows:
+        cell = "did not run" if row.get("reason") else ", ".join(show(s, row.get(s)) for s in shown)
+        lines.setdefault(tuple(label(row.get(name)) for name in by), {})[row[across]] = cell
+    titled = TITLES.get(across, across.replace("_", " "))
+    head += [f"{titled} = {label(c)}" if not isinstance(c, str) else c for c in columns]
+    return head, [[*line, *(cells.get(c, "") for c in columns)] for line, cells in lines.items()]
+
+
+def comparison(rows: list[dict], ours: list[str], theirs: str, across: str | None) -> str | None:
+    """Return a sentence that says where ours are fastest and slowest against the baseline."""
+    able = [r for r in rows if r.get("implementation") in ours and r.get("ratio")]
+    if not able:
+        return None
+
+    def named(row: dict) -> str:
+        place = f" at {TITLES.get(across, across)} = {label(row[across])}" if across else ""
+        return f"{row['implementation']}{place}"
+
+    best, worst = min(able, key=lambda r: r["ratio"]), max(able, key=lambda r: r["ratio"])
+    slower = sum(row["ratio"] > 1 for row in able)
+    return (
+        f"{slower} of our {len(able)} entries take longer than {theirs}: from "
+        f"{number(best['ratio'])} times its time ({named(best)}) to {number(worst['ratio'])} times "
+        f"({named(worst)})."
+    )
+
+
+def provenance(record: dict) -> list[str]:
+    """Return sentences that say where, when and with what a record was made."""
+    place = record["provenance"]
+    cpu, versions = place["cpu"], place["versions"]
+    family = f", family {cpu['cpu_family']}, model {cpu['model']}" if "cpu_family" in cpu else ""
+    simd = f", {', '.join(cpu['simd'])}" if cpu.get("simd") else ""
+    device = place["device"]
+    where = f"{cpu['name']}{family}{simd}, {cpu['cores']} cores"
+    if device["kind"] != "cpu":
+        where = f"{device['name']}; host {where}"
+    named = [f"{k} {v}" for k, v in versions.items() if v]
+    threads = [f"{k} {v}" for k, v in place["threads"].items() if k != "cores"]
+    blas = [
+        f"{b['name']} {b['version'] or ''} ({b['core_type'] or 'core type unknown'})"
+        for b in place["blas"]
+    ]
+    commit = place["commit"][:10] + (" with changes" if place["dirty"] else "")
+    return [
+        f"On {where}; {place['date'][:10]}, commit {commit}.",
+        f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}.",
+    ]
+
+
+class Recorded(SphinxDirective):
+    """``recorded NAME``: a table of each record of a benchmark."""
+
+    required_arguments = 1
+    option_spec = {  # noqa: RUF012
+        "table": directives.unchanged_required,
+        "where": directives.unchanged,
+        "by": directives.unchanged_required,
+        "across": directives.unchanged,
+        "show": directives.unchanged_required,
+        "ours": directives.unchanged,
+        "against": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        found = _records(self)
+        across = self.options.get("across")
+        by, shown = (self.options[name].split() for name in ("by", "show"))
+        where = dict(part.split("=", 1) for part in self.options.get("where", "").split())
+        result: list[nodes.Node] = []
+        for device, record in found.items():
+            rows = rows_of(record, self.options.get("table", "rows"), where)
+            if not rows:
+                continue
+            if len(found) > 1:
+                result.append(nodes.paragraph("", "", nodes.strong(device, device)))
+            result.append(_table(*grid(rows, by, shown, across)))
+            against = self.options.get("against", "the baseline")
+            sentence = comparison(rows, self.options.get("ours", "").split(), against, across)
+            if sentence:
+                result.append(nodes.paragraph(sentence, sentence))
+        return result
+
+
+class RecordedOn(SphinxDirective):
+    """``recorded-on NAME``: where and when each record was made, and how to repeat it."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name, found = self.arguments[0], _records(self)
+        result: list[nodes.Node] = []
+        for device in DEVICES:
+            paragraph = nodes.paragraph(classes=["recorded-on"])
+            if device in found:
+                for sentence in provenance(found[device]):
+                    paragraph += nodes.Text(sentence + " ")
+                command = found[device]["provenance"]["command"]
+                paragraph += nodes.Text("Repeat it with ")
+            elif found and device == "cuda":
+                paragraph += nodes.Text("No record of a GPU yet. On one, run ")
+                command = f"python -m benchmarks {name} --device cuda"
+            elif device == "cpu":
+                paragraph += nodes.Text("No record of a CPU yet. Run ")
+                command = f"python -m benchmarks {name} --device cpu"
+            else:
+                continue
+            paragraph += [nodes.literal(command, command), nodes.Text(".")]
+            result.append(paragraph)
+        return result
+
+
+def _records(directive: SphinxDirective) -> dict[str, dict]:
+    folder = Path(directive.env.doc2path(directive.env.docname)).parent / "data"
+    for device in DEVICES:
+        path = folder / f"{directive.arguments[0]}.{device}.json"
+        if path.exists():
+            directive.env.note_dependency(str(path))
+    return records(folder, directive.arguments[0])
+
+
+def _table(head: list[str], body: list[list[str]]) -> nodes.table:
+    table = nodes.table(classes=["recorded", "align-default"])
+    group = nodes.tgroup(cols=len(head))
+    group += [nodes.colspec(colwidth=1) for _ in head]
+    group += nodes.thead("", _row(head))
+    group += nodes.tbody("", *(_row(line) for line in body))
+    table += group
+    return table
+
+
+def _row(cells: list[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph(cell, cell)) for cell in cells))
+
+
+def setup(app):
+    app.add_directive("recorded", Recorded)
+    app.add_directive("recorded-on", RecordedOn)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
