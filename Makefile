@@ -41,7 +41,7 @@ serve: $(INSTALLED)  ## show the site at http://localhost:8000 (PORT=8000), buil
 
 test: book  ## build the site and run every test
 	@# the lines that no test reached: .venv/bin/coverage report
-	$(PYTEST) --cov --cov-report= --doctest-modules attnbook tests
+	$(PYTEST) --cov --cov-report= --doctest-modules --doctest-ignore-import-errors attnbook tests
 	$(PYTEST) --nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))
 
 notebooks: $(INSTALLED)  ## run the chapters and write their records (ONLY=single_head for one)
