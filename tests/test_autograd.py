@@ -18,7 +18,7 @@ def drawn(*shapes, dtype=torch.float64, grad=True):
     ]
 
 
-GROUPED = ((2, 3, 2, 5, 4), (2, 3, 1, 7, 4), (3, 1, 7, 3))
+GROUPED = ((2, 2, 3, 4), (2, 1, 5, 4), (1, 5, 3))
 FLAT = ((5, 4), (7, 4), (7, 3))
 
 
