@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 import cupy_on_cpu
@@ -64,6 +65,8 @@ def gpu(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         module = cupy_on_cpu.CupyOnCpu(tmp_path_factory.mktemp("kernels"))
         patch.setitem(sys.modules, "cupy", module)
+        # a real CuPy loads this when it is looked at, as Hypothesis does; and would ask `module`
+        patch.setitem(sys.modules, "cupyx", ModuleType("cupyx"))
         yield Gpu(module)
 
 
