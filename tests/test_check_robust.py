@@ -18,6 +18,7 @@ import pytest
 
 import attnbook
 from attnbook import check
+from attnbook.check import _sandbox
 
 NO_SCALE = object()
 SQUARE = "It was given query (3, 3), key (3, 3), value (3, 3) of float64"
@@ -650,3 +651,20 @@ def test_an_array_of_another_library_is_named():
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     report = check.softmax(lambda x: strict.asarray(answers.loop_softmax(x)))
     assert "it returns an array of array_api_strict for one of NumPy." in report.remarks
+
+
+def test_only_the_exception_that_stops_a_thread_is_hushed(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
+    _sandbox._hush()
+    hook = sys.unraisablehook
+    _sandbox._hush()
+    assert sys.unraisablehook is hook  # once is enough
+    for error in (_sandbox._Abandoned, KeyError):
+
+        class Broken:
+            def __del__(self, error=error):
+                raise error
+
+        Broken()  # and dies at once
+    assert seen == [KeyError]

@@ -112,9 +112,28 @@ def _run(work: Callable[[], None], deadline: float) -> bool:
         return not thread.is_alive()
     finally:  # also when the user interrupts the wait
         if thread.is_alive():
+            _hush()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Abandoned)
             )
+
+
+def _hush() -> None:
+    """Let Python say nothing of an `_Abandoned` that meets its thread inside a clean-up.
+
+    Where an exception cannot go on, in a callback of a weak reference say, Python prints it. This
+    one is ours and no news to the reader; all others are printed as before.
+    """
+    before = sys.unraisablehook
+    if getattr(before, "hushes", None) is _Abandoned:
+        return
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is not _Abandoned:
+            before(unraisable)
+
+    hook.hushes = _Abandoned  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
 
 
 def error_text(error: BaseException) -> str:
