@@ -18,8 +18,8 @@ try:
 except ImportError as error:
     raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
 
-from attnbook._arrays import check_array
-from attnbook.backends import move
+from attnbook.arrays.arguments import check_array
+from attnbook.arrays.move import move
 
 PAPER = "#fbfaf7"
 INK = "#22262b"

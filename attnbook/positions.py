@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
@@ -16,7 +16,7 @@ from attnbook._arrays import (
     check_int,
     check_number,
 )
-from attnbook._lengths import home
+from attnbook.arrays.lengths import home
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 
@@ -195,7 +195,7 @@ def rotary(
     check_float("x", x)
     if x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
-    return _rotary(x, check_int("start", start), interleaved, _check_base(base))
+    return rotary_of(x, check_int("start", start), interleaved, _check_base(base))
 
 
 def _check_base(base):
@@ -219,7 +219,7 @@ def _angles(n, d, start, base):
     return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
 
 
-def _rotary(x, start=0, interleaved=False, base=10000.0):
+def rotary_of(x, start=0, interleaved=False, base=10000.0):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook._arrays import Array, check_attention_inputs, check_int, dtype_name, library
-from attnbook._projections import generator
+from attnbook.arrays.arguments import Array, check_attention_inputs, check_int, dtype_name, library
+from attnbook.arrays.projections import generator
 
 WIDTH = 16
 """Rows are padded to a multiple of so many numbers."""
