@@ -18,7 +18,7 @@ try:
     import safetensors.numpy
 except ImportError as error:
     raise ImportError(
-        "attnbook.checkpoint needs safetensors: pip install 'attnbook[train]'"
+        "attnbook.training needs safetensors: pip install 'attnbook[train]'"
     ) from error
 
 VERSION = 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 try:
     import torch
 except ImportError as error:
-    raise ImportError("attnbook.train needs PyTorch: pip install 'attnbook[train]'") from error
+    raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
 
 from attnbook.data.batches import Batch
 from attnbook.training.loss import cross_entropy
