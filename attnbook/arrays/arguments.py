@@ -1,11 +1,14 @@
-"""What every function asks of its arrays: one library, one device, one floating dtype.
+"""Checks of arguments: one reader for each kind, which every public function uses.
 
-The public functions check with these helpers first; the mathematics beneath them then runs on
-any library that follows the Python Array API standard.
+An error says the name of the argument, what was expected and what came. The arrays of one call
+are of one library, on one device and of one floating dtype.
 """
 
 import math
 import numbers
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
@@ -18,6 +21,9 @@ The tests read these strings and check every call against them.
 """
 
 array_namespace = array_api_compat.array_namespace
+
+LARGEST = 2**31 - 1
+"""The largest int that an argument can be, unless its function says otherwise."""
 
 
 def library(x: Array) -> str:
@@ -103,13 +109,39 @@ def check_number(name: str, x: float) -> float:
     return number
 
 
-def check_int(name: str, n: int, at_least: int = 0) -> int:
-    """Return `n` as an int of at least `at_least`, or raise."""
+def check_int(name: str, n: int, at_least: int = 0, at_most: int = LARGEST) -> int:
+    """Return `n` as an int from `at_least` to `at_most`, or raise."""
     if isinstance(n, bool) or not isinstance(n, numbers.Integral):
         raise TypeError(f"{name} must be an int, got {type(n).__name__}")
     if n < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {n}")
+    if n > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {n}")
     return int(n)
+
+
+def check_bool(name: str, flag: bool) -> bool:
+    """Return `flag`, or raise TypeError unless it is True or False."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} must be a bool, got {type(flag).__name__}")
+    return flag
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
+    """Return `value`, or raise ValueError unless it is one of `choices`."""
+    choices = tuple(choices)
+    if isinstance(value, str) and value in choices:
+        return value
+    plain = value is None or isinstance(value, (str, int, float))
+    got = repr(value) if plain else type(value).__name__
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {got}")
+
+
+def check_path(name: str, path: "str | os.PathLike") -> Path:
+    """Return `path` as a Path, or raise TypeError unless it is a path or a string."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path or a str, got {type(path).__name__}")
+    return Path(path)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -218,8 +250,7 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
         raise ValueError("query must have d_k of at least 1 for the default scale 1/√d_k, got 0")
     else:
         scale = 1 / math.sqrt(d_k)  # a Python float: np.sqrt would turn float32 into float64
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be a bool, got {type(is_causal).__name__}")
+    check_bool("is_causal", is_causal)
     return scale
 
 
