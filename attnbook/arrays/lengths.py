@@ -36,8 +36,11 @@ def lengths_of(name, lengths):
         raise ValueError(f"{name} must be ints in rows of one length, got others") from error
     if counts.size and counts.dtype.kind not in "iu":
         raise TypeError(f"{name} must be ints, got {counts.dtype}")
-    if (least := counts.min(initial=0)) < 0:
+    least, most = counts.min(initial=0), counts.max(initial=0)
+    if least < 0:
         raise ValueError(f"{name} must be at least 0, got {least}")
+    if most > np.iinfo(np.int64).max:  # an unsigned one, which would wrap
+        raise ValueError(f"{name} must be at most 2**63 - 1, got {most}")
     return counts.astype(np.int64, copy=False)
 
 

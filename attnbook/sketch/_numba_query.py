@@ -11,9 +11,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.arguments import Array, check_choice
 from attnbook.arrays.threads import in_parts, n_threads_for
-from attnbook.arrays.weights import check_choice
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.sketch._numba_candidates import (
     COUNT,

@@ -11,7 +11,7 @@ from attnbook.arrays.arguments import (
     accumulation_dtype,
     array_namespace,
     broadcast_shapes,
-    check_attention_inputs,
+    check_attention,
     check_int,
 )
 from attnbook.arrays.lengths import placed
@@ -105,7 +105,7 @@ def sketch_attention(
     True
     """
     arrays = {"query": query, "key": key, "value": value}
-    check_attention_inputs(arrays, mask, None, scale)
+    check_attention(arrays, mask, None, scale)
     sketch = SketchAttention(hash, scale=scale, **options)
     _check_causal(sketch, is_causal, check_int("window", window))
     xp = array_namespace(query)

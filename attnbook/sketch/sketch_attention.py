@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
+    check_choice,
     check_int,
     check_number,
 )
-from attnbook.arrays.weights import check_choice
 from attnbook.sketch._answer import (
     FIELDS,
     Answer,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import check_int
+from attnbook.arrays.arguments import check_choice, check_int
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
-from attnbook.arrays.weights import check_choice, check_part
+from attnbook.arrays.weights import check_part
 from attnbook.sketch._impls import IMPLS
 from attnbook.sketch.given_hash import check_hash
 from attnbook.sketch.lifting import LiftedHash

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attnbook.arrays.arguments import check_int, check_number
-from attnbook.arrays.weights import check_choice
+from attnbook.arrays.arguments import check_choice, check_int, check_number
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("constant", "inverse_sqrt", "cosine")

@@ -13,13 +13,14 @@ from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_choice,
     check_float,
     check_floats,
     check_int,
 )
 from attnbook.arrays.erf import erf
 from attnbook.arrays.projections import check_matrices, generator, project, xavier
-from attnbook.arrays.weights import Weights, check_choice, check_part
+from attnbook.arrays.weights import Weights, check_part
 
 ACTIVATIONS = ("relu", "gelu")
 

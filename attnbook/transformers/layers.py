@@ -6,13 +6,14 @@ import numpy as np
 
 from attnbook.arrays.arguments import (
     broadcast_shapes,
+    check_choice,
     check_float,
     check_floats,
     check_int,
     check_mask,
 )
 from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights, check_choice, check_part
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.heads import _check_axes_of_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions import rotary_of

@@ -11,8 +11,8 @@ import torch
 from cases import NOT_AN_ARRAY, shaken
 
 import attnbook
-from attnbook.arrays.arguments import Array
-from attnbook.arrays.weights import Weights, check_choice, check_part
+from attnbook.arrays.arguments import Array, check_choice
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -257,7 +257,7 @@ def test_error(row):
 def test_parts_and_choices_that_fit_pass():
     assert check_part("part", leaf(1), Leaf) is None
     assert check_part("part", leaf(1), Weights) is None
-    assert check_choice("order", "post", ("pre", "post")) is None
+    assert check_choice("order", "post", ("pre", "post")) == "post"
 
 
 def test_number_of_parameters_of_a_leaf():
