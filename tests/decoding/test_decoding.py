@@ -551,13 +551,13 @@ def test_the_cache_changes_no_probability(case):
 
 def counted(monkeypatch):
     """Return a list to which each pass of the decoder adds its number of tokens."""
-    read, original = [], reader._decode
+    read, original = [], reader.decode
 
     def counting(target, *arguments, **options):
         read.append(target.shape[-1])
         return original(target, *arguments, **options)
 
-    monkeypatch.setattr(reader, "_decode", counting)
+    monkeypatch.setattr(reader, "decode", counting)
     return read
 
 
@@ -579,14 +579,14 @@ def test_with_the_cache_each_token_is_read_once(monkeypatch, search):
 
 @both
 def test_logits_are_made_of_the_last_token_alone(monkeypatch, cache):
-    shapes, original = [], reader._decode
+    shapes, original = [], reader.decode
 
     def shaped(*arguments, **options):
         logits, others = original(*arguments, **options)
         shapes.append(logits.shape)
         return logits, others
 
-    monkeypatch.setattr(reader, "_decode", shaped)
+    monkeypatch.setattr(reader, "decode", shaped)
     weights, prompt = model(0, encoder=False), np.ones((2, 5), dtype=int)
     options = {"prompt": prompt, "max_length": 3, "cache": cache}
     decoding.greedy_decode(weights, **options)
@@ -597,7 +597,7 @@ def test_logits_are_made_of_the_last_token_alone(monkeypatch, cache):
 
 def test_the_source_is_read_once(monkeypatch):
     calls = []
-    for name in ("_encode", "_memory_heads"):
+    for name in ("encode", "memory_keys_and_values"):
         original = getattr(reader, name)
 
         def counting(*arguments, name=name, original=original):
@@ -606,7 +606,7 @@ def test_the_source_is_read_once(monkeypatch):
 
         monkeypatch.setattr(reader, name, counting)
     decoding.greedy_decode(model(0), np.ones((2, 5), dtype=int), prompt=1, max_length=4)
-    assert calls == ["_encode", "_memory_heads"]
+    assert calls == ["encode", "memory_keys_and_values"]
 
 
 @pytest.mark.parametrize("search", ["greedy_decode", "beam_search"])
