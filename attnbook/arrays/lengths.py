@@ -29,7 +29,11 @@ def lengths_of(name, lengths):
     """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
     if array_api_compat.is_array_api_obj(lengths):
         check_array(name, lengths)
-        lengths = move(lengths, "numpy")
+        if not isinstance(lengths, np.ndarray):
+            try:
+                lengths = move(lengths, "numpy")
+            except ValueError as error:  # on a device without numbers, such as PyTorch's "meta"
+                raise ValueError(f"{name} must be numbers that can be read, got {error}") from error
     try:
         counts = np.asarray(lengths)
     except ValueError as error:
