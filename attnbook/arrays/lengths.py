@@ -29,7 +29,8 @@ def lengths_of(name, lengths):
     """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
     if array_api_compat.is_array_api_obj(lengths):
         check_array(name, lengths)
-        lengths = move(lengths, "numpy")
+        if not isinstance(lengths, np.ndarray):
+            lengths = move(lengths, "numpy")
     try:
         counts = np.asarray(lengths)
     except ValueError as error:
