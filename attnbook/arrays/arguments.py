@@ -132,8 +132,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
     choices = tuple(choices)
     if isinstance(value, str) and value in choices:
         return value
-    plain = value is None or isinstance(value, (str, int, float))
-    got = repr(value) if plain else type(value).__name__
+    got = type(value).__name__ if array_api_compat.is_array_api_obj(value) else repr(value)
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {got}")
 
 

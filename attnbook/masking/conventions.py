@@ -13,6 +13,7 @@ from attnbook.arrays.arguments import (
     array_namespace,
     broadcast_shapes,
     check_boolean,
+    check_choice,
     check_float,
     check_int,
 )
@@ -85,8 +86,7 @@ def to_additive(mask: Array, dtype: str = "float32") -> Array:
     check_boolean(mask)
     xp = array_namespace(mask)
     floats = [name for name in _FLOATS if hasattr(xp, name)]
-    if dtype not in floats:
-        raise ValueError(f"dtype must be one of {', '.join(floats)}, got {dtype!r}")
+    check_choice("dtype", dtype, floats)
     zeros = xp.zeros(mask.shape, dtype=getattr(xp, dtype), device=array_api_compat.device(mask))
     return xp.where(mask, zeros, xp.full_like(zeros, -xp.inf))
 
