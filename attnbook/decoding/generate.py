@@ -235,7 +235,7 @@ def stream(
 def _steps(task, choose):
     xp = array_namespace(task.prompt)
     n, longest = int(task.lengths.min()), int(task.lengths.max())
-    lengths = placed(task.lengths, task.prompt)
+    lengths = n if n == longest else placed(task.lengths, task.prompt)
     log_p = task.decoder.read(task.prompt[:, :n])  # every prompt has these: read in one pass
     ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
     pad = xp.full_like(task.prompt[:, 0], task.pad)
