@@ -41,7 +41,7 @@ help:  ## list what can be made
 # PyTorch comes first and by pip, which knows where a build for the CPU alone may lie.
 .venv/.test: .venv/.book
 	$(PIP) install '$(TORCH)'
-	$(call install,'.[test,bench]')
+	$(call install,'.[test]')
 	@touch $@
 
 .venv/.lint .venv/.mutants: .venv/.%: .venv/.test
