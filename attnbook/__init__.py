@@ -1,22 +1,34 @@
 """Attention from a dot product upwards: the package that the book builds, chapter by chapter."""
 
 from attnbook import masking, positions
-from attnbook.attention import attention, attention_vjp, attention_weights
-from attnbook.backends import Backend, backends, move
-from attnbook.cross_entropy import cross_entropy
-from attnbook.decoder import DecoderLayerWeights, DecoderWeights, decoder, decoder_layer
-from attnbook.dropout import dropout
-from attnbook.embed import embed
-from attnbook.encoder import EncoderLayerWeights, EncoderWeights, encoder, encoder_layer
-from attnbook.feed_forward import FeedForwardWeights, feed_forward, gelu, relu
-from attnbook.layer_norm import LayerNormWeights, layer_norm
-from attnbook.multi_head import merge_heads, multi_head_attention, split_heads
-from attnbook.multi_head_weights import MultiHeadWeights
-from attnbook.single_head import SingleHeadWeights, single_head_attention
-from attnbook.softmax import RunningSoftmax, log_softmax, softmax
-from attnbook.transformer import transformer
-from attnbook.transformer_block import TransformerBlockWeights, transformer_block
-from attnbook.transformer_weights import TransformerWeights
+from attnbook.arrays.move import move
+from attnbook.kernels.backends import Backend, backends
+from attnbook.kernels.running_softmax import RunningSoftmax
+from attnbook.multi_head.heads import merge_heads, multi_head_attention, split_heads
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.single_head.attention import attention, attention_vjp, attention_weights
+from attnbook.single_head.head import SingleHeadWeights, single_head_attention
+from attnbook.single_head.softmax import log_softmax, softmax
+from attnbook.training.loss import cross_entropy
+from attnbook.transformers.block import TransformerBlockWeights, transformer_block
+from attnbook.transformers.decoder import (
+    DecoderLayerWeights,
+    DecoderWeights,
+    decoder,
+    decoder_layer,
+)
+from attnbook.transformers.dropout import dropout
+from attnbook.transformers.embed import embed
+from attnbook.transformers.encoder import (
+    EncoderLayerWeights,
+    EncoderWeights,
+    encoder,
+    encoder_layer,
+)
+from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward, gelu, relu
+from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
+from attnbook.transformers.transformer import transformer
+from attnbook.transformers.weights import TransformerWeights
 
 __version__ = "0.1.0"
 

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_bool,
     check_float,
     check_int,
     check_number,
 )
-from attnbook._lengths import home
+from attnbook.arrays.lengths import home
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 
@@ -78,6 +79,7 @@ def sinusoidal(
            [ 0.841,  0.54 ],
            [ 0.909, -0.416]])
     """
+    check_bool("interleaved", interleaved)
     n, d_model = check_int("n", n), check_int("d_model", d_model)
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model must be even and at least 2, got {d_model}")
@@ -195,7 +197,8 @@ def rotary(
     check_float("x", x)
     if x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
-    return _rotary(x, check_int("start", start), interleaved, _check_base(base))
+    check_bool("interleaved", interleaved)
+    return rotary_of(x, check_int("start", start), interleaved, _check_base(base))
 
 
 def _check_base(base):
@@ -219,7 +222,7 @@ def _angles(n, d, start, base):
     return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
 
 
-def _rotary(x, start=0, interleaved=False, base=10000.0):
+def rotary_of(x, start=0, interleaved=False, base=10000.0):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.threads import in_parts, n_threads_for
 from benchmarks import harness, inputs
 
 PRODUCT, QUICK_PRODUCT = {"cpu": 2048, "cuda": 8192}, 256  # rows and columns of a matrix

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._threads import n_threads_for
+from attnbook.arrays.threads import n_threads_for
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("numpy", "array-api-compat", "torch", "cupy", "triton", "numba")

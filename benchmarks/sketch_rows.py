@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbook._threads import n_threads_for
+from attnbook.arrays.threads import n_threads_for
 from benchmarks import harness
 
 ROUNDS, QUICK_ROUNDS = 5, 2

@@ -284,7 +284,7 @@ def parts(device: str, dtype: str, size: Size, *, quick: bool) -> list[dict[str,
 def rates(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return the loss after a short training by recipe, norm order, learning rate and seed."""
     from attnbook.nn import Transformer
-    from attnbook.train import Settings, train
+    from attnbook.training import Settings, train
 
     n_steps = QUICK_RATE_STEPS if quick else RATE_STEPS
     batches = data.Batches(*data.reversal(0, 20_000 if not quick else 100, length=6), batch_size=32)
@@ -314,7 +314,7 @@ def language_model(device: str, *, quick: bool, log: Callable[[str], None]) -> d
     import torch
 
     from attnbook.nn import Transformer
-    from attnbook.train import Settings, evaluate, train
+    from attnbook.training import Settings, evaluate, train
 
     shape = dict(LANGUAGE_MODELS["quick" if quick else device])
     n, batch = shape.pop("n"), shape.pop("batch")

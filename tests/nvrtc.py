@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from attnbook import _cuda
+from attnbook.compilers import cuda as _cuda
 
 
 def library() -> ctypes.CDLL:

@@ -12,7 +12,7 @@ import pytest
 
 import attnbook as ab
 from attnbook import check
-from attnbook._arrays import array_namespace
+from attnbook.arrays.arguments import array_namespace
 from attnbook.check._model import draw
 
 MODULES = ("_merge_mistakes", "_merge_attention")

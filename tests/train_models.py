@@ -7,7 +7,7 @@ import torch
 
 from attnbook.data import reversal
 from attnbook.data.batches import Batches
-from attnbook.train import Settings
+from attnbook.training.loop import Settings
 
 VOCABULARY = 8
 N_PAIRS, BATCH_SIZE = 31, 7  # 5 batches an epoch, of unequal sizes

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load, save_file
 from train_models import Small, heeding_interrupts, small_batches
 
-from attnbook import _tensor_file
-from attnbook.train import Settings, evaluate, train
+from attnbook.arrays import tensor_file
+from attnbook.training.loop import Settings, evaluate, train
 
 
 def main(task):
@@ -73,7 +73,7 @@ def die_in_write(which):
                 os.truncate(file, os.fstat(file).st_size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    _tensor_file.os.fsync = fsync
+    tensor_file.os.fsync = fsync
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ def check(name, device="cpu"):
 
 
 def check_one(case, device, dtype):
-    from attnbook._arrays import sum_to_shape
+    from attnbook.arrays.arguments import sum_to_shape
     from attnbook.kernels import _triton_backward, _triton_decode, _triton_forward, triton
     from attnbook.kernels._triton_arrays import operands
     from attnbook.kernels._triton_tiles import Tile
@@ -342,7 +342,7 @@ LARGE = ("64", "64 causal", "128", "128 causal", "128 grouped", "64 mask", "deco
 
 def check_large(name, device="cuda"):
     """Run many tiles of the size that a GPU uses, in bfloat16."""
-    from attnbook._arrays import sum_to_shape
+    from attnbook.arrays.arguments import sum_to_shape
     from attnbook.kernels import triton
 
     d = 128 if "128" in name else 64

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook._erf import erf
+from attnbook.arrays.erf import erf
 from attnbook.check._model import Mistake
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnbook._arrays import library
-from attnbook.backends import move
+from attnbook.arrays.arguments import library
+from attnbook.arrays.move import move
 from attnbook.check._calls import signature_of
 from attnbook.check._collision_mistakes import DISTANCE_0, MISTAKES
 from attnbook.check._engine import run

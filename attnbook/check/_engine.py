@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook._arrays import check_number
-from attnbook.backends import backends
+from attnbook.arrays.arguments import check_number
 from attnbook.check._calls import PRETTY, Attempt, Caller, Finding, Found, accepted_options
 from attnbook.check._model import Case, Check, Stage, Values, agree, as_tuple, difference
 from attnbook.check._report import Report
 from attnbook.check._sandbox import describe_error, error_text
+from attnbook.kernels.backends import backends
 
 HINTS = {
     RecursionError: " It calls itself without end.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.backends import move
+from attnbook.arrays.move import move
 from attnbook.check._calls import signature_of
 from attnbook.check._either import either
 from attnbook.check._greedy_mistakes import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._arrays import check_floats, check_int
+from attnbook.arrays.arguments import check_floats, check_int
 from attnbook.check._calls import Finding
 from attnbook.check._head_mistakes import MESSAGES, Layout, head_mistakes
 from attnbook.check._lend import lent

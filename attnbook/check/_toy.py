@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from attnbook.backends import move
+from attnbook.arrays.move import move
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import check_int
-from attnbook.data._ids import ids_of
+from attnbook.arrays.arguments import check_int
+from attnbook.data.ids import ids_of
 from attnbook.data.vocabulary import Vocabulary
-from attnbook.masking import padding
+from attnbook.masking.masks import padding
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._arrays import check_int
+from attnbook.arrays.arguments import check_int
 from attnbook.data.batch import Batch, filled, lengths_of, rows_of
 from attnbook.data.vocabulary import Vocabulary
 

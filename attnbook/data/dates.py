@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnbook._arrays import check_int
-from attnbook._projections import generator
+from attnbook.arrays.arguments import check_int
+from attnbook.arrays.projections import generator
 from attnbook.data.date_words import LANGUAGES
 from attnbook.data.vocabulary import Vocabulary
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import check_array, check_int, check_number
-from attnbook._projections import generator
-from attnbook.data._ids import ids_of
+from attnbook.arrays.arguments import check_array, check_int, check_number
+from attnbook.arrays.projections import generator
+from attnbook.data.ids import ids_of
 
 
 @dataclass(frozen=True, eq=False)

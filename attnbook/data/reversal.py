@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import check_int
-from attnbook._projections import generator
+from attnbook.arrays.arguments import check_int
+from attnbook.arrays.projections import generator
 from attnbook.data.vocabulary import Vocabulary
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from attnbook.data._ids import ids_of
+from attnbook.data.ids import ids_of
 
 
 @dataclass(frozen=True)

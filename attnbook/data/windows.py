@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import check_int, check_number
-from attnbook.data._ids import ids_of
+from attnbook.arrays.arguments import check_int, check_number
+from attnbook.data.ids import ids_of
 
 
 def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook._arrays import Array, broadcast_shapes, dtype_name, library
+from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name, library
 from attnbook.kernels._numba_tiles import Work
 
 

@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 
-from attnbook._arrays import broadcast_shapes, dtype_name, library, sum_to_shape
-from attnbook._numba_jit import read_only
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.arguments import broadcast_shapes, dtype_name, library, sum_to_shape
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import read_only
 from attnbook.kernels import _numba_backward as loops
 from attnbook.kernels._simd import Tile, lanes
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook._arrays import Array
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.arguments import Array
+from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.kernels._arranged import arrange, restored
 from attnbook.kernels._numba_decode import attend_few, merge_few
 from attnbook.kernels._numba_tiles import Work

@@ -10,8 +10,8 @@ from typing import Any
 import cupy
 import numpy as np
 
-from attnbook._arrays import Array, broadcast_shapes
-from attnbook._cuda import NULL, name_of
+from attnbook.arrays.arguments import Array, broadcast_shapes
+from attnbook.compilers.cuda import NULL, name_of
 
 TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float"}
 """For each dtype its type in numbers.cu."""

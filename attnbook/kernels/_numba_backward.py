@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from attnbook._numba_jit import compile_fused, compile_inner, compile_loops
+from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops
 from attnbook.kernels._numba_plain import product as multiply_plain
 from attnbook.kernels._numba_tiles import exp
 from attnbook.kernels._simd import multiply, multiply_add

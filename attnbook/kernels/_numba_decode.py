@@ -8,7 +8,7 @@ maxima, totals and weighted sums are merged in the order of the keys.
 
 import numpy as np
 
-from attnbook._numba_jit import compile_fused, compile_loops, compile_sums
+from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
 from attnbook.kernels._numba_tiles import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE, exp
 from attnbook.kernels._simd import claim
 

@@ -12,7 +12,7 @@ alone, so the bits do not depend on the threads.
 
 import numpy as np
 
-from attnbook._numba_jit import compile_fused, compile_loops
+from attnbook.compilers.jit import compile_fused, compile_loops
 from attnbook.kernels._numba_tiles import (
     KEY,
     VALUE,

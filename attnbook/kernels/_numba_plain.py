@@ -7,7 +7,7 @@ rows and four terms at a time, each number that is read from the innermost cache
 
 import numpy as np
 
-from attnbook._numba_jit import compile_fused, compile_loops
+from attnbook.compilers.jit import compile_fused, compile_loops
 from attnbook.kernels._numba_tiles import (
     KEY,
     VALUE,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook._numba_jit import compile_fused
+from attnbook.compilers.jit import compile_fused
 from attnbook.kernels._simd import LOG2_E, TO_INTEGER, exp2_coefficients
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())

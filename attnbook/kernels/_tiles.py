@@ -4,7 +4,12 @@ import itertools
 
 from array_api_compat import device
 
-from attnbook._arrays import accumulation_dtype, array_namespace, broadcast_shapes, causal_mask
+from attnbook.arrays.arguments import (
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    causal_mask,
+)
 
 
 def widen(query, *others):

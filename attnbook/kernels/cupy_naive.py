@@ -15,11 +15,11 @@ Reference: `attnbook.attention`.
 import cupy  # here, so that a missing CuPy is known when the rung is chosen
 import numpy as np
 
-from attnbook._arrays import Array
-from attnbook._cuda import Source
+from attnbook.arrays.arguments import Array
+from attnbook.compilers.cuda import Source
 from attnbook.kernels._cuda import Inputs
 
-KERNELS = Source(("numbers.cu", "kernels/layout.cu", "kernels/naive.cu"))
+KERNELS = Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/naive.cu"))
 THREADS = 256
 
 

@@ -18,11 +18,11 @@ import functools
 import cupy
 import numpy as np
 
-from attnbook._arrays import Array
-from attnbook._cuda import Source
+from attnbook.arrays.arguments import Array
+from attnbook.compilers.cuda import Source
 from attnbook.kernels._cuda import Inputs
 
-KERNELS = Source(("numbers.cu", "kernels/layout.cu", "kernels/tiled.cu"))
+KERNELS = Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/tiled.cu"))
 
 # As in tiled.cu: threads of a block, rows and columns of their grid.
 THREADS, ROWS, COLUMNS = 128, 8, 16

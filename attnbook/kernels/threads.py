@@ -10,7 +10,7 @@ import functools
 import numpy as np
 import threadpoolctl
 
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.kernels._tiles import for_each_head, later, tile_of, tiles, widen
 from attnbook.kernels.in_place import exponentials, hide
 

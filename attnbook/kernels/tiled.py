@@ -8,9 +8,10 @@ Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any dev
 
 from array_api_compat import device
 
-from attnbook._arrays import array_namespace
+from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.empty_rows import finite, or_one
 from attnbook.kernels._tiles import head_by_head, later, scores_of, tiles, widen
-from attnbook.softmax import RunningSoftmax, _finite, _or_one
+from attnbook.kernels.running_softmax import RunningSoftmax
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
@@ -50,7 +51,7 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
             state = state.merge(RunningSoftmax.read(scores, v[columns, :]))
         outputs.append(state.output())
-        log_totals.append(xp.concat([state.maximum, xp.log(_or_one(state.total))], axis=-1))
+        log_totals.append(xp.concat([state.maximum, xp.log(or_one(state.total))], axis=-1))
     return xp.concat(outputs, axis=0), xp.concat(log_totals, axis=0)
 
 
@@ -76,7 +77,7 @@ def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, g
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
     mean = xp.sum(output * grad_output, axis=-1, keepdims=True)  # (n_q, 1)
-    maximum, log_total = _finite(log_total[:, :1]), log_total[:, 1:]
+    maximum, log_total = finite(log_total[:, :1]), log_total[:, 1:]
     rows_of, columns_of = tiles(n_q, ROWS), tiles(n_k, COLUMNS)
     grad_query = [0] * len(rows_of)
     grad_key, grad_value = [0] * len(columns_of), [0] * len(columns_of)

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook._weights import PLAIN, Weights, check_part
+from attnbook.arrays.weights import PLAIN, Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
 
 

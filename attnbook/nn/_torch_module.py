@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from attnbook._arrays import check_number
-from attnbook._weights import Weights
+from attnbook.arrays.arguments import check_number
+from attnbook.arrays.weights import Weights
 from attnbook.kernels import REFERENCE
 from attnbook.nn._module import AttendingModule, WeightsModule
 

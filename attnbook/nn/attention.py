@@ -4,12 +4,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook._arrays import Array
-from attnbook.multi_head import multi_head_attention
-from attnbook.multi_head_weights import MultiHeadWeights
+from attnbook.arrays.arguments import Array
+from attnbook.multi_head.heads import multi_head_attention
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn._module import AttendingModule
 from attnbook.nn._torch_module import TorchModule
-from attnbook.single_head import SingleHeadWeights, single_head_attention
+from attnbook.single_head.head import SingleHeadWeights, single_head_attention
 
 MATRICES = ("W_Q", "W_K", "W_V", "W_O")
 BIASES = ("b_Q", "b_K", "b_V", "b_O")

@@ -4,14 +4,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook._arrays import Array
-from attnbook.decoder import DecoderLayerWeights, decoder_layer
-from attnbook.encoder import EncoderLayerWeights, encoder_layer
-from attnbook.feed_forward import FeedForwardWeights, feed_forward
-from attnbook.layer_norm import LayerNormWeights, layer_norm
+from attnbook.arrays.arguments import Array
 from attnbook.nn._module import WeightsModule
 from attnbook.nn._torch_module import DroppingModule, TorchModule
 from attnbook.nn.attention import MultiHeadAttention
+from attnbook.transformers.decoder import DecoderLayerWeights, decoder_layer
+from attnbook.transformers.encoder import EncoderLayerWeights, encoder_layer
+from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward
+from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
 
 
 class LayerNorm(TorchModule, kind=LayerNormWeights):

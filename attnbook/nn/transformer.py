@@ -4,13 +4,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook._arrays import Array
-from attnbook.decoder import DecoderWeights, decoder
-from attnbook.encoder import EncoderWeights, encoder
+from attnbook.arrays.arguments import Array
 from attnbook.nn._torch_module import DroppingModule, TorchModule
 from attnbook.nn.layers import DecoderLayer, EncoderLayer, LayerNorm
-from attnbook.transformer import transformer
-from attnbook.transformer_weights import TransformerWeights
+from attnbook.transformers.decoder import DecoderWeights, decoder
+from attnbook.transformers.encoder import EncoderWeights, encoder
+from attnbook.transformers.transformer import transformer
+from attnbook.transformers.weights import TransformerWeights
 
 
 class _Stack(DroppingModule):

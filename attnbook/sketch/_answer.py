@@ -10,11 +10,12 @@ from typing import Any
 
 import array_api_compat
 
-from attnbook._arrays import Array, accumulation_dtype, array_namespace
-from attnbook.backends import move
+from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.empty_rows import maximum as maximum_of
+from attnbook.arrays.move import move
+from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch._projected import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates
-from attnbook.softmax import _maximum, _softmax
 
 GATHERED = 2**22
 """Numbers of keys and values that are gathered at once: queries are taken in blocks."""
@@ -198,7 +199,7 @@ def answer(
     if len(masses) == 1:  # also for weights that do not sum to 1
         output, shares = close.output, xp.ones_like(close.mass)[:, None]
     else:
-        shares = _softmax(xp.stack(masses, axis=-1), axis=-1)  # (n_q, groups)
+        shares = softmax_of(xp.stack(masses, axis=-1), axis=-1)  # (n_q, groups)
         output = xp.matmul(shares[:, None, :], xp.stack(outputs, axis=1))[:, 0, :]
     rows, weights = close.rows, close.weights
     if weights is not None:
@@ -206,7 +207,7 @@ def answer(
         if heavy_rows is not None:
             heavy_share = shares[:, len(masses) - 1 - (sketch.tail != "none"), None]
             rows = xp.concat([rows, heavy_rows], axis=1)
-            weights = xp.concat([weights, _softmax(heavy_scores, -1) * heavy_share], axis=1)
+            weights = xp.concat([weights, softmax_of(heavy_scores, -1) * heavy_share], axis=1)
     result = Answer(output, rows, weights)
     if not with_evidence:
         return result
@@ -265,7 +266,7 @@ def _missed(sketch, close, scored, others, shares):
 def _sampled_bound(masses, outputs, tail, shares):
     """Return how far sampling may move the output: through the tail's own, and its share."""
     xp = array_namespace(shares)
-    inner = _softmax(xp.stack(masses[:-1], axis=-1), axis=-1)[:, None, :]
+    inner = softmax_of(xp.stack(masses[:-1], axis=-1), axis=-1)[:, None, :]
     scored_output = xp.matmul(inner, xp.stack(outputs[:-1], axis=1))[:, 0, :]
     apart = xp.sqrt(xp.sum((scored_output - tail.output) ** 2, axis=-1))
     near_share = 1 - shares[:, -1]
@@ -308,7 +309,7 @@ def masked(scores: Array, kept: Array) -> Array:
 def log_sum(logits: Array) -> Array:
     """Return log Σ exp along the last axis, -inf over nothing."""
     xp = array_namespace(logits)
-    top = _maximum(logits, -1)
+    top = maximum_of(logits, -1)
     shift = xp.where(top == -xp.inf, xp.zeros_like(top), top)
     total = xp.sum(xp.exp(logits - shift), axis=-1)
     some = total > 0
@@ -320,13 +321,13 @@ def count_and_largest(logits: Array) -> tuple[Array, Array]:
     """Return how many of `logits` (n_q, M) are not -inf, and the largest; -inf for none."""
     xp = array_namespace(logits)
     count = xp.astype(xp.count_nonzero(logits > -xp.inf, axis=-1), xp.int64)
-    return count, _maximum(logits, -1)[..., 0]
+    return count, maximum_of(logits, -1)[..., 0]
 
 
 def first_of_largest(rows: Array, logits: Array) -> tuple[Array, Array]:
     """Return the row of the largest of `logits` (n_q, M) and that score; -1 and -inf for none."""
     xp = array_namespace(logits)
-    largest = _maximum(logits, -1)[..., 0]
+    largest = maximum_of(logits, -1)[..., 0]
     if rows.shape[1] == 0:
         return xp.full_like(largest, -1, dtype=xp.int64), largest
     place = xp.argmax(logits, axis=-1, keepdims=True)

@@ -2,8 +2,8 @@
 
 import array_api_compat
 
-from attnbook._arrays import array_namespace
-from attnbook._lengths import placed
+from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.lengths import placed
 
 ROWS = 65536  # keys that are read at once: bounds the scratch
 LLOYD_STEPS, SAMPLE_PER_CELL = 5, 64

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnbook._arrays import Array, check_floats, library
+from attnbook.arrays.arguments import Array, check_floats, library
 
 
 def check_update(sketch: Any, key: Array, value: Array) -> None:

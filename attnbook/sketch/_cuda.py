@@ -1,15 +1,15 @@
 """The GPU side of the sketches: CuPy, the kernels of `index.cu` and `sketch.cu`, and the hashes.
 
 Nothing here runs unless it is asked for: CuPy is imported when the first object is made, and the
-kernels are compiled when the first one is launched, once a process (see `attnbook._cuda`).
+kernels are compiled when the first one is launched, once a process (see `attnbook.compilers.cuda`).
 """
 
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array
-from attnbook._cuda import NULL, Source, import_cupy, name_of
+from attnbook.arrays.arguments import Array
+from attnbook.compilers.cuda import NULL, Source, import_cupy, name_of
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import StableHash
 
@@ -27,7 +27,7 @@ TEMPLATES = (
 )
 """The kernels that are templates, as they are used."""
 
-KERNELS = Source(("numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
+KERNELS = Source(("compilers/numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
 
 POINTS_AT_ONCE = 2**22
 """So many are projected together: a million points on 80 directions take 320 MB."""

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, check_int
-from attnbook._cuda import import_cupy
-from attnbook._projections import generator
+from attnbook.arrays.arguments import Array, check_int
+from attnbook.arrays.projections import generator
+from attnbook.compilers.cuda import import_cupy
 from attnbook.sketch._cuda import check_exactly, launch_for_each
 from attnbook.sketch.index import MOST_ROWS, check_rows
 from attnbook.sketch.robin_hood import displacement_limit, draw_mixer, slots_for

@@ -4,9 +4,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnbook._arrays import Array, check_number
-from attnbook._cuda import NULL, import_cupy, name_of
-from attnbook._weights import check_choice
+from attnbook.arrays.arguments import Array, check_choice, check_number
+from attnbook.compilers.cuda import NULL, import_cupy, name_of
 from attnbook.sketch._cuda import (
     TYPES,
     CudaHash,

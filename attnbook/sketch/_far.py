@@ -6,13 +6,13 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import Array, accumulation_dtype, array_namespace
-from attnbook._lengths import placed
-from attnbook.backends import move
+from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import move
+from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch._answer import gather, log_sum, masked
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.tails import UniformTail, uniform_tail
-from attnbook.softmax import _softmax
 
 
 class Far:
@@ -92,7 +92,7 @@ class Far:
         rows = _places(query, self.heavy(sketch))
         scores = xp.matmul(xp.astype(query, wide, copy=False), xp.matrix_transpose(key)) * scale
         scores = masked(scores, visible.at(rows))
-        return rows, scores, log_sum(scores), xp.matmul(_softmax(scores, -1), value)
+        return rows, scores, log_sum(scores), xp.matmul(softmax_of(scores, -1), value)
 
     def moments(self, sketch: Any) -> Moments:
         """Return the moments of all keys that are not heavy."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._arrays import Array, array_namespace
+from attnbook.arrays.arguments import Array, array_namespace
 from attnbook.sketch._answer import Near, Visible, blocks, near
 from attnbook.sketch.index import BucketIndex
 from attnbook.sketch.simhash import SimHash

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook._arrays import Array, dtype_name
+from attnbook.arrays.arguments import Array, dtype_name
 
 
 def check_int64(name: str, x: int) -> int:

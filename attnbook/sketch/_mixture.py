@@ -2,7 +2,7 @@
 
 import array_api_compat
 
-from attnbook._arrays import array_namespace
+from attnbook.arrays.arguments import array_namespace
 from attnbook.sketch import _normal
 from attnbook.sketch._cells import column
 

@@ -11,8 +11,8 @@ Where the plain build sorts by signature and then by home, this one sorts once:
 
 import numpy as np
 
-from attnbook._numba_jit import compile_inner, compile_loops
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_inner, compile_loops
 from attnbook.sketch._build import LOAD_FACTOR, slots_for
 from attnbook.sketch.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
 

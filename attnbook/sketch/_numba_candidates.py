@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook._numba_jit import compile_inner
+from attnbook.compilers.jit import compile_inner
 from attnbook.sketch._simd import prefetch
 from attnbook.sketch.robin_hood import DISPLACEMENT, KEY, VALUE
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook._numba_jit import compile_inner, compile_sums
+from attnbook.compilers.jit import compile_inner, compile_sums
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import StableHash
 

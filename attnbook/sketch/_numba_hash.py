@@ -9,9 +9,9 @@ import functools
 
 import numpy as np
 
-from attnbook._arrays import accumulation_dtype
-from attnbook._numba_jit import compile_inner, compile_loops, read_only
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.arguments import accumulation_dtype
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_inner, compile_loops, read_only
 from attnbook.sketch._simd import LANES, prefetch, project_tile
 from attnbook.sketch.simhash import SimHash
 from attnbook.sketch.stable_hash import FARTHEST, StableHash

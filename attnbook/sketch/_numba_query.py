@@ -11,10 +11,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnbook._arrays import Array
-from attnbook._numba_jit import compile_inner, compile_loops, compile_sums, read_only
-from attnbook._threads import in_parts, n_threads_for
-from attnbook._weights import check_choice
+from attnbook.arrays.arguments import Array, check_choice
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.sketch._numba_candidates import (
     COUNT,
     Limits,

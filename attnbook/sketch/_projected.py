@@ -4,7 +4,7 @@ import math
 import numbers
 from typing import Any
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnbook._arrays import Array, array_namespace
+from attnbook.arrays.arguments import Array, array_namespace
 
 
 class Rows:

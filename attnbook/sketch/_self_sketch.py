@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._threads import in_parts, n_threads_for
+from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.sketch import _numba_self as build
 from attnbook.sketch import _numba_self_query as ask
 from attnbook.sketch._self_simd import WORD

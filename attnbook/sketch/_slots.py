@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook._arrays import Array
+from attnbook.arrays.arguments import Array
 
 KEY, VALUE, DISPLACEMENT = 0, 1, 2  # the columns of the slots
 EMPTY = -1  # the displacement of a free slot

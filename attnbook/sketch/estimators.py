@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook._arrays import Array, array_namespace
+from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch._projected import log_chance
-from attnbook.softmax import _softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,7 @@ def per_table_sum(
     xp = array_namespace(scores)
     if 0 in scores.shape:
         return scores
-    return _softmax(xp.where(candidates.found, scores, xp.full_like(scores, -xp.inf)), axis=-1)
+    return softmax_of(xp.where(candidates.found, scores, xp.full_like(scores, -xp.inf)), axis=-1)
 
 
 def _over_all(scores, mask):
@@ -259,7 +259,7 @@ def _over_all(scores, mask):
     n_q, n_tables, width = scores.shape
     masked = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
     flat = xp.reshape(masked, (n_q, n_tables * width))
-    return xp.reshape(_softmax(flat, axis=-1), scores.shape)
+    return xp.reshape(softmax_of(flat, axis=-1), scores.shape)
 
 
 ESTIMATORS: dict[str, Callable[..., Any]] = {

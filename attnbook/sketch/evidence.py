@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attnbook._arrays import Array
+from attnbook.arrays.arguments import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,21 +6,21 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
     broadcast_shapes,
-    check_attention_inputs,
+    check_attention,
     check_int,
 )
-from attnbook._lengths import placed
-from attnbook.backends import move
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import move
+from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch._answer import FIELDS, Visible, count_and_largest, joined, log_sum, masked
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.sketch_attention import SketchAttention
-from attnbook.softmax import _softmax
 
 RUN = 64
 """Queries that share the moments of their past, where no window says how many."""
@@ -105,7 +105,7 @@ def sketch_attention(
     True
     """
     arrays = {"query": query, "key": key, "value": value}
-    check_attention_inputs(arrays, mask, None, scale)
+    check_attention(arrays, mask, None, scale)
     sketch = SketchAttention(hash, scale=scale, **options)
     _check_causal(sketch, is_causal, check_int("window", window))
     xp = array_namespace(query)
@@ -195,7 +195,7 @@ def _local(sketch, query, key, value, near, visible):
     rows = xp.broadcast_to(rows[None, :], (query.shape[0], rows.shape[0]))
     scores = xp.matmul(q, xp.matrix_transpose(k)) * sketch.scale_of(query)
     scores = masked(scores, visible.at(rows))
-    return log_sum(scores), xp.matmul(_softmax(scores, -1), v), *count_and_largest(scores)
+    return log_sum(scores), xp.matmul(softmax_of(scores, -1), v), *count_and_largest(scores)
 
 
 def _nothing(query, shape, n_k, d_v, return_evidence):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from attnbook._arrays import Array, array_namespace, check_array, dtype_name
+from attnbook.arrays.arguments import Array, array_namespace, check_array, dtype_name
 
 ASKED = ("n_tables", "signatures")
 """What a hash needs; `retrieval_probability` and `query_signatures` are optional."""

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, check_array, check_int, library
-from attnbook._projections import generator
-from attnbook._weights import check_choice
+from attnbook.arrays.arguments import Array, check_array, check_choice, check_int, library
+from attnbook.arrays.projections import generator
 from attnbook.sketch._build import LOAD_FACTOR, build_tables, entries
 from attnbook.sketch._flat import LOW, Flat, functions
 from attnbook.sketch._slots import displacement_limit, draw_mixer, free_slots, slots_for

@@ -9,8 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook._arrays import Array, accumulation_dtype, array_namespace, check_float, check_number
-from attnbook.backends import move
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_float,
+    check_number,
+)
+from attnbook.arrays.move import move
 from attnbook.sketch._projected import root, unit
 from attnbook.sketch.given_hash import check_hash
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
@@ -20,8 +20,8 @@ from attnbook._arrays import (
     check_same_home,
     dtype_name,
 )
-from attnbook._projections import generator
-from attnbook._weights import Weights
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
 from attnbook.sketch import _mixture
 from attnbook.sketch._cells import centres, nearest, sums
 

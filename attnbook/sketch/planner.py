@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, check_float, check_floats, check_int, check_number
-from attnbook.backends import move
+from attnbook.arrays.arguments import Array, check_float, check_floats, check_int, check_number
+from attnbook.arrays.move import move
 from attnbook.sketch._projected import at_least_once
 from attnbook.sketch.stable_hash import StableHash
 

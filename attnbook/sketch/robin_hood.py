@@ -31,9 +31,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, check_int
-from attnbook._projections import generator
-from attnbook._weights import check_choice
+from attnbook.arrays.arguments import Array, check_choice, check_int
+from attnbook.arrays.projections import generator
 from attnbook.sketch._compile import compiled
 from attnbook.sketch._int64 import check_int64, check_int64s
 from attnbook.sketch._slots import (

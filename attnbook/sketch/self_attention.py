@@ -12,8 +12,8 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook._arrays import Array, check_attention_inputs, check_int, dtype_name, library
-from attnbook._projections import generator
+from attnbook.arrays.arguments import Array, check_attention, check_int, dtype_name, library
+from attnbook.arrays.projections import generator
 
 WIDTH = 16
 """Rows are padded to a multiple of so many numbers."""
@@ -142,7 +142,7 @@ def self_attention_sketch(
         check_int("n_threads", n_threads, at_least=1)
     rng = generator(seed)
     arrays = {"query": query, "key": key, "value": value}
-    _, _, _, _, scale = check_attention_inputs(arrays, None, None, scale)
+    scale = check_attention(arrays, None, None, scale)
     if library(query) != "numpy" or dtype_name(query.dtype) != "float32":
         raise TypeError(
             "query must be a float32 array of NumPy, "

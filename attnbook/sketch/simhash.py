@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import array_api_compat
 
-from attnbook._arrays import Array, array_namespace, check_int
-from attnbook._projections import generator
-from attnbook._weights import Weights
+from attnbook.arrays.arguments import Array, array_namespace, check_int
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
 from attnbook.sketch._projected import (
     at_least_once,
     check_directions,

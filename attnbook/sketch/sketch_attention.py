@@ -7,13 +7,13 @@ r"""Sketch attention: attention over the keys that hash tables return.
 import math
 from typing import Annotated, Any
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     array_namespace,
+    check_choice,
     check_int,
     check_number,
 )
-from attnbook._weights import check_choice
 from attnbook.sketch._answer import (
     FIELDS,
     Answer,

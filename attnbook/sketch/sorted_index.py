@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook._arrays import Array, array_namespace, check_int, check_same_home
-from attnbook._lengths import lengths_of, placed
+from attnbook.arrays.arguments import Array, array_namespace, check_int, check_same_home
+from attnbook.arrays.lengths import lengths_of, placed
 from attnbook.sketch.buckets import Buckets, check_signatures, sort_buckets
 
 

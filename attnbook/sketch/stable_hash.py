@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     array_namespace,
     check_floats,
@@ -19,10 +19,10 @@ from attnbook._arrays import (
     check_number,
     library,
 )
-from attnbook._erf import erf
-from attnbook._projections import generator
-from attnbook._weights import Weights
-from attnbook.backends import move
+from attnbook.arrays.erf import erf
+from attnbook.arrays.move import move
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
 from attnbook.sketch._projected import (
     at_least_once,
     check_directions,

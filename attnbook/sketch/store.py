@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from attnbook import _tensor_file
-from attnbook._arrays import check_int
-from attnbook._lengths import placed
-from attnbook._weights import check_choice, check_part
-from attnbook.backends import LIBRARIES, move
+from attnbook.arrays import tensor_file
+from attnbook.arrays.arguments import check_choice, check_int
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import LIBRARIES, move
+from attnbook.arrays.weights import check_part
 from attnbook.sketch._impls import IMPLS
 from attnbook.sketch.given_hash import check_hash
 from attnbook.sketch.lifting import LiftedHash
@@ -85,7 +85,7 @@ def save_sketch(path: Path, sketch: SketchAttention) -> None:
         if sketch._far._moments is not None:
             content["moments"] = _described(sketch._far._moments, "moments.", arrays)
             content["fitted"] = sketch._far._fitted
-    _tensor_file.write(path, "sketch", arrays, content)
+    tensor_file.write(path, "sketch", arrays, content)
 
 
 def load_sketch(
@@ -131,8 +131,8 @@ def load_sketch(
         check_choice("impl", impl, tuple(IMPLS))
     if hash is not None:
         check_hash(hash)
-    _, arrays, narrow, content = _tensor_file.read(path, "sketch")
-    with _tensor_file.describing(path, "an attnbook sketch"):
+    _, arrays, narrow, content = tensor_file.read(path, "sketch")
+    with tensor_file.describing(path, "an attnbook sketch"):
         settings = {name: content["settings"][name] for name in SETTINGS}
         described = content["hash"]
         settings["impl"] = settings["impl"] if impl is None else impl
@@ -150,9 +150,9 @@ def load_sketch(
         raise TypeError(
             f"hash must be None, since {os.fspath(path)} holds one, got {type(hash).__name__}"
         )
-    with _tensor_file.describing(path, "an attnbook sketch"):
+    with tensor_file.describing(path, "an attnbook sketch"):
         moved = {
-            name: _tensor_file.to_library(x, library, narrow=name in narrow)
+            name: tensor_file.to_library(x, library, narrow=name in narrow)
             for name, x in arrays.items()
         }
         given = _rebuilt(described, "hash.", moved) if hash is None else hash

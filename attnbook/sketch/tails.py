@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated
 
-from attnbook._arrays import (
+from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
@@ -22,7 +22,7 @@ from attnbook._arrays import (
     check_int,
     check_number,
 )
-from attnbook._arrays import check_mask as check_booleans
+from attnbook.arrays.arguments import check_mask as check_booleans
 from attnbook.sketch.moments import Moments
 
 __all__ = ["Moments", "UniformTail", "uniform_tail"]

@@ -1,0 +1,53 @@
+"""From lengths of sequences to masks, and where a new mask is to live."""
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import array_namespace, check_array, library
+from attnbook.arrays.move import move
+
+
+def home(like):
+    """Return the library of `like`, or NumPy, and the device."""
+    if like is None:
+        return array_api_compat.array_namespace(np.empty(0)), None
+    check_array("like", like)
+    return array_namespace(like), array_api_compat.device(like)
+
+
+def first_keys(name, lengths, n, like):
+    """Return True for the first `lengths` of `n` keys, shape (..., 1, n)."""
+    counts = lengths_of(name, lengths)
+    if (most := counts.max(initial=0)) > n:
+        raise ValueError(f"{name} must be at most the number of keys, {n}, got {most}")
+    if like is None and array_api_compat.is_array_api_obj(lengths):
+        like = lengths
+    return placed(np.arange(n) < counts[..., np.newaxis, np.newaxis], like)
+
+
+def lengths_of(name, lengths):
+    """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
+    if array_api_compat.is_array_api_obj(lengths):
+        check_array(name, lengths)
+        if not isinstance(lengths, np.ndarray):
+            lengths = move(lengths, "numpy")
+    try:
+        counts = np.asarray(lengths)
+    except ValueError as error:
+        raise ValueError(f"{name} must be ints in rows of one length, got others") from error
+    if counts.size and counts.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be ints, got {counts.dtype}")
+    least, most = counts.min(initial=0), counts.max(initial=0)
+    if least < 0:
+        raise ValueError(f"{name} must be at least 0, got {least}")
+    if most > np.iinfo(np.int64).max:  # an unsigned one, which would wrap
+        raise ValueError(f"{name} must be at most 2**63 - 1, got {most}")
+    return counts.astype(np.int64, copy=False)
+
+
+def placed(mask, like):
+    """Return the NumPy `mask` in the library and on the device of `like`."""
+    if like is None:
+        return mask
+    _, device = home(like)
+    return move(mask, library(like), device=device)

@@ -1,0 +1,127 @@
+"""Moving an array to another library, device or dtype."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_array, check_choice, dtype_name, library
+
+LIBRARIES = ("numpy", "torch", "cupy", "array_api_strict")
+"""The libraries that `move` knows by name."""
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+"""The dtypes that `move` knows by name, where the library has them."""
+
+
+def move(
+    x: Array, library_name: str | None = None, *, device: Any = None, dtype: str | None = None
+) -> Array:
+    """Return the numbers of `x` as an array of another library, device or dtype.
+
+    Parameters
+    ----------
+    x : array
+    library_name : str, optional
+        One of ``"numpy"``, ``"torch"``, ``"cupy"``, ``"array_api_strict"``; that of `x` by default.
+    device : optional
+        A device of that library, such as ``"cuda"`` for PyTorch; its default by default. Within
+        one library an array stays where it is.
+    dtype : str, optional
+        Name of a dtype of that library, such as ``"float32"``; that of `x` by default, with float32
+        for a bfloat16 that the library lacks.
+
+    Returns
+    -------
+    array
+        A copy in another library; within one it may share memory with `x`. A move within PyTorch
+        keeps the graph of autograd; a move out of it leaves the graph behind.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array.
+    ValueError
+        If `library_name` or `dtype` is unknown; the message lists the known ones. If the library
+        cannot hold `x` on this device; the message has its reason.
+    ImportError
+        If the library is not installed; the message says how to get it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> move(np.ones(2), dtype="float32").dtype
+    dtype('float32')
+    """
+    check_array("x", x)
+    source = library(x)
+    target = source if library_name is None else library_name
+    check_choice("library_name", target, LIBRARIES)
+    xp = _namespace(target)
+    known = [name for name in DTYPES if hasattr(xp, name)]
+    name = dtype_name(x.dtype) if dtype is None else dtype
+    if dtype is None and name == "bfloat16" and name not in known:
+        name = "float32"  # holds each of its numbers exactly
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"dtype must be one of {', '.join(known)} for {target}, got {name!r}")
+    try:
+        if target != source:
+            x = xp.asarray(_to_numpy(x, source))
+        x = xp.astype(x, getattr(xp, name), copy=False)
+        return x if device is None else array_api_compat.to_device(x, device)
+    except Exception as error:  # each library has its own for a device that is absent, and others
+        where = "its default device" if device is None else f"device {device!r}"
+        raise ValueError(f"x cannot be moved to {target}, {where}: {summary(error)}") from error
+
+
+def _namespace(name: str) -> Any:
+    if name == "array_api_strict":
+        return _required(name, "test")
+    _required(name, {"torch": "torch", "cupy": "gpu-cuda13"}.get(name, ""))
+    return importlib.import_module(f"array_api_compat.{name}")
+
+
+def _required(name: str, extra: str) -> Any:
+    module, problem = import_library(name)
+    if module is None:
+        raise ImportError(f"{problem}; pip install 'attnbook[{extra}]'")
+    return module
+
+
+def _to_numpy(x: Array, source: str) -> np.ndarray:
+    if source == "torch":
+        # NumPy has no bfloat16; float32 holds each of its numbers exactly
+        x = (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy(force=True)
+    elif source == "cupy":
+        x = x.get()
+    # PyTorch wants a writable array in the machine's byte order, with strides of at least 0
+    x = np.asarray(x)
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C")
+
+
+def import_library(name: str) -> tuple[Any, str]:
+    """Return the module, or None and the reason why it cannot be imported."""
+    missing, _ = attempt(lambda: importlib.util.find_spec(name) is None)
+    if missing:
+        return None, f"{name} is not installed"
+    module, problem = attempt(lambda: importlib.import_module(name))
+    return module, problem and f"importing {name} fails with {problem}"
+
+
+def attempt(question: Callable[[], Any]) -> tuple[Any, str]:
+    """Return the answer and no problem, or None and the problem."""
+    try:
+        return question(), ""
+    except Exception as error:  # a broken installation or driver can raise anything
+        return None, summary(error)
+
+
+def summary(error: Exception) -> str:
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"

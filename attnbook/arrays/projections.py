@@ -1,0 +1,57 @@
+"""What the learned heads share: drawing matrices, and projecting inputs by them."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import array_namespace, check_floats, check_leading_axes
+
+
+def generator(rng: Any, name: str = "rng") -> "np.random.Generator":
+    """Return `rng`, a Generator or a seed, as a Generator, or raise."""
+    if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
+        raise TypeError(
+            f"{name} must be a numpy.random.Generator or an int, got {type(rng).__name__}"
+        )
+    if not isinstance(rng, np.random.Generator) and rng < 0:
+        raise ValueError(f"{name} must be at least 0 if it is a seed, got {rng}")
+    return np.random.default_rng(rng)
+
+
+def xavier(rng: "np.random.Generator", rows: int, columns: int) -> np.ndarray:
+    """Return a matrix with entries uniform in ±√(6 / (rows + columns))."""
+    bound = math.sqrt(6 / (rows + columns))
+    return rng.uniform(-bound, bound, size=(rows, columns))
+
+
+def check_matrices(**matrices: Any) -> None:
+    """Raise ValueError unless all have 2 axes."""
+    for name, x in matrices.items():
+        if x.ndim != 2:
+            raise ValueError(f"{name} must have 2 axes, got shape {tuple(x.shape)}")
+
+
+def check_inputs(inputs: dict[str, Any], matrices: dict[str, Any]) -> None:
+    """Raise unless query, key and value fit together and each is as wide as its matrix is high."""
+    check_floats(**inputs, weights=matrices["query"])
+    for name, x in inputs.items():
+        height = matrices[name].shape[0]
+        if x.ndim < 2 or x.shape[-1] != height:
+            raise ValueError(
+                f"{name} must have shape (..., n, {height}) to match the weights, "
+                f"got {tuple(x.shape)}"
+            )
+    key, value = inputs["key"], inputs["value"]
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"value must have shape (..., {key.shape[-2]}, {value.shape[-1]}) to match key, "
+            f"got {tuple(value.shape)}"
+        )
+    check_leading_axes(inputs)
+
+
+def project(x: Any, matrix: Any, bias: Any = None) -> Any:
+    """Return x W, plus the bias if there is one."""
+    projected = array_namespace(x).matmul(x, matrix)
+    return projected if bias is None else projected + bias

@@ -1,0 +1,14 @@
+r"""Decoding: from a model of the next token to sequences of tokens.
+
+.. math:: p(y_1 \dots y_n \mid x) = \prod_i p(y_i \mid y_{<i}, x)
+
+The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
+other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
+"""
+
+from attnbook.decoding.beams import beam_search
+from attnbook.decoding.generate import Step, greedy_decode, sample, stream
+from attnbook.decoding.reader import Decoded
+from attnbook.decoding.sampling import sampler
+
+__all__ = ["Decoded", "Step", "beam_search", "greedy_decode", "sample", "sampler", "stream"]

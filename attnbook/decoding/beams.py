@@ -1,0 +1,160 @@
+r"""Beam search: follow the best few sequences instead of one.
+
+.. math:: s(Y) = \frac{\log p(Y \mid X)}{\operatorname{lp}(Y)}, \qquad
+          \operatorname{lp}(Y) = \Bigl(\frac{5 + |Y|}{5 + 1}\Bigr)^{\alpha}
+"""
+
+import math
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_int,
+    check_number,
+    dtype_name,
+)
+from attnbook.arrays.lengths import placed
+from attnbook.decoding.reader import Decoded, gather, request_of
+from attnbook.transformers.weights import TransformerWeights
+
+
+def beam_search(
+    weights: TransformerWeights,
+    source: Annotated[Array, "batch n_s"] | None = None,
+    *,
+    n_beams: int,
+    length_penalty: float = 0.0,
+    **options: Any,
+) -> Decoded:
+    r"""Keep the `n_beams` best sequences at every step, and return them, best first.
+
+    .. math:: s(Y) = \frac{\log p(Y \mid X)}{\operatorname{lp}(Y)}, \qquad
+              \operatorname{lp}(Y) = \Bigl(\frac{5 + |Y|}{5 + 1}\Bigr)^{\alpha}
+
+    Parameters
+    ----------
+    weights, source
+        As in `greedy_decode`.
+    n_beams : int
+        How many sequences are kept, at least 1.
+    length_penalty : float
+        α, at least 0. With 0 the score is the log-probability, which falls with every token, so
+        that short sequences win; the larger α is, the less their length counts against the long.
+        Y are the new tokens, the stop token included.
+    **options
+        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+
+    Returns
+    -------
+    Decoded
+        With an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `greedy_decode`; if `n_beams` is not an int of at least 1, or `length_penalty` not a
+        finite number of at least 0, or so large that the penalty of `max_length` overflows.
+
+    Notes
+    -----
+    Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
+    sequence that has ended stays among them for as long as its score does, and takes a place.
+    Decoding ends when all have ended. Of equal scores the better beam and then the first token in
+    the vocabulary wins, so that one beam is `greedy_decode`.
+    Nothing is pruned, and the result exact, once `n_beams` is at least the number of sequences,
+    those cut at `max_length` included.
+    `n_beams` may exceed that: a place that no sequence takes has score −∞ and length 0. More beams
+    are not always better: a prefix that is dropped at one width can be the best at the end.
+    Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
+    step. Of the prompts, the shortest one's length is read once for each of the batch, the rest of
+    longer ones once a beam.
+
+    References
+    ----------
+    Wu et al. (2016), "Google's neural machine translation system", equation 14; chapter
+    `decoding`.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> best = beam_search(weights, np.array([[3, 1, 4]]), n_beams=3, prompt=1, max_length=5)
+    >>> best.tokens.shape
+    (1, 3, 5)
+    """
+    n_beams = check_int("n_beams", n_beams, at_least=1)
+    length_penalty = check_number("length_penalty", length_penalty)
+    task = request_of("beam_search", weights, source, options)
+    _check_penalty(length_penalty, task.max_length, weights.target_embedding)
+    return _search(task, n_beams, length_penalty)
+
+
+def _check_penalty(alpha, max_length, like):
+    xp = array_namespace(like)
+    wide = accumulation_dtype(xp, like.dtype)
+    if alpha * math.log((5 + max_length) / 6) >= math.log(xp.finfo(wide).max):
+        raise ValueError(
+            f"length_penalty must leave ((5 + {max_length}) / 6)^length_penalty, the penalty of "
+            f"max_length, finite in {dtype_name(wide)}, got {alpha}"
+        )
+
+
+# The mathematics. These may rely on checked arguments.
+
+
+def _search(task, n_beams, alpha):
+    xp = array_namespace(task.prompt)
+    batch, n = task.prompt.shape[0], int(task.lengths.min())
+    task.reader.allow_beams()
+    log_p = task.reader.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
+    n_known = log_p.shape[-1]
+    first = placed(np.zeros((batch, n_beams), dtype=np.int64), log_p)
+    own = placed(np.tile(np.arange(n_beams), (batch, 1)), log_p)
+    task.reader.follow(first)
+    log_p = gather(log_p, first)  # (batch, n_beams, V)
+    only_pad = xp.where(_vocabulary(log_p) == task.pad, xp.zeros_like(log_p), -xp.inf)
+    # all beams are the prompt: one of them is enough
+    totals = xp.where(own == 0, xp.zeros_like(log_p[..., 0]), -xp.inf)
+    lengths, ended = xp.zeros_like(first), xp.zeros_like(first, dtype=xp.bool)
+    tokens, gains = [xp.astype(log_p[..., :0], x.dtype) for x in (first, log_p)]
+    while not bool(xp.all(settled := ended | (totals == -xp.inf))):
+        if tokens.shape[-1]:
+            log_p = task.reader.read(tokens[..., -1:], settled)
+        made = n - task.lengths  # below 0 while a sequence reads its prompt
+        step = xp.where(ended[..., None], only_pad, log_p)
+        counts = lengths + xp.astype(~ended, lengths.dtype)
+        scores = (totals[..., None] + step) / _penalty(counts, alpha, step)[..., None]
+        ranked = xp.argsort(-xp.reshape(scores, (batch, -1)), axis=-1, stable=True)
+        best = ranked[:, :n_beams]
+        parents, token = best // n_known, best % n_known
+        gain = gather(xp.reshape(step, (batch, -1)), best)
+        reading = placed((made < 0)[:, np.newaxis], best)
+        if np.any(made < 0):
+            parents = xp.where(reading, own, parents)
+            token = xp.where(reading, task.prompt[:, n][:, None], token)
+            gain, counts = xp.where(reading, 0.0, gain), xp.where(reading, lengths, counts)
+        task.reader.follow(parents)
+        totals = gather(totals, parents) + gain
+        lengths = gather(counts, parents)
+        full = placed((made + 1 >= task.max_length)[:, np.newaxis], best)
+        ended = gather(ended, parents) | (~reading & task.stops(token)) | full
+        tokens = xp.concat([gather(tokens, parents), token[..., None]], axis=-1)
+        gains = xp.concat([gather(gains, parents), gain[..., None]], axis=-1)
+        n += 1
+    scores = totals / _penalty(lengths, alpha, totals)
+    lengths = xp.where(totals == -xp.inf, 0, lengths)
+    return task.decoded(tokens, gains, lengths, scores)
+
+
+def _penalty(lengths, alpha, like):
+    xp = array_namespace(lengths)
+    return ((5 + xp.astype(lengths, like.dtype)) / 6) ** alpha
+
+
+def _vocabulary(log_p):
+    device = array_api_compat.device(log_p)
+    return array_namespace(log_p).arange(log_p.shape[-1], device=device)

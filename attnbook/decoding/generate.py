@@ -1,0 +1,277 @@
+"""Decoding token by token: the stream of steps, greedy decoding and sampling."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.lengths import placed
+from attnbook.decoding.reader import Decoded, gather, request, request_of
+from attnbook.decoding.sampling import sampler
+from attnbook.kernels import REFERENCE
+from attnbook.transformers.embed import check_ids
+from attnbook.transformers.weights import TransformerWeights
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One more token for each sequence.
+
+    Attributes
+    ----------
+    tokens : integer array, shape (batch,)
+    made : boolean array, shape (batch,)
+        False where a sequence still reads its prompt, or has ended: its token is the prompt's, or
+        `pad`.
+    log_probabilities : array, shape (batch,)
+        What the model gave each token; 0 where none was made.
+    """
+
+    tokens: Annotated[Array, "batch"]
+    made: Annotated[Array, "batch"]
+    log_probabilities: Annotated[Array, "batch"]
+
+
+def greedy_decode(
+    weights: TransformerWeights,
+    source: Annotated[Array, "batch n_s"] | None = None,
+    *,
+    prompt: Any,
+    max_length: int,
+    stop: Any = None,
+    pad: int = 0,
+    prompt_lengths: Any = None,
+    source_lengths: Any = None,
+    source_mask: Annotated[Array, "..."] | None = None,
+    cache: bool = True,
+    impl: str = REFERENCE,
+) -> Decoded:
+    r"""Take the most likely token, again and again.
+
+    .. math:: y_i = \operatorname*{arg\,max}_v \; p(v \mid y_{<i}, x)
+
+    Parameters
+    ----------
+    weights : TransformerWeights
+        With embeddings. In PyTorch no graph is recorded.
+    source : integer array, shape (batch, n_s), or None
+        Token ids for the encoder; None for a decoder alone.
+    prompt : integer array, shape (batch, n_p), or int
+        The target tokens to go on from, at least one; an int is the start token of every sequence.
+        A decoder alone with an int decodes one sequence.
+    max_length : int
+        Most tokens that each sequence gets, at least 1: the stop token counts, the prompt does not.
+    stop : int, sequence of int or integer array, optional
+        A sequence ends with the first of these. Without one all get `max_length` tokens.
+    pad : int
+        A known token that fills up what has ended.
+    prompt_lengths : ints of shape (batch,), optional
+        How many tokens of each row of `prompt` are real, from 1 on; padding stands on the right.
+        Longer prompts are read token by token after the shortest length, while the others decode.
+    source_lengths : ints of shape (batch,), optional
+        How many tokens of each source are real; the rest is hidden.
+    source_mask : boolean array, optional
+        Instead of `source_lengths`, as in `transformer`: **True = may attend**.
+    cache : bool
+        Keep the keys and values of every layer, so that each token is read once. Without it the
+        whole prefix is read again at every step.
+    impl : str
+        Who attends, as in `attention`.
+
+    Returns
+    -------
+    Decoded
+
+    Raises
+    ------
+    TypeError
+        If `weights` are of another class, ids are not integers, libraries differ, or a number is
+        not one.
+    ValueError
+        If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
+        the learned positions do not suffice, `source` is there without an encoder or the reverse,
+        or the best logit of a step is NaN or infinite for a sequence that has not ended.
+
+    Notes
+    -----
+    Each sequence gets the tokens that it would get alone, and the same with a cache or without:
+    the numbers differ by rounding, so the tokens can differ where two are as good as equally
+    likely. Of equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each
+    as often (`sampler`).
+    Decoding ends early when every sequence has. The most likely token at each step need not
+    begin the most likely sequence.
+    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens read with the cache; without it
+    n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
+
+    References
+    ----------
+    Chapter `decoding`.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> result = greedy_decode(weights, np.array([[3, 1, 4]]), prompt=1, max_length=5)
+    >>> result.tokens.shape, result.lengths
+    ((1, 5), array([5]))
+    """
+    steps = request(
+        *(weights, source),
+        prompt=prompt,
+        max_length=max_length,
+        stop=stop,
+        pad=pad,
+        prompt_lengths=prompt_lengths,
+        source_lengths=source_lengths,
+        source_mask=source_mask,
+        cache=cache,
+        impl=impl,
+    )
+    return _decode_all(steps, _most_likely)
+
+
+def sample(
+    weights: TransformerWeights,
+    source: Annotated[Array, "batch n_s"] | None = None,
+    *,
+    rng: "np.random.Generator | int",
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    **options: Any,
+) -> Decoded:
+    """Draw each token by the model's probabilities, sharpened or cut as `sampler` says.
+
+    Parameters
+    ----------
+    weights, source
+        As in `greedy_decode`.
+    rng, temperature, top_k, top_p
+        As in `sampler`.
+    **options
+        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+
+    Returns
+    -------
+    Decoded
+        Its log-probabilities are the model's own, at temperature 1 and without a cut.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `greedy_decode` and `sampler`.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> source = np.array([[3, 1, 4]])
+    >>> drawn = sample(weights, source, rng=0, prompt=1, max_length=4, top_k=3)
+    >>> again = sample(weights, source, rng=0, prompt=1, max_length=4, top_k=3)
+    >>> bool(np.all(drawn.tokens == again.tokens))
+    True
+    """
+    choose = sampler(rng, temperature=temperature, top_k=top_k, top_p=top_p)
+    return _decode_all(request_of("sample", weights, source, options), choose)
+
+
+def stream(
+    weights: TransformerWeights,
+    source: Annotated[Array, "batch n_s"] | None = None,
+    *,
+    choose: Callable[[Array, np.ndarray], Array] | None = None,
+    **options: Any,
+) -> Iterator[Step]:
+    """Yield the tokens of each step as soon as they are made.
+
+    Parameters
+    ----------
+    weights, source
+        As in `greedy_decode`.
+    choose : callable, optional
+        Called as ``choose(log_probabilities, made)`` with the model's log p of every next token,
+        shape (batch, V), and with how many tokens each sequence has made, a NumPy array (batch,).
+        It returns integers of shape (batch,) in the library of the first. By default it takes the
+        most likely; `sampler` makes one that draws. What it says of a sequence that still reads
+        its prompt, or has ended, is ignored; of one that has ended, log p is that of equally likely
+        tokens.
+    **options
+        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+
+    Yields
+    ------
+    Step
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `greedy_decode`, at the call; for what `choose` returns, when it does.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(
+    ...     0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2, n_encoder_layers=0
+    ... )
+    >>> for step in stream(weights, prompt=np.array([[3, 1, 4]]), max_length=2):
+    ...     print(step.tokens.shape)
+    (1,)
+    (1,)
+    """
+    choose = _most_likely if choose is None else choose
+    if not callable(choose):
+        raise TypeError(f"choose must be callable, got {type(choose).__name__}")
+    return _steps(request_of("stream", weights, source, options), choose)
+
+
+# The mathematics. These may rely on checked arguments.
+
+
+def _steps(task, choose):
+    xp = array_namespace(task.prompt)
+    n = int(task.lengths.min())  # every prompt has these tokens: read in one pass
+    log_p = task.reader.read(task.prompt[:, :n])
+    ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
+    pad = xp.full_like(task.prompt[:, 0], task.pad)
+    while not bool(xp.all(ended)):
+        made = n - task.lengths  # below 0 while a sequence reads its prompt
+        tokens = _checked(choose(log_p, np.maximum(made, 0)), log_p)
+        new = ~ended
+        if np.any(made < 0):
+            reading = placed(made < 0, tokens)
+            tokens, new = xp.where(reading, task.prompt[:, n], tokens), new & ~reading
+        tokens = xp.where(ended, pad, tokens)
+        gains = gather(log_p, xp.expand_dims(tokens, axis=-1))[:, 0]
+        yield Step(tokens, new, xp.where(new, gains, xp.zeros_like(gains)))
+        full = placed(made + 1 >= task.max_length, tokens)
+        ended = ended | (new & task.stops(tokens)) | full
+        n += 1
+        if not bool(xp.all(ended)):
+            log_p = task.reader.read(xp.expand_dims(tokens, axis=-1), ended)
+
+
+def _checked(tokens, log_p):
+    """Return the tokens that were chosen as int64, or raise."""
+    check_ids("choose(…)", tokens, log_p.shape[-1], "log_probabilities", log_p)
+    if tuple(tokens.shape) != tuple(log_p.shape[:-1]):
+        raise ValueError(
+            f"choose must return an array of shape {tuple(log_p.shape[:-1])}, "
+            f"got {tuple(tokens.shape)}"
+        )
+    xp = array_namespace(tokens)
+    return xp.astype(tokens, xp.int64, copy=False)
+
+
+def _decode_all(task, choose):
+    """Return all steps as one result."""
+    xp = array_namespace(task.prompt)
+    steps = list(_steps(task, choose))
+    tokens, new, log_p = (
+        xp.stack([getattr(step, name) for step in steps], axis=-1)
+        for name in ("tokens", "made", "log_probabilities")
+    )
+    lengths = xp.count_nonzero(new, axis=-1)
+    return task.decoded(tokens, log_p, lengths, xp.sum(log_p, axis=-1))
+
+
+def _most_likely(log_p, made):
+    return array_namespace(log_p).argmax(log_p, axis=-1)

@@ -1,0 +1,166 @@
+"""Which array libraries and compilers are here, and what each can run."""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnbook.arrays.move import attempt, import_library
+from attnbook.kernels import LADDER, REFERENCE
+
+COMPILERS = ("numba", "triton", "cupy")
+"""What has a row of its own in `backends`, with the kernels that it compiles."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A library or compiler on one kind of device: whether it can run here; if not, what to do.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"PyTorch, CUDA"``, or ``"Numba, CPU"`` for what compiles kernels.
+    available : bool
+    detail : str
+        Version and device if available, else what is missing.
+    remedy : str
+        How to get it; empty if available.
+    impls : tuple of str
+        What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
+        compiler makes; empty if not available.
+    """
+
+    name: str
+    available: bool
+    detail: str
+    remedy: str = ""
+    impls: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.available:
+            return f"{self.name}: {self.detail}"
+        return f"{self.name}: missing, {self.detail}. {self.remedy}"
+
+
+def backends() -> list[Backend]:
+    """Return what can run attention here, and for each absentee how to get it.
+
+    Imports PyTorch, CuPy, Numba and Triton if they are installed, which takes a few seconds. Never
+    raises: what fails to import is reported as missing with the error.
+
+    Returns
+    -------
+    list of Backend
+        NumPy, PyTorch on CPU, CUDA and MPS, and CuPy; then Numba and Triton, which compile kernels
+        for arrays of these libraries.
+    """
+    return [
+        Backend("NumPy, CPU", True, f"version {np.__version__}", impls=_impls("numpy", "cpu")),
+        *_torch_backends(),
+        _cupy_backend(),
+        _numba_backend(),
+        _triton_backend(),
+    ]
+
+
+def _impls(name: str, kind: str) -> tuple[str, ...]:
+    """Return what computes attention of arrays of this library, without a compiler of its own."""
+    able = (
+        kernel.name
+        for kernel in LADDER
+        if name in (kernel.takes or (name,))
+        and kind == (kernel.device or kind)
+        and (kernel.needs in ("", name) or (kernel.needs not in COMPILERS and _has(kernel.needs)))
+    )
+    return (REFERENCE, *able)
+
+
+def _compiled(name: str) -> tuple[str, ...]:
+    return tuple(kernel.name for kernel in LADDER if kernel.needs == name)
+
+
+def _has(package: str) -> bool:
+    found, _ = attempt(lambda: importlib.util.find_spec(package))
+    return found is not None
+
+
+def _torch_backends() -> list[Backend]:
+    names = ("PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS")
+    torch, problem = import_library("torch")
+    if torch is None:
+        return [Backend(name, False, problem, "pip install 'attnbook[torch]'") for name in names]
+    version = f"version {torch.__version__}"
+    found = [Backend(names[0], True, version, impls=_impls("torch", "cpu"))]
+    device, problem = attempt(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    if device:
+        detail = f"{version}, {device}"
+        found.append(Backend(names[1], True, detail, impls=_impls("torch", "cuda")))
+    elif problem:
+        reason = f"asking it fails with {problem}"
+        found.append(Backend(names[1], False, reason, "Check the driver with nvidia-smi"))
+    elif torch.version.cuda or torch.version.hip:
+        remedy = "Check the driver with nvidia-smi"
+        found.append(Backend(names[1], False, "PyTorch sees no CUDA device", remedy))
+    else:
+        remedy = "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org"
+        found.append(Backend(names[1], False, "this PyTorch is built for the CPU", remedy))
+    if torch.backends.mps.is_available():
+        found.append(Backend(names[2], True, version, impls=_impls("torch", "mps")))
+    else:
+        remedy = "Needs a Mac with Apple silicon"
+        found.append(Backend(names[2], False, "PyTorch sees no MPS device", remedy))
+    return found
+
+
+_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+
+
+def _cupy_backend() -> Backend:
+    name = "CuPy, CUDA"
+    cupy, problem = import_library("cupy")
+    if cupy is None:
+        return Backend(name, False, problem, _GPU_EXTRA)
+    device, problem = attempt(
+        lambda: cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceProperties(0)["name"]
+    )
+    if not device:
+        reason = f"asking it fails with {problem}" if problem else "CuPy sees no CUDA device"
+        return Backend(name, False, reason, "Needs an NVIDIA GPU; check the driver with nvidia-smi")
+    detail = f"version {cupy.__version__}, {device.decode()}"
+    return Backend(name, True, detail, impls=_impls("cupy", "cuda"))
+
+
+def _numba_backend() -> Backend:
+    name = "Numba, CPU"
+    numba, problem = import_library("numba")
+    if numba is None:
+        return Backend(name, False, problem, "pip install 'attnbook[fast]'")
+    unit, problem = attempt(
+        lambda: importlib.import_module("attnbook.kernels.packed").vector_unit()
+    )
+    if problem:
+        reason = f"importing the kernels fails with {problem}"
+        return Backend(name, False, reason, "pip install --upgrade 'attnbook[fast]'")
+    return Backend(name, True, f"version {numba.__version__}, {unit}", impls=_compiled("numba"))
+
+
+def _triton_backend() -> Backend:
+    name = "Triton, CUDA"
+    triton, problem = import_library("triton")
+    if triton is None:
+        return Backend(name, False, problem, _GPU_EXTRA)
+    kernel, problem = attempt(lambda: importlib.import_module("attnbook.kernels.triton"))
+    if problem:
+        return Backend(name, False, f"importing the kernel fails with {problem}", _GPU_EXTRA)
+    version, impls = f"version {triton.__version__}", _compiled("triton")
+    if "cpu" in kernel.DEVICES:
+        detail = f"{version}, interpreted on the CPU, since TRITON_INTERPRET is set"
+        return Backend(name, True, detail, impls=impls)
+    torch, problem = import_library("torch")
+    device, problem = attempt(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    if device:
+        return Backend(name, True, f"{version}, {device}", impls=impls)
+    reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"
+    remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
+    return Backend(name, False, reason, remedy)

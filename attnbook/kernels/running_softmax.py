@@ -1,0 +1,140 @@
+"""The running softmax, which reads scores and values piece by piece."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    broadcast_shapes,
+    check_floats,
+    dtype_name,
+)
+from attnbook.arrays.empty_rows import finite, maximum, or_one
+
+
+@dataclass(frozen=True, eq=False)
+class RunningSoftmax:
+    r"""Everything that a softmax-weighted sum needs to remember of the keys it has read so far.
+
+    For scores :math:`s_j` and values :math:`v_j` read so far, a row remembers
+
+    .. math:: m = \max_j s_j, \qquad z = \sum_j e^{s_j - m}, \qquad u = \sum_j e^{s_j - m} v_j,
+
+    so the output :math:`u / z` never needs all scores at once. Two states of different keys
+    `merge` into the state of their union. Merging is associative and commutative (to rounding), so
+    keys may come in tiles, from a cache or from several machines, in any grouping. The state of no
+    keys at all is the neutral element.
+
+    Attributes
+    ----------
+    maximum : array, shape (..., n_q, 1)
+        Largest score read so far, −∞ before the first.
+    total : array, shape (..., n_q, 1)
+        Sum of the exponentials, relative to `maximum`.
+    weighted : array, shape (..., n_q, d_v)
+        Sum of the values weighted by the exponentials, relative to `maximum`.
+    dtype : dtype
+        The dtype of what was read, and of `output`. Half precision is kept in float32 in between.
+
+    References
+    ----------
+    Milakov and Gimelshein (2018), "Online normalizer calculation for softmax"; Rabe and Staats
+    (2021), "Self-attention does not need O(n²) memory".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scores, value = np.log([[1.0, 2.0, 5.0]]), np.array([[8.0], [4.0], [8.0]])
+    >>> first = RunningSoftmax.read(scores[:, :2], value[:2])
+    >>> last = RunningSoftmax.read(scores[:, 2:], value[2:])
+    >>> first.merge(last).output()
+    array([[7.]])
+    """
+
+    maximum: Annotated[Array, "... n_q 1"]
+    total: Annotated[Array, "... n_q 1"]
+    weighted: Annotated[Array, "... n_q d_v"]
+    dtype: Any
+
+    def __post_init__(self):
+        check_floats(weighted=self.weighted, maximum=self.maximum, total=self.total)
+        if self.weighted.ndim < 2:
+            raise ValueError(
+                f"weighted must have shape (..., n_q, d_v), got {tuple(self.weighted.shape)}"
+            )
+        rows = (*self.weighted.shape[:-1], 1)
+        for name, x in (("maximum", self.maximum), ("total", self.total)):
+            if broadcast_shapes(tuple(x.shape), rows) != rows:
+                raise ValueError(
+                    f"{name} must broadcast to {rows} to match weighted, got {tuple(x.shape)}"
+                )
+
+    @classmethod
+    def read(
+        cls, scores: Annotated[Array, "... n_q n_k"], value: Annotated[Array, "... n_k d_v"]
+    ) -> "RunningSoftmax":
+        """Return the state after reading `scores` (..., n_q, n_k) and `value` (..., n_k, d_v).
+
+        n_k may be 0. Raises TypeError for anything but two float arrays of one library and dtype,
+        ValueError for shapes that do not fit. Cost: O(n_q n_k d_v) time.
+        """
+        check_floats(scores=scores, value=value)
+        for name, x in (("scores", scores), ("value", value)):
+            if x.ndim < 2:
+                raise ValueError(f"{name} must have at least 2 axes, got shape {tuple(x.shape)}")
+        if (
+            value.shape[-2] != scores.shape[-1]
+            or broadcast_shapes(tuple(scores.shape[:-2]), tuple(value.shape[:-2])) is None
+        ):
+            raise ValueError(
+                f"value must have shape (..., {scores.shape[-1]}, d_v) to match scores of shape "
+                f"{tuple(scores.shape)}, got {tuple(value.shape)}"
+            )
+        xp = array_namespace(scores)
+        wide = accumulation_dtype(xp, scores.dtype)
+        s, v = (xp.astype(x, wide, copy=False) for x in (scores, value))
+        highest = maximum(s, -1)
+        weights = xp.exp(s - finite(highest))
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        return cls(highest, total, xp.matmul(weights, v), scores.dtype)
+
+    def merge(self, other: "RunningSoftmax") -> "RunningSoftmax":
+        """Return the state of the keys of both, which must not overlap.
+
+        Raises TypeError if `other` is of another class, library or dtype, ValueError if its
+        shapes differ. Cost: O(n_q d_v).
+        """
+        if not isinstance(other, RunningSoftmax):
+            raise TypeError(f"other must be a RunningSoftmax, got {type(other).__name__}")
+        check_floats(self=self.weighted, other=other.weighted)
+        if self.dtype != other.dtype:
+            raise TypeError(
+                f"other must have dtype {dtype_name(self.dtype)}, got {dtype_name(other.dtype)}"
+            )
+        if self.weighted.shape != other.weighted.shape:
+            raise ValueError(
+                f"other must hold rows of shape {tuple(self.weighted.shape)}, "
+                f"got {tuple(other.weighted.shape)}"
+            )
+        xp = array_namespace(self.maximum)
+        maximum = xp.maximum(self.maximum, other.maximum)
+        ours = xp.exp(self.maximum - finite(maximum))
+        theirs = xp.exp(other.maximum - finite(maximum))
+        return RunningSoftmax(
+            maximum,
+            ours * self.total + theirs * other.total,
+            ours * self.weighted + theirs * other.weighted,
+            self.dtype,
+        )
+
+    def output(self) -> Annotated[Array, "... n_q d_v"]:
+        """Return the weighted mean of the values read, zeros for a row that may see nothing."""
+        xp = array_namespace(self.weighted)
+        return xp.astype(self.weighted / or_one(self.total), self.dtype, copy=False)
+
+    def log_total(self) -> Annotated[Array, "... n_q 1"]:
+        """Return log Σ exp(score) of each row, −∞ for a row that may see nothing."""
+        xp = array_namespace(self.total)
+        return self.maximum + xp.log(or_one(self.total))

@@ -1,0 +1,271 @@
+"""The learned matrices of multi-head attention, all heads side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, array_namespace, check_floats, check_int
+from attnbook.arrays.projections import check_matrices, generator, xavier
+from attnbook.arrays.weights import Weights
+from attnbook.single_head.head import SingleHeadWeights
+
+
+@dataclass(frozen=True, eq=False)
+class MultiHeadWeights(Weights):
+    r"""The matrices of all heads, side by side.
+
+    Head i reads columns i·d_k to (i + 1)·d_k - 1 of W_Q and its rows of W_O. With fewer key and
+    value heads, n_kv_heads = h_kv below n_heads = h, the first h/h_kv heads share the first of
+    them, the next h/h_kv the second, and so on: grouped-query attention; h_kv = 1 is multi-query
+    attention.
+
+    Attributes
+    ----------
+    W_Q : array, shape (d_query, h·d_k)
+    W_K : array, shape (d_key, h_kv·d_k)
+    W_V : array, shape (d_value, h_kv·d_v)
+    W_O : array, shape (h·d_v, d_out), optional
+        Without it the output is the heads side by side, of width h·d_v.
+    b_Q, b_K, b_V, b_O : arrays, shapes (h·d_k,), (h_kv·d_k,), (h_kv·d_v,) and (d_out,), optional
+        Added after the product with the matrix of the same letter.
+    n_heads : int
+        Number of query heads h.
+    n_kv_heads : int
+        Number of key and value heads h_kv, which divides h; h unless given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays are not of one library, device and real floating dtype, or their shapes do
+        not fit together or to the numbers of heads.
+
+    Examples
+    --------
+    >>> weights = MultiHeadWeights.init(0, d_model=8, n_heads=4, n_kv_heads=2)
+    >>> weights.W_Q.shape, weights.W_K.shape, weights.W_O.shape
+    ((8, 8), (8, 4), (8, 8))
+    """
+
+    W_Q: Annotated[Array, "d_query hd_k"]
+    W_K: Annotated[Array, "d_key hkvd_k"]
+    W_V: Annotated[Array, "d_value hkvd_v"]
+    W_O: Annotated[Array, "hd_v d_out"] | None = None
+    b_Q: Annotated[Array, "hd_k"] | None = None
+    b_K: Annotated[Array, "hkvd_k"] | None = None
+    b_V: Annotated[Array, "hkvd_v"] | None = None
+    b_O: Annotated[Array, "d_out"] | None = None
+    n_heads: int = field(kw_only=True)
+    n_kv_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
+
+    def __post_init__(self):
+        groups = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        for name, n in (("n_heads", self.n_heads), ("n_kv_heads", groups)):
+            object.__setattr__(self, name, check_int(name, n, at_least=1))
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_kv_heads must divide n_heads = {self.n_heads}, "
+                f"got n_kv_heads = {self.n_kv_heads}"
+            )
+        arrays = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
+        check_floats(**arrays)
+        check_matrices(**{name: x for name, x in arrays.items() if name.startswith("W")})
+        self._check_columns()
+        for letter in "QKVO":
+            self._check_bias(letter)
+
+    def _check_columns(self):
+        groups, columns = self.n_kv_heads, {"W_Q": self.n_heads, "W_V": self.n_kv_heads}
+        for name, heads in columns.items():
+            shape = tuple(getattr(self, name).shape)
+            if shape[1] % heads:
+                counted = "n_heads" if name == "W_Q" else "n_kv_heads"
+                raise ValueError(
+                    f"{name} must have a number of columns divisible by {counted} = {heads}, "
+                    f"got shape {shape}"
+                )
+        d_k, d_v = self.W_Q.shape[1] // self.n_heads, self.W_V.shape[1] // groups
+        if d_k == 0:
+            raise ValueError(
+                f"W_Q must have at least 1 column a head for the scale 1/√d_k, "
+                f"got shape {tuple(self.W_Q.shape)}"
+            )
+        if self.W_K.shape[1] != groups * d_k:
+            raise ValueError(
+                f"W_K must have shape (d_key, {groups * d_k}) to match W_Q, "
+                f"got {tuple(self.W_K.shape)}"
+            )
+        if self.W_O is not None and self.W_O.shape[0] != self.n_heads * d_v:
+            raise ValueError(
+                f"W_O must have shape ({self.n_heads * d_v}, d_out) to match W_V, "
+                f"got {tuple(self.W_O.shape)}"
+            )
+
+    def _check_bias(self, letter):
+        matrix, bias = getattr(self, f"W_{letter}"), getattr(self, f"b_{letter}")
+        if bias is None:
+            return
+        if matrix is None:
+            raise ValueError("b_O must be None where there is no W_O")
+        if tuple(bias.shape) != (matrix.shape[1],):
+            raise ValueError(
+                f"b_{letter} must have shape ({matrix.shape[1]},) to match W_{letter}, "
+                f"got {tuple(bias.shape)}"
+            )
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_key: int | None = None,
+        d_value: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        d_out: int | None = None,
+        output: bool = True,
+        bias: bool = False,
+    ) -> "MultiHeadWeights":
+        r"""Draw Xavier-uniform matrices, as `SingleHeadWeights.init` does, and biases of 0.
+
+        The bound is that of the whole matrix, all heads together.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        d_model : int
+            Width of the queries that come in.
+        n_heads, n_kv_heads : int
+            Number of heads, and of key and value heads, n_heads unless given.
+        d_key, d_value : int
+            Widths of the other inputs; d_key is d_model and d_value is d_key unless given.
+        d_k, d_v : int
+            Widths inside each head; d_model / n_heads unless given.
+        d_out : int
+            Width of the output; d_model unless given.
+        output : bool
+            False leaves W_O out.
+        bias : bool
+            True adds the four biases.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a width is not an int of at least 1, if d_model is not divisible by n_heads where
+            d_k or d_v is left open, if n_kv_heads does not divide n_heads, if `d_out` is given
+            without `output`, or `rng` is neither a Generator nor an int of at least 0.
+        """
+        rng = generator(rng)
+        check_int("d_model", d_model, at_least=1)
+        check_int("n_heads", n_heads, at_least=1)
+        if (d_k is None or d_v is None) and d_model % n_heads:
+            raise ValueError(
+                f"d_model must be divisible by n_heads, "
+                f"got d_model = {d_model} and n_heads = {n_heads}"
+            )
+        if d_out is not None and not output:
+            raise ValueError(f"d_out must be None without W_O (output=False), got {d_out}")
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        d_key = d_model if d_key is None else d_key
+        widths = {
+            "n_kv_heads": n_kv_heads,
+            "d_key": d_key,
+            "d_value": d_key if d_value is None else d_value,
+            "d_k": d_model // n_heads if d_k is None else d_k,
+            "d_v": d_model // n_heads if d_v is None else d_v,
+            "d_out": d_model if d_out is None else d_out,
+        }
+        for name, width in widths.items():
+            check_int(name, width, at_least=1)
+        h_k, kv_k = n_heads * widths["d_k"], n_kv_heads * widths["d_k"]
+        h_v, kv_v = n_heads * widths["d_v"], n_kv_heads * widths["d_v"]
+        biases = {"b_Q": h_k, "b_K": kv_k, "b_V": kv_v} if bias else {}
+        if bias and output:
+            biases["b_O"] = widths["d_out"]
+        return cls(
+            W_Q=xavier(rng, d_model, h_k),
+            W_K=xavier(rng, d_key, kv_k),
+            W_V=xavier(rng, widths["d_value"], kv_v),
+            W_O=xavier(rng, h_v, widths["d_out"]) if output else None,
+            **{name: np.zeros(width) for name, width in biases.items()},
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+        )
+
+    @classmethod
+    def from_heads(
+        cls, heads: Sequence[SingleHeadWeights], W_O: Array | None = None
+    ) -> "MultiHeadWeights":
+        """Put the matrices of single heads side by side.
+
+        Parameters
+        ----------
+        heads : sequence of SingleHeadWeights
+            At least one, all of the same shapes. Their W_O, if they have one, become the blocks
+            of rows of the new W_O, so that the heads add up.
+        W_O : array, shape (h·d_v, d_out), optional
+            For heads that have none of their own.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no head, one is no `SingleHeadWeights`, their shapes differ, or there is a
+            W_O both in the heads and beside them.
+        """
+        try:
+            heads = list(heads)
+        except TypeError:
+            raise TypeError(
+                f"heads must be a sequence of SingleHeadWeights, got {type(heads).__name__}"
+            ) from None
+        if not heads:
+            raise ValueError("heads must have at least 1 entry, got 0")
+        for head in heads:
+            if not isinstance(head, SingleHeadWeights):
+                raise TypeError(f"heads must be SingleHeadWeights, got {type(head).__name__}")
+        check_floats(**{f"heads[{i}]": head.W_Q for i, head in enumerate(heads)})
+        shapes = [[x is not None and tuple(x.shape) for x in vars(head).values()] for head in heads]
+        for i, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise ValueError(
+                    f"heads must have matrices of the same shapes, got {shapes[0]} in heads[0] "
+                    f"and {shape} in heads[{i}]"
+                )
+        xp = array_namespace(heads[0].W_Q)
+        W_Q, W_K, W_V = (
+            xp.concat([getattr(head, name) for head in heads], axis=1)
+            for name in ("W_Q", "W_K", "W_V")
+        )
+        if heads[0].W_O is not None:
+            if W_O is not None:
+                raise ValueError("W_O must be None where the heads have their own")
+            W_O = xp.concat([head.W_O for head in heads], axis=0)
+        return cls(W_Q, W_K, W_V, W_O, n_heads=len(heads))
+
+    def heads(self) -> list[SingleHeadWeights]:
+        """Return one `SingleHeadWeights` a head, each with its own rows of W_O.
+
+        Their outputs add up to that of `multi_head_attention` or, without W_O, stand side by side
+        in it. Raises ValueError if there are biases, which single heads do not have.
+        """
+        biases = [name for name in self.arrays() if name.startswith("b")]
+        if biases:
+            raise ValueError(f"weights must have no biases to be split, got {', '.join(biases)}")
+        group = self.n_heads // self.n_kv_heads
+        d_k, d_v = self.W_Q.shape[1] // self.n_heads, self.W_V.shape[1] // self.n_kv_heads
+
+        def head(i):
+            j = i // group  # its key and value head
+            return SingleHeadWeights(
+                self.W_Q[:, i * d_k : (i + 1) * d_k],
+                self.W_K[:, j * d_k : (j + 1) * d_k],
+                self.W_V[:, j * d_v : (j + 1) * d_v],
+                None if self.W_O is None else self.W_O[i * d_v : (i + 1) * d_v, :],
+            )
+
+        return [head(i) for i in range(self.n_heads)]

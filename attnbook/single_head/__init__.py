@@ -1,0 +1,1 @@
+"""Chapter `single_head`: the softmax, attention with its gradient, and the learned head."""

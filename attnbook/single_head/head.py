@@ -1,0 +1,198 @@
+r"""The learned head: attention between projections of the inputs.
+
+.. math:: \text{head}(X, Y, Z) = \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_attention,
+    check_floats,
+    check_int,
+    to_compute,
+)
+from attnbook.arrays.projections import check_inputs, check_matrices, generator, project, xavier
+from attnbook.arrays.weights import Weights
+from attnbook.kernels import REFERENCE, check_impl
+from attnbook.single_head.attention import attention, weights_of
+
+
+@dataclass(frozen=True, eq=False)
+class SingleHeadWeights(Weights):
+    r"""The matrices of one learned head.
+
+    .. math:: Q = XW_Q, \quad K = YW_K, \quad V = ZW_V, \quad
+              \text{head} = \operatorname{Attention}(Q, K, V)\,W_O
+
+    Attributes
+    ----------
+    W_Q : array, shape (d_query, d_k)
+    W_K : array, shape (d_key, d_k)
+    W_V : array, shape (d_value, d_v)
+    W_O : array, shape (d_v, d_out), optional
+        Without it the head returns the mixed values themselves, of width d_v.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the matrices are not arrays of one library, device and real floating dtype, or if their
+        shapes do not fit together.
+
+    Examples
+    --------
+    >>> weights = SingleHeadWeights.init(0, 8, d_k=4, d_v=6, d_out=8)
+    >>> weights.W_Q.shape, weights.W_O.shape
+    ((8, 4), (6, 8))
+    """
+
+    W_Q: Annotated[Array, "d_query d_k"]
+    W_K: Annotated[Array, "d_key d_k"]
+    W_V: Annotated[Array, "d_value d_v"]
+    W_O: Annotated[Array, "d_v d_out"] | None = None
+
+    def __post_init__(self):
+        matrices = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
+        check_floats(**matrices)
+        check_matrices(**matrices)
+        if self.W_K.shape[1] != self.W_Q.shape[1]:
+            raise ValueError(
+                f"W_K must have shape (d_key, {self.W_Q.shape[1]}) to match W_Q, "
+                f"got {tuple(self.W_K.shape)}"
+            )
+        if self.W_O is not None and self.W_O.shape[0] != self.W_V.shape[1]:
+            raise ValueError(
+                f"W_O must have shape ({self.W_V.shape[1]}, d_out) to match W_V, "
+                f"got {tuple(self.W_O.shape)}"
+            )
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        d_query: int,
+        d_key: int | None = None,
+        d_value: int | None = None,
+        *,
+        d_k: int,
+        d_v: int,
+        d_out: int | None = None,
+    ) -> "SingleHeadWeights":
+        r"""Draw Xavier-uniform matrices (NumPy, float64).
+
+        Entries are uniform in ±√(6 / (rows + columns)), a compromise that keeps the
+        variance of activations and of gradients much the same from layer to layer (Glorot and
+        Bengio 2010).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        d_query, d_key, d_value : int
+            Widths of the inputs; d_key is d_query and d_value is d_key unless given.
+        d_k, d_v : int
+            Width of queries and keys, and of values, inside the head.
+        d_out : int, optional
+            Width of the output. Without it there is no W_O.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a width is not an int of at least 1, or `rng` is neither a Generator nor an int of
+            at least 0.
+        """
+        rng = generator(rng)
+        d_key = d_query if d_key is None else d_key
+        d_value = d_key if d_value is None else d_value
+        widths = {"d_query": d_query, "d_key": d_key, "d_value": d_value, "d_k": d_k, "d_v": d_v}
+        if d_out is not None:
+            widths["d_out"] = d_out
+        for name, width in widths.items():
+            check_int(name, width, at_least=1)
+        return cls(
+            xavier(rng, d_query, d_k),
+            xavier(rng, d_key, d_k),
+            xavier(rng, d_value, d_v),
+            None if d_out is None else xavier(rng, d_v, d_out),
+        )
+
+
+def single_head_attention(
+    query: Annotated[Array, "... n_q d_query"],
+    key: Annotated[Array, "... n_k d_key"],
+    value: Annotated[Array, "... n_k d_value"],
+    weights: SingleHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    is_causal: bool = False,
+    impl: str = REFERENCE,
+    return_weights: bool = False,
+) -> Any:
+    r"""Apply one learned head: project, attend, and project back if there is a W_O.
+
+    .. math:: \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
+
+    Parameters
+    ----------
+    query : array X, shape (..., n_q, d_query)
+    key : array Y, shape (..., n_k, d_key)
+    value : array Z, shape (..., n_k, d_value)
+        Self-attention passes one array three times; cross-attention passes key = value from
+        elsewhere, of another width if W_K and W_V have it.
+    weights : SingleHeadWeights
+    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+        **True = may attend.**
+    is_causal : bool
+        Also hide every key that comes later than its query, as in `attention`.
+    impl : str
+        Who attends, as in `attention`; the projections are the same for all.
+    return_weights : bool
+        Also return the attention weights, which the reference alone keeps.
+
+    Returns
+    -------
+    array, shape (..., n_q, d_out), or (..., n_q, d_v) without W_O
+        And with `return_weights` a pair of it and the weights (..., n_q, n_k).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention`; ValueError if an input is not as wide as its matrix is high, or weights
+        are wanted of another `impl` than the reference.
+
+    Notes
+    -----
+    In half precision the projections are rounded to that precision, the attention is not.
+    Cost: O(n d_query d_k + n_q n_k (d_k + d_v)) time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = SingleHeadWeights.init(0, 8, d_k=4, d_v=6)
+    >>> x = np.ones((5, 8))
+    >>> single_head_attention(x, x, x, weights).shape
+    (5, 6)
+    """
+    if not isinstance(weights, SingleHeadWeights):
+        raise TypeError(f"weights must be SingleHeadWeights, got {type(weights).__name__}")
+    check_impl(impl, return_weights)
+    inputs = {"query": query, "key": key, "value": value}
+    matrices = {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V}
+    check_inputs(inputs, matrices)
+    xp = array_namespace(query)
+    projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
+    if return_weights:
+        scale = check_attention(projected, mask, None, None, is_causal)
+        (q, k, v), mask, _ = to_compute([*projected.values()], mask, None, is_causal)
+        attended = weights_of(q, k, mask, None, scale)
+        output = xp.astype(xp.matmul(attended, v), query.dtype, copy=False)
+        attended = xp.astype(attended, query.dtype, copy=False)
+    else:
+        output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
+    if weights.W_O is not None:
+        output = project(output, weights.W_O)
+    return (output, attended) if return_weights else output

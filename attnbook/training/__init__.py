@@ -1,0 +1,25 @@
+"""Chapter `training`: the loss, the loop, its settings and schedules, and its checkpoints.
+
+The names are imported when they are first used, since all but the loss need PyTorch.
+"""
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "History": "settings",
+    "Settings": "settings",
+    "evaluate": "loop",
+    "learning_rate": "schedules",
+    "load_weights": "checkpoints",
+    "save_weights": "checkpoints",
+    "train": "loop",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

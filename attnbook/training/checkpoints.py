@@ -1,0 +1,306 @@
+"""Checkpoints of a training run, and files of weights: safetensors with their structure, no pickle.
+
+A file is written at once or not at all, and a damaged or foreign one is refused with a reason.
+Weights load without PyTorch.
+"""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnbook.arrays import tensor_file
+from attnbook.arrays.arguments import dtype_name
+from attnbook.arrays.move import LIBRARIES
+from attnbook.arrays.weights import Weights, check_part, some
+from attnbook.training.settings import History, Settings
+from attnbook.training.structure import rebuilt, structure
+
+if TYPE_CHECKING:
+    import torch
+
+Path = str | os.PathLike
+
+
+def save_weights(path: Path, weights: Weights) -> None:
+    """Write `weights` to a file: their arrays, and how they are put together.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that is there is replaced, at once or not at all.
+    weights : Weights
+        Any of this package's, such as `TransformerWeights`, of any library.
+
+    Raises
+    ------
+    TypeError
+        If `weights` are not of a class of this package.
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    bfloat16 is stored as float32, which holds it exactly.
+
+    Examples
+    --------
+    >>> import attnbook, tempfile
+    >>> weights = attnbook.MultiHeadWeights.init(0, d_model=8, n_heads=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_weights(f"{folder}/heads.safetensors", weights)
+    ...     load_weights(f"{folder}/heads.safetensors").W_Q.shape
+    (8, 8)
+    """
+    content = structure(weights)
+    tensor_file.write(path, "weights", weights.arrays(), content)
+
+
+def load_weights(path: Path, library: str = "numpy") -> Any:
+    """Read the weights that `save_weights` wrote, or those of the model in a training checkpoint.
+
+    Parameters
+    ----------
+    path : str or path
+    library : str
+        That of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. PyTorch need not be installed
+        for the others.
+
+    Returns
+    -------
+    Weights
+        Of the class that was saved, in the dtype that was saved; where the library has no
+        bfloat16, in float32. Of a checkpoint, the weights that `train` leaves in the model: with
+        `patience` those of the best evaluation so far, else the last.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, of something else, or of a model without `weights`.
+
+    Notes
+    -----
+    Builds classes of this package alone, whatever the file says, and runs no code from it.
+
+    Examples
+    --------
+    >>> import attnbook, tempfile
+    >>> weights = attnbook.SingleHeadWeights.init(0, 8, d_k=3, d_v=5).to("torch")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_weights(f"{folder}/head.safetensors", weights)
+    ...     type(load_weights(f"{folder}/head.safetensors").W_V)
+    <class 'numpy.ndarray'>
+    """
+    if library not in LIBRARIES:
+        raise ValueError(f"library must be one of {', '.join(LIBRARIES)}, got {library!r}")
+    expected = ("weights", "checkpoint")
+    kind, arrays, narrow, content = tensor_file.read(path, *expected)
+    with tensor_file.describing(path, "attnbook weights"):
+        found = content
+        if kind == "checkpoint":
+            found = content["weights"]
+            if found is None:
+                raise ValueError("the checkpoint of a model whose parameters are no Weights")
+            part = "best." if any(name.startswith("best.") for name in arrays) else "model."
+            arrays = _under(part, arrays)
+            narrow = set(_under(part, dict.fromkeys(narrow)))
+        moved = {
+            name: tensor_file.to_library(x, library, narrow=name in narrow)
+            for name, x in arrays.items()
+        }
+        weights = rebuilt(found, moved)
+        check_part("weights", weights, Weights)
+        if set(weights.arrays()) != set(arrays):
+            raise ValueError("arrays that are no part of the structure beside them")
+        return weights
+
+
+def _under(prefix, named):
+    """Return the entries of `named` under `prefix`, without it."""
+    return {name.removeprefix(prefix): x for name, x in named.items() if name.startswith(prefix)}
+
+
+# Checkpoints of a training run
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far a run is, beside its model and optimizer.
+
+    Attributes
+    ----------
+    settings : Settings
+    history : History
+    best : dict of tensors, or None
+        The state of the model at its best evaluation, where the run keeps it.
+    scaler : dict
+        The state of the scaler of the loss for float16; empty without one.
+    """
+
+    settings: Settings
+    history: History
+    best: "dict[str, torch.Tensor] | None" = None
+    scaler: dict[str, float] | None = None
+
+
+def save(
+    path: Path, model: "torch.nn.Module", optimizer: "torch.optim.Optimizer", progress: Progress
+) -> None:
+    """Write all that a run needs to go on as if it had not stopped.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that is there is replaced, at once or not at all.
+    model : torch.nn.Module
+    optimizer : torch.optim.Optimizer
+        Of parameters of `model`.
+    progress : Progress
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    The tensors are ``model.*``, ``best.*``, ``optimizer.PARAMETER.*`` and ``history.*``. The
+    random numbers of a step come from the seed and the step, so no state of a generator is kept.
+    A process that is killed while it writes leaves the old file whole, and a ``path.partial``,
+    which the next write replaces.
+    """
+    model = unwrapped(model)
+    state = model.state_dict()
+    history = progress.history
+    arrays = {f"model.{name}": x for name, x in state.items()}
+    arrays |= {f"best.{name}": x for name, x in (progress.best or {}).items()}
+    for name, p in _optimized(model, optimizer).items():
+        arrays |= {
+            f"optimizer.{name}.{key}": x for key, x in optimizer.state[p].items() if x is not None
+        }
+    for name, values in asdict(history).items():
+        shape = (-1, 2) if name == "evaluations" else (-1,)
+        arrays[f"history.{name}"] = np.array(values, dtype=np.float64).reshape(shape)
+    weights = getattr(model, "weights", None)
+    named = isinstance(weights, Weights) and all(
+        name in state and state[name].shape == x.shape for name, x in weights.arrays().items()
+    )
+    content = {
+        "settings": asdict(progress.settings),
+        "scaler": progress.scaler or {},
+        "weights": structure(weights) if named else None,
+    }
+    tensor_file.write(path, "checkpoint", arrays, content)
+
+
+def load(
+    path: Path,
+    model: "torch.nn.Module",
+    optimizer: "torch.optim.Optimizer",
+    settings: Settings,
+) -> Progress:
+    """Read a checkpoint into `model` and `optimizer`, and return how far the run was.
+
+    Parameters
+    ----------
+    path : str or path
+    model : torch.nn.Module
+        Of the names, shapes and dtypes that the file has.
+    optimizer : torch.optim.Optimizer
+    settings : Settings
+        Those of the file, but for `checkpoint_every` and, where the schedule does not depend on
+        them, `steps`.
+
+    Returns
+    -------
+    Progress
+        With `settings`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, of something else, of another model or of other settings. Model and
+        optimizer are then as they were.
+    """
+    model = unwrapped(model)
+    _, arrays, narrow, content = tensor_file.read(path, "checkpoint")
+    with tensor_file.describing(path, "an attnbook checkpoint"):
+        found_settings, scaler = content["settings"], content["scaler"]
+    _check_settings(path, found_settings, settings)
+    tensors = {
+        name: tensor_file.to_library(x, "torch", narrow=name in narrow)
+        for name, x in arrays.items()
+        if not name.startswith("history.")
+    }
+    state, best = _under("model.", tensors), _under("best.", tensors)
+    _check_model(path, state, model.state_dict())
+    history = _history(_under("history.", arrays))
+    if history.step > settings.steps:
+        raise ValueError(
+            f"steps must be at least the {history.step} that the run in {os.fspath(path)} has "
+            f"made, got {settings.steps}"
+        )
+    found = _under("optimizer.", tensors)
+    states = {
+        i: _under(f"{name}.", found)
+        for i, name in enumerate(_optimized(model, optimizer))
+        if _under(f"{name}.", found)
+    }
+    model.load_state_dict(state)
+    optimizer.load_state_dict(
+        {"state": states, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
+    return Progress(settings, history, best or None, scaler)
+
+
+def unwrapped(model: "torch.nn.Module") -> "torch.nn.Module":
+    """Return the module that ``torch.compile`` wrapped, whose names have no prefix."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _optimized(model, optimizer):
+    """Return the parameters of `optimizer` by their names in `model`, in its own order."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+
+
+def _history(arrays):
+    values = {name: x.tolist() for name, x in arrays.items()}
+    values["evaluations"] = [(int(step), value) for step, value in values["evaluations"]]
+    return History(**values)
+
+
+def _check_settings(path, found, settings):
+    may_differ = {"checkpoint_every"} | ({"steps"} if settings.schedule != "cosine" else set())
+    here = asdict(settings) | {"betas": list(settings.betas)}
+    differences = [
+        f"{name} = {found.get(name)!r} there and {value!r} here"
+        for name, value in here.items()
+        if name not in may_differ and found.get(name) != value
+    ]
+    if differences:
+        raise ValueError(
+            f"{os.fspath(path)} must be of a run with the same settings, "
+            f"got {', '.join(differences)}"
+        )
+
+
+def _check_model(path, found, expected):
+    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected)
+    if missing or unknown:
+        raise ValueError(
+            f"{os.fspath(path)} must hold the {len(expected)} arrays of this model, got "
+            f"{some(missing)} missing and {some(unknown)} unknown"
+        )
+    for name, x in expected.items():
+        if (found[name].shape, found[name].dtype) != (x.shape, x.dtype):
+            raise ValueError(
+                f"{os.fspath(path)} must hold {name} of shape {tuple(x.shape)} and dtype "
+                f"{dtype_name(x.dtype)}, got {tuple(found[name].shape)} and "
+                f"{dtype_name(found[name].dtype)}"
+            )

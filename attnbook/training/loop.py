@@ -1,0 +1,262 @@
+"""Training in PyTorch: one loop, which goes on where it stopped, on one process or on several.
+
+The batch of a step and the random numbers of a step are functions of the step. So a run that was
+interrupted and goes on from its checkpoint is, on the CPU and with as many threads, bit for bit the
+run that was not.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("attnbook.train needs PyTorch: pip install 'attnbook[train]'") from error
+
+from attnbook.data.batches import Batch
+from attnbook.training.loss import cross_entropy
+from attnbook.training.processes import join
+from attnbook.training.run import Loss, Run, checked, evaluating, is_due, predict
+from attnbook.training.schedules import learning_rate
+from attnbook.training.settings import History, Settings
+
+__all__ = ["History", "Settings", "evaluate", "learning_rate", "train"]
+
+
+def train(
+    model: torch.nn.Module,
+    batches: Callable[[int], Batch],
+    settings: Settings,
+    *,
+    loss: Loss | None = None,
+    validate: Callable[[torch.nn.Module], float] | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> History:
+    r"""Train `model` in place, and return what happened.
+
+    One update: the gradient of the mean loss over all tokens of the batch, shortened to
+    `settings.clip`, then a step of AdamW or of plain gradient descent,
+    params - lr · grads, with the `learning_rate` of the step.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Called as ``model(source, inputs, source_mask=…, target_mask=…)`` for logits (b, n, V),
+        such as `attnbook.nn.Transformer`; compiled by ``torch.compile`` or not.
+    batches : callable
+        ``batches(step)`` is the `Batch` of the update that follows `step` updates, the same at
+        each call, such as `attnbook.data.batches.Batches`.
+    settings : Settings
+    loss : callable, optional
+        ``loss(logits, labels, mask)``: mean over the tokens where `mask` is True. The cross-entropy
+        with label smoothing unless given.
+    validate : callable, optional
+        ``validate(model)``: a number, **lower is better**; called every `settings.eval_every`
+        updates, in eval mode and without gradients.
+    checkpoint : str or path, optional
+        A file, in a directory that exists. If it is there, the run goes on from it; it is written
+        at the start, every `settings.checkpoint_every` updates, at the end, and at an interrupt.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    History
+        Of the whole run, what came before the checkpoint included.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not of its type, settings and arguments do not go together, a batch has no
+        label, or the checkpoint is damaged or of another run.
+    FloatingPointError
+        If the loss or its gradient is infinite or NaN. That update is not made.
+    KeyboardInterrupt
+        After Ctrl-C, when the update under way is finished and the checkpoint written; a second
+        Ctrl-C stops at once, and leaves the checkpoint of before.
+
+    Notes
+    -----
+    The model ends in eval mode, without gradients, and with `settings.patience` has the weights of
+    its best evaluation. The caller's random generators, those of the CPU and of CUDA, stay as they
+    were: dropout draws from a generator that is seeded anew in each step from `settings.seed`, the
+    step and the process.
+
+    Under ``torchrun`` each process calls this function with the same arguments, its model on its
+    own device. Each takes its rows of every batch; the gradient is that of the whole batch. The
+    model starts as that of process 0, which alone evaluates, writes the checkpoint and shows the
+    bar; all must see the file.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 5; Loshchilov and Hutter (2019),
+    "Decoupled weight decay regularization"; chapter `training`.
+
+    Examples
+    --------
+    >>> from attnbook.data.batches import Batches
+    >>> class Bigram(torch.nn.Embedding):  # the row of a token: the logits of the next
+    ...     def forward(self, source, inputs, *, source_mask=None, target_mask=None):
+    ...         return super().forward(inputs)
+    >>> batches = Batches(None, [[3, 4, 3, 4, 3, 4]], batch_size=1, start=None, stop=None)
+    >>> history = train(Bigram(5, 5), batches, Settings(steps=60, lr=0.5))
+    >>> history.step, history.losses[-1] < 0.01
+    (60, True)
+    """
+    device = _check(model, batches, settings, loss, validate, checkpoint)
+    if loss is None:
+        loss = functools.partial(cross_entropy, label_smoothing=settings.label_smoothing)
+    forked = [device] if device.type == "cuda" else []
+    group = join(device)
+    with torch.random.fork_rng(devices=forked), _interrupts() as interrupted:
+        run = Run(model, settings, loss, group, checkpoint)
+        try:
+            run.start()
+            with _bar(run, progress) as bar:
+                while not run.is_over():
+                    if group.sum(interrupted.is_set()):
+                        run.save()
+                        raise KeyboardInterrupt
+                    run.update(batches(run.history.step))
+                    run.evaluate(validate)
+                    if is_due(run.history.step, settings.checkpoint_every):
+                        run.save()
+                    bar(run.history.losses[-1])
+            run.save()
+            run.restore_best()
+        finally:
+            run.optimizer.zero_grad()
+            model.eval()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return run.history
+
+
+def evaluate(
+    model: torch.nn.Module, batches: Iterable[Batch], *, loss: Loss | None = None
+) -> float:
+    """Return the mean loss over all tokens of `batches`, without dropout and without gradients.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for `train`. It and its parts are left in the modes in which they were.
+    batches : iterable of Batch
+    loss : callable, optional
+        As for `train`; the cross-entropy unless given.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `batches` are no `Batch` objects, or hold no label.
+
+    Examples
+    --------
+    >>> from attnbook.data.batches import Batches
+    >>> class Uniform(torch.nn.Linear):
+    ...     def forward(self, source, inputs, *, source_mask=None, target_mask=None):
+    ...         return 0 * self.weight.sum() + torch.zeros(*inputs.shape, 7)
+    >>> round(evaluate(Uniform(1, 1), [Batches(None, [[3, 4]], batch_size=1)(0)]), 4)  # log 7
+    1.9459
+    """
+    device = _device(model)
+    total, tokens = 0.0, 0
+    with evaluating(model):
+        for batch in batches:
+            logits, labels, mask = predict(model, checked(batch), device, "float32")
+            n = int(batch.label_mask.sum())
+            if n:
+                total += float((loss or cross_entropy)(logits, labels, mask)) * n
+            tokens += n
+    if tokens == 0:
+        raise ValueError("batches must hold at least 1 label, got none")
+    return total / tokens
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C sets; a second one raises as always."""
+    event = threading.Event()
+    here = threading.current_thread() is threading.main_thread()
+    old = signal.getsignal(signal.SIGINT)
+    if not here or old in (signal.SIG_IGN, None):  # no signal reaches this, or none should
+        yield event
+        return
+
+    def handle(number, frame):
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+@contextlib.contextmanager
+def _bar(run, wanted) -> Iterator[Callable[[float], None]]:
+    """Yield what is called after each update, with the loss: it moves a bar if one is wanted."""
+    if not wanted or run.group.rank:
+        yield lambda loss: None
+        return
+    try:
+        import tqdm
+    except ImportError as error:
+        raise ImportError("progress=True needs tqdm: pip install 'attnbook[train]'") from error
+
+    with tqdm.tqdm(total=run.settings.steps, initial=run.history.step, unit="step") as bar:
+
+        def move(loss):
+            bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+            bar.update()
+
+        yield move
+
+
+def _device(model):
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    parameters = list(model.parameters())
+    if not parameters:
+        raise ValueError("model must have parameters, got none")
+    return parameters[0].device
+
+
+def _check(model, batches, settings, loss, validate, checkpoint):
+    """Return the device of `model`, or raise if the arguments do not go together."""
+    device = _device(model)
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings must be Settings, got {type(settings).__name__}")
+    for name, function in (("batches", batches), ("loss", loss), ("validate", validate)):
+        if not callable(function) and (name == "batches" or function is not None):
+            raise TypeError(f"{name} must be callable, got {type(function).__name__}")
+    if settings.precision == "float16" and device.type != "cuda":
+        raise ValueError(
+            f"precision 'float16' needs a model on a CUDA device, got one on {device}; "
+            "'bfloat16' runs on the CPU too"
+        )
+    if loss is not None and settings.label_smoothing:
+        raise ValueError(
+            "label_smoothing is for the default loss and must be 0 with loss=, "
+            f"got {settings.label_smoothing}"
+        )
+    for setting, name, argument in (
+        ("eval_every", "validate", validate),
+        ("checkpoint_every", "checkpoint", checkpoint),
+    ):
+        if getattr(settings, setting) is not None and argument is None:
+            raise ValueError(f"{name} must be given with {setting}, got None")
+    if validate is not None and settings.eval_every is None:
+        raise ValueError("eval_every must be given with validate, got None")
+    return device

@@ -1,0 +1,117 @@
+r"""Cross-entropy: how surprised a model is by the tokens that came.
+
+.. math:: L = -\frac1T \sum_{t=1}^{T} \log \operatorname{softmax}(z_t)_{y_t}
+"""
+
+from typing import Annotated
+
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_boolean,
+    check_float,
+    check_number,
+    check_same_home,
+)
+from attnbook.single_head.softmax import log_softmax_of
+from attnbook.transformers.embed import check_ids
+
+
+def cross_entropy(
+    logits: Annotated[Array, "... n V"],
+    targets: Annotated[Array, "... n"],
+    mask: Annotated[Array, "... n"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> Annotated[Array, ""]:
+    r"""Return the mean surprise in nats over the tokens that count.
+
+    .. math:: L = -\frac1T \sum_{t} \Bigl( (1 - \varepsilon) \log p_{t, y_t}
+              + \frac{\varepsilon}{V} \sum_{j=1}^{V} \log p_{t,j} \Bigr),
+              \qquad p_t = \operatorname{softmax}(z_t),
+
+    over the T tokens that count.
+
+    Parameters
+    ----------
+    logits : array z, shape (..., n, V), real floating dtype
+        Logits, **not** probabilities: the softmax is taken here.
+    targets : integer array y, shape (..., n)
+        The right tokens. Those that the mask leaves out may be any number, such as -100.
+    mask : boolean array, shape (..., n), optional
+        **True = counts.** Padding must be False.
+    label_smoothing : float
+        ε, from 0 to 1: the share of the target that is spread over all V tokens.
+
+    Returns
+    -------
+    array, shape ()
+        Of the dtype of `logits`; half precision is computed in float32. 0 if no token counts,
+        where PyTorch's function gives NaN.
+
+    Raises
+    ------
+    TypeError
+        If dtypes or libraries do not fit.
+    ValueError
+        If shapes do not fit, a target that counts is not from 0 to V - 1, or `label_smoothing` is
+        not from 0 to 1.
+
+    Notes
+    -----
+    ``exp(L)`` is the perplexity, L / log 2 the bits a token. A uniform guess has L = log V.
+    Cost: O(n V).
+
+    References
+    ----------
+    Szegedy et al. (2016), "Rethinking the Inception architecture", section 7, on label smoothing;
+    chapter `training`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cross_entropy(np.zeros((3, 4)), np.array([0, 3, 1])).round(4)  # log 4
+    np.float64(1.3863)
+    """
+    check_float("logits", logits)
+    if logits.ndim < 2 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must have shape (..., n, V), V >= 1, got {tuple(logits.shape)}")
+    if check_number("label_smoothing", label_smoothing) > 1:
+        raise ValueError(f"label_smoothing must be at most 1, got {label_smoothing}")
+    check_ids("targets", targets, None, "logits", logits)
+    _check_shape("targets", targets, logits)
+    xp = array_namespace(logits)
+    if mask is not None:
+        check_same_home("mask", mask, "logits", logits)
+        check_boolean(mask)
+        _check_shape("mask", mask, logits)
+        targets = xp.where(mask, targets, xp.zeros_like(targets))
+    check_ids("targets", targets, logits.shape[-1], "logits", logits)
+    loss = _cross_entropy(logits, targets, mask, float(label_smoothing))
+    return xp.astype(loss, logits.dtype, copy=False)
+
+
+def _check_shape(name, x, logits):
+    if tuple(x.shape) != tuple(logits.shape[:-1]):
+        raise ValueError(
+            f"{name} must have shape {tuple(logits.shape[:-1])} to match logits, "
+            f"got {tuple(x.shape)}"
+        )
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def _cross_entropy(logits, targets, mask, smoothing):
+    xp = array_namespace(logits)
+    wide = accumulation_dtype(xp, logits.dtype)
+    log_p = log_softmax_of(xp.astype(logits, wide, copy=False), -1)  # (..., n, V)
+    chosen = xp.astype(targets, xp.int64, copy=False)[..., None]
+    surprise = -xp.take_along_axis(log_p, chosen, axis=-1)[..., 0]  # (..., n)
+    if smoothing:
+        surprise = (1 - smoothing) * surprise - smoothing * xp.mean(log_p, axis=-1)
+    counts = xp.ones_like(surprise) if mask is None else xp.astype(mask, wide)
+    total = xp.sum(counts)
+    surprise = xp.where(counts > 0, surprise, xp.zeros_like(surprise))
+    return xp.sum(surprise) / xp.where(total > 0, total, xp.ones_like(total))

@@ -1,0 +1,68 @@
+"""The learning rate of each update: a warm-up, then constant, falling as 1/√step, or a cosine."""
+
+import math
+
+from attnbook.arrays.arguments import check_int
+from attnbook.training.settings import Settings
+
+
+def learning_rate(step: int, settings: Settings) -> float:
+    r"""Return the learning rate of the update that follows `step` updates.
+
+    With k = step + 1 the number of the update and w = max(warmup, 1), it rises along a line,
+
+    .. math:: \eta_k = \text{lr} \cdot k / w \qquad (k \le w),
+
+    to its peak lr at k = w, and then, with T = steps,
+
+    .. math:: \eta_k = \begin{cases}
+        \text{lr} & \text{constant} \\
+        \text{lr} \cdot \sqrt{w / k} & \text{inverse\_sqrt} \\
+        \text{final\_lr} + (\text{lr} - \text{final\_lr})
+            \cdot \tfrac12 \bigl(1 + \cos \pi \tfrac{k - w}{T - w}\bigr) & \text{cosine}
+        \end{cases}
+
+    Parameters
+    ----------
+    step : int
+        Number of updates already made, from 0; the first update is that of step 0.
+    settings : Settings
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `step` is not an int of at least 0, or `settings` are no `Settings`.
+
+    Notes
+    -----
+    The transformer of Vaswani et al. is ``inverse_sqrt`` with lr = (d_model · warmup)^-½. The
+    cosine has its last value, `final_lr`, in the last update, and beyond it.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 5.3; Loshchilov and Hutter (2017),
+    "SGDR"; chapter `training`.
+
+    Examples
+    --------
+    >>> settings = Settings(steps=100, lr=0.5, warmup=4, schedule="inverse_sqrt")
+    >>> [learning_rate(step, settings) for step in (0, 1, 3, 15)]
+    [0.125, 0.25, 0.5, 0.25]
+    """
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings must be Settings, got {type(settings).__name__}")
+    k = check_int("step", step) + 1
+    w = max(settings.warmup, 1)
+    if k <= w:
+        return settings.lr * (k / w)
+    if settings.schedule == "inverse_sqrt":
+        return settings.lr * math.sqrt(w / k)
+    if settings.schedule == "cosine":
+        part = min((k - w) / max(settings.steps - w, 1), 1.0)
+        rest = (1 + math.cos(math.pi * part)) / 2
+        return settings.final_lr + (settings.lr - settings.final_lr) * rest
+    return settings.lr

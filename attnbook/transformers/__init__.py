@@ -1,0 +1,1 @@
+"""Chapter `transformer`: the layers of encoder and decoder, and the whole model."""

@@ -1,0 +1,59 @@
+"""Dropout: switch numbers off at random while training."""
+
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, array_namespace, check_float, check_number
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.projections import generator
+
+
+def dropout(
+    x: Annotated[Array, "..."], rate: float, rng: "np.random.Generator | int"
+) -> Annotated[Array, "..."]:
+    r"""Set each number to 0 with probability `rate` and divide the others by 1 - rate.
+
+    .. math:: y_j = \frac{m_j}{1 - p}\, x_j, \qquad P(m_j = 0) = p,
+
+    so that the expectation of y is x. At test time call nothing.
+
+    Parameters
+    ----------
+    x : array, any shape, real floating dtype
+    rate : float
+        p, at least 0 and below 1.
+    rng : numpy.random.Generator or int
+        Where the numbers come from. NumPy draws for every library, so the same seed drops the same
+        places in each. An int is a seed and drops the same places at *every* call: where dropout
+        is called again and again, as a `drop` of `encoder_layer` is, pass a Generator.
+
+    Returns
+    -------
+    array of the shape of `x`
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `x` is not an array of a real floating dtype, or `rate` or `rng` are not as above.
+
+    Notes
+    -----
+    Cost: one number drawn on the CPU for each of `x`, and copied to its device.
+
+    References
+    ----------
+    Srivastava et al. (2014), "Dropout"; chapter `transformer`.
+
+    Examples
+    --------
+    >>> dropout(np.ones(6), 0.5, rng=0)
+    array([2., 0., 0., 0., 2., 2.])
+    """
+    check_float("x", x)
+    rate = check_number("rate", rate)
+    if rate >= 1:
+        raise ValueError(f"rate must be below 1, got {rate}")
+    kept = placed(generator(rng).random(tuple(x.shape)) >= rate, x)
+    xp = array_namespace(x)
+    return xp.where(kept, x / (1 - rate), xp.zeros_like(x))

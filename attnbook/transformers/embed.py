@@ -1,0 +1,109 @@
+"""Embedding: from token ids to rows of features."""
+
+import math
+import sys
+from typing import Annotated
+
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_array,
+    check_float,
+    check_same_home,
+    dtype_name,
+)
+
+
+def embed(
+    ids: Annotated[Array, "... n"], table: Annotated[Array, "V d_model"], *, scale: bool = True
+) -> Annotated[Array, "... n d_model"]:
+    r"""Return the row of `table` of each token, times √d_model.
+
+    .. math:: x_i = \sqrt{d_{\text{model}}}\; E_{t_i}
+
+    Parameters
+    ----------
+    ids : integer array t, shape (..., n)
+        Token ids from 0 to V - 1.
+    table : array E, shape (V, d_model), real floating dtype
+    scale : bool
+        Multiply by √d_model, as Vaswani et al. do, or not.
+
+    Returns
+    -------
+    array, shape (..., n, d_model)
+        Of the dtype of `table`.
+
+    Raises
+    ------
+    TypeError
+        If `ids` are not integers or `table` is not of a real floating dtype, or they are of
+        different libraries.
+    ValueError
+        If an id is below 0 or not below V, `ids` has no axis or `table` not two, or they are on
+        different devices.
+
+    Notes
+    -----
+    The same as a one-hot row times E, without the zeros. Cost: O(n d_model).
+    The ids are looked at, which waits for a GPU; inside ``torch.compile`` they are not.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.4; chapter `transformer`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> embed(np.array([2, 0]), np.eye(4))
+    array([[0., 0., 2., 0.],
+           [2., 0., 0., 0.]])
+    """
+    check_float("table", table)
+    if table.ndim != 2:
+        raise ValueError(f"table must have shape (V, d_model), got {tuple(table.shape)}")
+    check_ids("ids", ids, table.shape[0], "table", table)
+    return _embed(ids, table, scale)
+
+
+def check_ids(name, ids, n_known, like_name, like):
+    """Raise unless `ids` are integers from 0 to `n_known` - 1 that live where `like` does.
+
+    With `n_known` None they may be any integers.
+    """
+    check_array(name, ids)
+    xp = array_namespace(ids)
+    if not xp.isdtype(ids.dtype, "integral"):
+        raise TypeError(f"{name} must be an array of integers, got {dtype_name(ids.dtype)}")
+    check_same_home(name, ids, like_name, like)
+    if ids.ndim == 0:
+        raise ValueError(f"{name} must have shape (..., n), got ()")
+    if n_known is None or 0 in ids.shape or _traced():
+        return
+    try:
+        least, most = int(xp.min(ids)), int(xp.max(ids))
+    except RuntimeError:  # PyTorch's, for numbers that cannot be read: in vmap, on the meta device
+        return
+    if least < 0 or most >= n_known:
+        raise ValueError(
+            f"{name} must be from 0 to {n_known - 1} to be known to {like_name}, "
+            f"got {least if least < 0 else most}"
+        )
+
+
+def _traced():
+    """True while torch.compile looks on: reading a number would cut its graph in two."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def _embed(ids, table, scale):
+    xp = array_namespace(table)
+    if dtype_name(ids.dtype) != "int64":
+        ids = xp.astype(ids, xp.int64)
+    flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
+    rows = xp.reshape(flat, (*ids.shape, table.shape[1]))
+    return rows * math.sqrt(table.shape[1]) if scale else rows

@@ -1,0 +1,148 @@
+r"""Layer normalisation: every token on the same scale, by itself.
+
+.. math:: \operatorname{LN}(x) = g \odot \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    check_float,
+    check_floats,
+    check_int,
+    check_number,
+)
+from attnbook.arrays.weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNormWeights(Weights):
+    """Gain and bias of one layer normalisation.
+
+    Attributes
+    ----------
+    gain, bias : arrays, shape (d_model,), optional
+        Without a bias nothing is added, without a gain nothing is multiplied.
+    epsilon : float
+        Added to the variance under the root, at least 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays are not of one library, device, real floating dtype and length, or
+        `epsilon` is not a number of at least 0.
+
+    Examples
+    --------
+    >>> LayerNormWeights.init(3).gain
+    array([1., 1., 1.])
+    """
+
+    gain: Annotated[Array, "d_model"] | None = None
+    bias: Annotated[Array, "d_model"] | None = None
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        check_number("epsilon", self.epsilon)
+        arrays = self.arrays()
+        if arrays:
+            check_floats(**arrays)
+        lengths = {tuple(x.shape) for x in arrays.values()}
+        for name, x in arrays.items():
+            if x.ndim != 1 or len(lengths) > 1:
+                got = " and ".join(f"{name} {tuple(x.shape)}" for name, x in arrays.items())
+                raise ValueError(f"{name} must have shape (d_model,), got {got}")
+
+    @classmethod
+    def init(cls, d_model: int, *, bias: bool = True) -> "LayerNormWeights":
+        """Return gains of 1 and biases of 0, as float64 NumPy arrays."""
+        d_model = check_int("d_model", d_model, at_least=1)
+        return cls(np.ones(d_model), np.zeros(d_model) if bias else None)
+
+
+def layer_norm(
+    x: Annotated[Array, "... d_model"],
+    gain: Annotated[Array, "d_model"] | None = None,
+    bias: Annotated[Array, "d_model"] | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Annotated[Array, "... d_model"]:
+    r"""Give every row mean 0 and variance 1, then scale and shift its features.
+
+    .. math:: y_j = g_j \frac{x_j - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b_j, \qquad
+        \mu = \frac1d \sum_j x_j, \quad \sigma^2 = \frac1d \sum_j (x_j - \mu)^2
+
+    Parameters
+    ----------
+    x : array, shape (..., d_model), real floating dtype
+    gain, bias : arrays g and b, shape (d_model,), optional
+        1 and 0 unless given.
+    epsilon : float
+        ε, at least 0. It keeps a row of equal numbers, whose variance is 0, finite.
+
+    Returns
+    -------
+    array, shape (..., d_model)
+        Of the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
+
+    Raises
+    ------
+    TypeError
+        For anything but arrays of one library and one real floating dtype.
+    ValueError
+        If `x` has no axis or no features, `gain` or `bias` are not of shape (d_model,), or
+        `epsilon` is negative, infinite or NaN.
+
+    Notes
+    -----
+    The variance divides by d, not by d - 1. With epsilon = 0 a constant row is NaN or, where its
+    mean is rounded, noise.
+    Cost: O(d_model) a row.
+
+    References
+    ----------
+    Ba, Kiros and Hinton (2016), "Layer normalization"; chapter `transformer`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layer_norm(np.array([[1.0, 3.0], [10.0, 30.0]]), epsilon=0)
+    array([[-1.,  1.],
+           [-1.,  1.]])
+    """
+    check_float("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x must have shape (..., d_model), d_model >= 1, got {tuple(x.shape)}")
+    given = {name: v for name, v in (("gain", gain), ("bias", bias)) if v is not None}
+    check_floats(x=x, **given)
+    for name, v in given.items():
+        if tuple(v.shape) != (x.shape[-1],):
+            raise ValueError(
+                f"{name} must have shape ({x.shape[-1]},) to match x, got {tuple(v.shape)}"
+            )
+    return _layer_norm(x, gain, bias, check_number("epsilon", epsilon))
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def _layer_norm(x, gain, bias, epsilon):
+    xp = array_namespace(x)
+    wide = accumulation_dtype(xp, x.dtype)
+    y = xp.astype(x, wide, copy=False)
+    y = y - xp.mean(y, axis=-1, keepdims=True)
+    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
+    if gain is not None:
+        y = y * xp.astype(gain, wide, copy=False)
+    if bias is not None:
+        y = y + xp.astype(bias, wide, copy=False)
+    return xp.astype(y, x.dtype, copy=False)
+
+
+def _norm(x, weights):
+    return _layer_norm(x, weights.gain, weights.bias, weights.epsilon)

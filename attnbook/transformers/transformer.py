@@ -1,0 +1,232 @@
+"""The transformer: from token ids of a source and a target to logits of each next token.
+
+`attnbook.encoder` and `attnbook.decoder` hold the layers, `attnbook.transformer_weights` the
+arrays; this file joins them.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    broadcast_shapes,
+    check_float,
+    check_floats,
+)
+from attnbook.arrays.weights import check_part
+from attnbook.kernels import REFERENCE, check_impl
+from attnbook.positions import learned, sinusoidal
+from attnbook.transformers.decoder import _decoder, _memory_heads
+from attnbook.transformers.embed import _embed, check_ids
+from attnbook.transformers.encoder import _encoder
+from attnbook.transformers.layers import check_layer_mask, keep, turn_by
+from attnbook.transformers.weights import TransformerWeights
+
+
+def transformer(
+    source: Annotated[Array, "..."] | None,
+    target: Annotated[Array, "..."],
+    weights: TransformerWeights,
+    *,
+    source_mask: Annotated[Array, "..."] | None = None,
+    target_mask: Annotated[Array, "..."] | None = None,
+    memory_mask: Annotated[Array, "..."] | None = None,
+    is_causal: bool = True,
+    drop: Callable[[Array], Array] | None = None,
+    impl: str = REFERENCE,
+    return_weights: bool = False,
+) -> Any:
+    r"""Return the logits of the next token at every place of the target.
+
+    .. math:: M = \operatorname{Encoder}(\sqrt{d}\,E_s[\text{source}] + PE), \qquad
+              \text{logits} = \operatorname{Decoder}(\sqrt{d}\,E_t[\text{target}] + PE,\; M)\,
+              W_{\text{out}} + b_{\text{out}}
+
+    Parameters
+    ----------
+    source : integer array, shape (..., n_s), or None
+        Token ids; None for a decoder alone.
+    target : integer array, shape (..., n_t)
+        Token ids that came so far, a start token first: row i of the result is about token i + 1.
+        Where `weights` has no embeddings, source and target are features (..., n, d_model).
+    weights : TransformerWeights
+    source_mask : boolean array that broadcasts to (..., h, n_s, n_s), optional
+        **True = may attend.** (batch, 1, 1, n_s) hides padding.
+    target_mask : boolean array that broadcasts to (..., h, n_t, n_t), optional
+        On top of the causal mask.
+    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
+        Which source tokens the target may attend to. Unless given it is `source_mask` if that has
+        one row for all queries, so that padding stays hidden. One with n_s rows is about the
+        encoder alone, even if its rows are equal: then pass this one too.
+    is_causal : bool
+        Hide later target tokens. Without it the model sees the answer while it is trained
+        (claim 15).
+    drop : callable, optional
+        As in `encoder_layer`; also applied to both embeddings.
+    impl : str
+        Who attends, as in `attention`.
+    return_weights : bool
+        Also return all attention weights, which the reference alone keeps.
+
+    Returns
+    -------
+    array, shape (..., n_t, V_t), or (..., n_t, d_model) without embeddings and output
+        Logits; `softmax` makes probabilities of them. With `return_weights` a pair of it and a
+        dict of tuples, one entry a layer: ``"encoder"`` (..., h, n_s, n_s), ``"decoder"``
+        (..., h, n_t, n_t) and ``"cross"`` (..., h, n_t, n_s).
+
+    Raises
+    ------
+    TypeError
+        If ids are not integers, a mask is not boolean, or libraries differ.
+    ValueError
+        If an id is not in the vocabulary, a sequence is longer than the learned positions, shapes
+        do not fit, devices differ, or `source` is there without an encoder or the reverse.
+
+    Notes
+    -----
+    A sequence may be empty; a source without any visible token leaves the target to itself.
+    Cost: that of the layers, and O(n_t d_model V_t) for the logits.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need"; chapter `transformer`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> transformer(np.array([[3, 1, 4]]), np.array([[0, 5]]), weights).shape
+    (1, 2, 11)
+    """
+    check_part("weights", weights, TransformerWeights)
+    check_impl(impl, return_weights)
+    queries = _check_tokens("target", target, weights)
+    keys = _check_source(source, weights, source_mask, memory_mask)
+    if keys and source is not None and broadcast_shapes(queries[:-1], keys[:-1]) is None:
+        raise ValueError(
+            f"source must have leading axes that broadcast with {queries[:-1]}, "
+            f"got shape {tuple(source.shape)}"
+        )
+    if source_mask is not None and weights.encoder is not None:
+        attentions = [layer.self_attention for layer in weights.encoder.layers]
+        check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
+        memory_mask = mask_for_memory(source_mask) if memory_mask is None else memory_mask
+    own, cross = (
+        [getattr(layer, name) for layer in weights.decoder.layers]
+        for name in ("self_attention", "cross_attention")
+    )
+    check_layer_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
+    check_layer_mask("target_mask", target_mask, "target", target, queries, queries, own)
+    logits, shares = _transformer(
+        *(source, target, weights, source_mask, target_mask, memory_mask, bool(is_causal)),
+        *(drop or keep, impl),
+    )
+    return (logits, shares) if return_weights else logits
+
+
+def mask_for_memory(source_mask):
+    """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
+    same = source_mask is not None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1)
+    return source_mask if same else None
+
+
+def _check_tokens(name, tokens, weights, start=0):
+    """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
+    table = weights.embedding(name)
+    if table is None:
+        return _check_features(name, tokens, weights)
+    check_ids(name, tokens, table.shape[0], f"{name}_embedding", table)
+    positions = getattr(weights, f"{name}_positions")
+    if positions is not None and start + tokens.shape[-1] > positions.shape[0]:
+        raise ValueError(
+            f"{name} must have at most {positions.shape[0]} tokens, as many as learned positions, "
+            f"got {start + tokens.shape[-1]}"
+        )
+    return tuple(tokens.shape)
+
+
+def _check_features(name, x, weights):
+    check_float(name, x)
+    d_model, arrays = weights.d_model, weights.arrays()
+    for like in list(arrays.values())[:1]:
+        check_floats(**{name: x, "weights": like})
+    if x.ndim < 2 or x.shape[-1] != (d_model or x.shape[-1]):
+        raise ValueError(
+            f"{name} must have shape (..., n, {d_model or 'd_model'}), got {tuple(x.shape)}"
+        )
+    return tuple(x.shape[:-1])
+
+
+def _check_source(source, weights, source_mask, memory_mask):
+    """Return the shape (..., n_s) of the source, or None where there is no encoder, or raise."""
+    if weights.encoder is not None:
+        if source is None:
+            raise ValueError("source must be an array for the encoder, got None")
+        return _check_tokens("source", source, weights)
+    given = {"source": source, "source_mask": source_mask, "memory_mask": memory_mask}
+    for name, x in given.items():
+        if x is not None:
+            raise ValueError(f"{name} must be None, since the weights have no encoder")
+    return None
+
+
+# The mathematics. These may rely on checked arrays.
+
+
+def _transformer(
+    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl
+):
+    memory, shares = _encode(source, weights, source_mask, drop, impl)
+    heads = _memory_heads(memory, weights.decoder.layers)
+    logits, (own, cross, _) = _decode(
+        target, heads, weights, target_mask, memory_mask, drop, impl=impl, is_causal=is_causal
+    )
+    cross = cross if weights.encoder is not None else ()
+    return logits, {"encoder": shares, "decoder": own, "cross": cross}
+
+
+def _encode(source, weights, mask, drop, impl=REFERENCE):
+    """Return what the encoder makes of the source, and its attention weights."""
+    if weights.encoder is None:
+        return None, ()
+    x = drop(_placed_tokens("source", source, weights, 0))
+    return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"), impl)
+
+
+def _decode(
+    target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False, **how
+):
+    """Return the logits of `target`, or of its `last` token alone.
+
+    Its first token stands at `start`, after `past`; `how` it attends is `impl` and `is_causal`.
+    """
+    x = drop(_placed_tokens("target", target, weights, start))
+    turn = turn_by(weights.positions == "rotary", start)
+    x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past, **how)
+    return _logits(x[..., -1:, :] if last else x, weights), others
+
+
+def _placed_tokens(name, tokens, weights, start):
+    """Return the embedding of the tokens with their positions added."""
+    table = weights.embedding(name)
+    if table is None:
+        return tokens
+    x = _embed(tokens, table, weights.scale_embeddings)
+    n, d_model = x.shape[-2:]
+    if weights.positions == "learned":
+        return x + learned(getattr(weights, f"{name}_positions"), n, start=start)
+    if weights.positions in ("sinusoidal", "interleaved"):
+        interleaved = weights.positions == "interleaved"
+        return x + sinusoidal(n, d_model, start=start, interleaved=interleaved, like=x)
+    return x
+
+
+def _logits(x, weights):
+    xp = array_namespace(x)
+    if weights.output is not None:
+        x = xp.matmul(x, weights.output)
+    elif weights.target_embedding is not None:
+        x = xp.matmul(x, xp.matrix_transpose(weights.target_embedding))
+    return x if weights.b_out is None else x + weights.b_out

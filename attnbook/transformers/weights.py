@@ -1,0 +1,278 @@
+"""The learned arrays of a whole transformer."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_choice, check_floats, check_int
+from attnbook.arrays.projections import generator, xavier
+from attnbook.arrays.weights import Weights, check_part
+from attnbook.transformers.decoder import DecoderWeights
+from attnbook.transformers.encoder import EncoderWeights
+from attnbook.transformers.layers import width_of
+
+POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class TransformerWeights(Weights):
+    r"""The weights of an encoder-decoder, or of a decoder alone, with its embeddings.
+
+    Attributes
+    ----------
+    decoder : DecoderWeights
+    encoder : EncoderWeights, optional
+        Without it this is a language model: its decoder has no cross-attention.
+    target_embedding : array, shape (V_t, d_model), optional
+        One row a token of the target. Without it the model works on features instead of token
+        ids, as `torch.nn.Transformer` does.
+    source_embedding : array, shape (V_s, d_model), optional
+        Without it source and target share `target_embedding`.
+    output : array, shape (d_model, V_t), optional
+        Makes logits of features. Without it the output is *tied*: target_embedding transposed.
+    b_out : array, shape (V_t,), optional
+        Added to the logits.
+    target_positions, source_positions : arrays, shapes (N_t, d_model) and (N_s, d_model), optional
+        The learned tables, for ``positions="learned"`` alone.
+    positions : str
+        How tokens learn their places: ``"sinusoidal"`` (sines, then cosines), ``"interleaved"``
+        (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every self-attention), ``"none"``.
+        Without embeddings only rotary ones act: add others to the features yourself.
+    scale_embeddings : bool
+        Multiply embeddings by √d_model.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a part is of another class, library, device, dtype or width, or parts that need each
+        other are not there.
+
+    Examples
+    --------
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2)
+    >>> weights.target_embedding.shape, weights.output is None
+    ((11, 8), True)
+    """
+
+    decoder: DecoderWeights
+    encoder: EncoderWeights | None = None
+    target_embedding: Annotated[Array, "V_t d_model"] | None = None
+    source_embedding: Annotated[Array, "V_s d_model"] | None = None
+    output: Annotated[Array, "d_model V_t"] | None = None
+    b_out: Annotated[Array, "V_t"] | None = None
+    target_positions: Annotated[Array, "N_t d_model"] | None = None
+    source_positions: Annotated[Array, "N_s d_model"] | None = None
+    positions: str = "sinusoidal"
+    scale_embeddings: bool = True
+
+    def __post_init__(self):
+        check_part("decoder", self.decoder, DecoderWeights)
+        if self.encoder is not None:
+            check_part("encoder", self.encoder, EncoderWeights)
+        check_choice("positions", self.positions, POSITIONS)
+        if not isinstance(self.scale_embeddings, bool):
+            raise TypeError(
+                f"scale_embeddings must be a bool, got {type(self.scale_embeddings).__name__}"
+            )
+        arrays = self.arrays()
+        if arrays:
+            check_floats(**arrays)
+        self._check_parts()
+        self._check_shapes()
+        self._check_pairs()
+
+    def _check_parts(self):
+        """Raise unless the parts that need each other are there."""
+        crossed = [layer.cross_attention is not None for layer in self.decoder.layers]
+        if self.encoder is None and any(crossed):
+            raise ValueError("decoder must have no cross-attention where there is no encoder")
+        if self.encoder is not None and crossed and not all(crossed):
+            raise ValueError("decoder must have a cross-attention where there is an encoder")
+        if self.target_embedding is None:
+            for name in ("source_embedding", "target_positions", "source_positions"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} must be None where there is no target_embedding")
+            if self.b_out is not None and self.output is None:
+                raise ValueError("b_out must be None where there is no output")
+        tables = {"target_positions": True, "source_positions": self.encoder is not None}
+        for name, used in tables.items():
+            needed = used and self.positions == "learned" and self.target_embedding is not None
+            if needed != (getattr(self, name) is not None):
+                verb = "be an array" if needed else "be None"
+                raise ValueError(f'{name} must {verb} with positions="{self.positions}"')
+        if self.encoder is None and self.source_embedding is not None:
+            raise ValueError("source_embedding must be None where there is no encoder")
+
+    def _check_shapes(self):
+        """Raise unless every part has the width of the others."""
+        for name, x in self.arrays().items():
+            axes = 1 if name == "b_out" else 2
+            if "." not in name and x.ndim != axes:
+                raise ValueError(
+                    f"{name} must have {'1 axis' if axes == 1 else '2 axes'}, "
+                    f"got shape {tuple(x.shape)}"
+                )
+        widths = {
+            name: part.shape[-1]
+            for name, part in vars(self).items()
+            if name.endswith(("_embedding", "_positions")) and part is not None
+        }
+        for name, stack in (("decoder", self.decoder), ("encoder", self.encoder)):
+            if stack is not None and stack.layers:
+                widths[name] = width_of(stack.layers[0])
+            if stack is not None and stack.final_norm is not None:
+                for part, x in stack.final_norm.arrays().items():
+                    widths[f"{name}.final_norm.{part}"] = x.shape[0]
+        for layer in self.decoder.layers[:1]:
+            if layer.cross_attention is not None:
+                widths["the decoder's memory"] = layer.cross_attention.W_K.shape[0]
+        if self.output is not None:
+            widths["output"] = self.output.shape[0]
+        if len(set(widths.values())) > 1:
+            listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+            raise ValueError(f"all parts must have one width d_model, got {listed}")
+        if self.target_embedding is None:
+            known = None if self.output is None else self.output.shape[1]
+        else:
+            known = self.target_embedding.shape[0]
+        for name in ("output", "b_out"):
+            x = getattr(self, name)
+            if x is not None and x.shape[-1] != known:
+                raise ValueError(
+                    f"{name} must have {known} entries on its last axis, one for each token of "
+                    f"the target, got shape {tuple(x.shape)}"
+                )
+
+    def _check_pairs(self):
+        """Raise unless features come in pairs where positions turn pairs of them."""
+        attentions = [layer.self_attention for layer in self.decoder.layers]
+        if self.encoder is not None:
+            attentions += [layer.self_attention for layer in self.encoder.layers]
+        for attention in attentions if self.positions == "rotary" else ():
+            if (d_k := attention.W_Q.shape[1] // attention.n_heads) % 2:
+                raise ValueError(f'd_k must be even with positions="rotary", got {d_k}')
+        sines = self.positions in ("sinusoidal", "interleaved")
+        if sines and self.target_embedding is not None and self.target_embedding.shape[-1] % 2:
+            raise ValueError(
+                f'd_model must be even with positions="{self.positions}", '
+                f"got {self.target_embedding.shape[-1]}"
+            )
+
+    @property
+    def d_model(self) -> int | None:
+        """Width of the tokens; None where nothing has a width."""
+        for stack in (self.decoder, self.encoder):
+            if stack is not None and stack.layers:
+                return width_of(stack.layers[0])
+        widths = [x.shape[-1] for x in self.arrays().values()]
+        return widths[0] if widths else None
+
+    def embedding(self, name: str) -> Array | None:
+        """Return the embedding of the ``"source"`` or the ``"target"``, shared or not."""
+        own = self.source_embedding if name == "source" else None
+        return self.target_embedding if own is None else own
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        target_vocabulary: int,
+        source_vocabulary: int | None = None,
+        *,
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        n_layers: int,
+        n_encoder_layers: int | None = None,
+        norm: str = "pre",
+        activation: str = "relu",
+        bias: bool = True,
+        tied: bool = True,
+        positions: str = "sinusoidal",
+        n_positions: int | None = None,
+        n_kv_heads: int | None = None,
+        final_norm: bool | None = None,
+        scale_embeddings: bool = True,
+    ) -> "TransformerWeights":
+        """Draw Xavier-uniform matrices with NumPy (float64); gains are 1, biases 0.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        target_vocabulary : int
+            Number of tokens V_t.
+        source_vocabulary : int, optional
+            V_s. Without it source and target share one embedding.
+        d_model, n_heads, d_ff : int
+            Width of the tokens, number of heads, width of the hidden layers.
+        n_layers : int
+            Number of decoder layers.
+        n_encoder_layers : int, optional
+            n_layers unless given; 0 makes a decoder alone, a language model.
+        norm, activation : str
+            ``"pre"`` or ``"post"``; ``"relu"`` or ``"gelu"``.
+        bias : bool
+            Without it no matrix and no normalisation has one.
+        tied : bool
+            Make logits by the target embedding, or by a matrix of its own, with `bias` one too.
+        positions : str
+        n_positions : int, optional
+            Longest sequence of learned positions; required for those alone.
+        n_kv_heads : int, optional
+            As in `MultiHeadWeights`.
+        final_norm : bool, optional
+            Normalise after the last layer; by default with pre-norm alone.
+        scale_embeddings : bool
+            Multiply embeddings by √d_model.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not an int of at least 1 (layers: 0), d_model is not divisible by
+            n_heads, a name is unknown, or n_positions stands without learned positions.
+        """
+        rng = generator(rng)
+        n_layers = check_int("n_layers", n_layers)
+        n_encoder_layers = n_layers if n_encoder_layers is None else n_encoder_layers
+        crossed = check_int("n_encoder_layers", n_encoder_layers) > 0
+        if source_vocabulary is not None:
+            check_int("source_vocabulary", source_vocabulary, at_least=1)
+            if not crossed:
+                raise ValueError(
+                    f"source_vocabulary must be None where there is no encoder, "
+                    f"got {source_vocabulary}"
+                )
+        check_int("target_vocabulary", target_vocabulary, at_least=1)
+        if (n_positions is not None) != (positions == "learned"):
+            raise ValueError(
+                f'n_positions must be given with positions="learned" and only then, '
+                f"got {n_positions} with {positions!r}"
+            )
+        sizes: Any = (d_model, n_heads, d_ff)
+        options: Any = {
+            **{"norm": norm, "activation": activation, "bias": bias},
+            **{"n_kv_heads": n_kv_heads, "final_norm": final_norm},
+        }
+        tables: dict[str, Any] = {}
+        if n_positions is not None:
+            check_int("n_positions", n_positions, at_least=1)
+            tables["target_positions"] = xavier(rng, n_positions, d_model)
+            if crossed:
+                tables["source_positions"] = xavier(rng, n_positions, d_model)
+        if source_vocabulary is not None:
+            tables["source_embedding"] = xavier(rng, source_vocabulary, d_model)
+        if not tied:
+            tables["output"] = xavier(rng, d_model, target_vocabulary)
+            if bias:
+                tables["b_out"] = np.zeros(target_vocabulary)
+        stack = EncoderWeights.init(rng, n_encoder_layers, *sizes, **options) if crossed else None
+        return cls(
+            decoder=DecoderWeights.init(rng, n_layers, *sizes, cross=crossed, **options),
+            encoder=stack,
+            target_embedding=xavier(rng, target_vocabulary, d_model),
+            positions=positions,
+            scale_embeddings=scale_embeddings,
+            **tables,
+        )

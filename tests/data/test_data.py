@@ -1,0 +1,229 @@
+"""The data is the real one, complete and unchanged, and needs no network."""
+
+import doctest
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbook import data
+from attnbook.data import digits, text
+
+ROOT = Path(__file__).parents[1]
+PER_CLASS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def stored_bytes() -> bytes:
+    return resources.files("attnbook.data").joinpath("digits.npz").read_bytes()
+
+
+def test_shapes_and_dtypes():
+    data = digits()
+    assert data.images.shape == (1797, 8, 8)
+    assert data.labels.shape == (1797,)
+    assert data.images.dtype == np.float64
+    assert data.labels.dtype == np.int64
+
+
+def test_each_class_has_its_number_of_pictures():
+    assert np.bincount(digits().labels).tolist() == PER_CLASS
+
+
+def test_pixels_are_sixteenths_from_0_to_1():
+    sixteenths = digits().images * 16
+    assert sixteenths.min() == 0
+    assert sixteenths.max() == 16
+    np.testing.assert_array_equal(sixteenths, np.round(sixteenths))
+
+
+def test_no_picture_is_blank():
+    assert (digits().images.max(axis=(1, 2)) > 0).all()
+
+
+def test_file_is_the_one_that_was_made():
+    expected = "aa64e930663d6e9271e1566601d65e70236553f73ec6cb041a4ab37167cf1d04"
+    assert hashlib.sha256(stored_bytes()).hexdigest() == expected
+
+
+def test_each_call_returns_fresh_arrays():
+    first = digits()
+    first.images[:] = 7
+    first.labels[:] = 7
+    second = digits()
+    assert second.images.max() == 1
+    assert np.bincount(second.labels).tolist() == PER_CLASS
+
+
+def test_record_is_frozen():
+    with pytest.raises(AttributeError):
+        digits().images = None
+
+
+def test_equal_to_scikit_learn():
+    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    source, data = datasets.load_digits(), digits()
+    np.testing.assert_array_equal(data.images * 16, source.images)
+    np.testing.assert_array_equal(data.labels, source.target)
+
+
+def test_script_remakes_the_file(tmp_path):
+    pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    from attnbook.data import make_digits
+
+    contents = []
+    for name in ("first.npz", "second.npz"):
+        assert make_digits.main(["--output", str(tmp_path / name)]) == 0
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0] == contents[1]
+    # zlib versions compress to different bytes, so what is compared with the file is its content
+    with np.load(tmp_path / "first.npz") as made, zipfile.ZipFile(tmp_path / "first.npz") as file:
+        np.testing.assert_array_equal(made["images"] / 16, digits().images)
+        np.testing.assert_array_equal(made["labels"], digits().labels)
+        assert {member.date_time for member in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_script_without_scikit_learn_says_how_to_get_it(monkeypatch):
+    from attnbook.data import make_digits
+
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(SystemExit, match="pip install scikit-learn"):
+        make_digits.from_scikit_learn()
+
+
+def test_text_has_every_paragraph_once_in_the_order_of_the_names():
+    topics = pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here").topics
+    expected = []
+    for name in sorted(topics):
+        for paragraph in topics[name].strip("\n").split("\n\n"):
+            if paragraph not in expected:
+                expected.append(paragraph)
+    found = text().removesuffix("\n").split("\n\n")
+    assert len(found) == len(expected) > 2000
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == theirs or not theirs.isascii() or "\t" in theirs
+    assert sum(ours == theirs for ours, theirs in zip(found, expected, strict=True)) > 1500
+
+
+def test_text_does_not_depend_on_the_order_of_the_module(monkeypatch):
+    module = pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
+    usual, backwards = text(), dict(reversed(module.topics.items()))
+    monkeypatch.setattr(module, "topics", backwards)
+    assert text() == usual
+
+
+def test_text_is_printable_ascii():
+    assert set(text()) <= {"\n", *map(chr, range(32, 127))}
+    assert not re.search(r"[\t\r]", text())
+
+
+@pytest.mark.parametrize(
+    ("prose", "plain"),
+    [
+        ("it’s ‘so’", "it's 'so'"),
+        ("“a” – b — c…", '"a" - b - c...'),
+        ("Straße, naïve, 90°", "Strasse, naive, 90"),
+        ("a\tb\n\tc\r\n", "a       b\n        c\n"),
+        ("ﬁ 日本", "fi "),
+    ],
+)
+def test_text_without_typography(prose, plain):
+    module = importlib.import_module("attnbook.data.text")
+    assert module._to_ascii(prose) == plain
+
+
+def test_text_without_pydoc_data_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ImportError, match=r'lacks; Pyodide has it after loadPackage\("pydoc_data"'):
+        text()
+
+
+def test_reading_needs_neither_network_nor_scikit_learn():
+    code = (
+        "import socket, sys\n"
+        "def refuse(*_, **__): raise AssertionError('no network')\n"
+        "socket.socket = socket.create_connection = refuse\n"
+        "import attnbook.data\n"
+        "assert len(attnbook.data.digits().labels) == 1797\n"
+        "assert attnbook.data.text()\n"
+        "assert not {'sklearn', 'scipy', 'torch'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory):
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling, which builds the wheel, is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (wheel,) = folder.glob("attnbook-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "attnbook/data/digits.npz",
+        "attnbook/compilers/numbers.cu",
+        "attnbook/kernels/layout.cu",
+        "attnbook/kernels/naive.cu",
+        "attnbook/kernels/tiled.cu",
+        "attnbook/sketch/index.cu",
+        "attnbook/sketch/sketch.cu",
+        "licenses/LICENSE",
+        "licenses/book/LICENSE",
+        "licenses/attnbook/data/LICENSE-digits",
+    ],
+)
+def test_wheel_contains(wheel_names, ending):
+    assert any(name.endswith(ending) for name in wheel_names), sorted(wheel_names)
+
+
+def test_wheel_contains_the_package_alone(wheel_names):
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"attnbook"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["batch", "batches", "dates", "digits", "markov", "reversal", "text", "vocabulary", "windows"],
+)
+def test_docstring_examples(module):
+    results = doctest.testmod(importlib.import_module(f"attnbook.data.{module}"))
+    assert results.failed == 0
+    assert results.attempted >= 1
+
+
+def test_public_names():
+    assert data.__all__ == sorted(data.__all__)
+    everything = {}
+    exec("from attnbook.data import *", everything)
+    assert set(data.__all__) == {name for name in everything if not name.startswith("__")}
+    for name in data.__all__:
+        thing = getattr(data, name)
+        assert thing.__module__.startswith("attnbook.data.")
+        assert thing.__doc__.splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in data.__all__ if inspect.isfunction(getattr(data, name))]
+)
+def test_each_function_says_what_it_takes_gives_and_raises(name):
+    function = getattr(data, name)
+    text = inspect.getdoc(function)
+    parameters = inspect.signature(function).parameters
+    for section in ["Returns", "Raises", "Examples", *(["Parameters"] if parameters else [])]:
+        assert f"{section}\n{'-' * len(section)}\n" in text or name == "digits", section
+    for parameter in parameters:
+        assert parameter in text.split("Parameters\n")[1].split("\n\n")[0]

@@ -1,0 +1,628 @@
+"""The ladder as a set: every rung, in every library that it takes, against float64 loops."""
+
+import functools
+import importlib
+import math
+import sys
+import tracemalloc
+from dataclasses import dataclass, replace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import EPSILON, HALF, ArrayLibrary, Case, attention_cases, close
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import attnbook
+from attnbook import kernels
+
+HERE = (("numpy", "cpu"), ("torch", "cpu"), ("array_api_strict", "cpu"))
+HERE += (("torch", "cuda"), ("cupy", "cuda"))
+LINEAR = ("tiled", "threads", "numba", "packed")
+"""Rungs on the CPU whose memory grows with n alone."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kernel with arrays of one library on one device."""
+
+    kernel: kernels.Kernel
+    library: ArrayLibrary
+
+    @property
+    def dtypes(self):
+        return [d for d in self.library.dtypes if d in (self.kernel.dtypes or self.library.dtypes)]
+
+    def __call__(self, *arrays, **options):
+        return attnbook.attention(*arrays, **options, impl=self.kernel.name)
+
+    def vjp(self, *arrays, **options):
+        return attnbook.attention_vjp(*arrays, **options, impl=self.kernel.name)
+
+
+def rungs(wanted=lambda kernel, name: True):
+    """Return every kernel in every library that it takes, as parameters of the fixture `rung`."""
+    found = []
+    for kernel in kernels.LADDER:
+        for name, device in HERE:
+            fits = name in (kernel.takes or (name,)) and device == (kernel.device or device)
+            if fits and wanted(kernel, name):
+                marks = [pytest.mark.gpu] if device == "cuda" else []
+                label = f"{kernel.name}-{name}" + ("-cuda" if device == "cuda" else "")
+                rung = Rung(kernel, ArrayLibrary(name, device))
+                found.append(pytest.param(rung, id=label, marks=marks))
+    return found
+
+
+@pytest.fixture(scope="module", params=rungs())
+def rung(request):
+    """Each rung that can run here; the others skip and say why."""
+    rung = request.param
+    library = rung.library
+    for package in {library.name, rung.kernel.needs} - {""}:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    on_gpu = library.device == "cuda"
+    if on_gpu and not importlib.import_module(library.name).cuda.is_available():
+        pytest.skip(f"{library.name} sees no CUDA device")
+    if library.name != "array_api_strict":
+        yield rung
+        return
+    strict = importlib.import_module("array_api_strict")
+    with strict.ArrayAPIStrictFlags(
+        boolean_indexing=False, data_dependent_shapes=False, enabled_extensions=()
+    ):
+        yield rung
+
+
+trainable = pytest.mark.parametrize("rung", rungs(lambda k, name: k.trainable), indirect=True)
+in_torch = pytest.mark.parametrize(
+    "rung", rungs(lambda k, name: k.trainable and name == "torch"), indirect=True
+)
+on_the_cpu = pytest.mark.parametrize(
+    "rung", rungs(lambda k, name: name == "numpy" and k.name in LINEAR), indirect=True
+)
+
+
+# Cases. Sizes are different primes, so that no swapped axis slips through.
+
+
+def drawn(query, key, value, **options):
+    """Return a case of normal numbers in these shapes."""
+    rng = np.random.default_rng(5)
+    arrays = (rng.standard_normal(shape) for shape in (query, key, value))
+    return Case(*arrays, **({"mask": None, "bias": None, "scale": None} | options))
+
+
+def some(*shape):
+    return np.random.default_rng(8).random(shape) < 0.6
+
+
+def numbers(*shape):
+    return np.random.default_rng(9).standard_normal(shape)
+
+
+def empty_rows(n_q, n_k):
+    mask = some(n_q, n_k)
+    mask[1] = mask[-1] = False
+    return mask
+
+
+def huge():
+    """Return logits of ±10,000: two keys lead each row, 1 apart."""
+    query = np.array([[100.0, 0.0], [-100.0, 0.0], [0.0, 100.0]])
+    key = np.array([[100.0, 0.0], [99.99, 0.0], [-100.0, 0.5], [0.0, -100.0], [3.0, 100.0]])
+    return Case(query, key, numbers(5, 3), None, None, 1.0)
+
+
+FEW = ((7, 5), (13, 5), (13, 3))
+MANY = ((13, 5), (7, 5), (7, 3))
+CASES = {
+    "fewer queries": (drawn(*FEW), False),
+    "more queries": (drawn(*MANY), False),
+    "fewer queries, causal": (drawn(*FEW), True),
+    "more queries, causal": (drawn(*MANY), True),
+    "mask": (drawn(*FEW, mask=some(7, 13)), False),
+    "mask with empty rows": (drawn(*FEW, mask=empty_rows(7, 13)), False),
+    "mask of keys": (drawn(*FEW, mask=some(13)), False),
+    "mask of queries": (drawn(*FEW, mask=some(7, 1)), False),
+    "one mask for all": (drawn(*FEW, mask=np.array(False)), False),
+    "bias": (drawn(*FEW, bias=numbers(7, 13)), False),
+    "bias of keys": (drawn(*FEW, bias=numbers(13)), False),
+    "everything": (
+        drawn(*FEW, mask=empty_rows(7, 13), bias=numbers(7, 13), scale=0.3),
+        True,
+    ),
+    "everything, more queries": (drawn(*MANY, mask=some(13, 7), bias=numbers(7)), True),
+    "grouped heads": (
+        drawn(
+            *((2, 3, 2, 7, 5), (2, 3, 1, 11, 5), (2, 3, 1, 11, 3)),
+            mask=some(2, 1, 1, 1, 11),
+            bias=numbers(3, 2, 7, 11),
+        ),
+        True,
+    ),
+    "leading axes": (
+        drawn((2, 1, 7, 5), (3, 11, 5), (5, 1, 1, 11, 2), mask=some(2, 1, 1, 11)),
+        False,
+    ),
+    "wide values": (drawn((5, 3), (7, 3), (7, 17)), False),
+    "one feature": (drawn((5, 1), (7, 1), (7, 1)), False),
+    "one token": (drawn((1, 3), (1, 3), (1, 2)), True),
+    "one query": (drawn((2, 1, 3), (2, 29, 3), (2, 29, 2)), True),
+    "no queries": (drawn((2, 0, 3), (2, 5, 3), (2, 5, 7)), True),
+    "no keys": (drawn((2, 5, 3), (2, 0, 3), (2, 0, 7)), True),
+    "no heads": (drawn((0, 5, 3), (0, 7, 3), (0, 7, 2)), False),
+    "no features": (drawn((5, 0), (7, 0), (7, 2), scale=1.0), False),
+    "no values": (drawn((5, 3), (7, 3), (7, 0)), False),
+    "scale": (drawn(*FEW, scale=2.5), False),
+    "scale of 0": (drawn(*FEW, scale=0.0), True),
+    "large logits": (huge(), False),
+}
+
+
+def seen(case, is_causal):
+    """Return the case with the causal mask in its mask."""
+    if not is_causal:
+        return case
+    n_q, n_k = case.query.shape[-2], case.key.shape[-2]
+    causal = oracle.mask_of(n_q, n_k, lambda place, j: j <= place)
+    return replace(case, mask=causal if case.mask is None else case.mask & causal)
+
+
+@functools.cache
+def expected(name, dtype):
+    """Return the exact output for the case as `dtype` rounds it, and the size of its sums."""
+    library = ArrayLibrary("torch" if dtype == "bfloat16" else "numpy")
+    case = seen(*CASES[name]).rounded(library, dtype)
+    return oracle.attention(**vars(case)), size_of(case)
+
+
+def size_of(case):
+    """Return the size of the largest numbers that enter a sum, which bounds what rounding loses."""
+    scores = oracle.scores(case.query, case.key, case.mask, case.bias, case.scale)
+    score = np.max(np.abs(scores), initial=0, where=np.isfinite(scores))
+    return float((1 + score) * np.max(np.abs(case.value), initial=0))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case(rung, name):
+    case, is_causal = CASES[name]
+    for dtype in rung.dtypes:
+        arrays, options = case.arrays(rung.library, dtype)
+        got = rung(*arrays, **options, is_causal=is_causal)
+        assert rung.library.same_kind(got, arrays[0])
+        exact, size = expected(name, dtype)
+        close(rung.library.numpy(got), exact, dtype, size=size)
+
+
+@settings(max_examples=12)
+@given(attention_cases(), st.booleans())
+@example(drawn((5, 3), (5, 3), (5, 2), mask=np.zeros((5, 5), dtype=bool)), True)
+def test_any_case(rung, case, is_causal):
+    arrays, options = case.arrays(rung.library, "float32")
+    got = rung(*arrays, **options, is_causal=is_causal)
+    exact = seen(case, is_causal).rounded(rung.library, "float32")
+    wanted = oracle.attention(**vars(exact))
+    close(rung.library.numpy(got), wanted, "float32", size=size_of(exact))
+
+
+def test_a_query_that_sees_nothing_gets_exact_zeros(rung):
+    case = CASES["more queries, causal"][0]  # the first six of 13 queries see none of 7 keys
+    for dtype in rung.dtypes:
+        output = rung.library.numpy(rung(*case.arrays(rung.library, dtype)[0], is_causal=True))
+        assert np.all(output[:6] == 0)
+        assert np.all(output[6:] != 0)
+
+
+def test_nan_and_infinity_stay_in_their_row_and_masked_keys_out(rung):
+    library = rung.library
+    query = np.array([[1.0], [np.nan], [2.0]])
+    value = library.array([[1.0], [1.0]], "float32")
+    key = library.array([[1.0], [1.0]], "float32")
+    got = library.numpy(rung(library.array(query, "float32"), key, value))
+    np.testing.assert_array_equal(got, [[1], [np.nan], [1]])
+    key = library.array([[1.0], [np.nan], [np.inf], [2.0]], "float32")
+    mask = library.array(np.array([True, False, False, True]))
+    value = library.array([[1.0], [5.0], [7.0], [3.0]], "float32")
+    got = library.numpy(rung(library.array([[1.0]], "float32"), key, value, mask, scale=1.0))
+    share = 1 / (1 + math.e)
+    np.testing.assert_allclose(got, [[share + 3 * (1 - share)]], rtol=1e-6)
+
+
+# Beyond one tile.
+
+
+def falling(n_k):
+    """Return one query that meets its largest scores first, and scores far below 0 after them."""
+    key = np.linspace(-1e4, -1.1e4, n_k)[:, None]
+    key[:7] = 3.0
+    return Case(np.array([[1.0]]), key, numbers(n_k, 3), None, None, 1.0)
+
+
+BEYOND = {
+    "the first tiles are hidden": drawn(
+        *((3, 5), (1301, 5), (1301, 3)), mask=np.arange(1301) >= 1153
+    ),
+    "a tile in the middle is hidden": drawn(
+        *((3, 5), (1601, 5), (1601, 3)), mask=(np.arange(1601) < 97) | (np.arange(1601) >= 1409)
+    ),
+    "the largest scores first": falling(1103),
+    "scores far below zero alone": Case(
+        np.array([[1.0]]), -1e4 - numbers(11, 1), numbers(11, 3), None, None, 1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_tiles_that_differ_in_what_they_show(rung, name):
+    case = BEYOND[name]
+    rounded = case.rounded(rung.library, "float32")
+    arrays, options = case.arrays(rung.library, "float32")
+    got = rung.library.numpy(rung(*arrays, **options))
+    close(got, oracle.attention(**vars(rounded)), "float32", size=size_of(rounded))
+
+
+def large(n_q, n_k, d_k=37, d_v=29, heads=2):
+    """Return many scores, of standard deviation 3: no tile size divides either length."""
+    rng = np.random.default_rng(n_q)
+    shapes = ((heads, n_q, d_k), (1, n_k, d_k), (heads, n_k, d_v))
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    mask = rng.random((n_q, n_k)) < 0.9
+    mask[n_q // 2] = False
+    return Case(3 * arrays[0], *arrays[1:], mask, rng.standard_normal((n_q, n_k)), None)
+
+
+def in_torch_at(dtype, case, is_causal):
+    """Return the output by PyTorch's plainest functions, all of them in one dtype."""
+    dtype = getattr(torch, dtype)
+    query, key, value, bias = (
+        torch.tensor(x).to(dtype) for x in (case.query, case.key, case.value, case.bias)
+    )
+    mask = torch.tensor(seen(case, is_causal).mask)
+    scores = (query / math.sqrt(query.shape[-1])) @ key.mT + bias
+    weights = torch.softmax(torch.where(mask, scores, -math.inf), dim=-1)
+    return (torch.where(mask, weights, 0) @ value).double().numpy()  # 0 where a row is NaN
+
+
+SIZES = {"square": (601, 601), "wide": (263, 1031), "high": (577, 331), "decode": (1, 4099)}
+
+
+@functools.cache
+def compared(size, is_causal, dtype):
+    """Return a large case, its exact output, and the error that PyTorch makes in `dtype`."""
+    case = large(*SIZES[size])
+    case = case.rounded(ArrayLibrary("torch"), dtype)
+    exact = in_torch_at("float64", case, is_causal)
+    return case, exact, np.abs(in_torch_at(dtype, case, is_causal) - exact).max()
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_error_is_at_most_twice_that_of_torch(rung, size, is_causal):
+    for dtype in rung.dtypes:
+        if dtype == "float64":  # what the others are measured by
+            continue
+        case, exact, error_of_torch = compared(size, is_causal, dtype)
+        arrays, options = case.arrays(rung.library, dtype)
+        got = rung.library.numpy(rung(*arrays, **options, is_causal=is_causal))
+        np.testing.assert_array_equal(got[:, len(got[0]) // 2], 0)
+        assert np.abs(got - exact).max() <= 2 * error_of_torch, dtype
+
+
+def bits(library, x):
+    """Return the numbers, exactly; float64 holds those of every dtype."""
+    return library.numpy(x).tobytes()
+
+
+def test_the_same_call_gives_the_same_bits_whatever_the_threads(rung, monkeypatch):
+    for size in ("wide", "decode"):
+        case = large(*SIZES[size])
+        arrays, options = case.arrays(rung.library, "float32")
+        found = set()
+        for n_cores in (1, 3, 3, 2):
+            monkeypatch.setattr("attnbook.arrays.threads._cores", lambda n=n_cores: n)
+            got = [rung(*arrays, **options, is_causal=True)]
+            if rung.kernel.trainable:
+                got += rung.vjp(*arrays, got[0], **options, is_causal=True)
+            found.add(tuple(bits(rung.library, x) for x in got))
+        assert len(found) == 1
+
+
+@on_the_cpu
+def test_memory_grows_with_the_length_alone(rung):
+    case = drawn((2, 2039, 16), (2, 2039, 16), (2, 2039, 16))
+    arrays = case.arrays(rung.library, "float32")[0]
+    rung(*arrays)  # what is made once, machine code among it, does not count
+    peaks = {}
+    for impl in (rung.kernel.name, "naive"):
+        tracemalloc.start()
+        attnbook.attention(*arrays, impl=impl)
+        peaks[impl] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    scores = 4 * 2 * 2039**2
+    assert peaks["naive"] > scores
+    assert peaks[rung.kernel.name] < scores / 4
+
+
+# Arrays of every form.
+
+
+def strided(library, x, dtype):
+    """Return `x` as every second number of a larger array, in both of its last axes."""
+    wide = np.zeros((*x.shape[:-2], 2 * x.shape[-2] + 1, 3 * x.shape[-1] + 1))
+    wide[..., 1::2, 1::3] = x
+    return library.array(wide, dtype)[..., 1::2, 1::3]
+
+
+def transposed(library, x, dtype):
+    """Return `x` with its last two axes in the other order in memory."""
+    flipped = library.array(np.ascontiguousarray(np.swapaxes(x, -1, -2)), dtype)
+    return attnbook.arrays.arguments.array_namespace(flipped).matrix_transpose(flipped)
+
+
+@pytest.mark.parametrize("form", [strided, transposed])
+def test_strides_do_not_matter(rung, form):
+    case = drawn((2, 7, 5), (2, 13, 5), (2, 13, 3), mask=some(7, 13), bias=numbers(7, 13))
+    arrays, options = case.arrays(rung.library, "float32")
+    wanted = rung.library.numpy(rung(*arrays, **options))
+    arrays = [form(rung.library, x, "float32") for x in (case.query, case.key, case.value)]
+    options["bias"] = form(rung.library, case.bias, "float32")
+    mask = form(rung.library, case.mask.astype(float), "float32")
+    options["mask"] = mask == 1
+    got = rung.library.numpy(rung(*arrays, **options))
+    np.testing.assert_allclose(got, wanted, atol=1e-6)  # a BLAS sums a transpose in another order
+
+
+def test_inputs_are_not_written_to(rung):
+    case = drawn(*FEW, mask=some(7, 13), bias=numbers(7, 13))
+    arrays, options = case.arrays(rung.library, "float32")  # NumPy's are read-only
+    everything = [*arrays, options["mask"], options["bias"]]
+    before = [bits(rung.library, x) for x in everything]
+    output = rung(*arrays, **options)
+    if rung.kernel.trainable:
+        rung.vjp(*arrays, output, **options)
+    assert [bits(rung.library, x) for x in everything] == before
+
+
+def test_broadcast_views_cost_no_memory():
+    # a view of 3,000 heads whose numbers exist once
+    rng = np.random.default_rng(0)
+    query, key, value = (
+        rng.standard_normal(s).astype(np.float32) for s in ((3, 2), (5, 2), (5, 1))
+    )
+    wide = np.broadcast_to(query, (3000, 3, 2))
+    for kernel in kernels.LADDER:
+        if "numpy" in (kernel.takes or ("numpy",)) and (kernel.needs in sys.modules | {"": 0}):
+            got = attnbook.attention(wide, key, value, impl=kernel.name)
+            np.testing.assert_allclose(got[-1], oracle.attention(query, key, value), rtol=1e-5)
+
+
+# Gradients.
+
+
+def leaves_of(case, dtype=torch.float64, device="cpu"):
+    """Return query, key and value as leaves of a graph, and the options."""
+    arrays = (case.query, case.key, case.value)
+    leaves = [torch.tensor(x, dtype=dtype, device=device, requires_grad=True) for x in arrays]
+    options = {
+        "mask": None if case.mask is None else torch.tensor(case.mask, device=device),
+        "bias": None if case.bias is None else torch.tensor(case.bias, dtype=dtype, device=device),
+        "scale": case.scale,
+    }
+    return leaves, options
+
+
+@functools.cache
+def exact_gradients(name, dtype):
+    """Return grad_output and the gradients by autograd of the reference, in float64."""
+    case, is_causal = CASES[name]
+    case = case.rounded(ArrayLibrary("torch"), dtype)
+    leaves, options = leaves_of(case)
+    output = attnbook.attention(*leaves, **options, is_causal=is_causal)
+    # rounded to what every dtype holds
+    grad_output = np.round(8 * np.random.default_rng(3).standard_normal(output.shape)) / 8
+    output.backward(torch.tensor(grad_output))
+    return grad_output, [x.grad.numpy() for x in leaves]
+
+
+@pytest.mark.parametrize("impl", ["tiled", "numba", "packed"])
+@pytest.mark.parametrize("offset", [-1e4, 1e4, 1e8])
+def test_gradients_of_rows_whose_scores_are_all_large(impl, offset):
+    pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
+    case = drawn((5, 3), (7, 3), (7, 2))
+    q, k, v = (x.astype(np.float32) for x in (case.query, case.key, case.value))
+    grad_output = numbers(5, 2).astype(np.float32)
+    bias = np.full((5, 7), offset, dtype=np.float32)
+    q *= 0  # all weights are 1/7, whatever rounding does to the scores
+    exact = attnbook.attention_vjp(q, k, v, grad_output)
+    got = attnbook.attention_vjp(q, k, v, grad_output, bias=bias, impl=impl)
+    for x, y in zip(got, exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("impl", ["numba", "packed"])
+def test_scores_that_leave_no_digits_are_refused_in_the_backward_pass(impl):
+    pytest.importorskip("numba")
+    q, k, v = (x.astype(np.float32) for x in (numbers(5, 3), numbers(7, 3), numbers(7, 2)))
+    bias = np.full((5, 7), np.finfo(np.float32).min)
+    with pytest.raises(
+        ValueError, match=r"scores must be within ±1e\+09 .* got 3.4e\+38; hide keys"
+    ):
+        attnbook.attention_vjp(q, k, v, np.ones((5, 2), np.float32), bias=bias, impl=impl)
+
+
+@trainable
+@pytest.mark.parametrize("name", CASES)
+def test_vjp_equals_autograd_of_the_reference(rung, name):
+    case, is_causal = CASES[name]
+    for dtype in rung.dtypes:
+        arrays, options = case.arrays(rung.library, dtype)
+        grad_output, exact = exact_gradients(name, dtype)
+        grads = rung.vjp(
+            *(*arrays, rung.library.array(grad_output, dtype)), **options, is_causal=is_causal
+        )
+        size = 64 * (size_of(seen(case, is_causal)) + 1)
+        if dtype in HALF:  # the backward pass reads the output as it was rounded
+            size *= EPSILON[dtype] / EPSILON["float32"] / 64
+        for x, grad, wanted in zip(arrays, grads, exact, strict=True):
+            assert rung.library.same_kind(grad, x)
+            close(rung.library.numpy(grad), wanted, dtype, size=size)
+
+
+@in_torch
+@pytest.mark.parametrize("name", ["everything", "grouped heads", "leading axes", "no keys"])
+def test_autograd_equals_the_vjp(rung, name):
+    case, is_causal = CASES[name]
+    leaves, options = leaves_of(case, torch.float32, rung.library.device)
+    output = rung(*leaves, **options, is_causal=is_causal)
+    output.sum().backward()  # whose gradient is one number with strides of 0
+    grads = rung.vjp(
+        *(*(x.detach() for x in leaves), torch.ones_like(output)), **options, is_causal=is_causal
+    )
+    for leaf, grad in zip(leaves, grads, strict=True):
+        assert torch.equal(leaf.grad, grad)
+
+
+@functools.cache
+def compared_gradients(size, dtype):
+    """Return a large case, its exact gradients, and the errors of PyTorch's own fused attention."""
+    case = large(*SIZES[size], d_k=16, d_v=16).rounded(ArrayLibrary("torch"), dtype)
+    mask = torch.tensor(seen(case, True).mask)
+    found = []
+    for precision in ("float64", dtype):
+        leaves, options = leaves_of(case, getattr(torch, precision))
+        added = torch.where(mask, options["bias"], -math.inf)[None]
+        query, key, value = (x.expand(2, -1, -1)[None] for x in leaves)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        output = attend(query, key, value, attn_mask=added)[0]
+        output = torch.where(mask.any(dim=-1, keepdim=True), output, 0)
+        output.backward(grad_output_of(output))
+        found.append([torch.nan_to_num(x.grad.double()) for x in leaves])  # NaN in empty rows
+    return case, found[0], [x - y for x, y in zip(*found, strict=True)]
+
+
+def grad_output_of(output):
+    return torch.tensor(numbers(*output.shape), device=output.device).to(output.dtype)
+
+
+@in_torch
+@pytest.mark.parametrize("size", ["square", "wide", "high"])
+def test_the_error_of_gradients_is_about_that_of_torch(rung, size):
+    for dtype in rung.dtypes:
+        if dtype == "float64":
+            continue
+        case, exact, errors_of_torch = compared_gradients(size, dtype)
+        leaves, options = leaves_of(case, getattr(torch, dtype), rung.library.device)
+        output = rung(*leaves, **options, is_causal=True)
+        output.backward(grad_output_of(output))
+        for leaf, wanted, theirs in zip(leaves, exact, errors_of_torch, strict=True):
+            error = leaf.grad.double().cpu() - wanted
+            assert error.square().mean() <= 2**2 * theirs.square().mean(), dtype
+            assert error.abs().max() <= 4 * theirs.abs().max(), dtype  # one number: luck decides
+
+
+@in_torch
+def test_gradients_of_empty_rows_are_zero_and_finite(rung):
+    for name in ("more queries, causal", "mask with empty rows", "large logits"):
+        case, is_causal = CASES[name]
+        leaves, options = leaves_of(case, torch.float32, rung.library.device)
+        rung(*leaves, **options, is_causal=is_causal).sum().backward()
+        assert all(bool(torch.isfinite(x.grad).all()) for x in leaves)
+        hidden = ~seen(case, is_causal).mask.any(axis=-1) if name != "large logits" else []
+        assert bool((leaves[0].grad[np.flatnonzero(hidden)] == 0).all())
+
+
+def test_what_is_not_trainable_says_so(rung):
+    if rung.kernel.trainable:
+        pytest.skip("it is trainable")
+    arrays = drawn((5, 3), (5, 3), (5, 3)).arrays(rung.library, "float32")[0]
+    message = r"^impl must have a backward pass \(reference, tiled, numba, packed, triton\), got '"
+    with pytest.raises(ValueError, match=message + rung.kernel.name):
+        rung.vjp(*arrays, arrays[0])
+
+
+# What is refused.
+
+
+def test_unknown_names_are_refused():
+    x = np.ones((3, 2))
+    names = "reference, naive, in_place, tiled, threads, numba, packed, cupy_naive, cupy_tiled, "
+    message = f"^impl must be one of {names}triton, got 'fastest'$"
+    with pytest.raises(ValueError, match=message):
+        attnbook.attention(x, x, x, impl="fastest")
+    with pytest.raises(ValueError, match=message):
+        attnbook.attention_vjp(x, x, x, x, impl="fastest")
+    for impl in (None, 3, kernels.LADDER[0]):
+        message = f"^impl must be a str, got {type(impl).__name__}$"
+        with pytest.raises(TypeError, match=message):
+            attnbook.attention(x, x, x, impl=impl)
+
+
+WRONG_HOME = {
+    "in_place of torch": ("in_place", torch.ones(3, 2), TypeError, "an array of numpy", "torch"),
+    "threads of torch": ("threads", torch.ones(3, 2), TypeError, "an array of numpy", "torch"),
+    "triton of numpy": ("triton", np.ones((3, 2), "f"), TypeError, "an array of torch", "numpy"),
+    "cupy of torch": ("cupy_naive", torch.ones(3, 2), TypeError, "an array of cupy", "torch"),
+    "numba of meta": (
+        *("numba", torch.ones(3, 2, device="meta"), ValueError, "on device 'cpu'", "'meta'"),
+    ),
+    "numba of float64": (
+        *("numba", np.ones((3, 2)), TypeError),
+        *("have dtype float16, bfloat16 or float32", "float64"),
+    ),
+    "packed of float64": (
+        *("packed", torch.ones(3, 2).double(), TypeError),
+        *("have dtype float16, bfloat16 or float32", "float64"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HOME)
+def test_arrays_of_another_home_are_refused(name):
+    impl, x, error, wanted, got = WRONG_HOME[name]
+    if impl == "numba":
+        pytest.importorskip("numba", reason="numba is not installed")
+    wanted = wanted if wanted.startswith("have") else f"be {wanted}"
+    message = f"^query must {wanted} for impl='{impl}', got {got}$"
+    with pytest.raises(error, match=message):
+        attnbook.attention(x, x, x, impl=impl)
+    with pytest.raises(error, match=message):
+        attnbook.attention_vjp(x, x, x, x, impl=impl)
+
+
+def test_triton_wants_a_gpu_or_its_interpreter():
+    pytest.importorskip("triton", reason="triton is not installed")
+    if "cpu" in importlib.import_module("attnbook.kernels.triton").DEVICES:
+        pytest.skip("its interpreter is on")
+    x = torch.ones(3, 2)
+    with pytest.raises(ValueError, match=r"^query must be on device 'cuda' for impl='triton', got"):
+        attnbook.attention(x, x, x, impl="triton")
+
+
+GPU = r"'attnbook\[gpu-cuda13\]' \(or gpu-cuda12, as the driver asks\)$"
+EXTRAS = {"threads": r"'attnbook\[fast\]'$", "numba": r"'attnbook\[fast\]'$"}
+EXTRAS |= {"packed": r"'attnbook\[fast\]'$", "cupy_naive": GPU, "cupy_tiled": GPU, "triton": GPU}
+
+
+@pytest.mark.parametrize("impl", EXTRAS)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, impl):
+    kernel = kernels.KERNELS[impl]
+    for name in list(sys.modules):
+        if name.startswith(("attnbook.kernels.", "attnbook.compilers.jit")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, kernel.needs, None)
+    message = f"^impl='{impl}' needs {kernel.needs}: .*; pip install {EXTRAS[impl]}"
+    with pytest.raises(ImportError, match=message):
+        kernel.load()
+
+
+def test_the_ladder_names_its_own_rungs():
+    names = [kernel.name for kernel in kernels.LADDER]
+    assert len(set(names)) == len(names)
+    assert list(kernels.IMPLS) == ["reference", *names]
+    for kernel in kernels.LADDER:
+        assert kernel.reference in kernels.IMPLS[: kernels.IMPLS.index(kernel.name)]
+        assert kernel.about
+        assert bool(EXTRAS.get(kernel.name)) == bool(kernel.needs)

@@ -1,0 +1,313 @@
+"""Masks as other libraries write them, against those libraries themselves."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from cases import AS_NUMBERS, DTYPES, NOT_AN_ARRAY, NOT_BOOLEAN, masks, need
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+import attnbook
+from attnbook import masking
+from attnbook.masking import conventions
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def any_mask(min_dims=1):
+    return npst.arrays(bool, npst.array_shapes(min_dims=min_dims, max_dims=4, min_side=0))
+
+
+def test_masking_offers_them():
+    for name in ("to_additive", "from_additive", "to_sdpa", "to_mha"):
+        assert getattr(masking, name) is getattr(conventions, name)
+
+
+# Additive masks.
+
+
+@dtypes
+@given(any_mask())
+def test_additive_and_back(library, dtype, mask):
+    need(library, dtype)
+    mine = library.array(mask)
+    added = masking.to_additive(mine, dtype)
+    assert library.same_kind(added, library.array(np.zeros(1), dtype))
+    np.testing.assert_array_equal(library.numpy(added), np.where(mask, 0.0, -np.inf))
+    back = masking.from_additive(added)
+    assert library.same_kind(back, mine)
+    np.testing.assert_array_equal(library.numpy(back), mask)
+
+
+def test_additive_is_float32_unless_told(library):
+    mask = library.array(np.array([True, False]))
+    got = masking.to_additive(mask)
+    assert library.same_kind(got, library.array(np.zeros(1), "float32"))
+    assert tuple(masking.to_additive(library.array(np.array(True))).shape) == ()
+
+
+@dtypes
+def test_from_additive_takes_what_others_write_for_minus_infinity(library, dtype):
+    need(library, dtype)
+    lowest = {"float16": -65504.0, "bfloat16": -3.3895e38, "float32": -3.4028e38}
+    numbers = [0.0, -0.0, -1000.0, -1e4, -np.inf, lowest.get(dtype, -1.7e308)]
+    got = masking.from_additive(library.array(np.array(numbers), dtype))
+    np.testing.assert_array_equal(library.numpy(got), [True, True, False, False, False, False])
+
+
+@dtypes
+@pytest.mark.parametrize("number", [-990.0, -1.0, 1e-7, 1.0, 1000.0, np.inf, np.nan])
+def test_from_additive_refuses_a_bias(library, dtype, number):
+    need(library, dtype)
+    mask = library.array(np.array([[0.0, -np.inf], [0.0, number]]), dtype)
+    message = (
+        "mask must hold only 0 and numbers of at most -1000, got others; "
+        "numbers that are added to the scores go in bias="
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        masking.from_additive(mask)
+
+
+def test_additive_mask_equals_the_boolean_one_as_bias(library):
+    rng = np.random.default_rng(0)
+    query, key, value = (library.array(rng.standard_normal(s)) for s in ((3, 5), (7, 5), (7, 2)))
+    mask = library.array(masks(rng, (3, 7))["empty row"])
+    added = masking.to_additive(mask, "float64")
+    np.testing.assert_array_equal(
+        library.numpy(attnbook.attention(query, key, value, bias=added)),
+        library.numpy(attnbook.attention(query, key, value, mask)),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_additive_mask_in_torch(dtype):
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    wanted = getattr(torch, dtype)
+    query, key, value = (torch.randn(2, *s, dtype=wanted) for s in ((3, 5), (7, 5), (7, 2)))
+    mask = torch.rand(3, 7) < 0.6
+    mask[:, 0] = True
+    expected = sdpa(query, key, value, attn_mask=masking.to_additive(mask, dtype))
+    torch.testing.assert_close(attnbook.attention(query, key, value, mask), expected)
+
+
+# scaled_dot_product_attention
+
+
+@given(any_mask(min_dims=0))
+def test_to_sdpa_changes_at_most_the_number_of_axes(library, mask):
+    mine = library.array(mask)
+    got = masking.to_sdpa(mine)
+    assert library.same_kind(got, mine)
+    expected = mask if mask.ndim > 1 else np.atleast_2d(mask)
+    assert tuple(got.shape) == expected.shape
+    np.testing.assert_array_equal(library.numpy(got), expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [(13,), (3, 13), (3, 1), (1, 13), (4, 3, 13), (2, 1, 3, 13), (2, 4, 1, 13)]
+)
+def test_to_sdpa_means_the_same_to_torch(shape):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, *s) for s in ((3, 5), (13, 5), (13, 7)))
+    mask = torch.rand(shape) < 0.6
+    mask[..., :1] = True  # PyTorch's own function has no agreed answer for empty rows
+    got = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=masking.to_sdpa(mask)
+    )
+    torch.testing.assert_close(got, attnbook.attention(query, key, value, mask))
+
+
+@pytest.mark.parametrize("mask", [torch.tensor([True, False, True]), torch.tensor(True)])
+def test_torch_refuses_a_mask_of_fewer_than_two_axes(mask):
+    # the reason for `to_sdpa`; should PyTorch mend it, this test says so
+    sdpa, x = torch.nn.functional.scaled_dot_product_attention, torch.ones(2, 4, 3, 5)
+    with pytest.raises(IndexError, match=r"[Dd]imension"):
+        sdpa(x, x, x, attn_mask=mask)
+    torch.testing.assert_close(
+        sdpa(x, x, x, attn_mask=masking.to_sdpa(mask)), attnbook.attention(x, x, x, mask)
+    )
+
+
+@pytest.mark.parametrize(("n_q", "n_k"), [(3, 3), (3, 7), (7, 3), (1, 7)])
+def test_is_causal_of_torch_is_aligned_to_the_first_key(n_q, n_k):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(*s) for s in ((n_q, 5), (n_k, 5), (n_k, 2)))
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    top_left = torch.ones(n_q, n_k, dtype=torch.bool).tril()
+    torch.testing.assert_close(theirs, attnbook.attention(query, key, value, top_left))
+    ours = attnbook.attention(query, key, value, masking.causal(n_q, n_k, like=query))
+    assert torch.allclose(ours, theirs) == (n_q == n_k)
+    # ours with the other library's function: pass the mask, not is_causal
+    if n_k >= n_q:
+        mask = masking.to_sdpa(masking.causal(n_q, n_k, like=query))
+        same = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        torch.testing.assert_close(ours, same)
+
+
+# nn.MultiheadAttention
+
+
+@given(any_mask())
+def test_to_mha_is_the_opposite_and_its_own_inverse(library, mask):
+    mine = library.array(mask)
+    theirs = masking.to_mha(mine)
+    assert library.same_kind(theirs, mine)
+    np.testing.assert_array_equal(library.numpy(theirs), np.logical_not(mask))
+    np.testing.assert_array_equal(library.numpy(masking.to_mha(theirs)), mask)
+
+
+@given(st.data())
+def test_to_mha_spreads_and_joins_sequences_and_heads(library, data):
+    shape = tuple(data.draw(st.lists(st.sampled_from((0, 1, 2, 3)), min_size=4, max_size=4)))
+    ones = data.draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    small = tuple(1 if one else size for one, size in zip(ones, shape, strict=True))
+    small = small[data.draw(st.integers(0, 4)) :]
+    rng = np.random.default_rng(0)
+    mask = rng.random(small) < 0.5
+    form = data.draw(st.sampled_from((tuple, list, torch.Size)))
+    got = masking.to_mha(library.array(mask), form(shape))
+    assert library.same_kind(got, library.array(mask))
+    batch, h, n_q, n_k = shape
+    assert tuple(got.shape) == (batch * h, n_q, n_k)
+    wide = np.broadcast_to(mask, shape)
+    for s, i, q, k in np.ndindex(shape):
+        assert library.numpy(got)[s * h + i, q, k] != wide[s, i, q, k]
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 13), (1, 13), (4, 3, 13), (2, 1, 3, 13), (2, 4, 3, 13), (2, 1, 1, 13)]
+)
+def test_to_mha_means_the_same_to_torch(shape):
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(8, 4, batch_first=True)
+    query, key = torch.randn(2, 3, 8), torch.randn(2, 13, 8)
+    mask = torch.rand(shape) < 0.6
+    mask[..., 0] = True
+    theirs = masking.to_mha(mask, (2, 4, 3, 13))
+    output, shares = module(query, key, key, attn_mask=theirs, average_attn_weights=False)
+    state = module.state_dict()
+    W_Q, W_K, W_V = state["in_proj_weight"].T.chunk(3, dim=1)
+    weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, state["out_proj.weight"].T, n_heads=4)
+    ours = attnbook.multi_head_attention(query, key, key, weights, mask, return_weights=True)
+    torch.testing.assert_close(output, ours[0])
+    torch.testing.assert_close(shares, ours[1])
+    if len(shape) == 2:
+        wide = mask.expand(3, 13)
+        again, _ = module(query, key, key, attn_mask=masking.to_mha(wide))
+        torch.testing.assert_close(again, ours[0])
+
+
+def test_padding_is_the_opposite_of_key_padding_mask():
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(8, 4, batch_first=True, bias=False)
+    x, lengths = torch.randn(2, 5, 8), torch.tensor([3, 5])
+    mask = masking.padding(lengths, 5)  # (batch, 1, n)
+    theirs, _ = module(x, x, x, key_padding_mask=masking.to_mha(mask)[:, 0])
+    state = module.state_dict()
+    W_Q, W_K, W_V = state["in_proj_weight"].T.chunk(3, dim=1)
+    weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, state["out_proj.weight"].T, n_heads=4)
+    ours = attnbook.multi_head_attention(x, x, x, weights, mask[:, None])
+    torch.testing.assert_close(ours, theirs)
+
+
+# Errors.
+
+MASK = np.ones((3, 13), bool)
+ERRORS = {
+    "additive of a list": (
+        lambda: masking.to_additive([True]),
+        TypeError,
+        f"mask {NOT_AN_ARRAY}list",
+    ),
+    "additive of numbers": (
+        lambda: masking.to_additive(np.ones(3, int)),
+        TypeError,
+        f"{NOT_BOOLEAN}int64{AS_NUMBERS}",
+    ),
+    "additive in integers": (
+        lambda: masking.to_additive(MASK, "int64"),
+        ValueError,
+        "dtype must be one of float16, float32, float64, got 'int64'",
+    ),
+    "additive in a dtype that NumPy lacks": (
+        lambda: masking.to_additive(MASK, "bfloat16"),
+        ValueError,
+        "dtype must be one of float16, float32, float64, got 'bfloat16'",
+    ),
+    "additive in a dtype that PyTorch lacks": (
+        lambda: masking.to_additive(torch.tensor([True]), "float8"),
+        ValueError,
+        "dtype must be one of float16, bfloat16, float32, float64, got 'float8'",
+    ),
+    "from booleans": (
+        lambda: masking.from_additive(MASK),
+        TypeError,
+        "mask must have a real floating dtype, got bool",
+    ),
+    "from integers": (
+        lambda: masking.from_additive(np.zeros(3, int)),
+        TypeError,
+        "mask must have a real floating dtype, got int64",
+    ),
+    "from a list": (
+        lambda: masking.from_additive([0.0]),
+        TypeError,
+        f"mask {NOT_AN_ARRAY}list",
+    ),
+    "sdpa of numbers": (
+        lambda: masking.to_sdpa(np.ones(3)),
+        TypeError,
+        f"{NOT_BOOLEAN}float64{AS_NUMBERS}",
+    ),
+    "mha of numbers": (
+        lambda: masking.to_mha(np.ones(3, np.uint8)),
+        TypeError,
+        f"{NOT_BOOLEAN}uint8{AS_NUMBERS}",
+    ),
+    "mha of a number": (
+        lambda: masking.to_mha(MASK, 4),
+        ValueError,
+        "scores_shape must be (batch, h, n_q, n_k), got 4",
+    ),
+    "mha of three numbers": (
+        lambda: masking.to_mha(MASK, (4, 3, 13)),
+        ValueError,
+        "scores_shape must be (batch, h, n_q, n_k), got (4, 3, 13)",
+    ),
+    "mha of floats": (
+        lambda: masking.to_mha(MASK, (2, 4.0, 3, 13)),
+        TypeError,
+        "scores_shape must be an int, got float",
+    ),
+    "mha of negative numbers": (
+        lambda: masking.to_mha(MASK, (2, -1, 3, 13)),
+        ValueError,
+        "scores_shape must be at least 0, got -1",
+    ),
+    "mha of another shape": (
+        lambda: masking.to_mha(MASK, (2, 4, 5, 13)),
+        ValueError,
+        "mask must broadcast to (2, 4, 5, 13), got (3, 13)",
+    ),
+    "mha of a mask for each sequence": (
+        lambda: masking.to_mha(np.ones((2, 3, 13), bool), (2, 4, 3, 13)),
+        ValueError,
+        "mask must broadcast to (2, 4, 3, 13), got (2, 3, 13)",
+    ),
+    "mha of a mask that would widen the scores": (
+        lambda: masking.to_mha(np.ones((7, 1, 1, 3, 13), bool), (2, 4, 3, 13)),
+        ValueError,
+        "mask must broadcast to (2, 4, 3, 13), got (7, 1, 1, 3, 13)",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind

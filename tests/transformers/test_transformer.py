@@ -1,0 +1,973 @@
+"""The whole transformer against the loop, the two architectures of the sources, and itself."""
+
+import itertools
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import (
+    AS_NUMBERS,
+    HALF,
+    LAYER_MASKS,
+    NOT_AN_ARRAY,
+    NOT_BOOLEAN,
+    SCORES,
+    close,
+    held,
+    layer_mask,
+    leaves_of,
+    need,
+    shaken,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attnbook
+from attnbook import (
+    DecoderLayerWeights,
+    DecoderWeights,
+    EncoderLayerWeights,
+    EncoderWeights,
+    FeedForwardWeights,
+    LayerNormWeights,
+    MultiHeadWeights,
+    TransformerWeights,
+    check,
+    decoder,
+    encoder,
+    masking,
+    transformer,
+)
+from attnbook.transformers.decoder import _memory_heads
+from attnbook.transformers.transformer import _check_tokens, _decode, _encode
+from attnbook.transformers.weights import POSITIONS
+
+ORDERS = ("pre", "post")
+ARRANGEMENTS = ("shared", "own", "alone")
+SIZES = {"d_model": 6, "n_heads": 3, "d_ff": 5, "n_layers": 2, "n_encoder_layers": 1}
+V_T, V_S = 7, 11
+
+
+def model(arrangement="own", seed=0, **options):
+    """Return the weights of a small model in which nothing is 0 or 1."""
+    options = SIZES | options
+    if options.get("positions") == "learned":
+        options |= {"n_positions": 8}
+    if arrangement == "alone":
+        options["n_encoder_layers"] = 0
+    vocabularies = (V_T, V_S) if arrangement == "own" else (V_T,)
+    return shaken(TransformerWeights.init(0, *vocabularies, **options), seed)
+
+
+def ids(*shape, known=V_T, seed=0):
+    return np.random.default_rng(seed).integers(0, known, shape)
+
+
+def source_for(arrangement, *shape, seed=1):
+    known = {"own": V_S, "shared": V_T, "alone": None}[arrangement]
+    return None if known is None else ids(*shape, known=known, seed=seed)
+
+
+def optional(library, x):
+    return None if x is None else library.array(x)
+
+
+# Against the loop.
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("norm", ORDERS)
+def test_every_architecture_agrees_with_the_loop(norm, arrangement, tied, positions):
+    weights = model(arrangement, norm=norm, tied=tied, positions=positions, final_norm=True)
+    source, target = source_for(arrangement, 5), ids(4)
+    got = transformer(source, target, weights)
+    close(got, oracle.transformer(source, target, weights), "float64", size=1000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=20)
+@given(
+    *(st.sampled_from(x) for x in (ORDERS, ARRANGEMENTS, POSITIONS, LAYER_MASKS, LAYER_MASKS)),
+    st.sampled_from(LAYER_MASKS), *(st.booleans() for _ in range(4)), st.integers(0, 99),
+    st.sampled_from(((), (2,), (2, 1))), st.sampled_from((0, 1, 3)), st.sampled_from((1, 4)),
+)  # fmt: skip
+def test_agrees_with_the_loop(
+    library, dtype, norm, arrangement, positions, source_kind, target_kind, memory_kind, tied,
+    bias, scale, is_causal, seed, leading, n_t, n_s,
+):  # fmt: skip
+    weights = model(arrangement, seed, norm=norm, tied=tied, positions=positions, bias=bias)
+    weights = replace(weights, scale_embeddings=scale)
+    source, target = source_for(arrangement, *leading, n_s, seed=seed), ids(*leading, n_t)
+    rng, crossed = np.random.default_rng(seed), arrangement != "alone"
+    masks = {
+        "source_mask": layer_mask(rng, source_kind, (*leading, 3, n_s, n_s)) if crossed else None,
+        "target_mask": layer_mask(rng, target_kind, (*leading, 3, n_t, n_t)),
+        "memory_mask": layer_mask(rng, memory_kind, (*leading, 3, n_t, n_s)) if crossed else None,
+    }
+    given = {name: optional(library, mask) for name, mask in masks.items()}
+    mine = optional(library, source), library.array(target)
+    placed = library.place(weights, dtype)
+    got, shares = transformer(*mine, placed, is_causal=is_causal, return_weights=True, **given)
+    assert library.same_kind(got, placed.target_embedding)
+    assert tuple(got.shape) == (*leading, n_t, V_T)
+    known = masks["source_mask"]
+    if masks["memory_mask"] is None and known is not None and known.shape[-2] == 1:
+        masks["memory_mask"] = known
+    held_weights = held(library, weights, dtype)
+    exact = oracle.transformer(source, target, held_weights, **masks, is_causal=is_causal)
+    close(library.numpy(got), exact, dtype, size=2000)
+    alone = transformer(*mine, placed, is_causal=is_causal, **given)
+    np.testing.assert_array_equal(library.numpy(alone), library.numpy(got))
+    # the weights of all attentions, each row of which sums to 1, or to 0 where nothing is seen
+    shapes = {"encoder": (n_s, n_s), "decoder": (n_t, n_t), "cross": (n_t, n_s)}
+    layers = {"encoder": crossed * 1, "decoder": 2, "cross": crossed * 2}
+    assert list(shares) == list(shapes)
+    for name, shape in shapes.items():
+        assert isinstance(shares[name], tuple)
+        assert len(shares[name]) == layers[name]
+        for share in shares[name]:
+            assert library.same_kind(share, got)
+            numbers = library.numpy(share)
+            assert numbers.shape == (*leading, 3, *shape)
+            total = numbers.sum(axis=-1)
+            assert np.all((np.abs(total - 1) < 1e-5) | (total == 0))
+            if name == "decoder" and is_causal:
+                np.testing.assert_array_equal(numbers, np.tril(numbers))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("norm", ORDERS)
+def test_half_precision(library, dtype, positions, norm):
+    need(library, dtype)
+    weights = model(norm=norm, positions=positions, tied=False)
+    source, target = source_for("own", 2, 5), ids(2, 4)
+    placed = library.place(weights, dtype)
+    got = transformer(library.array(source), library.array(target), placed)
+    assert library.same_kind(got, placed.target_embedding)
+    exact = oracle.transformer(source, target, held(library, weights, dtype))
+    atol = {"float16": 0.05, "bfloat16": 0.5}[dtype]
+    np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
+
+
+def test_it_is_the_encoder_then_the_decoder(library):
+    weights = library.place(model(positions="none", tied=False))
+    source, target = library.array(source_for("own", 2, 5)), library.array(ids(2, 4))
+    memory = encoder(attnbook.embed(source, weights.source_embedding), weights.encoder)
+    x = attnbook.embed(target, weights.target_embedding)
+    y = decoder(x, memory, weights.decoder, masking.causal(4, like=target))
+    expected = library.numpy(y) @ library.numpy(weights.output) + library.numpy(weights.b_out)
+    np.testing.assert_allclose(
+        library.numpy(transformer(source, target, weights)), expected, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_source", "of_target"), [((), (2,)), ((2,), ()), ((2,), (3, 1)), ((1,), (2,)), ((0,), ())]
+)
+def test_leading_axes_broadcast(library, of_source, of_target):
+    weights = model()
+    source, target = source_for("own", *of_source, 5), ids(*of_target, 4)
+    exact = oracle.transformer(source, target, weights)
+    assert exact.shape == (*np.broadcast_shapes(of_source, of_target), 4, V_T)
+    got = transformer(library.array(source), library.array(target), library.place(weights))
+    close(library.numpy(got), exact, "float64", size=1000)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_inputs_are_not_written_to(library, arrangement):
+    weights = model(arrangement, positions="learned")
+    placed, source, target = library.place(weights), source_for(arrangement, 5), ids(4)
+    mine = optional(library, source), library.array(target)
+    mask = library.array(np.ones((4, 4), bool))
+    transformer(*mine, placed, target_mask=mask, drop=lambda y: 2 * y)
+    for x, before in zip(mine, (source, target), strict=True):
+        assert x is None or np.array_equal(library.numpy(x), before)
+    for name, x in placed.arrays().items():
+        np.testing.assert_array_equal(library.numpy(x), weights.arrays()[name])
+    assert library.numpy(mask).all()
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "uint8"])
+def test_ids_of_every_integer_dtype(library, kind):
+    weights, source, target = library.place(model()), source_for("own", 5), ids(4)
+    expected = transformer(library.array(source), library.array(target), weights)
+    got = transformer(library.array(source, kind), library.array(target, kind), weights)
+    np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
+
+
+# Masks.
+
+
+def test_source_padding_is_hidden_from_encoder_and_decoder(library):
+    weights, target = library.place(model()), ids(3, 4)
+    source, lengths = source_for("own", 3, 5), [5, 2, 0]
+    mask = masking.padding(np.array(lengths)[:, np.newaxis], 5)  # (3, 1, 1, 5)
+    arrays = [library.array(x) for x in (source, target, mask)]
+    got = library.numpy(transformer(*arrays[:2], weights, source_mask=arrays[2]))
+    other = np.where(np.arange(5) < np.array(lengths)[:, np.newaxis], source, 3)
+    again = transformer(library.array(other), arrays[1], weights, source_mask=arrays[2])
+    np.testing.assert_array_equal(library.numpy(again), got)
+    for row, length, logits, tokens in zip(source, lengths, got, target, strict=True):
+        alone = transformer(library.array(row[:length]), library.array(tokens), weights)
+        np.testing.assert_allclose(logits, library.numpy(alone), atol=1e-12)
+        assert np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1, 5), (2, 1, 1, 5), (1, 3, 1, 5)])
+def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
+    weights, source, target = model(), source_for("own", 2, 5), ids(2, 4)
+    mask = np.random.default_rng(4).random(shape) < 0.5
+    got = transformer(source, target, weights, source_mask=mask)
+    given = transformer(source, target, weights, source_mask=mask, memory_mask=mask)
+    np.testing.assert_array_equal(got, given)
+    everything = np.ones((1, 5), bool)
+    other = transformer(source, target, weights, source_mask=mask, memory_mask=everything)
+    assert not np.allclose(got, other)
+
+
+def test_a_source_mask_of_many_rows_does_not():
+    weights, source, target = model(), source_for("own", 2, 5), ids(2, 5)
+    mask = np.random.default_rng(0).random((5, 5)) < 0.5
+    got = transformer(source, target, weights, source_mask=mask)
+    everything = np.ones((1, 5), bool)
+    free = transformer(source, target, weights, source_mask=mask, memory_mask=everything)
+    np.testing.assert_allclose(got, free, atol=1e-13)
+
+
+def test_the_target_mask_comes_on_top_of_the_causal_one():
+    weights, source, target = model(), source_for("own", 5), ids(4)
+    mask = np.random.default_rng(0).random((3, 4, 4)) < 0.6
+    both = mask & masking.causal(4)
+    got = transformer(source, target, weights, target_mask=mask)
+    options = {"is_causal": False}
+    np.testing.assert_array_equal(
+        got, transformer(source, target, weights, target_mask=both, **options)
+    )
+    causal = transformer(source, target, weights, target_mask=masking.causal(4), **options)
+    np.testing.assert_array_equal(transformer(source, target, weights), causal)
+    free = transformer(source, target, weights, **options)
+    assert not np.allclose(free, causal)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_nothing_leaks_from_the_future(arrangement, positions):
+    weights = model(arrangement, positions=positions)
+    source = source_for(arrangement, 5)
+    report = check.no_future_leak(lambda target: transformer(source, target, weights), ids(2, 6))
+    assert report.passed, report
+
+
+def test_without_a_causal_mask_it_does():
+    weights = model("alone")
+    report = check.no_future_leak(
+        lambda target: transformer(None, target, weights, is_causal=False), ids(2, 6)
+    )
+    assert not report.passed
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "interleaved", "learned", "rotary"])
+def test_positions_tell_the_order(positions):
+    # the last token sees the same set of others; only positions can tell it their order
+    order = [2, 0, 1, 3]
+    target = np.array([3, 1, 4, 6])
+    for kind in (positions, "none"):
+        weights = model("alone", positions=kind)
+        logits = transformer(None, target, weights, is_causal=False)
+        moved = transformer(None, target[order], weights, is_causal=False)
+        assert np.allclose(moved[3], logits[3]) == (kind == "none")
+
+
+# Lengths.
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_empty_sequences_and_batches(library, arrangement, positions):
+    weights = library.place(model(arrangement, positions=positions))
+    for shape, n_s in (((0,), 5), ((2, 0), 5), ((0, 4), 5), ((2, 4), 0)):
+        source = optional(library, source_for(arrangement, *shape[:-1], n_s))
+        got = transformer(source, library.array(ids(*shape)), weights)
+        assert tuple(got.shape) == (*shape, V_T)
+        assert np.isfinite(library.numpy(got)).all()
+
+
+def test_an_empty_source_leaves_the_target_to_itself(library):
+    weights = library.place(model())
+    target = library.array(ids(4))
+    nothing = transformer(library.array(np.zeros(0, int)), target, weights)
+    mask = library.array(np.zeros((1, 5), bool))
+    hidden = transformer(library.array(source_for("own", 5)), target, weights, source_mask=mask)
+    np.testing.assert_allclose(library.numpy(nothing), library.numpy(hidden), atol=1e-12)
+
+
+def test_learned_positions_are_as_long_as_their_table(library):
+    weights = library.place(model(positions="learned"))
+    fits = library.array(np.zeros(8, int)), library.array(np.zeros(9, int))
+    assert tuple(transformer(fits[0], fits[0], weights).shape) == (8, V_T)
+    message = "must have at most 8 tokens, as many as learned positions, got 9$"
+    with pytest.raises(ValueError, match=f"^target {message}"):
+        transformer(fits[0], fits[1], weights)
+    with pytest.raises(ValueError, match=f"^source {message}"):
+        transformer(fits[1], fits[0], weights)
+    assert _check_tokens("target", fits[0][:5], weights, start=3) == (5,)
+    with pytest.raises(ValueError, match=f"^target {message}"):
+        _check_tokens("target", fits[0][:6], weights, start=3)
+
+
+# Features instead of tokens.
+
+
+def features(library, *shape, seed=0):
+    return library.array(np.random.default_rng(seed).standard_normal(shape))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
+def test_without_embeddings_features_go_in_and_come_out(library, positions):
+    weights = replace(model(positions=positions), target_embedding=None, source_embedding=None)
+    placed = library.place(weights)
+    source, target = features(library, 2, 5, 6), features(library, 2, 4, 6, seed=1)
+    rotate = positions == "rotary"
+    memory = encoder(source, placed.encoder, rotate=rotate)
+    for is_causal in (True, False):
+        got = transformer(source, target, placed, is_causal=is_causal)
+        mask = masking.causal(4, like=target) if is_causal else None
+        expected = decoder(target, memory, placed.decoder, mask, rotate=rotate)
+        np.testing.assert_allclose(library.numpy(got), library.numpy(expected), atol=1e-13)
+    # an output may still make logits of them
+    output = np.random.default_rng(0).standard_normal((6, 3))
+    for b_out in (None, np.arange(3.0)):
+        made = library.place(replace(weights, output=output, b_out=b_out))
+        logits = library.numpy(transformer(source, target, made, is_causal=False))
+        shift = 0 if b_out is None else b_out
+        np.testing.assert_allclose(logits, library.numpy(got) @ output + shift, atol=1e-12)
+
+
+def test_a_decoder_alone_may_work_on_features(library):
+    weights = replace(model("alone"), target_embedding=None)
+    x = features(library, 4, 6)
+    got, shares = transformer(None, x, library.place(weights), return_weights=True)
+    placed = library.place(weights.decoder)
+    expected = decoder(x, None, placed, masking.causal(4, like=x))
+    np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
+    assert (shares["encoder"], shares["cross"]) == ((), ())
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("norm", ORDERS)
+def test_agrees_with_torch_nn_transformer(norm):
+    torch.manual_seed(3)
+    module = torch.nn.Transformer(
+        6, 3, 1, 2, 5, dropout=0.0, norm_first=norm == "pre", batch_first=True,
+        dtype=torch.float64,
+    )  # fmt: skip
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.7)
+
+    def heads(a):
+        matrices = (W.T for W in a.in_proj_weight.split(6))
+        biases = a.in_proj_bias.split(6)
+        return MultiHeadWeights(
+            *matrices, a.out_proj.weight.T, *biases, a.out_proj.bias, n_heads=3
+        )  # fmt: skip
+
+    def two(one):
+        first, second = one.linear1, one.linear2
+        return FeedForwardWeights(first.weight.T, first.bias, second.weight.T, second.bias)
+
+    def norms(*modules):
+        return [LayerNormWeights(m.weight, m.bias, m.eps) for m in modules]
+
+    encoders = tuple(
+        EncoderLayerWeights(heads(m.self_attn), two(m), *norms(m.norm1, m.norm2), norm)
+        for m in module.encoder.layers
+    )
+    decoders = tuple(
+        DecoderLayerWeights(
+            *(heads(m.self_attn), heads(m.multihead_attn), two(m)),
+            *(*norms(m.norm1, m.norm2, m.norm3), norm),
+        )
+        for m in module.decoder.layers
+    )
+    weights = TransformerWeights(
+        DecoderWeights(decoders, *norms(module.decoder.norm)),
+        EncoderWeights(encoders, *norms(module.encoder.norm)),
+    )
+    source, target = torch.randn(2, 5, 6).double(), torch.randn(2, 4, 6).double()
+    mask = masking.causal(4, like=target)
+    torch.testing.assert_close(
+        transformer(source, target, weights), module(source, target, tgt_mask=~mask)
+    )
+
+
+# Dropout.
+
+
+@pytest.mark.parametrize("norm", ORDERS)
+@pytest.mark.parametrize("arrangement", ["own", "alone"])
+def test_drop_is_applied_to_embeddings_sublayers_and_hidden_units(library, norm, arrangement):
+    weights = model(arrangement, norm=norm, tied=False, positions="learned")
+    source, target, seen = source_for(arrangement, 2, 5), ids(2, 4), []
+
+    def drop(y):
+        seen.append(tuple(y.shape))
+        return 2 * y
+
+    arguments = optional(library, source), library.array(target), library.place(weights)
+    got = transformer(*arguments, drop=drop)
+    crossed = arrangement == "own"
+    places = [(2, 5, 6), (2, 5, 6), (2, 5, 5), (2, 5, 6)] if crossed else []
+    places += [(2, 4, 6)]
+    places += ([(2, 4, 6)] * (1 + crossed) + [(2, 4, 5), (2, 4, 6)]) * 2
+    assert seen == places
+    factors = {"W_O": 2, "b_O": 2, "W_2": 4, "b_2": 2}
+    tables = itertools.product(("source", "target"), ("embedding", "positions"))
+    factors |= {f"{side}_{what}": 2 for side, what in tables}
+    doubled = weights.with_arrays(
+        {name: factors.get(name.split(".")[-1], 1) * x for name, x in weights.arrays().items()}
+    )
+    exact = oracle.transformer(source, target, doubled)
+    close(library.numpy(got), exact, "float64", size=5000)
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("norm", ORDERS)
+def test_gradcheck(arrangement, norm):
+    sizes = {"d_model": 4, "n_heads": 2, "n_layers": 1, "activation": "gelu", "bias": False}
+    for positions, tied in (("learned", False), ("rotary", True)):
+        weights = model(arrangement, norm=norm, positions=positions, tied=tied, **sizes)
+        weights, leaves = leaves_of(weights.to("torch"))
+        source, target = source_for(arrangement, 3), torch.tensor(ids(3))
+        source = None if source is None else torch.tensor(source)
+
+        def function(*arrays, weights=weights, leaves=leaves, source=source, target=target):
+            one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
+            return transformer(source, target, one)
+
+        assert torch.autograd.gradcheck(function, tuple(leaves.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [*HALF, "float32", "float64"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_reach_everything_and_are_finite(dtype, positions, tied):
+    weights = model(norm="post", positions=positions, tied=tied, final_norm=True)
+    weights, leaves = leaves_of(weights.to("torch", dtype=dtype))
+    source, target = (torch.tensor(x) for x in (source_for("own", 2, 5), ids(2, 4)))
+    mask = masking.padding(torch.tensor([[5], [0]]), 5)
+    logits = transformer(source, target, weights, source_mask=mask)
+    attnbook.cross_entropy(logits, target).backward()
+    for name, leaf in leaves.items():
+        assert leaf.grad.dtype == leaf.dtype
+        assert bool(torch.isfinite(leaf.grad).all()), name
+        # a bias of the keys shifts all scores of a query alike, which the softmax does not see
+        assert bool((leaf.grad != 0).any()) or name.endswith("b_K"), name
+
+
+def test_everything_stays_on_its_device():
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    for positions in POSITIONS:
+        weights = model(positions=positions).to("array_api_strict", device=device)
+        source, target = (strict.asarray(x, device=device) for x in (source_for("own", 5), ids(4)))
+        mask = strict.asarray(np.ones((1, 5), bool), device=device)
+        got = transformer(source, target, weights, source_mask=mask)
+        assert got.device == device
+
+
+def test_vmap_and_meta():
+    weights = model(positions="rotary").to("torch")
+    source, target = torch.tensor(source_for("own", 2, 5)), torch.tensor(ids(2, 4))
+    mapped = torch.func.vmap(lambda s, t: transformer(s, t, weights))(source, target)
+    torch.testing.assert_close(mapped, transformer(source, target, weights))
+    meta = transformer(source.to("meta"), target.to("meta"), weights.to(device="meta"))
+    assert (meta.device.type, meta.shape) == ("meta", (2, 4, V_T))
+
+
+def test_layers_may_be_missing_on_either_side():
+    source, target = source_for("own", 5), ids(4)
+    for sizes in ({"n_layers": 0, "n_encoder_layers": 1}, {"n_layers": 0}):
+        weights = model("own" if sizes.get("n_encoder_layers") else "alone", **sizes)
+        given = source if weights.encoder is not None else None
+        got = transformer(given, target, weights)
+        close(got, oracle.transformer(given, target, weights), "float64", size=100)
+    bare = TransformerWeights(DecoderWeights(()))
+    x = np.random.default_rng(0).standard_normal((4, 6))
+    for features in (x, np.stack([x, x, x])):
+        np.testing.assert_array_equal(transformer(None, features, bare), features)
+
+
+# A cache, as decoding uses it.
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangement):
+    weights = library.place(model(arrangement, positions=positions, n_kv_heads=1))
+    source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
+    expected = library.numpy(transformer(source, library.array(target), weights))
+    memory, _ = _encode(source, weights, None, lambda y: y)
+    heads, past = _memory_heads(memory, weights.decoder.layers), None
+    start = 0
+    for stop in (1, 2, 5, 7):
+        new = library.array(target[:, start:stop])
+        mask = masking.causal(stop - start, stop, like=new)
+        logits, (_, _, past) = _decode(
+            new, heads, weights, mask, None, lambda y: y, past, start
+        )  # fmt: skip
+        np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)
+        start = stop
+
+
+# The sources' two architectures, number by number on nested lists.
+
+
+def product(a, b):
+    return [[math.fsum(x * y for x, y in zip(row, c, strict=True)) for c in zip(*b)] for row in a]  # noqa: B905
+
+
+def plus(a, b):
+    return [[x + y for x, y in zip(r, s, strict=True)] for r, s in zip(a, b, strict=True)]
+
+
+def soft(row):
+    exponentials = [math.exp(x) for x in row]
+    return [x / math.fsum(exponentials) for x in exponentials]
+
+
+def normed(a, g=None, b=None, epsilon=1e-5):
+    rows = []
+    for row in a:
+        d = len(row)
+        mean = math.fsum(row) / d
+        variance = math.fsum((x - mean) ** 2 for x in row) / d
+        rows.append([(x - mean) / math.sqrt(variance + epsilon) for x in row])
+    g, b = ([1.0] * len(rows[0]) if g is None else g), ([0.0] * len(rows[0]) if b is None else b)
+    return [[x * p + q for x, p, q in zip(row, g, b, strict=True)] for row in rows]
+
+
+def positive(a):
+    return [[max(x, 0.0) for x in row] for row in a]
+
+
+def head(Q, K, V, causal):
+    """softmax(Q·Kᵀ / √d)·V; the mask that the sources lack is here: later keys are left out."""
+    rows = []
+    for i, q in enumerate(Q):
+        seen = range(i + 1) if causal else range(len(K))
+        dots = (math.fsum(x * y for x, y in zip(q, K[j], strict=True)) for j in seen)
+        weights = soft([dot / math.sqrt(len(q)) for dot in dots])
+        rows.append(
+            [math.fsum(w * V[j][c] for w, j in zip(weights, seen, strict=True))
+             for c in range(len(V[0]))]
+        )  # fmt: skip
+    return rows
+
+
+def joined_heads(Q, K, V, W, n_heads, causal):
+    """Project, cut columns into heads (not by a bare reshape), attend, join, project."""
+    d = len(Q[0]) // n_heads
+    Q_h, K_h, V_h = (product(x, W[name]) for x, name in ((Q, "Q"), (K, "K"), (V, "V")))
+    outputs = []
+    for h in range(n_heads):
+        cut = slice(h * d, (h + 1) * d)
+        pieces = ([row[cut] for row in x] for x in (Q_h, K_h, V_h))
+        outputs.append(head(*pieces, causal))
+    joined = [[x for output in outputs for x in output[i]] for i in range(len(Q))]
+    return product(joined, W["O"])
+
+
+def draw(rng, *shape):
+    return (rng.standard_normal(shape) / math.sqrt(shape[0])).tolist()
+
+
+def draw_heads(rng, d):
+    return {letter: draw(rng, d, d) for letter in "QKVO"}
+
+
+def as_heads(W, n_heads):
+    return MultiHeadWeights(*(np.array(W[letter]) for letter in "QKVO"), n_heads=n_heads)
+
+
+def test_source_d1_post_norm_tied_and_argmax(library):
+    """Post-norm, no biases, no gains, a final normalisation of each stack, E and its transpose."""
+    rng, d, d_ff, h, n_layers, known = np.random.default_rng(5), 6, 7, 3, 2, 11
+    E = draw(rng, known, d)
+    encoder_layers = [
+        {"self": draw_heads(rng, d), "ff": (draw(rng, d, d_ff), draw(rng, d_ff, d))}
+        for _ in range(n_layers)
+    ]
+    decoder_layers = [
+        {
+            **{"self": draw_heads(rng, d), "cross": draw_heads(rng, d)},
+            "ff": (draw(rng, d, d_ff), draw(rng, d_ff, d)),
+        }
+        for _ in range(n_layers)
+    ]
+
+    def embed(ids):
+        return [list(E[i]) for i in ids]
+
+    def positional(n):
+        half = range(d // 2)
+        return [
+            [math.sin(p / 10000 ** (2 * i / d)) for i in half]
+            + [math.cos(p / 10000 ** (2 * i / d)) for i in half]
+            for p in range(n)
+        ]
+
+    def multi_head(Q, K, V, W, causal=False):
+        return normed(plus(joined_heads(Q, K, V, W, h, causal), Q))
+
+    def feed_forward(x, layer):
+        return normed(plus(product(positive(product(x, layer[0])), layer[1]), x))
+
+    def encode(ids):
+        x = plus(embed(ids), positional(len(ids)))
+        for layer in encoder_layers:
+            x = feed_forward(multi_head(x, x, x, layer["self"]), layer["ff"])
+        return normed(x)
+
+    def decode(ids, memory):
+        x = plus(embed(ids), positional(len(ids)))
+        for layer in decoder_layers:
+            x = multi_head(x, x, x, layer["self"], causal=True)
+            x = multi_head(x, memory, memory, layer["cross"])
+            x = feed_forward(x, layer["ff"])
+        scores = product(normed(x), list(zip(*E)))  # noqa: B905
+        return scores, [row.index(max(row)) for row in scores]
+
+    def ff(layer):
+        W_1, W_2 = map(np.array, layer)
+        return FeedForwardWeights(W_1, None, W_2, None, "relu")
+
+    bare = LayerNormWeights()
+    weights = TransformerWeights(
+        DecoderWeights(
+            tuple(
+                DecoderLayerWeights(
+                    *(as_heads(one["self"], h), as_heads(one["cross"], h), ff(one["ff"])),
+                    *(bare, bare, bare, "post"),
+                )
+                for one in decoder_layers
+            ),
+            bare,
+        ),
+        EncoderWeights(
+            tuple(
+                EncoderLayerWeights(as_heads(one["self"], h), ff(one["ff"]), bare, bare, "post")
+                for one in encoder_layers
+            ),
+            bare,
+        ),
+        target_embedding=np.array(E),
+        scale_embeddings=False,
+    )
+    for source, target in (([3, 1, 4, 1, 5], [9, 2, 6]), ([0], [10, 10, 7, 8]), ([2, 7], [1])):
+        scores, best = decode(target, encode(source))
+        arrays = library.array(np.array(source)), library.array(np.array(target))
+        got = library.numpy(transformer(*arrays, library.place(weights)))
+        np.testing.assert_allclose(got, scores, atol=1e-12)
+        assert np.argmax(got, axis=-1).tolist() == best
+
+
+def test_source_d2_pre_norm_and_probabilities(library):
+    """Pre-norm with gains and biases, two embeddings, no final normalisation, a free output."""
+    rng, d, d_ff, h, n_layers = np.random.default_rng(6), 6, 5, 2, 2
+    src, tgt = draw(rng, V_S, d), draw(rng, V_T, d)
+    Out, b_out = draw(rng, V_T, d), draw(rng, V_T)
+
+    def gains(count):
+        return [
+            ((1 + 0.3 * rng.standard_normal(d)).tolist(), rng.standard_normal(d).tolist())
+            for _ in range(count)
+        ]
+
+    def two():
+        return draw(rng, d, d_ff), draw(rng, d_ff), draw(rng, d_ff, d), draw(rng, d)
+
+    encoder_layers = [(draw_heads(rng, d), two(), gains(2)) for _ in range(n_layers)]
+    decoder_layers = [
+        (draw_heads(rng, d), draw_heads(rng, d), two(), gains(3)) for _ in range(n_layers)
+    ]
+
+    def with_positions(x):
+        rows = []
+        for p, row in enumerate(x):
+            rates = [10000 ** (-(j - j % 2) / d) for j in range(d)]
+            placed = [(math.sin, math.cos)[j % 2](p * rates[j]) for j in range(d)]
+            rows.append([a + b for a, b in zip(row, placed, strict=True)])
+        return rows
+
+    def ff(x, W_1, b_1, W_2, b_2):
+        hidden = positive(plus(product(x, W_1), [b_1] * len(x)))
+        return plus(product(hidden, W_2), [b_2] * len(x))
+
+    def encoder_layer(x, W, f, g):
+        residual = x
+        x = normed(x, *g[0])
+        x = plus(residual, joined_heads(x, x, x, W, h, False))
+        return plus(x, ff(normed(x, *g[1]), *f))
+
+    def decoder_layer(x, context, W, W_cross, f, g):
+        residual = x
+        x = normed(x, *g[0])
+        x = plus(residual, joined_heads(x, x, x, W, h, True))
+        residual = x
+        x = normed(x, *g[1])
+        x = plus(residual, joined_heads(x, context, context, W_cross, h, False))
+        return plus(x, ff(normed(x, *g[2]), *f))
+
+    def probabilities(source, target):
+        context = with_positions([src[i] for i in source])
+        for layer in encoder_layers:
+            context = encoder_layer(context, *layer)
+        x = with_positions([tgt[i] for i in target])
+        for layer in decoder_layers:
+            x = decoder_layer(x, context, *layer)
+        logits = plus(product(x, list(zip(*Out))), [b_out] * len(x))  # noqa: B905
+        return [soft(row) for row in logits]
+
+    def arrays(f):
+        return FeedForwardWeights(*map(np.array, f))
+
+    def norms(g):
+        return [LayerNormWeights(*map(np.array, pair)) for pair in g]
+
+    weights = TransformerWeights(
+        DecoderWeights(
+            tuple(
+                DecoderLayerWeights(as_heads(W, h), as_heads(W_c, h), arrays(f), *norms(g), "pre")
+                for W, W_c, f, g in decoder_layers
+            )
+        ),
+        EncoderWeights(
+            tuple(
+                EncoderLayerWeights(as_heads(W, h), arrays(f), *norms(g), "pre")
+                for W, f, g in encoder_layers
+            )
+        ),
+        target_embedding=np.array(tgt),
+        source_embedding=np.array(src),
+        output=np.array(Out).T,
+        b_out=np.array(b_out),
+        positions="interleaved",
+        scale_embeddings=False,
+    )
+    for source, target in (([3, 1, 4, 10, 5], [6, 2, 6]), ([0], [5, 5, 1, 0]), ([9, 7], [1])):
+        expected = probabilities(source, target)
+        mine = library.array(np.array(source)), library.array(np.array(target))
+        logits = transformer(*mine, library.place(weights))
+        got = library.numpy(attnbook.softmax(logits))
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+        assert (got >= 0).all()
+        np.testing.assert_allclose(got.sum(axis=-1), np.ones(len(target)), atol=1e-12)
+
+
+# Errors.
+
+
+def call(source=(2, 5), target=(2, 4), weights=None, **options):
+    source, target = (np.zeros(x, int) if isinstance(x, tuple) else x for x in (source, target))
+    return lambda: transformer(source, target, weights or model(), **options)
+
+
+def with_features(source=(2, 5, 6), target=(2, 4, 6), **options):
+    weights = replace(model(), target_embedding=None, source_embedding=None)
+    source, target = (np.zeros(x) if isinstance(x, tuple) else x for x in (source, target))
+    return lambda: transformer(source, target, weights, **options)
+
+
+def alone(target=(2, 4), source=None, **options):
+    return call(source, target, model("alone"), **options)
+
+
+ALONE = "must be None, since the weights have no encoder"
+ERRORS = {
+    "weights None": (
+        lambda: transformer(None, ids(4), None),
+        TypeError,
+        "weights must be TransformerWeights, got NoneType",
+    ),
+    "weights of a decoder": (
+        call(weights=model().decoder),
+        TypeError,
+        "weights must be TransformerWeights, got DecoderWeights",
+    ),
+    "target a list": (call(target=[1, 2]), TypeError, f"target {NOT_AN_ARRAY}list"),
+    "target None": (call(target=None), TypeError, f"target {NOT_AN_ARRAY}NoneType"),
+    "target of floats": (
+        call(target=np.zeros((2, 4))),
+        TypeError,
+        "target must be an array of integers, got float64",
+    ),
+    "source of floats": (
+        call(np.zeros((2, 5))),
+        TypeError,
+        "source must be an array of integers, got float64",
+    ),
+    "target of another library": (
+        call(target=torch.zeros(2, 4, dtype=torch.int64)),
+        TypeError,
+        "target must be an array of the same library as target_embedding (numpy), got torch",
+    ),
+    "source of another library": (
+        call(torch.zeros(2, 5, dtype=torch.int64)),
+        TypeError,
+        "source must be an array of the same library as source_embedding (numpy), got torch",
+    ),
+    "target unknown": (
+        call(target=np.full((2, 4), V_T)),
+        ValueError,
+        "target must be from 0 to 6 to be known to target_embedding, got 7",
+    ),
+    "source unknown": (
+        call(np.full((2, 5), V_S)),
+        ValueError,
+        "source must be from 0 to 10 to be known to source_embedding, got 11",
+    ),
+    "source negative": (
+        call(np.full((2, 5), -1)),
+        ValueError,
+        "source must be from 0 to 10 to be known to source_embedding, got -1",
+    ),
+    "target a number": (
+        call(target=np.array(3)),
+        ValueError,
+        "target must have shape (..., n), got ()",
+    ),
+    "source of another batch": (
+        call((3, 5), (2, 4)),
+        ValueError,
+        "source must have leading axes that broadcast with (2,), got shape (3, 5)",
+    ),
+    "source of another batch of batches": (
+        call((3, 5), (3, 2, 4)),
+        ValueError,
+        "source must have leading axes that broadcast with (3, 2), got shape (3, 5)",
+    ),
+    "features of another batch": (
+        with_features((3, 5, 6), (2, 4, 6)),
+        ValueError,
+        "source must have leading axes that broadcast with (2,), got shape (3, 5, 6)",
+    ),
+    "features a list": (with_features(target=[[1.0]]), TypeError, f"target {NOT_AN_ARRAY}list"),
+    "features for weights without arrays": (
+        lambda: transformer(None, "x", TransformerWeights(DecoderWeights(()))),
+        TypeError,
+        f"target {NOT_AN_ARRAY}str",
+    ),
+    "a vector for weights without arrays": (
+        lambda: transformer(None, np.ones(3), TransformerWeights(DecoderWeights(()))),
+        ValueError,
+        "target must have shape (..., n, d_model), got (3,)",
+    ),
+    "source mask of another library": (
+        call(source_mask=torch.ones(1, 5, dtype=torch.bool)),
+        TypeError,
+        "source_mask must be an array of the same library as source (numpy), got torch",
+    ),
+    "target mask of another library": (
+        call(target_mask=torch.ones(4, 4, dtype=torch.bool)),
+        TypeError,
+        "target_mask must be an array of the same library as target (numpy), got torch",
+    ),
+    "memory mask of another library": (
+        call(memory_mask=torch.ones(1, 5, dtype=torch.bool)),
+        TypeError,
+        "memory_mask must be an array of the same library as target (numpy), got torch",
+    ),
+    "no source": (
+        call(None),
+        ValueError,
+        "source must be an array for the encoder, got None",
+    ),
+    "a source nobody reads": (alone(source=(2, 5)), ValueError, f"source {ALONE}"),
+    "a source mask without an encoder": (
+        alone(source_mask=np.ones((1, 5), bool)),
+        ValueError,
+        f"source_mask {ALONE}",
+    ),
+    "a memory mask without an encoder": (
+        alone(memory_mask=np.ones((1, 5), bool)),
+        ValueError,
+        f"memory_mask {ALONE}",
+    ),
+    "source mask of numbers": (
+        call(source_mask=np.ones((1, 5))),
+        TypeError,
+        f"source_{NOT_BOOLEAN}float64{AS_NUMBERS}",
+    ),
+    "source mask of another length": (
+        call(source_mask=np.ones((1, 4), bool)),
+        ValueError,
+        f"source_mask {SCORES}(2, 3, 5, 5), got (1, 4)",
+    ),
+    "target mask of another length": (
+        call(target_mask=np.ones((4, 5), bool)),
+        ValueError,
+        f"target_mask {SCORES}(2, 3, 4, 4), got (4, 5)",
+    ),
+    "target mask for each sequence": (
+        call(target_mask=np.ones((2, 4, 4), bool)),
+        ValueError,
+        "target_mask must have 1 or 3 entries on the axis of the heads, the third from the right, "
+        "got shape (2, 4, 4); one mask a sequence is target_mask[:, None]",
+    ),
+    "memory mask transposed": (
+        call(memory_mask=np.ones((5, 4), bool)),
+        ValueError,
+        f"memory_mask {SCORES}(2, 3, 4, 5), got (5, 4)",
+    ),
+    "padding as (batch, n_s)": (
+        call(source_mask=np.ones((2, 5), bool)),
+        ValueError,
+        "source_mask must broadcast to (..., h, n_q, n_k) = (2, 3, 5, 5), got (2, 5); "
+        "one row of keys a sequence is source_mask[:, None, None]",
+    ),
+    "features of another width": (
+        with_features(target=(2, 4, 5)),
+        ValueError,
+        "target must have shape (..., n, 6), got (2, 4, 5)",
+    ),
+    "features a vector": (
+        with_features((6,)),
+        ValueError,
+        "source must have shape (..., n, 6), got (6,)",
+    ),
+    "ids instead of features": (
+        with_features(target=ids(2, 4)),
+        TypeError,
+        "target must have a real floating dtype, got int64",
+    ),
+    "features of another dtype": (
+        with_features(np.zeros((2, 5, 6), "float32")),
+        TypeError,
+        "weights must have the dtype of source (float32), got float64",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ERRORS)
+def test_error(row):
+    function, kind, message = ERRORS[row]
+    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
+        function()
+    assert type(caught.value) is kind
+
+
+def test_all_position_kinds_differ():
+    target = ids(5)
+    outputs = [transformer(None, target, model("alone", positions=p)) for p in POSITIONS]
+    for a, b in itertools.combinations(outputs, 2):
+        assert not np.allclose(a, b)
