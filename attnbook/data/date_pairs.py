@@ -9,6 +9,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_int
 from attnbook.arrays.projections import generator
 from attnbook.data.date_words import LANGUAGES
+from attnbook.data.ids import iterator
 from attnbook.data.vocabulary import Vocabulary
 
 FIRST = datetime.date(1969, 1, 1)  # these hundred years are those that two digits can tell apart
@@ -147,11 +148,11 @@ def written(
 def _checked(languages):
     if isinstance(languages, str):
         raise TypeError(f"languages must be a sequence of str, got the str {languages!r}")
-    names = tuple(languages)
-    if unknown := [name for name in names if name not in LANGUAGES]:
+    names = list(iterator("languages", languages, "str"))
+    if unknown := [x for x in names if not isinstance(x, str) or x not in LANGUAGES]:
         raise ValueError(f"languages must be among {sorted(LANGUAGES)}, got {unknown}")
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"languages must be one or more, each once, got {list(names)}")
+        raise ValueError(f"languages must be one or more, each once, got {names}")
     return names
 
 
