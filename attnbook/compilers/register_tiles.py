@@ -1,10 +1,11 @@
-"""What the packed rung asks of LLVM: products of tiles whose sums stay in registers, and 2ˣ.
+"""Products of small matrices whose sums stay in the registers, and 2ˣ of whole vectors, for Numba.
 
-A `Tile` says how many registers hold the sums. It is a type of its own to Numba, so that a loop
-that is given another tile is compiled anew, for as many numbers a vector, vectors and rows.
+A `Tile` says how many registers hold the sums. It is a type of its own to Numba, so a loop that is
+given another tile is compiled anew, for as many numbers a vector, vectors and rows. All is written
+for LLVM, Numba's compiler, which turns it into what the processor has: AVX-512, AVX2, SSE2 or Neon.
 
-Arrays are C-contiguous float32 and places are counted in numbers from their start, so that one
-product reads rows of any stride.
+Arrays are C-contiguous, of one dtype, float32 or float64. Places are counted in numbers from the
+start of an array, so one product reads rows of any stride.
 """
 
 import functools
@@ -16,6 +17,7 @@ import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import (
     NativeValue,
     intrinsic,
@@ -26,7 +28,7 @@ from numba.extending import (
     unbox,
 )
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 _FUSED = ("contract",)  # a product and a sum with one rounding, where the processor has that
 
 
@@ -63,7 +65,6 @@ class TileType(types.Type):
     def __init__(self, lanes: int, rows: int, vectors: int) -> None:
         super().__init__(name=f"Tile({lanes}, {rows}, {vectors})")
         self.lanes, self.rows, self.vectors = lanes, rows, vectors
-        self.vector = ir.VectorType(_F32, lanes)
 
 
 @typeof_impl.register(Tile)
@@ -96,124 +97,169 @@ def _width(tile):
     return lambda tile: width
 
 
-# Products. Of a tile, C has `rows` rows and lanes · vectors columns; A has as many rows and `depth`
-# columns, B the reverse. They stand at places a0, b0, c0: row i and column k of A at
-# a0 + i a_row + k a_column, so A may be a transpose; rows of B and C are b_row and c_row apart and
-# contiguous. Where fewer than tile.rows rows are asked for, the last one is done more than once.
+class _Vectors:
+    """Writes the code of one call: loads, stores and sums of the vectors of its tile."""
 
+    def __init__(self, context, builder, signature, args):
+        self.context, self.builder, self.signature, self.args = context, builder, signature, args
+        self.tile: TileType = signature.args[0]
+        number = context.get_value_type(signature.args[1].dtype)
+        self.vector = ir.VectorType(number, self.tile.lanes)
+        self.columns = range(self.tile.vectors)
 
-def _product(end: Callable[..., None], n_columns: int = 0) -> Any:
-    """Return the intrinsic that makes A B and leaves the sums to `end`, with arrays of columns."""
+    def start(self, i, at=None):
+        """Return a pointer to the number `at` of the array that is argument i."""
+        make = self.context.make_array(self.signature.args[i])
+        data = make(self.context, self.builder, self.args[i]).data
+        return data if at is None else self.builder.gep(data, [at])
 
-    def generate(context, builder, signature, args):
-        tile: TileType = signature.args[0]
-        _, a, a0, a_row, a_column, b, b0, b_row, c, c0, c_row, rows, depth, *columns = args
-        vectors, vector = range(tile.vectors), tile.vector
-        a, b, c = (
-            builder.gep(_data(context, builder, signature, i, array), [at])
-            for i, array, at in ((1, a, a0), (5, b, b0), (8, c, c0))
-        )
-        columns = [
-            _data(context, builder, signature, 13 + i, column) for i, column in enumerate(columns)
-        ]
-        last = builder.sub(rows, _I64(1))
-        clamped = []
-        for i in range(tile.rows):
-            inside = builder.icmp_signed("<", _I64(i), last)
-            clamped.append(builder.select(inside, _I64(i), last))
-        a_rows = [builder.gep(a, [builder.mul(i, a_row)]) for i in clamped]
-        c_rows = [builder.gep(c, [builder.mul(i, c_row)]) for i in clamped]
-        before = builder.block
+    def row(self, at):
+        """Return the vectors of the row that begins at a pointer."""
+        return [self.builder.load(self._vector(at, j), align=4) for j in self.columns]
+
+    def store(self, row, at):
+        """Store the vectors of a row from a pointer on."""
+        for j in self.columns:
+            self.builder.store(row[j], self._vector(at, j), align=4)
+
+    def _vector(self, at, j):
+        at = self.builder.gep(at, [_I64(self.tile.lanes * j)])
+        return self.builder.bitcast(at, self.vector.as_pointer())
+
+    def spread(self, number):
+        """Return a vector with `number` in all its lanes."""
+        empty = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(empty, number, _I32(0))
+        zeros = ir.Constant(ir.VectorType(_I32, self.tile.lanes), [0] * self.tile.lanes)
+        return self.builder.shuffle_vector(one, empty, zeros)
+
+    def multiply_add(self, a, b, c):
+        """Return a b + c."""
+        return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    def sums(self, n_rows, n, step):
+        """Return rows of vectors that begin as 0, after ``rows = step(k, rows)`` for each k < n."""
+        builder, before = self.builder, self.builder.block
         loop, after = (builder.append_basic_block(name) for name in ("loop", "after"))
         builder.branch(loop)
         builder.position_at_end(loop)
         k = builder.phi(_I64)
-        k.add_incoming(_I64(0), before)
-        sums = [[builder.phi(vector) for _ in vectors] for _ in clamped]
-        at = builder.gep(b, [builder.mul(k, b_row)])
-        of_b = [_load(builder, at, j, vector) for j in vectors]
-        at = builder.mul(k, a_column)
-        added: list[list[Any]] = []
-        for i, a_at in enumerate(a_rows):
-            number = _spread(builder, builder.load(builder.gep(a_at, [at])), vector)
-            added.append([_multiply_add(builder, number, of_b[j], sums[i][j]) for j in vectors])
+        rows = [[builder.phi(self.vector) for _ in self.columns] for _ in range(n_rows)]
+        new = step(k, rows)
         following = builder.add(k, _I64(1))
+        k.add_incoming(_I64(0), before)
         k.add_incoming(following, loop)
-        for i, row in enumerate(sums):
-            for j, phi in enumerate(row):
-                phi.add_incoming(ir.Constant(vector, None), before)
-                phi.add_incoming(added[i][j], loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+        for phis, values in zip(rows, new, strict=True):
+            for phi, value in zip(phis, values, strict=True):
+                phi.add_incoming(ir.Constant(self.vector, None), before)
+                phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, n), loop, after)
         builder.position_at_end(after)
-        end(builder, tile, c_rows, added, *columns)
+        return new
+
+
+# Products. Of a tile, C has `rows` rows and lanes · vectors columns; A has as many rows and `depth`
+# columns, at least one, and B the reverse. They stand at places a0, b0, c0: row i and column k of A
+# at a0 + i a_row + k a_column, so A may be a transpose; rows of B and C are b_row and c_row apart
+# and contiguous. Each sum begins with 0 and is made in the order of k. Where fewer than tile.rows
+# rows are asked for, the last one is done more than once.
+
+
+def _product(end: Callable[..., None]) -> Any:
+    """Return the intrinsic that makes the sums of A B and leaves them to `end`."""
+
+    def generate(context, builder, signature, args):
+        code = _Vectors(context, builder, signature, args)
+        _, _, a0, a_row, a_column, _, b0, b_row, _, c0, c_row, rows, depth, _ = args
+        a, b, c = code.start(1, a0), code.start(5, b0), code.start(8, c0)
+        last = builder.sub(rows, _I64(1))
+        clamped = [
+            builder.select(builder.icmp_signed("<", _I64(i), last), _I64(i), last)
+            for i in range(code.tile.rows)
+        ]
+        a_rows = [builder.gep(a, [builder.mul(i, a_row)]) for i in clamped]
+        c_rows = [builder.gep(c, [builder.mul(i, c_row)]) for i in clamped]
+
+        def step(k, sums):
+            of_b = code.row(builder.gep(b, [builder.mul(k, b_row)]))
+            at = builder.mul(k, a_column)
+            added = []
+            for a_at, row in zip(a_rows, sums, strict=True):
+                number = code.spread(builder.load(builder.gep(a_at, [at])))
+                added.append([code.multiply_add(number, of_b[j], row[j]) for j in code.columns])
+            return added
+
+        end(code, c_rows, code.sums(code.tile.rows, depth, step))
         return context.get_dummy_value()
 
-    n = types.int64
-    if n_columns == 0:
-
-        def product(
-            typingctx, tile, a, a0, a_row, a_column, b, b0, b_row, c, c0, c_row, rows, depth
-        ):
-            return types.void(tile, a, n, n, n, b, n, n, c, n, n, n, n), generate
-
-        return intrinsic(product)
-
-    def product_with(
-        typingctx, tile, a, a0, a_row, a_column, b, b0, b_row, c, c0, c_row, rows, depth, column
+    def product(
+        typingctx,
+        tile,
+        a,
+        a0,
+        a_row,
+        a_column,
+        b,
+        b0,
+        b_row,
+        c,
+        c0,
+        c_row,
+        rows,
+        depth,
+        column=None,
     ):
+        n, column = types.int64, types.none if column is None else column
         return types.void(tile, a, n, n, n, b, n, n, c, n, n, n, n, column), generate
 
-    return intrinsic(product_with)
+    return intrinsic(product)
 
 
-def _store_sums(builder, tile, to, sums):
+def _store(code, to, sums):
     for at, row in zip(to, sums, strict=True):
-        for j, total in enumerate(row):
-            _store(builder, total, at, j, tile.vector)
+        code.store(row, at)
 
 
-def _add_sums(builder, tile, to, sums):
-    old = [[_load(builder, at, j, tile.vector) for j in range(tile.vectors)] for at in to]
-    new = [
-        [builder.fadd(x, y) for x, y in zip(row, added, strict=True)]
-        for row, added in zip(old, sums, strict=True)
-    ]
-    _store_sums(builder, tile, to, new)
+def _add(code, to, sums):
+    old = [code.row(at) for at in to]  # all of them first: the last may be there more than once
+    for row, added in zip(old, sums, strict=True):
+        row[:] = map(code.builder.fadd, row, added)
+    _store(code, to, old)
 
 
-def _add_sums_scaled(builder, tile, to, sums, factor):
-    factors = [_load(builder, factor, j, tile.vector) for j in range(tile.vectors)]
-    old = [[_load(builder, at, j, tile.vector) for j in range(tile.vectors)] for at in to]
-    new = [
-        [_multiply_add(builder, *three) for three in zip(row, factors, added, strict=True)]
-        for row, added in zip(old, sums, strict=True)
-    ]
-    _store_sums(builder, tile, to, new)
+def _add_to_scaled(code, to, sums):
+    factors = code.row(code.start(13))
+    old = [code.row(at) for at in to]
+    for row, added in zip(old, sums, strict=True):
+        row[:] = map(code.multiply_add, row, factors, added)
+    _store(code, to, old)
 
 
-def _store_sums_with_top(builder, tile, to, sums, top):
-    _store_sums(builder, tile, to, sums)
-    for j in range(tile.vectors):
-        highest = _load(builder, top, j, tile.vector)
-        for row in sums:
-            highest = _larger(builder, row[j], highest)
-        _store(builder, highest, top, j, tile.vector)
+def _store_with_top(code, to, sums):
+    _store(code, to, sums)
+    builder, top = code.builder, code.start(13)
+    highest = code.row(top)
+    for row in sums:
+        for j in code.columns:  # NaN is not larger
+            larger = builder.fcmp_ordered(">", row[j], highest[j])
+            highest[j] = builder.select(larger, row[j], highest[j])
+    code.store(highest, top)
 
 
-multiply: Any = _product(_store_sums)
+multiply: Any = _product(_store)
 """C = A B: ``multiply(tile, a, a0, a_row, a_column, b, b0, b_row, c, c0, c_row, rows, depth)``."""
 
-multiply_add: Any = _product(_add_sums)
+multiply_add: Any = _product(_add)
 """C = C + A B."""
 
-multiply_top: Any = _product(_store_sums_with_top, 1)
+multiply_top: Any = _product(_store_with_top)
 """C = A B, and the last argument, `top`, grows to the largest number of each column."""
 
-multiply_onto: Any = _product(_add_sums_scaled, 1)
+multiply_onto: Any = _product(_add_to_scaled)
 """C = C · factor + A B, where the last argument has a factor for each column."""
 
 
-# What is done to all numbers of a tile
+# The exponential
 
 
 def _weigh(typingctx, tile, s, s0, rows, top, total):
@@ -221,31 +267,19 @@ def _weigh(typingctx, tile, s, s0, rows, top, total):
     signature = types.void(tile, s, types.int64, types.int64, top, total)
 
     def generate(context, builder, signature, args):
-        tile = signature.args[0]
-        vectors, vector = range(tile.vectors), tile.vector
-        s = builder.gep(_data(context, builder, signature, 1, args[1]), [args[2]])
-        top, total = (_data(context, builder, signature, i, args[i]) for i in (4, 5))
-        tops = [_load(builder, top, j, vector) for j in vectors]
-        before = builder.block
-        loop, after = (builder.append_basic_block(name) for name in ("loop", "after"))
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        i = builder.phi(_I64)
-        i.add_incoming(_I64(0), before)
-        sums = [builder.phi(vector) for _ in vectors]
-        at = builder.gep(s, [builder.mul(i, _I64(tile.lanes * tile.vectors))])
-        for j in vectors:
-            below = builder.fsub(_load(builder, at, j, vector), tops[j])
-            weight = _exp2(builder, builder.fmul(below, _all_lanes(LOG2_E, vector)), vector)
-            _store(builder, weight, at, j, vector)
-            sums[j].add_incoming(ir.Constant(vector, None), before)
-            sums[j].add_incoming(builder.fadd(sums[j], weight), loop)
-        following = builder.add(i, _I64(1))
-        i.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, args[3]), loop, after)
-        builder.position_at_end(after)
-        for j in vectors:
-            _store(builder, sums[j].incomings[1][0], total, j, vector)
+        code = _Vectors(context, builder, signature, args)
+        s, tops = code.start(1, args[2]), code.row(code.start(4))
+        log2_e = ir.Constant(code.vector, [LOG2_E] * code.tile.lanes)
+
+        def step(i, sums):
+            at = builder.gep(s, [builder.mul(i, _I64(code.tile.lanes * code.tile.vectors))])
+            below = map(builder.fsub, code.row(at), tops)
+            weights = [_exp2(code, builder.fmul(x, log2_e)) for x in below]
+            code.store(weights, at)
+            return [list(map(builder.fadd, sums[0], weights))]
+
+        (sums,) = code.sums(1, args[3], step)
+        code.store(sums, code.start(5))
         return context.get_dummy_value()
 
     return signature, generate
@@ -253,21 +287,10 @@ def _weigh(typingctx, tile, s, s0, rows, top, total):
 
 weigh: Any = intrinsic(_weigh)
 
-
-def _claim(typingctx, counter):
-    """Return ``counter[0]`` and add 1 to it, in one step that no other thread can part."""
-
-    def generate(context, builder, signature, args):
-        data = _data(context, builder, signature, 0, args[0])
-        return builder.atomic_rmw("add", data, _I64(1), "monotonic")
-
-    return types.int64(counter), generate
-
-
-claim: Any = intrinsic(_claim)
-
-
 LOG2_E = float(np.float32(np.log2(np.e)))
+
+TO_INTEGER = 1.5 * 2**23
+"""float32 numbers of this size are 1 apart, so a sum with it is rounded to an integer."""
 
 
 def exp2_coefficients() -> tuple[float, ...]:
@@ -282,58 +305,54 @@ def exp2_coefficients() -> tuple[float, ...]:
     return 1.0, *fitted.astype(np.float32).tolist()
 
 
-TO_INTEGER = 1.5 * 2**23
-"""float32 numbers of this size are 1 apart, so a sum with it is rounded to an integer."""
-
-
-def _exp2(builder, x, vector):
+def _exp2(code, x):
     """Return 2**x of a vector below 127.5: exactly 0 where x < -126.5, and NaN where x is NaN."""
+    builder, vector = code.builder, code.vector
     ints = ir.VectorType(_I32, vector.count)
-    lowest, to_integer = _all_lanes(-127.0, vector), _all_lanes(TO_INTEGER, vector)
+
+    def all_lanes(number, vector=vector):
+        return ir.Constant(vector, [number] * vector.count)
+
+    lowest, to_integer = all_lanes(-127.0), all_lanes(TO_INTEGER)
     x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
     shifted = builder.fadd(x, to_integer)
     f = builder.fsub(x, builder.fsub(shifted, to_integer))
     *lower, highest = exp2_coefficients()
-    power = _all_lanes(highest, vector)
+    power = all_lanes(highest)
     for coefficient in reversed(lower):
-        power = _multiply_add(builder, power, f, _all_lanes(coefficient, vector))
-    exponent = builder.add(builder.bitcast(shifted, ints), _all_lanes(127, ints))
-    exponent = builder.shl(exponent, _all_lanes(23, ints))  # of -127: the bits of 0
+        power = code.multiply_add(power, f, all_lanes(coefficient))
+    exponent = builder.add(builder.bitcast(shifted, ints), all_lanes(127, ints))
+    exponent = builder.shl(exponent, all_lanes(23, ints))  # of -127: the bits of 0
     return builder.fmul(power, builder.bitcast(exponent, vector))
 
 
-def _all_lanes(number, vector):
-    return ir.Constant(vector, [number] * vector.count)
+# Instructions that Numba has no words for
 
 
-def _larger(builder, x, y):
-    """Return the larger numbers of two vectors; y where one of them is NaN."""
-    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+def _claim(typingctx, counter):
+    """Return ``counter[0]`` and add 1 to it, in one step that no other thread can part."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw("add", data, _I64(1), "monotonic")
+
+    return types.int64(counter), generate
 
 
-def _multiply_add(builder, a, b, c):
-    return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+def _prefetch(typingctx, x, i):
+    """Ask for the cache line of ``x.ravel()[i]``; `x` is C-contiguous. A wrong `i` does no harm."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        shape = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], shape)
+        to_read, to_keep, data_cache = _I32(0), _I32(3), _I32(1)
+        builder.call(function, [address, to_read, to_keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(x, i), generate
 
 
-def _data(context, builder, signature, i, array):
-    return context.make_array(signature.args[i])(context, builder, array).data
-
-
-def _load(builder, at, j, vector):
-    return builder.load(_vector(builder, at, j, vector), align=4)
-
-
-def _store(builder, value, at, j, vector):
-    builder.store(value, _vector(builder, at, j, vector), align=4)
-
-
-def _vector(builder, at, j, vector):
-    return builder.bitcast(builder.gep(at, [_I64(vector.count * j)]), vector.as_pointer())
-
-
-def _spread(builder, number, vector):
-    """Return a vector with `number` in all its lanes."""
-    empty = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(empty, number, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, empty, zeros)
+claim: Any = intrinsic(_claim)
+prefetch: Any = intrinsic(_prefetch)
