@@ -1,7 +1,7 @@
 """The loops of the rung *packed*: tiles whose sums stay in registers, and keys split in chunks.
 
-As in `_numba_plain`, a panel of queries stands one query a column. A product of tiles is made a
-block of sums at a time (`_simd.multiply`): as many as there are registers for, each of which is
+As in `plain`, a panel of queries stands one query a column. A product of tiles is made a
+block of sums at a time (`register_tiles.multiply`): as many as there are registers for, each of which is
 written once, when it is done. The panel is packed; keys and values are read where they are, one
 number at a time, which every lane gets.
 
@@ -13,7 +13,8 @@ alone, so the bits do not depend on the threads.
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops
-from attnbook.kernels._numba_tiles import (
+from attnbook.compilers.register_tiles import claim, multiply, multiply_onto, multiply_top, weigh
+from attnbook.kernels.numba_loops.panels import (
     KEY,
     VALUE,
     aligned,
@@ -25,7 +26,6 @@ from attnbook.kernels._numba_tiles import (
     step_up,
     write,
 )
-from attnbook.kernels._simd import claim, multiply, multiply_onto, multiply_top, weigh
 
 KEYS = 128
 """Keys of a tile: its scores stay in the innermost cache."""

@@ -8,7 +8,8 @@ rows and four terms at a time, each number that is read from the innermost cache
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops
-from attnbook.kernels._numba_tiles import (
+from attnbook.compilers.register_tiles import claim
+from attnbook.kernels.numba_loops.panels import (
     KEY,
     VALUE,
     aligned,
@@ -21,7 +22,6 @@ from attnbook.kernels._numba_tiles import (
     step_up,
     write,
 )
-from attnbook.kernels._simd import claim
 
 WIDTH, KEYS = 128, 64
 """Queries of a panel, and keys of a tile."""

@@ -20,9 +20,9 @@ import math
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops
-from attnbook.kernels._numba_plain import product as multiply_plain
-from attnbook.kernels._numba_tiles import exp
-from attnbook.kernels._simd import multiply, multiply_add
+from attnbook.compilers.register_tiles import multiply, multiply_add
+from attnbook.kernels.numba_loops.panels import exp
+from attnbook.kernels.numba_loops.plain import product as multiply_plain
 
 QUERIES, KEYS = 96, 96
 """Of a tile. All that is read and written for a tile stays in the second cache."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name, library
-from attnbook.kernels._numba_tiles import Work
+from attnbook.kernels.numba_loops.panels import Work
 
 
 class Arranged(NamedTuple):

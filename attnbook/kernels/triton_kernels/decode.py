@@ -14,9 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.kernels import _triton_tiles as tiling
-from attnbook.kernels._triton_arrays import launch
-from attnbook.kernels._triton_forward import (
+from attnbook.kernels.triton_kernels import tiles as tiling
+from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
     attend,
     empty_state,
@@ -25,6 +24,7 @@ from attnbook.kernels._triton_forward import (
     power,
     tiles_of,
 )
+from attnbook.kernels.triton_kernels.operands import launch
 
 MOST_ROWS = 64
 """Up to so many queries of one key head, this is the path."""

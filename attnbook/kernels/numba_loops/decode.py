@@ -9,8 +9,8 @@ maxima, totals and weighted sums are merged in the order of the keys.
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
-from attnbook.kernels._numba_tiles import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE, exp
-from attnbook.kernels._simd import claim
+from attnbook.compilers.register_tiles import claim
+from attnbook.kernels.numba_loops.panels import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE, exp
 
 KEYS = 64
 """Keys of a block."""

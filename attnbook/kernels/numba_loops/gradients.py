@@ -1,6 +1,6 @@
 """The backward pass of the rungs *numba* and *packed*: arrays in, pieces of work, arrays out.
 
-The loops are in `_numba_backward`. A piece of work is a range of keys and a range of queries of one
+The loops are in `backward`. A piece of work is a range of keys and a range of queries of one
 key head, with all query heads that share it, so that nothing is written by two threads. What
 several pieces give to one gradient is added at the end in the order of the pieces: the bits depend
 on the shapes alone, not on the number of threads.
@@ -20,8 +20,8 @@ import numpy as np
 from attnbook.arrays.arguments import broadcast_shapes, dtype_name, library, sum_to_shape
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import read_only
-from attnbook.kernels import _numba_backward as loops
-from attnbook.kernels._simd import Tile, lanes
+from attnbook.compilers.register_tiles import Tile, lanes
+from attnbook.kernels.numba_loops import backward as loops
 
 TILES = {16: Tile(16, 12, 2), 8: Tile(8, 6, 2), 4: Tile(4, 6, 2)}
 """By numbers in a vector: 24 of AVX-512's 32 registers hold sums, 12 of 16 elsewhere."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.threads import in_parts, n_threads_for
-from attnbook.kernels._arranged import arrange, restored
-from attnbook.kernels._numba_decode import attend_few, merge_few
-from attnbook.kernels._numba_tiles import Work
+from attnbook.kernels.numba_loops.arrays import arrange, restored
+from attnbook.kernels.numba_loops.decode import attend_few, merge_few
+from attnbook.kernels.numba_loops.panels import Work
 
 WORTH = 2**20
 """Multiplications that are worth another thread."""

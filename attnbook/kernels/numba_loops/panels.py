@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused
-from attnbook.kernels._simd import LOG2_E, TO_INTEGER, exp2_coefficients
+from attnbook.compilers.register_tiles import LOG2_E, TO_INTEGER, exp2_coefficients
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())
 _LOG2_E, _TO_INTEGER, _LOWEST = np.float32(LOG2_E), np.float32(TO_INTEGER), np.float32(-127)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.kernels._triton_arrays import launch, strides_of
+from attnbook.kernels.triton_kernels.operands import launch, strides_of
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.kernels import _triton_tiles as tiling
-from attnbook.kernels._triton_arrays import launch
+from attnbook.kernels.triton_kernels import tiles as tiling
+from attnbook.kernels.triton_kernels.operands import launch
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)

@@ -14,9 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.kernels import _triton_tiles as tiling
-from attnbook.kernels._triton_arrays import launch, strides_of
-from attnbook.kernels._triton_forward import (
+from attnbook.kernels.triton_kernels import tiles as tiling
+from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
     LOG2E,
     head_of,
@@ -30,6 +29,7 @@ from attnbook.kernels._triton_forward import (
     tiles_of,
     tiles_of_keys,
 )
+from attnbook.kernels.triton_kernels.operands import launch, strides_of
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
 
