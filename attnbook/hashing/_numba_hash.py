@@ -12,9 +12,9 @@ import numpy as np
 from attnbook.arrays.arguments import accumulation_dtype
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, read_only
-from attnbook.sketch._simd import LANES, prefetch, project_tile
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import FARTHEST, StableHash
+from attnbook.compilers.simd import LANES, prefetch, project_tile
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import FARTHEST, StableHash
 
 WORTH = 2**9
 """Vectors that are worth a thread."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook.sketch import Plan, SketchAttention, StableHash, plan
-from attnbook.sketch.index import BucketIndex
+from attnbook.sketch.bucket_index import BucketIndex
 
 
 def test_the_plan_of_the_sources():

@@ -12,8 +12,8 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, check_float, check_floats, check_int, check_number
 from attnbook.arrays.move import move
-from attnbook.sketch._projected import at_least_once
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.projections import at_least_once
+from attnbook.hashing.stable_hash import StableHash
 
 PRODUCT, PROBE, CANDIDATE = 0.005, 20.0, 15.0
 """Nanoseconds of one multiply-add of a hash, one look-up and one candidate of 64 floats.
@@ -215,7 +215,7 @@ def plan(
     >>> plan(1_000_000, n_projections=None, sample=sample).n_projections > 8
     True
     """
-    check_int("n", n, at_least=1)
+    check_int("n", n, at_least=1, at_most=2**62)
     delta, d_avg = check_number("delta", delta), check_number("d_avg", d_avg)
     if not 0 < delta < 1:
         raise ValueError(f"delta must be above 0 and below 1, got {delta}")

@@ -33,9 +33,9 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, check_choice, check_int
 from attnbook.arrays.projections import generator
-from attnbook.sketch._compile import compiled
-from attnbook.sketch._int64 import check_int64, check_int64s
-from attnbook.sketch._slots import (
+from attnbook.compilers.python_or_numba import compiled
+from attnbook.hashing._int64 import check_int64, check_int64s
+from attnbook.hashing._slots import (
     DISPLACEMENT,
     EMPTY,
     KEY,

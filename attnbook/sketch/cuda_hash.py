@@ -10,8 +10,8 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array
 from attnbook.compilers.cuda import NULL, Source, import_cupy, name_of
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
 
 TYPES = {
     "float16": "float16, float",

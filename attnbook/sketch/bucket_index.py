@@ -12,11 +12,11 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, check_array, check_choice, check_int, library
 from attnbook.arrays.projections import generator
-from attnbook.sketch._build import LOAD_FACTOR, build_tables, entries
+from attnbook.sketch.bucket_tables import LOAD_FACTOR, build_tables, entries
 from attnbook.sketch._flat import LOW, Flat, functions
-from attnbook.sketch._slots import displacement_limit, draw_mixer, free_slots, slots_for
-from attnbook.sketch.buckets import check_signatures, sort_buckets
-from attnbook.sketch.robin_hood import IMPLEMENTATIONS
+from attnbook.hashing._slots import displacement_limit, draw_mixer, free_slots, slots_for
+from attnbook.hashing.buckets import check_signatures, sort_buckets
+from attnbook.hashing.robin_hood import IMPLEMENTATIONS
 from attnbook.sketch.sorted_index import (
     SortedIndex,
     absent,

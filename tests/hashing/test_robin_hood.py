@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.sketch import robin_hood
-from attnbook.sketch._slots import displacement_limit, max_entries, slots_for
-from attnbook.sketch.robin_hood import RobinHoodTable
+from attnbook.hashing import robin_hood
+from attnbook.hashing._slots import displacement_limit, max_entries, slots_for
+from attnbook.hashing.robin_hood import RobinHoodTable
 
 IMPLEMENTATIONS = ("reference", "numba")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), 255, 256, -256, 2**31, -(2**31), 2**62]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace
-from attnbook.sketch._answer import Near, Visible, blocks, near
-from attnbook.sketch.index import BucketIndex
-from attnbook.sketch.simhash import SimHash
+from attnbook.sketch.answers import Near, Visible, blocks, near
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.hashing.simhash import SimHash
 from attnbook.sketch.sorted_index import SortedIndex
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.stable_hash import StableHash
 
 
 class Reference:
@@ -88,7 +88,8 @@ class Numba(Kernel):
     dtypes = (np.float32, np.float64)
 
     def __init__(self, hash: Any):
-        from attnbook.sketch import _numba_hash, _numba_query
+        from attnbook.hashing import _numba_hash
+        from attnbook.sketch import _numba_query
 
         super().__init__(hash)
         self._hashing, self._query = _numba_hash, _numba_query
@@ -150,7 +151,9 @@ class Cupy(Kernel):
     library = "cupy"
 
     def __init__(self, hash: Any):
-        from attnbook.sketch import _cuda, _cuda_index, _cuda_query
+        from attnbook.sketch import cuda_hash as _cuda
+        from attnbook.sketch import cuda_index as _cuda_index
+        from attnbook.sketch import cuda_query as _cuda_query
 
         super().__init__(hash)
         self._cuda, self._index, self._query = _cuda, _cuda_index, _cuda_query

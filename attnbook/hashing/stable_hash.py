@@ -23,7 +23,7 @@ from attnbook.arrays.erf import erf
 from attnbook.arrays.move import move
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights
-from attnbook.sketch._projected import (
+from attnbook.hashing.projections import (
     at_least_once,
     check_directions,
     check_within,

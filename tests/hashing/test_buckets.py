@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnbook.sketch.buckets import Buckets, sort_buckets
+from attnbook.hashing.buckets import Buckets, sort_buckets
 
 SIGNATURES = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
 EDGES = [2**63 - 1, -(2**63), 0, -1, 2**63 - 1, -(2**63)]

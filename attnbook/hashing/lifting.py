@@ -17,8 +17,8 @@ from attnbook.arrays.arguments import (
     check_number,
 )
 from attnbook.arrays.move import move
-from attnbook.sketch._projected import root, unit
-from attnbook.sketch.given_hash import check_hash
+from attnbook.hashing.projections import root, unit
+from attnbook.hashing.given_hash import check_hash
 
 
 def lift_keys(
@@ -147,7 +147,7 @@ class LiftedHash:
     Examples
     --------
     >>> import numpy as np
-    >>> from attnbook.sketch.simhash import SimHash
+    >>> from attnbook.hashing.simhash import SimHash
     >>> lifted = LiftedHash(SimHash.init(0, d=3, n_tables=2), longest=5.0)
     >>> lifted.signatures(np.array([[3.0, 4.0]])).shape
     (1, 2)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from attnbook.sketch._slots import DISPLACEMENT, EMPTY, KEY, VALUE, free_slots, slots_for
-from attnbook.sketch.buckets import sort_buckets
-from attnbook.sketch.robin_hood import home_slot
+from attnbook.hashing._slots import DISPLACEMENT, EMPTY, KEY, VALUE, free_slots, slots_for
+from attnbook.hashing.buckets import sort_buckets
+from attnbook.hashing.robin_hood import home_slot
 
 LOAD_FACTOR = 0.75
 """Of the maps; a search then reads 2.5 slots on average."""

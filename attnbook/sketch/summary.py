@@ -10,7 +10,7 @@ from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch._answer import gather, log_sum, masked
+from attnbook.sketch.answers import gather, log_sum, masked
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.tails import UniformTail, uniform_tail
 

@@ -14,7 +14,7 @@ from attnbook.arrays.arguments import (
     check_int,
     check_number,
 )
-from attnbook.sketch._answer import (
+from attnbook.sketch.answers import (
     FIELDS,
     Answer,
     Visible,
@@ -26,12 +26,12 @@ from attnbook.sketch._answer import (
     stacked,
 )
 from attnbook.sketch._checked import check_query, check_update
-from attnbook.sketch._far import Far
-from attnbook.sketch._impls import IMPLS
-from attnbook.sketch._rows import Rows
+from attnbook.sketch.summary import Far
+from attnbook.sketch.engines import IMPLS
+from attnbook.sketch.growing_rows import Rows
 from attnbook.sketch.estimators import ESTIMATORS
 from attnbook.sketch.evidence import Evidence
-from attnbook.sketch.given_hash import check_hash
+from attnbook.hashing.given_hash import check_hash
 
 TAILS = ("none", "moments", "uniform")
 EVERYTHING = Visible()

@@ -7,9 +7,9 @@ import numpy as np
 from attnbook.arrays.arguments import Array, check_int
 from attnbook.arrays.projections import generator
 from attnbook.compilers.cuda import import_cupy
-from attnbook.sketch._cuda import check_exactly, launch_for_each
-from attnbook.sketch.index import MOST_ROWS, check_rows
-from attnbook.sketch.robin_hood import displacement_limit, draw_mixer, slots_for
+from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
+from attnbook.sketch.bucket_index import MOST_ROWS, check_rows
+from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
 from attnbook.sketch.sorted_index import absent, check_max_bucket, check_table, row_numbers
 
 LOAD_FACTOR = 0.75

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, check_choice, check_number
 from attnbook.compilers.cuda import NULL, import_cupy, name_of
-from attnbook.sketch._cuda import (
+from attnbook.sketch.cuda_hash import (
     TYPES,
     CudaHash,
     check_exactly,
@@ -14,8 +14,8 @@ from attnbook.sketch._cuda import (
     launch,
     wide_dtype,
 )
-from attnbook.sketch._cuda_index import CudaIndex
-from attnbook.sketch.index import MOST_ROWS
+from attnbook.sketch.cuda_index import CudaIndex
+from attnbook.sketch.bucket_index import MOST_ROWS
 from attnbook.sketch.sorted_index import check_max_bucket
 
 ESTIMATORS = ("union", "duplicates", "importance")

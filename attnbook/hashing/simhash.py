@@ -13,7 +13,7 @@ import array_api_compat
 from attnbook.arrays.arguments import Array, array_namespace, check_int
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights
-from attnbook.sketch._projected import (
+from attnbook.hashing.projections import (
     at_least_once,
     check_directions,
     check_within,

@@ -3,8 +3,8 @@
 import array_api_compat
 
 from attnbook.arrays.arguments import array_namespace
-from attnbook.sketch import _normal
-from attnbook.sketch._cells import column
+from attnbook.sketch import normal
+from attnbook.sketch.k_means import column
 
 
 def moments_of(counts, means, value_means, traces, scatter, cross):
@@ -84,7 +84,7 @@ def tail(moments, query, scale, below, counts):
         counted = counted & ~(flat & (room < 0))
         safe = xp.where(flat, xp.ones_like(deviation), deviation)
         a = xp.where(flat, xp.zeros_like(room), room / safe) - deviation
-        log_share, ratio = _normal.below(a)
+        log_share, ratio = normal.below(a)
         log_mass = log_mass + xp.where(flat, xp.zeros_like(a), log_share)
         along = along * (1 - xp.where(flat, xp.zeros_like(a), ratio) / safe)
     log_mass = xp.where(counted, log_mass, xp.full_like(log_mass, -xp.inf))

@@ -14,7 +14,7 @@ from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.empty_rows import maximum as maximum_of
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch._projected import log_chance
+from attnbook.hashing.projections import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates
 
 GATHERED = 2**22
