@@ -84,7 +84,7 @@ class Caller:
 
     def attempt(self, case: Case, name: str) -> Attempt:
         """Call the function on `case` in the library of that name."""
-        originals = {**case.arguments, **case.options}
+        originals = case.input
         given = {key: _give(x, name) for key, x in originals.items()}
         lifted = self._lifted(case)
         arguments = tuple(

@@ -292,13 +292,10 @@ class Examination:
 
     def _legible(self, attempt: Attempt, name: str) -> Attempt:
         """Return what the function makes of rounded numbers, if it is wrong on these as well."""
-        arrays = attempt.case.arrays
-        if not self.check.legible or any(np.max(np.abs(x)) > 8 for x in arrays.values() if x.size):
+        floats = {key: x for key, x in attempt.case.arrays.items() if x.dtype.kind == "f"}
+        if not self.check.legible or any(np.max(np.abs(x)) > 8 for x in floats.values() if x.size):
             return attempt
-        rounded = {
-            key: (np.round(2 * x) if x.dtype.kind == "f" else x).astype(x.dtype) + 0
-            for key, x in arrays.items()
-        }
+        rounded = {key: np.round(2 * x) + 0 for key, x in floats.items()}  # no -0
         plain = self._again(attempt.case, name, **rounded)
         return plain if plain.wrong else attempt
 

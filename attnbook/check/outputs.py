@@ -182,11 +182,26 @@ _OF_OUTPUTS = {
 # Properties.
 
 
+def _visible_rows(case: Case, shape: tuple[int, ...]) -> np.ndarray:
+    """Return whether each query, (..., n_q, 1), may attend to anything."""
+    mask = case.input.get("mask")
+    some = True if mask is None else np.any(mask, axis=-1, keepdims=True)
+    return np.broadcast_to(some, (*shape[:-1], 1))
+
+
+def empty_rows_are_zero(case: Case, values: Values, again: Callable) -> str | None:
+    off = values[0] * ~_visible_rows(case, values[0].shape)
+    if np.all(off == 0):
+        return None
+    number = off[off != 0][0]
+    return f"A query that may attend to nothing must get zeros; here it gets {number:.4g}."
+
+
 def outputs_between_values(case: Case, values: Values, again: Callable) -> str | None:
-    value = case.arrays["value"]
+    value, seen = case.arrays["value"], _visible_rows(case, values[0].shape)
     low = np.min(value, axis=-2, keepdims=True) - 1e-6
     high = np.max(value, axis=-2, keepdims=True) + 1e-6
-    if np.all((low <= values[0]) & (values[0] <= high)):
+    if np.all((low <= values[0]) & (values[0] <= high) | ~seen):
         return None
     return (
         "Each output is a weighted mean of the values and lies between the smallest and the "
@@ -195,7 +210,7 @@ def outputs_between_values(case: Case, values: Values, again: Callable) -> str |
 
 
 def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    if {"mask", "bias"} & {*case.arguments, *case.options}:
+    if {"mask", "bias"} & {*case.input}:
         return None
     moved = again(**{name: np.flip(case.arrays[name], axis=-2) for name in ("key", "value")})
     if moved and not np.allclose(moved[0], values[0]):
@@ -207,7 +222,7 @@ def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | 
 
 
 def hidden_keys_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    mask = {**case.arguments, **case.options}.get("mask")
+    mask = case.input.get("mask")
     if mask is None or mask.ndim != 2:
         return None
     unseen = ~mask[0][:, np.newaxis]  # what query 0 may not attend to
@@ -230,7 +245,12 @@ ATTENTION = Check(
     variants=VARIANTS,
     stages=STAGES,
     mistakes=(*ATTENTION_MISTAKES, *OPTION_MISTAKES),
-    properties=(outputs_between_values, order_of_keys_is_free, hidden_keys_change_nothing),
+    properties=(
+        empty_rows_are_zero,
+        outputs_between_values,
+        order_of_keys_is_free,
+        hidden_keys_change_nothing,
+    ),
     options=("mask", "bias", "scale"),
     remarked_options=("mask",),
     legible=True,

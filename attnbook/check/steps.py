@@ -43,6 +43,11 @@ class Case:
     about: str = ""
 
     @property
+    def input(self) -> dict[str, Any]:
+        """Arguments and options together, by name."""
+        return {**self.arguments, **self.options}
+
+    @property
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
 
@@ -68,8 +73,7 @@ class Case:
         return len({size for x in self.arrays.values() for size in x.shape}) == 1
 
     def __str__(self) -> str:
-        given = {**self.arguments, **self.options}
-        shown = ", ".join(_shown(name, x) for name, x in given.items())
+        shown = ", ".join(_shown(name, x) for name, x in self.input.items())
         return shown + (f" of {self.dtype}" if self.dtype else "") + self.about
 
 

@@ -25,7 +25,7 @@ from attnbook.check.normalization import (
     weights_are_positive,
 )
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Stage, draw, renamed
+from attnbook.check.steps import Case, Check, Mistake, Stage, draw, renamed, without
 
 
 def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -325,11 +325,6 @@ OF_WEIGHTS = {
         "All weights together sum to one: you divide by the sum over all queries. Each query "
         "shares out one unit of attention, so each row needs its own sum.",
     ),
-    "sign of the scores": (
-        "sign of the scores",
-        "The smallest score gets the largest weight: a minus sign has crept in between the dot "
-        "product and exp. Look also at the order in which score and maximum are subtracted.",
-    ),
     "not normalised": (
         "not normalised",
         "Your weights are exponentials that nobody divided by their sum, so the rows do not sum "
@@ -555,6 +550,16 @@ OPTION_MISTAKES = (
 )
 """Those made with `scale` and `bias`."""
 
+_SIGN = Mistake(
+    "sign of the scores",
+    "The smallest score gets the largest weight: a minus sign has crept in between the dot "
+    "product and exp. Look also at the order in which score and maximum are subtracted.",
+    (
+        {"product": lambda q, k: -dot_products(q, k)},
+        {"exponents": lambda x, axis: -x},
+        {"power": lambda x: np.exp(-x)},
+    ),
+)
 _UNIFORM = Mistake(
     "scores ignored",
     "Every key gets the same weight, whatever the query asks for: the scores never reach the "
@@ -564,7 +569,8 @@ _UNIFORM = Mistake(
 WEIGHT_MISTAKES = (
     *SCORE_MISTAKES,
     _UNIFORM,
-    *renamed(NORMALIZATION_MISTAKES, OF_WEIGHTS),
+    _SIGN,
+    *renamed(without(NORMALIZATION_MISTAKES, _SIGN.name), OF_WEIGHTS),
     *BATCH_MISTAKES,
     *MASK_MISTAKES,
 )
