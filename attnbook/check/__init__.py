@@ -15,7 +15,6 @@ A new check is one file here, made of its function, cases and mistakes.
 from collections.abc import Callable
 
 from attnbook.check._causal_mask import causal_mask
-from attnbook.check._collision_probability import collision_probability
 from attnbook.check._cross_entropy import cross_entropy
 from attnbook.check._decoder_layer import decoder_layer
 from attnbook.check._embed import embed
@@ -23,26 +22,26 @@ from attnbook.check._encoder_layer import encoder_layer
 from attnbook.check._engine import run
 from attnbook.check._feed_forward import feed_forward
 from attnbook.check._greedy_decode import greedy_decode
-from attnbook.check._heads_are_independent import heads_are_independent
 from attnbook.check._layer_norm import layer_norm
 from attnbook.check._masked_attention import MASKED_ATTENTION
 from attnbook.check._merge_attention import merge_attention
 from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
-from attnbook.check._no_future_leak import no_future_leak
-from attnbook.check._padding_invariance import padding_invariance
-from attnbook.check._permutation_equivariance import permutation_equivariance
 from attnbook.check._positional_encoding import positional_encoding
 from attnbook.check._robin_hood_table import robin_hood_table
-from attnbook.check._simhash import simhash
 from attnbook.check._single_head import SINGLE_HEAD
-from attnbook.check._sketch_attention import sketch_attention
 from attnbook.check._split_heads import SPLIT_HEADS
-from attnbook.check._stable_hash import stable_hash
 from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check._vjp import ATTENTION_VJP
+from attnbook.check.collisions import collision_probability
+from attnbook.check.future import no_future_leak
+from attnbook.check.hashes import simhash, stable_hash
+from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.normalization import softmax
+from attnbook.check.order import permutation_equivariance
 from attnbook.check.outputs import attention
+from attnbook.check.padding import padding_invariance
 from attnbook.check.report import CheckFailed, Report
+from attnbook.check.sketching import sketch_attention
 from attnbook.check.weights import attention_weights
 
 __all__ = [
