@@ -7,9 +7,9 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import dtype_name, library
-from attnbook._weights import Weights
-from attnbook.backends import move
+from attnbook.arrays.arguments import dtype_name, library
+from attnbook.arrays.move import move
+from attnbook.arrays.weights import Weights
 from attnbook.check.report import FailingCase
 from attnbook.check.sandbox import Budget, Outcome, call
 from attnbook.check.signatures import bare, binds, named_options, signature_of

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnbook._arrays import library
-from attnbook._erf import erf
-from attnbook.backends import move
+from attnbook.arrays.arguments import library
+from attnbook.arrays.erf import erf
+from attnbook.arrays.move import move
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._arrays import check_number
-from attnbook.backends import backends
+from attnbook.arrays.arguments import check_number
 from attnbook.check.calls import PRETTY, Attempt, Caller, Finding, Found, accepted_options
 from attnbook.check.diagnosis import explain
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sandbox import describe_error, error_text
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
+from attnbook.kernels.backends import backends
 
 HINTS = {
     RecursionError: " It calls itself without end.",

@@ -5,8 +5,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import check_array, dtype_name
-from attnbook.backends import move
+from attnbook.arrays.arguments import check_array, dtype_name
+from attnbook.arrays.move import move
 
 
 class Examples:

@@ -88,9 +88,7 @@ GRADIENT_STEPS: dict[str, Callable] = {
 }
 
 
-def gradients_from_steps(
-    s, query, key, value, grad_output, *, mask=None, bias=None, scale=None
-):
+def gradients_from_steps(s, query, key, value, grad_output, *, mask=None, bias=None, scale=None):
     """Return the three gradients by the steps `s`."""
     g = s.incoming(grad_output)
     a = weights_from_steps(s, query, key, value=value, mask=mask, bias=bias, scale=scale)
@@ -342,8 +340,7 @@ _BACKWARD_MISTAKES = (
         "On a batch, .T reverses all axes: batch and tokens change places, and where the sizes "
         "fit by chance the numbers are wrong. Exchange the last two axes only.",
         tuple(
-            {**_REVERSED, **way}
-            for way in ({}, *only(BATCH_MISTAKES, "all axes reversed")[0].ways)
+            {**_REVERSED, **way} for way in ({}, *only(BATCH_MISTAKES, "all axes reversed")[0].ways)
         ),
     ),
 )

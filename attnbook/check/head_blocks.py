@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._arrays import check_floats, check_int
+from attnbook.arrays.arguments import check_floats, check_int
 from attnbook.check.calls import Attempt, Finding
 from attnbook.check.diagnosis import explain
 from attnbook.check.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe

@@ -6,7 +6,7 @@ import numpy as np
 
 import attnbook
 from attnbook.check.engine import run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS, no_shift
+from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.outputs import (
     ATTENTION_MISTAKES,
     ATTENTION_STEPS,
@@ -152,7 +152,9 @@ _OWN = (
         "You hide scores with −10⁴ or a number of that size. Scores that are lower still are "
         "outbid by it, and the hidden keys win: here every visible score is −32768. Large logits "
         "occur in trained models. Only −∞ is below every score.",
-        tuple(way(number) for number in (1e4, 1e3) for way in (lambda x: filled_with(-x), lowered_by)),
+        tuple(
+            way(number) for number in (1e4, 1e3) for way in (lambda x: filled_with(-x), lowered_by)
+        ),
     ),
     Mistake(
         "hidden keys in the maximum",
@@ -161,9 +163,7 @@ _OWN = (
         "visible score lies far below it, the visible exponentials underflow, and 0/0 is NaN, or a "
         "row of zeros if you guard it. Take the maximum of the visible scores alone, or hide the "
         "others with −∞ before it.",
-        tuple(
-            {**way, **filled_with(fill)} for fill in (0.0, -1e4, -1e9) for way in RENORMALIZED
-        ),
+        tuple({**way, **filled_with(fill)} for fill in (0.0, -1e4, -1e9) for way in RENORMALIZED),
     ),
     Mistake(
         "padding on the query side",

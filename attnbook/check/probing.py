@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import array_api_compat
 import numpy as np
 
-from attnbook._arrays import check_number, dtype_name, library
-from attnbook.backends import move
+from attnbook.arrays.arguments import check_number, dtype_name, library
+from attnbook.arrays.move import move
 from attnbook.check.calls import PRETTY, Finding, Found, kind_of
 from attnbook.check.examples import Examples
 from attnbook.check.lending import lent

@@ -160,11 +160,7 @@ PROJECTION_MISTAKES = (
         "W_Q and W_K swapped",
         "You project the queries with W_K and the keys with W_Q. Each input goes with the matrix "
         "of its own name.",
-        (
-            _projections(
-                query=lambda x, y, z, a, b, c: x @ b, key=lambda x, y, z, a, b, c: y @ a
-            ),
-        ),
+        (_projections(query=lambda x, y, z, a, b, c: x @ b, key=lambda x, y, z, a, b, c: y @ a),),
     ),
     Mistake(
         "W_K used for the values",
@@ -181,11 +177,7 @@ PROJECTION_MISTAKES = (
         "W_K and W_V swapped",
         "You project the keys with W_V and the values with W_K. Each input goes with the matrix of "
         "its own name.",
-        (
-            _projections(
-                key=lambda x, y, z, a, b, c: y @ c, value=lambda x, y, z, a, b, c: z @ b
-            ),
-        ),
+        (_projections(key=lambda x, y, z, a, b, c: y @ c, value=lambda x, y, z, a, b, c: z @ b),),
     ),
     Mistake(
         "self-attention only",

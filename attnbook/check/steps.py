@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook._weights import Weights
+from attnbook.arrays.weights import Weights
 
 Values = tuple[np.ndarray, ...]
 
