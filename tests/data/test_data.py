@@ -176,9 +176,9 @@ def wheel_names(tmp_path_factory):
     [
         "attnbook/data/digits.npz",
         "attnbook/compilers/numbers.cu",
-        "attnbook/kernels/layout.cu",
-        "attnbook/kernels/naive.cu",
-        "attnbook/kernels/tiled.cu",
+        "attnbook/kernels/cuda/layout.cu",
+        "attnbook/kernels/cuda/naive.cu",
+        "attnbook/kernels/cuda/tiled.cu",
         "attnbook/sketch/index.cu",
         "attnbook/sketch/sketch.cu",
         "licenses/LICENSE",

@@ -10,7 +10,7 @@ import pytest
 import attnbook
 from attnbook.arrays import tensor_file
 from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash
-from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.store import SETTINGS, load_sketch, save_sketch
 
 pytest.importorskip("safetensors")
