@@ -136,12 +136,12 @@ def request(
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
-    cache = _check_cache(cache)
+    kept = _check_cache(cache)
     stop = _plain("stop", stop)
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
     stop = tuple(_check_token("stop", token, known) for token in stop)
     pad = _check_token("pad", pad, known)
-    decoder = IncrementalDecoder(weights, source, source_mask, cache, impl)
+    decoder = IncrementalDecoder(weights, source, source_mask, kept, impl)
     return Request(decoder, prompt, lengths, max_length, stop, pad)
 
 
