@@ -69,10 +69,10 @@ test: .venv/.test $(SITE)  ## build the site and run every test (COVER=--cov mea
 		--nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))
 
 changed: .venv/.test  ## test in a minute what you changed (SINCE=main)
-	$(BIN)/python tools/test_changed.py --since $(SINCE)
+	$(BIN)/python tools/changed.py --since $(SINCE)
 
 elsewhere: .venv/.test  ## run the numerical tests as on other processors (ONLY=old for one)
-	$(BIN)/python tools/test_elsewhere.py $(ONLY)
+	$(BIN)/python tools/elsewhere.py $(ONLY)
 
 notebooks: .venv/.test  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)
