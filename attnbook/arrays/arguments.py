@@ -155,7 +155,7 @@ def accumulation_dtype(xp: Any, dtype: Any) -> Any:
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that `shapes` broadcast to, or None where they do not."""
-    result = list(max(shapes, key=len))
+    result = [1] * max(map(len, shapes))
     for shape in shapes:
         for i in range(1, len(shape) + 1):
             if result[-i] == 1:

@@ -120,7 +120,11 @@ def from_additive(mask: Array) -> Array:
     check_float("mask", mask)
     xp = array_namespace(mask)
     allowed = mask == 0
-    if not bool(xp.all(allowed | (mask <= -1000))):
+    try:
+        fits = bool(xp.all(allowed | (mask <= -1000)))
+    except RuntimeError as error:  # PyTorch's, on the meta device
+        raise ValueError(f"mask must hold numbers that can be read, got {error}") from error
+    if not fits:
         raise ValueError(
             "mask must hold only 0 and numbers of at most -1000, got others; "
             "numbers that are added to the scores go in bias="

@@ -17,10 +17,10 @@ from attnbook.arrays.arguments import (
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch._answer import FIELDS, Visible, count_and_largest, joined, log_sum, masked
+from attnbook.sketch.answers import FIELDS, Visible, count_and_largest, joined, log_sum, masked
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.moments import Moments
-from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.sketch.attention import SketchAttention
 
 RUN = 64
 """Queries that share the moments of their past, where no window says how many."""
