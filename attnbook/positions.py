@@ -12,6 +12,7 @@ from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_bool,
     check_float,
     check_int,
     check_number,
@@ -78,6 +79,7 @@ def sinusoidal(
            [ 0.841,  0.54 ],
            [ 0.909, -0.416]])
     """
+    check_bool("interleaved", interleaved)
     n, d_model = check_int("n", n), check_int("d_model", d_model)
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model must be even and at least 2, got {d_model}")
@@ -195,6 +197,7 @@ def rotary(
     check_float("x", x)
     if x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
+    check_bool("interleaved", interleaved)
     return rotary_of(x, check_int("start", start), interleaved, _check_base(base))
 
 

@@ -98,9 +98,7 @@ def test_commit_of_a_copy_without_history_comes_from_the_environment(monkeypatch
     assert origin._commit() == ("unknown", None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "dirty"), [("", False), (" M attnbook/plots.py", True)]
-)
+@pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M attnbook/plots.py", True)])
 def test_changed_code_is_dirty(monkeypatch, changes, dirty):
     monkeypatch.setattr(
         origin, "_output", lambda *command: changes if "status" in command else "b" * 40

@@ -1,11 +1,14 @@
-"""What every function asks of its arrays: one library, one device, one floating dtype.
+"""Checks of arguments: one reader for each kind, which every public function uses.
 
-The public functions check with these helpers first; the mathematics beneath them then runs on
-any library that follows the Python Array API standard.
+An error says the name of the argument, what was expected and what came. The arrays of one call
+are of one library, on one device and of one floating dtype.
 """
 
 import math
 import numbers
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
@@ -18,6 +21,9 @@ The tests read these strings and check every call against them.
 """
 
 array_namespace = array_api_compat.array_namespace
+
+LARGEST = 2**31 - 1
+"""The largest int that an argument can be, unless its function says otherwise."""
 
 
 def library(x: Array) -> str:
@@ -42,7 +48,7 @@ def check_array(name: str, x: Array) -> None:
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:
     """Raise unless `x` is an array of the same library and on the same device as `like`."""
     check_array(name, x)
-    if library(x) != library(like):
+    if type(x) is not type(like) and library(x) != library(like):
         raise TypeError(
             f"{name} must be an array of the same library as {like_name} ({library(like)}), "
             f"got {library(x)}"
@@ -71,8 +77,8 @@ def check_floats(**arrays: Array) -> None:
     check_float(first_name, first)
     for name, x in others:
         check_same_home(name, x, first_name, first)
-        check_float(name, x)
         if x.dtype != first.dtype:
+            check_float(name, x)
             raise TypeError(
                 f"{name} must have the dtype of {first_name} ({dtype_name(first.dtype)}), "
                 f"got {dtype_name(x.dtype)}"
@@ -103,13 +109,38 @@ def check_number(name: str, x: float) -> float:
     return number
 
 
-def check_int(name: str, n: int, at_least: int = 0) -> int:
-    """Return `n` as an int of at least `at_least`, or raise."""
+def check_int(name: str, n: int, at_least: int = 0, at_most: int = LARGEST) -> int:
+    """Return `n` as an int from `at_least` to `at_most`, or raise."""
     if isinstance(n, bool) or not isinstance(n, numbers.Integral):
         raise TypeError(f"{name} must be an int, got {type(n).__name__}")
     if n < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {n}")
+    if n > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {n}")
     return int(n)
+
+
+def check_bool(name: str, flag: bool) -> bool:
+    """Return `flag`, or raise TypeError unless it is True or False."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} must be a bool, got {type(flag).__name__}")
+    return flag
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
+    """Return `value`, or raise ValueError unless it is one of `choices`."""
+    choices = tuple(choices)
+    if isinstance(value, str) and value in choices:
+        return value
+    got = type(value).__name__ if array_api_compat.is_array_api_obj(value) else repr(value)
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {got}")
+
+
+def check_path(name: str, path: "str | os.PathLike") -> Path:
+    """Return `path` as a Path, or raise TypeError unless it is a path or a string."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path or a str, got {type(path).__name__}")
+    return Path(path)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -124,14 +155,13 @@ def accumulation_dtype(xp: Any, dtype: Any) -> Any:
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that `shapes` broadcast to, or None where they do not."""
-    ndim = max(len(shape) for shape in shapes)
-    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
-    result = []
-    for sizes in zip(*padded, strict=True):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
-            return None
-        result.append(wide.pop() if wide else 1)
+    result = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i in range(1, len(shape) + 1):
+            if result[-i] == 1:
+                result[-i] = shape[-i]
+            elif shape[-i] not in (1, result[-i]):
+                return None
     return tuple(result)
 
 
@@ -157,20 +187,20 @@ def check_leading_axes(arrays):
         leading = both
 
 
-def check_attention_inputs(arrays, mask, bias, scale, is_causal=False):
-    """Return the dtype of the result and everything in the dtype to compute in, or raise.
+def to_compute(arrays, mask, bias, is_causal):
+    """Return checked arrays, mask and bias as the mathematics takes them.
 
-    A causal call gets the causal mask, joined with the one that was given.
+    Half precision is widened to float32, and a causal call has its mask joined with the given one.
     """
-    scale = check_attention(arrays, mask, bias, scale, is_causal)
-    query, key = arrays["query"], arrays["key"]
-    mask = and_causal(mask, query, key) if is_causal else mask
+    query, key = arrays[:2]
+    if is_causal:
+        mask = and_causal(mask, query, key)
     xp = array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)
-    if bias is not None:
-        bias = xp.astype(bias, wide, copy=False)
-    widened = [xp.astype(x, wide, copy=False) for x in arrays.values()]
-    return query.dtype, widened, mask, bias, scale
+    if wide is not query.dtype:
+        arrays = [xp.astype(x, wide, copy=False) for x in arrays]
+        bias = None if bias is None else xp.astype(bias, wide, copy=False)
+    return arrays, mask, bias
 
 
 def and_causal(mask, query, key):
@@ -218,8 +248,7 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
         raise ValueError("query must have d_k of at least 1 for the default scale 1/√d_k, got 0")
     else:
         scale = 1 / math.sqrt(d_k)  # a Python float: np.sqrt would turn float32 into float64
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be a bool, got {type(is_causal).__name__}")
+    check_bool("is_causal", is_causal)
     return scale
 
 

@@ -98,12 +98,6 @@ def check_part(name: str, part: Any, kind: type) -> None:
         raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}")
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
 def some(names: list[str]) -> str:
     shown = ", ".join(names[:3]) or "none"
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

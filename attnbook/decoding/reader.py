@@ -24,10 +24,10 @@ from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.single_head.softmax import log_softmax_of
-from attnbook.transformers.decoder import _memory_heads
+from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.embed import check_ids
 from attnbook.transformers.layers import check_layer_mask, keep
-from attnbook.transformers.transformer import _check_source, _decode, _encode, mask_for_memory
+from attnbook.transformers.transformer import check_source, decode, encode, mask_for_memory
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -71,8 +71,8 @@ class Reader:
         self.tokens: Any = None
         self.n = 0
         with _no_graph(weights.target_embedding):
-            memory, _ = _encode(source, weights, source_mask, keep, impl)
-            self.memory = _memory_heads(memory, weights.decoder.layers)
+            memory, _ = encode(source, weights, source_mask, keep, impl)
+            self.memory = memory_keys_and_values(memory, weights.decoder.layers)
 
     def allow_beams(self):
         """Let the tokens have an axis of beams after that of the batch, over one memory."""
@@ -100,7 +100,7 @@ class Reader:
             self.tokens, self.n = tokens, 0
         m = tokens.shape[-1]
         with _no_graph(self.weights.target_embedding):
-            logits, (_, _, heads) = _decode(
+            logits, (_, _, heads) = decode(
                 *(tokens, self.memory, self.weights, None, self.memory_mask, keep),
                 *(self.past, self.n),
                 last=True,
@@ -206,7 +206,7 @@ def request(
             raise ValueError(
                 f"source must have shape (batch, n_s) with batch >= 1, got {tuple(source.shape)}"
             )
-    keys = _check_source(source, weights, source_mask, None)
+    keys = check_source(source, weights, source_mask, None)
     prompt = _check_prompt(prompt, table, None if keys is None else keys[0])
     batch, n = prompt.shape
     lengths = _check_lengths("prompt_lengths", prompt_lengths, batch, n, least=1)

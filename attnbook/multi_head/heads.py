@@ -78,7 +78,7 @@ def split_heads(
             f"x must have shape (..., n, d_model) with d_model divisible by n_heads = {n_heads}, "
             f"got {tuple(x.shape)}"
         )
-    return _split_heads(x, n_heads)
+    return split_heads_of(x, n_heads)
 
 
 def merge_heads(x: Annotated[Array, "... h n d"]) -> Annotated[Array, "... n d_model"]:
@@ -119,7 +119,7 @@ def merge_heads(x: Annotated[Array, "... h n d"]) -> Annotated[Array, "... n d_m
     check_array("x", x)
     if x.ndim < 3:
         raise ValueError(f"x must have shape (..., h, n, d), got {tuple(x.shape)}")
-    return _merge_heads(x)
+    return merge_heads_of(x)
 
 
 def multi_head_attention(
@@ -210,13 +210,13 @@ def multi_head_attention(
     if mask is not None:
         leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
         shape = (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
-        _check_axes_of_mask(mask, shape)
+        check_head_mask(mask, shape)
         check_mask(mask, query, shape)
-    output, shares = _multi_head_attention(query, key, value, weights, mask, None, impl, is_causal)
+    output, shares = multi_head_attention_of(query, key, value, weights, mask, None, impl, is_causal)
     return (output, shares) if return_weights else output
 
 
-def _check_axes_of_mask(mask, shape, name="mask"):
+def check_head_mask(mask, shape, name="mask"):
     """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
     check_boolean(mask, name)
     *leading, n_heads, n_q, n_k = shape
@@ -247,7 +247,7 @@ def _check_axes_of_mask(mask, shape, name="mask"):
 # The mathematics. These may rely on checked arrays.
 
 
-def _split_heads(x, n_heads):
+def split_heads_of(x, n_heads):
     xp = array_namespace(x)
     *leading, n, d_model = x.shape
     cut = xp.reshape(x, (*leading, n, n_heads, d_model // n_heads))
@@ -255,13 +255,13 @@ def _split_heads(x, n_heads):
     return xp.moveaxis(cut, (-2,), (-3,))  # (..., h, n, d)
 
 
-def _merge_heads(x):
+def merge_heads_of(x):
     xp = array_namespace(x)
     *leading, h, n, d = x.shape
     return xp.reshape(xp.moveaxis(x, (-3,), (-2,)), (*leading, n, h * d))
 
 
-def _repeat_heads(x, n_heads):
+def repeat_heads(x, n_heads):
     """Give head i of `n_heads` the key or value head of its group."""
     if x.shape[-3] == n_heads:
         return x
@@ -271,28 +271,28 @@ def _repeat_heads(x, n_heads):
     return xp.take(x, mine, axis=-3)  # repeat would do, but is another function in PyTorch
 
 
-def _multi_head_attention(
+def multi_head_attention_of(
     query, key, value, weights, mask, turn=None, impl=REFERENCE, is_causal=False
 ):
-    heads = _keys_and_values(key, value, weights, turn)
-    return _attend(query, heads, weights, mask, turn, impl, is_causal)
+    heads = keys_and_values(key, value, weights, turn)
+    return attend(query, heads, weights, mask, turn, impl, is_causal)
 
 
-def _keys_and_values(key, value, weights, turn=None):
+def keys_and_values(key, value, weights, turn=None):
     """Project and split what is attended to; `turn` rotates the keys by their positions."""
-    k = _split_heads(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
-    v = _split_heads(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
+    k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
+    v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
     return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
 
-def _attend(query, heads, weights, mask, turn=None, impl=REFERENCE, is_causal=False):
+def attend(query, heads, weights, mask, turn=None, impl=REFERENCE, is_causal=False):
     """Project and split the queries, attend with every head, join, and project back.
 
     `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v). Also returns the
     weights of every head, or None where `impl` keeps none.
     """
     xp = array_namespace(query)
-    q = _split_heads(project(query, weights.W_Q, weights.b_Q), weights.n_heads)
+    q = split_heads_of(project(query, weights.W_Q, weights.b_Q), weights.n_heads)
     q = q if turn is None else turn(q)  # (..., h, n_q, d_k)
     k, v = heads
     if impl == REFERENCE:
@@ -300,7 +300,7 @@ def _attend(query, heads, weights, mask, turn=None, impl=REFERENCE, is_causal=Fa
         A = xp.astype(A, query.dtype, copy=False)
     else:
         mixed, A = _mixed_by(impl, q, k, v, mask, is_causal), None
-    output = xp.astype(_merge_heads(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
+    output = xp.astype(merge_heads_of(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
     if weights.W_O is not None:
         output = project(output, weights.W_O, weights.b_O)
     return output, A
@@ -310,7 +310,7 @@ def _mixed(q, k, v, mask, is_causal):
     """Return the mixed values of every head, (..., h, n_q, d_v), and its weights."""
     xp = array_namespace(q)
     wide, n_heads = accumulation_dtype(xp, q.dtype), q.shape[-3]
-    q, k, v = (xp.astype(_repeat_heads(x, n_heads), wide, copy=False) for x in (q, k, v))
+    q, k, v = (xp.astype(repeat_heads(x, n_heads), wide, copy=False) for x in (q, k, v))
     mask = and_causal(mask, q, k) if is_causal else mask
     A = weights_of(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
     return xp.matmul(A, v), A

@@ -11,9 +11,10 @@ import numpy as np
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
-    check_attention_inputs,
+    check_attention,
     check_floats,
     check_int,
+    to_compute,
 )
 from attnbook.arrays.projections import check_inputs, check_matrices, generator, project, xavier
 from attnbook.arrays.weights import Weights
@@ -185,12 +186,11 @@ def single_head_attention(
     xp = array_namespace(query)
     projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
     if return_weights:
-        dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
-            projected, mask, None, None, is_causal
-        )
-        attended = weights_of(q, k, mask, bias, scale)
-        output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
-        attended = xp.astype(attended, dtype, copy=False)
+        scale = check_attention(projected, mask, None, None, is_causal)
+        (q, k, v), mask, _ = to_compute([*projected.values()], mask, None, is_causal)
+        attended = weights_of(q, k, mask, None, scale)
+        output = xp.astype(xp.matmul(attended, v), query.dtype, copy=False)
+        attended = xp.astype(attended, query.dtype, copy=False)
     else:
         output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
     if weights.W_O is not None:

@@ -12,7 +12,7 @@ from attnbook.arrays.arguments import Array, check_floats, check_int
 from attnbook.arrays.projections import check_matrices, generator, project, xavier
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _multi_head_attention
+from attnbook.multi_head.heads import multi_head_attention_of
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, _norm
 from attnbook.transformers.layers import check_layer_mask
@@ -154,7 +154,7 @@ def transformer_block(
             f"x must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
         )
     check_layer_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
-    return _transformer_block(x, weights, mask, impl)
+    return transformer_block_of(x, weights, mask, impl)
 
 
 def _check_dims(input_dim, hidden_dim, output_dim):
@@ -168,11 +168,11 @@ def _check_dims(input_dim, hidden_dim, output_dim):
 # The mathematics. These may rely on checked arrays.
 
 
-def _transformer_block(x, weights, mask, impl=REFERENCE):
+def transformer_block_of(x, weights, mask, impl=REFERENCE):
     query, key, value = (
         project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
     )
     heads = weights.attention
-    attended, _ = _multi_head_attention(query, key, value, heads, mask, impl=impl)
+    attended, _ = multi_head_attention_of(query, key, value, heads, mask, impl=impl)
     y = _norm(project(attended, weights.W_attended) + x, weights.attention_norm)
     return _norm(project(y, weights.W_output) + y, weights.output_norm)

@@ -10,9 +10,9 @@ from attnbook.arrays.arguments import Array, array_namespace, broadcast_shapes, 
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _attend, _keys_and_values
+from attnbook.multi_head.heads import attend, keys_and_values
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.feed_forward import FeedForwardWeights, _feed_forward
+from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward_of
 from attnbook.transformers.layer_norm import LayerNormWeights, _norm
 from attnbook.transformers.layers import (
     Stack,
@@ -219,8 +219,8 @@ def decoder_layer(
     check_part("weights", weights, DecoderLayerWeights)
     check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
-    heads = _memory_heads(memory, (weights,))[0]
-    output, (shares, cross, _) = _decoder_layer(
+    heads = memory_keys_and_values(memory, (weights,))[0]
+    output, (shares, cross, _) = decoder_layer_of(
         *(x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl, False)
     )
     return (output, shares, cross) if return_weights else output
@@ -277,8 +277,8 @@ def decoder(
     check_part("weights", weights, DecoderWeights)
     check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
-    heads = _memory_heads(memory, weights.layers)
-    output, (shares, cross, _) = _decoder(
+    heads = memory_keys_and_values(memory, weights.layers)
+    output, (shares, cross, _) = decoder_of(
         x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl
     )
     return (output, shares, cross) if return_weights else output
@@ -320,20 +320,20 @@ def _width_of_memory(layer):
 # The mathematics. These may rely on checked arrays.
 
 
-def _memory_heads(memory, layers):
+def memory_keys_and_values(memory, layers):
     """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
     if memory is None:
         return (None,) * len(layers)
-    return tuple(_keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
+    return tuple(keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
 
 
-def _decoder(
+def decoder_of(
     x, memory, weights, mask, memory_mask, drop, turn, past, impl=REFERENCE, is_causal=False
 ):
     past = (None,) * len(weights.layers) if past is None else past
     others = []
     for layer, heads, before in zip(weights.layers, memory, past, strict=True):
-        x, other = _decoder_layer(
+        x, other = decoder_layer_of(
             x, heads, layer, mask, memory_mask, drop, turn, before, impl, is_causal
         )
         others.append(other)
@@ -342,22 +342,22 @@ def _decoder(
     return x, tuple(zip(*others, strict=True)) if others else ((), (), ())
 
 
-def _decoder_layer(x, memory, weights, mask, memory_mask, drop, turn, past, impl, is_causal):
+def decoder_layer_of(x, memory, weights, mask, memory_mask, drop, turn, past, impl, is_causal):
     """`past` holds keys and values of the tokens before `x`; the new ones are returned last."""
 
     def attend_to_target(y):
-        heads = _keys_and_values(y, y, weights.self_attention, turn)
+        heads = keys_and_values(y, y, weights.self_attention, turn)
         if past is not None:
             xp = array_namespace(y)
             heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-        output, shares = _attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
+        output, shares = attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
         return output, (shares, heads)
 
     def attend_to_memory(y):
-        return _attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
+        return attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
 
     def feed_forward(y):
-        return _feed_forward(y, weights.feed_forward, drop), None
+        return feed_forward_of(y, weights.feed_forward, drop), None
 
     order, cross = weights.norm, None
     x, (shares, heads) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)

@@ -63,7 +63,7 @@ def embed(
     if table.ndim != 2:
         raise ValueError(f"table must have shape (V, d_model), got {tuple(table.shape)}")
     check_ids("ids", ids, table.shape[0], "table", table)
-    return _embed(ids, table, scale)
+    return embed_of(ids, table, scale)
 
 
 def check_ids(name, ids, n_known, like_name, like):
@@ -100,7 +100,7 @@ def _traced():
 # The mathematics. These may rely on checked arrays.
 
 
-def _embed(ids, table, scale):
+def embed_of(ids, table, scale):
     xp = array_namespace(table)
     if dtype_name(ids.dtype) != "int64":
         ids = xp.astype(ids, xp.int64)

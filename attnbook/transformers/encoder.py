@@ -14,9 +14,9 @@ from attnbook.arrays.arguments import Array
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _multi_head_attention
+from attnbook.multi_head.heads import multi_head_attention_of
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.feed_forward import FeedForwardWeights, _feed_forward
+from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward_of
 from attnbook.transformers.layer_norm import LayerNormWeights, _norm
 from attnbook.transformers.layers import (
     Stack,
@@ -193,7 +193,7 @@ def encoder_layer(
     check_part("weights", weights, EncoderLayerWeights)
     check_impl(impl, return_weights)
     check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder_layer(x, weights, mask, drop or keep, turn_by(rotate), impl)
+    output, shares = encoder_layer_of(x, weights, mask, drop or keep, turn_by(rotate), impl)
     return (output, shares) if return_weights else output
 
 
@@ -245,32 +245,32 @@ def encoder(
     check_part("weights", weights, EncoderWeights)
     check_impl(impl, return_weights)
     check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder(x, weights, mask, drop or keep, turn_by(rotate), impl)
+    output, shares = encoder_of(x, weights, mask, drop or keep, turn_by(rotate), impl)
     return (output, shares) if return_weights else output
 
 
 # The mathematics. These may rely on checked arrays.
 
 
-def _encoder(x, weights, mask, drop, turn=None, impl=REFERENCE):
+def encoder_of(x, weights, mask, drop, turn=None, impl=REFERENCE):
     shares = []
     for layer in weights.layers:
-        x, share = _encoder_layer(x, layer, mask, drop, turn, impl)
+        x, share = encoder_layer_of(x, layer, mask, drop, turn, impl)
         shares.append(share)
     if weights.final_norm is not None:
         x = _norm(x, weights.final_norm)
     return x, tuple(shares)
 
 
-def _encoder_layer(x, weights, mask, drop, turn=None, impl=REFERENCE):
+def encoder_layer_of(x, weights, mask, drop, turn=None, impl=REFERENCE):
     x, shares = residual(
         x,
-        lambda y: _multi_head_attention(y, y, y, weights.self_attention, mask, turn, impl),
+        lambda y: multi_head_attention_of(y, y, y, weights.self_attention, mask, turn, impl),
         *(weights.self_attention_norm, weights.norm, drop),
     )
     x, _ = residual(
         x,
-        lambda y: (_feed_forward(y, weights.feed_forward, drop), None),
+        lambda y: (feed_forward_of(y, weights.feed_forward, drop), None),
         *(weights.feed_forward_norm, weights.norm, drop),
     )
     return x, shares

@@ -13,13 +13,14 @@ from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_choice,
     check_float,
     check_floats,
     check_int,
 )
 from attnbook.arrays.erf import erf
 from attnbook.arrays.projections import check_matrices, generator, project, xavier
-from attnbook.arrays.weights import Weights, check_choice, check_part
+from attnbook.arrays.weights import Weights, check_part
 
 ACTIVATIONS = ("relu", "gelu")
 
@@ -141,7 +142,7 @@ def feed_forward(
             f"x must have shape (..., n, {weights.W_1.shape[0]}) to match the weights, "
             f"got {tuple(x.shape)}"
         )
-    return _feed_forward(x, weights)
+    return feed_forward_of(x, weights)
 
 
 def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
@@ -212,7 +213,7 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
 # The mathematics. These may rely on checked arrays.
 
 
-def _feed_forward(x, weights, drop=None):
+def feed_forward_of(x, weights, drop=None):
     hidden = project(x, weights.W_1, weights.b_1)  # (..., n, d_ff)
     hidden = _relu(hidden) if weights.activation == "relu" else _gelu(hidden)
     if drop is not None:

@@ -125,13 +125,13 @@ def layer_norm(
             raise ValueError(
                 f"{name} must have shape ({x.shape[-1]},) to match x, got {tuple(v.shape)}"
             )
-    return _layer_norm(x, gain, bias, check_number("epsilon", epsilon))
+    return layer_norm_of(x, gain, bias, check_number("epsilon", epsilon))
 
 
 # The mathematics. These may rely on checked arrays.
 
 
-def _layer_norm(x, gain, bias, epsilon):
+def layer_norm_of(x, gain, bias, epsilon):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)
@@ -145,4 +145,4 @@ def _layer_norm(x, gain, bias, epsilon):
 
 
 def _norm(x, weights):
-    return _layer_norm(x, weights.gain, weights.bias, weights.epsilon)
+    return layer_norm_of(x, weights.gain, weights.bias, weights.epsilon)

@@ -6,14 +6,15 @@ import numpy as np
 
 from attnbook.arrays.arguments import (
     broadcast_shapes,
+    check_choice,
     check_float,
     check_floats,
     check_int,
     check_mask,
 )
 from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights, check_choice, check_part
-from attnbook.multi_head.heads import _check_axes_of_mask
+from attnbook.arrays.weights import Weights, check_part
+from attnbook.multi_head.heads import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions import rotary_of
 from attnbook.transformers.feed_forward import FeedForwardWeights
@@ -150,7 +151,7 @@ def check_layer_mask(name, mask, like_name, like, queries, keys, attentions):
     leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
     for n_heads in sorted({attention.n_heads for attention in attentions}):
         shape = (*leading, n_heads, queries[-1], keys[-1])
-        _check_axes_of_mask(mask, shape, name)
+        check_head_mask(mask, shape, name)
         check_mask(mask, like, shape, name, like_name)
 
 

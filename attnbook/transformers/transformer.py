@@ -17,9 +17,9 @@ from attnbook.arrays.arguments import (
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.positions import learned, sinusoidal
-from attnbook.transformers.decoder import _decoder, _memory_heads
-from attnbook.transformers.embed import _embed, check_ids
-from attnbook.transformers.encoder import _encoder
+from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
+from attnbook.transformers.embed import embed_of, check_ids
+from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.layers import check_layer_mask, keep, turn_by
 from attnbook.transformers.weights import TransformerWeights
 
@@ -103,7 +103,7 @@ def transformer(
     check_part("weights", weights, TransformerWeights)
     check_impl(impl, return_weights)
     queries = _check_tokens("target", target, weights)
-    keys = _check_source(source, weights, source_mask, memory_mask)
+    keys = check_source(source, weights, source_mask, memory_mask)
     if keys and source is not None and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
             f"source must have leading axes that broadcast with {queries[:-1]}, "
@@ -119,7 +119,7 @@ def transformer(
     )
     check_layer_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
     check_layer_mask("target_mask", target_mask, "target", target, queries, queries, own)
-    logits, shares = _transformer(
+    logits, shares = transformer_of(
         *(source, target, weights, source_mask, target_mask, memory_mask, bool(is_causal)),
         *(drop or keep, impl),
     )
@@ -159,7 +159,7 @@ def _check_features(name, x, weights):
     return tuple(x.shape[:-1])
 
 
-def _check_source(source, weights, source_mask, memory_mask):
+def check_source(source, weights, source_mask, memory_mask):
     """Return the shape (..., n_s) of the source, or None where there is no encoder, or raise."""
     if weights.encoder is not None:
         if source is None:
@@ -175,27 +175,27 @@ def _check_source(source, weights, source_mask, memory_mask):
 # The mathematics. These may rely on checked arrays.
 
 
-def _transformer(
+def transformer_of(
     source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl
 ):
-    memory, shares = _encode(source, weights, source_mask, drop, impl)
-    heads = _memory_heads(memory, weights.decoder.layers)
-    logits, (own, cross, _) = _decode(
+    memory, shares = encode(source, weights, source_mask, drop, impl)
+    heads = memory_keys_and_values(memory, weights.decoder.layers)
+    logits, (own, cross, _) = decode(
         target, heads, weights, target_mask, memory_mask, drop, impl=impl, is_causal=is_causal
     )
     cross = cross if weights.encoder is not None else ()
     return logits, {"encoder": shares, "decoder": own, "cross": cross}
 
 
-def _encode(source, weights, mask, drop, impl=REFERENCE):
+def encode(source, weights, mask, drop, impl=REFERENCE):
     """Return what the encoder makes of the source, and its attention weights."""
     if weights.encoder is None:
         return None, ()
     x = drop(_placed_tokens("source", source, weights, 0))
-    return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"), impl)
+    return encoder_of(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"), impl)
 
 
-def _decode(
+def decode(
     target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False, **how
 ):
     """Return the logits of `target`, or of its `last` token alone.
@@ -204,7 +204,7 @@ def _decode(
     """
     x = drop(_placed_tokens("target", target, weights, start))
     turn = turn_by(weights.positions == "rotary", start)
-    x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past, **how)
+    x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, drop, turn, past, **how)
     return _logits(x[..., -1:, :] if last else x, weights), others
 
 
@@ -213,7 +213,7 @@ def _placed_tokens(name, tokens, weights, start):
     table = weights.embedding(name)
     if table is None:
         return tokens
-    x = _embed(tokens, table, weights.scale_embeddings)
+    x = embed_of(tokens, table, weights.scale_embeddings)
     n, d_model = x.shape[-2:]
     if weights.positions == "learned":
         return x + learned(getattr(weights, f"{name}_positions"), n, start=start)

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_floats, check_int
+from attnbook.arrays.arguments import Array, check_choice, check_floats, check_int
 from attnbook.arrays.projections import generator, xavier
-from attnbook.arrays.weights import Weights, check_choice, check_part
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.transformers.decoder import DecoderWeights
 from attnbook.transformers.encoder import EncoderWeights
 from attnbook.transformers.layers import width_of

@@ -36,7 +36,7 @@ from attnbook import (
     decoder_layer,
     masking,
 )
-from attnbook.transformers.decoder import _decoder, _memory_heads
+from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 
 ORDERS = ("pre", "post")
 orders = pytest.mark.parametrize("norm", ORDERS)
@@ -396,13 +396,13 @@ def test_the_past_continues_where_it_ended(library, norm, cross, chunk, leading)
     memory = library.array(tokens(*leading, 5, 6, seed=1)) if cross else None
     whole = library.array(x)
     expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
-    heads, past, outputs = _memory_heads(memory, weights.layers), None, []
+    heads, past, outputs = memory_keys_and_values(memory, weights.layers), None, []
     for start in range(0, 7, chunk):
         stop = min(start + chunk, 7)
         new = library.array(x[..., start:stop, :])
         mask = masking.causal(stop - start, stop, like=new)
         arguments = (new, heads, weights, mask, None, lambda y: y, None, past)
-        y, (_, _, past) = _decoder(*arguments)
+        y, (_, _, past) = decoder_of(*arguments)
         assert {tuple(k.shape) for both in past for k in both} == {(*leading, 1, stop, 2)}
         outputs.append(library.numpy(y))
     np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)

@@ -42,8 +42,8 @@ from attnbook import (
     masking,
     transformer,
 )
-from attnbook.transformers.decoder import _memory_heads
-from attnbook.transformers.transformer import _check_tokens, _decode, _encode
+from attnbook.transformers.decoder import memory_keys_and_values
+from attnbook.transformers.transformer import _check_tokens, decode, encode
 from attnbook.transformers.weights import POSITIONS
 
 ORDERS = ("pre", "post")
@@ -516,13 +516,13 @@ def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangeme
     weights = library.place(model(arrangement, positions=positions, n_kv_heads=1))
     source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
     expected = library.numpy(transformer(source, library.array(target), weights))
-    memory, _ = _encode(source, weights, None, lambda y: y)
-    heads, past = _memory_heads(memory, weights.decoder.layers), None
+    memory, _ = encode(source, weights, None, lambda y: y)
+    heads, past = memory_keys_and_values(memory, weights.decoder.layers), None
     start = 0
     for stop in (1, 2, 5, 7):
         new = library.array(target[:, start:stop])
         mask = masking.causal(stop - start, stop, like=new)
-        logits, (_, _, past) = _decode(
+        logits, (_, _, past) = decode(
             new, heads, weights, mask, None, lambda y: y, past, start
         )  # fmt: skip
         np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)
