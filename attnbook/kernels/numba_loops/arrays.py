@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name, library
+from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name
 
 QUERY, KEY, VALUE, MASK, BIAS, OUTPUT = range(6)
 """The places of `Work.starts` along its first axis."""
@@ -32,8 +32,8 @@ class Work(NamedTuple):
     key_row: int
     value_row: int
     mask_row: int
-    mask_column: int
     bias_row: int
+    mask_column: int
     bias_column: int
     has_mask: bool
     has_bias: bool
@@ -89,24 +89,12 @@ def arrange(
     steps = [*(of[:-2] for of in strides), list(rows_of_output[: len(leading)])]
     starts = np.array(steps, np.int64).reshape(6, len(leading)) @ indices
     rows, columns = zip(*(of[-2:] for of in strides), strict=True)
-    work = Work(
-        *numbers,
-        starts=_read_only(starts.reshape(6, -1 if n_groups else 0, n_groups)),
-        n_q=n_q,
-        n_k=n_k,
-        d_k=d_k,
-        d_v=d_v,
-        query_row=rows[QUERY],
-        key_row=rows[KEY],
-        value_row=rows[VALUE],
-        mask_row=rows[MASK],
-        mask_column=columns[MASK],
-        bias_row=rows[BIAS],
-        bias_column=columns[BIAS],
-        has_mask=mask is not None,
-        has_bias=bias is not None,
-        is_causal=is_causal,
-        scale=np.float32(scale),
+    work = Work._make(
+        (
+            *(*numbers, _read_only(starts.reshape(6, -1 if n_groups else 0, n_groups))),
+            *(n_q, n_k, d_k, d_v, *rows, columns[MASK], columns[BIAS]),
+            *(mask is not None, bias is not None, is_causal, np.float32(scale)),
+        )
     )
     of_keys = tuple(1 if both else n for n, both in zip(leading, shared, strict=True))
     return Arranged(work, leading, of_keys)
@@ -123,7 +111,7 @@ def _indices(leading, shared):
 
 def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:
     """Return `x` in the library of `like` and in its dtype, or in its own where it is `exact`."""
-    if library(like) == "numpy":
+    if isinstance(like, np.ndarray):
         return x if exact else np.ascontiguousarray(x, like.dtype)
     import torch
 
@@ -133,7 +121,7 @@ def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:
 
 def plain(x: Array) -> np.ndarray:
     """Return `x` as an array of NumPy, in a dtype that it has."""
-    if library(x) != "torch":
+    if isinstance(x, np.ndarray):
         return x
     x = x.detach().resolve_neg()
     return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
@@ -157,7 +145,7 @@ def _rows(x):
 
 def _once(x):
     """Return `x` as an array of NumPy, of size 1 along the axes where it only repeats itself."""
-    steps = x.stride() if library(x) == "torch" else x.strides
+    steps = x.strides if isinstance(x, np.ndarray) else x.stride()
     if 0 in steps and 0 not in x.shape:
         x = x[tuple(slice(None) if step else slice(0, 1) for step in steps)]
     return plain(x)

@@ -26,7 +26,6 @@ import math
 
 import numpy as np
 
-from attnbook.arrays.arguments import sum_to_shape
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops, read_only
 from attnbook.compilers.register_tiles import Tile
@@ -63,7 +62,10 @@ _ZERO, _ONE, _HIDDEN = np.float32(0), np.float32(1), np.float32(-math.inf)
 
 
 def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
-    """Return the gradients of query, key and value, by products of a tile's shape."""
+    """Return the gradients of query, key and value, by products of a tile's shape.
+
+    Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
+    """
     inputs = (query, key, value)
     work, leading, of_keys = arrange(*inputs, mask, bias, scale, is_causal, False)
     n_key_heads = math.prod(of_keys)
@@ -101,10 +103,7 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
         _sum(grad_k)[..., :d_k].reshape(*of_keys, n_k, d_k),
         _sum(grad_v).reshape(*of_keys, n_k, d_v),
     )
-    return tuple(
-        restored(sum_to_shape(grad, tuple(x.shape)), x)
-        for grad, x in zip(grads, inputs, strict=True)
-    )
+    return tuple(restored(grad, x) for grad, x in zip(grads, inputs, strict=True))
 
 
 def _rounded(log_total):
