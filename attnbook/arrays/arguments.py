@@ -48,7 +48,7 @@ def check_array(name: str, x: Array) -> None:
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:
     """Raise unless `x` is an array of the same library and on the same device as `like`."""
     check_array(name, x)
-    if library(x) != library(like):
+    if array_namespace(x) is not array_namespace(like):
         raise TypeError(
             f"{name} must be an array of the same library as {like_name} ({library(like)}), "
             f"got {library(x)}"
@@ -77,8 +77,8 @@ def check_floats(**arrays: Array) -> None:
     check_float(first_name, first)
     for name, x in others:
         check_same_home(name, x, first_name, first)
-        check_float(name, x)
         if x.dtype != first.dtype:
+            check_float(name, x)
             raise TypeError(
                 f"{name} must have the dtype of {first_name} ({dtype_name(first.dtype)}), "
                 f"got {dtype_name(x.dtype)}"
@@ -151,11 +151,13 @@ def dtype_name(dtype: Any) -> str:
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
-    return xp.float32 if dtype_name(dtype) in ("float16", "bfloat16") else dtype
+    return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that `shapes` broadcast to, or None where they do not."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
     ndim = max(len(shape) for shape in shapes)
     padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
     result = []

@@ -23,10 +23,10 @@ from attnbook.arrays.lengths import first_keys, lengths_of, placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
+from attnbook.multi_head.masks import check_head_mask
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.embed import check_ids
-from attnbook.transformers.layers import check_layer_mask, keep
 from attnbook.transformers.transformer import check_source, decode, encode, mask_for_memory
 from attnbook.transformers.weights import TransformerWeights
 
@@ -71,7 +71,7 @@ class Reader:
         self.tokens: Any = None
         self.n = 0
         with _no_graph(weights.target_embedding):
-            memory, _ = encode(source, weights, source_mask, keep, impl)
+            memory, _ = encode(source, weights, source_mask, impl=impl)
             self.memory = memory_keys_and_values(memory, weights.decoder.layers)
 
     def allow_beams(self):
@@ -101,8 +101,9 @@ class Reader:
         m = tokens.shape[-1]
         with _no_graph(self.weights.target_embedding):
             logits, (_, _, heads) = decode(
-                *(tokens, self.memory, self.weights, None, self.memory_mask, keep),
-                *(self.past, self.n),
+                *(tokens, self.memory, self.weights, None, self.memory_mask),
+                past=self.past,
+                start=self.n,
                 last=True,
                 impl=self.impl,
                 is_causal=m > 1,  # one token may see all
@@ -217,7 +218,7 @@ def request(
         source_mask = _check_source_lengths(source_lengths, source, source_mask)
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
-        check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
+        check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
     if not isinstance(cache, bool):
         raise TypeError(f"cache must be a bool, got {type(cache).__name__}")
     given = _plain("stop", stop)

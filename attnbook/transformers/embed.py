@@ -8,10 +8,25 @@ from attnbook.arrays.arguments import (
     Array,
     array_namespace,
     check_array,
+    check_bool,
     check_float,
     check_same_home,
     dtype_name,
 )
+
+# The mathematics, of checked arrays.
+
+
+def embed_of(ids, table, scale):
+    xp = array_namespace(table)
+    if dtype_name(ids.dtype) != "int64":
+        ids = xp.astype(ids, xp.int64)
+    flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
+    rows = xp.reshape(flat, (*ids.shape, table.shape[1]))
+    return rows * math.sqrt(table.shape[1]) if scale else rows
+
+
+# The function, which checks what it is given.
 
 
 def embed(
@@ -37,8 +52,8 @@ def embed(
     Raises
     ------
     TypeError
-        If `ids` are not integers or `table` is not of a real floating dtype, or they are of
-        different libraries.
+        If `ids` are not integers, `table` is not of a real floating dtype, they are of different
+        libraries, or `scale` is not a bool.
     ValueError
         If an id is below 0 or not below V, `ids` has no axis or `table` not two, or they are on
         different devices.
@@ -63,6 +78,7 @@ def embed(
     if table.ndim != 2:
         raise ValueError(f"table must have shape (V, d_model), got {tuple(table.shape)}")
     check_ids("ids", ids, table.shape[0], "table", table)
+    check_bool("scale", scale)
     return embed_of(ids, table, scale)
 
 
@@ -95,15 +111,3 @@ def _traced():
     """True while torch.compile looks on: reading a number would cut its graph in two."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def embed_of(ids, table, scale):
-    xp = array_namespace(table)
-    if dtype_name(ids.dtype) != "int64":
-        ids = xp.astype(ids, xp.int64)
-    flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
-    rows = xp.reshape(flat, (*ids.shape, table.shape[1]))
-    return rows * math.sqrt(table.shape[1]) if scale else rows

@@ -42,6 +42,14 @@ FUNCTIONS = (
     attnbook.decoder,
     attnbook.transformer,
     attnbook.transformer_block,
+    attnbook.single_head_attention_with_weights,
+    attnbook.multi_head_attention_with_weights,
+    attnbook.encoder_layer_with_weights,
+    attnbook.encoder_with_weights,
+    attnbook.decoder_layer_with_weights,
+    attnbook.decoder_with_weights,
+    attnbook.transformer_with_weights,
+    attnbook.transformer_block_with_weights,
     positions.sinusoidal,
     positions.learned,
     positions.rotary,
@@ -68,7 +76,7 @@ MAKERS = {
 }
 CONVERTERS = {masking.to_additive, masking.from_additive, masking.to_sdpa, masking.to_mha}
 NOT_ARRAYS = {
-    *("axis", "scale", "weights", "return_weights", "dtype", "n_heads", "n_kv_heads"),
+    *("axis", "scale", "weights", "dtype", "n_heads", "n_kv_heads"),
     *("x", "library_name", "device", "like"),  # of any shape, in `move` and as a pattern
     *("epsilon", "activation", "rate", "rng", "label_smoothing", "norm", "drop", "rotate"),
     *("n", "d_model", "start", "interleaved", "base", "is_causal", "positions"),
@@ -117,7 +125,12 @@ def checked(function):
     def wrapper(*args, **kwargs):
         result = function(*args, **kwargs)
         values = signature.bind(*args, **kwargs).arguments
-        check_shapes({**values, "return": result}, annotations, function.__name__)
+        results = {"return": result}
+        if isinstance(result, tuple):
+            kinds = typing.get_args(signature.return_annotation)
+            results = {f"return {i}": part for i, part in enumerate(result)}
+            annotations.update(zip(results, kinds, strict=True))
+        check_shapes(values | results, annotations, function.__name__)
         for held in (*values.values(), result):
             for part in parts_of(held):
                 fields = {f.name: f.type for f in dataclasses.fields(part)}
@@ -144,8 +157,9 @@ def test_every_array_in_a_public_signature_has_a_shape():
             seen += shaped
     attention, heads = 2 + 4 + 5 + 6 + 4 + 2 + 4 + 2, 3 + 4 + 8
     layers = (3 + 1 + 1 + 1 + 1 + 2 + 3) + (2 + 2 + 4 + 4 + 5 + 2) + (0 + 1 + 1)
+    with_weights = 4 + 4 + 2 + 2 + 4 + 4 + 5 + 2
     trees = 2 + 4 + 0 + 0 + 0 + 0 + 6 + 5
-    assert seen == attention + heads + layers + trees
+    assert seen == attention + heads + layers + with_weights + trees
 
 
 def test_every_public_function_is_covered():
@@ -207,6 +221,7 @@ def test_head_keeps_its_signature(library, case, d_out):
     weights = library.place(weights)
     mask = None if case.mask is None else library.array(case.mask)
     output = checked(attnbook.single_head_attention)(query, key, value, weights, mask)
+    checked(attnbook.single_head_attention_with_weights)(query, key, value, weights, mask)
     assert output.shape[-1] == (17 if d_out is None else 13)
     assert output.shape[-2] == query.shape[-2]
 
@@ -220,7 +235,9 @@ def test_heads_keep_their_signature(library, case):
     width = case.weights.n_heads * case.weights.W_V.shape[1] // case.weights.n_kv_heads
     d_out = width if case.weights.W_O is None else case.weights.W_O.shape[1]
     assert tuple(output.shape) == (*leading, query.shape[-2], d_out)
-    _, shares = attnbook.multi_head_attention(query, key, value, weights, mask, return_weights=True)
+    _, shares = checked(attnbook.multi_head_attention_with_weights)(
+        query, key, value, weights, mask
+    )
     leading = np.broadcast_shapes(case.query.shape[:-2], case.key.shape[:-2])
     assert tuple(shares.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
     split = checked(attnbook.split_heads)(output, 1)
@@ -270,6 +287,8 @@ def test_layers_keep_their_signature(library, leading, n_t, n_s, norm, rotate):
     )
     for output in (
         encoder_layer(x, library.place(one)),
+        checked(attnbook.encoder_layer_with_weights)(x, library.place(one))[0],
+        checked(attnbook.decoder_layer_with_weights)(x, memory, library.place(two))[0],
         encoder(x, library.place(stacks[0])),
         decoder_layer(x, memory, library.place(two)),
         decoder(x, memory, library.place(stacks[1])),

@@ -8,7 +8,7 @@ import torch
 from attnbook.arrays.arguments import check_number
 from attnbook.arrays.weights import Weights
 from attnbook.kernels import REFERENCE
-from attnbook.nn._module import AttendingModule, WeightsModule
+from attnbook.nn.module import AttendingModule, WeightsModule
 
 
 class TorchModule(WeightsModule):
