@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.sketch._compile import compiled
-from attnbook.sketch.buckets import sort_buckets
-from attnbook.sketch.robin_hood import EMPTY, KEY, VALUE, RobinHoodTable, functions, home_slot
+from attnbook.compilers.python_or_numba import compiled
+from attnbook.hashing.buckets import sort_buckets
+from attnbook.hashing.robin_hood import EMPTY, KEY, VALUE, RobinHoodTable, functions, home_slot
 from benchmarks import harness
 from benchmarks.harness import reason
 

@@ -20,9 +20,9 @@ from attnbook.check._robin_hood_table import _look_at_displacements
 from attnbook.check._table_mistakes import MESSAGES
 from attnbook.check._table_runs import Failure, Step, Tables
 from attnbook.sketch.functional import sketch_attention
-from attnbook.sketch.robin_hood import RobinHoodTable
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.robin_hood import RobinHoodTable
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
 
 WRONG = {
     "simhash": answers.SIMHASH,

@@ -214,9 +214,10 @@ def check(name, device="cpu"):
 
 def check_one(case, device, dtype):
     from attnbook.arrays.arguments import sum_to_shape
-    from attnbook.kernels import _triton_backward, _triton_decode, _triton_forward, triton
-    from attnbook.kernels._triton_arrays import operands
-    from attnbook.kernels._triton_tiles import Tile
+    from attnbook.kernels import triton
+    from attnbook.kernels.triton_kernels import backward, decode, forward
+    from attnbook.kernels.triton_kernels.operands import operands
+    from attnbook.kernels.triton_kernels.tiles import Tile
 
     *arrays, mask, bias, scale = case.arrays(device, dtype)
     rest = (mask, bias, scale, case.is_causal)
@@ -225,9 +226,9 @@ def check_one(case, device, dtype):
     if x.is_empty:
         output, log_total = triton.forward(*arrays, *rest)
     elif case.splits:
-        output, log_total = _triton_decode.forward(x, small, case.splits)
+        output, log_total = decode.forward(x, small, case.splits)
     else:
-        output, log_total = _triton_forward.forward(x, small)
+        output, log_total = forward.forward(x, small)
 
     host = [x if x is None else x.double().cpu().numpy() for x in arrays]
     seen = np.ones((case.query[-2], case.key[-2]), dtype=bool)
@@ -254,7 +255,7 @@ def check_one(case, device, dtype):
         got = triton.backward(*arrays, *rest, output, log_total, grad)
     else:
         other = None if small is None else Tile(16, 32, 4, 1)
-        got = _triton_backward.backward(x, output, log_total, grad, other, small)
+        got = backward.backward(x, output, log_total, grad, other, small)
     lows = gradients(arrays, rest, grad, dtype)
     exacts = gradients(arrays, rest, grad, torch.float64)
     names = ("grad_query", "grad_key", "grad_value")
@@ -299,8 +300,8 @@ def check_numbers_that_are_none(device="cpu"):
 
 def check_lists(device="cpu"):
     """Of the tiles of a mask: how many visible as a whole, how many at all, and which."""
-    from attnbook.kernels._triton_arrays import operands
-    from attnbook.kernels._triton_tiles import Tile, tiles_to_visit
+    from attnbook.kernels.triton_kernels.operands import operands
+    from attnbook.kernels.triton_kernels.tiles import Tile, tiles_to_visit
 
     case = CASES["mask of tiles"]
     x = operands(*case.arrays(device, torch.float32), False)

@@ -14,9 +14,7 @@ A new check is one file here, made of its function, cases and mistakes.
 
 from collections.abc import Callable
 
-from attnbook.check._attention import ATTENTION
 from attnbook.check._causal_mask import causal_mask
-from attnbook.check._collision_probability import collision_probability
 from attnbook.check._cross_entropy import cross_entropy
 from attnbook.check._decoder_layer import decoder_layer
 from attnbook.check._embed import embed
@@ -24,26 +22,27 @@ from attnbook.check._encoder_layer import encoder_layer
 from attnbook.check._engine import run
 from attnbook.check._feed_forward import feed_forward
 from attnbook.check._greedy_decode import greedy_decode
-from attnbook.check._heads_are_independent import heads_are_independent
 from attnbook.check._layer_norm import layer_norm
 from attnbook.check._masked_attention import MASKED_ATTENTION
 from attnbook.check._merge_attention import merge_attention
 from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
-from attnbook.check._no_future_leak import no_future_leak
-from attnbook.check._padding_invariance import padding_invariance
-from attnbook.check._permutation_equivariance import permutation_equivariance
 from attnbook.check._positional_encoding import positional_encoding
-from attnbook.check._report import CheckFailed, Report
 from attnbook.check._robin_hood_table import robin_hood_table
-from attnbook.check._simhash import simhash
 from attnbook.check._single_head import SINGLE_HEAD
-from attnbook.check._sketch_attention import sketch_attention
-from attnbook.check._softmax import SOFTMAX
 from attnbook.check._split_heads import SPLIT_HEADS
-from attnbook.check._stable_hash import stable_hash
 from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check._vjp import ATTENTION_VJP
-from attnbook.check._weights import WEIGHTS
+from attnbook.check.collisions import collision_probability
+from attnbook.check.future import no_future_leak
+from attnbook.check.hashes import simhash, stable_hash
+from attnbook.check.head_blocks import heads_are_independent
+from attnbook.check.normalization import softmax
+from attnbook.check.order import permutation_equivariance
+from attnbook.check.outputs import attention
+from attnbook.check.padding import padding_invariance
+from attnbook.check.report import CheckFailed, Report
+from attnbook.check.sketching import sketch_attention
+from attnbook.check.weights import attention_weights
 
 __all__ = [
     "CheckFailed",
@@ -77,111 +76,6 @@ __all__ = [
     "stable_hash",
     "teacher_forcing",
 ]
-
-
-def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a softmax along the last axis.
-
-    Runs `f` on matrices (square, wide, tall, one row, one column), on scores of ±1000, in float64
-    and float32, on a single row and on batches, and along other axes if it takes `axis`.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
-        weights of the shape of `x`. It may be written for matrices only.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnbook import check
-    >>> def my_softmax(x):
-    ...     return np.exp(x) / np.sum(np.exp(x), axis=-1, keepdims=True)
-    >>> check.softmax(my_softmax).mistake
-    'no maximum'
-    """
-    return run(SOFTMAX, f, time_limit)
-
-
-def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the weights of attention, softmax(Q Kᵀ/√d_k).
-
-    Runs `f` on sizes that are all different primes, on a square, on one token, one query and one
-    key, on scores of ±1000, in float64 and float32, on batches; and with masks (causal, ragged, a
-    row that hides everything), a scale and a bias, for those of these arguments that it takes.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key)``, by position, on (n_q, d_k) and (n_k, d_k). If it takes
-        arguments named `mask` (**True = may attend**), `scale` or `bias`, they are passed by name.
-        It returns weights of shape (n_q, n_k). It may be written for one sequence, without
-        leading axes.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import check, softmax
-    >>> check.attention_weights(lambda q, k: softmax(q @ k.mT)).mistake
-    'no scale'
-    """
-    return run(WEIGHTS, f, time_limit)
-
-
-def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check attention, softmax(Q Kᵀ/√d_k) V.
-
-    Runs `f` as `attention_weights` does, with values of a width d_v of their own.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value)``, by position, on (n_q, d_k), (n_k, d_k) and (n_k, d_v).
-        If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
-        passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
-        sequence, without leading axes.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import check, softmax
-    >>> def my_attention(query, key, value):
-    ...     return softmax(query @ key.mT / key.shape[-1]) @ value
-    >>> check.attention(my_attention).mistake
-    'scale by d_k'
-    """
-    return run(ATTENTION, f, time_limit)
 
 
 def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:

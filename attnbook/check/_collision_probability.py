@@ -12,7 +12,7 @@ from attnbook.check._collision_mistakes import DISTANCE_0, MISTAKES
 from attnbook.check._engine import run
 from attnbook.check._model import Case, Check, Stage, Values
 from attnbook.check._report import Report
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.stable_hash import StableHash
 
 
 def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:

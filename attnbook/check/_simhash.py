@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check._engine import run
 from attnbook.check._model import Case, Check, Mistake, Stage, Values, draw
 from attnbook.check._report import Report
-from attnbook.sketch.simhash import SimHash
+from attnbook.hashing.simhash import SimHash
 
 
 def simhash(f: Callable, *, time_limit: float = 10.0) -> Report:

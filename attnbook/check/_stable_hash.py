@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.check._engine import run
 from attnbook.check._model import Case, Check, Mistake, Stage, Values, draw
 from attnbook.check._report import Report
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.stable_hash import StableHash
 
 
 def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:

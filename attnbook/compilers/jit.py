@@ -11,12 +11,12 @@ import numpy as np
 
 @functools.cache
 def _stamp(folder):
-    """Return a name for the present state of all files with loops in `folder`.
+    """Return a name for the present state of all files that loops in `folder` may call.
 
     Numba keeps machine code until the file of the function itself changes. But a loop contains the
     loops that it calls, from other files too; so all their names change with each of the files.
     """
-    files = sorted([*folder.glob("_numba_*.py"), *folder.glob("_*simd.py")])
+    files = sorted([*folder.glob("*.py"), *Path(__file__).parent.glob("*.py")])
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_int
-from attnbook.data.ids import ids_of
+from attnbook.data.ids import check_id, ids_of, iterator
 from attnbook.data.vocabulary import Vocabulary
 from attnbook.masking.masks import padding
 
@@ -154,14 +154,15 @@ def pad(
     (array([[5, 6, 7],
            [8, 0, 0]]), array([3, 1]))
     """
-    return filled(rows_of("sequences", sequences), check_int("pad", pad))
+    return filled(rows_of("sequences", sequences), check_id("pad", pad))
 
 
 def rows_of(name, sequences):
     """Return `sequences` as an int64 array of 2 axes or a list of arrays of 1, or raise."""
     if isinstance(sequences, np.ndarray) and sequences.dtype != object:
         return ids_of(name, sequences, ndim=2)
-    return [ids_of(f"{name}[{i}]", sequence) for i, sequence in enumerate(sequences)]
+    rows = iterator(name, sequences, "sequences of ints")
+    return [ids_of(f"{name}[{i}]", row) for i, row in enumerate(rows)]
 
 
 def lengths_of(rows):

@@ -7,6 +7,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_int
 from attnbook.data.batch import Batch, filled, lengths_of, rows_of
+from attnbook.data.ids import check_id
 from attnbook.data.vocabulary import Vocabulary
 
 
@@ -79,7 +80,7 @@ class Batches:
         pool: int = 4,
     ):
         self.batch_size = check_int("batch_size", batch_size, 1)
-        self.seed, self.pad = check_int("seed", seed), check_int("pad", pad)
+        self.seed, self.pad = check_int("seed", seed, at_most=2**128 - 1), check_id("pad", pad)
         self.pool = check_int("pool", pool, 1)
         self._sources = None if sources is None else rows_of("sources", sources)
         self._targets = rows_of("targets", targets)
@@ -122,7 +123,7 @@ class Batches:
 
     def __call__(self, step: int) -> Batch:
         """Return the batch of `step`, which counts from 0 through all epochs."""
-        epoch, i = divmod(check_int("step", step), len(self))
+        epoch, i = divmod(check_id("step", step), len(self))
         mine = self._epoch(epoch)[i]
         targets = [np.concatenate([self._start, self._targets[j], self._stop]) for j in mine]
         target, target_lengths = filled(targets, self.pad)
@@ -149,4 +150,4 @@ class Batches:
 
 def _mark(name, mark):
     """Return the id `mark` as an array of one, and None as an empty one."""
-    return np.array([] if mark is None else [check_int(name, mark)], dtype=np.int64)
+    return np.array([] if mark is None else [check_id(name, mark)], dtype=np.int64)

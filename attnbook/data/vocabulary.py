@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from attnbook.data.ids import ids_of
+from attnbook.data.ids import ids_of, iterator
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,13 @@ class Vocabulary:
     def of(cls, texts: Iterable[str]) -> "Vocabulary":
         """Return the vocabulary of all characters of `texts`, in the order of their code points.
 
-        Of a single str, that is of all its characters.
+        A single str stands for all its characters. Anything but texts raises a TypeError.
         """
-        return cls("".join(sorted(set().union(*texts))))
+        parts = list(iterator("texts", texts, "str"))
+        for i, part in enumerate(parts):
+            if not isinstance(part, str):
+                raise TypeError(f"texts[{i}] must be a str, got {type(part).__name__}")
+        return cls("".join(sorted(set().union(*parts))))
 
     def __len__(self) -> int:
         """Return the number of ids, those of pad, start and stop included."""

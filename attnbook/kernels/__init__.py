@@ -147,7 +147,7 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
     module = kernel_for(impl, query)
     arguments = (query, key, value, mask, bias, scale, is_causal)
     if library(query) == "torch" and KERNELS[impl].trainable:
-        from attnbook.kernels._autograd import differentiable
+        from attnbook.kernels.autograd import differentiable
 
         return differentiable(module, *arguments)
     return module.attention(*arguments)

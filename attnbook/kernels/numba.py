@@ -3,19 +3,19 @@
 A panel of 128 queries stands transposed, one query a column, and meets 64 keys at a time. The
 scores of a tile, its weights and its weighted sums are then rows of 128 numbers that are treated
 alike: LLVM makes vectors of them, and nothing leaves the inner caches in between. The loops are in
-`_numba_plain`; threads share the panels. Agrees with `attnbook.kernels.tiled`. Takes NumPy arrays
+`numba_loops.plain`; threads share the panels. Agrees with `attnbook.kernels.tiled`. Takes NumPy arrays
 and PyTorch's tensors, and computes in float32.
 """
 
-from attnbook.kernels._backward import portable as backward
-from attnbook.kernels._compiled import compute, share
-from attnbook.kernels._numba_plain import WIDTH, attend
+from attnbook.kernels.numba_loops.calls import compute, share
+from attnbook.kernels.numba_loops.gradients import portable as backward
+from attnbook.kernels.numba_loops.plain import WIDTH, attend
 
 __all__ = ["attention", "backward", "forward"]
 
 
 def attention(query, key, value, mask, bias, scale, is_causal):
-    """Return the output; O(n d) memory beside it. Few queries go another way (`_numba_decode`)."""
+    """Return the output; O(n d) memory beside it. Few queries go another way (`numba_loops.decode`)."""
     return compute(_panels, (query, key, value, mask, bias, scale, is_causal), few=True)[0]
 
 

@@ -4,16 +4,16 @@ A core multiplies and adds two vectors a cycle, but reads hardly more than two. 
 tile are held in as many registers as there are, and each vector that is read serves all its rows
 (Goto & van de Geijn 2008, "Anatomy of high-performance matrix multiplication"). The queries are
 packed for it; keys and values are read one number at a time where they are. The loops are in
-`_numba_forward`, the registers in `_simd`. Agrees with `attnbook.kernels.numba`. Takes NumPy arrays
+`numba_loops.forward`, the registers in `register_tiles`. Agrees with `attnbook.kernels.numba`. Takes NumPy arrays
 and PyTorch's tensors, and computes in float32.
 """
 
 import numpy as np
 
-from attnbook.kernels import _simd
-from attnbook.kernels._backward import packed as backward
-from attnbook.kernels._compiled import LEAST, compute, share
-from attnbook.kernels._numba_forward import attend, merge
+from attnbook.compilers import register_tiles
+from attnbook.kernels.numba_loops.calls import LEAST, compute, share
+from attnbook.kernels.numba_loops.forward import attend, merge
+from attnbook.kernels.numba_loops.gradients import packed as backward
 
 __all__ = ["attention", "backward", "forward", "vector_unit"]
 
@@ -23,27 +23,27 @@ ENOUGH = 16
 
 def vector_unit() -> str:
     """Return the name of this processor's vector registers and how many numbers each holds."""
-    lanes = _simd.lanes()
+    lanes = register_tiles.lanes()
     name = {16: "AVX-512", 8: "AVX2", 4: "SSE2 or Neon"}[lanes]
     return f"{name}, {lanes} lanes"
 
 
 def attention(query, key, value, mask, bias, scale, is_causal):
-    """Return the output; O(n d) memory beside it. Few queries go another way (`_numba_decode`)."""
+    """Return the output; O(n d) memory beside it. Few queries go another way (`numba_loops.decode`)."""
     return compute(_panels_of(None), (query, key, value, mask, bias, scale, is_causal), few=True)[0]
 
 
 def forward(query, key, value, mask, bias, scale, is_causal, *, tile=None, n_threads=None):
     """Return the output and the logarithm of each row's sum of exponentials, -inf for no key.
 
-    `tile` is a `_simd.Tile` for other registers than this processor's, such as those of AVX2.
+    `tile` is a `register_tiles.Tile` for other registers than this processor's, such as those of AVX2.
     """
     arguments = (query, key, value, mask, bias, scale, is_causal)
     return compute(_panels_of(tile), arguments, few=False, n_threads=n_threads)
 
 
 def _panels_of(tile):
-    tile = tile or _simd.TILES[_simd.lanes()]
+    tile = tile or register_tiles.TILES[register_tiles.lanes()]
 
     def panels(work, n_threads, output, log_total):
         _, n_heads, n_groups = work.starts.shape

@@ -10,8 +10,8 @@ from array_api_compat import device
 
 from attnbook.arrays.arguments import array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
-from attnbook.kernels._tiles import head_by_head, later, scores_of, tiles, widen
 from attnbook.kernels.running_softmax import RunningSoftmax
+from attnbook.kernels.score_tiles import head_by_head, later, scores_of, tiles, widen
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 

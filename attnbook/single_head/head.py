@@ -11,9 +11,10 @@ import numpy as np
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
-    check_attention_inputs,
+    check_attention,
     check_floats,
     check_int,
+    to_compute,
 )
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, check_matrices, generator, project, xavier
@@ -151,13 +152,12 @@ def single_head_attention_with_weights(
     ((5, 6), (5, 5))
     """
     projected = _checked_projections(query, key, value, weights)
-    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
-        projected, mask, None, None, is_causal
-    )
+    scale = check_attention(projected, mask, None, None, is_causal)
+    (q, k, v), mask, _ = to_compute([*projected.values()], mask, None, is_causal)
     xp = array_namespace(query)
-    A = weights_of(q, k, mask, bias, scale)
-    output = xp.astype(xp.matmul(A, v), dtype, copy=False)
-    return _projected_back(output, weights), xp.astype(A, dtype, copy=False)
+    A = weights_of(q, k, mask, None, scale)
+    output = xp.astype(xp.matmul(A, v), query.dtype, copy=False)
+    return _projected_back(output, weights), xp.astype(A, query.dtype, copy=False)
 
 
 @takes_return_weights(single_head_attention_with_weights)

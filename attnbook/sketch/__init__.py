@@ -4,7 +4,7 @@
 `SimHash` or `StableHash`, puts vectors into buckets; `plan` chooses one that keeps a promise.
 """
 
-from attnbook.sketch.buckets import Buckets, sort_buckets
+from attnbook.hashing.buckets import Buckets, sort_buckets
 from attnbook.sketch.estimators import (
     Candidates,
     duplicates,
@@ -15,16 +15,16 @@ from attnbook.sketch.estimators import (
 )
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.functional import sketch_attention
-from attnbook.sketch.given_hash import GivenHash
-from attnbook.sketch.index import BucketIndex
-from attnbook.sketch.lifting import LiftedHash, lift_keys, lift_queries
+from attnbook.hashing.given_hash import GivenHash
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
 from attnbook.sketch.moments import Moments
-from attnbook.sketch.planner import Plan, plan
-from attnbook.sketch.robin_hood import RobinHoodTable
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.hashing.planner import Plan, plan
+from attnbook.hashing.robin_hood import RobinHoodTable
+from attnbook.hashing.simhash import SimHash
+from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.sorted_index import SortedIndex
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.tails import UniformTail, uniform_tail
 
 __all__ = [

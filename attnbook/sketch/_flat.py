@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.sketch import robin_hood
-from attnbook.sketch._compile import compiled
-from attnbook.sketch.robin_hood import VALUE, find_slot, insert_one
+from attnbook.hashing import robin_hood
+from attnbook.compilers.python_or_numba import compiled
+from attnbook.hashing.robin_hood import VALUE, find_slot, insert_one
 
 LOW = 2**31 - 1  # the lower half of two numbers in one int64, such as start << 31 | count
 

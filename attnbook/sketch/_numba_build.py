@@ -13,8 +13,8 @@ import numpy as np
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops
-from attnbook.sketch._build import LOAD_FACTOR, slots_for
-from attnbook.sketch.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
+from attnbook.sketch.bucket_tables import LOAD_FACTOR, slots_for
+from attnbook.hashing.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
 
 HASH_BITS = 31
 """Bits of a hash: those that `robin_hood.home_slot` makes homes of."""

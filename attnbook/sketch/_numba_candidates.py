@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.compilers.jit import compile_inner
-from attnbook.sketch._simd import prefetch
-from attnbook.sketch.robin_hood import DISPLACEMENT, KEY, VALUE
+from attnbook.compilers.simd import prefetch
+from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE
 
 COUNT = 2**31 - 1
 """Mask of the lower half of a value in a map, the number of rows in the bucket."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.compilers.jit import compile_inner, compile_sums
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
 
 
 class RetrievalTable(NamedTuple):

@@ -23,7 +23,7 @@ from attnbook.sketch._numba_candidates import (
     most_candidates,
 )
 from attnbook.sketch._numba_chance import RetrievalTable, retrieval_chance
-from attnbook.sketch._simd import prefetch
+from attnbook.compilers.simd import prefetch
 
 UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
 ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}
@@ -39,7 +39,7 @@ WINDOW = 256
 
 
 class Answer(NamedTuple):
-    """What the tables give for each query, as `attnbook.sketch._answer.Near`.
+    """What the tables give for each query, as `attnbook.sketch.answers.Near`.
 
     `mass` is log Σ exp of the scores of all different candidates, −inf for none; `expected` the
     same with each candidate weighed by 1 / P, or None where no P is known. `output` is 0 and `best`
@@ -83,7 +83,7 @@ def answer(
 ) -> Answer:
     """Return the estimate of attention from the keys that the tables hold for each query.
 
-    The references are `attnbook.sketch._answer.near` and the functions of
+    The references are `attnbook.sketch.answers.near` and the functions of
     `attnbook.sketch.estimators`.
 
     Parameters

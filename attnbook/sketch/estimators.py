@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import Array, array_namespace
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch._projected import log_chance
+from attnbook.hashing.projections import log_chance
 
 
 @dataclass(frozen=True, eq=False)

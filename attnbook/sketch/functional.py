@@ -11,16 +11,16 @@ from attnbook.arrays.arguments import (
     accumulation_dtype,
     array_namespace,
     broadcast_shapes,
-    check_attention_inputs,
+    check_attention,
     check_int,
 )
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch._answer import FIELDS, Visible, count_and_largest, joined, log_sum, masked
+from attnbook.sketch.answers import FIELDS, Visible, count_and_largest, joined, log_sum, masked
 from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.moments import Moments
-from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.sketch.attention import SketchAttention
 
 RUN = 64
 """Queries that share the moments of their past, where no window says how many."""
@@ -105,7 +105,7 @@ def sketch_attention(
     True
     """
     arrays = {"query": query, "key": key, "value": value}
-    check_attention_inputs(arrays, mask, None, scale)
+    check_attention(arrays, mask, None, scale)
     sketch = SketchAttention(hash, scale=scale, **options)
     _check_causal(sketch, is_causal, check_int("window", window))
     xp = array_namespace(query)

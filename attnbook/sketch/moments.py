@@ -22,8 +22,8 @@ from attnbook.arrays.arguments import (
 )
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights
-from attnbook.sketch import _mixture
-from attnbook.sketch._cells import centres, nearest, sums
+from attnbook.sketch import gaussian_mixture
+from attnbook.sketch.k_means import centres, nearest, sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ class Moments(Weights):
             _check_cells(cells, key, n_cells)
         elif n_cells > 1 and key.shape[0] > 0:
             cells = nearest(key, centres(key, n_cells, seed))
-        return cls(*_mixture.moments_of(*sums(key, value, cells, n_cells)))
+        return cls(*gaussian_mixture.moments_of(*sums(key, value, cells, n_cells)))
 
     def assign(self, key: Annotated[Array, "n d_k"]) -> Annotated[Array, "n"]:
         """Return the cell with the nearest mean for each key, int64; empty cells are far away.
@@ -261,7 +261,7 @@ class Moments(Weights):
             As in `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
-        return _mixture.limit(self, query, scale)
+        return gaussian_mixture.limit(self, query, scale)
 
     def tail(
         self,
@@ -331,7 +331,7 @@ class Moments(Weights):
             below = _fitting("below", below, query, shape)
         if counts is not None:
             counts = _fitting("counts", counts, query, (*shape, self.counts.shape[0]))
-        return _mixture.tail(self, query, scale, below, self.counts if counts is None else counts)
+        return gaussian_mixture.tail(self, query, scale, below, self.counts if counts is None else counts)
 
     def _changed(self, key, value, cells, sign):
         key, value = self._like(key, "key", "n"), self._like(value, "value", "n")
@@ -341,7 +341,7 @@ class Moments(Weights):
             _check_cells(cells, key, n_cells)
         elif n_cells > 1 and key.shape[0] > 0:
             cells = nearest(key, self.means, self.counts > 0)
-        return Moments(*_mixture.merged(self, sums(key, value, cells, n_cells), sign))
+        return Moments(*gaussian_mixture.merged(self, sums(key, value, cells, n_cells), sign))
 
     def _like(self, x, name, axes):
         """Return `x` in the dtype of these moments, or raise."""

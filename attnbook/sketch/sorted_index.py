@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace, check_int, check_same_home
 from attnbook.arrays.lengths import lengths_of, placed
-from attnbook.sketch.buckets import Buckets, check_signatures, sort_buckets
+from attnbook.hashing.buckets import Buckets, check_signatures, sort_buckets
 
 
 class SortedIndex:

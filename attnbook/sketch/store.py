@@ -15,13 +15,13 @@ from attnbook.arrays.arguments import check_choice, check_int
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
 from attnbook.arrays.weights import check_part
-from attnbook.sketch._impls import IMPLS
-from attnbook.sketch.given_hash import check_hash
-from attnbook.sketch.lifting import LiftedHash
+from attnbook.sketch.engines import IMPLS
+from attnbook.hashing.given_hash import check_hash
+from attnbook.hashing.lifting import LiftedHash
 from attnbook.sketch.moments import Moments
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.sketch_attention import SketchAttention
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.simhash import SimHash
+from attnbook.sketch.attention import SketchAttention
+from attnbook.hashing.stable_hash import StableHash
 
 Path = str | os.PathLike
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import dtype_name
+from attnbook.arrays.arguments import check_choice, dtype_name
 from attnbook.arrays.move import LIBRARIES
 from attnbook.arrays.weights import Weights, check_part, some
 from attnbook.training.settings import History, Settings
@@ -94,8 +94,7 @@ def load_weights(path: Path, library: str = "numpy") -> Any:
     ...     type(load_weights(f"{folder}/head.safetensors").W_V)
     <class 'numpy.ndarray'>
     """
-    if library not in LIBRARIES:
-        raise ValueError(f"library must be one of {', '.join(LIBRARIES)}, got {library!r}")
+    check_choice("library", library, LIBRARIES)
     expected = ("weights", "checkpoint")
     kind, arrays, narrow, content = tensor_file.read(path, *expected)
     with tensor_file.describing(path, "attnbook weights"):

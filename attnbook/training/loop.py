@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 try:
     import torch
 except ImportError as error:
-    raise ImportError("attnbook.train needs PyTorch: pip install 'attnbook[train]'") from error
+    raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
 
+from attnbook.arrays.arguments import check_bool, check_path
 from attnbook.data.batches import Batch
+from attnbook.data.ids import iterator
 from attnbook.training.loss import cross_entropy
 from attnbook.training.processes import join
 from attnbook.training.run import Loss, Run, checked, evaluating, is_due, predict
@@ -108,6 +110,8 @@ def train(
     >>> history.step, history.losses[-1] < 0.01
     (60, True)
     """
+    check_bool("progress", progress)
+    checkpoint = None if checkpoint is None else check_path("checkpoint", checkpoint)
     device = _check(model, batches, settings, loss, validate, checkpoint)
     if loss is None:
         loss = functools.partial(cross_entropy, label_smoothing=settings.label_smoothing)
@@ -171,7 +175,7 @@ def evaluate(
     device = _device(model)
     total, tokens = 0.0, 0
     with evaluating(model):
-        for batch in batches:
+        for batch in iterator("batches", batches, "Batch objects"):
             logits, labels, mask = predict(model, checked(batch), device, "float32")
             n = int(batch.label_mask.sum())
             if n:

@@ -81,8 +81,12 @@ class Settings:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("precision", self.precision, PRECISIONS)
-        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
-            self._set(name, check_int(name, getattr(self, name), at_least=least))
+        for name, least, most in (
+            ("steps", 1, 2**63 - 1),
+            ("warmup", 0, 2**63 - 1),
+            ("seed", 0, 2**128 - 1),
+        ):
+            self._set(name, check_int(name, getattr(self, name), least, most))
         for name in ("eval_every", "patience", "checkpoint_every"):
             if getattr(self, name) is not None:
                 self._set(name, check_int(name, getattr(self, name), at_least=1))

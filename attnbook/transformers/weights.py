@@ -237,6 +237,7 @@ class TransformerWeights(Weights):
                 f'n_positions must be given with positions="learned" and only then, '
                 f"got {n_positions} with {positions!r}"
             )
+        check_int("d_model", d_model, at_least=1)
         sizes: Any = (d_model, n_heads, d_ff)
         options: Any = {
             **{"norm": norm, "activation": activation, "bias": bias},

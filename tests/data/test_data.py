@@ -18,7 +18,7 @@ import pytest
 from attnbook import data
 from attnbook.data import digits, text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PER_CLASS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
@@ -136,7 +136,7 @@ def test_text_is_printable_ascii():
     ],
 )
 def test_text_without_typography(prose, plain):
-    module = importlib.import_module("attnbook.data.text")
+    module = importlib.import_module("attnbook.data.prose")
     assert module._to_ascii(prose) == plain
 
 
@@ -176,9 +176,9 @@ def wheel_names(tmp_path_factory):
     [
         "attnbook/data/digits.npz",
         "attnbook/compilers/numbers.cu",
-        "attnbook/kernels/layout.cu",
-        "attnbook/kernels/naive.cu",
-        "attnbook/kernels/tiled.cu",
+        "attnbook/kernels/cuda/layout.cu",
+        "attnbook/kernels/cuda/naive.cu",
+        "attnbook/kernels/cuda/tiled.cu",
         "attnbook/sketch/index.cu",
         "attnbook/sketch/sketch.cu",
         "licenses/LICENSE",
@@ -197,7 +197,17 @@ def test_wheel_contains_the_package_alone(wheel_names):
 
 @pytest.mark.parametrize(
     "module",
-    ["batch", "batches", "dates", "digits", "markov", "reversal", "text", "vocabulary", "windows"],
+    [
+        "batch",
+        "batches",
+        "corpus",
+        "date_pairs",
+        "handwriting",
+        "markov_source",
+        "prose",
+        "reversal_task",
+        "vocabulary",
+    ],
 )
 def test_docstring_examples(module):
     results = doctest.testmod(importlib.import_module(f"attnbook.data.{module}"))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook.data import dates, written
+from attnbook.data.date_pairs import _write
 from attnbook.data.date_words import LANGUAGES
-from attnbook.data.dates import _write
 
 FIRST, LAST = datetime.date(1969, 1, 1), datetime.date(2068, 12, 31)
 days = st.dates(FIRST, LAST)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnbook.sketch._compile import compiled
+from attnbook.compilers.python_or_numba import compiled
 
 pytest.importorskip("numba")
 

@@ -13,7 +13,8 @@ import attnbook
 torch = pytest.importorskip("torch")
 numba = pytest.importorskip("numba")
 
-from attnbook.kernels import _backward, _numba_backward, _simd  # noqa: E402
+from attnbook.compilers import register_tiles  # noqa: E402
+from attnbook.kernels.numba_loops import backward, gradients  # noqa: E402
 
 IMPLS = pytest.mark.parametrize("impl", ["numba", "packed"])
 NAMES = ("query", "key", "value")
@@ -292,7 +293,7 @@ def test_threads_do_not_change_a_bit(impl, shapes, monkeypatch):
     arrays, grad = draw(*shapes)
     results = []
     for n_threads in (1, 2, 3, 7, 3):
-        monkeypatch.setattr(_backward, "n_threads_for", lambda *_, n=n_threads, **__: n)
+        monkeypatch.setattr(gradients, "n_threads_for", lambda *_, n=n_threads, **__: n)
         results.append(attnbook.attention_vjp(*arrays, grad, is_causal=True, impl=impl))
     for other in results[1:]:
         for ours, first in zip(other, results[0], strict=True):
@@ -302,13 +303,13 @@ def test_threads_do_not_change_a_bit(impl, shapes, monkeypatch):
 def test_work_is_shared_out(monkeypatch):
     """One head is split among threads; a small one is not worth it."""
     seen = []
-    in_parts = _backward.in_parts
+    in_parts = gradients.in_parts
 
     def spy(function, n, n_threads):
         seen.append(n_threads)
         in_parts(function, n, n_threads)
 
-    monkeypatch.setattr(_backward, "in_parts", spy)
+    monkeypatch.setattr(gradients, "in_parts", spy)
     monkeypatch.setattr("attnbook.arrays.threads._cores", lambda: 2)
     for n in (8, 601):
         arrays, grad = draw((n, 16), (n, 16), (n, 16))
@@ -409,10 +410,10 @@ def test_any_shape(impl, case, seed):
 
 @numba.njit
 def multiplied(tile, part, a, turned, b, c, first, rows, columns, depth, add):
-    _numba_backward.product(tile, part, a, turned, b, c, first, rows, columns, depth, add)
+    backward.product(tile, part, a, turned, b, c, first, rows, columns, depth, add)
 
 
-@pytest.mark.parametrize("tile", [None, *_backward.TILES.values()], ids=str)
+@pytest.mark.parametrize("tile", [None, *gradients.TILES.values()], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
 def test_product(tile, turned):
     """Every tile that any processor uses, with rows and depths that do not fill it."""
@@ -434,7 +435,7 @@ def test_product(tile, turned):
 
 
 def test_the_tile_of_this_processor():
-    assert _backward.TILES[_simd.lanes()].lanes == _simd.lanes()
-    for lanes, tile in _backward.TILES.items():
+    assert gradients.TILES[register_tiles.lanes()].lanes == register_tiles.lanes()
+    for lanes, tile in gradients.TILES.items():
         assert tile.lanes == lanes
-        assert _numba_backward.KEYS % (tile.lanes * tile.vectors) == 0
+        assert backward.KEYS % (tile.lanes * tile.vectors) == 0

@@ -27,9 +27,17 @@ import attnbook
 from attnbook import kernels
 from attnbook.compilers import cuda as _cuda
 
-NAIVE_SOURCE = _cuda.Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/naive.cu"))
-TILED_SOURCE = _cuda.Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/tiled.cu"))
-MODULES = ("attnbook.kernels._cuda", "attnbook.kernels.cupy_naive", "attnbook.kernels.cupy_tiled")
+NAIVE_SOURCE = _cuda.Source(
+    ("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cuda/naive.cu")
+)
+TILED_SOURCE = _cuda.Source(
+    ("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cuda/tiled.cu")
+)
+MODULES = (
+    "attnbook.kernels.cuda.arrays",
+    "attnbook.kernels.cupy_naive",
+    "attnbook.kernels.cupy_tiled",
+)
 
 BLOCKS = ("64, 8, 4", "128, 8, 4", "256, 4, 2", "64, 1, 4", "128, 1, 4", "256, 1, 2")
 TILED = (

@@ -12,13 +12,15 @@ import torch
 from attnbook import kernels
 
 numba = pytest.importorskip("numba")
-from attnbook.kernels import _compiled, _simd, packed  # noqa: E402
+from attnbook.compilers import register_tiles  # noqa: E402
+from attnbook.compilers.register_tiles import TILES, Tile  # noqa: E402
 from attnbook.kernels import numba as plain  # noqa: E402
-from attnbook.kernels._arranged import arrange  # noqa: E402
-from attnbook.kernels._numba_tiles import exp  # noqa: E402
-from attnbook.kernels._simd import TILES, Tile  # noqa: E402
+from attnbook.kernels import packed  # noqa: E402
+from attnbook.kernels.numba_loops import calls  # noqa: E402
+from attnbook.kernels.numba_loops.arrays import arrange  # noqa: E402
+from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
-HERE = _simd.lanes()
+HERE = register_tiles.lanes()
 WAYS = {"numba": plain.forward, "few": None}
 WAYS |= {f"packed{lanes}": None for lanes in TILES}
 
@@ -29,7 +31,7 @@ def run(way, *arguments, **options):
         return plain.forward(*arguments, **options)
     if way == "few":
         panels = packed._panels_of(None)
-        return _compiled.compute(panels, arguments, few=True, **options)
+        return calls.compute(panels, arguments, few=True, **options)
     return packed.forward(*arguments, tile=TILES[int(way.removeprefix("packed"))], **options)
 
 
@@ -283,8 +285,8 @@ def test_tensors_that_are_negated_when_they_are_read(module):
 )
 def test_the_processor_chooses_the_registers(monkeypatch, features, lanes):
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
-    assert _simd.lanes.__wrapped__() == lanes
-    monkeypatch.setattr(_simd, "lanes", _simd.lanes.__wrapped__)
+    assert register_tiles.lanes.__wrapped__() == lanes
+    monkeypatch.setattr(register_tiles, "lanes", register_tiles.lanes.__wrapped__)
     assert packed.vector_unit().endswith(f", {lanes} lanes")
     assert TILES[lanes].lanes == lanes
     assert TILES[lanes].width % lanes == 0
@@ -297,7 +299,7 @@ def _exp_of(x):
 
 @numba.njit
 def _weigh(tile, x, top, total):
-    _simd.weigh(tile, x, 0, len(x), top, total)
+    register_tiles.weigh(tile, x, 0, len(x), top, total)
 
 
 @pytest.mark.parametrize("tile", [Tile(16, 1, 1), Tile(4, 1, 1)], ids=["16", "4"])

@@ -180,9 +180,7 @@ def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):
 def test_every_mask(library, dtype, name):
     need(library, dtype)
     case = case_of(mask=name, g=2)
-    output, shares = attnbook.multi_head_attention_with_weights(
-        *case.arguments(library, dtype)
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, dtype))
     exact_output, exact_shares = case.exact(library, dtype)
     tolerance = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(library.numpy(output), exact_output, atol=tolerance)
@@ -201,9 +199,7 @@ def test_leading_axes_broadcast(library, leading):
     shapes = ((5, 5), (13, 11), (13, 7))
     arrays = (rng.standard_normal((*a, *s)) for a, s in zip(leading, shapes, strict=True))
     case = HeadsCase(*arrays, many_heads(0, 4, 2, d_out=17), None)
-    output, shares = attnbook.multi_head_attention_with_weights(
-        *case.arguments(library, "float64")
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     exact_output, exact_shares = case.exact(library, "float64")
     assert exact_output.shape == (*np.broadcast_shapes(*leading), 5, 17)
     assert exact_shares.shape == (*np.broadcast_shapes(*leading[:2]), 4, 5, 13)
@@ -228,9 +224,7 @@ def test_a_mask_of_every_shape_that_broadcasts(library, shape):
 
 def test_a_query_without_keys_gets_the_bias_of_the_output(library):
     case = case_of(mask="empty row")  # the first query sees nothing, in no head
-    output, shares = attnbook.multi_head_attention_with_weights(
-        *case.arguments(library, "float64")
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     np.testing.assert_array_equal(library.numpy(shares)[..., 0, :], np.zeros((2, 4, 13)))
     expected = np.tile(case.weights.b_O, (2, 1))
     np.testing.assert_array_equal(library.numpy(output)[:, 0], expected)
@@ -247,9 +241,7 @@ def test_one_token_alone(library):
     # one query and one key: each head returns its value, whatever the scores
     case = case_of(leading=(), n_q=1, n_k=1, g=2)
     w = case.weights
-    output, shares = attnbook.multi_head_attention_with_weights(
-        *case.arguments(library, "float64")
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     np.testing.assert_array_equal(library.numpy(shares), np.ones((4, 1, 1)))
     value = (case.value @ w.W_V + w.b_V).reshape(2, 3)
     joined = value[[0, 0, 1, 1]].reshape(1, 12)
@@ -277,9 +269,7 @@ def test_grouped_heads_equal_heads_with_repeated_matrices(library, g):
     outputs = [
         library.numpy(x)
         for one in (case, everyone)
-        for x in attnbook.multi_head_attention_with_weights(
-            *one.arguments(library, "float64")
-        )
+        for x in attnbook.multi_head_attention_with_weights(*one.arguments(library, "float64"))
     ]
     np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-13)
     np.testing.assert_allclose(outputs[1], outputs[3], atol=1e-13)
@@ -490,9 +480,7 @@ def test_a_head_reads_its_own_columns_alone(library):
         W_V[:, 3 * i : 3 * i + 3] += 1
         weights = attnbook.MultiHeadWeights(W_Q, case.weights.W_K, W_V, n_heads=4)
         moved = HeadsCase(case.query, case.key, case.value, weights, None)
-        after = attnbook.multi_head_attention_with_weights(
-            *moved.arguments(library, "float64")
-        )
+        after = attnbook.multi_head_attention_with_weights(*moved.arguments(library, "float64"))
         new_output, new_shares = map(library.numpy, after)
         others = [k for k in range(4) if k != i]
         columns = [c for c in range(12) if c // 3 != i]

@@ -144,7 +144,7 @@ def test_blocks_of_queries_change_nothing(monkeypatch):
     query, key, value = drawn(n_q=29)
     outputs = []
     for numbers in (2**22, 1):
-        monkeypatch.setattr("attnbook.sketch._answer.GATHERED", numbers)
+        monkeypatch.setattr("attnbook.sketch.answers.GATHERED", numbers)
         sketch = SketchAttention(HASHES["signs"])
         sketch.update(key, value)
         outputs.append(

@@ -19,17 +19,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnbook.sketch import _cuda, _cuda_query
-from attnbook.sketch._build import build_tables
-from attnbook.sketch._cuda import CudaHash
-from attnbook.sketch._cuda_index import CudaIndex
-from attnbook.sketch._cuda_query import answer
-from attnbook.sketch._impls import Cupy
-from attnbook.sketch.robin_hood import displacement_limit, find_slot, slots_for
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.sketch_attention import SketchAttention
+from attnbook.sketch import cuda_hash as _cuda
+from attnbook.sketch import cuda_query as _cuda_query
+from attnbook.sketch.bucket_tables import build_tables
+from attnbook.sketch.cuda_hash import CudaHash
+from attnbook.sketch.cuda_index import CudaIndex
+from attnbook.sketch.cuda_query import answer
+from attnbook.sketch.engines import Cupy
+from attnbook.hashing.robin_hood import displacement_limit, find_slot, slots_for
+from attnbook.hashing.simhash import SimHash
+from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.sorted_index import SortedIndex
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.hashing.stable_hash import StableHash
 
 INT64 = np.iinfo(np.int64)
 EXACT = {"float16": 2e-3, "float32": 2e-5, "float64": 1e-12}

@@ -12,16 +12,16 @@ pytest.importorskip("numba")
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_loops
-from attnbook.sketch._build import slots_for
+from attnbook.sketch.bucket_tables import slots_for
 from attnbook.sketch._numba_build import build_tables
 from attnbook.sketch._numba_candidates import FEW
 from attnbook.sketch._numba_chance import RetrievalTable
-from attnbook.sketch._numba_hash import all_finite, signatures
+from attnbook.hashing._numba_hash import all_finite, signatures
 from attnbook.sketch._numba_query import WINDOW, answer
-from attnbook.sketch.index import BucketIndex
-from attnbook.sketch.robin_hood import draw_mixer, find_slot, home_slot
-from attnbook.sketch.simhash import SimHash
-from attnbook.sketch.stable_hash import StableHash
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.hashing.robin_hood import draw_mixer, find_slot, home_slot
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
 
 FREE = -1
 

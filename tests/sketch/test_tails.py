@@ -12,7 +12,7 @@ from cases import DTYPES, HALF, close, need
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.sketch import _normal
+from attnbook.sketch import normal
 from attnbook.sketch.tails import Moments, uniform_tail
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -92,7 +92,7 @@ def test_fit_equals_sums_over_the_keys(library, dtype, n_cells):
 def test_keys_are_read_in_parts(monkeypatch):
     key, value, cells = draw(1, 29, n_cells=3)
     whole = Moments.fit(key, value, 3, cells)
-    monkeypatch.setattr("attnbook.sketch._cells.ROWS", 7)
+    monkeypatch.setattr("attnbook.sketch.k_means.ROWS", 7)
     parts = Moments.fit(key, value, 3, cells)
     for name in FIELDS:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
@@ -260,7 +260,7 @@ def test_no_keys_and_no_queries(library):
 
 @pytest.mark.parametrize("a", [-1e4, -40.0, -37.0, -5.0, -0.3, 0.0, 0.2, 1.0, 3.0, 6.0, 9.0, 38.0])
 def test_normal_below(library, a):
-    log_cdf, ratio = (float(library.numpy(x)[0]) for x in _normal.below(library.array([a])))
+    log_cdf, ratio = (float(library.numpy(x)[0]) for x in normal.below(library.array([a])))
     with mpmath.workdps(60):
         cdf = 0.5 * mpmath.erfc(-mpmath.mpf(a) / mpmath.sqrt(2))
         expected = float(mpmath.log(cdf)), float(mpmath.npdf(a) / cdf)

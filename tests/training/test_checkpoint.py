@@ -515,11 +515,33 @@ def test_the_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
     assert calls[0][2] == (tmp_path / "weights").stat().st_size
 
 
-def test_leftovers_of_a_killed_write_are_overwritten(tmp_path):
-    (tmp_path / "weights.partial").write_bytes(b"half a file" * 10_000)
-    save_weights(tmp_path / "weights", TREES["norm"]())
-    assert os.listdir(tmp_path) == ["weights"]
-    assert_same(load_weights(tmp_path / "weights"), TREES["norm"]())
+WRITE = """
+import sys, numpy as np, attnbook
+path, gain = sys.argv[1], np.full(997, float(sys.argv[2]))
+while True:
+    attnbook.training.save_weights(path, attnbook.LayerNormWeights(gain, gain))
+"""
+
+
+def test_two_processes_write_to_one_path_and_a_third_reads_it(tmp_path):
+    path = tmp_path / "weights"
+    save_weights(path, attnbook.LayerNormWeights(np.zeros(997), np.zeros(997)))
+    command = [sys.executable, "-c", WRITE, path]
+    writers = [
+        subprocess.Popen([*command, str(n)], stderr=subprocess.PIPE, text=True) for n in (1, 2)
+    ]
+    seen = set()
+    try:
+        while not {1.0, 2.0} <= seen:
+            assert [writer.poll() for writer in writers] == [None, None]
+            got = load_weights(path)
+            assert len({*got.gain, *got.bias}) == 1
+            seen.add(float(got.gain[0]))
+    finally:
+        for writer in writers:
+            writer.kill()
+            assert writer.communicate()[1] == ""
+    assert len(list(tmp_path.iterdir())) <= 3  # a killed writer may leave an unfinished file
 
 
 def test_the_metadata_is_json_without_numbers_that_json_lacks(tmp_path):

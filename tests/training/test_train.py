@@ -424,8 +424,8 @@ def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(tmp_path, 
         "checkpoint": str(path),
     }
     assert work(task | death).returncode == -signal.SIGKILL
-    partial = path.with_name(path.name + ".partial")
-    assert partial.exists() == ("kill_in_write" in death)
+    left = [file for file in tmp_path.iterdir() if file != path]
+    assert len(left) == ("kill_in_write" in death)
     # writes after 0, 3, 6 and 9 updates: it dies in the last of them or before
     assert len(load_file(path)["history.losses"]) == 6
     model, straight = Small(), Small()
@@ -433,7 +433,7 @@ def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(tmp_path, 
     history = train(model, small_batches(), chosen, checkpoint=path)
     assert history == train(straight, small_batches(), replace(chosen, checkpoint_every=None))
     assert same(weights_of(model), weights_of(straight))
-    assert not partial.exists()
+    assert [file for file in tmp_path.iterdir() if file != path] == left
 
 
 # Two processes
@@ -628,19 +628,29 @@ def test_bar_without_tqdm_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("torch", "attnbook.train needs PyTorch: pip install 'attnbook[train]'"),
-        ("safetensors", "attnbook.checkpoint needs safetensors: pip install 'attnbook[train]'"),
-    ],
+    ("missing", "library", "name"),
+    [("torch", "PyTorch", "train"), ("safetensors", "safetensors", "load_weights")],
 )
-def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, message):
+def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, library, name):
     monkeypatch.setitem(sys.modules, missing, None)
-    for name in ("train", "_train_run", "_processes", "checkpoint", "_tensor_file"):
-        monkeypatch.delitem(sys.modules, f"attnbook.{name}", raising=False)
-        monkeypatch.delattr(attnbook, name, raising=False)
+    for module in [module for module in sys.modules if module.startswith("attnbook.training.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "attnbook.arrays.tensor_file")
+    monkeypatch.delattr(attnbook.arrays, "tensor_file")
+    message = f"attnbook.training needs {library}: pip install 'attnbook[train]'"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        importlib.import_module("attnbook.train")
+        getattr(attnbook.training, name)
+
+
+@pytest.mark.parametrize("former", ["train", "checkpoint"])
+def test_the_former_places_of_its_names_warn_and_hold_them(former):
+    sys.modules.pop(f"attnbook.{former}", None)
+    message = f"^attnbook.{former} is attnbook.training now$"
+    with pytest.warns(DeprecationWarning, match=message):
+        module = importlib.import_module(f"attnbook.{former}")
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is getattr(attnbook.training, name)
 
 
 def test_evaluation_leaves_every_part_in_its_own_mode():

@@ -33,9 +33,9 @@ from attnbook import (
     MultiHeadWeights,
     check,
     decoder,
-    decoder_with_weights,
     decoder_layer,
     decoder_layer_with_weights,
+    decoder_with_weights,
     masking,
 )
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values

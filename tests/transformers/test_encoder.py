@@ -33,9 +33,9 @@ from attnbook import (
     MultiHeadWeights,
     check,
     encoder,
-    encoder_with_weights,
     encoder_layer,
     encoder_layer_with_weights,
+    encoder_with_weights,
     masking,
 )
 

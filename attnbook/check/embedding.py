@@ -1,0 +1,271 @@
+"""The embedding in steps: which row of the table a token gets, and the factor √d_model."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import run
+from attnbook.check.report import Report
+from attnbook.check.steps import Case, Check, Mistake, Stage, draw
+
+
+def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check an embedding: the row of each token, times √d_model.
+
+    Runs `f` on a square table and on sizes that are all different primes, on one token, on a token
+    that comes twice, in float64 and float32, and on batches.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(ids, table)``, by position, on integers (n,) from 0 to V - 1 and an array
+        (V, d_model). It returns an array (n, d_model). It may be written for one sequence, without
+        leading axes, or for batches alone.
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> check.embed(lambda ids, table: table[ids]).mistake
+    'no √d_model'
+    """
+    return run(EMBED, f, time_limit)
+
+
+_STEPS: dict[str, Callable] = {
+    "numbers": lambda ids, table: ids,
+    "look_up": lambda ids, table: table[ids],
+    "factor": lambda ids, table: math.sqrt(table.shape[-1]),
+    "multiply": lambda rows, factor: rows * factor,
+    "leave": lambda rows: rows,
+}
+
+
+def _embed(steps: Any, ids, table):
+    rows = steps.look_up(steps.numbers(ids, table), table)
+    return steps.leave(steps.multiply(rows, steps.factor(ids, table)))
+
+
+def _by_position(ids, table):
+    return np.broadcast_to(np.arange(ids.shape[-1]) % len(table), ids.shape)
+
+
+def _one_hot(ids, table):
+    return np.eye(len(table))[ids]
+
+
+_MISTAKES = (
+    Mistake(
+        "no √d_model",
+        "You return the rows as they are. They are multiplied by √d_model, so that they are not "
+        "drowned by the positions that are added to them: rows are drawn with entries of size "
+        "1/√d_model, sines have size 1.",
+        ({"factor": lambda ids, table: 1.0},),
+    ),
+    Mistake(
+        "divided by √d_model",
+        "You divide by √d_model, as the scores of attention are. An embedding is multiplied by it.",
+        ({"multiply": lambda rows, factor: rows / factor},),
+    ),
+    Mistake(
+        "times d_model",
+        "You multiply by d_model. Multiply by its root.",
+        ({"factor": lambda ids, table: float(table.shape[1])},),
+    ),
+    Mistake(
+        "root rounded",
+        "You round √d_model to an integer. It is a number with a fraction: math.sqrt(d_model).",
+        (
+            {"factor": lambda ids, table: math.isqrt(table.shape[1])},
+            {"factor": lambda ids, table: round(math.sqrt(table.shape[1]))},
+            {"factor": lambda ids, table: math.ceil(math.sqrt(table.shape[1]))},
+        ),
+    ),
+    Mistake(
+        "root added",
+        "You add √d_model to the rows. They are multiplied by it.",
+        ({"multiply": lambda rows, factor: rows + factor},),
+    ),
+    Mistake(
+        "root of the vocabulary",
+        "Your factor comes from the number of rows, V. It is the root of the width: "
+        "table.shape[-1].",
+        (
+            {"factor": lambda ids, table: math.sqrt(table.shape[0])},
+            {"factor": lambda ids, table: table.shape[0] ** -0.5},
+            {"factor": lambda ids, table: table.shape[0]},
+        ),
+    ),
+    Mistake(
+        "root of the length",
+        "Your factor is √n, from the length of the sequence. It is the root of the width: "
+        "table.shape[-1].",
+        ({"factor": lambda ids, table: math.sqrt(ids.shape[-1])},),
+    ),
+    Mistake(
+        "another factor",
+        "Your factor is another function of d_model. It is its square root.",
+        (
+            {"factor": lambda ids, table: math.log(table.shape[1])},
+            {"factor": lambda ids, table: table.shape[1] ** 2},
+            {"factor": lambda ids, table: table.shape[1] / 2},
+            {"factor": lambda ids, table: math.sqrt(table.shape[1] / 2)},
+            {"factor": lambda ids, table: table.shape[1] ** (1 / 3)},
+            {"factor": lambda ids, table: table.shape[1] ** 0.25},
+            {"factor": lambda ids, table: math.sqrt(2)},
+            {"factor": lambda ids, table: 2.0},
+        ),
+    ),
+    Mistake(
+        "id one too small",
+        "You take the row before that of the token: token 0 gets the last row. Ids count from 0, "
+        "as rows do.",
+        (
+            {"numbers": lambda ids, table: ids - 1},
+            {"numbers": lambda ids, table: np.maximum(ids - 1, 0)},
+        ),
+    ),
+    Mistake(
+        "id one too large",
+        "You take the row after that of the token. Ids count from 0, as rows do.",
+        (
+            {"numbers": lambda ids, table: (ids + 1) % len(table)},
+            {"numbers": lambda ids, table: np.minimum(ids + 1, len(table) - 1)},
+        ),
+    ),
+    Mistake(
+        "columns for rows",
+        "You take columns of the table. A token has a row: the table is (V, d_model).",
+        tuple(
+            {"look_up": lambda ids, table, fit=fit, turn=turn: turn(table[:, fit(ids, table)])}
+            for turn in (lambda rows: np.moveaxis(rows, 0, -1), lambda rows: rows)
+            for fit in (
+                lambda ids, table: ids,
+                lambda ids, table: np.minimum(ids, table.shape[1] - 1),
+                lambda ids, table: ids % table.shape[1],
+            )
+        ),
+    ),
+    Mistake(
+        "transposed",
+        "Your result is (d_model, n). A row for each token, (n, d_model), as in the table.",
+        ({"leave": lambda rows: rows.swapaxes(-1, -2)},),
+    ),
+    Mistake(
+        "rows by position",
+        "Token i gets row i, whatever it is: the ids are not used. That is a table of positions.",
+        ({"numbers": _by_position},),
+    ),
+    Mistake(
+        "rows by rank",
+        "You number the tokens of each sequence anew, so a token gets another row in another "
+        "sequence. The id itself is the row.",
+        (
+            {
+                "numbers": lambda ids, table: np.unique(ids, return_inverse=True)[1].reshape(
+                    ids.shape
+                )
+            },
+            {"numbers": lambda ids, table: np.argsort(ids, axis=-1, stable=True)},
+        ),
+    ),
+    Mistake(
+        "order lost",
+        "Your rows come in another order than the tokens, sorted or reversed, or each once only. "
+        "Row i of the result belongs to token i.",
+        (
+            {"numbers": lambda ids, table: ids[..., ::-1]},
+            {"numbers": lambda ids, table: np.sort(ids, axis=-1)},
+            {"numbers": lambda ids, table: np.unique(ids)},
+        ),
+    ),
+    Mistake(
+        "first token alone",
+        "You look up one token and leave out or repeat it for the others. Each has its own row.",
+        (
+            {"numbers": lambda ids, table: ids[..., 0]},
+            {"numbers": lambda ids, table: ids[..., :1]},
+            {"numbers": lambda ids, table: ids[..., -1]},
+            {"numbers": lambda ids, table: np.broadcast_to(ids[..., :1], ids.shape)},
+        ),
+    ),
+    Mistake(
+        "one-hot over the wrong axis",
+        "Your one-hot matrix has a column for each token, so the product mixes up tokens and "
+        "words. Row i of it has its 1 at the id of token i: (n, V) times (V, d_model).",
+        ({"look_up": lambda ids, table: np.swapaxes(_one_hot(ids, table), -1, -2) @ table},),
+    ),
+    Mistake(
+        "one-hot returned",
+        "You return the one-hot rows, (n, V), and never multiply them by the table.",
+        ({"look_up": _one_hot},),
+    ),
+    Mistake(
+        "rows normalised",
+        "You divide each row by its length, or normalise it. The rows are taken as they are, times "
+        "√d_model.",
+        tuple(
+            {"look_up": lambda ids, table, scale=scale: scale(table[ids])}
+            for scale in (
+                lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True),
+                lambda rows: (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True),
+                attnbook.softmax,
+            )
+        ),
+    ),
+    Mistake(
+        "summed over the tokens",
+        "Your result is the sum, or the mean, of the rows of all tokens. Each token keeps its own.",
+        (
+            {"leave": lambda rows: rows.sum(axis=-2)},
+            {"leave": lambda rows: rows.mean(axis=-2)},
+            {"leave": lambda rows: np.cumsum(rows, axis=-2)},
+        ),
+    ),
+)
+
+
+def _case(n_known: int, d_model: int, ids: list, dtype: str = "float64") -> Case:
+    table = draw(24, n_known, d_model).astype(dtype)
+    return Case({"ids": np.array(ids, dtype=np.int64), "table": table})
+
+
+_BATCH = [[4, 0, 3], [1, 1, 2]]
+
+EMBED = Check(
+    name="embed",
+    parameters=("ids", "table"),
+    results={"embedding": "(..., n, d_model)"},
+    reference=attnbook.embed,
+    compute=_embed,
+    steps=_STEPS,
+    stages=(
+        Stage(
+            (
+                _case(3, 3, [1, 0, 0]),
+                _case(5, 3, [4, 0, 3, 3, 1, 4, 2]),
+                _case(7, 2, [6, 1, 6]),
+                _case(2, 5, [1]),
+                _case(5, 11, [3, 2]),
+            )
+        ),
+        Stage((_case(5, 3, [4, 0, 3, 3, 1, 4, 2], "float32"),)),
+        Stage((_case(5, 7, _BATCH), _case(5, 2, _BATCH)), beyond="a batch (leading axes)"),
+    ),
+    mistakes=_MISTAKES,
+    sequences=("ids",),
+    sequence_axes=1,
+)

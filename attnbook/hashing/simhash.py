@@ -1,0 +1,193 @@
+r"""Sign-SimHash: on which side of random planes through the origin a vector lies.
+
+.. math:: h(x) = [\, a \cdot x \ge 0 \,], \quad a \sim \mathcal N(0, I), \qquad
+          P(h(x) = h(y)) = 1 - \theta / \pi
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import array_api_compat
+
+from attnbook.arrays.arguments import Array, array_namespace, check_int
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
+from attnbook.hashing.projections import (
+    at_least_once,
+    check_directions,
+    check_within,
+    pair,
+    projected,
+    root,
+    unit,
+)
+
+MOST_BITS = 63
+"""A signature is an int64, whose top bit is the sign."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimHash(Weights):
+    r"""L tables of K signs each.
+
+    The code of projection j is 1 where :math:`a_j \cdot x \ge 0`, else 0. A signature packs the K
+    codes of a table into one integer: projection j gives bit j, so the first is the lowest.
+
+    Only the direction of a vector matters, not its length: use it for cosine similarity, or after
+    `lift_keys` for inner products.
+
+    Attributes
+    ----------
+    directions : array, shape (n_tables, n_projections, d)
+        The normals of the planes; K = n_projections is at most 63.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `directions` is not such an array of floats, or has more than 63 projections a table,
+        which would overflow an int64.
+
+    Notes
+    -----
+    The codes of a vector within rounding of a plane may differ between libraries, dtypes and
+    batch sizes, since each sums the products in its own order.
+
+    References
+    ----------
+    Charikar (2002), "Similarity estimation techniques from rounding algorithms"; Goemans and
+    Williamson (1995) for the probability; chapter `hashing`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> planes = SimHash(np.array([[[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]]))
+    >>> planes.signatures(np.array([[2.0, 1.0], [-1.0, 3.0]]))
+    array([[7],
+           [2]])
+    """
+
+    directions: Annotated[Array, "n_tables n_projections d"]
+
+    def __post_init__(self):
+        check_directions(self.directions)
+        if self.n_projections > MOST_BITS:
+            raise ValueError(
+                f"directions must have at most {MOST_BITS} projections a table, since a signature "
+                f"has 64 bits, got {self.n_projections}"
+            )
+
+    @classmethod
+    def init(cls, rng: Any, d: int, n_tables: int = 1, n_projections: int = 1) -> "SimHash":
+        """Draw standard normal directions (NumPy, float64).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        d, n_tables, n_projections : int
+            Width of the vectors, L and K.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one is not an int of at least 1, or n_projections is above 63.
+        """
+        rng = generator(rng)
+        shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
+        for name, size in shape.items():
+            check_int(name, size, at_least=1)
+        return cls(rng.standard_normal(tuple(shape.values())))
+
+    @property
+    def n_tables(self) -> int:
+        """L."""
+        return int(self.directions.shape[0])
+
+    @property
+    def n_projections(self) -> int:
+        """K."""
+        return int(self.directions.shape[1])
+
+    @property
+    def d(self) -> int:
+        """Width of the vectors."""
+        return int(self.directions.shape[2])
+
+    def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
+        """Return the sign bits of `x`, int64, 1 where a·x ≥ 0.
+
+        Raises TypeError or ValueError as `signatures`. Cost: O(n d L K), one matrix product.
+        """
+        along = projected(x, self.directions)
+        xp = array_namespace(along)
+        return xp.astype(along >= 0, xp.int64)
+
+    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
+        r"""Return for each table the K bits of `x` as one int64, :math:`\sum_j 2^j h_j(x)`.
+
+        Parameters
+        ----------
+        x : array, shape (..., d)
+            Of the library and device of `directions`; half precision is computed in float32.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not an array of floats of that library.
+        ValueError
+            If it has another width or device, or holds NaN or infinity.
+        """
+        codes = self.codes(x)
+        xp = array_namespace(codes)
+        device = array_api_compat.device(codes)
+        bits = [1 << j for j in range(self.n_projections)]
+        places = xp.asarray(bits, dtype=xp.int64, device=device)
+        return xp.sum(codes * places, axis=-1, dtype=xp.int64)
+
+    @staticmethod
+    def collision_probability(angle: Any) -> Any:
+        r"""Return the chance that one random plane leaves two vectors on the same side.
+
+        .. math:: P = 1 - \theta / \pi
+
+        Parameters
+        ----------
+        angle : float or array of floats
+            θ between the vectors, in radians, from 0 to π.
+
+        Returns
+        -------
+        float or array like `angle`
+            For unit vectors also 1 − (2/π) arcsin(‖x − y‖ / 2).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `angle` is no number or array of floats, or one is outside [0, π].
+
+        Examples
+        --------
+        >>> round(SimHash.collision_probability(0.5), 4)
+        0.8408
+        """
+        check_within("angle", angle, math.pi, "π")
+        return 1 - angle / math.pi
+
+    def retrieval_probability(
+        self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
+    ) -> Annotated[Array, "..."]:
+        r"""Return the chance that `key` shares a bucket with `query` in at least one table.
+
+        .. math:: 1 - (1 - p^K)^L, \quad p = 1 - \theta / \pi
+
+        over the draw of the directions. Leading axes broadcast. A vector of zeros has the code 1
+        everywhere, another vector half the time: its angle to any other counts as π/2, that to
+        another vector of zeros as 0.
+        """
+        q, k = pair(query, key, self.directions)
+        xp = array_namespace(q)
+        q, k = unit(q), unit(k)
+        apart, together = (root(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
+        angle = 2 * xp.atan2(apart, together)  # acos would lose half of the digits near 0
+        return at_least_once(1 - angle / math.pi, self.n_tables, self.n_projections)

@@ -1,0 +1,257 @@
+r"""The p-stable hash: in which interval of a random line a vector falls.
+
+.. math:: h(x) = \Bigl\lfloor \frac{a \cdot x + b}{r} \Bigr\rfloor, \quad
+          a \sim \mathcal N(0, I), \quad b \sim \mathcal U[0, r)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_floats,
+    check_int,
+    check_number,
+    library,
+)
+from attnbook.arrays.erf import erf
+from attnbook.arrays.move import move
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
+from attnbook.hashing.projections import (
+    at_least_once,
+    check_directions,
+    check_within,
+    pair,
+    projected,
+    root,
+)
+
+FARTHEST = 2.0**62
+"""Largest code that is allowed: its neighbours must fit an int64 too."""
+
+MIXER = 0x9E3779B97F4A7C15
+"""Seed of the multipliers that join the codes of a table."""
+
+
+@dataclass(frozen=True, eq=False)
+class StableHash(Weights):
+    r"""L tables of K intervals each.
+
+    A projection cuts a line into intervals of length r; its code is the number of the interval.
+    A signature joins the K codes of a table into one integer, :math:`\sum_j m_j h_j(x)` modulo
+    2⁶⁴ with odd random multipliers :math:`m_j` and :math:`m_1 = 1`: with K = 1 it is the code.
+
+    What counts is the Euclidean distance of two vectors. The normal distribution is 2-stable: the
+    difference of their projections is normal with their distance as standard deviation.
+
+    Attributes
+    ----------
+    directions : array, shape (n_tables, n_projections, d)
+    offsets : array, shape (n_tables, n_projections)
+        b, from 0 to `width`.
+    width : float
+        r, in the unit of the vectors, above 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays are not floats of one library and dtype and of these shapes, or `width` is
+        not a finite number above 0.
+
+    Notes
+    -----
+    Two different tuples of codes may share a signature: over the draw of the multipliers, with a
+    chance below 2⁻⁵⁰ where no two codes of a projection are 2¹² or more apart. The codes of a
+    vector within rounding of an interval's end may differ between libraries, dtypes and batch
+    sizes, since each sums the products in its own order.
+
+    References
+    ----------
+    Datar, Immorlica, Indyk and Mirrokni (2004), "Locality-sensitive hashing scheme based on
+    p-stable distributions"; chapter `hashing`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> line = StableHash(np.array([[[3.0, 4.0]]]), np.array([[0.5]]), width=2.0)
+    >>> line.signatures(np.array([[1.0, 1.0], [-1.0, 0.5]]))  # (7 + .5) / 2, (-1 + .5) / 2
+    array([[ 3],
+           [-1]])
+    """
+
+    directions: Annotated[Array, "n_tables n_projections d"]
+    offsets: Annotated[Array, "n_tables n_projections"]
+    width: float
+
+    def __post_init__(self):
+        check_directions(self.directions)
+        check_floats(directions=self.directions, offsets=self.offsets)
+        shape = tuple(self.directions.shape[:2])
+        if tuple(self.offsets.shape) != shape:
+            raise ValueError(
+                f"offsets must have shape {shape} to match directions, "
+                f"got {tuple(self.offsets.shape)}"
+            )
+        object.__setattr__(self, "width", check_width(self.width))
+
+    @classmethod
+    def init(
+        cls, rng: Any, d: int, width: float, n_tables: int = 1, n_projections: int = 1
+    ) -> "StableHash":
+        """Draw standard normal directions and uniform offsets (NumPy, float64).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        d : int
+            Width of the vectors.
+        width : float
+            r, the length of an interval.
+        n_tables, n_projections : int
+            L and K.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one of the ints is below 1, or `width` is not a finite number above 0.
+        """
+        rng, width = generator(rng), check_width(width)
+        shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
+        for name, size in shape.items():
+            check_int(name, size, at_least=1)
+        directions = rng.standard_normal(tuple(shape.values()))
+        offsets = rng.uniform(0, width, size=directions.shape[:2])
+        return cls(directions, offsets, width)
+
+    @property
+    def n_tables(self) -> int:
+        """L."""
+        return int(self.directions.shape[0])
+
+    @property
+    def n_projections(self) -> int:
+        """K."""
+        return int(self.directions.shape[1])
+
+    @property
+    def d(self) -> int:
+        """Width of the vectors."""
+        return int(self.directions.shape[2])
+
+    @property
+    def multipliers(self) -> np.ndarray:
+        """The K odd numbers that join codes to a signature, int64; the first is 1."""
+        drawn = np.random.default_rng(MIXER).integers(2**63, size=self.n_projections)
+        return np.where(np.arange(self.n_projections) == 0, 1, drawn | 1)
+
+    def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
+        """Return ⌊(a·x + b) / r⌋, int64.
+
+        Raises TypeError or ValueError as `signatures`. Cost: O(n d L K), one matrix product.
+        """
+        along = projected(x, self.directions)
+        xp = array_namespace(along)
+        numbers = xp.floor((along + xp.astype(self.offsets, along.dtype, copy=False)) / self.width)
+        if not bool(xp.all(xp.abs(numbers) <= FARTHEST)):
+            raise ValueError(
+                "x must be within 2**62 widths of 0 along every direction, since codes are int64; "
+                "got a point beyond"
+            )
+        return xp.astype(numbers, xp.int64)
+
+    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
+        """Return for each table the K codes of `x` joined to one int64.
+
+        Parameters
+        ----------
+        x : array, shape (..., d)
+            Of the library and device of `directions`; half precision is computed in float32.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not an array of floats of that library.
+        ValueError
+            If it has another width or device, holds NaN or infinity, or lies so far out that a
+            code does not fit an int64.
+        """
+        codes = self.codes(x)
+        xp = array_namespace(codes)
+        device = array_api_compat.device(codes)
+        multipliers = move(self.multipliers, library(codes), device=device)
+        return xp.sum(codes * multipliers, axis=-1, dtype=xp.int64)  # int64 wraps: modulo 2**64
+
+    @staticmethod
+    def collision_probability(distance: Any, width: float) -> Any:
+        r"""Return the chance that two vectors at this distance fall into one interval.
+
+        .. math:: P(c) = 1 - 2\Phi(-r/c)
+                  - \frac{2c}{\sqrt{2\pi}\, r}\bigl(1 - e^{-r^2 / (2c^2)}\bigr), \quad P(0) = 1
+
+        Parameters
+        ----------
+        distance : float or array of floats
+            c = ‖x − y‖, at least 0; infinity is allowed.
+        width : float
+            r, above 0.
+
+        Returns
+        -------
+        float or array like `distance`
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one is not such a number.
+
+        Examples
+        --------
+        >>> round(StableHash.collision_probability(0.5, width=1.0), 4)
+        0.6095
+        """
+        width = check_width(width)
+        check_within("distance", distance, math.inf, "infinity")
+        if isinstance(distance, (int, float)):
+            return _collision(np.asarray(float(distance)), width)[()].item()
+        return _collision(distance, width)
+
+    def retrieval_probability(
+        self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
+    ) -> Annotated[Array, "..."]:
+        r"""Return the chance that `key` shares a bucket with `query` in at least one table.
+
+        .. math:: 1 - (1 - P(c)^K)^L, \quad c = \lVert q - k \rVert
+
+        over the draw of directions and offsets. Leading axes broadcast.
+        """
+        q, k = pair(query, key, self.directions)
+        xp = array_namespace(q)
+        difference = (q - k) / self.width  # only the ratio counts, and its square fits a float
+        distance = root(xp.sum(difference * difference, axis=-1))
+        return at_least_once(_collision(distance, 1.0), self.n_tables, self.n_projections)
+
+
+def check_width(width: float) -> float:
+    """Return `width` as a finite float above 0, or raise."""
+    if (width := check_number("width", width)) == 0:
+        raise ValueError("width must be above 0, got 0.0")
+    return width
+
+
+def _collision(distance: Array, width: float) -> Array:
+    xp = array_namespace(distance)
+    # below this the chance rounds to 1, and width / distance or its square might overflow
+    near = distance < 1e-17 * width
+    t = width / xp.where(near, xp.full_like(distance, width), distance)  # r / c
+    within = erf(t / math.sqrt(2))  # 1 - 2Φ(-t)
+    short = xp.clip(t, 0.0, 40.0)  # exp(-40²/2) is 0 in every dtype, and t² cannot overflow
+    far = t < 1e-9  # (1 - exp(-t²/2)) / t is t/2 here, and t² might vanish
+    lost = xp.where(far, t / 2, -xp.expm1(-short * short / 2) / xp.where(far, xp.ones_like(t), t))
+    return xp.where(near, xp.ones_like(t), within - math.sqrt(2 / math.pi) * lost)

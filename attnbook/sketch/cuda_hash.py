@@ -1,0 +1,161 @@
+"""The GPU side of the sketches: CuPy, the kernels of `index.cu` and `sketch.cu`, and the hashes.
+
+Nothing here runs unless it is asked for: CuPy is imported when the first object is made, and the
+kernels are compiled when the first one is launched, once a process (see `attnbook.compilers.cuda`).
+"""
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array
+from attnbook.compilers.cuda import NULL, Source, import_cupy, name_of
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
+
+TYPES = {
+    "float16": "float16, float",
+    "bfloat16": "bfloat16, float",
+    "float32": "float, float",
+    "float64": "double, double",
+}
+"""For each dtype the type of the vectors and the type to compute in."""
+
+TEMPLATES = (
+    *(f"attend<{types}>" for types in TYPES.values()),
+    *(f"signatures_of<{wide}>" for wide in ("float", "double")),
+)
+"""The kernels that are templates, as they are used."""
+
+KERNELS = Source(("compilers/numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
+
+POINTS_AT_ONCE = 2**22
+"""So many are projected together: a million points on 80 directions take 320 MB."""
+
+THREADS = 256
+MOST_BLOCKS = 2**20  # the kernels stride where there is more to do
+
+
+def launch(
+    cupy: Any, name: str, n_blocks: int, n_threads: int, args: tuple, shared_bytes: int = 0
+) -> None:
+    """Run a kernel; `args` are contiguous arrays and NumPy numbers of the kernel's own types."""
+    KERNELS.launch(cupy, name, n_blocks, n_threads, args, shared_bytes)
+
+
+def launch_for_each(cupy: Any, name: str, n: int, args: tuple) -> None:
+    """Run a kernel with a thread for each of `n` things."""
+    if n:
+        launch(cupy, name, min(-(-n // THREADS), MOST_BLOCKS), THREADS, args)
+
+
+class CudaHash:
+    """A `SimHash` or `StableHash` on the GPU: signatures by a matrix product and one kernel.
+
+    Parameters
+    ----------
+    hash : SimHash or StableHash
+        In any library; its numbers are copied to the present GPU.
+    dtype : str
+        Of the vectors that come; half precision is computed in float32.
+
+    Raises
+    ------
+    ImportError
+        If CuPy is not installed.
+    TypeError
+        If `hash` is another one, or `dtype` unknown.
+    """
+
+    def __init__(self, hash: SimHash | StableHash, dtype: str = "float32"):
+        if not isinstance(hash, (SimHash, StableHash)):
+            raise TypeError(f"hash must be a SimHash or StableHash, got {type(hash).__name__}")
+        self.wide = wide_dtype("dtype", dtype)
+        self._cupy = cupy = import_cupy()
+        host = hash.to("numpy")
+        self.n_tables, self.n_projections, self.d = host.directions.shape
+        self.directions = cupy.asarray(_flat(host.directions, self.wide))
+        if isinstance(host, StableHash):
+            self.offsets = cupy.asarray(host.offsets.astype(self.wide))
+            self.width, multipliers = float(host.width), host.multipliers
+        else:
+            self.offsets, self.width = NULL, 1.0
+            multipliers = 1 << np.arange(self.n_projections, dtype=np.int64)
+        self.multipliers = cupy.asarray(multipliers)
+
+    @property
+    def is_of_angles(self) -> bool:
+        """Whether it is a SimHash."""
+        return self.offsets is NULL
+
+    def signatures(self, x: Annotated[Array, "n d"]) -> Annotated[Array, "n n_tables"]:
+        """Return `hash.signatures(x)`.
+
+        Codes within rounding of an interval's end, or of a plane, may differ.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `x` is no such CuPy array, holds NaN or infinity, or is so large that a code does
+            not fit an int64.
+        """
+        cupy = self._cupy
+        check_vectors("x", x, cupy, ("n", self.d))
+        if wide_dtype("x", name_of(x.dtype)) != self.wide:
+            raise TypeError(
+                f"x must be of the precision that the hash was made for, {self.wide}, "
+                f"got {name_of(x.dtype)}"
+            )
+        signatures = cupy.empty((x.shape[0], self.n_tables), dtype=np.int64)
+        bad = cupy.zeros(1, dtype=np.int32)
+        name = "signatures_of<double>" if self.wide == "float64" else "signatures_of<float>"
+        for start in range(0, x.shape[0], POINTS_AT_ONCE):
+            points = x[start : start + POINTS_AT_ONCE].astype(self.wide, copy=False)
+            along = cupy.ascontiguousarray(cupy.matmul(points, self.directions.T))
+            part, n = signatures[start : start + POINTS_AT_ONCE], points.shape[0]
+            args = (
+                *(along, self.offsets, np.float64(self.width), self.multipliers),
+                *(np.int64(n), np.int32(self.n_tables), np.int32(self.n_projections)),
+                *(part, bad),
+            )
+            launch_for_each(cupy, name, n * self.n_tables, args)
+        if int(bad[0]):  # waits for the GPU
+            raise ValueError(
+                "x must be finite and within 2**62 widths of 0 along every direction, "
+                "got a point that is not"
+            )
+        return signatures
+
+
+def _flat(directions, dtype):
+    return np.reshape(directions, (-1, directions.shape[2])).astype(dtype)
+
+
+def wide_dtype(name: str, dtype: str) -> str:
+    """Return the dtype to compute in for `dtype`, or raise TypeError."""
+    if dtype not in TYPES:
+        raise TypeError(f"{name} must have a dtype among {', '.join(TYPES)}, got {dtype}")
+    return "float64" if dtype == "float64" else "float32"
+
+
+def check_cupy(name: str, x: Array, cupy: Any, shape: tuple = ()) -> None:
+    """Raise unless `x` is a CuPy array of such a shape; letters in `shape` fit any size."""
+    if not isinstance(x, cupy.ndarray):
+        raise TypeError(f"{name} must be a CuPy array, got {type(x).__name__}")
+    fits = [isinstance(n, str) or n == m for n, m in zip(shape, x.shape, strict=False)]
+    if x.ndim != len(shape) or not all(fits):
+        wanted = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(x.shape)}")
+
+
+def check_vectors(name: str, x: Array, cupy: Any, shape: tuple) -> None:
+    """Raise unless `x` is a CuPy array of such a shape and of a dtype that the kernels know."""
+    check_cupy(name, x, cupy, shape)
+    wide_dtype(name, name_of(x.dtype))
+
+
+def check_exactly(name: str, x: Array, cupy: Any, dtype: str, shape: tuple) -> None:
+    """Raise unless `x` is a CuPy array of such a shape and of this dtype."""
+    check_cupy(name, x, cupy, shape)
+    if name_of(x.dtype) != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}, got {name_of(x.dtype)}")

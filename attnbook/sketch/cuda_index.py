@@ -1,0 +1,237 @@
+"""The index on a GPU: rows sorted by signature, and Robin Hood maps, in CuPy arrays."""
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_int
+from attnbook.arrays.projections import generator
+from attnbook.compilers.cuda import import_cupy
+from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
+from attnbook.sketch.bucket_index import MOST_ROWS, check_rows
+from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
+from attnbook.sketch.sorted_index import absent, check_max_bucket, check_table, row_numbers
+
+LOAD_FACTOR = 0.75
+
+
+class CudaIndex:
+    """`BucketIndex` on a GPU, with the same methods, for CuPy arrays.
+
+    Everything is built at once: each table is sorted by signature and its map is filled, in a few
+    milliseconds for a million rows. So there is no side table. What was added or removed is put in
+    place by the next build, before the next look-up.
+
+    Parameters
+    ----------
+    n_tables : int
+        At least 1.
+    seed : int or numpy Generator
+        Of the maps' hash function, as in `BucketIndex`.
+
+    Raises
+    ------
+    ImportError
+        If CuPy is not installed.
+    TypeError, ValueError
+        If an argument is not as above.
+
+    Notes
+    -----
+    It lives on the GPU that is current when it is made. Memory for each row: 8 L bytes for the
+    signatures, which stay, 4 L for the order and 32 L for the maps if no two rows share a bucket;
+    while it is built, about 40 L more.
+    """
+
+    def __init__(self, n_tables: int, *, seed: Any = 0):
+        self.n_tables = check_int("n_tables", n_tables, at_least=1)
+        self._random = generator(seed)
+        self._cupy = cupy = import_cupy()
+        self.mixer = cupy.asarray(draw_mixer(self._random))
+        self.signatures = cupy.empty((0, self.n_tables), dtype=np.int64)  # of all rows, ever
+        self._alive = cupy.empty(0, dtype=np.bool_)
+        self.n = 0
+        """Number of rows, without the removed ones."""
+        self._stale = True
+        self._build()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (self.signatures, self._alive, self.order, self.slots, self.slot_starts)
+        return sum(int(x.nbytes) for x in (*arrays, self.mixer))
+
+    def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
+        """Add rows; return their numbers, int64.
+
+        Raises TypeError or ValueError if `signatures` is not an int64 CuPy array of that shape, or
+        if there would be 2³¹ rows; the index is then as it was.
+        """
+        cupy = self._cupy
+        self._check(signatures)
+        first, m = self.signatures.shape[0], signatures.shape[0]
+        check_rows(first + m)
+        both = cupy.concatenate((self.signatures, signatures))
+        self.signatures = cupy.ascontiguousarray(both)
+        self._alive = cupy.concatenate((self._alive, cupy.ones(m, dtype=np.bool_)))
+        self.n += m
+        self._stale = self._stale or m > 0
+        return cupy.arange(first, first + m, dtype=np.int64)
+
+    def remove(self, rows: Annotated[Array, "m"]) -> None:
+        """Take rows away.
+
+        Raises TypeError if `rows` is not an array or a list of integers, and ValueError if one of
+        them is not there or is named twice; the index is then as it was.
+        """
+        cupy = self._cupy
+        numbers = np.sort(row_numbers(rows))
+        if len(numbers) == 0:
+            return
+        wrong = numbers >= self.signatures.shape[0]
+        wrong[1:] |= numbers[1:] == numbers[:-1]
+        if np.any(wrong):
+            raise absent(numbers[np.argmax(wrong)])
+        alive = self._alive[cupy.asarray(numbers)]
+        if not bool(cupy.all(alive)):
+            raise absent(numbers[int(cupy.argmin(alive.astype(np.int64)))])
+        self._alive[cupy.asarray(numbers)] = False
+        self.n -= len(numbers)
+        self._stale = True
+
+    def live(self) -> Annotated[Array, "n"]:
+        """Return the rows that were not removed, ascending, int64."""
+        return self._cupy.flatnonzero(self._alive)
+
+    def merge(self) -> None:
+        """Build anew if rows came or went since the last time."""
+        if self._stale:
+            self._build()
+
+    def counts(
+        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
+    ) -> Annotated[Array, "n_q n_tables"]:
+        """Return how many rows `lookup` finds for each query in each table, int64."""
+        return self._find(signatures, max_bucket)[1]
+
+    def lookup(
+        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
+    ) -> tuple[Annotated[Array, "n_q n_tables c"], Annotated[Array, "n_q n_tables c"]]:
+        """Return the rows of each query's buckets; the arrays are as of `SortedIndex.lookup`.
+
+        Parameters
+        ----------
+        signatures : int64 array, shape (n_q, n_tables)
+        max_bucket : int, optional
+            At most so many rows of a bucket, the lowest ones.
+
+        Returns
+        -------
+        rows : int64 array, shape (n_q, n_tables, c)
+        found : boolean array, shape (n_q, n_tables, c)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add`; or if `max_bucket` is not an int of at least 1.
+        """
+        cupy = self._cupy
+        starts, counts = self._find(signatures, max_bucket)
+        c = int(cupy.max(counts)) if counts.shape[0] else 0
+        step = cupy.arange(c, dtype=np.int64)
+        found = step < counts[:, :, None]
+        if c == 0:
+            return cupy.zeros(found.shape, dtype=np.int64), found
+        table = cupy.arange(self.n_tables, dtype=np.int64)[:, None]
+        place = cupy.where(found, table * self.n + starts[:, :, None] + step, 0)
+        return cupy.where(found, self.order.ravel()[place].astype(np.int64), 0), found
+
+    def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
+        """Return the number of rows of every bucket of table `t`, in the order of signatures.
+
+        Raises TypeError or ValueError if there is no such table.
+        """
+        t = check_table(t, self.n_tables)
+        self.merge()
+        slots = self.slots[int(self.slot_starts[t]) : int(self.slot_starts[t + 1])]
+        runs = self._cupy.sort(slots[slots[:, 2] >= 0][:, 1])  # the start is the upper half
+        return runs & MOST_ROWS
+
+    def _check(self, signatures):
+        check_exactly("signatures", signatures, self._cupy, "int64", ("n", self.n_tables))
+
+    def _find(self, signatures, max_bucket):
+        """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
+        cupy = self._cupy
+        self._check(signatures)
+        most = check_max_bucket(max_bucket) or MOST_ROWS
+        self.merge()
+        n_q = signatures.shape[0]
+        starts, counts = (cupy.empty((n_q, self.n_tables), dtype=np.int64) for _ in range(2))
+        launch_for_each(
+            cupy,
+            "find_buckets",
+            n_q * self.n_tables,
+            (
+                *(cupy.ascontiguousarray(signatures), np.int64(n_q), np.int32(self.n_tables)),
+                *(self.slots, self.slot_starts, self.mixer, starts, counts),
+            ),
+        )
+        return starts, cupy.minimum(counts, most)
+
+    def _build(self):
+        """Sort the rows of every table by signature, and map each signature to its run of rows."""
+        cupy = self._cupy
+        if self.n:
+            buckets = self._sort()
+        else:
+            nothing = cupy.empty(0, dtype=np.int64)
+            self.order = cupy.empty((self.n_tables, 0), dtype=np.int32)
+            buckets = [(nothing, nothing, nothing)] * self.n_tables
+        if not self._fill(buckets, careful=True):
+            self.mixer = cupy.asarray(draw_mixer(self._random))  # they were chosen to crowd: once
+            self._fill(buckets, careful=False)
+        self._stale = False
+
+    def _sort(self):
+        """Set `order`; return signature, start and length of the buckets of every table."""
+        cupy, n_tables, n = self._cupy, self.n_tables, self.n
+        live = self.live() if n < self.signatures.shape[0] else None
+        signatures = self.signatures if live is None else self.signatures[live]
+        by_table = signatures.T.copy()  # (L, n)
+        self.order = cupy.empty((n_tables, n), dtype=np.int32)
+        for t in range(n_tables):
+            place = cupy.argsort(by_table[t])  # stable: a radix sort
+            by_table[t] = by_table[t][place]
+            self.order[t] = place if live is None else live[place]
+        new = cupy.ones((n_tables, n), dtype=np.bool_)
+        new[:, 1:] = by_table[:, 1:] != by_table[:, :-1]
+        n_buckets = cupy.count_nonzero(new, axis=1).tolist()  # waits for the GPU
+        starts = cupy.flatnonzero(new)  # of every bucket, counted through all tables
+        end = cupy.full(1, n_tables * n, dtype=starts.dtype)
+        counts = cupy.concatenate((starts[1:], end)) - starts
+        keys, starts = by_table.ravel()[starts], starts % n
+        ends = np.cumsum(n_buckets).tolist()
+        parts = [slice(end - m, end) for m, end in zip(n_buckets, ends, strict=True)]
+        return [(keys[part], starts[part], counts[part]) for part in parts]
+
+    def _fill(self, buckets, careful):
+        """Make the maps; return whether no entry is farther from home than random keys ever are."""
+        cupy = self._cupy
+        sizes = [slots_for(keys.shape[0], LOAD_FACTOR) for keys, _, _ in buckets]
+        starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        self.slot_starts = cupy.asarray(starts)
+        self.slots = cupy.empty((int(starts[-1]), 3), dtype=np.int64)
+        crowded = cupy.zeros(1, dtype=np.int32)
+        for t, (keys, *runs) in enumerate(buckets):
+            n, n_slots = np.int64(keys.shape[0]), np.int64(sizes[t])
+            limit = np.int64(displacement_limit(sizes[t], LOAD_FACTOR) if careful else n_slots)
+            slots = self.slots[int(starts[t]) : int(starts[t + 1])]
+            homes = cupy.empty(int(n), dtype=np.int64)
+            owner = cupy.full(sizes[t], -1, dtype=np.int32)
+            launch_for_each(cupy, "home_slots", int(n), (keys, n, self.mixer, n_slots, homes))
+            claim = (homes, n, n_slots, limit, crowded, owner)
+            launch_for_each(cupy, "claim_slots", int(n), claim)
+            fill = (owner, homes, keys, *runs, n_slots, slots)
+            launch_for_each(cupy, "fill_slots", sizes[t], fill)
+        return not (careful and int(crowded[0]))

@@ -1,0 +1,195 @@
+"""Queries on a GPU: hash, look up and attend in one kernel."""
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_choice, check_number
+from attnbook.compilers.cuda import NULL, import_cupy, name_of
+from attnbook.sketch.cuda_hash import (
+    TYPES,
+    CudaHash,
+    check_exactly,
+    check_vectors,
+    launch,
+    wide_dtype,
+)
+from attnbook.sketch.cuda_index import CudaIndex
+from attnbook.sketch.bucket_index import MOST_ROWS
+from attnbook.sketch.sorted_index import check_max_bucket
+
+ESTIMATORS = ("union", "duplicates", "importance")
+"""What the kernel knows, in the order of its enum."""
+
+WARP = 32
+
+WARPS = ((256, 16), (2048, 4), (2**63, 1))
+"""Up to so many queries, so many warps work on each; many queries fill the GPU by themselves."""
+
+MOST_SHARED = 48 * 1024 // 8
+"""Numbers of 8 bytes in the shared memory that every GPU gives a block."""
+
+
+class Answer(NamedTuple):
+    """What the buckets give to each query, as `_answer.Near`; numbers in the dtype to compute in.
+
+    A query without candidates has an output of zeros, −∞ in place of logarithms and scores, and
+    −1 as the best row.
+    """
+
+    output: Annotated[Array, "n_q d_v"]  # in the dtype of the queries
+    mass: Annotated[Array, "n_q"]  # log Σ exp(score) over the distinct candidates
+    largest: Annotated[Array, "n_q"]  # score
+    expected: Annotated[Array, "n_q"] | None  # log Σ exp(score) / P, if P is known
+    best: Annotated[Array, "n_q"]  # int64, the row of the largest score
+    count: Annotated[Array, "n_q"]  # int64, distinct candidates
+
+
+def shared_numbers(n_tables: int, n_codes: int, d: int, d_v: int, n_warps: int) -> int:
+    """Return how many numbers of 8 bytes a block of the kernel keeps in shared memory."""
+    return 5 * n_tables + n_codes + d + (2 * WARP + d_v + 7) * n_warps
+
+
+def answer(
+    query: Annotated[Array, "n_q d"],
+    key: Annotated[Array, "n_rows d"],
+    value: Annotated[Array, "n_rows d_v"],
+    signatures: Annotated[Array, "n_q n_tables"] | CudaHash,
+    index: CudaIndex,
+    *,
+    scale: float,
+    estimator: str = "union",
+    probability: CudaHash | None = None,
+    max_bucket: int | None = None,
+    before: Annotated[Array, "n_q"] | None = None,
+    above: Annotated[Array, "n_q"] | None = None,
+    allowed: Annotated[Array, "n_rows"] | None = None,
+) -> Answer:
+    """Attend to what the buckets hold: `_answer.near` in one launch.
+
+    Parameters
+    ----------
+    query, key, value : CuPy arrays of one float dtype
+        Row i of `key` and `value` belongs to row i of the index.
+    signatures : int64 array, or a CudaHash
+        Of the queries. With a hash the kernel computes them itself, which saves a launch or two
+        for few queries; a query that has no signature, as it holds NaN, then gets NaN.
+    scale : float
+        Multiplies the scores.
+    estimator : str
+        ``"union"``, ``"duplicates"`` or ``"importance"``.
+    probability : CudaHash, optional
+        Knows the chance P that a key is found: for ``"importance"`` and `Answer.expected`. A P
+        below 1e-30 counts as that.
+    max_bucket : int, optional
+        At most so many rows of a bucket, the lowest ones.
+    before : int64 array, shape (n_q,), optional
+        Only rows below it: the causal mask.
+    above : array, shape (n_q,), optional
+        Only scores larger than it; in the dtype to compute in.
+    allowed : boolean array, shape (n_rows,), optional
+        Only these rows, of those that `max_bucket` leaves.
+
+    Returns
+    -------
+    Answer
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays are not as above, a hash does not fit them, the estimator is unknown or lacks
+        its probability, or the vectors are too wide for the kernel.
+    """
+    cupy = import_cupy()
+    wide, d_v = _check_vectors(query, key, value, index, cupy)
+    (n_q, d), n_rows = query.shape, key.shape[0]
+    check_choice("estimator", estimator, ESTIMATORS)
+    if estimator == "importance" and probability is None:
+        raise ValueError("probability must be a hash for estimator 'importance', got None")
+    hash, n_codes = probability, 0
+    if isinstance(signatures, CudaHash):
+        if probability is not None and probability is not signatures:
+            raise ValueError("probability must be the hash that makes the signatures, got another")
+        hash, n_codes = signatures, signatures.n_tables * signatures.n_projections
+    else:
+        check_exactly("signatures", signatures, cupy, "int64", (n_q, index.n_tables))
+    if hash is not None:
+        _check_hash("probability" if n_codes == 0 else "signatures", hash, index, d, wide)
+    for name, x, dtype, n in (
+        ("before", before, "int64", n_q),
+        ("above", above, wide, n_q),
+        ("allowed", allowed, "bool", n_rows),
+    ):
+        if x is not None:
+            check_exactly(name, x, cupy, dtype, (n,))
+    n_warps, numbers = _block(index.n_tables, n_codes, d, d_v, n_q)
+    scale, most = check_number("scale", scale), check_max_bucket(max_bucket) or MOST_ROWS
+    index.merge()
+    chance = 0 if probability is None else 1 if probability.is_of_angles else 2
+    result = Answer(
+        cupy.empty((n_q, d_v), dtype=query.dtype),
+        *(cupy.empty(n_q, dtype=wide) for _ in range(3)),
+        *(cupy.empty(n_q, dtype=np.int64) for _ in range(2)),
+    )
+    of_hash: tuple = (NULL, NULL, NULL, np.float64(1), np.int32(0))
+    if hash is not None:
+        of_hash = (hash.directions, hash.offsets, hash.multipliers)
+        of_hash = (*of_hash, np.float64(hash.width), np.int32(hash.n_projections))
+    if n_q:
+        args = (
+            *(_pointer(cupy, x) for x in (query, key, value)),
+            *(np.int32(d), np.int32(d_v), np.float64(scale)),
+            *(NULL if n_codes else _pointer(cupy, signatures), *of_hash),
+            *(index.signatures, index.slots, index.slot_starts, index.mixer, index.order),
+            *(np.int64(index.n), np.int32(index.n_tables), np.int64(most)),
+            *(_pointer(cupy, x) for x in (before, above, allowed)),
+            *(np.int32(ESTIMATORS.index(estimator)), np.int32(chance), *result),
+        )
+        name = f"attend<{TYPES[name_of(query.dtype)]}>"
+        launch(cupy, name, n_q, WARP * n_warps, args, 8 * numbers)
+    return result if chance else result._replace(expected=None)
+
+
+def _pointer(cupy: Any, x: Any) -> Any:
+    if x is None:
+        return NULL
+    return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+
+
+def _check_vectors(query, key, value, index, cupy):
+    """Return the dtype to compute in and d_v, or raise."""
+    check_vectors("query", query, cupy, ("n_q", "d"))
+    n_rows, dtype = index.signatures.shape[0], name_of(query.dtype)
+    for name, x, width in (("key", key, query.shape[1]), ("value", value, "d_v")):
+        check_vectors(name, x, cupy, (n_rows, width))
+        if name_of(x.dtype) != dtype:
+            raise TypeError(
+                f"{name} must have the dtype of query ({dtype}), got {name_of(x.dtype)}"
+            )
+    return wide_dtype("query", dtype), value.shape[1]
+
+
+def _check_hash(name, hash, index, d, wide):
+    if not isinstance(hash, CudaHash):
+        raise TypeError(f"{name} must be a CudaHash, got {type(hash).__name__}")
+    ours, theirs = (index.n_tables, d, wide), (hash.n_tables, hash.d, hash.wide)
+    if ours != theirs:
+        raise ValueError(
+            f"{name} must be a hash of {index.n_tables} tables, of width {d} and for {wide}, "
+            f"got {hash.n_tables} tables, width {hash.d}, {hash.wide}"
+        )
+
+
+def _block(n_tables, n_codes, d, d_v, n_q):
+    """Return how many warps a query gets, and how many numbers they share."""
+    n_warps = next(warps for most, warps in WARPS if n_q <= most)
+    while True:
+        numbers = shared_numbers(n_tables, n_codes, d, d_v, n_warps)
+        if numbers <= MOST_SHARED:
+            return n_warps, numbers
+        if n_warps == 1:
+            raise ValueError(
+                f"query and value must be narrow enough for {MOST_SHARED} numbers of shared "
+                f"memory, got widths {d} and {d_v}, which take {numbers}"
+            )
+        n_warps //= 2

@@ -1,0 +1,176 @@
+"""Plans keep their promise, and what they predict is what happens."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbook.sketch import Plan, SketchAttention, StableHash, plan
+from attnbook.sketch.bucket_index import BucketIndex
+
+
+def test_the_plan_of_the_sources():
+    chosen = plan()
+    assert chosen == Plan(1_000_000, 0.01, 0.5, 5, 1, 1.0, 0.75)
+    assert chosen.n_tables == math.ceil(math.log(1 / chosen.delta))
+    assert chosen.n_slots == 4_000_000
+    assert chosen.width == 2 * chosen.d_avg
+    assert chosen.miss_probability(0.5) == pytest.approx(0.00907, abs=5e-6)
+    assert chosen.retrieval_probability(0.5) == pytest.approx(1 - 0.00907, abs=5e-6)
+
+
+@given(
+    delta=st.floats(1e-9, 0.99),
+    d_avg=st.floats(1e-3, 1e3),
+    n_tables=st.integers(1, 40),
+    n_projections=st.integers(1, 40),
+)
+def test_every_plan_keeps_its_promise_with_the_least_width(delta, d_avg, n_tables, n_projections):
+    chosen = plan(100, delta, d_avg, n_tables, n_projections)
+
+    def missed(width):
+        p = StableHash.collision_probability(d_avg, width)
+        return (1 - p**n_projections) ** n_tables
+
+    assert missed(chosen.width) <= delta * (1 + 1e-6)
+    assert chosen.miss_probability(d_avg / 2) <= delta * (1 + 1e-6)
+    if chosen.width != 2 * d_avg:  # that of the sources may be wider than it must
+        assert missed(chosen.width * 0.999) > delta
+
+
+def test_a_single_table_keeps_a_promise_near_the_precision_of_floats():
+    chosen = plan(100, 1e-14, n_tables=1)
+    missed = math.sqrt(2 / math.pi) * chosen.d_avg / chosen.width  # 1 - P for near vectors
+    assert missed <= 1.1e-14
+
+
+def test_the_sources_width_gives_way_where_it_breaks_the_promise():
+    assert 0.3905**7 > 0.001
+    assert plan(delta=0.001, n_tables=7).width > 1.0
+    assert plan(delta=0.001, n_tables=8).width == 1.0
+
+
+@pytest.mark.parametrize("n_projections", [1, 2, 32])
+def test_a_promise_of_next_to_nothing_has_a_width(n_projections):
+    chosen = plan(100, 1 - 1e-16, n_projections=n_projections)
+    assert chosen.width > 0
+    assert chosen.retrieval_probability(0.5) >= 1e-17
+
+
+def test_candidates_do_not_depend_on_where_the_keys_lie():
+    key = np.random.default_rng(3).standard_normal((200, 16))
+    chosen = plan(1000, n_projections=8, d_avg=2.0)
+    near, far = chosen.expected_candidates(key), chosen.expected_candidates(key + 1e8)
+    assert far == pytest.approx(near, rel=1e-3)
+    assert chosen.expected_candidates(key + 1e8, key[:9] + 1e8) == pytest.approx(
+        chosen.expected_candidates(key, key[:9]), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("n_projections", [1, 3, 8])
+def test_candidates_and_memory_are_predicted(n_projections):
+    rng = np.random.default_rng(0)
+    n, d = 2003, 12
+    key, query = rng.standard_normal((n, d)), rng.standard_normal((41, d))
+    chosen = plan(n, d_avg=1.0, n_projections=n_projections)
+    predicted = chosen.expected_candidates(key[:400], query)
+    work = chosen.expected_candidates(key[:400], query, distinct=False)
+    counts, found = [], []
+    for seed in range(6):
+        sketch = SketchAttention(chosen.hash(seed, d))
+        sketch.update(key)
+        _, evidence = sketch.attention_output(query, return_evidence=True)
+        counts.append(evidence.candidates.mean())
+        found.append(sketch._index.counts(sketch.hash.signatures(query)).sum(1).mean())
+    for measured, wanted in ((counts, predicted), (found, work)):
+        error = np.std(measured) / math.sqrt(6)
+        assert np.mean(measured) == pytest.approx(wanted, abs=5 * error + 0.05 * wanted)
+    assert work >= predicted
+    index = BucketIndex(5)
+    index.add(chosen.hash(0, d).signatures(key))
+    index.merge()
+    assert index.memory_bytes <= 1.3 * chosen.memory_bytes + 50_000
+
+
+def test_other_rows_are_the_queries_by_default():
+    sample = np.random.default_rng(0).standard_normal((40, 5))
+    chosen = plan(1000, n_projections=2)
+    distances = np.linalg.norm(sample[:, np.newaxis] - sample, axis=-1)
+    away = distances[~np.eye(40, dtype=bool)]
+    wanted = 1000 * np.mean(chosen.retrieval_probability(away))
+    assert chosen.expected_candidates(sample) == pytest.approx(wanted)
+
+
+def test_a_choice_has_the_least_expected_work():
+    sample = np.random.default_rng(0).standard_normal((60, 64))
+    chosen = plan(n_projections=None, sample=sample)
+    assert chosen.n_tables == 5
+    assert 8 < chosen.n_projections <= 32
+    few = [plan(n_projections=k).expected_candidates(sample) for k in (1, 4)]
+    assert chosen.expected_candidates(sample) < min(few) / 20
+    both = plan(n_tables=None, n_projections=None, sample=sample)
+    assert both.miss_probability(0.5) <= 0.01 + 1e-9
+    # near vectors alone leave nothing to choose by, and one table of one projection is least
+    close = 1e-3 * sample
+    assert plan(10, n_tables=None, n_projections=None, sample=close).n_projections == 1
+
+
+def test_memory_may_be_limited():
+    sample = np.random.default_rng(0).standard_normal((30, 16))
+    free = plan(10**6, n_tables=None, n_projections=16, sample=sample)
+    tight = plan(10**6, n_tables=None, n_projections=16, sample=sample, max_bytes=80e6)
+    assert tight.memory_bytes <= 80e6 < free.memory_bytes
+    with pytest.raises(ValueError, match="max_bytes must allow one plan at least, got 1000"):
+        plan(10**6, max_bytes=1000)
+
+
+def test_a_plan_for_more_than_int32_rows_can_be_made():
+    assert plan(5 * 10**9).n_slots == 2 * 10**10
+    assert plan(5 * 10**9).memory_bytes > 10**11
+
+
+def test_samples_of_other_libraries():
+    torch = pytest.importorskip("torch")
+    sample = np.random.default_rng(0).standard_normal((30, 8))
+    chosen = plan(1000, n_projections=4)
+    there = chosen.expected_candidates(torch.tensor(sample))
+    assert there == pytest.approx(chosen.expected_candidates(sample))
+
+
+GOOD = np.ones((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"n": 0}, ValueError, "n must be at least 1, got 0"),
+        ({"n": 1.5}, TypeError, "n must be an int, got float"),
+        ({"delta": 0}, ValueError, "delta must be above 0 and below 1, got 0.0"),
+        ({"delta": 1}, ValueError, "delta must be above 0 and below 1, got 1.0"),
+        ({"delta": math.nan}, ValueError, "delta must be finite and at least 0, got nan"),
+        ({"d_avg": 0}, ValueError, "d_avg must be above 0, got 0.0"),
+        ({"n_tables": 0}, ValueError, "n_tables must be at least 1, got 0"),
+        ({"n_projections": 0}, ValueError, "n_projections must be at least 1, got 0"),
+        ({"n_tables": None}, ValueError, "sample must be given where n_tables or n_projections is"),
+        ({"n_tables": None, "sample": GOOD[:1]}, ValueError, "sample must have shape (s, d) with"),
+        ({"n_tables": None, "sample": GOOD[0]}, ValueError, "sample must have shape (s, d) with"),
+        (
+            {"n_tables": None, "sample": GOOD, "queries": GOOD[:, :1]},
+            ValueError,
+            "queries must have shape (s, d) with s >= 1 and one d, got (3, 1)",
+        ),
+        (
+            {"n_tables": None, "sample": GOOD * math.nan},
+            ValueError,
+            "sample and queries must be finite",
+        ),
+        ({"n_tables": None, "sample": [[1.0]]}, TypeError, "sample must be an array"),
+        ({"max_bytes": -1}, ValueError, "max_bytes must be finite and at least 0, got -1.0"),
+    ],
+)
+def test_arguments_are_checked(arguments, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        plan(**arguments)
