@@ -63,12 +63,11 @@ class Attention(AttendingModule, kind=SingleHeadWeights):
         *,
         is_causal: bool = False,
     ) -> tuple[Array, Array]:
-        """Return `single_head_attention_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
+        """Return `single_head_attention_with_weights`, which the reference alone gives."""
         key = query if key is None else key
         value = key if value is None else value
         return single_head_attention_with_weights(
-            query, key, value, self.weights, mask, is_causal=is_causal
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
         )
 
     @takes_return_weights(forward_with_weights)
@@ -85,7 +84,7 @@ class Attention(AttendingModule, kind=SingleHeadWeights):
         key = query if key is None else key
         value = key if value is None else value
         return single_head_attention(
-            query, key, value, self.weights, mask, is_causal=is_causal, impl=self.impl
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
         )
 
 
@@ -154,12 +153,11 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
         *,
         is_causal: bool = False,
     ) -> tuple[Array, Array]:
-        """Return `multi_head_attention_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
+        """Return `multi_head_attention_with_weights`, which the reference alone gives."""
         key = query if key is None else key
         value = key if value is None else value
         return multi_head_attention_with_weights(
-            query, key, value, self.weights, mask, is_causal=is_causal
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
         )
 
     @takes_return_weights(forward_with_weights)
@@ -176,7 +174,7 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
         key = query if key is None else key
         value = key if value is None else value
         return multi_head_attention(
-            query, key, value, self.weights, mask, is_causal=is_causal, impl=self.impl
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
         )
 
     @classmethod

@@ -197,26 +197,17 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
     }
 
     def forward_with_weights(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
+        self, x: Array, mask: Array | None = None, *, rotate: bool = False
     ) -> tuple[Array, Array]:
-        """Return `encoder_layer_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
-        return encoder_layer_with_weights(x, self.weights, mask, rotate=rotate, drop=self._drop)
+        """Return `encoder_layer_with_weights`, which the reference alone gives."""
+        return encoder_layer_with_weights(
+            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
+        )
 
     @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> Array:
+    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
         """Return `encoder_layer`."""
-        return encoder_layer(x, self.weights, mask, rotate=rotate, drop=self._drop, impl=self.impl)
+        return encoder_layer(x, self.weights, mask, rotate=rotate, **self._how())
 
 
 class DecoderLayer(_Layer, kind=DecoderLayerWeights):
@@ -274,10 +265,9 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         *,
         rotate: bool = False,
     ) -> tuple[Array, Array, Array | None]:
-        """Return `decoder_layer_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
+        """Return `decoder_layer_with_weights`, which the reference alone gives."""
         return decoder_layer_with_weights(
-            x, memory, self.weights, mask, memory_mask, rotate=rotate, drop=self._drop
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
         )
 
     @takes_return_weights(forward_with_weights)
@@ -292,14 +282,7 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
     ) -> Array:
         """Return `decoder_layer`; `memory` is None where there is no cross-attention."""
         return decoder_layer(
-            x,
-            memory,
-            self.weights,
-            mask,
-            memory_mask,
-            rotate=rotate,
-            drop=self._drop,
-            impl=self.impl,
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how()
         )
 
 

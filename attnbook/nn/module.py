@@ -119,12 +119,16 @@ class AttendingModule(WeightsModule):
             if isinstance(part, AttendingModule):
                 part.impl = impl
 
-    def _without_impl(self) -> None:
-        """Raise ValueError unless the reference attends, which alone keeps the weights."""
-        if self.impl != REFERENCE:
-            raise ValueError(
-                f"impl must be {REFERENCE!r} for the attention weights, got {self.impl!r}"
-            )
+    def _how(self) -> dict[str, Any]:
+        """What the function is told beside its inputs."""
+        return {"impl": self.impl}
+
+    def _how_with_weights(self) -> dict[str, Any]:
+        """What the function that also returns the attention weights is told."""
+        how = self._how()
+        if (impl := how.pop("impl")) != REFERENCE:
+            raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {impl!r}")
+        return how
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""

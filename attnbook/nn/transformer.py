@@ -83,26 +83,17 @@ class Encoder(_Stack, kind=EncoderWeights):
     _options: ClassVar = {"enable_nested_tensor": False}
 
     def forward_with_weights(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
+        self, x: Array, mask: Array | None = None, *, rotate: bool = False
     ) -> tuple[Array, tuple[Array, ...]]:
-        """Return `encoder_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
-        return encoder_with_weights(x, self.weights, mask, rotate=rotate, drop=self._drop)
+        """Return `encoder_with_weights`, which the reference alone gives."""
+        return encoder_with_weights(
+            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
+        )
 
     @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> Array:
+    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
         """Return `encoder`."""
-        return encoder(x, self.weights, mask, rotate=rotate, drop=self._drop, impl=self.impl)
+        return encoder(x, self.weights, mask, rotate=rotate, **self._how())
 
 
 class Decoder(_Stack, kind=DecoderWeights):
@@ -148,10 +139,9 @@ class Decoder(_Stack, kind=DecoderWeights):
         *,
         rotate: bool = False,
     ) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
-        """Return `decoder_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
+        """Return `decoder_with_weights`, which the reference alone gives."""
         return decoder_with_weights(
-            x, memory, self.weights, mask, memory_mask, rotate=rotate, drop=self._drop
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
         )
 
     @takes_return_weights(forward_with_weights)
@@ -165,16 +155,7 @@ class Decoder(_Stack, kind=DecoderWeights):
         rotate: bool = False,
     ) -> Array:
         """Return `decoder`; `memory` is None where there is no cross-attention."""
-        return decoder(
-            x,
-            memory,
-            self.weights,
-            mask,
-            memory_mask,
-            rotate=rotate,
-            drop=self._drop,
-            impl=self.impl,
-        )
+        return decoder(x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how())
 
 
 class Transformer(DroppingModule, kind=TransformerWeights):
@@ -252,27 +233,11 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     _torch = torch.nn.Transformer
 
     def forward_with_weights(
-        self,
-        source: Array | None,
-        target: Array,
-        *,
-        source_mask: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
-        is_causal: bool = True,
+        self, source: Array | None, target: Array, **options: Any
     ) -> tuple[Array, dict[str, tuple[Array, ...]]]:
-        """Return `transformer_with_weights`, for the `impl` that keeps the weights."""
-        self._without_impl()
-        return transformer_with_weights(
-            source,
-            target,
-            self.weights,
-            source_mask=source_mask,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            is_causal=is_causal,
-            drop=self._drop,
-        )
+        """Return `transformer_with_weights`; the options are those of a call."""
+        how = options | self._how_with_weights()
+        return transformer_with_weights(source, target, self.weights, **how)
 
     @takes_return_weights(forward_with_weights)
     def forward(
@@ -286,16 +251,9 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         is_causal: bool = True,
     ) -> Array:
         """Return `transformer`; `source` is None where there is no encoder."""
+        masks = {"source_mask": source_mask, "target_mask": target_mask, "memory_mask": memory_mask}
         return transformer(
-            source,
-            target,
-            self.weights,
-            source_mask=source_mask,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            is_causal=is_causal,
-            drop=self._drop,
-            impl=self.impl,
+            source, target, self.weights, **masks, is_causal=is_causal, **self._how()
         )
 
     @classmethod
