@@ -6,6 +6,7 @@ added to the tokens as sines and cosines, or applied to queries and keys as a ro
 
 from typing import Annotated, Any
 
+import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import (
@@ -17,7 +18,6 @@ from attnbook.arrays.arguments import (
     check_int,
     check_number,
 )
-from attnbook.arrays.lengths import home
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 
@@ -204,8 +204,8 @@ def _check_base(base):
 
 def _placed(table: np.ndarray, like: Array) -> Any:
     """Return `table` with the library, device and dtype of `like`."""
-    xp, device = home(like)
-    return xp.asarray(table, dtype=like.dtype, device=device)
+    device = array_api_compat.device(like)
+    return array_namespace(like).asarray(table, dtype=like.dtype, device=device)
 
 
 # The mathematics. These may rely on checked arguments.

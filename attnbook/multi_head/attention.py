@@ -50,40 +50,50 @@ def attend(query, heads, weights, mask, rotate_from=None, impl=REFERENCE, is_cau
     `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v). Also returns the
     attention weights A of every head, or None where `impl` keeps none.
     """
-    xp = array_namespace(query)
-    q = split_heads_of(project(query, weights.W_Q, weights.b_Q), weights.n_heads)
+    xp, h = array_namespace(query), weights.n_heads
+    q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
     if rotate_from is not None:
-        q = rotary_of(q, rotate_from)  # (..., h, n_q, d_k)
-    mix = _mix if impl == REFERENCE else _mix_by_kernel
-    mixed, A = mix(q, *heads, mask, is_causal, impl)
+        q = rotary_of(q, rotate_from)
+    k, v = heads
+    if impl == REFERENCE:
+        if weights.n_kv_heads < h:
+            k, v = repeat_heads(k, h), repeat_heads(v, h)
+        mask = and_causal(mask, q, k) if is_causal else mask
+        wide = accumulation_dtype(xp, q.dtype)
+        q, k = xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False)
+        A = weights_of(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+        mixed = xp.matmul(A, xp.astype(v, wide, copy=False))  # (..., h, n_q, d_v)
+        A = xp.astype(A, query.dtype, copy=False)
+    else:
+        mixed, A = _mixed_by(impl, q, k, v, mask, is_causal), None
     output = xp.astype(merge_heads_of(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
     if weights.W_O is not None:
         output = project(output, weights.W_O, weights.b_O)
     return output, A
 
 
-def _mix(q, k, v, mask, is_causal, impl):
-    """Return the mixed values of every head, (..., h, n_q, d_v), and its attention weights."""
-    xp, h = array_namespace(q), q.shape[-3]
-    if k.shape[-3] != h:
-        k, v = repeat_heads(k, h), repeat_heads(v, h)
-    wide = accumulation_dtype(xp, q.dtype)
-    if is_causal:
-        mask = and_causal(mask, q, k)
-    scale = 1 / math.sqrt(q.shape[-1])
-    A = weights_of(
-        xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False), mask, None, scale
-    )
-    return xp.matmul(A, xp.astype(v, wide, copy=False)), xp.astype(A, q.dtype, copy=False)
+def self_attention_of(
+    x, weights, mask, rotate_from=None, past=None, impl=REFERENCE, is_causal=False
+):
+    """Attend to `x` itself, after the tokens of which `past` holds keys and values.
+
+    Returns the output, and A with the keys and values of all.
+    """
+    heads = keys_and_values(x, x, weights, rotate_from)
+    if past is not None:
+        xp = array_namespace(x)
+        heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
+    output, A = attend(x, heads, weights, mask, rotate_from, impl, is_causal)
+    return output, (A, heads)
 
 
-def _mix_by_kernel(q, k, v, mask, is_causal, impl):
-    """Return the mixed values, by a kernel that reads a key head once for its group of queries."""
+def _mixed_by(impl, q, k, v, mask, is_causal):
+    """Return the values that a kernel mixes, which reads a key head once for its queries."""
     xp = array_namespace(q)
     *leading, h, n_q, d_k = q.shape
     h_kv, scale = k.shape[-3], 1 / math.sqrt(d_k)
     if h_kv == h:
-        return kernels.attention(impl, q, k, v, mask, None, scale, is_causal), None
+        return kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
     groups = (h_kv, h // h_kv)
     q = xp.reshape(q, (*leading, *groups, n_q, d_k))
     k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
@@ -92,7 +102,7 @@ def _mix_by_kernel(q, k, v, mask, is_causal, impl):
         mask = xp.reshape(mask, (*before, *(groups if heads == h else (1, 1)), rows, columns))
     mixed = kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
     *leading, _, _, _, d_v = mixed.shape
-    return xp.reshape(mixed, (*leading, h, n_q, d_v)), None
+    return xp.reshape(mixed, (*leading, h, n_q, d_v))
 
 
 # The functions, which check what they are given.

@@ -1,11 +1,11 @@
 """The decoder: self-attention, attention to what the encoder made, and feed-forward."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from attnbook.arrays.arguments import (
     Array,
-    array_namespace,
     broadcast_shapes,
     check_floats,
 )
@@ -13,7 +13,7 @@ from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.attention import attend, keys_and_values
+from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import DecoderLayerWeights
@@ -28,7 +28,10 @@ def memory_keys_and_values(memory, layers):
     """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
     if memory is None:
         return (None,) * len(layers)
-    return tuple([keys_and_values(memory, memory, layer.cross_attention) for layer in layers])
+    heads = []
+    for layer in layers:
+        heads.append(keys_and_values(memory, memory, layer.cross_attention))
+    return tuple(heads)
 
 
 def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
@@ -43,41 +46,22 @@ def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
 
 
 def decoder_layer_of(
-    x,
-    memory,
-    weights,
-    mask,
-    memory_mask,
-    *,
-    drop=None,
-    rotate_from=None,
-    past=None,
-    impl=REFERENCE,
-    is_causal=False,
+    x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **positions
 ):
-    """`memory` and `past` are keys and values, those of the tokens before `x`; also return all."""
+    """`memory` are its keys and values; also return A of both attentions, and keys and values.
 
-    def attend_to_target(y):
-        heads = keys_and_values(y, y, weights.self_attention, rotate_from)
-        if past is not None:
-            xp = array_namespace(y)
-            heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-        attention = weights.self_attention
-        output, A = attend(y, heads, attention, mask, rotate_from, impl, is_causal)
-        return output, (A, heads)
-
-    def attend_to_memory(y):
-        return attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
-
-    def feed_forward(y):
-        return feed_forward_of(y, weights.feed_forward, drop), None
-
-    order, A_memory = weights.norm, None
-    x, (A, heads) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
+    `positions` are ``rotate_from``, ``past`` and ``is_causal`` of the attention to the target.
+    """
+    heads, cross, order = weights.self_attention, weights.cross_attention, weights.norm
+    attend_to_target = partial(self_attention_of, weights=heads, mask=mask, impl=impl, **positions)
+    x, (A, kept) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
+    A_memory = None
     if memory is not None:
+        attend_to_memory = partial(attend, heads=memory, weights=cross, mask=memory_mask, impl=impl)
         x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, order, drop)
-    x, _ = residual(x, feed_forward, weights.feed_forward_norm, order, drop)
-    return x, (A, A_memory, heads)
+    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
+    x, _ = residual(x, feed, weights.feed_forward_norm, order, drop)
+    return x, (A, A_memory, kept)
 
 
 # The functions, which check what they are given.

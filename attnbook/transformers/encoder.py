@@ -5,13 +5,14 @@ r"""The encoder: layers of self-attention and feed-forward, each added to what i
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.attention import multi_head_attention_of
+from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
 from attnbook.transformers.layer_norm import layer_norm_of
@@ -22,15 +23,11 @@ from attnbook.transformers.stack import EncoderWeights, check_stream
 
 
 def encoder_layer_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
-    def attend(y):
-        heads = weights.self_attention
-        return multi_head_attention_of(y, y, y, heads, mask, rotate_from, impl)
-
-    def feed_forward(y):
-        return feed_forward_of(y, weights.feed_forward, drop), None
-
-    x, A = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
-    x, _ = residual(x, feed_forward, weights.feed_forward_norm, weights.norm, drop)
+    how = {"mask": mask, "rotate_from": rotate_from, "impl": impl}
+    attend = partial(self_attention_of, weights=weights.self_attention, **how)
+    x, (A, _) = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
+    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
+    x, _ = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
     return x, A
 
 

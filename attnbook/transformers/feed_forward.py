@@ -30,11 +30,12 @@ ACTIVATIONS = ("relu", "gelu")
 
 
 def feed_forward_of(x, weights, drop=None):
+    """Return the output, and None: there is nothing else, such as attention weights."""
     hidden = project(x, weights.W_1, weights.b_1)  # (..., n, d_ff)
     hidden = relu_of(hidden) if weights.activation == "relu" else gelu_of(hidden)
     if drop is not None:
         hidden = drop(hidden)
-    return project(hidden, weights.W_2, weights.b_2)
+    return project(hidden, weights.W_2, weights.b_2), None
 
 
 def relu_of(x):
@@ -165,7 +166,7 @@ def feed_forward(
     check_part("weights", weights, FeedForwardWeights)
     check_floats(x=x, weights=weights.W_1)
     check_width("x", x, weights.W_1.shape[0])
-    return feed_forward_of(x, weights)
+    return feed_forward_of(x, weights)[0]
 
 
 def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:

@@ -11,7 +11,7 @@ ORDERS = ("pre", "post")
 
 def residual(x, sublayer, norm, order, drop):
     """Add to `x` what `sublayer` makes of it; also return what else it returned."""
-    gain = (norm.gain, norm.bias, norm.epsilon)
-    y, other = sublayer(layer_norm_of(x, *gain) if order == "pre" else x)
+    scale = (norm.gain, norm.bias, norm.epsilon)
+    y, other = sublayer(layer_norm_of(x, *scale) if order == "pre" else x)
     x = x + (y if drop is None else drop(y))
-    return (x if order == "pre" else layer_norm_of(x, *gain)), other
+    return (x if order == "pre" else layer_norm_of(x, *scale)), other

@@ -44,7 +44,7 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
     """Return what the encoder makes of the source, and its attention weights."""
     if weights.encoder is None:
         return None, ()
-    x = _placed_tokens("source", source, weights, 0)
+    x = _placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
     rotate_from = 0 if weights.positions == "rotary" else None
     return encoder_of(x, weights.encoder, mask, drop, rotate_from, impl)
@@ -58,7 +58,7 @@ def decode(
     `memory` are its keys and values. The first token stands at `start`, after those of which
     ``past=`` holds keys and values; `impl` and `is_causal` say how it attends.
     """
-    x = _placed_tokens("target", target, weights, start)
+    x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
     rotate_from = start if weights.positions == "rotary" else None
     how |= {"drop": drop, "rotate_from": rotate_from}
@@ -66,15 +66,14 @@ def decode(
     return _logits(x[..., -1:, :] if last else x, weights), others
 
 
-def _placed_tokens(name, tokens, weights, start):
+def _placed_tokens(tokens, table, positions, weights, start=0):
     """Return the embedding of the tokens with their positions added."""
-    table = weights.embedding(name)
     if table is None:
         return tokens
     x = embed_of(tokens, table, weights.scale_embeddings)
     n, d_model = x.shape[-2:]
     if weights.positions == "learned":
-        return x + getattr(weights, f"{name}_positions")[start : start + n, :]
+        return x + positions[start : start + n, :]
     if weights.positions in ("sinusoidal", "interleaved"):
         return x + sinusoidal_of(n, d_model, start, weights.positions == "interleaved", x)
     return x
@@ -206,7 +205,8 @@ def _check(source, target, weights, masks, is_causal, drop):
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
     check_drop(drop)
-    queries = _check_tokens("target", target, weights)
+    known = weights.target_embedding, weights.target_positions
+    queries = _check_tokens("target", target, weights, *known)
     keys = check_source(source, weights, source_mask, memory_mask)
     if keys and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
@@ -218,10 +218,12 @@ def _check(source, target, weights, masks, is_causal, drop):
         check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
         memory_mask = mask_for_memory(source_mask) if memory_mask is None else memory_mask
     layers = weights.decoder.layers
-    own = [layer.self_attention for layer in layers]
-    cross = [layer.cross_attention for layer in layers]
-    check_head_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
-    check_head_mask("target_mask", target_mask, "target", target, queries, queries, own)
+    if memory_mask is not None:
+        cross = [layer.cross_attention for layer in layers]
+        check_head_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
+    if target_mask is not None:
+        own = [layer.self_attention for layer in layers]
+        check_head_mask("target_mask", target_mask, "target", target, queries, queries, own)
     return source_mask, target_mask, memory_mask
 
 
@@ -231,17 +233,15 @@ def mask_for_memory(source_mask):
     return source_mask if same else None
 
 
-def _check_tokens(name, tokens, weights, start=0):
+def _check_tokens(name, tokens, weights, table, positions):
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
-    table = weights.embedding(name)
     if table is None:
         return _check_features(name, tokens, weights)
     check_ids(name, tokens, table.shape[0], f"{name}_embedding", table)
-    positions = getattr(weights, f"{name}_positions")
-    if positions is not None and start + tokens.shape[-1] > positions.shape[0]:
+    if positions is not None and tokens.shape[-1] > positions.shape[0]:
         raise ValueError(
             f"{name} must have at most {positions.shape[0]} tokens, as many as learned positions, "
-            f"got {start + tokens.shape[-1]}"
+            f"got {tokens.shape[-1]}"
         )
     return tuple(tokens.shape)
 
@@ -263,7 +263,8 @@ def check_source(source, weights, source_mask, memory_mask):
     if weights.encoder is not None:
         if source is None:
             raise ValueError("source must be an array for the encoder, got None")
-        return _check_tokens("source", source, weights)
+        known = weights.embedding("source"), weights.source_positions
+        return _check_tokens("source", source, weights, *known)
     given = {"source": source, "source_mask": source_mask, "memory_mask": memory_mask}
     for name, x in given.items():
         if x is not None:
