@@ -271,12 +271,13 @@ def _checked(choose, log_p, made):
 def _decode_all(task, choose):
     """Return all steps as one result."""
     xp = array_namespace(task.prompt)
-    steps = list(_steps(task, choose))
-    tokens, new, log_p = (
-        xp.stack([getattr(step, name) for step in steps], axis=-1)
-        for name in ("tokens", "made", "log_probabilities")
-    )
-    lengths = xp.count_nonzero(new, axis=-1)
+    tokens, made, log_p = [], [], []
+    for step in _steps(task, choose):
+        tokens.append(step.tokens)
+        made.append(step.made)
+        log_p.append(step.log_probabilities)
+    tokens, made, log_p = (xp.stack(x, axis=-1) for x in (tokens, made, log_p))
+    lengths = xp.count_nonzero(made, axis=-1)
     return task.decoded(tokens, log_p, lengths, xp.sum(log_p, axis=-1))
 
 

@@ -101,7 +101,7 @@ class KVCache:
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
             capacity = -(-max(total, 2 * n, 1) // BLOCK) * BLOCK
-            held = self._rooms[layer] = _moved(held[0], n, capacity), _moved(held[1], n, capacity)
+            held = self._rooms[layer] = _moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
@@ -143,12 +143,12 @@ class KVCache:
 
 def _moved(room, n, capacity):
     """Return a room for `capacity` tokens with the `n` tokens of another."""
-    xp = array_namespace(room)
-    *leading, _, d = room.shape
-    device = array_api_compat.device(room)
-    larger = xp.empty((*leading, capacity, d), dtype=room.dtype, device=device)
-    larger[..., :n, :] = room[..., :n, :]
-    return larger
+    xp, larger = array_namespace(room[0]), []
+    for x in room:
+        shape, device = (*x.shape[:-2], capacity, x.shape[-1]), array_api_compat.device(x)
+        larger.append(xp.empty(shape, dtype=x.dtype, device=device))
+        larger[-1][..., :n, :] = x[..., :n, :]
+    return tuple(larger)
 
 
 def gather(
