@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -406,9 +405,10 @@ def worked(tmp_path_factory):
             ],
         ),
     ]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    # where the processes meet: a port that is ours from the start, as torchrun has it
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    group["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     command = [sys.executable, str(WORKER), json.dumps(groups)]
     environment = os.environ | group | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
