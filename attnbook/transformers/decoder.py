@@ -1,12 +1,13 @@
 """The decoder: self-attention, attention to what the encoder made, and feed-forward."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, broadcast_shapes, check_floats
+from attnbook.arrays.arguments import Array, broadcast_shapes, check_floats
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
@@ -220,7 +221,7 @@ def decoder_layer(
     check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = memory_keys_and_values(memory, (weights,))[0]
-    output, (shares, cross, _) = decoder_layer_of(
+    output, (shares, cross) = decoder_layer_of(
         *(x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl, False)
     )
     return (output, shares, cross) if return_weights else output
@@ -278,7 +279,7 @@ def decoder(
     check_impl(impl, return_weights)
     check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
     heads = memory_keys_and_values(memory, weights.layers)
-    output, (shares, cross, _) = decoder_of(
+    output, (shares, cross) = decoder_of(
         x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl
     )
     return (output, shares, cross) if return_weights else output
@@ -330,28 +331,25 @@ def memory_keys_and_values(memory, layers):
 def decoder_of(
     x, memory, weights, mask, memory_mask, drop, turn, past, impl=REFERENCE, is_causal=False
 ):
-    past = (None,) * len(weights.layers) if past is None else past
     others = []
-    for layer, heads, before in zip(weights.layers, memory, past, strict=True):
+    for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
+        keep = None if past is None else functools.partial(past.append, i)
         x, other = decoder_layer_of(
-            x, heads, layer, mask, memory_mask, drop, turn, before, impl, is_causal
+            x, heads, layer, mask, memory_mask, drop, turn, keep, impl, is_causal
         )
         others.append(other)
     if weights.final_norm is not None:
         x = _norm(x, weights.final_norm)
-    return x, tuple(zip(*others, strict=True)) if others else ((), (), ())
+    return x, tuple(zip(*others, strict=True)) if others else ((), ())
 
 
-def decoder_layer_of(x, memory, weights, mask, memory_mask, drop, turn, past, impl, is_causal):
-    """`past` holds keys and values of the tokens before `x`; the new ones are returned last."""
+def decoder_layer_of(x, memory, weights, mask, memory_mask, drop, turn, keep, impl, is_causal):
+    """`keep` takes the keys and values of `x`, and returns those of all tokens so far."""
 
     def attend_to_target(y):
         heads = keys_and_values(y, y, weights.self_attention, turn)
-        if past is not None:
-            xp = array_namespace(y)
-            heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-        output, shares = attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
-        return output, (shares, heads)
+        heads = heads if keep is None else keep(*heads)
+        return attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
 
     def attend_to_memory(y):
         return attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
@@ -360,8 +358,8 @@ def decoder_layer_of(x, memory, weights, mask, memory_mask, drop, turn, past, im
         return feed_forward_of(y, weights.feed_forward, drop), None
 
     order, cross = weights.norm, None
-    x, (shares, heads) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
+    x, shares = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
     if memory is not None:
         x, cross = residual(x, attend_to_memory, weights.cross_attention_norm, order, drop)
     x, _ = residual(x, feed_forward, weights.feed_forward_norm, order, drop)
-    return x, (shares, cross, heads)
+    return x, (shares, cross)

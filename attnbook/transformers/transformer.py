@@ -18,7 +18,7 @@ from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.positions import learned, sinusoidal
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
-from attnbook.transformers.embed import embed_of, check_ids
+from attnbook.transformers.embed import check_ids, embed_of
 from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.layers import check_layer_mask, keep, turn_by
 from attnbook.transformers.weights import TransformerWeights
@@ -180,7 +180,7 @@ def transformer_of(
 ):
     memory, shares = encode(source, weights, source_mask, drop, impl)
     heads = memory_keys_and_values(memory, weights.decoder.layers)
-    logits, (own, cross, _) = decode(
+    logits, (own, cross) = decode(
         target, heads, weights, target_mask, memory_mask, drop, impl=impl, is_causal=is_causal
     )
     cross = cross if weights.encoder is not None else ()
@@ -200,7 +200,8 @@ def decode(
 ):
     """Return the logits of `target`, or of its `last` token alone.
 
-    Its first token stands at `start`, after `past`; `how` it attends is `impl` and `is_causal`.
+    Its first token stands at `start`, after what the cache `past` holds; `how` it attends is `impl`
+    and `is_causal`.
     """
     x = drop(_placed_tokens("target", target, weights, start))
     turn = turn_by(weights.positions == "rotary", start)

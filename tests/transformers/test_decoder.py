@@ -36,6 +36,7 @@ from attnbook import (
     decoder_layer,
     masking,
 )
+from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 
 ORDERS = ("pre", "post")
@@ -396,14 +397,15 @@ def test_the_past_continues_where_it_ended(library, norm, cross, chunk, leading)
     memory = library.array(tokens(*leading, 5, 6, seed=1)) if cross else None
     whole = library.array(x)
     expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
-    heads, past, outputs = memory_keys_and_values(memory, weights.layers), None, []
+    heads, past, outputs = memory_keys_and_values(memory, weights.layers), KVCache(), []
     for start in range(0, 7, chunk):
         stop = min(start + chunk, 7)
         new = library.array(x[..., start:stop, :])
         mask = masking.causal(stop - start, stop, like=new)
         arguments = (new, heads, weights, mask, None, lambda y: y, None, past)
-        y, (_, _, past) = decoder_of(*arguments)
-        assert {tuple(k.shape) for both in past for k in both} == {(*leading, 1, stop, 2)}
+        y, _ = decoder_of(*arguments)
+        assert len(past) == stop
+        assert tuple(past.keys(1).shape) == tuple(past.values(0).shape) == (*leading, 1, stop, 2)
         outputs.append(library.numpy(y))
     np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)
 

@@ -42,6 +42,7 @@ from attnbook import (
     masking,
     transformer,
 )
+from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.transformer import _check_tokens, decode, encode
 from attnbook.transformers.weights import POSITIONS
@@ -517,12 +518,12 @@ def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangeme
     source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
     expected = library.numpy(transformer(source, library.array(target), weights))
     memory, _ = encode(source, weights, None, lambda y: y)
-    heads, past = memory_keys_and_values(memory, weights.decoder.layers), None
+    heads, past = memory_keys_and_values(memory, weights.decoder.layers), KVCache()
     start = 0
     for stop in (1, 2, 5, 7):
         new = library.array(target[:, start:stop])
         mask = masking.causal(stop - start, stop, like=new)
-        logits, (_, _, past) = decode(
+        logits, _ = decode(
             new, heads, weights, mask, None, lambda y: y, past, start
         )  # fmt: skip
         np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)
