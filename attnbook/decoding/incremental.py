@@ -8,7 +8,6 @@ from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values
-from attnbook.transformers.layers import keep
 from attnbook.transformers.transformer import decode, encode, mask_for_memory
 from attnbook.transformers.weights import TransformerWeights
 
@@ -36,7 +35,7 @@ class IncrementalDecoder:
         if library(weights.target_embedding) == "torch":
             self.no_graph = importlib.import_module("torch").no_grad
         with self.no_graph():
-            memory, _ = encode(source, weights, source_mask, keep, impl)
+            memory, _ = encode(source, weights, source_mask, impl=impl)
             self.memory = memory_keys_and_values(memory, weights.decoder.layers)
 
     def allow_beams(self) -> None:
@@ -63,8 +62,8 @@ class IncrementalDecoder:
         self.n_read = m = tokens.shape[-1]
         with self.no_graph():
             logits, _ = decode(
-                *(tokens, self.memory, self.weights, None, self.memory_mask, keep),
-                past=self.cache,
+                *(tokens, self.memory, self.weights, None, self.memory_mask),
+                cache=self.cache,
                 start=self.n,
                 last=True,
                 impl=self.impl,

@@ -16,8 +16,8 @@ from attnbook.arrays.weights import check_part
 from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import REFERENCE, check_impl
+from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.embed import check_ids
-from attnbook.transformers.layers import check_layer_mask
 from attnbook.transformers.transformer import check_source
 from attnbook.transformers.weights import TransformerWeights
 
@@ -135,7 +135,7 @@ def request(
         source_mask = _check_source_lengths(source_lengths, source, source_mask)
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
-        check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
+        check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
     cache = _check_cache(cache)
     stop = _plain("stop", stop)
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)

@@ -600,9 +600,9 @@ def test_the_source_is_read_once(monkeypatch):
     for name in ("encode", "memory_keys_and_values"):
         original = getattr(reader, name)
 
-        def counting(*arguments, name=name, original=original):
+        def counting(*arguments, name=name, original=original, **options):
             calls.append(name)
-            return original(*arguments)
+            return original(*arguments, **options)
 
         monkeypatch.setattr(reader, name, counting)
     decoding.greedy_decode(model(0), np.ones((2, 5), dtype=int), prompt=1, max_length=4)

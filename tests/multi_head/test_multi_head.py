@@ -104,7 +104,7 @@ def test_split_and_merge_keep_the_graph():
 @given(heads_cases())
 def test_agrees_with_the_loop(library, dtype, case):
     arguments = case.arguments(library, dtype)
-    output, shares = attnbook.multi_head_attention(*arguments, return_weights=True)
+    output, shares = attnbook.multi_head_attention_with_weights(*arguments)
     assert library.same_kind(output, arguments[0])
     assert library.same_kind(shares, arguments[0])
     exact_output, exact_shares = case.exact(library, dtype)
@@ -119,7 +119,7 @@ def test_agrees_with_the_loop(library, dtype, case):
 def test_half_precision_rounds_projections_and_nothing_within(library, dtype, case):
     need(library, dtype)
     arguments = case.arguments(library, dtype)
-    output, shares = attnbook.multi_head_attention(*arguments, return_weights=True)
+    output, shares = attnbook.multi_head_attention_with_weights(*arguments)
     assert library.same_kind(output, arguments[0])
     assert library.same_kind(shares, arguments[0])
 
@@ -156,7 +156,7 @@ def test_half_precision_attends_in_float32(library, dtype):
     one = library.array(np.ones((1, 1)), dtype)
     keys = library.array(np.ones((4099, 1)), dtype)
     weights = attnbook.MultiHeadWeights(one, one, one, n_heads=1)
-    got, shares = attnbook.multi_head_attention(one, keys, keys, weights, return_weights=True)
+    got, shares = attnbook.multi_head_attention_with_weights(one, keys, keys, weights)
     np.testing.assert_allclose(library.numpy(got), [[1.0]], atol=1e-4)
     share = library.numpy(library.array(np.array(1 / 4099), dtype))
     np.testing.assert_allclose(library.numpy(shares), np.full((1, 1, 4099), share), rtol=1e-6)
@@ -180,9 +180,7 @@ def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):
 def test_every_mask(library, dtype, name):
     need(library, dtype)
     case = case_of(mask=name, g=2)
-    output, shares = attnbook.multi_head_attention(
-        *case.arguments(library, dtype), return_weights=True
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, dtype))
     exact_output, exact_shares = case.exact(library, dtype)
     tolerance = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(library.numpy(output), exact_output, atol=tolerance)
@@ -201,9 +199,7 @@ def test_leading_axes_broadcast(library, leading):
     shapes = ((5, 5), (13, 11), (13, 7))
     arrays = (rng.standard_normal((*a, *s)) for a, s in zip(leading, shapes, strict=True))
     case = HeadsCase(*arrays, many_heads(0, 4, 2, d_out=17), None)
-    output, shares = attnbook.multi_head_attention(
-        *case.arguments(library, "float64"), return_weights=True
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     exact_output, exact_shares = case.exact(library, "float64")
     assert exact_output.shape == (*np.broadcast_shapes(*leading), 5, 17)
     assert exact_shares.shape == (*np.broadcast_shapes(*leading[:2]), 4, 5, 13)
@@ -228,9 +224,7 @@ def test_a_mask_of_every_shape_that_broadcasts(library, shape):
 
 def test_a_query_without_keys_gets_the_bias_of_the_output(library):
     case = case_of(mask="empty row")  # the first query sees nothing, in no head
-    output, shares = attnbook.multi_head_attention(
-        *case.arguments(library, "float64"), return_weights=True
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     np.testing.assert_array_equal(library.numpy(shares)[..., 0, :], np.zeros((2, 4, 13)))
     expected = np.tile(case.weights.b_O, (2, 1))
     np.testing.assert_array_equal(library.numpy(output)[:, 0], expected)
@@ -247,9 +241,7 @@ def test_one_token_alone(library):
     # one query and one key: each head returns its value, whatever the scores
     case = case_of(leading=(), n_q=1, n_k=1, g=2)
     w = case.weights
-    output, shares = attnbook.multi_head_attention(
-        *case.arguments(library, "float64"), return_weights=True
-    )
+    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     np.testing.assert_array_equal(library.numpy(shares), np.ones((4, 1, 1)))
     value = (case.value @ w.W_V + w.b_V).reshape(2, 3)
     joined = value[[0, 0, 1, 1]].reshape(1, 12)
@@ -277,9 +269,7 @@ def test_grouped_heads_equal_heads_with_repeated_matrices(library, g):
     outputs = [
         library.numpy(x)
         for one in (case, everyone)
-        for x in attnbook.multi_head_attention(
-            *one.arguments(library, "float64"), return_weights=True
-        )
+        for x in attnbook.multi_head_attention_with_weights(*one.arguments(library, "float64"))
     ]
     np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-13)
     np.testing.assert_allclose(outputs[1], outputs[3], atol=1e-13)
@@ -347,7 +337,7 @@ def test_agrees_with_torch_multihead_attention(bias, mask):
         mask = torch.rand(3, 4, 11, 13, generator=generator) < 0.6
         mask[..., 0] = True
         theirs = (~mask).reshape(12, 11, 13)
-    output, shares = attnbook.multi_head_attention(*arrays, weights, mask, return_weights=True)
+    output, shares = attnbook.multi_head_attention_with_weights(*arrays, weights, mask)
     expected = module(*arrays, attn_mask=theirs, average_attn_weights=False)
     torch.testing.assert_close(output, expected[0])
     torch.testing.assert_close(shares, expected[1])
@@ -423,7 +413,7 @@ def test_meta_tensors_have_the_right_shape():
     case = case_of(g=2)
     arrays = [torch.empty(x.shape, device="meta") for x in (case.query, case.key, case.value)]
     weights = case.weights.to("torch", device="meta", dtype="float32")
-    output, shares = attnbook.multi_head_attention(*arrays, weights, return_weights=True)
+    output, shares = attnbook.multi_head_attention_with_weights(*arrays, weights)
     assert {output.device.type, shares.device.type} == {"meta"}
     assert (output.shape, shares.shape) == ((2, 3, 17), (2, 4, 3, 13))
 
@@ -435,7 +425,7 @@ def test_everything_stays_on_its_device():
     arrays = [strict.asarray(x, device=device) for x in (case.query, case.key, case.value)]
     weights = case.weights.to("array_api_strict", device=device)
     mask = strict.asarray(case.mask, device=device)
-    both = attnbook.multi_head_attention(*arrays, weights, mask, return_weights=True)
+    both = attnbook.multi_head_attention_with_weights(*arrays, weights, mask)
     assert {x.device for x in both} == {device}
     exact = case.exact(ArrayLibrary("numpy"), "float64")
     for got, expected in zip(both, exact, strict=True):
@@ -482,7 +472,7 @@ def test_order_of_keys_does_not_matter_and_order_of_queries_is_kept():
 def test_a_head_reads_its_own_columns_alone(library):
     # nudge the matrices of one head: only its weights and its columns of the output move
     case = case_of(d_out=None, bias=False)
-    before = attnbook.multi_head_attention(*case.arguments(library, "float64"), return_weights=True)
+    before = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
     output, shares = map(library.numpy, before)
     for i in range(4):
         W_Q, W_V = case.weights.W_Q.copy(), case.weights.W_V.copy()
@@ -490,9 +480,7 @@ def test_a_head_reads_its_own_columns_alone(library):
         W_V[:, 3 * i : 3 * i + 3] += 1
         weights = attnbook.MultiHeadWeights(W_Q, case.weights.W_K, W_V, n_heads=4)
         moved = HeadsCase(case.query, case.key, case.value, weights, None)
-        after = attnbook.multi_head_attention(
-            *moved.arguments(library, "float64"), return_weights=True
-        )
+        after = attnbook.multi_head_attention_with_weights(*moved.arguments(library, "float64"))
         new_output, new_shares = map(library.numpy, after)
         others = [k for k in range(4) if k != i]
         columns = [c for c in range(12) if c // 3 != i]

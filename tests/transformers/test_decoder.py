@@ -34,9 +34,10 @@ from attnbook import (
     check,
     decoder,
     decoder_layer,
+    decoder_layer_with_weights,
+    decoder_with_weights,
     masking,
 )
-from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 
 ORDERS = ("pre", "post")
@@ -103,7 +104,7 @@ def test_layer_agrees_with_the_loop(
     before = library.numpy(x).copy()
     placed = library.place(weights, dtype)
     arguments = (x, memory, placed, optional(library, mask), optional(library, memory_mask))
-    got, shares, cross = decoder_layer(*arguments, rotate=rotate, return_weights=True)
+    got, shares, cross = decoder_layer_with_weights(*arguments, rotate=rotate)
     assert library.same_kind(got, x)
     exact, exact_shares, exact_cross = oracle.decoder_layer(
         before,
@@ -144,7 +145,7 @@ def test_stack_agrees_with_the_loop(library, n_layers, final, options, kind, oth
     exact = oracle.decoder(library.numpy(x), memory, weights, mask, memory_mask, turn)
     arguments = [x, optional(library, memory), library.place(weights)]
     arguments += [optional(library, mask), optional(library, memory_mask)]
-    got, shares, cross = decoder(*arguments, rotate=rotate, return_weights=True)
+    got, shares, cross = decoder_with_weights(*arguments, rotate=rotate)
     assert library.same_kind(got, x)
     close(library.numpy(got), exact[0], "float64", size=2000)
     assert isinstance(shares, tuple)
@@ -170,8 +171,8 @@ def test_half_precision(library, dtype, norm, rotate):
     need(library, dtype)
     weights = stack(norm=norm, activation="gelu")
     x, memory = library.array(tokens(2, 4, 6), dtype), library.array(tokens(5, 6, seed=1), dtype)
-    got, shares, cross = decoder(
-        x, memory, library.place(weights, dtype), rotate=rotate, return_weights=True
+    got, shares, cross = decoder_with_weights(
+        x, memory, library.place(weights, dtype), rotate=rotate
     )
     assert all(library.same_kind(y, x) for y in (got, *shares, *cross))
     turn = oracle.rotary if rotate else oracle.as_it_is
@@ -199,7 +200,7 @@ def test_the_memory_mask_hides_source_tokens(library):
     x, memory = tokens(4, 6), tokens(5, 6, seed=1)
     seen = np.array([True, False, True, True, False])
     mine = library.array(x), library.array(memory), weights
-    got, _, cross = decoder(*mine, None, library.array(seen), return_weights=True)
+    got, _, cross = decoder_with_weights(*mine, None, library.array(seen))
     short = decoder(mine[0], library.array(memory[seen]), weights)
     np.testing.assert_allclose(library.numpy(got), library.numpy(short), atol=1e-12)
     for share in cross:
@@ -293,7 +294,7 @@ def test_vmap_meta_and_devices():
     x, memory = torch.tensor(tokens(3, 4, 6)), torch.tensor(tokens(3, 5, 6))
     mapped = torch.func.vmap(lambda a, b: decoder(a, b, weights, rotate=True))(x, memory)
     torch.testing.assert_close(mapped, decoder(x, memory, weights, rotate=True))
-    empty = decoder(x.to("meta"), memory.to("meta"), weights.to(device="meta"), return_weights=True)
+    empty = decoder_with_weights(x.to("meta"), memory.to("meta"), weights.to(device="meta"))
     assert (empty[0].shape, empty[2][1].shape) == ((3, 4, 6), (3, 3, 4, 5))
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
     device = strict.Device("device1")
@@ -397,15 +398,13 @@ def test_the_past_continues_where_it_ended(library, norm, cross, chunk, leading)
     memory = library.array(tokens(*leading, 5, 6, seed=1)) if cross else None
     whole = library.array(x)
     expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
-    heads, past, outputs = memory_keys_and_values(memory, weights.layers), KVCache(), []
+    heads, past, outputs = memory_keys_and_values(memory, weights.layers), None, []
     for start in range(0, 7, chunk):
         stop = min(start + chunk, 7)
         new = library.array(x[..., start:stop, :])
         mask = masking.causal(stop - start, stop, like=new)
-        arguments = (new, heads, weights, mask, None, lambda y: y, None, past)
-        y, _ = decoder_of(*arguments)
-        assert len(past) == stop
-        assert tuple(past.keys(1).shape) == tuple(past.values(0).shape) == (*leading, 1, stop, 2)
+        y, (_, _, past) = decoder_of(new, heads, weights, mask, None, past=past)
+        assert {tuple(k.shape) for both in past for k in both} == {(*leading, 1, stop, 2)}
         outputs.append(library.numpy(y))
     np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)
 

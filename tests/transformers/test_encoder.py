@@ -34,6 +34,8 @@ from attnbook import (
     check,
     encoder,
     encoder_layer,
+    encoder_layer_with_weights,
+    encoder_with_weights,
     masking,
 )
 
@@ -81,7 +83,7 @@ def test_layer_agrees_with_the_loop(library, dtype, leading, n, kind, options, r
     before = library.numpy(x).copy()
     placed = library.place(weights, dtype)
     given = None if mask is None else library.array(mask)
-    got, shares = encoder_layer(x, placed, given, rotate=rotate, return_weights=True)
+    got, shares = encoder_layer_with_weights(x, placed, given, rotate=rotate)
     assert library.same_kind(got, x)
     assert library.same_kind(shares, x)
     turn = oracle.rotary if rotate else oracle.as_it_is
@@ -110,7 +112,7 @@ def test_stack_agrees_with_the_loop(library, leading, n_layers, final, options, 
     mask = layer_mask(np.random.default_rng(0), kind, (*leading, 3, 5, 5))
     given = None if mask is None else library.array(mask)
     placed = library.place(weights)
-    got, shares = encoder(x, placed, given, rotate=rotate, return_weights=True)
+    got, shares = encoder_with_weights(x, placed, given, rotate=rotate)
     assert library.same_kind(got, x)
     turn = oracle.rotary if rotate else oracle.as_it_is
     exact, exact_shares = oracle.encoder(library.numpy(x), weights, mask, turn)
@@ -131,7 +133,7 @@ def test_half_precision(library, dtype, norm, rotate):
     need(library, dtype)
     weights = stack(norm=norm, activation="gelu")
     x = library.array(tokens(2, 5, 6), dtype)
-    got, shares = encoder(x, library.place(weights, dtype), rotate=rotate, return_weights=True)
+    got, shares = encoder_with_weights(x, library.place(weights, dtype), rotate=rotate)
     assert library.same_kind(got, x)
     assert all(library.same_kind(share, x) for share in shares)
     turn = oracle.rotary if rotate else oracle.as_it_is
@@ -244,7 +246,7 @@ def test_vmap_meta_and_devices():
     x = torch.tensor(tokens(3, 5, 6))
     mapped = torch.func.vmap(lambda row: encoder(row, weights, rotate=True))(x)
     torch.testing.assert_close(mapped, encoder(x, weights, rotate=True))
-    empty = encoder(x.to("meta"), weights.to(device="meta"), return_weights=True)
+    empty = encoder_with_weights(x.to("meta"), weights.to(device="meta"))
     assert (empty[0].shape, empty[1][1].shape) == ((3, 5, 6), (3, 3, 5, 5))
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
     device = strict.Device("device1")

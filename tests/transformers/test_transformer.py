@@ -41,10 +41,10 @@ from attnbook import (
     encoder,
     masking,
     transformer,
+    transformer_with_weights,
 )
-from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import memory_keys_and_values
-from attnbook.transformers.transformer import _check_tokens, decode, encode
+from attnbook.transformers.transformer import decode, encode
 from attnbook.transformers.weights import POSITIONS
 
 ORDERS = ("pre", "post")
@@ -114,7 +114,7 @@ def test_agrees_with_the_loop(
     given = {name: optional(library, mask) for name, mask in masks.items()}
     mine = optional(library, source), library.array(target)
     placed = library.place(weights, dtype)
-    got, shares = transformer(*mine, placed, is_causal=is_causal, return_weights=True, **given)
+    got, shares = transformer_with_weights(*mine, placed, is_causal=is_causal, **given)
     assert library.same_kind(got, placed.target_embedding)
     assert tuple(got.shape) == (*leading, n_t, V_T)
     known = masks["source_mask"]
@@ -318,9 +318,6 @@ def test_learned_positions_are_as_long_as_their_table(library):
         transformer(fits[0], fits[1], weights)
     with pytest.raises(ValueError, match=f"^source {message}"):
         transformer(fits[1], fits[0], weights)
-    assert _check_tokens("target", fits[0][:5], weights, start=3) == (5,)
-    with pytest.raises(ValueError, match=f"^target {message}"):
-        _check_tokens("target", fits[0][:6], weights, start=3)
 
 
 # Features instead of tokens.
@@ -354,7 +351,7 @@ def test_without_embeddings_features_go_in_and_come_out(library, positions):
 def test_a_decoder_alone_may_work_on_features(library):
     weights = replace(model("alone"), target_embedding=None)
     x = features(library, 4, 6)
-    got, shares = transformer(None, x, library.place(weights), return_weights=True)
+    got, shares = transformer_with_weights(None, x, library.place(weights))
     placed = library.place(weights.decoder)
     expected = decoder(x, None, placed, masking.causal(4, like=x))
     np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
@@ -517,14 +514,14 @@ def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangeme
     weights = library.place(model(arrangement, positions=positions, n_kv_heads=1))
     source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
     expected = library.numpy(transformer(source, library.array(target), weights))
-    memory, _ = encode(source, weights, None, lambda y: y)
-    heads, past = memory_keys_and_values(memory, weights.decoder.layers), KVCache()
+    memory, _ = encode(source, weights)
+    heads, past = memory_keys_and_values(memory, weights.decoder.layers), None
     start = 0
     for stop in (1, 2, 5, 7):
         new = library.array(target[:, start:stop])
         mask = masking.causal(stop - start, stop, like=new)
-        logits, _ = decode(
-            new, heads, weights, mask, None, lambda y: y, past, start
+        logits, (_, _, past) = decode(
+            new, heads, weights, mask, past=past, start=start
         )  # fmt: skip
         np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)
         start = stop
