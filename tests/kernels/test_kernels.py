@@ -139,25 +139,25 @@ def huge():
     return Case(query, key, numbers(5, 3), None, None, 1.0)
 
 
-FEW = ((7, 5), (13, 5), (13, 3))
-MANY = ((13, 5), (7, 5), (7, 3))
+FEW = ((19, 5), (37, 5), (37, 3))
+MANY = ((37, 5), (19, 5), (19, 3))
 CASES = {
     "fewer queries": (drawn(*FEW), False),
     "more queries": (drawn(*MANY), False),
     "fewer queries, causal": (drawn(*FEW), True),
     "more queries, causal": (drawn(*MANY), True),
-    "mask": (drawn(*FEW, mask=some(7, 13)), False),
-    "mask with empty rows": (drawn(*FEW, mask=empty_rows(7, 13)), False),
-    "mask of keys": (drawn(*FEW, mask=some(13)), False),
-    "mask of queries": (drawn(*FEW, mask=some(7, 1)), False),
+    "mask": (drawn(*FEW, mask=some(19, 37)), False),
+    "mask with empty rows": (drawn(*FEW, mask=empty_rows(19, 37)), False),
+    "mask of keys": (drawn(*FEW, mask=some(37)), False),
+    "mask of queries": (drawn(*FEW, mask=some(19, 1)), False),
     "one mask for all": (drawn(*FEW, mask=np.array(False)), False),
-    "bias": (drawn(*FEW, bias=numbers(7, 13)), False),
-    "bias of keys": (drawn(*FEW, bias=numbers(13)), False),
+    "bias": (drawn(*FEW, bias=numbers(19, 37)), False),
+    "bias of keys": (drawn(*FEW, bias=numbers(37)), False),
     "everything": (
-        drawn(*FEW, mask=empty_rows(7, 13), bias=numbers(7, 13), scale=0.3),
+        drawn(*FEW, mask=empty_rows(19, 37), bias=numbers(19, 37), scale=0.3),
         True,
     ),
-    "everything, more queries": (drawn(*MANY, mask=some(13, 7), bias=numbers(7)), True),
+    "everything, more queries": (drawn(*MANY, mask=some(37, 19), bias=numbers(19)), True),
     "grouped heads": (
         drawn(
             *((2, 3, 2, 7, 5), (2, 3, 1, 11, 5), (2, 3, 1, 11, 3)),
@@ -247,11 +247,11 @@ def test_any_case(rung, case, is_causal):
 
 
 def test_a_query_that_sees_nothing_gets_exact_zeros(rung):
-    case = CASES["more queries, causal"][0]  # the first six of 13 queries see none of 7 keys
+    case = CASES["more queries, causal"][0]  # the first 18 of 37 queries see none of 19 keys
     for dtype in rung.dtypes:
         output = rung.library.numpy(rung(*case.arrays(rung.library, dtype)[0], is_causal=True))
-        assert np.all(output[:6] == 0)
-        assert np.all(output[6:] != 0)
+        assert np.all(output[:18] == 0)
+        assert np.all(output[18:] != 0)
 
 
 def test_nan_and_infinity_stay_in_their_row_and_masked_keys_out(rung):
@@ -402,7 +402,7 @@ def transposed(library, x, dtype):
 
 @pytest.mark.parametrize("form", [strided, transposed])
 def test_strides_do_not_matter(rung, form):
-    case = drawn((2, 7, 5), (2, 13, 5), (2, 13, 3), mask=some(7, 13), bias=numbers(7, 13))
+    case = drawn((2, 19, 5), (2, 37, 5), (2, 37, 3), mask=some(19, 37), bias=numbers(19, 37))
     arrays, options = case.arrays(rung.library, "float32")
     wanted = rung.library.numpy(rung(*arrays, **options))
     arrays = [form(rung.library, x, "float32") for x in (case.query, case.key, case.value)]
@@ -414,7 +414,7 @@ def test_strides_do_not_matter(rung, form):
 
 
 def test_inputs_are_not_written_to(rung):
-    case = drawn(*FEW, mask=some(7, 13), bias=numbers(7, 13))
+    case = drawn(*FEW, mask=some(19, 37), bias=numbers(19, 37))
     arrays, options = case.arrays(rung.library, "float32")  # NumPy's are read-only
     everything = [*arrays, options["mask"], options["bias"]]
     before = [bits(rung.library, x) for x in everything]
