@@ -1,4 +1,4 @@
-"""What all dataclasses of learned arrays share: their arrays by name, and moving them."""
+"""Trees of arrays, such as learned weights: their arrays by name, and moving them."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,12 +10,11 @@ from attnbook.arrays.move import move
 PLAIN = (bool, int, float, str)  # types of fields that are no arrays
 
 
-class Weights:
+class ArrayTree:
     """Base of the frozen dataclasses of arrays.
 
-    A field is an array, None, another `Weights`, a tuple of them, or a plain number or name. So
-    the learned arrays form a tree, and each has a name such as
-    ``encoder.layers.0.self_attention.W_Q``.
+    A field is an array, None, another `ArrayTree`, a tuple of them, or a plain number or name. So
+    the arrays form a tree, and each has a name such as ``encoder.layers.0.self_attention.W_Q``.
     """
 
     _names: ClassVar[tuple[str, ...]]
@@ -68,7 +67,7 @@ class Weights:
         for field in self._names:
             value = getattr(self, field)
             name = prefix + field
-            if isinstance(value, Weights):
+            if isinstance(value, ArrayTree):
                 yield from value._leaves(f"{name}.")
             elif isinstance(value, tuple):
                 for i, part in enumerate(value):
@@ -82,7 +81,7 @@ class Weights:
         for field in self._names:
             value: Any = getattr(self, field)
             name = prefix + field
-            if isinstance(value, Weights):
+            if isinstance(value, ArrayTree):
                 value = value._map(function, f"{name}.")
             elif isinstance(value, tuple):
                 value = tuple(p._map(function, f"{name}.{i}.") for i, p in enumerate(value))
@@ -90,6 +89,10 @@ class Weights:
                 value = function(name, value)
             object.__setattr__(changed, field, value)
         return changed
+
+
+class Weights(ArrayTree):
+    """Base of the frozen dataclasses of learned arrays."""
 
 
 def check_part(name: str, part: Any, kind: type) -> None:

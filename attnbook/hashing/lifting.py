@@ -17,8 +17,8 @@ from attnbook.arrays.arguments import (
     check_number,
 )
 from attnbook.arrays.move import move
-from attnbook.hashing.projections import root, unit
 from attnbook.hashing.given_hash import check_hash
+from attnbook.hashing.projections import root, unit
 
 
 def lift_keys(

@@ -77,11 +77,10 @@ class CudaHash:
         self.directions = cupy.asarray(_flat(host.directions, self.wide))
         if isinstance(host, StableHash):
             self.offsets = cupy.asarray(host.offsets.astype(self.wide))
-            self.width, multipliers = float(host.width), host.multipliers
+            self.width = float(host.width)
         else:
             self.offsets, self.width = NULL, 1.0
-            multipliers = 1 << np.arange(self.n_projections, dtype=np.int64)
-        self.multipliers = cupy.asarray(multipliers)
+        self.multipliers = cupy.asarray(host.multipliers)
 
     @property
     def is_of_angles(self) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.hashing.collision import log_chance
 from attnbook.single_head.softmax import softmax_of
-from attnbook.hashing.projections import log_chance
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,13 +21,13 @@ from attnbook.arrays.arguments import (
     dtype_name,
 )
 from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.weights import ArrayTree
 from attnbook.sketch import gaussian_mixture
 from attnbook.sketch.k_means import centres, nearest, sums
 
 
 @dataclass(frozen=True, eq=False)
-class Moments(Weights):
+class Moments(ArrayTree):
     r"""Keys and values as a mixture of Gaussian cells.
 
     In cell c lie N_c keys with mean μ_c and covariance s_c S, whose values have mean v_c and
@@ -331,7 +331,9 @@ class Moments(Weights):
             below = _fitting("below", below, query, shape)
         if counts is not None:
             counts = _fitting("counts", counts, query, (*shape, self.counts.shape[0]))
-        return gaussian_mixture.tail(self, query, scale, below, self.counts if counts is None else counts)
+        return gaussian_mixture.tail(
+            self, query, scale, below, self.counts if counts is None else counts
+        )
 
     def _changed(self, key, value, cells, sign):
         key, value = self._like(key, "key", "n"), self._like(value, "value", "n")
