@@ -87,8 +87,7 @@ class CudaIndex(SignatureIndex):
 
     def _are_live(self, numbers):
         known = numbers < self.stored.shape[0]
-        alive = self._alive[self._cupy.asarray(numbers[known])]
-        known[known] = self._cupy.asnumpy(alive)
+        known[known] = self._alive[self._cupy.asarray(numbers[known])].tolist()
         return known
 
     def _remove(self, numbers):

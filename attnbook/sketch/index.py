@@ -1,6 +1,7 @@
 """What an index of signatures does, whichever way it keeps them.
 
-`SortedIndex` takes any array library, `BucketIndex` grows cheaply in NumPy, `CudaIndex` is on a GPU.
+`SortedIndex` takes any array library, `BucketIndex` grows cheaply in NumPy, and `CudaIndex` is one
+on a GPU.
 """
 
 import abc

@@ -84,7 +84,7 @@ def test_candidates_and_memory_are_predicted(n_projections):
         sketch.update(key)
         _, evidence = sketch.attention_output(query, return_evidence=True)
         counts.append(evidence.candidates.mean())
-        found.append(sketch._index.counts(sketch.hash.signatures(query)).sum(1).mean())
+        found.append(sketch.state.index.counts(sketch.hash.signatures(query)).sum(1).mean())
     for measured, wanted in ((counts, predicted), (found, work)):
         error = np.std(measured) / math.sqrt(6)
         assert np.mean(measured) == pytest.approx(wanted, abs=5 * error + 0.05 * wanted)

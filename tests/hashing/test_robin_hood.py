@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook.hashing import robin_hood
-from attnbook.hashing._slots import displacement_limit, max_entries, slots_for
-from attnbook.hashing.robin_hood import RobinHoodTable
+from attnbook.hashing.robin_hood import RobinHoodTable, displacement_limit, max_entries, slots_for
 
 IMPLEMENTATIONS = ("reference", "numba")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), 255, 256, -256, 2**31, -(2**31), 2**62]

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.sketch import bucket_tables as _build
-from attnbook.sketch import bucket_index as index_module
-from attnbook.sketch._flat import LOW
-from attnbook.sketch.bucket_index import MOST_ROWS, BucketIndex, SortedIndex, check_rows
 from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, home_slot, slots_for
+from attnbook.sketch import bucket_index as index_module
+from attnbook.sketch import bucket_tables as _build
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.sketch.bucket_tables import LOW
+from attnbook.sketch.index import MOST_ROWS, check_rows
+from attnbook.sketch.sorted_index import SortedIndex
 
 MAKERS = {
     "sorted": SortedIndex,

@@ -22,6 +22,7 @@ from attnbook.sketch import (
     sketch_attention,
 )
 from attnbook.sketch.estimators import ESTIMATORS
+from attnbook.sketch.summary import moments_of
 
 N, D, D_V, N_Q, TABLES = 211, 7, 5, 13, 3
 
@@ -144,7 +145,7 @@ def test_blocks_of_queries_change_nothing(monkeypatch):
     query, key, value = drawn(n_q=29)
     outputs = []
     for numbers in (2**22, 1):
-        monkeypatch.setattr("attnbook.sketch.answers.GATHERED", numbers)
+        monkeypatch.setattr("attnbook.sketch.near_keys.GATHERED", numbers)
         sketch = SketchAttention(HASHES["signs"])
         sketch.update(key, value)
         outputs.append(
@@ -775,7 +776,7 @@ def test_moments_of_the_past_are_those_of_a_sketch_of_the_past():
     # the last run: keys before place 51 in tables and moments, the rest scored
     sketch = SketchAttention(HASHES["signs"], tail="moments")
     sketch.update(key[:51], value[:51])
-    far = sketch._far.moments(sketch)
+    far = moments_of(sketch.state)
     q = query[120:121]
     below = far.limit(q, 1 / math.sqrt(D))
     mass, mean = far.tail(q, 1 / math.sqrt(D), below=below)

@@ -12,16 +12,15 @@ pytest.importorskip("numba")
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_loops
-from attnbook.sketch.bucket_tables import slots_for
-from attnbook.sketch._numba_build import build_tables
-from attnbook.sketch._numba_candidates import FEW
-from attnbook.sketch._numba_chance import RetrievalTable
-from attnbook.hashing._numba_hash import all_finite, signatures
-from attnbook.sketch._numba_query import WINDOW, answer
-from attnbook.sketch.bucket_index import BucketIndex
-from attnbook.hashing.robin_hood import draw_mixer, find_slot, home_slot
+from attnbook.hashing.numba_signatures import all_finite, signatures
+from attnbook.hashing.robin_hood import draw_mixer, find_slot, home_slot, slots_for
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.sketch.numba_build import build_tables
+from attnbook.sketch.numba_candidates import FEW
+from attnbook.sketch.numba_chance import RetrievalTable
+from attnbook.sketch.numba_query import WINDOW, answer
 
 FREE = -1
 
@@ -303,7 +302,7 @@ def make_case(n, n_q, d, d_v, n_tables, n_signatures, dtype, seed=0, n_late=0, n
 def test_answers_are_those_of_a_loop(n, n_q, d, d_v, n_tables, n_signatures, estimator, dtype):
     *arrays, index = make_case(n, n_q, d, d_v, n_tables, n_signatures, dtype)
     query, key, value, asked = arrays[:4]
-    got = answer(query, key, value, asked, index.flat(), scale=0.3, estimator=estimator)
+    got = answer(query, key, value, asked, index.tables, scale=0.3, estimator=estimator)
     check_answer(got, expected_answer(*arrays, 0.3, estimator=estimator), dtype)
     assert got.expected is None
 
@@ -314,7 +313,7 @@ def test_answers_with_the_chance_to_be_found(kind, estimator):
     *arrays, index = make_case(61, 11, 7, 3, 3, 5, "float64")
     hash = make_hash(kind, 7, 3, 2, "float64")
     got = answer(
-        *(*arrays[:4], index.flat()),
+        *(*arrays[:4], index.tables),
         scale=0.3,
         estimator=estimator,
         probability=RetrievalTable.of(hash),
@@ -348,7 +347,7 @@ def test_answers_under_every_limit(data):
         options["above"] = rng.standard_normal(n_q)
     if draw(st.booleans()):
         options["allowed"] = rng.random(n) < 0.6
-    got = answer(*arrays[:4], index.flat(), scale=0.7, **options)
+    got = answer(*arrays[:4], index.tables, scale=0.7, **options)
     check_answer(got, expected_answer(*arrays, 0.7, **options), "float64")
 
 
@@ -362,7 +361,7 @@ def test_one_bucket_holds_everything(n, max_bucket):
     index.add(np.full((n, 3), -5))
     query = np.array([[1.0, 2.0, 3.0]] * 5)
     asked = np.full((5, 3), -5)
-    got = answer(query, key, value, asked, index.flat(), scale=0.5, max_bucket=max_bucket)
+    got = answer(query, key, value, asked, index.tables, scale=0.5, max_bucket=max_bucket)
     m = min(n, max_bucket or n)
     np.testing.assert_array_equal(got.count, m)
     np.testing.assert_array_equal(got.best, 0)
@@ -373,12 +372,12 @@ def test_one_bucket_holds_everything(n, max_bucket):
 def test_many_candidates_in_several_tables():
     *arrays, index = make_case(1009, 41, 5, 3, 3, 2, "float64", n_late=101, n_removed=53)
     for estimator in ("union", "duplicates"):
-        got = answer(*arrays[:4], index.flat(), scale=0.3, estimator=estimator)
+        got = answer(*arrays[:4], index.tables, scale=0.3, estimator=estimator)
         check_answer(got, expected_answer(*arrays, 0.3, estimator=estimator), "float64")
 
 
 def test_nothing_to_ask_and_nothing_to_find():
-    flat = BucketIndex(2).flat()
+    flat = BucketIndex(2).tables
     empty, query = np.zeros((0, 5), dtype="float32"), np.ones((3, 5), dtype="float32")
     got = answer(query, empty, empty[:, :4], np.zeros((3, 2), dtype=np.int64), flat, scale=1.0)
     np.testing.assert_array_equal(got.output, np.zeros((3, 4)))
@@ -396,7 +395,7 @@ def test_large_scores_do_not_overflow():
     query, key, value, asked, stored, alive = arrays
     query = query * np.float32(300)
     arrays = (query, key, value, asked, stored, alive)
-    got = answer(query, key, value, asked, index.flat(), scale=1.0)
+    got = answer(query, key, value, asked, index.tables, scale=1.0)
     assert np.abs(got.largest[got.count > 0]).max() > 500
     shift = max(np.abs(got.largest[got.count > 0]))
     wanted = expected_answer(*arrays, 1.0 / shift)  # only what needs no exponential
@@ -411,10 +410,10 @@ def test_a_product_of_minus_infinity_has_no_weight():
     index.add(np.array([[7], [7]]))
     asked = np.array([[7]])
     low = np.array([[-1e200], [-1e250]])
-    got = answer(np.array([[1e200]]), low, low, asked, index.flat(), scale=1.0)
+    got = answer(np.array([[1e200]]), low, low, asked, index.tables, scale=1.0)
     assert (got.mass[0], got.largest[0], got.best[0], got.output[0, 0]) == (-np.inf, -np.inf, -1, 0)
     value = np.array([[3.0], [5.0]])
-    mixed = answer(np.array([[1e200]]), low * [[0], [1]], value, asked, index.flat(), scale=1.0)
+    mixed = answer(np.array([[1e200]]), low * [[0], [1]], value, asked, index.tables, scale=1.0)
     assert (mixed.mass[0], mixed.best[0], mixed.output[0, 0]) == (0, 0, 3)
 
 
@@ -422,13 +421,13 @@ def test_threads_and_kinds_of_arrays_change_nothing():
     *arrays, index = make_case(211, 331, 5, 3, 3, 17, "float32", n_late=31, n_removed=13)
     query, key, value, asked, *_ = arrays
     limits = {"before": np.arange(331) % 211, "allowed": np.arange(211) % 3 > 0}
-    wanted = answer(query, key, value, asked, index.flat(), scale=0.3, n_threads=1, **limits)
+    wanted = answer(query, key, value, asked, index.tables, scale=0.3, n_threads=1, **limits)
     wide = np.zeros((211, 6), dtype="float32")
     wide[:, ::2] = value
     fixed = query.copy()
     fixed.flags.writeable = False
     others = fixed, np.asfortranarray(key), wide[:, ::2], np.asfortranarray(asked)
-    got = answer(*others, index.flat(), scale=0.3, n_threads=3, **limits)
+    got = answer(*others, index.tables, scale=0.3, n_threads=3, **limits)
     for a, b in zip(got[:5], wanted[:5], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -450,7 +449,7 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
     index.add(np.arange(400).reshape(-1, 1))
     table = RetrievalTable.of(hash)
     asked = np.arange(400).reshape(-1, 1)
-    got = answer(query, key, key, asked, index.flat(), scale=0.0, probability=table)
+    got = answer(query, key, key, asked, index.tables, scale=0.0, probability=table)
     chance = hash.retrieval_probability(query, key)
     told = chance > 1e-300
     assert told.sum() > 250
@@ -458,10 +457,10 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
     # where it underflows, the weight is the largest that is safe
     never = np.zeros((1, d))
     never[0, 0] = 1e300 if kind == "stable" else -1.0
-    got = answer(never, np.ones((1, d)) * [1, 0, 0], key[:1], asked[:1], index.flat(), scale=0.0,
+    got = answer(never, np.ones((1, d)) * [1, 0, 0], key[:1], asked[:1], index.tables, scale=0.0,
                  probability=table._replace(n_projections=60))  # fmt: skip
     assert got.expected == pytest.approx(-math.log(np.finfo(float).smallest_normal))
-    at_zero = answer(query[:1] * 0, key[:1] * 0, key[:1], asked[:1], index.flat(), scale=0.0,
+    at_zero = answer(query[:1] * 0, key[:1] * 0, key[:1], asked[:1], index.tables, scale=0.0,
                      probability=table)  # fmt: skip
     wanted = hash.retrieval_probability(np.zeros(d), np.zeros(d))
     np.testing.assert_allclose(np.exp(-at_zero.expected), wanted, rtol=1e-6)
@@ -470,9 +469,9 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
 def test_answer_refuses_estimators_it_cannot_make():
     *arrays, index = make_case(7, 3, 5, 3, 2, 3, "float32")
     with pytest.raises(ValueError, match="estimator must be one of"):
-        answer(*arrays[:4], index.flat(), scale=1.0, estimator="mean")
+        answer(*arrays[:4], index.tables, scale=1.0, estimator="mean")
     with pytest.raises(ValueError, match="probability must be a RetrievalTable"):
-        answer(*arrays[:4], index.flat(), scale=1.0, estimator="importance")
+        answer(*arrays[:4], index.tables, scale=1.0, estimator="importance")
 
 
 def test_loops_compile_where_no_machine_code_can_be_kept():
