@@ -148,7 +148,7 @@ def answer(
     if settings.tail == "moments" and moments is None:
         moments = moments_of(state)
     above = moments.limit(q, scale) if settings.tail == "moments" else None
-    close = engine.near(state, query, signatures, visible, above, weigh=with_evidence)
+    close = engine.near(state, query, signatures, visible, above, with_evidence)
     masses, outputs = [close.mass], [close.output]
     if local is not None:
         masses, outputs = [*masses, local[0]], [*outputs, local[1]]

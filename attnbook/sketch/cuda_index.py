@@ -20,23 +20,8 @@ class CudaIndex(SignatureIndex):
     milliseconds for a million rows. So there is no side table. What was added or removed is put in
     place by the next build, before the next look-up.
 
-    Parameters
-    ----------
-    n_tables : int
-        At least 1.
-    seed : int or numpy Generator
-        Of the maps' hash function, as in `BucketIndex`.
-
-    Raises
-    ------
-    ImportError
-        If CuPy is not installed.
-    TypeError, ValueError
-        If an argument is not as above.
-
-    Notes
-    -----
-    It lives on the GPU that is current when it is made. Memory for each row: 8 L bytes for the
+    Parameters and errors are those of `BucketIndex`, and ImportError without CuPy. It lives on the
+    GPU that is current when it is made. Memory for each row: 8 L bytes for the
     signatures, which stay, 4 L for the order and 32 L for the maps if no two rows share a bucket;
     while it is built, about 40 L more.
     """

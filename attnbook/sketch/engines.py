@@ -17,7 +17,6 @@ from attnbook.sketch.near_keys import NearKeys, blocks, near
 from attnbook.sketch.sorted_index import SortedIndex
 from attnbook.sketch.state import SketchState
 from attnbook.sketch.summary import light_rows
-from attnbook.sketch.visible import Visible
 
 
 class Reference:
@@ -48,18 +47,9 @@ class Reference:
         """Return runs of queries to be answered together."""
         return blocks(state, signatures)
 
-    def near(
-        self,
-        state: SketchState,
-        query: Array,
-        signatures: Array,
-        visible: Visible,
-        above: Any,
-        *,
-        weigh: bool,
-    ) -> NearKeys:
+    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
         """Return what the tables give for queries (n_q, d), of scores larger than `above`."""
-        return near(state, query, signatures, visible, above, weigh=weigh)
+        return near(state, query, signatures, visible, above, weigh)
 
 
 class Kernel(Reference):
@@ -82,19 +72,10 @@ class Kernel(Reference):
             return blocks(state, signatures)
         return [slice(0, signatures.shape[0])]
 
-    def near(
-        self,
-        state: SketchState,
-        query: Array,
-        signatures: Array,
-        visible: Visible,
-        above: Any,
-        *,
-        weigh: bool,
-    ) -> NearKeys:
+    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
         """Return what `near` returns, but rows and weights."""
         if self._is_plain(state, weigh):
-            return near(state, query, signatures, visible, above, weigh=weigh)
+            return near(state, query, signatures, visible, above, weigh)
         settings = state.settings
         weigh = self.compiled and (weigh or settings.estimator == "importance")
         return self.query.answer(

@@ -111,7 +111,9 @@ def sketch_attention(
     check_attention({"query": query, "key": key, "value": value}, mask, None, scale)
     check_bool("return_evidence", return_evidence)
     settings = Settings(hash, scale=scale, **options)
-    _check_causal(settings, check_bool("is_causal", is_causal), check_int("window", window))
+    _check_causal(
+        settings, check_bool("is_causal", is_causal), check_int("window", window, at_most=2**62)
+    )
     engine = ENGINES[settings.impl](hash)
     xp = array_namespace(query)
     n_q, n_k, d_v = query.shape[-2], key.shape[-2], value.shape[-1]

@@ -61,7 +61,6 @@ def near(
     signatures: Array,
     visible: Visible,
     above: Any = None,
-    *,
     weigh: bool = True,
 ) -> NearKeys:
     """Return the estimate from the tables, of scores larger than `above` alone if it is given.
