@@ -111,7 +111,8 @@ class GrowingRows:
         # doubled, so that n single appends copy O(n) rows in all
         room = xp.zeros_like(held[:1, ...] if held.shape[0] else x[:1, ...])
         room = xp.broadcast_to(room, (max(n, 2 * self.n) - self.n, *held.shape[1:]))
-        return xp.concat([held[: self.n, ...], room], axis=0)
+        joined = xp.concat([held[: self.n, ...], room], axis=0)
+        return xp.astype(joined, held.dtype, copy=False)  # concat turns foreign byte orders
 
     def append(self, x: Array, room: Array) -> None:
         """Append `x` into `room`, which came from `with_room(x)`."""
