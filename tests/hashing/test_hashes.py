@@ -422,11 +422,7 @@ WRONG = [
     (lambda: SimHash.collision_probability(10**400), ValueError, "angle must be from 0 to π, got"),
     (lambda: lift_keys(np.ones(3)), ValueError, "key must have shape (..., n, d) with d >= 1"),
     (lambda: lift_queries(np.full((1, 2), math.nan)), ValueError, "query must be finite, got NaN"),
-    (
-        lambda: lift_keys(np.ones((1, 4)), 1.0),
-        ValueError,
-        "longest must be at least the length of every key, 2, got 1",
-    ),
+    (lambda: lift_keys(np.ones((1, 4)), 1.0), ValueError, "longest must be at least the length of"),
     (lambda: LiftedHash(3, 1.0), TypeError, "hash must have n_tables and signatures, got int"),
     (lambda: LiftedHash(GivenHash(len), 1.0), TypeError, "hash must be SimHash, StableHash or"),
     (lambda: LiftedHash(SIGNS, 0.0), ValueError, "longest must be above 0, got 0.0"),

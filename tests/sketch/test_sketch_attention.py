@@ -562,16 +562,8 @@ def test_a_sketch_goes_with_its_last_user():
             ValueError,
             "estimator must be 'union' with a tail or heavy keys, got 'duplicates'",
         ),
-        (
-            {"estimator": "importance", "n_heavy": 1},
-            ValueError,
-            "estimator must be 'union' with a tail or heavy keys, got 'importance'",
-        ),
-        (
-            {"tail": "uniform", "max_bucket": 9},
-            ValueError,
-            "max_bucket must be None with tail 'uniform'",
-        ),
+        ({"estimator": "importance", "n_heavy": 1}, ValueError, "estimator must be 'union' with a"),
+        ({"tail": "uniform", "max_bucket": 9}, ValueError, "max_bucket must be None with tail 'un"),
         (
             {"impl": "numba", "estimator": "per_table_sum"},
             ValueError,

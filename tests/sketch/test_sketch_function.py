@@ -170,10 +170,7 @@ def test_the_function_checks_its_arguments():
             "estimator must be 'union' with a window, got 'duplicates'",
         ),
         ({"is_causal": True, "n_heavy": 2}, "n_heavy must be 0 with is_causal"),
-        (
-            {"is_causal": True, "tail": "moments", "n_cells": 2},
-            "n_cells must be 1 with is_causal",
-        ),
+        ({"is_causal": True, "tail": "moments", "n_cells": 2}, "n_cells must be 1 with is_causal"),
         ({"mask": mask, "tail": "moments"}, "mask must be the same for all queries"),
         ({"key": key[:, :3]}, "key must have shape (..., n_k, 7) to match query"),
     ]
