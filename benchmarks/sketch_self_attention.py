@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook import attention, move
-from attnbook.sketch import SimHash
-from attnbook.sketch.functional import sketch_attention
+from attnbook.sketch import SimHash, sketch_attention
 from benchmarks import harness, inputs, sketch_inputs, sketch_peers, sketch_rows
 from benchmarks.sketch_estimators import moments_alone
 from benchmarks.sketch_inputs import WIDTH, Inputs
@@ -109,7 +108,7 @@ Way = tuple[dict[str, Any], Callable[[], Any], int]  # fields, function, queries
 
 
 def _ours(device, given, kind) -> Iterator[Way]:
-    """Yield the tables, set for one input or for all."""
+    """Yield the tables, which any query may ask."""
     impl, library, n = implementation(device), array_library(device), given.key.shape[1]
     about = {"implementation": SKETCH, "impl": impl, "library": library}
     name = FOR_SUCH_KEYS if kind in TABLES else ONE_FOR_ALL
