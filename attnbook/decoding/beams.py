@@ -19,7 +19,8 @@ from attnbook.arrays.arguments import (
     dtype_name,
 )
 from attnbook.arrays.lengths import placed
-from attnbook.decoding.reader import Decoded, gather, request_of
+from attnbook.decoding.kv_cache import gather
+from attnbook.decoding.request import Decoded, request_of
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -109,12 +110,12 @@ def _check_penalty(alpha, max_length, like):
 def _search(task, n_beams, alpha):
     xp = array_namespace(task.prompt)
     batch, n = task.prompt.shape[0], int(task.lengths.min())
-    task.reader.allow_beams()
-    log_p = task.reader.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
+    task.decoder.allow_beams()
+    log_p = task.decoder.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
     n_known = log_p.shape[-1]
     first = placed(np.zeros((batch, n_beams), dtype=np.int64), log_p)
     own = placed(np.tile(np.arange(n_beams), (batch, 1)), log_p)
-    task.reader.follow(first)
+    task.decoder.follow(first)
     log_p = gather(log_p, first)  # (batch, n_beams, V)
     only_pad = xp.where(_vocabulary(log_p) == task.pad, xp.zeros_like(log_p), -xp.inf)
     # all beams are the prompt: one of them is enough
@@ -123,7 +124,7 @@ def _search(task, n_beams, alpha):
     tokens, gains = [xp.astype(log_p[..., :0], x.dtype) for x in (first, log_p)]
     while not bool(xp.all(settled := ended | (totals == -xp.inf))):
         if tokens.shape[-1]:
-            log_p = task.reader.read(tokens[..., -1:], settled)
+            log_p = task.decoder.read(tokens[..., -1:], settled)
         made = n - task.lengths  # below 0 while a sequence reads its prompt
         step = xp.where(ended[..., None], only_pad, log_p)
         counts = lengths + xp.astype(~ended, lengths.dtype)
@@ -137,7 +138,7 @@ def _search(task, n_beams, alpha):
             parents = xp.where(reading, own, parents)
             token = xp.where(reading, task.prompt[:, n][:, None], token)
             gain, counts = xp.where(reading, 0.0, gain), xp.where(reading, lengths, counts)
-        task.reader.follow(parents)
+        task.decoder.follow(parents)
         totals = gather(totals, parents) + gain
         lengths = gather(counts, parents)
         full = placed((made + 1 >= task.max_length)[:, np.newaxis], best)

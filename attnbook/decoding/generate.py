@@ -1,5 +1,6 @@
 """Decoding token by token: the stream of steps, greedy decoding and sampling."""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,7 +9,8 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace
 from attnbook.arrays.lengths import placed
-from attnbook.decoding.reader import Decoded, gather, request, request_of
+from attnbook.decoding.kv_cache import KVCache
+from attnbook.decoding.request import Decoded, request, request_of
 from attnbook.decoding.sampling import sampler
 from attnbook.kernels import REFERENCE
 from attnbook.transformers.embed import check_ids
@@ -27,11 +29,14 @@ class Step:
         `pad`.
     log_probabilities : array, shape (batch,)
         What the model gave each token; 0 where none was made.
+    n_read : int
+        How many tokens of each sequence the model read for this step.
     """
 
     tokens: Annotated[Array, "batch"]
     made: Annotated[Array, "batch"]
     log_probabilities: Annotated[Array, "batch"]
+    n_read: int = 0
 
 
 def greedy_decode(
@@ -45,7 +50,7 @@ def greedy_decode(
     prompt_lengths: Any = None,
     source_lengths: Any = None,
     source_mask: Annotated[Array, "..."] | None = None,
-    cache: bool = True,
+    cache: bool | KVCache = True,
     impl: str = REFERENCE,
 ) -> Decoded:
     r"""Take the most likely token, again and again.
@@ -74,9 +79,9 @@ def greedy_decode(
         How many tokens of each source are real; the rest is hidden.
     source_mask : boolean array, optional
         Instead of `source_lengths`, as in `transformer`: **True = may attend**.
-    cache : bool
-        Keep the keys and values of every layer, so that each token is read once. Without it the
-        whole prefix is read again at every step.
+    cache : bool or KVCache
+        Keep the keys and values of every layer, so that each token is read once. An empty `KVCache`
+        is filled and stays yours. Without a cache the whole prefix is read again at every step.
     impl : str
         Who attends, as in `attention`.
 
@@ -91,8 +96,9 @@ def greedy_decode(
         not one.
     ValueError
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
-        the learned positions do not suffice, `source` is there without an encoder or the reverse,
-        or the best logit of a step is NaN or infinite for a sequence that has not ended.
+        the learned positions do not suffice, the cache is not empty, `source` is there without an
+        encoder or the reverse, or the best logit of a step is NaN or infinite for a sequence that
+        has not ended.
 
     Notes
     -----
@@ -217,10 +223,10 @@ def stream(
     (1,)
     (1,)
     """
-    choose = _most_likely if choose is None else choose
-    if not callable(choose):
+    if choose is not None and not callable(choose):
         raise TypeError(f"choose must be callable, got {type(choose).__name__}")
-    return _steps(request_of("stream", weights, source, options), choose)
+    checked = _most_likely if choose is None else functools.partial(_checked, choose)
+    return _steps(request_of("stream", weights, source, options), checked)
 
 
 # The mathematics. These may rely on checked arguments.
@@ -228,29 +234,30 @@ def stream(
 
 def _steps(task, choose):
     xp = array_namespace(task.prompt)
-    n = int(task.lengths.min())  # every prompt has these tokens: read in one pass
-    log_p = task.reader.read(task.prompt[:, :n])
+    n, longest = int(task.lengths.min()), int(task.lengths.max())
+    lengths = n if n == longest else placed(task.lengths, task.prompt)
+    log_p = task.decoder.read(task.prompt[:, :n])  # every prompt has these: read in one pass
     ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
     pad = xp.full_like(task.prompt[:, 0], task.pad)
     while not bool(xp.all(ended)):
-        made = n - task.lengths  # below 0 while a sequence reads its prompt
-        tokens = _checked(choose(log_p, np.maximum(made, 0)), log_p)
+        tokens = choose(log_p, np.maximum(n - task.lengths, 0))
         new = ~ended
-        if np.any(made < 0):
-            reading = placed(made < 0, tokens)
+        if n < longest:
+            reading = lengths > n  # its prompt
             tokens, new = xp.where(reading, task.prompt[:, n], tokens), new & ~reading
         tokens = xp.where(ended, pad, tokens)
-        gains = gather(log_p, xp.expand_dims(tokens, axis=-1))[:, 0]
-        yield Step(tokens, new, xp.where(new, gains, xp.zeros_like(gains)))
-        full = placed(made + 1 >= task.max_length, tokens)
-        ended = ended | (new & task.stops(tokens)) | full
+        gains = xp.take_along_axis(log_p, tokens[:, None], axis=-1)[:, 0]
+        gains = xp.where(new, gains, xp.zeros_like(gains))
+        yield Step(tokens, new, gains, task.decoder.n_read)
         n += 1
+        ended = ended | (new & task.stops(tokens)) | (lengths + task.max_length <= n)
         if not bool(xp.all(ended)):
-            log_p = task.reader.read(xp.expand_dims(tokens, axis=-1), ended)
+            log_p = task.decoder.read(tokens[:, None], ended)
 
 
-def _checked(tokens, log_p):
-    """Return the tokens that were chosen as int64, or raise."""
+def _checked(choose, log_p, made):
+    """Return the tokens that a caller chose as int64, or raise."""
+    tokens = choose(log_p, made)
     check_ids("choose(…)", tokens, log_p.shape[-1], "log_probabilities", log_p)
     if tuple(tokens.shape) != tuple(log_p.shape[:-1]):
         raise ValueError(

@@ -15,7 +15,6 @@ from attnbook.arrays.arguments import (
 from attnbook.arrays.lengths import home
 from attnbook.arrays.move import move
 from attnbook.arrays.projections import generator
-from attnbook.decoding.reader import gather
 from attnbook.single_head.softmax import softmax_of
 
 
@@ -121,7 +120,7 @@ def _check_possible(log_p):
 def _draw(log_p, u, temperature, top_k, top_p):
     xp = array_namespace(log_p)
     order = xp.argsort(-log_p, axis=-1, stable=True)  # stable: equal ones as in the vocabulary
-    ranked = gather(log_p, order)
+    ranked = xp.take_along_axis(log_p, order, axis=-1)
     # beyond 1e-30 and 1e30, which float32 can hold, nothing changes any more
     p = softmax_of((ranked - ranked[:, :1]) / min(max(temperature, 1e-30), 1e30), axis=-1)
     if top_k is not None:
@@ -136,4 +135,4 @@ def _draw(log_p, u, temperature, top_k, top_p):
     # u may have been rounded up to 1, which passes them all
     last = xp.count_nonzero(p, axis=-1) - 1
     rank = xp.minimum(xp.count_nonzero(passed, axis=-1), last)
-    return gather(order, xp.expand_dims(rank, axis=-1))[:, 0]
+    return xp.take_along_axis(order, rank[:, None], axis=-1)[:, 0]

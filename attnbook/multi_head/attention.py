@@ -73,18 +73,12 @@ def attend(query, heads, weights, mask, rotate_from=None, impl=REFERENCE, is_cau
 
 
 def self_attention_of(
-    x, weights, mask, rotate_from=None, past=None, impl=REFERENCE, is_causal=False
+    x, weights, mask, rotate_from=None, keep=None, impl=REFERENCE, is_causal=False
 ):
-    """Attend to `x` itself, after the tokens of which `past` holds keys and values.
-
-    Returns the output, and A with the keys and values of all.
-    """
+    """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
     heads = keys_and_values(x, x, weights, rotate_from)
-    if past is not None:
-        xp = array_namespace(x)
-        heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-    output, A = attend(x, heads, weights, mask, rotate_from, impl, is_causal)
-    return output, (A, heads)
+    heads = heads if keep is None else keep(*heads)
+    return attend(x, heads, weights, mask, rotate_from, impl, is_causal)
 
 
 def _mixed_by(impl, q, k, v, mask, is_causal):

@@ -35,33 +35,37 @@ def memory_keys_and_values(memory, layers):
 
 
 def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
-    """Return the output, and for each layer A over target and memory, and keys and values."""
-    past, others = past or (None,) * len(weights.layers), []
-    for layer, heads, before in zip(weights.layers, memory, past, strict=True):
-        x, other = decoder_layer_of(x, heads, layer, mask, memory_mask, past=before, **how)
-        others.append(other)
+    """Return the output, and A of both attentions of every layer.
+
+    `memory` are its keys and values for each layer; `past` is a cache, to which those of `x` are
+    appended.
+    """
+    A, A_memory = [], []
+    for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
+        keep = None if past is None else partial(past.append, i)
+        x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
+        A.append(both[0])
+        A_memory.append(both[1])
     if (norm := weights.final_norm) is not None:
         x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
-    return x, tuple(zip(*others, strict=True)) if others else ((), (), ())
+    return x, (tuple(A), tuple(A_memory))
 
 
-def decoder_layer_of(
-    x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **positions
-):
-    """`memory` are its keys and values; also return A of both attentions, and keys and values.
+def decoder_layer_of(x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **how):
+    """Return the output, and A of both attentions; `memory` are its keys and values.
 
-    `positions` are ``rotate_from``, ``past`` and ``is_causal`` of the attention to the target.
+    `how` are ``rotate_from``, ``keep`` and ``is_causal`` of the attention to the target.
     """
-    heads, cross, order = weights.self_attention, weights.cross_attention, weights.norm
-    attend_to_target = partial(self_attention_of, weights=heads, mask=mask, impl=impl, **positions)
-    x, (A, kept) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
+    norm, own, cross = weights.norm, weights.self_attention, weights.cross_attention
+    attend_to_target = partial(self_attention_of, weights=own, mask=mask, impl=impl, **how)
+    x, A = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
     A_memory = None
     if memory is not None:
         attend_to_memory = partial(attend, heads=memory, weights=cross, mask=memory_mask, impl=impl)
-        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, order, drop)
+        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    x, _ = residual(x, feed, weights.feed_forward_norm, order, drop)
-    return x, (A, A_memory, kept)
+    x, _ = residual(x, feed, weights.feed_forward_norm, norm, drop)
+    return x, (A, A_memory)
 
 
 # The functions, which check what they are given.
@@ -97,7 +101,7 @@ def decoder_layer_with_weights(
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None}
     heads = memory_keys_and_values(memory, (weights,))[0]
-    output, (A, A_memory, _) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
+    output, (A, A_memory) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
     return output, A, A_memory
 
 
@@ -200,7 +204,7 @@ def decoder_with_weights(
     _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None}
     heads = memory_keys_and_values(memory, weights.layers)
-    output, (A, A_memory, _) = decoder_of(x, heads, weights, mask, memory_mask, **how)
+    output, (A, A_memory) = decoder_of(x, heads, weights, mask, memory_mask, **how)
     return output, A, A_memory
 
 

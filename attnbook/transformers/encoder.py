@@ -25,7 +25,7 @@ from attnbook.transformers.stack import EncoderWeights, check_stream
 def encoder_layer_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
     how = {"mask": mask, "rotate_from": rotate_from, "impl": impl}
     attend = partial(self_attention_of, weights=weights.self_attention, **how)
-    x, (A, _) = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
+    x, A = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
     x, _ = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
     return x, A

@@ -35,7 +35,7 @@ def transformer_of(
     memory, A = encode(source, weights, source_mask, drop=drop, impl=impl)
     heads = memory_keys_and_values(memory, weights.decoder.layers)
     how = {"drop": drop, "impl": impl, "is_causal": is_causal}
-    logits, (own, cross, _) = decode(target, heads, weights, target_mask, memory_mask, **how)
+    logits, (own, cross) = decode(target, heads, weights, target_mask, memory_mask, **how)
     cross = cross if weights.encoder is not None else ()
     return logits, {"encoder": A, "decoder": own, "cross": cross}
 
@@ -53,10 +53,10 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
 def decode(
     target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
 ):
-    """Return the logits of `target`, or of its `last` token alone, and what `decoder_of` returns.
+    """Return the logits of `target`, or of its `last` token alone, and the attention weights.
 
-    `memory` are its keys and values. The first token stands at `start`, after those of which
-    ``past=`` holds keys and values; `impl` and `is_causal` say how it attends.
+    `memory` are its keys and values. The first token stands at `start`, after what the cache
+    ``past=`` holds; `impl` and `is_causal` say how it attends.
     """
     x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)

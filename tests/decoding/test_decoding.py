@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import attnbook as ab
 from attnbook import check, decoding
 from attnbook.arrays.arguments import array_namespace
-from attnbook.decoding import reader
+from attnbook.decoding import incremental as reader
 
 both = pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 NUMPY = ArrayLibrary("numpy")

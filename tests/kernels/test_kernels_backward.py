@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 numba = pytest.importorskip("numba")
 
 from attnbook.compilers import register_tiles  # noqa: E402
-from attnbook.kernels.numba_loops import backward, gradients  # noqa: E402
+from attnbook.kernels.numba_loops import backward, products  # noqa: E402
 
 IMPLS = pytest.mark.parametrize("impl", ["numba", "packed"])
 NAMES = ("query", "key", "value")
@@ -293,7 +293,7 @@ def test_threads_do_not_change_a_bit(impl, shapes, monkeypatch):
     arrays, grad = draw(*shapes)
     results = []
     for n_threads in (1, 2, 3, 7, 3):
-        monkeypatch.setattr(gradients, "n_threads_for", lambda *_, n=n_threads, **__: n)
+        monkeypatch.setattr(backward, "n_threads_for", lambda *_, n=n_threads, **__: n)
         results.append(attnbook.attention_vjp(*arrays, grad, is_causal=True, impl=impl))
     for other in results[1:]:
         for ours, first in zip(other, results[0], strict=True):
@@ -303,13 +303,13 @@ def test_threads_do_not_change_a_bit(impl, shapes, monkeypatch):
 def test_work_is_shared_out(monkeypatch):
     """One head is split among threads; a small one is not worth it."""
     seen = []
-    in_parts = gradients.in_parts
+    in_parts = backward.in_parts
 
     def spy(function, n, n_threads):
         seen.append(n_threads)
         in_parts(function, n, n_threads)
 
-    monkeypatch.setattr(gradients, "in_parts", spy)
+    monkeypatch.setattr(backward, "in_parts", spy)
     monkeypatch.setattr("attnbook.arrays.threads._cores", lambda: 2)
     for n in (8, 601):
         arrays, grad = draw((n, 16), (n, 16), (n, 16))
@@ -409,11 +409,14 @@ def test_any_shape(impl, case, seed):
 
 
 @numba.njit
-def multiplied(tile, part, a, turned, b, c, first, rows, columns, depth, add):
-    backward.product(tile, part, a, turned, b, c, first, rows, columns, depth, add)
+def multiplied(tile, part, a, a_row, a_column, b, c, rows, columns, depth, add):
+    if add:
+        products.product_onto(tile, part, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
+    else:
+        products.product(tile, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
 
 
-@pytest.mark.parametrize("tile", [None, *gradients.TILES.values()], ids=str)
+@pytest.mark.parametrize("tile", [None, *backward.TILES.values()], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
 def test_product(tile, turned):
     """Every tile that any processor uses, with rows and depths that do not fill it."""
@@ -426,7 +429,8 @@ def test_product(tile, turned):
         right = (a.T if turned else a).astype(np.float64) @ b
         for add, first in ((False, 0), (True, 2)):
             to, part = c.copy(), np.empty_like(c)
-            multiplied(tile, part, a, turned, b, to, first, rows, columns, depth, add)
+            steps = (1, rows) if turned else (depth, 1)
+            multiplied(tile, part, a.ravel(), *steps, b, to[first:], rows, columns, depth, add)
             np.testing.assert_allclose(
                 to[first : first + rows], right + add * c[first : first + rows], atol=1e-4
             )
@@ -435,7 +439,7 @@ def test_product(tile, turned):
 
 
 def test_the_tile_of_this_processor():
-    assert gradients.TILES[register_tiles.lanes()].lanes == register_tiles.lanes()
-    for lanes, tile in gradients.TILES.items():
+    assert backward.TILES[register_tiles.lanes()].lanes == register_tiles.lanes()
+    for lanes, tile in backward.TILES.items():
         assert tile.lanes == lanes
         assert backward.KEYS % (tile.lanes * tile.vectors) == 0

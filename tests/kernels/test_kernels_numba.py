@@ -16,7 +16,7 @@ from attnbook.compilers import register_tiles  # noqa: E402
 from attnbook.compilers.register_tiles import TILES, Tile  # noqa: E402
 from attnbook.kernels import numba as plain  # noqa: E402
 from attnbook.kernels import packed  # noqa: E402
-from attnbook.kernels.numba_loops import calls  # noqa: E402
+from attnbook.kernels.numba_loops import forward as panels  # noqa: E402
 from attnbook.kernels.numba_loops.arrays import arrange  # noqa: E402
 from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
@@ -30,8 +30,7 @@ def run(way, *arguments, **options):
     if way == "numba":
         return plain.forward(*arguments, **options)
     if way == "few":
-        panels = packed._panels_of(None)
-        return calls.compute(panels, arguments, few=True, **options)
+        return panels.forward(None, arguments, few=True, **options)
     return packed.forward(*arguments, tile=TILES[int(way.removeprefix("packed"))], **options)
 
 
@@ -286,7 +285,7 @@ def test_tensors_that_are_negated_when_they_are_read(module):
 def test_the_processor_chooses_the_registers(monkeypatch, features, lanes):
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
     assert register_tiles.lanes.__wrapped__() == lanes
-    monkeypatch.setattr(register_tiles, "lanes", register_tiles.lanes.__wrapped__)
+    monkeypatch.setattr(packed, "lanes", register_tiles.lanes.__wrapped__)
     assert packed.vector_unit().endswith(f", {lanes} lanes")
     assert TILES[lanes].lanes == lanes
     assert TILES[lanes].width % lanes == 0

@@ -30,6 +30,7 @@ from attnbook import (
     encoder_layer,
     masking,
 )
+from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 
 
@@ -379,13 +380,14 @@ def test_the_past_continues_where_it_ended(library, kind, norm, chunk, leading):
     x = tokens(*leading, 7, 6)
     memory, whole = kind.memory(library, *leading, 5, 6), library.array(x)
     expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
-    heads, past, outputs = memory_keys_and_values(memory, weights.layers), None, []
+    heads, past, outputs = memory_keys_and_values(memory, weights.layers), KVCache(), []
     for start in range(0, 7, chunk):
         stop = min(start + chunk, 7)
         new = library.array(x[..., start:stop, :])
         mask = masking.causal(stop - start, stop, like=new)
-        y, (_, _, past) = decoder_of(new, heads, weights, mask, None, past=past)
-        assert {tuple(k.shape) for both in past for k in both} == {(*leading, 1, stop, 2)}
+        y, _ = decoder_of(new, heads, weights, mask, None, past=past)
+        assert len(past) == stop
+        assert tuple(past.keys(1).shape) == tuple(past.values(0).shape) == (*leading, 1, stop, 2)
         outputs.append(library.numpy(y))
     np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)
 

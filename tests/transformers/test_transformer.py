@@ -38,6 +38,7 @@ from attnbook import (
     transformer,
     transformer_with_weights,
 )
+from attnbook.decoding import KVCache
 from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.transformer import decode, encode
 from attnbook.transformers.weights import POSITIONS
@@ -510,12 +511,12 @@ def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangeme
     source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
     expected = library.numpy(transformer(source, library.array(target), weights))
     memory, _ = encode(source, weights)
-    heads, past = memory_keys_and_values(memory, weights.decoder.layers), None
+    heads, past = memory_keys_and_values(memory, weights.decoder.layers), KVCache()
     start = 0
     for stop in (1, 2, 5, 7):
         new = library.array(target[:, start:stop])
         mask = masking.causal(stop - start, stop, like=new)
-        logits, (_, _, past) = decode(
+        logits, _ = decode(
             new, heads, weights, mask, past=past, start=start
         )  # fmt: skip
         np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)

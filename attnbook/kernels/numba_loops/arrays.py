@@ -9,74 +9,95 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name, library
-from attnbook.kernels.numba_loops.panels import Work
+from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name
+
+QUERY, KEY, VALUE, MASK, BIAS, OUTPUT = range(6)
+"""The places of `Work.starts` along its first axis."""
+
+
+class Work(NamedTuple):
+    """What the loops read: flat arrays, where the rows of each head start in them, and strides."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray
+    bias: np.ndarray
+    starts: np.ndarray  # (6, heads, groups): of each of these, and of the rows of the output
+    n_q: int
+    n_k: int
+    d_k: int
+    d_v: int
+    query_row: int
+    key_row: int
+    value_row: int
+    mask_row: int
+    bias_row: int
+    mask_column: int
+    bias_column: int
+    has_mask: bool
+    has_bias: bool
+    is_causal: bool
+    scale: np.float32
 
 
 class Arranged(NamedTuple):
-    """What the loops read, the leading axes of the output and its width."""
+    """What the loops read, and the leading axes of the output and of the key heads."""
 
     work: Work
     leading: tuple[int, ...]
-    d_v: int
+    of_keys: tuple[int, ...]
 
 
-def arrange(query, key, value, mask, bias, scale, is_causal) -> Arranged:
+def arrange(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+    repeats_are_shared: bool = True,
+) -> Arranged:
     """Return what the loops read; copies only what is not float32, or strangely strided.
 
     Along the leading axes where neither key nor value changes, the queries share their keys: these
-    axes are the groups, all others the heads.
+    axes are the groups, all others the heads. Keys that strides of 0 repeat along an axis are not
+    shared if `repeats_are_shared` is False: each of them gets a gradient of its own.
     """
     (*_, n_q, d_k), (*_, n_k, d_v) = query.shape, value.shape
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value))) or ()
-    q, k, v = _matrices(query), _matrices(key), _matrices(value)
+    vectors = [_rows(x) for x in (query, key, value)]
+    deciding = vectors[1:] if repeats_are_shared else (key, value)
     shared = tuple(
-        all(x.ndim < n_axes + 2 or x.shape[-n_axes - 2] == 1 for x in (k, v))
+        all(x.ndim < n_axes + 2 or x.shape[-n_axes - 2] == 1 for x in deciding)
         for n_axes in range(len(leading), 0, -1)
     )
     indices, n_groups = _indices(leading, shared)
-    steps = []
-
-    def flat(x, *last):
-        """Return the numbers of `x` and the strides of its last two axes, and note the others."""
-        numbers, *strides, row, column = _flat(x, (*leading, *last))
-        steps.append(strides)
-        return numbers, row, column
-
-    q_numbers, q_row, _ = flat(q, n_q, q.shape[-1])
-    k_numbers, k_row, _ = flat(k, n_k, k.shape[-1])
-    v_numbers, v_row, _ = flat(v, n_k, v.shape[-1])
     hidden = np.zeros((1, 1), np.uint8) if mask is None else _once(mask).view(np.uint8)
-    added = np.zeros((1, 1), np.float32) if bias is None else _as_float32(_once(bias))
-    mask_numbers, mask_row, mask_column = flat(hidden, n_q, n_k)
-    bias_numbers, bias_row, bias_column = flat(added, n_q, n_k)
-    rows_of_output = np.cumprod([n_q, *leading[:0:-1]])[::-1]  # between two along each axis
-    steps.append(list(rows_of_output[: len(leading)]))
-    starts = np.array(steps, np.int64).reshape(6, len(leading)) @ indices
-    work = Work(
-        query=q_numbers,
-        key=k_numbers,
-        value=v_numbers,
-        mask=mask_numbers,
-        bias=bias_numbers,
-        starts=_read_only(starts.reshape(6, -1 if n_groups else 0, n_groups)),
-        n_q=n_q,
-        n_k=n_k,
-        d_k=max(d_k, 1),
-        d_v=max(d_v, 1),
-        query_row=q_row,
-        key_row=k_row,
-        value_row=v_row,
-        mask_row=mask_row,
-        mask_column=mask_column,
-        bias_row=bias_row,
-        bias_column=bias_column,
-        has_mask=mask is not None,
-        has_bias=bias is not None,
-        is_causal=is_causal,
-        scale=np.float32(scale),
+    added = np.zeros((1, 1), np.float32) if bias is None else float32(_once(bias))
+    d_k, d_v = max(d_k, 1), max(d_v, 1)
+    matrices = ((n_q, d_k), (n_k, d_k), (n_k, d_v), (n_q, n_k), (n_q, n_k))
+    numbers, strides = zip(
+        *(
+            _flat(x, (*leading, *matrix))
+            for x, matrix in zip((*vectors, hidden, added), matrices, strict=True)
+        ),
+        strict=True,
     )
-    return Arranged(work, leading, d_v)
+    rows_of_output = np.cumprod([n_q, *leading[:0:-1]])[::-1]  # between two along each axis
+    steps = [*(of[:-2] for of in strides), list(rows_of_output[: len(leading)])]
+    starts = np.array(steps, np.int64).reshape(6, len(leading)) @ indices
+    rows, columns = zip(*(of[-2:] for of in strides), strict=True)
+    work = Work._make(
+        (
+            *(*numbers, _read_only(starts.reshape(6, -1 if n_groups else 0, n_groups))),
+            *(n_q, n_k, d_k, d_v, *rows, columns[MASK], columns[BIAS]),
+            *(mask is not None, bias is not None, is_causal, np.float32(scale)),
+        )
+    )
+    of_keys = tuple(1 if both else n for n, both in zip(leading, shared, strict=True))
+    return Arranged(work, leading, of_keys)
 
 
 @functools.lru_cache(16)
@@ -89,40 +110,45 @@ def _indices(leading, shared):
 
 
 def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:
-    """Return `x` in the library of `like` and in its dtype, or in float32 where it is `exact`."""
-    if library(like) == "numpy":
-        return x if exact else x.astype(like.dtype, copy=False)
+    """Return `x` in the library of `like` and in its dtype, or in its own where it is `exact`."""
+    if isinstance(like, np.ndarray):
+        return x if exact else np.ascontiguousarray(x, like.dtype)
     import torch
 
-    tensor = torch.from_numpy(x)
+    tensor = torch.from_numpy(np.ascontiguousarray(x))
     return tensor if exact else tensor.to(like.dtype)
 
 
-def _matrices(x):
+def plain(x: Array) -> np.ndarray:
+    """Return `x` as an array of NumPy, in a dtype that it has."""
+    if isinstance(x, np.ndarray):
+        return x
+    x = x.detach().resolve_neg()
+    return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
+
+
+def float32(x: np.ndarray) -> np.ndarray:
+    """Return `x` in float32, a copy only if it must be one."""
+    return x.astype(np.float32, copy=False)
+
+
+def _rows(x):
     """Return `x` in float32 with contiguous rows, of width 1 and all 0 where it has no columns."""
     d = x.shape[-1]
     if d == 0:
         return np.zeros((1, 1), np.float32)
-    x = _as_float32(_once(x))
+    x = float32(_once(x))
     if x.shape[-1] != d:
         x = np.broadcast_to(x, (*x.shape[:-1], d))
     return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
-def _as_float32(x):
-    return x.astype(np.float32, copy=False)
-
-
 def _once(x):
     """Return `x` as an array of NumPy, of size 1 along the axes where it only repeats itself."""
-    tensor = library(x) == "torch"
-    steps = x.stride() if tensor else x.strides
+    steps = x.strides if isinstance(x, np.ndarray) else x.stride()
     if 0 in steps and 0 not in x.shape:
         x = x[tuple(slice(None) if step else slice(0, 1) for step in steps)]
-    if not tensor:
-        return x
-    x = x.detach().resolve_neg()
-    return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
+    return plain(x)
 
 
 def _flat(x, shape):
@@ -137,7 +163,7 @@ def _flat(x, shape):
         last = sum(step * (n - 1) for step, n in zip(strides, x.shape, strict=True))
         extent = last + 1 if x.size else 0
         numbers = np.lib.stride_tricks.as_strided(x, (extent,), (size,))
-    return _read_only(numbers), *[0] * (n_axes - x.ndim), *strides
+    return _read_only(numbers), [0] * (n_axes - x.ndim) + strides
 
 
 def _read_only(x):

@@ -1,4 +1,4 @@
-"""The backward pass of the rungs *numba* and *packed*: the loops, compiled by Numba.
+"""The backward pass of the rungs *numba* and *packed*.
 
 FlashAttention-2's order (Dao 2023, section 3.1.2): keys outside, queries inside. No weights were
 kept, so each tile of them is made again from `log_total`. With a tile of scores S and the gradient
@@ -7,87 +7,196 @@ G of its rows of the output,
     P = exp(S − log_total),  D = row sums of G ⊙ O,
     ∂V += Pᵀ G,  E = P ⊙ (G Vᵀ − D),  ∂K += s Eᵀ Q,  ∂Q += s E K:
 
-five products of tiles, where the matrix units of a GPU or the registers of a CPU do nearly all the
-work. The gradients of a tile of keys are kept at hand while all queries pass by. A factor that is
-common to a row of P, for what the rounding of `log_total` takes, is put to that row of G instead.
+five products of tiles, where the registers of a CPU do nearly all the work. The gradients of a tile
+of keys are kept at hand while all queries pass by. A factor that is common to a row of P, for what
+the rounding of `log_total` takes, is put to that row of G instead.
 
-`product` is the only thing in which the two rungs differ: plain loops, or a micro-kernel.
-Arrays are float32 and C-contiguous.
+A piece of work is a range of keys and a range of queries of one key head, with all query heads that
+share it, so that nothing is written by two threads. What several pieces give to one gradient is
+added at the end in the order of the pieces: the bits depend on the shapes alone, not on the number
+of threads.
+
+Memory beside the gradients: a copy of the gradient of the output, a few numbers a query, less than
+1 MiB a thread, and with fewer key heads than `PIECES` as many copies of the gradient of the queries
+as pieces of keys, at most 16. Agrees with `attnbook.attention_vjp` with ``impl="reference"``.
 """
 
+import itertools
 import math
 
 import numpy as np
 
-from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops
-from attnbook.compilers.register_tiles import multiply, multiply_add
-from attnbook.kernels.numba_loops.panels import exp
-from attnbook.kernels.numba_loops.plain import product as multiply_plain
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops, read_only
+from attnbook.compilers.register_tiles import Tile
+from attnbook.kernels.numba_loops.arrays import (
+    KEY,
+    OUTPUT,
+    QUERY,
+    VALUE,
+    arrange,
+    float32,
+    plain,
+    restored,
+)
+from attnbook.kernels.numba_loops.panels import add_bias, count_seen, exp, hide_masked
+from attnbook.kernels.numba_loops.products import product, product_onto
+
+TILES = {16: Tile(16, 12, 2), 8: Tile(8, 6, 2), 4: Tile(4, 6, 2)}
+"""By numbers in a vector: 24 of AVX-512's 32 registers hold sums, 12 of 16 elsewhere."""
 
 QUERIES, KEYS = 96, 96
 """Of a tile. All that is read and written for a tile stays in the second cache."""
 
-_ZERO, _INF = np.float32(0), np.float32(math.inf)
+PIECES = 8
+"""With fewer key heads than that, keys are split too, into twice as many pieces in all."""
+
+LARGEST = 1e9
+"""Beside larger scores a float64 loses the logarithm of their total."""
+
+WORTH = 2**22
+"""Multiply-adds that are worth a thread."""
+
+_AT = np.uint64  # an index that is not negative: no test for that stands in a loop
+_ZERO, _ONE, _HIDDEN = np.float32(0), np.float32(1), np.float32(-math.inf)
+
+
+def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
+    """Return the gradients of query, key and value, by products of a tile's shape.
+
+    Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
+    """
+    inputs = (query, key, value)
+    work, leading, of_keys = arrange(*inputs, mask, bias, scale, is_causal, False)
+    n_key_heads = math.prod(of_keys)
+    n_q, n_k, d_k, d_v = work.n_q, work.n_k, work.d_k, value.shape[-1]
+    n_rows = math.prod(leading) * n_q
+    wanted = 1 if n_key_heads >= PIECES else -(-2 * PIECES // max(1, n_key_heads))
+    keys = _split(n_k, KEYS, wanted)
+    queries = _split(n_q, QUERIES, -(-wanted // len(keys)))
+    width = 1 if tile is None else tile.width
+    grad_q = np.zeros((len(keys), n_rows, d_k + -d_k % width), dtype=np.float32)
+    grad_k = np.zeros((len(queries), n_key_heads, n_k, d_k), dtype=np.float32)
+    grad_v = np.zeros((len(queries), n_key_heads, n_k, d_v), dtype=np.float32)
+    if n_rows * n_k * d_v:  # without any, all gradients are 0
+        shift, factor = _rounded(plain(log_total).reshape(n_rows))
+        out, grad = (float32(plain(x)).reshape(n_rows, d_v) for x in (output, grad_output))
+        grad = grad * factor[:, None]
+        mean = np.empty(n_rows, dtype=np.float32)
+        row_sums(read_only(out), read_only(grad), mean)
+        rows = tuple(read_only(x) for x in (grad.reshape(-1), shift, mean))
+        pieces = itertools.product(range(n_key_heads), range(len(keys)), range(len(queries)))
+        todo = iter(list(pieces))
+
+        def take(start, stop, part):
+            for head, i, j in todo:  # whoever is free takes the next
+                to = (grad_q[i], grad_k[j, head], grad_v[j, head])
+                backward_part(tile, width, work, head, keys[i], queries[j], rows, *to)
+
+        n_products = n_rows * n_k * (3 * d_k + 2 * d_v)
+        n_threads = n_threads_for(n_products, worth=WORTH)
+        n_threads = min(n_threads, n_key_heads * len(keys) * len(queries))
+        in_parts(take, n_threads, n_threads)
+    d_k = query.shape[-1]  # 0 where the loops have a column of zeros
+    grads = (
+        _sum(grad_q)[:, :d_k].reshape(*leading, n_q, d_k),
+        _sum(grad_k)[..., :d_k].reshape(*of_keys, n_k, d_k),
+        _sum(grad_v).reshape(*of_keys, n_k, d_v),
+    )
+    return tuple(restored(grad, x) for grad, x in zip(grads, inputs, strict=True))
+
+
+def _rounded(log_total):
+    """Return `log_total` in float32, and the factor of all weights that are made with that.
+
+    A logarithm of 10 is rounded by up to 5e-7, and so much would all weights of its row be off. A
+    row that sees nothing has log 0 = −∞, and gets exp(score − ∞) = 0.
+    """
+    empty = log_total == -np.inf
+    largest = np.max(np.abs(log_total), initial=0, where=np.isfinite(log_total))
+    if largest > LARGEST:
+        raise ValueError(
+            f"scores must be within ±{LARGEST:.0e} for these gradients, got {largest:.3g}; "
+            "hide keys with mask=, not with a large negative bias"
+        )
+    rounded = np.where(empty, np.inf, log_total).astype(np.float32)
+    factor = np.exp(np.where(empty, 0.0, rounded - log_total.astype(np.float64)))
+    return rounded, factor.astype(np.float32)
+
+
+def _split(n, size, wanted):
+    """Return so many ranges of whole tiles that make up 0 … n, or fewer; at least one."""
+    n_tiles = -(-n // size)
+    pieces = max(1, min(wanted, n_tiles))
+    bounds = [min(n, n_tiles * i // pieces * size) for i in range(pieces + 1)]
+    return list(itertools.pairwise(bounds))
+
+
+def _sum(parts):
+    """Return the sum over the first axis, in its order."""
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 @compile_loops
-def backward_part(
-    tile, width, heads, keys, queries, arrays, mask, bias, rules, scale, grad_q, grad_k, grad_v
-):
+def backward_part(tile, width, work, head, keys, queries, of_rows, grad_q, grad_k, grad_v):
     """Write what a range of keys and a range of queries give to the gradients of one key head.
 
     tile : `Tile` for `product`, or None.
     width : of the tile, or 1: rows that are written by `product` are padded to a multiple.
-    heads : int64 (group, 6)
-        For each query head of this key head its places in grad_q and in g, and in q, k, v, mask,
-        bias.
     keys, queries : (start, stop)
-    arrays : q (·, n_q, d_k), k (·, n_k, d_k), v (·, n_k, d_v), g (·, n_q, d_v); and (·, n_q)
-        log_total, where ∞ hides a row; factor, of all weights of a row; and mean, of factor ⊙ G.
-    mask : bool (·, n_q or 1, n_k or 1), read if rules[0]; bias : the same in float32, rules[1].
-    rules : (has_mask, has_bias, is_causal)
-    grad_q : (·, n_q, padded d_k), added to; grad_k (n_k, d_k), grad_v (n_k, d_v), written.
+    of_rows : of all rows of the output
+        g (· d_v), flat; log_total, where ∞ hides a row; and mean, the row sums of G ⊙ O.
+    grad_q : (rows, padded d_k), added to; grad_k (n_k, d_k), grad_v (n_k, d_v), written.
     """
-    q, k, v, g, log_total, factor, mean = arrays
-    has_mask, has_bias, is_causal = rules
-    (n_q, d_k), (n_k, d_v) = q.shape[1:], v.shape[1:]
-    wide_k, wide_v = grad_q.shape[-1], d_v + -d_v % width
+    grad, log_total, mean = of_rows
+    d_k, d_v, wide_k = work.d_k, work.d_v, grad_q.shape[-1]
+    wide_v = d_v + -d_v % width
     key_t, value_t = zeros(d_k, KEYS), zeros(d_v, KEYS)
     key, query, out = zeros(KEYS, wide_k), zeros(QUERIES, wide_k), zeros(QUERIES, wide_v)
     s, e = zeros(QUERIES, KEYS), zeros(QUERIES, KEYS)
     of_key, of_value = zeros(KEYS, wide_k), zeros(KEYS, wide_v)
     part = zeros(KEYS, max(wide_k, wide_v))
-    later = n_k - n_q if is_causal else n_k  # query i sees no key after i + later
+    later = work.n_k - work.n_q if work.is_causal else work.n_k  # query i sees keys to i + later
     for j in range(keys[0], keys[1], KEYS):
         columns = min(KEYS, keys[1] - j)
         wide = columns + -columns % width
         clear(of_key)
         clear(of_value)
-        i_k, i_v = heads[0, 2], heads[0, 3]  # which the others share
-        copy_rows(k[i_k], j, columns, scale, key)
-        transpose(k[i_k], j, columns, key_t)
-        transpose(v[i_v], j, columns, value_t)
-        for head in range(len(heads)):
-            i_g, i_q, i_m, i_b = heads[head, 0], heads[head, 1], heads[head, 4], heads[head, 5]
+        row = work.key_row
+        at = work.starts[KEY, head, 0] + j * row
+        copy_rows(work.key, at, row, columns, d_k, work.scale, key)
+        transpose(work.key, at, row, columns, key_t)
+        row = work.value_row
+        transpose(work.value, work.starts[VALUE, head, 0] + j * row, row, columns, value_t)
+        for group in range(work.starts.shape[2]):
             first = max(queries[0], j - later)  # queries before it see none of these keys
             for i in range(first - (first - queries[0]) % QUERIES, queries[1], QUERIES):
-                rows = min(QUERIES, queries[1] - i)
-                if has_mask and not any_seen(mask[i_m], i, j, rows, columns):
-                    continue
-                copy_rows(q[i_q], i, rows, scale, query)
-                copy_scaled(g[i_g], i, rows, factor[i_g], out)
-                product(tile, part, query, False, key_t, s, 0, rows, wide, d_k, False)
-                product(tile, part, out, False, value_t, e, 0, rows, wide, d_v, False)
-                if has_bias:
-                    add_bias(s, bias[i_b], i, j, rows, columns)
-                if has_mask:
-                    hide(s, mask[i_m], i, j, rows, columns)
+                rows, member = min(QUERIES, queries[1] - i), group * work.n_q + i
+                seen = rows * columns
+                if work.has_mask:
+                    seen = count_seen(work, head, member, rows, j, columns)
+                    if seen == 0:
+                        continue
+                row = work.query_row
+                at = work.starts[QUERY, head, group] + i * row
+                copy_rows(work.query, at, row, rows, d_k, work.scale, query)
+                place = work.starts[OUTPUT, head, group] + i
+                copy_rows(grad, place * d_v, d_v, rows, d_v, _ONE, out)
+                a, b = query.reshape(query.size), out.reshape(out.size)
+                product(tile, a, 0, wide_k, 1, key_t, s, rows, wide, d_k, None)
+                product(tile, b, 0, wide_v, 1, value_t, e, rows, wide, d_v, None)
+                if work.has_bias:
+                    add_bias(work, head, member, rows, j, columns, s.T)
+                if seen < rows * columns:
+                    hide_masked(work, head, member, rows, j, columns, s.T)
                 if j + columns - 1 > i + later:
                     hide_later(s, i + later - j, rows, columns)
-                weigh(s, e, log_total[i_g, i : i + rows], mean[i_g, i : i + rows], wide)
-                product(tile, part, s, True, out, of_value, 0, columns, wide_v, rows, True)
-                product(tile, part, e, True, query, of_key, 0, columns, wide_k, rows, True)
-                product(tile, part, e, False, key, grad_q[i_g], i, rows, wide_k, columns, True)
+                weigh(s, e, log_total[place : place + rows], mean[place : place + rows], wide)
+                a, b = s.reshape(s.size), e.reshape(e.size)
+                product_onto(tile, part, a, 0, 1, KEYS, out, of_value, columns, wide_v, rows, None)
+                product_onto(tile, part, b, 0, 1, KEYS, query, of_key, columns, wide_k, rows, None)
+                to = grad_q[place : place + rows]
+                product_onto(tile, part, b, 0, KEYS, 1, key, to, rows, wide_k, columns, None)
         write(of_key, j, columns, grad_k)
         write(of_value, j, columns, grad_v)
 
@@ -95,32 +204,6 @@ def backward_part(
 @compile_inner
 def zeros(rows, columns):
     return np.zeros((rows, columns), dtype=np.float32)
-
-
-@compile_fused
-def product(tile, part, a, turned, b, c, first, rows, columns, depth, add):
-    """Write A B to rows of c from `first` on, or `add` it; A is the transpose of a if `turned`.
-
-    Each sum starts at 0 and is made in the order of k, with one rounding a step: the score of a
-    query and a key has the bits that it had in the forward pass. `part` is for the plain loops.
-    """
-    n, of_b, of_c = a.shape[1], b.shape[1], c.shape[1]
-    of_row, of_k = (1, n) if turned else (n, 1)
-    if tile is None:
-        to = part if add else c
-        multiply_plain(a.reshape(a.size), 0, of_row, of_k, b[:depth], to, rows)
-        if add:
-            for i in range(rows):
-                for j in range(columns):
-                    c[first + i, j] += part[i, j]
-    else:
-        for j in range(0, columns, tile.width):
-            for i in range(0, rows, tile.rows):
-                at, to, some = i * of_row, (first + i) * of_c + j, min(tile.rows, rows - i)
-                if add:
-                    multiply_add(tile, a, at, of_row, of_k, b, j, of_b, c, to, of_c, some, depth)
-                else:
-                    multiply(tile, a, at, of_row, of_k, b, j, of_b, c, to, of_c, some, depth)
 
 
 @compile_fused
@@ -135,45 +218,45 @@ def weigh(s, e, log_total, mean, columns):
 
 
 @compile_loops
-def row_sums(x, y, factor, sums):
-    """Write Σ x ⊙ y of each row; a row of y is multiplied by its factor first."""
+def row_sums(x, y, sums):
+    """Write Σ x ⊙ y of each row."""
     last = len(sums) - 1
     for i in range(0, last + 1, 4):
-        four_sums(x, y, (i, min(i + 1, last), min(i + 2, last), min(i + 3, last)), factor, sums)
+        four_sums(x, y, (i, min(i + 1, last), min(i + 2, last), min(i + 3, last)), sums)
 
 
 @compile_fused
-def four_sums(x, y, rows, factor, sums):
+def four_sums(x, y, rows, sums):
     """Do this for four rows: one sum alone would wait for each of its additions.
 
     In the order of `product`: where a weight is 1, the mean is its gradient to the last bit.
     """
     i, j, k, m = rows
-    f_i, f_j, f_k, f_m = factor[i], factor[j], factor[k], factor[m]
     t_i = t_j = t_k = t_m = _ZERO
     for a in range(x.shape[1]):
-        t_i += x[i, a] * np.float32(y[i, a] * f_i)
-        t_j += x[j, a] * np.float32(y[j, a] * f_j)
-        t_k += x[k, a] * np.float32(y[k, a] * f_k)
-        t_m += x[m, a] * np.float32(y[m, a] * f_m)
+        t_i += x[i, a] * y[i, a]
+        t_j += x[j, a] * y[j, a]
+        t_k += x[k, a] * y[k, a]
+        t_m += x[m, a] * y[m, a]
     sums[i], sums[j], sums[k], sums[m] = t_i, t_j, t_k, t_m
 
 
 @compile_inner
-def copy_rows(x, first, rows, factor, to):
-    """Write so many rows of x, times a factor."""
+def copy_rows(x, at, step, rows, columns, factor, to):
+    """Write rows of x that begin at `at` and are `step` apart, times a factor."""
     for i in range(rows):
-        for a in range(x.shape[1]):
-            to[i, a] = x[first + i, a] * factor
+        for a in range(columns):
+            to[i, a] = x[_AT(at + i * step + a)] * factor
 
 
 @compile_inner
-def copy_scaled(x, first, rows, factors, to):
-    """Write so many rows of x, each times a factor of its own."""
-    for i in range(rows):
-        factor = factors[first + i]
-        for a in range(x.shape[1]):
-            to[i, a] = x[first + i, a] * factor
+def transpose(x, at, step, rows, to):
+    """Write so many rows of x as columns; the others are 0."""
+    for a in range(to.shape[0]):
+        for i in range(rows):
+            to[a, i] = x[_AT(at + i * step + a)]
+        for i in range(rows, to.shape[1]):
+            to[a, i] = _ZERO
 
 
 @compile_inner
@@ -192,49 +275,8 @@ def clear(x):
 
 
 @compile_inner
-def transpose(x, first, rows, to):
-    """Write so many rows of x as columns; the others are 0."""
-    for a in range(x.shape[1]):
-        for i in range(rows):
-            to[a, i] = x[first + i, a]
-        for i in range(rows, to.shape[1]):
-            to[a, i] = _ZERO
-
-
-@compile_inner
-def any_seen(mask, i, j, rows, columns):
-    """Return whether a tile of the mask has a True. Axes of length 1 are repeated."""
-    i, rows = (0, 1) if mask.shape[0] == 1 else (i, rows)
-    j, columns = (0, 1) if mask.shape[1] == 1 else (j, columns)
-    for r in range(i, i + rows):
-        for c in range(j, j + columns):
-            if mask[r, c]:
-                return True
-    return False
-
-
-@compile_inner
-def hide(s, mask, i, j, rows, columns):
-    """Write −∞ where a tile of the mask is False."""
-    down, right = int(mask.shape[0] != 1), int(mask.shape[1] != 1)
-    for r in range(rows):
-        for c in range(columns):
-            if not mask[(i + r) * down, (j + c) * right]:
-                s[r, c] = -_INF
-
-
-@compile_inner
 def hide_later(s, last, rows, columns):
     """Write −∞ where a key comes later than its query: row r sees columns up to last + r."""
     for r in range(rows):
         for c in range(max(0, last + r + 1), columns):
-            s[r, c] = -_INF
-
-
-@compile_inner
-def add_bias(s, bias, i, j, rows, columns):
-    """Add a tile of the bias."""
-    down, right = int(bias.shape[0] != 1), int(bias.shape[1] != 1)
-    for r in range(rows):
-        for c in range(columns):
-            s[r, c] += bias[(i + r) * down, (j + c) * right]
+            s[r, c] = _HIDDEN

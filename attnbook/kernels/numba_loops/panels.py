@@ -1,4 +1,4 @@
-"""Loops that both compiled rungs share: rows into tiles, hidden scores, and the end of a row.
+"""Panels of queries: how they are filled, what is hidden from them, and how their rows end.
 
 A *panel* is as many queries as a tile is wide. All its tiles stand transposed, one column a query:
 what is done to a row of scores (its maximum, its sum, its factor) is then done to whole vectors.
@@ -6,48 +6,19 @@ The rows of a head are all the queries that look at the same keys, those of its 
 another: row r is query r % n_q of group r // n_q.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused
 from attnbook.compilers.register_tiles import LOG2_E, TO_INTEGER, exp2_coefficients
+from attnbook.kernels.numba_loops.arrays import BIAS, MASK, OUTPUT, QUERY
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())
 _LOG2_E, _TO_INTEGER, _LOWEST = np.float32(LOG2_E), np.float32(TO_INTEGER), np.float32(-127)
 _LAST = np.int32(127)
 _BITS = np.int32(23)
+_AT = np.uint64  # an index that is not negative: no test for that stands in a loop
 _HIDDEN = np.float32(-np.inf)
 _ZERO = np.float32(0)
-
-
-QUERY, KEY, VALUE, MASK, BIAS, OUTPUT = range(6)
-
-
-class Work(NamedTuple):
-    """What the loops read: flat arrays, where the rows of each head start in them, and strides."""
-
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    mask: np.ndarray
-    bias: np.ndarray
-    starts: np.ndarray  # (6, heads, groups): of each of these, and of the rows of the output
-    n_q: int
-    n_k: int
-    d_k: int
-    d_v: int
-    query_row: int
-    key_row: int
-    value_row: int
-    mask_row: int
-    mask_column: int
-    bias_row: int
-    bias_column: int
-    has_mask: bool
-    has_bias: bool
-    is_causal: bool
-    scale: np.float32
 
 
 @compile_fused
@@ -137,9 +108,9 @@ def hide_masked(work, head, first, rows, key, keys, scores):
     for r in range(rows):
         group, i = divmod(first + r, work.n_q)
         at = work.starts[MASK, head, group] + i * work.mask_row + key * work.mask_column
-        for j in range(keys):
-            if not work.mask[at + j * work.mask_column]:
-                scores[j, r] = _HIDDEN
+        for j in range(keys):  # no branch: a mask may be of any pattern
+            score = scores[j, r]
+            scores[j, r] = score if work.mask[_AT(at + j * work.mask_column)] else _HIDDEN
 
 
 @compile_fused

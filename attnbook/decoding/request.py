@@ -1,7 +1,5 @@
-"""What all ways of decoding share: a checked request, and a decoder that reads tokens in turn."""
+"""What is to be decoded: the checks that all ways of decoding share, and their result."""
 
-import contextlib
-import importlib
 import inspect
 import numbers
 from collections.abc import Iterable, Sequence
@@ -11,23 +9,16 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_array,
-    check_int,
-    library,
-)
+from attnbook.arrays.arguments import Array, array_namespace, check_array, check_bool, check_int
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
+from attnbook.decoding.incremental import IncrementalDecoder
+from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.masks import check_head_mask
-from attnbook.single_head.softmax import log_softmax_of
-from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.embed import check_ids
-from attnbook.transformers.transformer import check_source, decode, encode, mask_for_memory
+from attnbook.transformers.transformer import check_source
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -55,86 +46,11 @@ class Decoded:
     scores: Annotated[Array, "..."]
 
 
-class Reader:
-    """A decoder and what it has read so far.
-
-    With a cache it holds the keys and values of every layer and reads each token once; without
-    one it holds the tokens and reads all of them again at every step.
-    """
-
-    def __init__(self, weights, source, source_mask, cache, impl=REFERENCE):
-        self.weights = weights
-        self.cache = cache
-        self.impl = impl
-        self.memory_mask = mask_for_memory(source_mask)
-        self.past: Any = None
-        self.tokens: Any = None
-        self.n = 0
-        with _no_graph(weights.target_embedding):
-            memory, _ = encode(source, weights, source_mask, impl=impl)
-            self.memory = memory_keys_and_values(memory, weights.decoder.layers)
-
-    def allow_beams(self):
-        """Let the tokens have an axis of beams after that of the batch, over one memory."""
-
-        def widened(x):
-            return array_namespace(x).expand_dims(x, axis=1)
-
-        self.memory = tuple(
-            heads if heads is None else tuple(map(widened, heads)) for heads in self.memory
-        )
-        if self.memory_mask is not None and self.memory_mask.ndim == 4:
-            self.memory_mask = widened(self.memory_mask)
-
-    def read(
-        self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
-    ) -> Annotated[Array, "... V"]:
-        """Read `tokens` after those read before; return log p of the token that comes next.
-
-        Where a sequence has `ended` all tokens get the same: what is read there is padding.
-        """
-        xp = array_namespace(tokens)
-        if not self.cache:
-            if self.tokens is not None:
-                tokens = xp.concat([self.tokens, tokens], axis=-1)
-            self.tokens, self.n = tokens, 0
-        m = tokens.shape[-1]
-        with _no_graph(self.weights.target_embedding):
-            logits, (_, _, heads) = decode(
-                *(tokens, self.memory, self.weights, None, self.memory_mask),
-                past=self.past,
-                start=self.n,
-                last=True,
-                impl=self.impl,
-                is_causal=m > 1,  # one token may see all
-            )
-            logits = logits[..., 0, :]  # (..., V)
-            if ended is not None:
-                logits = xp.where(ended[..., None], xp.zeros_like(logits), logits)
-            if self.cache:
-                self.past = heads
-            self.n += m
-            if not bool(xp.all(xp.isfinite(xp.max(logits, axis=-1)))):
-                raise ValueError(
-                    f"weights must give finite logits to the best token, got NaN or infinity "
-                    f"after {self.n} tokens"
-                )
-            wide = accumulation_dtype(xp, logits.dtype)
-            return log_softmax_of(xp.astype(logits, wide, copy=False), axis=-1)
-
-    def follow(self, parents: Annotated[Array, "batch beams"]) -> None:
-        """Go on with these beams of what was read, in this order."""
-        if self.cache:
-            self.past = tuple(tuple(gather(x, parents) for x in heads) for heads in self.past)
-        else:
-            self.tokens = gather(self.tokens, parents)
-
-
 @dataclass(frozen=True, eq=False)
 class Request:
     """What is to be decoded, checked."""
 
-    reader: Reader
+    decoder: IncrementalDecoder
     prompt: Array  # (batch, n_p), int64
     lengths: np.ndarray  # (batch,), of the prompts
     max_length: int
@@ -149,21 +65,22 @@ class Request:
             found = found | (tokens == stop)
         return found
 
-    def decoded(self, tokens, log_p, lengths, scores):
+    def decoded(self, tokens: Array, log_p: Array, lengths: Array, scores: Array) -> Decoded:
         """Return the result; `tokens` begin after the shortest prompt, for every sequence."""
         xp = array_namespace(tokens)
         n, longest = tokens.shape[-1], int(xp.max(lengths))
-        places = np.arange(longest) + (self.lengths - self.lengths.min())[:, np.newaxis]
-        index = placed(np.minimum(places, n - 1), tokens)  # (batch, longest)
+        late = self.lengths - self.lengths.min()
+        if np.any(late):
+            places = np.minimum(np.arange(longest) + late[:, np.newaxis], n - 1)
+            index = placed(places, tokens)  # (batch, longest)
+            tokens, log_p = (  # gathered along the second axis, whether or not there are beams
+                xp.moveaxis(gather(xp.moveaxis(x, -1, 1), index), 1, -1) for x in (tokens, log_p)
+            )
+        tokens, log_p = tokens[..., :longest], log_p[..., :longest]
         device = array_api_compat.device(tokens)
-        own = xp.arange(longest, device=device) < xp.expand_dims(lengths, axis=-1)
-
-        def aligned(x, fill):
-            ordered = xp.moveaxis(x, -1, 1)  # (batch, n, …), whether or not there are beams
-            x = xp.moveaxis(gather(ordered, index), 1, -1)
-            return xp.where(own, x, xp.full_like(x, fill))
-
-        return Decoded(aligned(tokens, self.pad), lengths, aligned(log_p, 0.0), scores)
+        own = xp.arange(longest, device=device) < lengths[..., None]
+        tokens = xp.where(own, tokens, xp.full_like(tokens, self.pad))
+        return Decoded(tokens, lengths, xp.where(own, log_p, xp.zeros_like(log_p)), scores)
 
 
 def request_of(
@@ -191,7 +108,7 @@ def request(
     prompt_lengths: Any = None,
     source_lengths: Any = None,
     source_mask: Array | None = None,
-    cache: bool = True,
+    cache: bool | KVCache = True,
     impl: str = REFERENCE,
 ) -> Request:
     """Check what `greedy_decode` describes, and read the source."""
@@ -219,31 +136,27 @@ def request(
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
-    if not isinstance(cache, bool):
-        raise TypeError(f"cache must be a bool, got {type(cache).__name__}")
-    given = _plain("stop", stop)
-    given = given if isinstance(given, Iterable) else () if given is None else (given,)
-    return Request(
-        reader=Reader(weights, source, source_mask, cache, impl),
-        prompt=prompt,
-        lengths=lengths,
-        max_length=max_length,
-        stop=tuple(_check_id("stop", token, known) for token in given),
-        pad=_check_id("pad", pad, known),
-    )
+    cache = _check_cache(cache)
+    stop = _plain("stop", stop)
+    stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
+    stop = tuple(_check_token("stop", token, known) for token in stop)
+    pad = _check_token("pad", pad, known)
+    decoder = IncrementalDecoder(weights, source, source_mask, cache, impl)
+    return Request(decoder, prompt, lengths, max_length, stop, pad)
 
 
 def _check_prompt(prompt, table, batch):
     """Return the prompt as an int64 array (batch, n_p), or raise."""
+    xp = array_namespace(table)
     if isinstance(prompt, numbers.Integral):
-        start = _check_id("prompt", prompt, table.shape[0])
-        return placed(np.full((batch or 1, 1), start), table)
+        start = _check_token("prompt", prompt, table.shape[0])
+        device = array_api_compat.device(table)
+        return xp.full((batch or 1, 1), start, dtype=xp.int64, device=device)
     check_array("prompt", prompt)
     if prompt.ndim != 2 or 0 in prompt.shape or (batch or prompt.shape[0]) != prompt.shape[0]:
         wanted = "(batch, n_p) with batch >= 1" if batch is None else f"({batch}, n_p)"
         raise ValueError(f"prompt must have shape {wanted}, n_p >= 1, got {tuple(prompt.shape)}")
     check_ids("prompt", prompt, table.shape[0], "target_embedding", table)
-    xp = array_namespace(prompt)
     return xp.astype(prompt, xp.int64, copy=False)
 
 
@@ -281,37 +194,24 @@ def _check_source_lengths(lengths, source, source_mask):
     return first_keys("source_lengths", counts[:, np.newaxis], n, source)  # (batch, 1, 1, n)
 
 
+def _check_cache(cache):
+    """Return the cache to write into, or None, or raise."""
+    if not isinstance(cache, KVCache):
+        return KVCache() if check_bool("cache", cache) else None
+    if cache.n_layers:
+        raise ValueError(f"cache must be empty, got one of {len(cache)} tokens")
+    return cache
+
+
 def _plain(name, ids):
     """Return an array of any library as nested lists, or as a number if it is one."""
     if not array_api_compat.is_array_api_obj(ids):
         return ids
     check_array(name, ids)
-    return move(ids, "numpy").tolist()
+    return (ids if isinstance(ids, np.ndarray) else move(ids, "numpy")).tolist()
 
 
-def _check_id(name, token, known):
-    if not 0 <= (number := check_int(name, token)) < known:
+def _check_token(name, token, known):
+    if not 0 <= (number := check_int(name, token, at_most=2**63 - 1)) < known:
         raise ValueError(f"{name} must be from 0 to {known - 1}, a known token, got {number}")
     return number
-
-
-# The mathematics. These may rely on checked arguments.
-
-
-def gather(
-    x: Annotated[Array, "batch n ..."], index: Annotated[Array, "batch m"]
-) -> Annotated[Array, "batch m ..."]:
-    """Return x[b, index[b, i]] at [b, i]."""
-    xp = array_namespace(x)
-    batch, n, *rest = x.shape
-    rows = xp.expand_dims(xp.arange(batch, device=array_api_compat.device(x)) * n, axis=1)
-    flat = xp.reshape(x, (batch * n, *rest))
-    picked = xp.take(flat, xp.reshape(rows + index, (-1,)), axis=0)
-    return xp.reshape(picked, (batch, index.shape[1], *rest))
-
-
-def _no_graph(array):
-    """Return a context in which PyTorch records no graph; other libraries never do."""
-    if library(array) == "torch":
-        return importlib.import_module("torch").no_grad()
-    return contextlib.nullcontext()

@@ -10,7 +10,8 @@ import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
 from attnbook.compilers.register_tiles import claim
-from attnbook.kernels.numba_loops.panels import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE, exp
+from attnbook.kernels.numba_loops.arrays import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE
+from attnbook.kernels.numba_loops.panels import exp
 
 KEYS = 64
 """Keys of a block."""
@@ -149,7 +150,7 @@ def attend_few(work, n_chunks, counter, partial):
 
 
 @compile_loops
-def merge_few(work, partial, output, log_total):
+def merge(work, partial, output, log_total):
     """Write the output from the sums of the chunks, in the order of the keys."""
     heads, n_chunks, n_rows, width = partial.shape
     d_v = width - 2
