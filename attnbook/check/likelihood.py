@@ -181,13 +181,7 @@ _MISTAKES = (
     Mistake(
         "exponential forgotten",
         "You divide the logits by their sum. The softmax divides their exponentials.",
-        (
-            {
-                "rows": lambda z, log_total, axis: np.log(
-                    z / np.sum(z, axis=axis, keepdims=True)
-                )
-            },
-        ),
+        ({"rows": lambda z, log_total, axis: np.log(z / np.sum(z, axis=axis, keepdims=True))},),
     ),
     Mistake(
         "no logarithm",
@@ -208,8 +202,8 @@ _MISTAKES = (
             *(
                 {
                     "rows": _probabilities,
-                    "pick": lambda p, t, mean=mean: -mean(
-                        (p - np.eye(p.shape[-1])[t]) ** 2, axis=-1
+                    "pick": lambda p, t, mean=mean: (
+                        -mean((p - np.eye(p.shape[-1])[t]) ** 2, axis=-1)
                     ),
                 }
                 for mean in (np.sum, np.mean)
@@ -229,11 +223,7 @@ _MISTAKES = (
         "logarithm of the sum forgotten",
         "You subtract the sum of the exponentials itself. Its logarithm is subtracted.",
         (
-            {
-                "log_total": lambda z, largest, axis: np.sum(
-                    np.exp(z), axis=axis, keepdims=True
-                )
-            },
+            {"log_total": lambda z, largest, axis: np.sum(np.exp(z), axis=axis, keepdims=True)},
             {
                 "log_total": lambda z, largest, axis: (
                     largest + np.sum(np.exp(z - largest), axis=axis, keepdims=True)
@@ -323,8 +313,7 @@ _MISTAKES = (
         tuple(
             {
                 "pick": lambda rows, targets, e=e, over=over: (
-                    (1 - e) * _picked(rows, targets)
-                    + e * over(rows, _picked(rows, targets))
+                    (1 - e) * _picked(rows, targets) + e * over(rows, _picked(rows, targets))
                 )
             }
             for e in (0.1, 0.05, 0.2)
@@ -399,8 +388,9 @@ _MISTAKES = (
         "You divide the sum by n − 1 or n + 1. Divide it by the number of the tokens that count.",
         tuple(
             {
-                "reduce": lambda losses, counted, by=by: np.sum(losses * counted)
-                / (np.sum(counted) + by)
+                "reduce": lambda losses, counted, by=by: (
+                    np.sum(losses * counted) / (np.sum(counted) + by)
+                )
             }
             for by in (-1, 1)
         ),
@@ -446,19 +436,6 @@ _MISTAKES = (
         ),
     ),
     Mistake(
-        "largest logit of all rows",
-        "You subtract the largest logit of all tokens. In a row that lies far below it every "
-        "exponential is rounded to 0. Subtract the largest of each row.",
-        (
-            {"largest": lambda z, axis: np.max(z)},
-            {
-                "rows": lambda z, log_total, axis: np.log(
-                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), axis, keepdims=True)
-                )
-            },
-        ),
-    ),
-    Mistake(
         "logarithm of 0",
         "You take the softmax first and then its logarithm. A probability below 1e-308 is rounded "
         "to 0, and log 0 is −∞. Compute the logarithm at once: z − max − log Σ exp(z − max).",
@@ -470,6 +447,19 @@ _MISTAKES = (
         "Then no loss is above about 20 or 30, and a hopeless token has no gradient. Compute the "
         "logarithm at once: z − max − log Σ exp(z − max).",
         _KEPT_FROM_0,
+    ),
+    Mistake(
+        "largest logit of all rows",
+        "You subtract the largest logit of all tokens. In a row that lies far below it every "
+        "exponential is rounded to 0. Subtract the largest of each row.",
+        (
+            {"largest": lambda z, axis: np.max(z)},
+            {
+                "rows": lambda z, log_total, axis: np.log(
+                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), axis, keepdims=True)
+                )
+            },
+        ),
     ),
     Mistake(
         "mask ignored",
@@ -504,13 +494,7 @@ _MISTAKES = (
         "padding not zeroed",
         "You divide by the number of tokens that count, and sum over all of them, padding too. "
         "Multiply the losses by the mask first.",
-        (
-            {
-                "reduce": _reduced(
-                    np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted)
-                )
-            },
-        ),
+        ({"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted))},),
     ),
     Mistake(
         "logits masked",

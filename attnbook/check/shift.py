@@ -93,8 +93,7 @@ _MISTAKES = (
         "shifted the wrong way",
         "Your shift goes the wrong way: the decoder reads a token and is to predict the one before "
         "it. Read target[:-1], and predict target[1:], and return them in this order.",
-        _ways((_cut(1), _cut(None, -1)))
-        + ({"results": lambda read, labels: (labels, read)},),
+        (*_ways((_cut(1), _cut(None, -1))), {"results": lambda read, labels: (labels, read)}),
     ),
     Mistake(
         "stop read by the decoder",

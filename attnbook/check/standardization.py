@@ -136,7 +136,7 @@ NORM_MISTAKES = (
                 "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
                 "epsilon": lambda epsilon, factor=factor: epsilon * factor,
             }
-            for factor in (1.0, 0.1, 0.01, 0.001, 1e-4, 1e-7, 10.0, 100.0)
+            for factor in (1.0, 0.1, 0.01, 10.0, 100.0)
         ),
     ),
     Mistake(
@@ -326,7 +326,7 @@ _OF_ARRAYS = (
         "squares overflow in half precision",
         "You square in float16, whose largest number is 65504: the variance is infinite, and the "
         "rows become 0. Compute in float32 and round the result.",
-        ({"widen": lambda x: x, "epsilon": np.float16},),
+        ({"widen": lambda x: x},),
     ),
     Mistake(
         "axis 1 of a batch",

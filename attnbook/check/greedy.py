@@ -1,0 +1,578 @@
+"""Greedy decoding in steps: what the model reads, which token is taken, and when to stop."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnbook import move
+from attnbook.check.engine import either
+from attnbook.check.report import Report
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way
+from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
+
+
+def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0) -> Report:
+    """Check greedy decoding: append the likeliest token until the stop token or a limit.
+
+    Runs `f` on toy models whose logits depend on every token before them and on its position; on
+    one that stops early, one that stops at once and one that never stops, for no token at all, and
+    on a batch.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(model, start, stop, max_length)``, by position. ``model(ids)`` takes ids
+        (..., n) and returns logits (..., n, V), the last of which belong to the next token; `start`
+        and `stop` are token ids, and at most `max_length` tokens follow the start. It returns their
+        ids in one array or list. With the start token or without it, and with the stop token or
+        without it, are all right, and a remark says which it is. On a batch, where `start` is an
+        array (batch,), rows that are done are filled with `stop`.
+    cached : bool
+        Then `f` is called as ``f(step, start, stop, max_length)``, and ``step(token, position,
+        cache)`` returns the logits (V,) of the next token, and the new cache. The cache is None at
+        first and the start token stands at position 0.
+    time_limit : float
+        Seconds of computing for all calls together, in each convention.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_decode(model, start, stop, max_length):
+    ...     ids = [start]
+    ...     for _ in range(max_length):
+    ...         ids.append(int(model(ids)[0].argmax()))
+    ...         if ids[-1] == stop:
+    ...             break
+    ...     return ids
+    >>> check.greedy_decode(my_decode).mistake
+    'first position'
+    """
+    report = either(_CACHED if cached else _WHOLE, f, time_limit)
+    if report.mistake != "not deterministic":
+        return report
+    return replace(
+        report,
+        mistake="sampled",
+        mistakes=("sampled",),
+        message="Your function gives two results for one model: it draws tokens at random. Greedy "
+        "decoding takes the token with the largest logit, always the same.",
+    )
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with lists of ids as arrays of the model's library."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def decode(model, start, stop, max_length):
+        ids = function(model, start, stop, max_length)
+        if getattr(ids, "shape", None) == (0,):  # whose dtype says nothing
+            ids = []
+        if not isinstance(ids, (list, tuple)):
+            return ids
+        try:
+            row = np.array([int(token) for token in ids], dtype=np.int64)
+        except Exception:  # rows of a batch, or anything else
+            return ids
+        return row if model.library == "numpy" else move(row, model.library)
+
+    decode.__signature__ = signature  # type: ignore[attr-defined]
+    return decode
+
+
+# The steps. `ids` are those of one sequence so far, the start first.
+
+
+def _append(ids, token):
+    return [*ids, token]
+
+
+def _last_is_stop(ids, stop):
+    return len(ids) > 1 and ids[-1] == stop
+
+
+def _read_whole(s, model, ids):
+    """Return what is taken from the logits of a model that reads the whole prefix."""
+    logits = model(np.array(s.prefix(ids), dtype=np.int64))
+    return int(s.pick(s.bar(s.row(logits), ids)))
+
+
+def _read_step_by_step(s, model, ids):
+    """Return what is taken from the last logits of a step with a cache."""
+    cache, logits = None, np.zeros(1)
+    for position, token in s.feed(ids):
+        logits, cache = model(token, position, cache)
+    return int(s.pick(s.bar(logits, ids)))
+
+
+_STEPS: dict[str, Callable] = {
+    "prefix": lambda ids: ids,
+    "row": lambda logits: logits[-1],
+    "feed": lambda ids: list(enumerate(ids)),
+    "bar": lambda logits, ids: logits,
+    "pick": np.argmax,
+    "append": _append,
+    "count": lambda max_length: max_length,
+    "ends": lambda ids, stop: _last_is_stop(ids, stop),
+    "shown": lambda ids, stop: ids,
+    "result": lambda ids, stop, most: ids,
+    "rows": lambda rows, decode, stop: [r + [stop] * (max(map(len, rows)) - len(r)) for r in rows],
+}
+
+
+def _decode(read: Callable, s: Any, model, start, stop, max_length):
+    """Return the ids of one start, or of each start, filled up with `stop`."""
+
+    def decode(one, count, ends):
+        ids = [one]
+        while len(ids) <= count and not ends(ids, stop):
+            if len(ids) > LONGEST:  # two mistakes together may never end
+                raise TooLong
+            ids = s.append(ids, read(s, model, ids))
+        return ids
+
+    count = s.count(max_length)
+    if not isinstance(start, np.ndarray):
+        ids = np.array(s.shown(decode(start, count, s.ends), stop), dtype=np.int64)
+        return s.result(ids, stop, max_length + len(s.shown([start], stop)))
+    rows = [decode(int(one), count, s.ends) for one in start]
+    filled = s.rows(rows, lambda one, count: decode(one, count, lambda *given: False), stop)
+    first = 1 - len(s.shown([0], stop))  # 1 if the start is not shown
+    return np.array(filled, dtype=np.int64)[:, first:]
+
+
+def _without_start(ids, stop):
+    return ids[1:]
+
+
+def _without_stop(ids, stop):
+    return ids[:-1] if _last_is_stop(ids, stop) else ids
+
+
+def _without_both(ids, stop):
+    return _without_stop(ids, stop)[1:]
+
+
+def _barred(logits, ids):
+    """Return the logits, or rows of them, without a chance for `ids`."""
+    logits = logits.copy()
+    logits[..., [token for token in ids if token < logits.shape[-1]]] = -np.inf
+    return logits
+
+
+def _ahead(ids, token):
+    return [token, *ids]
+
+
+def _each(step: str, *wrong: Callable) -> tuple[Way, ...]:
+    return tuple({step: one} for one in wrong)
+
+
+_OF_PREFIXES = (
+    Mistake(
+        "first position",
+        "Every token is what follows the start token. Either you read the logits of the first "
+        "position, and those of the last belong to the next token; or you always give the model "
+        "the start token alone.",
+        _each("row", lambda logits: logits[0]),
+    ),
+    Mistake(
+        "position before the last",
+        "You read the logits of the position before the last: they belong to a token that is there "
+        "already.",
+        _each("row", lambda logits: logits[-2:][0]),
+    ),
+    Mistake(
+        "argmax over the positions",
+        "Your argmax runs over the positions, so it returns a place and not a token. The words "
+        "compete along the last axis.",
+        tuple(
+            {"row": lambda logits: logits, "pick": pick}
+            for pick in (
+                lambda logits: np.argmax(logits, axis=0)[-1],
+                lambda logits: np.argmax(logits, axis=0)[0],
+            )
+        ),
+    ),
+    Mistake(
+        "argmax over everything",
+        "Your argmax runs over all positions and words at once, and returns an index of the "
+        "flattened array. Take the last row first.",
+        (
+            {"row": lambda logits: logits.reshape(-1)},
+            {
+                "row": lambda logits: logits,
+                "pick": lambda logits: np.argmax(logits) % logits.shape[-1],
+            },
+        ),
+    ),
+    Mistake(
+        "logits averaged",
+        "You sum or average the logits over the positions. Only the last position predicts the "
+        "next token.",
+        _each("row", lambda logits: np.sum(logits, axis=0), lambda logits: np.max(logits, axis=0)),
+    ),
+    Mistake(
+        "last token alone",
+        "You give the model the last token alone. It needs all tokens so far: without a cache it "
+        "remembers nothing.",
+        _each("prefix", lambda ids: ids[-1:], lambda ids: ids[-2:], lambda ids: ids[-3:]),
+    ),
+    Mistake(
+        "start not read",
+        "You leave the start token out of what the model is given. It is the first token of the "
+        "prefix.",
+        _each("prefix", lambda ids: ids[1:] or ids),
+    ),
+    Mistake(
+        "read backwards",
+        "Each new token is put in front of the others. It is appended at the end, where the model "
+        "looks for the next one.",
+        (
+            {"append": _ahead, "ends": lambda ids, stop: len(ids) > 1 and ids[0] == stop},
+            {"prefix": lambda ids: ids[::-1]},
+        ),
+    ),
+    Mistake(
+        "last token not read",
+        "The model is not given the newest token, so each is predicted from one token too few.",
+        _each("prefix", lambda ids: ids[:-1] or ids),
+    ),
+)
+
+
+def _until(ids, n):
+    return list(enumerate(ids[: n + 1]))
+
+
+_OF_STEPS = (
+    Mistake(
+        "position off by one",
+        "Your positions are one too large: the start token stands at position 0. A model whose "
+        "cached positions differ from those of its training gives other tokens.",
+        _each("feed", lambda ids: [(i + 1, token) for i, token in enumerate(ids)]),
+    ),
+    Mistake(
+        "position one behind",
+        "From the second token on your position is one too small: two tokens stand at position 0. "
+        "The start token has position 0 and the first new token position 1.",
+        _each("feed", lambda ids: [(max(i - 1, 0), token) for i, token in enumerate(ids)]),
+    ),
+    Mistake(
+        "position one ahead",
+        "From the second token on your position is one too large: position 1 is left out.",
+        _each("feed", lambda ids: [(i + (i > 0), token) for i, token in enumerate(ids)]),
+    ),
+    Mistake(
+        "position stays",
+        "Every token stands at position 0. The position grows by one with each token.",
+        _each(
+            "feed",
+            lambda ids: [(0, token) for token in ids],
+            lambda ids: [(1, token) for token in ids],
+        ),
+    ),
+    Mistake(
+        "positions by twos",
+        "Your position grows by two with each token, or runs backwards. It grows by one.",
+        _each(
+            "feed",
+            lambda ids: [(2 * i, token) for i, token in enumerate(ids)],
+            lambda ids: [(-i, token) for i, token in enumerate(ids)],
+        ),
+    ),
+    Mistake(
+        "cache not handed on",
+        "You give the step an empty cache each time, so it knows the last token alone. Hand on the "
+        "cache that the step before returned.",
+        _each("feed", lambda ids: [(len(ids) - 1, ids[-1])], lambda ids: [(0, ids[-1])]),
+    ),
+    Mistake(
+        "cache of the first step",
+        "You keep the cache of the first step and never replace it, so all tokens between are "
+        "forgotten. Each step returns a new cache.",
+        _each("feed", lambda ids: list(dict.fromkeys([(0, ids[0]), (len(ids) - 1, ids[-1])]))),
+    ),
+    Mistake(
+        "start fed again",
+        "You feed the start token in every step. After the first step it is the token just found.",
+        _each(
+            "feed",
+            lambda ids: [(i, ids[0]) for i in range(len(ids))],
+            lambda ids: [(0, ids[0]) for _ in ids],
+        ),
+    ),
+    Mistake(
+        "token fed twice",
+        "The start token is in the cache twice: you read it once before the loop and once inside "
+        "it. Each token enters the cache once.",
+        _each(
+            "feed",
+            lambda ids: list(enumerate([ids[0], *ids])),
+            lambda ids: [(0, ids[0]), *enumerate(ids)],
+        ),
+    ),
+    Mistake(
+        "whole prefix fed again",
+        "You feed all tokens so far in each step, on top of a cache that holds them already. With "
+        "a cache each step reads the newest token alone.",
+        _each(
+            "feed",
+            lambda ids: [pair for n in range(len(ids)) for pair in _until(ids, n)],
+            lambda ids: list(
+                enumerate(token for n in range(len(ids)) for _, token in _until(ids, n))
+            ),
+        ),
+    ),
+    Mistake(
+        "one token behind",
+        "You feed the token before the newest one, so the start token is read twice.",
+        _each("feed", lambda ids: list(enumerate([ids[0], *ids[:-1]]))),
+    ),
+)
+
+_OF_TOKENS = (
+    Mistake(
+        "smallest logit",
+        "You take the token with the smallest logit. The largest is the likeliest.",
+        _each("pick", np.argmin),
+    ),
+    Mistake(
+        "second best token",
+        "You take the token with the second largest logit. The largest is the likeliest.",
+        _each("pick", lambda logits: np.argsort(logits)[-2]),
+    ),
+    Mistake(
+        "largest size of a logit",
+        "You take the logit that is farthest from 0, negative ones too. The largest is the "
+        "likeliest.",
+        _each("pick", lambda logits: np.argmax(np.abs(logits))),
+    ),
+    Mistake(
+        "token off by one",
+        "You add 1 to the index of the largest logit, or subtract it. Ids count from 0, as "
+        "indices do.",
+        _each(
+            "pick",
+            lambda logits: np.argmax(logits) + 1,
+            lambda logits: np.argmax(logits) - 1,
+            lambda logits: (np.argmax(logits) + 1) % len(logits),
+            lambda logits: np.argmax(logits[1:]),
+        ),
+    ),
+    Mistake(
+        "repeats avoided",
+        "You never take a token that is there already. Greedy decoding takes the likeliest, again "
+        "if need be.",
+        _each("bar", _barred, lambda logits, ids: _barred(logits, ids[-1:])),
+    ),
+)
+
+
+def _filled(ids, stop, most, filler):
+    missing = np.full(most - len(ids), stop if filler is None else filler)
+    return np.concatenate([ids, missing])
+
+
+_OF_ENDS = (
+    Mistake(
+        "stop ignored",
+        "You go on after the stop token, up to the limit. The sequence ends with it: leave the "
+        "loop.",
+        _each("ends", lambda ids, stop: False),
+    ),
+    Mistake(
+        "stop noticed late",
+        "One more token comes after the stop token: you look for it before you append the next "
+        "token, not after.",
+        _each("ends", lambda ids, stop: len(ids) > 2 and ids[-2] == stop),
+    ),
+    Mistake(
+        "one token too few",
+        "You end one token before the limit. max_length counts the tokens after the start; the "
+        "start token itself is given and does not count.",
+        _each("count", lambda count: count - 1),
+    ),
+    Mistake(
+        "one token too many",
+        "You append one token more than max_length allows.",
+        _each("count", lambda count: count + 1),
+    ),
+    Mistake(
+        "a token where none is allowed",
+        "With max_length 0 nothing may follow the start token, and you append a token. Look at the "
+        "limit before you ask the model, not after.",
+        _each("count", lambda count: max(count, 1)),
+    ),
+    Mistake(
+        "max_length ignored",
+        "You never look at max_length, and go on until the stop token comes. A model may never "
+        "give it: stop after max_length tokens.",
+        _each("count", lambda count: 10**6),
+    ),
+    Mistake(
+        "ends too early",
+        "You end at the start token, or at another token than `stop`. Go on until the newest token "
+        "is `stop`.",
+        _each(
+            "ends",
+            lambda ids, stop: len(ids) > 1 and ids[-1] == ids[0],
+            lambda ids, stop: len(ids) > 1 and ids[-1] == 0,
+            lambda ids, stop: len(ids) > 1,
+            lambda ids, stop: len(ids) > 1 and ids[-1] in ids[:-1],
+            lambda ids, stop: len(ids) > 1 and ids[-1] != stop,
+        ),
+    ),
+    Mistake(
+        "neither stop nor limit",
+        "Your loop ends neither at the stop token nor at max_length, and asks the model for ever "
+        "more tokens.",
+    ),
+    Mistake(
+        "last token alone returned",
+        "You return the newest token alone. Collect them all, in the order in which they came.",
+        _each("result", lambda ids, *_: ids[-1:], lambda ids, *_: ids[-1]),
+    ),
+    Mistake(
+        "returned backwards",
+        "Your ids come in reverse. The first token comes first.",
+        _each("result", lambda ids, *_: ids[::-1]),
+    ),
+    Mistake(
+        "batch axis kept",
+        "You return a batch of one sequence, (1, n). For one start return (n,): ids[0].",
+        _each("result", lambda ids, *_: ids[np.newaxis]),
+    ),
+    Mistake(
+        "filled up",
+        "You return max_length tokens always, and fill the rest with `stop` or with 0. A single "
+        "sequence ends with its stop token.",
+        tuple({"result": partial(_filled, filler=filler)} for filler in (None, 0, -1)),
+    ),
+)
+
+
+def _rows_go_on(rows, decode, stop):
+    """Fill rows that are done with what the model says next."""
+    return [decode(row[0], max(map(len, rows)) - 1) for row in rows]
+
+
+_OF_BATCHES = (
+    Mistake(
+        "rows go on after stop",
+        "In a batch your rows go on after their stop token, until the last one is done. What "
+        "follows a stop means nothing: fill it with `stop`.",
+        _each("rows", _rows_go_on),
+    ),
+    Mistake(
+        "batch ends at the first stop",
+        "Your batch ends when its first row does, so the others are cut off. Go on until every row "
+        "has its stop token.",
+        _each("rows", lambda rows, decode, stop: [row[: min(map(len, rows))] for row in rows]),
+    ),
+    Mistake(
+        "filled with another token",
+        "You fill rows that are done with 0, or with another token. Fill them with `stop`.",
+        tuple(
+            {
+                "rows": lambda rows, decode, stop, filler=filler: [
+                    row + [filler] * (max(map(len, rows)) - len(row)) for row in rows
+                ]
+            }
+            for filler in (0, -1, 1)
+        ),
+    ),
+)
+
+
+def each_is_the_likeliest(case: Case, values: Values, again: Callable) -> str | None:
+    """Look for the first token that is not the likeliest after those before it."""
+    start, ids = case.arguments["start"], values[0].tolist()
+    model = Toy(next(iter(case.arguments.values())).seed)
+    if values[0].ndim != 1 or isinstance(start, np.ndarray):
+        return None
+    read = [start]
+    for i, token in enumerate(ids[1:] if ids[:1] == [start] else ids):
+        likeliest = int(np.argmax(model(read)[-1]))
+        if token != likeliest:
+            return (
+                f"Your token {i + 1} is {token}, and after {read} the largest logit is that of "
+                f"{likeliest}."
+            )
+        read.append(token)
+    return None
+
+
+def _case(seed: int, max_length: int, start: Any = 1, kind: type[Toy] = Toy) -> Case:
+    name = "step" if kind is ToyStep else "model"
+    return Case({name: kind(seed), "start": start, "stop": 2, "max_length": max_length})
+
+
+_SEEDS = ((0, 5), (48, 6), (39, 9), (17, 2), (20, 4), (0, 1), (9, 7))
+"""Seed and max_length: never, soon, late, at the very end, at once, one token, never."""
+_SHOWN = {
+    "with the start token and with the stop token": lambda ids, stop: ids,
+    "with the start token and without the stop token": _without_stop,
+    "without the start token and with the stop token": _without_start,
+    "without the start token and without the stop token": _without_both,
+}
+
+
+def _check(cached: bool, shown: Callable) -> Check:
+    kind, read = (ToyStep, _read_step_by_step) if cached else (Toy, _read_whole)
+    batch = Stage((_case(5, 8, np.array([1, 3, 5])),), beyond="a batch of starts")
+    batches = not cached and shown in (
+        _SHOWN["with the start token and with the stop token"],
+        _without_start,
+    )
+    check = Check(
+        name="greedy_decode, cached" if cached else "greedy_decode",
+        parameters=("step" if cached else "model", "start", "stop", "max_length"),
+        results={"ids": "(n,)"},
+        reference=lambda *given: None,
+        compute=partial(_decode, read),
+        steps={**_STEPS, "shown": shown},
+        stages=(
+            Stage(
+                tuple(_case(*sizes, kind=kind) for sizes in _SEEDS),
+                errors={TooLong: "neither stop nor limit"},
+            ),
+            Stage((_case(0, 0, kind=kind),), may_raise="max_length = 0"),
+            *((batch,) if batches else ()),
+        ),
+        mistakes=(
+            *(_OF_STEPS if cached else _OF_PREFIXES),
+            *_OF_TOKENS,
+            *_OF_ENDS,
+            *(_OF_BATCHES if batches else ()),
+        ),
+        properties=(each_is_the_likeliest,),
+        adapt=_adapt,
+        kind="integral",
+        any_length=True,
+    )
+    right = check.model({})
+    return replace(
+        check,
+        reference=lambda *given: right(Case(dict(zip(check.parameters, given, strict=True))))[0],
+    )
+
+
+_WHOLE, _CACHED = (
+    {f"you return the ids {text}.": _check(cached, shown) for text, shown in _SHOWN.items()}
+    for cached in (False, True)
+)
