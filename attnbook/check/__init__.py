@@ -21,11 +21,11 @@ from attnbook.check._feed_forward import feed_forward
 from attnbook.check._greedy_decode import greedy_decode
 from attnbook.check._layer_norm import layer_norm
 from attnbook.check._positional_encoding import positional_encoding
-from attnbook.check._robin_hood_table import robin_hood_table
 from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check.collisions import collision_probability
 from attnbook.check.future import no_future_leak
 from attnbook.check.gradients import attention_vjp
+from attnbook.check.hash_tables import robin_hood_table
 from attnbook.check.hashes import simhash, stable_hash
 from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.heads import multi_head_attention
