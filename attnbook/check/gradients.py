@@ -16,6 +16,7 @@ from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
     LARGE,
+    NOTHING,
     OPTION_MISTAKES,
     OUTBID,
     OUTBID_MASK,
@@ -314,7 +315,7 @@ ATTENTION_VJP = Check(
     variants=VARIANTS,
     stages=(
         Stage(_cases(*SIZES)),
-        Stage(_cases(SIZES[0], SIZES[2], dtype="float32")),
+        Stage(_cases(*SIZES[:2], dtype="float32")),
         Stage((Case({**LARGE, "grad_output": draw(13, 3, 2)}),), errors=LARGE_ERRORS),
         Stage((Case({**SPREAD, "grad_output": draw(13, 2, 2)}),), errors=SPREAD_ERRORS),
         Stage(
@@ -329,6 +330,7 @@ ATTENTION_VJP = Check(
             option="mask",
         ),
         Stage(_cases((2, 3, 5, 7), mask=EMPTY), option="mask"),
+        Stage(_cases((2, 3, 5, 7), mask=NOTHING), option="mask"),
         Stage(_cases((2, 3, 5, 7), scale=0.25), option="scale"),
         Stage(_cases((2, 3, 5, 7), bias=draw(5, 2, 3)), option="bias"),
     ),

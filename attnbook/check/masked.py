@@ -205,11 +205,11 @@ MASKED_ATTENTION = Check(
         Stage(
             (
                 _case((3, 3, 3, 3), FLIPPED),
-                _case((2, 3, 2, 1), RAGGED),
                 _case((2, 5, 3, 7), _WIDE),
                 _case((5, 2, 7, 3), _TALL),
                 _case((1, 5, 2, 3), _WIDE[:1]),
                 _case((2, 3, 5, 5), RAGGED),
+                _case((2, 3, 2, 1), RAGGED),
             )
         ),
         Stage(

@@ -79,7 +79,8 @@ def _looks_boolean(returned):
 
 def _is_of_nothing(returned):
     """Tell whether `returned` is what NumPy makes of an empty list."""
-    return isinstance(returned, np.ndarray) and returned.dtype.kind == "f" and returned.size == 0
+    is_floats = isinstance(returned, np.ndarray) and returned.dtype.kind == "f"
+    return is_floats and returned.shape[-1:] == (0,)
 
 
 _MISTAKES = mistakes(

@@ -208,7 +208,7 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
             return _not_done(WALL_FACTOR * budget.seconds, " on the clock on the wall")
     if work.seconds is not None:
         budget.spend(max(0.0, work.seconds - charged))
-    return ""
+    return "" if budget.left > 0 else _not_done(budget.seconds)
 
 
 def _hush() -> None:

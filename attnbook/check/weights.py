@@ -494,7 +494,6 @@ DOT_PRODUCT = {"product": lambda query, key: np.dot(query, transposed(key))}
 
 SIZES = (
     (3, 3, 3, 3),
-    (1, 2, 3, 1),
     (2, 5, 3, 7),
     (5, 2, 7, 3),
     (1, 1, 3, 2),
@@ -502,8 +501,9 @@ SIZES = (
     (5, 1, 3, 2),
     (3, 3, 5, 2),
     (2, 3, 5, 5),
+    (1, 2, 3, 1),
 )
-"""n_q, n_k, d_k, d_v: a square, a small one, primes in both orders, one token, query or key."""
+"""n_q, n_k, d_k, d_v: a square, primes in both orders, one token, query or key, a small one."""
 
 CAUSAL = np.tril(np.ones((5, 5), dtype=bool))
 RAGGED = np.array([[True, False, True], [False, True, True]])
@@ -544,7 +544,7 @@ def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
 
 STAGES = (
     Stage(tuple(Case(arrays(*sizes)) for sizes in SIZES)),
-    Stage(tuple(Case(arrays(*sizes, dtype="float32")) for sizes in (SIZES[0], SIZES[2]))),
+    Stage(tuple(Case(arrays(*sizes, dtype="float32")) for sizes in SIZES[:2])),
     Stage(
         (Case(LARGE), Case({name: x.astype(np.float32) for name, x in LARGE.items()})),
         errors=LARGE_ERRORS,

@@ -12,13 +12,16 @@ import threading
 import time
 import warnings
 
-import check_answers as answers
+import attention_answers as answers
 import numpy as np
 import pytest
 
 import attnbook
 from attnbook import check
-from attnbook.check import _sandbox
+from attnbook.check import diagnosis, sandbox
+from attnbook.check.engine import either, run
+from attnbook.check.report import FailingCase
+from attnbook.check.steps import Case, Check, Mistake, Stage, draw
 
 NO_SCALE = object()
 SQUARE = "It was given query (3, 3), key (3, 3), value (3, 3) of float64"
@@ -513,7 +516,7 @@ def test_warnings_inside_do_not_come_out():
 
 def forever():
     while True:
-        time.sleep(0.001)
+        pass
 
 
 def test_an_endless_loop_ends():
@@ -542,12 +545,42 @@ def test_the_thread_of_an_endless_loop_is_ended():
 
 
 def test_a_time_limit_is_for_all_calls_together():
+    def busy(x):
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        return answers.sm(x)
+
+    assert check.softmax(busy, time_limit=0.1).mistake == "hangs"
+    assert check.softmax(busy, time_limit=60)
+
+
+def test_time_that_passes_while_nothing_is_computed_does_not_count():
     def slow(x):
         time.sleep(0.02)
         return answers.sm(x)
 
-    assert check.softmax(slow, time_limit=0.1).mistake == "hangs"
-    assert check.softmax(slow, time_limit=60)
+    assert check.softmax(slow, time_limit=0.1)
+
+
+def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(monkeypatch):
+    monkeypatch.setattr(sandbox, "IDLE_SECONDS", 0.3)
+    lock = threading.Lock()
+    with lock:
+        report = check.softmax(lambda x: lock.acquire())
+    assert report.mistake == "waits"
+    assert report.message == (
+        "Your function waits: for 0.3 seconds on the clock on the wall it has computed nothing. "
+        "Look for a sleep, for input(), or for a lock that nobody releases."
+    )
+
+
+def test_where_threads_have_no_clock_the_limit_is_far_and_on_the_wall(monkeypatch):
+    monkeypatch.delattr(time, "pthread_getcpuclockid", raising=False)
+    assert check.softmax(answers.sm)
+    report = check.softmax(lambda x: forever(), time_limit=0.05)
+    assert report.mistake == "hangs"
+    assert "is not done after 0.5 seconds on the clock on the wall." in report.message
 
 
 def test_no_time_at_all_and_more_than_a_clock_can_hold():
@@ -601,19 +634,29 @@ def test_context_variables_are_seen():
     assert check.softmax(lambda x: answers.sm(x * power.get()))
 
 
-def test_without_threads_it_runs_in_place(monkeypatch):
+@pytest.mark.parametrize("how", ["platform", "error"])
+def test_without_threads_it_runs_in_place_and_says_so(monkeypatch, how):
     threads = set()
 
-    def remembers(x):
+    def remembers(x, axis=-1):
         threads.add(threading.get_ident())
-        return answers.sm(x)
+        return answers.sm(x, axis)
 
-    assert check.softmax(remembers)
+    assert check.softmax(remembers).remarks == ()
     assert threading.get_ident() not in threads
     threads.clear()
-    monkeypatch.setattr(sys, "platform", "emscripten")
-    assert check.softmax(remembers)
+    if how == "platform":
+        monkeypatch.setattr(sys, "platform", "emscripten")
+    else:
+
+        def start(thread):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+    report = check.softmax(remembers)
+    assert report
     assert threads == {threading.get_ident()}
+    assert report.remarks == ("no thread can be started here, so no limit of time was set.",)
 
 
 def test_inputs_are_fresh_and_may_be_written_to():
@@ -656,11 +699,11 @@ def test_an_array_of_another_library_is_named():
 def test_only_the_exception_that_stops_a_thread_is_hushed(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
-    _sandbox._hush()
+    sandbox._hush()
     hook = sys.unraisablehook
-    _sandbox._hush()
+    sandbox._hush()
     assert sys.unraisablehook is hook  # once is enough
-    for error in (_sandbox._Abandoned, KeyError):
+    for error in (sandbox._Abandoned, KeyError):
 
         class Broken:
             def __del__(self, error=error):
@@ -668,3 +711,193 @@ def test_only_the_exception_that_stops_a_thread_is_hushed(monkeypatch):
 
         Broken()  # and dies at once
     assert seen == [KeyError]
+
+
+# What is passed is no function yet, or not any more.
+
+
+def test_a_result_in_place_of_the_function_gets_a_sentence():
+    x = np.ones((2, 3))
+    for passed in (answers.sm(x), [x, x], (x,)):
+        report = check.softmax(passed)
+        assert not report
+        assert report.mistake == "called already"
+        assert "without calling it: check.softmax(my_function)" in report.message
+    with pytest.raises(TypeError, match=r"^f must be a function of \(x\), got list$"):
+        check.softmax([1, 2])
+
+
+def test_a_class_in_place_of_its_object_gets_a_sentence():
+    class Attend:
+        def __call__(self, query, key, value):
+            return right(query, key, value)
+
+    report = check.attention(Attend)
+    assert report.mistake == "class for an object"
+    assert "You pass the class `Attend`. Make an object of it first" in report.message
+    assert check.attention(Attend())
+
+
+def test_one_argument_is_not_called_arguments():
+    message = check.softmax(lambda: None).message
+    assert "it is called with 1 argument by position: (x)." in message
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_of_half_precision_are_refused(dtype):
+    torch = need_torch()
+
+    def half(x):
+        return torch.softmax(torch.as_tensor(x), -1).to(getattr(torch, dtype))
+
+    report = check.softmax(half)
+    assert report.mistake == "wrong dtype"
+    assert report.message.startswith(f"Your weights come back as {dtype}, which keeps t")
+
+
+# The report: its case, its text, its picture.
+
+
+def test_a_failed_report_holds_a_case_to_be_called_again():
+    def unscaled(query, key, value):
+        return attnbook.softmax(query @ key.mT) @ value
+
+    report = check.attention(unscaled)
+    case = report.case
+    np.testing.assert_array_equal(case.got, unscaled(*case.arguments.values(), **case.options))
+    np.testing.assert_allclose(case.expected, attnbook.attention(**case.input))
+    assert {x.shape for x in case.input.values()} == {(1, 3), (2, 3), (2, 1)}
+    shown = repr(report)
+    for name, x in case.input.items():
+        assert f"    {name} = {x.astype(int).tolist()}\n" in shown
+    assert "\n    got [[" in shown
+    assert "\n    expected [[" in shown
+    assert report.mistakes == ("no scale",)
+    assert check.attention(attnbook.attention).case is None
+
+
+def test_the_case_of_an_error_and_of_a_wrong_type():
+    for function in (lambda x: 1 / 0, lambda x: None, lambda x: "weights"):
+        case = check.softmax(function).case
+        assert case.input["x"].shape == (3, 3)
+        assert case.got is case.expected is None
+
+
+def test_an_input_that_is_too_large_is_held_and_not_shown():
+    case = FailingCase({"x": np.ones((7, 7))}, {}, np.ones(2), np.zeros(2))
+    assert case.lines() == []
+    assert FailingCase({"x": np.ones(1), "weights": object()}).lines() == []
+    assert FailingCase({"x": np.zeros((0, 3))}).lines() == ["x = an empty array (0, 3)"]
+    many = FailingCase({"x": np.ones(2)}, {}, np.ones(40), np.zeros(40))
+    assert many.lines() == ["x = [1, 1]"]
+
+
+def test_an_assertion_shows_the_text_of_the_report():
+    report = check.softmax(lambda x: answers.sm(-x))
+    space = {"report": report}
+    for statement in ("assert report", "assert report, 'so'"):
+        with pytest.raises(check.CheckFailed) as caught:
+            exec(statement, space)
+        assert str(caught.value) == repr(report)
+    exec("assert not report\nif report: 1 / 0\nbool(report)\nassert report or True", space)
+    exec("assert report", {"report": check.softmax(answers.sm)})
+
+
+def test_a_report_draws_itself_and_escapes_what_it_shows():
+    failed = check.softmax(lambda x: answers.sm(-x))._repr_html_()
+    passed = check.softmax(lambda x: answers.sm(x))._repr_html_()
+    assert failed.count("<div") == failed.count("</div>")
+    assert "✗" in failed
+    assert "x = [[" in failed
+    assert "✓" in passed
+    assert "Note: `axis`" in passed
+    for picture in (failed, passed):  # the colours of the page hold, in light and in dark
+        assert "color: inherit" in picture
+        assert "background: #" not in picture
+    report = check.Report("c", False, None, "<b> & so", "", (), (), 0, ())
+    assert "&lt;b&gt; &amp; so" in report._repr_html_()
+
+
+# Explanations.
+
+
+def toy(**changed):
+    """Return a check of x ↦ 2x + 1, whose steps can be made wrong."""
+    parts = {
+        "compute": lambda s, x: s.add(s.double(x)),
+        "steps": {"double": lambda x: 2 * x, "add": lambda x: x + 1},
+        "mistakes": (
+            Mistake("not doubled", "Double it.", ({"double": lambda x: x},)),
+            Mistake("nothing added", "Add one.", ({"add": lambda x: x},)),
+            Mistake("squared", "Do not square.", ({"compute": lambda x: x**2},)),
+            Mistake("broken", "This model raises.", ({"add": lambda x: x[7, 7]},)),
+        ),
+        **changed,
+    }
+    cases = tuple(Case({"x": draw(3, n, 2)}) for n in (3, 1))
+    return Check("toy", ("x",), {"y": "x.shape"}, lambda x: 2 * x + 1, (Stage(cases),), **parts)
+
+
+def test_one_mistake_and_two_at_once_are_named():
+    assert run(toy(), lambda x: 2 * x + 1, 9)
+    assert run(toy(), lambda x: x + 1, 9).mistake == "not doubled"
+    assert run(toy(), lambda x: x**2, 9).mistake == "squared"
+    both = run(toy(), lambda x: x * 1, 9)
+    assert both.mistake == "not doubled; nothing added"
+    assert both.mistakes == ("not doubled", "nothing added")
+    assert both.message == "Two mistakes at once. Double it. Add one."
+    assert run(toy(), lambda x: x**3, 9).mistakes == ()
+
+
+def test_two_ways_of_one_mistake_are_one_mistake():
+    ways = ({"double": lambda x: x}, {"add": lambda x: x})
+    report = run(toy(mistakes=(Mistake("a", "A.", ways),)), lambda x: x * 1, 9)
+    assert (report.mistake, report.message) == ("a", "A.")
+
+
+def test_a_variant_is_no_mistake_of_its_own():
+    variant = {"double": lambda x: 2 * x + 1e-9 + 0 * x}
+    wrong = Mistake("nothing added", "Add one.", ({"add": lambda x: x},))
+    checked = toy(mistakes=(wrong,), variants=({"double": lambda x: 3 * x},))
+    assert run(checked, lambda x: 3 * x, 9).mistake == "nothing added"
+    assert run(toy(variants=(variant,)), lambda x: 3 * x + 1, 9).mistakes == ()
+
+
+def test_pairs_are_bounded_by_a_count(monkeypatch):
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
+    assert run(toy(), lambda x: x * 1, 9).mistakes == ()
+
+
+def test_nothing_but_nan_is_not_explained_by_two_mistakes():
+    assert run(toy(), lambda x: x * np.nan, 9).mistake == "NaN"
+
+
+def test_a_way_must_name_steps():
+    with pytest.raises(ValueError, match=r"^toy has no step triple$"):
+        toy(mistakes=(Mistake("a", "A.", ({"triple": abs},)),))
+
+
+def test_a_result_of_any_length_that_is_wrong_hears_of_its_length():
+    def message(function):
+        return run(toy(any_length=True), function, 9).message
+
+    assert message(lambda x: x[:, 0]).startswith("Your result has the wrong shape: (")
+    flat = Check(
+        "flat",
+        ("x",),
+        {"y": "(n,)"},
+        lambda x: 2 * x,
+        (Stage((Case({"x": draw(3, 5)}),)),),
+        (),
+        any_length=True,
+    )
+    assert run(flat, lambda x: x[:3], 9).message == "Your result holds 3 numbers where 5 are right."
+
+
+def test_conventions_the_first_that_passes_and_the_most_telling_that_fails():
+    plus = toy()
+    times = Check("times", ("x",), {"y": "x.shape"}, lambda x: 5 * x, plus.stages, ())
+    conventions = {"with one more": plus, "times 5": times}
+    assert either(conventions, lambda x: 5 * x, 9).remarks == ("times 5",)
+    assert either(conventions, lambda x: x + 1, 9).mistake == "not doubled"
+    assert either(conventions, lambda x: None, 9).mistake == "no return"
