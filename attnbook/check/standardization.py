@@ -104,6 +104,10 @@ def _unbiased(x, mean, axis):
     return squares / (x.size // squares.size - 1)
 
 
+def _outside(variance, epsilon):
+    return np.sqrt(variance) + epsilon
+
+
 def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
@@ -133,10 +137,24 @@ NORM_MISTAKES = (
         "the variance is of the size of ε the difference is large.",
         tuple(
             {
-                "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
+                "deviation": _outside,
                 "epsilon": lambda epsilon, factor=factor: epsilon * factor,
             }
             for factor in (1.0, 0.1, 0.01, 10.0, 100.0)
+        ),
+    ),
+    Mistake(
+        "variance with n − 1 and epsilon outside",
+        "You divide by a standard deviation that has d − 1 below its sum, as torch.std has, and "
+        "add ε to it, as the Annotated Transformer does. Layer normalisation divides by √(σ² + ε): "
+        "d below the sum of σ², and ε under the root.",
+        tuple(
+            {
+                "variance": _unbiased,
+                "deviation": _outside,
+                "epsilon": lambda epsilon, factor=factor: epsilon * factor,
+            }
+            for factor in (1.0, 0.1, 0.001)
         ),
     ),
     Mistake(
