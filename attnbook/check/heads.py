@@ -118,6 +118,11 @@ def _split(cut: Callable, *names: str) -> dict[str, Callable]:
     return {f"split_{name}": cut for name in names or ("query", "key", "value")}
 
 
+def _first_for_all(x, n_heads):
+    heads = heads_of(x, n_heads)
+    return np.broadcast_to(heads[..., :1, :, :], heads.shape)
+
+
 def _same(x, *others):
     return x
 
@@ -301,6 +306,7 @@ HEADS_MISTAKES = mistakes(
         "one head for all": (
             _in_place_of_all(lambda heads: heads[..., :1, :, :]),
             _in_place_of_all(lambda heads: heads[..., -1:, :, :]),
+            *({f"split_{name}": _first_for_all} for name in ("query", "key", "value")),
         ),
         "heads averaged": (
             _ended(_without_axis(_mean), lambda x, W_O: x),

@@ -134,7 +134,7 @@ _OWN = mistakes(
         mask itself, as where(mask, scores, −∞) does.
     another mask: You use a causal mask of your own making, whatever mask is given. Use the argument
         `mask` alone; whether it is causal is the business of the caller.
-    mask with −10⁴: You hide scores with −10⁴ or a number of that size. Scores that are lower still
+    mask with −10⁴: You hide scores with −10⁴ or another number that is not low enough. Scores that are lower still
         are outbid by it, and the hidden keys win: here every visible score is −32768. Large logits
         occur in trained models. Only −∞ is below every score.
     hidden keys in the maximum: You zero the exponentials of hidden keys before you divide, but your

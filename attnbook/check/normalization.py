@@ -157,6 +157,8 @@ NORMALIZATION_MISTAKES = mistakes(
     one sum for all: All entries together sum to one: you divide by the sum of the whole array. Each
         row is a choice of its own and needs its own sum: name the axis, and keep it for the
         division.
+    sum carried on: You never set the sum back to 0, so each row is divided by the sum of all rows up
+        to it. Begin each row with a sum of its own.
     mean instead of sum: You divide by the mean of the exponentials, so a row sums to its length,
         not to one. Divide by their sum.
     not normalised: You return the exponentials themselves. They are positive, but they do not sum
@@ -205,15 +207,26 @@ NORMALIZATION_MISTAKES = mistakes(
     """,
     {
         "one sum for all": ({**OVER_ALL, "shift": no_shift}, OVER_ALL),
+        "sum carried on": (
+            {"total": lambda powers, axis: np.cumsum(np.sum(powers, -1, keepdims=True), axis=-2)},
+        ),
         "mean instead of sum": (
             {"total": lambda powers, axis: np.mean(powers, axis=axis, keepdims=True)},
         ),
         "not normalised": ({"divide": undivided, "shift": no_shift}, {"divide": undivided}),
         "length instead of sum": ({"total": _of_length}, {**_BARE, "total": _of_length}),
-        "no exponential": (_BARE, {"power": as_they_are}),
+        "no exponential": (
+            _BARE,
+            {"power": as_they_are},
+            {
+                "power": as_they_are,
+                "shift": lambda x, axis: np.min(x, axis=axis, keepdims=True),
+            },
+        ),
         "squares or absolute values": (
             {"power": np.square, "shift": no_shift},
             {"power": np.abs, "shift": no_shift},
+            {"exponents": lambda x, axis: np.abs(x)},
         ),
         "negative scores dropped": ({"power": lambda x: np.maximum(x, 0), "shift": no_shift},),
         "divided before the exponential": (

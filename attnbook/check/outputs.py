@@ -63,13 +63,15 @@ ATTENTION_STEPS: dict[str, Callable] = {
     "inputs": lambda query, key, value: (query, key, value),
     **WEIGHT_STEPS,
     "mix": lambda weights, value: weights @ value,
+    "result": lambda output, query: output,
 }
 
 
 def attention_from_steps(s, query, key, value, **options):
     """Return the output of attention by the steps `s`."""
     query, key, value = s.inputs(query, key, value)
-    return s.mix(weights_from_steps(s, query, key, value=value, **options), value)
+    weights = weights_from_steps(s, query, key, value=value, **options)
+    return s.result(s.mix(weights, value), query)
 
 
 OUTPUT_MISTAKES = (
@@ -110,6 +112,10 @@ OUTPUT_MISTAKES = (
         That is the same only if query and key are one array, and runs only where n_q = n_k.
     keys compared with themselves: You compare the keys with each other and never look at the query.
         That is the same only if query and key are one array.
+    query added: You add the query to the output. The residual connection belongs to the layer, not
+        to attention: return the mixed values alone.
+    outputs averaged: You divide the mixed values by the number of keys. The weights of a query sum
+        to one, so their sum is a mean already.
     scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
         are dot products of query and key, which have d_k terms.
     """,
@@ -117,7 +123,10 @@ OUTPUT_MISTAKES = (
             "weights returned": ({"mix": lambda weights, value: weights},),
             "values not mixed": ({"mix": lambda weights, value: value},),
             "query and key swapped": ({"inputs": lambda q, k, v: (k, q, v)},),
-            "weights transposed": ({"mix": lambda weights, value: transposed(weights) @ value},),
+            "weights transposed": (
+            {"mix": lambda weights, value: transposed(weights) @ value},
+            {"mix": lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value)},
+        ),
             "elementwise product": ({"mix": lambda weights, value: weights * value},),
             "values transposed": ({"mix": lambda weights, value: weights @ transposed(value)},),
             "values before the weights": ({"mix": lambda weights, value: value @ weights},),
@@ -127,6 +136,10 @@ OUTPUT_MISTAKES = (
             "query used as value": ({"inputs": lambda q, k, v: (q, k, q)},),
             "query compared with itself": ({"inputs": lambda q, k, v: (q, q, v)},),
             "keys compared with themselves": ({"inputs": lambda q, k, v: (k, k, v)},),
+            "query added": ({"result": lambda output, query: output + query},),
+            "outputs averaged": (
+                {"mix": lambda weights, value: weights @ value / value.shape[-2]},
+            ),
             "scale by √d_v": (scaled_by(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),),
         },
     ),
