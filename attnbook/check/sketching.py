@@ -379,7 +379,6 @@ SKETCH_ATTENTION = Check(
         Stage(
             (
                 _case((3, 3, 3, 3), *_SQUARE),
-                _case((2, 2, 2, 2), [[1, 2], [3, 4]], [[1, 2], [5, 4]]),
                 _case((2, 7, 3, 5), *_WIDE),
                 _case((5, 2, 7, 3), *_TALL),
                 _case((3, 5, 2, 7), *_ONE_TABLE),
