@@ -13,22 +13,19 @@ A new check is one file here: its function, the steps of the right computation, 
 wrong with a sentence, and cases.
 """
 
-from attnbook.check._cross_entropy import cross_entropy
-from attnbook.check._decoder_layer import decoder_layer
-from attnbook.check._embed import embed
-from attnbook.check._encoder_layer import encoder_layer
-from attnbook.check._feed_forward import feed_forward
-from attnbook.check._greedy_decode import greedy_decode
-from attnbook.check._layer_norm import layer_norm
-from attnbook.check._positional_encoding import positional_encoding
-from attnbook.check._teacher_forcing import teacher_forcing
 from attnbook.check.collisions import collision_probability
+from attnbook.check.decoder_block import decoder_layer
+from attnbook.check.embedding import embed
+from attnbook.check.encoder_block import encoder_layer
 from attnbook.check.future import no_future_leak
 from attnbook.check.gradients import attention_vjp
+from attnbook.check.greedy import greedy_decode
 from attnbook.check.hash_tables import robin_hood_table
 from attnbook.check.hashes import simhash, stable_hash
 from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.heads import multi_head_attention
+from attnbook.check.hidden_layer import feed_forward
+from attnbook.check.likelihood import cross_entropy
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
@@ -38,8 +35,11 @@ from attnbook.check.outputs import attention
 from attnbook.check.padding import padding_invariance
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
+from attnbook.check.shift import teacher_forcing
+from attnbook.check.sinusoids import positional_encoding
 from attnbook.check.sketching import sketch_attention
 from attnbook.check.splitting import split_heads
+from attnbook.check.standardization import layer_norm
 from attnbook.check.weights import attention_weights
 
 __all__ = [

@@ -8,8 +8,9 @@ import numpy as np
 import attnbook
 from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
 from attnbook.check.sublayers import (
     CROSS,
     FEED,
@@ -137,41 +138,70 @@ def _transposed(mask):
     return None if mask is None else np.swapaxes(mask, -1, -2)
 
 
-_OWN = (
-    Mistake(
-        "no residual around the cross-attention",
-        "The residual around the attention to the memory is missing: add its input to what it "
-        "returns, or the target is forgotten.",
-        lost((CROSS,)),
-    ),
-    Mistake(
-        "residual around the cross-attention from the normalised input",
-        "Around the attention to the memory you add the normalised x. With pre-norm the residual "
-        "carries x itself.",
-        (from_entered((CROSS,)),),
-    ),
-    Mistake(
-        "cross-attention not normalised",
-        "The normalisation that belongs to the attention to the memory is missing.",
-        bare((CROSS,)),
-    ),
-    Mistake(
-        "norms swapped",
-        "You use the weights of the normalisations in another order: self_attention_norm, "
-        "cross_attention_norm and feed_forward_norm each belong to the sublayer of that name.",
-        (
+_OWN = mistakes(
+    """
+    no residual around the cross-attention: The residual around the attention to the memory is
+        missing: add its input to what it returns, or the target is forgotten.
+    residual around the cross-attention from the normalised input: Around the attention to the
+        memory you add the normalised x. With pre-norm the residual carries x itself.
+    cross-attention not normalised: The normalisation that belongs to the attention to the memory is
+        missing.
+    norms swapped: You use the weights of the normalisations in another order: self_attention_norm,
+        cross_attention_norm and feed_forward_norm each belong to the sublayer of that name.
+    one norm for several sublayers: Two or three of your normalisations use the same gain and bias.
+        Each has its own: self_attention_norm, cross_attention_norm and feed_forward_norm.
+    memory ignored: Your second attention attends to the target again, so the layer never sees the
+        source. Queries come from the target, keys and values from the memory.
+    queries from the memory: Your cross-attention takes its queries from the memory and its keys and
+        values from the target: the source asks and the target answers. Queries come from the
+        target, keys and values from the memory.
+    values from the target: Your cross-attention takes its keys from the memory and its values from
+        the target. Both come from the memory.
+    keys from the target: Your cross-attention takes its values from the memory and its keys from
+        the target. Both come from the memory.
+    everything from the memory: Your cross-attention attends from the memory to the memory. Its
+        queries come from the target.
+    self-attention's weights for the memory: Your attention to the memory uses the matrices of the
+        self-attention. It has its own, weights.cross_attention.
+    cross-attention's weights for the target: Your self-attention uses the matrices of the
+        cross-attention. It has its own, weights.self_attention.
+    weights of the attentions swapped: The matrices of your two attentions are exchanged.
+    memory normalised: You normalise the memory with the weights of the layer. The encoder has
+        normalised it once and for all; pre-norm is for the queries, x.
+    cross-attention before self-attention: You attend to the memory first. The target attends to
+        itself first, then to the memory.
+    cross-attention last: You attend to the memory last. It comes between self-attention and the
+        feed-forward network.
+    feed-forward network first: Your feed-forward network comes first. It is the last of the three.
+    cross-attention missing: Your layer never looks at the memory: the attention to it is missing.
+    causal mask of its own: Your self-attention hides the future although no mask is given. The
+        caller decides: use `mask` as it comes.
+    mask ignored: The mask of the target changes nothing: each token sees the very tokens that it is
+        to predict. Hand it to the self-attention.
+    memory_mask ignored: The mask of the memory changes nothing: the target attends to the padding
+        of the source. Hand it to the cross-attention.
+    masks swapped: Your masks are exchanged: `mask` belongs to the self-attention, `memory_mask` to
+        the attention to the memory.
+    mask used for the memory too: You hand the mask of the target to both attentions. The memory has
+        a mask of its own, and may be seen as a whole: it is not the future of the target.
+    memory_mask used for the target too: You hand the mask of the memory to both attentions. It
+        hides padding of the source; the self-attention has `mask`.
+    masks inverted: Your masks work the wrong way round: True means that the query may attend to the
+        key. PyTorch's modules have it the other way; pass ~mask to those.
+    mask transposed: Rows and columns of a mask are exchanged: rows are queries, columns are keys.
+    """,
+    {
+        "no residual around the cross-attention": lost((CROSS,)),
+        "residual around the cross-attention from the normalised input": (from_entered((CROSS,)),),
+        "cross-attention not normalised": bare((CROSS,)),
+        "norms swapped": (
             norms_of(CROSS, SELF, FEED),
             norms_of(SELF, FEED, CROSS),
             norms_of(FEED, CROSS, SELF),
             norms_of(CROSS, FEED, SELF),
             norms_of(FEED, SELF, CROSS),
         ),
-    ),
-    Mistake(
-        "one norm for several sublayers",
-        "Two or three of your normalisations use the same gain and bias. Each has its own: "
-        "self_attention_norm, cross_attention_norm and feed_forward_norm.",
-        (
+        "one norm for several sublayers": (
             norms_of(SELF, SELF, SELF),
             norms_of(SELF, SELF, FEED),
             norms_of(SELF, CROSS, SELF),
@@ -182,60 +212,18 @@ _OWN = (
             norms_of(FEED, FEED, FEED),
             norms_of(CROSS, CROSS, CROSS),
         ),
-    ),
-    Mistake(
-        "memory ignored",
-        "Your second attention attends to the target again, so the layer never sees the source. "
-        "Queries come from the target, keys and values from the memory.",
-        (_to_memory("x", "x", "x"), {**_to_memory("x", "x", "x"), **_matrices(cross=SELF)}),
-    ),
-    Mistake(
-        "queries from the memory",
-        "Your cross-attention takes its queries from the memory and its keys and values from the "
-        "target: the source asks and the target answers. Queries come from the target, keys and "
-        "values from the memory.",
-        (_to_memory("memory", "x", "x"),),
-    ),
-    Mistake(
-        "values from the target",
-        "Your cross-attention takes its keys from the memory and its values from the target. Both "
-        "come from the memory.",
-        (_to_memory("x", "memory", "x"),),
-    ),
-    Mistake(
-        "keys from the target",
-        "Your cross-attention takes its values from the memory and its keys from the target. Both "
-        "come from the memory.",
-        (_to_memory("x", "x", "memory"),),
-    ),
-    Mistake(
-        "everything from the memory",
-        "Your cross-attention attends from the memory to the memory. Its queries come from the "
-        "target.",
-        (_to_memory("memory", "memory", "memory"),),
-    ),
-    Mistake(
-        "self-attention's weights for the memory",
-        "Your attention to the memory uses the matrices of the self-attention. It has its own, "
-        "weights.cross_attention.",
-        (_matrices(cross=SELF),),
-    ),
-    Mistake(
-        "cross-attention's weights for the target",
-        "Your self-attention uses the matrices of the cross-attention. It has its own, "
-        "weights.self_attention.",
-        (_matrices(self=CROSS),),
-    ),
-    Mistake(
-        "weights of the attentions swapped",
-        "The matrices of your two attentions are exchanged.",
-        (_matrices(self=CROSS, cross=SELF),),
-    ),
-    Mistake(
-        "memory normalised",
-        "You normalise the memory with the weights of the layer. The encoder has normalised it "
-        "once and for all; pre-norm is for the queries, x.",
-        (
+        "memory ignored": (
+            _to_memory("x", "x", "x"),
+            {**_to_memory("x", "x", "x"), **_matrices(cross=SELF)},
+        ),
+        "queries from the memory": (_to_memory("memory", "x", "x"),),
+        "values from the target": (_to_memory("x", "memory", "x"),),
+        "keys from the target": (_to_memory("x", "x", "memory"),),
+        "everything from the memory": (_to_memory("memory", "memory", "memory"),),
+        "self-attention's weights for the memory": (_matrices(cross=SELF),),
+        "cross-attention's weights for the target": (_matrices(self=CROSS),),
+        "weights of the attentions swapped": (_matrices(self=CROSS, cross=SELF),),
+        "memory normalised": (
             _normalised(always=False),
             _normalised(always=True),
             *(
@@ -243,83 +231,32 @@ _OWN = (
                 for always in (False, True)
             ),
         ),
-    ),
-    Mistake(
-        "cross-attention before self-attention",
-        "You attend to the memory first. The target attends to itself first, then to the memory.",
-        (arranged(CROSS, SELF, FEED),),
-    ),
-    Mistake(
-        "cross-attention last",
-        "You attend to the memory last. It comes between self-attention and the feed-forward "
-        "network.",
-        (arranged(SELF, FEED, CROSS),),
-    ),
-    Mistake(
-        "feed-forward network first",
-        "Your feed-forward network comes first. It is the last of the three.",
-        (arranged(FEED, SELF, CROSS),),
-    ),
-    Mistake(
-        "cross-attention missing",
-        "Your layer never looks at the memory: the attention to it is missing.",
-        (arranged(SELF, FEED),),
-    ),
-    Mistake(
-        "causal mask of its own",
-        "Your self-attention hides the future although no mask is given. The caller decides: use "
-        "`mask` as it comes.",
-        ({"masks": lambda mask, other, n: (_both_of(mask, np.tri(n, dtype=bool)), other)},),
-    ),
-    Mistake(
-        "mask ignored",
-        "The mask of the target changes nothing: each token sees the very tokens that it is to "
-        "predict. Hand it to the self-attention.",
-        (_masks(_no_mask, _of_memory),),
-    ),
-    Mistake(
-        "memory_mask ignored",
-        "The mask of the memory changes nothing: the target attends to the padding of the source. "
-        "Hand it to the cross-attention.",
-        (_masks(_mine, _no_mask),),
-    ),
-    Mistake(
-        "masks swapped",
-        "Your masks are exchanged: `mask` belongs to the self-attention, `memory_mask` to the "
-        "attention to the memory.",
-        (_masks(_of_memory, _mine),),
-    ),
-    Mistake(
-        "mask used for the memory too",
-        "You hand the mask of the target to both attentions. The memory has a mask of its own, and "
-        "may be seen as a whole: it is not the future of the target.",
-        (_masks(_mine, _mine), _masks(_mine, _both_of)),
-    ),
-    Mistake(
-        "memory_mask used for the target too",
-        "You hand the mask of the memory to both attentions. It hides padding of the source; "
-        "the self-attention has `mask`.",
-        (_masks(_both_of, _of_memory), _masks(_of_memory, _of_memory)),
-    ),
-    Mistake(
-        "masks inverted",
-        "Your masks work the wrong way round: True means that the query may attend to the key. "
-        "PyTorch's modules have it the other way; pass ~mask to those.",
-        (
+        "cross-attention before self-attention": (arranged(CROSS, SELF, FEED),),
+        "cross-attention last": (arranged(SELF, FEED, CROSS),),
+        "feed-forward network first": (arranged(FEED, SELF, CROSS),),
+        "cross-attention missing": (arranged(SELF, FEED),),
+        "causal mask of its own": (
+            {"masks": lambda mask, other, n: (_both_of(mask, np.tri(n, dtype=bool)), other)},
+        ),
+        "mask ignored": (_masks(_no_mask, _of_memory),),
+        "memory_mask ignored": (_masks(_mine, _no_mask),),
+        "masks swapped": (_masks(_of_memory, _mine),),
+        "mask used for the memory too": (_masks(_mine, _mine), _masks(_mine, _both_of)),
+        "memory_mask used for the target too": (
+            _masks(_both_of, _of_memory),
+            _masks(_of_memory, _of_memory),
+        ),
+        "masks inverted": (
             _masks(lambda mask, _: _not(mask), lambda _, memory: _not(memory)),
             _masks(lambda mask, _: _not(mask), _of_memory),
             _masks(_mine, lambda _, memory: _not(memory)),
         ),
-    ),
-    Mistake(
-        "mask transposed",
-        "Rows and columns of a mask are exchanged: rows are queries, columns are keys.",
-        (
+        "mask transposed": (
             _masks(lambda mask, _: _transposed(mask), _of_memory),
             _masks(_mine, lambda _, memory: _transposed(memory)),
             _masks(lambda mask, _: _transposed(mask), lambda _, memory: _transposed(memory)),
         ),
-    ),
+    },
 )
 
 
@@ -390,11 +327,14 @@ DECODER_LAYER = Check(
         ),
     ),
     mistakes=(
-        Mistake(
-            "target and memory exchanged",
-            "You take the memory for the target: the source attends to itself and then to the "
-            "target. The first argument is x, the target.",
-            ({"exchange": lambda x, memory: (memory, x)},),
+        *mistakes(
+            """
+        target and memory exchanged: You take the memory for the target: the source attends to
+            itself and then to the target. The first argument is x, the target.
+        """,
+            {
+                "target and memory exchanged": ({"exchange": lambda x, memory: (memory, x)},),
+            },
         ),
         *ORDER_MISTAKES,
         *RESIDUAL_MISTAKES,

@@ -8,8 +8,9 @@ import numpy as np
 import attnbook
 from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw
 from attnbook.check.sublayers import (
     FEED,
     LAYER_STEPS,
@@ -98,55 +99,39 @@ def _causal(mask, other, n):
     return causal if mask is None else mask & causal, other
 
 
-_OWN = (
-    Mistake(
-        "norms swapped",
-        "You use the weights of the two normalisations the wrong way round: self_attention_norm "
-        "belongs to the self-attention, feed_forward_norm to the feed-forward network.",
-        (norms_of(FEED, SELF),),
-    ),
-    Mistake(
-        "one norm for both",
-        "Both your normalisations use the same gain and bias. Each sublayer has its own: "
-        "self_attention_norm and feed_forward_norm.",
-        (norms_of(SELF, SELF), norms_of(FEED, FEED)),
-    ),
-    Mistake(
-        "feed-forward network first",
-        "Your feed-forward network comes first. The tokens attend to each other before that.",
-        (arranged(FEED, SELF),),
-    ),
-    Mistake(
-        "keys and values not normalised",
-        "With pre-norm your queries are normalised, and keys and values, or the values alone, are "
-        "not. The normalised x is all three.",
-        tuple(
+_OWN = mistakes(
+    """
+    norms swapped: You use the weights of the two normalisations the wrong way round:
+        self_attention_norm belongs to the self-attention, feed_forward_norm to the feed-forward
+        network.
+    one norm for both: Both your normalisations use the same gain and bias. Each sublayer has its
+        own: self_attention_norm and feed_forward_norm.
+    feed-forward network first: Your feed-forward network comes first. The tokens attend to each
+        other before that.
+    keys and values not normalised: With pre-norm your queries are normalised, and keys and values,
+        or the values alone, are not. The normalised x is all three.
+    causal mask of its own: Your self-attention hides the future although no mask is given. Every
+        token of an encoder sees all others; use `mask` as it comes, and nothing else.
+    mask ignored: The mask changes nothing: what it hides is still seen. Hand it on to the
+        attention.
+    mask inverted: Your mask works the wrong way round: True means that the query may attend to the
+        key. PyTorch's modules have it the other way; pass ~mask to those.
+    mask transposed: Rows and columns of your mask are exchanged: rows are queries, columns are
+        keys.
+    """,
+    {
+        "norms swapped": (norms_of(FEED, SELF),),
+        "one norm for both": (norms_of(SELF, SELF), norms_of(FEED, FEED)),
+        "feed-forward network first": (arranged(FEED, SELF),),
+        "keys and values not normalised": tuple(
             {"to_target": lambda x, raw, which=which: tuple((x, raw)[i] for i in which)}
             for which in ((0, 1, 1), (0, 0, 1), (1, 0, 0), (0, 1, 0))
         ),
-    ),
-    Mistake(
-        "causal mask of its own",
-        "Your self-attention hides the future although no mask is given. Every token of an encoder "
-        "sees all others; use `mask` as it comes, and nothing else.",
-        ({"masks": _causal},),
-    ),
-    Mistake(
-        "mask ignored",
-        "The mask changes nothing: what it hides is still seen. Hand it on to the attention.",
-        (_masked(lambda mask: None),),
-    ),
-    Mistake(
-        "mask inverted",
-        "Your mask works the wrong way round: True means that the query may attend to the key. "
-        "PyTorch's modules have it the other way; pass ~mask to those.",
-        (_masked(lambda mask: ~mask),),
-    ),
-    Mistake(
-        "mask transposed",
-        "Rows and columns of your mask are exchanged: rows are queries, columns are keys.",
-        (_masked(lambda mask: np.swapaxes(mask, -1, -2)),),
-    ),
+        "causal mask of its own": ({"masks": _causal},),
+        "mask ignored": (_masked(lambda mask: None),),
+        "mask inverted": (_masked(lambda mask: ~mask),),
+        "mask transposed": (_masked(lambda mask: np.swapaxes(mask, -1, -2)),),
+    },
 )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from attnbook import move
 from attnbook.check.engine import either
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way
+from attnbook.check.steps import Case, Check, Stage, Values, Way
 from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
 
 
@@ -60,7 +61,7 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
     >>> check.greedy_decode(my_decode).mistake
     'first position'
     """
-    report = either(_CACHED if cached else _WHOLE, f, time_limit)
+    report = either(CACHED if cached else WHOLE, f, time_limit)
     if report.mistake != "not deterministic":
         return report
     return replace(
@@ -182,76 +183,58 @@ def _each(step: str, *wrong: Callable) -> tuple[Way, ...]:
     return tuple({step: one} for one in wrong)
 
 
-_OF_PREFIXES = (
-    Mistake(
-        "first position",
-        "Every token is what follows the start token. Either you read the logits of the first "
-        "position, and those of the last belong to the next token; or you always give the model "
-        "the start token alone.",
-        _each("row", lambda logits: logits[0]),
-    ),
-    Mistake(
-        "position before the last",
-        "You read the logits of the position before the last: they belong to a token that is there "
-        "already.",
-        _each("row", lambda logits: logits[-2:][0]),
-    ),
-    Mistake(
-        "argmax over the positions",
-        "Your argmax runs over the positions, so it returns a place and not a token. The words "
-        "compete along the last axis.",
-        tuple(
+_OF_PREFIXES = mistakes(
+    """
+    first position: Every token is what follows the start token. Either you read the logits of the
+        first position, and those of the last belong to the next token; or you always give the model
+        the start token alone.
+    position before the last: You read the logits of the position before the last: they belong to a
+        token that is there already.
+    argmax over the positions: Your argmax runs over the positions, so it returns a place and not a
+        token. The words compete along the last axis.
+    argmax over everything: Your argmax runs over all positions and words at once, and returns an
+        index of the flattened array. Take the last row first.
+    logits averaged: You sum or average the logits over the positions. Only the last position
+        predicts the next token.
+    last token alone: You give the model the last token alone. It needs all tokens so far: without a
+        cache it remembers nothing.
+    start not read: You leave the start token out of what the model is given. It is the first token
+        of the prefix.
+    read backwards: Each new token is put in front of the others. It is appended at the end, where
+        the model looks for the next one.
+    last token not read: The model is not given the newest token, so each is predicted from one
+        token too few.
+    """,
+    {
+        "first position": _each("row", lambda logits: logits[0]),
+        "position before the last": _each("row", lambda logits: logits[-2:][0]),
+        "argmax over the positions": tuple(
             {"row": lambda logits: logits, "pick": pick}
             for pick in (
                 lambda logits: np.argmax(logits, axis=0)[-1],
                 lambda logits: np.argmax(logits, axis=0)[0],
             )
         ),
-    ),
-    Mistake(
-        "argmax over everything",
-        "Your argmax runs over all positions and words at once, and returns an index of the "
-        "flattened array. Take the last row first.",
-        (
+        "argmax over everything": (
             {"row": lambda logits: logits.reshape(-1)},
             {
                 "row": lambda logits: logits,
                 "pick": lambda logits: np.argmax(logits) % logits.shape[-1],
             },
         ),
-    ),
-    Mistake(
-        "logits averaged",
-        "You sum or average the logits over the positions. Only the last position predicts the "
-        "next token.",
-        _each("row", lambda logits: np.sum(logits, axis=0), lambda logits: np.max(logits, axis=0)),
-    ),
-    Mistake(
-        "last token alone",
-        "You give the model the last token alone. It needs all tokens so far: without a cache it "
-        "remembers nothing.",
-        _each("prefix", lambda ids: ids[-1:], lambda ids: ids[-2:], lambda ids: ids[-3:]),
-    ),
-    Mistake(
-        "start not read",
-        "You leave the start token out of what the model is given. It is the first token of the "
-        "prefix.",
-        _each("prefix", lambda ids: ids[1:] or ids),
-    ),
-    Mistake(
-        "read backwards",
-        "Each new token is put in front of the others. It is appended at the end, where the model "
-        "looks for the next one.",
-        (
+        "logits averaged": _each(
+            "row", lambda logits: np.sum(logits, axis=0), lambda logits: np.max(logits, axis=0)
+        ),
+        "last token alone": _each(
+            "prefix", lambda ids: ids[-1:], lambda ids: ids[-2:], lambda ids: ids[-3:]
+        ),
+        "start not read": _each("prefix", lambda ids: ids[1:] or ids),
+        "read backwards": (
             {"append": _ahead, "ends": lambda ids, stop: len(ids) > 1 and ids[0] == stop},
             {"prefix": lambda ids: ids[::-1]},
         ),
-    ),
-    Mistake(
-        "last token not read",
-        "The model is not given the newest token, so each is predicted from one token too few.",
-        _each("prefix", lambda ids: ids[:-1] or ids),
-    ),
+        "last token not read": _each("prefix", lambda ids: ids[:-1] or ids),
+    },
 )
 
 
@@ -259,127 +242,101 @@ def _until(ids, n):
     return list(enumerate(ids[: n + 1]))
 
 
-_OF_STEPS = (
-    Mistake(
-        "position off by one",
-        "Your positions are one too large: the start token stands at position 0. A model whose "
-        "cached positions differ from those of its training gives other tokens.",
-        _each("feed", lambda ids: [(i + 1, token) for i, token in enumerate(ids)]),
-    ),
-    Mistake(
-        "position one behind",
-        "From the second token on your position is one too small: two tokens stand at position 0. "
-        "The start token has position 0 and the first new token position 1.",
-        _each("feed", lambda ids: [(max(i - 1, 0), token) for i, token in enumerate(ids)]),
-    ),
-    Mistake(
-        "position one ahead",
-        "From the second token on your position is one too large: position 1 is left out.",
-        _each("feed", lambda ids: [(i + (i > 0), token) for i, token in enumerate(ids)]),
-    ),
-    Mistake(
-        "position stays",
-        "Every token stands at position 0. The position grows by one with each token.",
-        _each(
+_OF_STEPS = mistakes(
+    """
+    position off by one: Your positions are one too large: the start token stands at position 0. A
+        model whose cached positions differ from those of its training gives other tokens.
+    position one behind: From the second token on your position is one too small: two tokens stand
+        at position 0. The start token has position 0 and the first new token position 1.
+    position one ahead: From the second token on your position is one too large: position 1 is left
+        out.
+    position stays: Every token stands at position 0. The position grows by one with each token.
+    positions by twos: Your position grows by two with each token, or runs backwards. It grows by
+        one.
+    cache not handed on: You give the step an empty cache each time, so it knows the last token
+        alone. Hand on the cache that the step before returned.
+    cache of the first step: You keep the cache of the first step and never replace it, so all
+        tokens between are forgotten. Each step returns a new cache.
+    start fed again: You feed the start token in every step. After the first step it is the token
+        just found.
+    token fed twice: The start token is in the cache twice: you read it once before the loop and
+        once inside it. Each token enters the cache once.
+    whole prefix fed again: You feed all tokens so far in each step, on top of a cache that holds
+        them already. With a cache each step reads the newest token alone.
+    one token behind: You feed the token before the newest one, so the start token is read twice.
+    """,
+    {
+        "position off by one": _each(
+            "feed", lambda ids: [(i + 1, token) for i, token in enumerate(ids)]
+        ),
+        "position one behind": _each(
+            "feed", lambda ids: [(max(i - 1, 0), token) for i, token in enumerate(ids)]
+        ),
+        "position one ahead": _each(
+            "feed", lambda ids: [(i + (i > 0), token) for i, token in enumerate(ids)]
+        ),
+        "position stays": _each(
             "feed",
             lambda ids: [(0, token) for token in ids],
             lambda ids: [(1, token) for token in ids],
         ),
-    ),
-    Mistake(
-        "positions by twos",
-        "Your position grows by two with each token, or runs backwards. It grows by one.",
-        _each(
+        "positions by twos": _each(
             "feed",
             lambda ids: [(2 * i, token) for i, token in enumerate(ids)],
             lambda ids: [(-i, token) for i, token in enumerate(ids)],
         ),
-    ),
-    Mistake(
-        "cache not handed on",
-        "You give the step an empty cache each time, so it knows the last token alone. Hand on the "
-        "cache that the step before returned.",
-        _each("feed", lambda ids: [(len(ids) - 1, ids[-1])], lambda ids: [(0, ids[-1])]),
-    ),
-    Mistake(
-        "cache of the first step",
-        "You keep the cache of the first step and never replace it, so all tokens between are "
-        "forgotten. Each step returns a new cache.",
-        _each("feed", lambda ids: list(dict.fromkeys([(0, ids[0]), (len(ids) - 1, ids[-1])]))),
-    ),
-    Mistake(
-        "start fed again",
-        "You feed the start token in every step. After the first step it is the token just found.",
-        _each(
+        "cache not handed on": _each(
+            "feed", lambda ids: [(len(ids) - 1, ids[-1])], lambda ids: [(0, ids[-1])]
+        ),
+        "cache of the first step": _each(
+            "feed", lambda ids: list(dict.fromkeys([(0, ids[0]), (len(ids) - 1, ids[-1])]))
+        ),
+        "start fed again": _each(
             "feed",
             lambda ids: [(i, ids[0]) for i in range(len(ids))],
             lambda ids: [(0, ids[0]) for _ in ids],
         ),
-    ),
-    Mistake(
-        "token fed twice",
-        "The start token is in the cache twice: you read it once before the loop and once inside "
-        "it. Each token enters the cache once.",
-        _each(
+        "token fed twice": _each(
             "feed",
             lambda ids: list(enumerate([ids[0], *ids])),
             lambda ids: [(0, ids[0]), *enumerate(ids)],
         ),
-    ),
-    Mistake(
-        "whole prefix fed again",
-        "You feed all tokens so far in each step, on top of a cache that holds them already. With "
-        "a cache each step reads the newest token alone.",
-        _each(
+        "whole prefix fed again": _each(
             "feed",
             lambda ids: [pair for n in range(len(ids)) for pair in _until(ids, n)],
             lambda ids: list(
                 enumerate(token for n in range(len(ids)) for _, token in _until(ids, n))
             ),
         ),
-    ),
-    Mistake(
-        "one token behind",
-        "You feed the token before the newest one, so the start token is read twice.",
-        _each("feed", lambda ids: list(enumerate([ids[0], *ids[:-1]]))),
-    ),
+        "one token behind": _each("feed", lambda ids: list(enumerate([ids[0], *ids[:-1]]))),
+    },
 )
 
-_OF_TOKENS = (
-    Mistake(
-        "smallest logit",
-        "You take the token with the smallest logit. The largest is the likeliest.",
-        _each("pick", np.argmin),
-    ),
-    Mistake(
-        "second best token",
-        "You take the token with the second largest logit. The largest is the likeliest.",
-        _each("pick", lambda logits: np.argsort(logits)[-2]),
-    ),
-    Mistake(
-        "largest size of a logit",
-        "You take the logit that is farthest from 0, negative ones too. The largest is the "
-        "likeliest.",
-        _each("pick", lambda logits: np.argmax(np.abs(logits))),
-    ),
-    Mistake(
-        "token off by one",
-        "You add 1 to the index of the largest logit, or subtract it. Ids count from 0, as "
-        "indices do.",
-        _each(
+_OF_TOKENS = mistakes(
+    """
+    smallest logit: You take the token with the smallest logit. The largest is the likeliest.
+    second best token: You take the token with the second largest logit. The largest is the
+        likeliest.
+    largest size of a logit: You take the logit that is farthest from 0, negative ones too. The
+        largest is the likeliest.
+    token off by one: You add 1 to the index of the largest logit, or subtract it. Ids count from 0,
+        as indices do.
+    repeats avoided: You never take a token that is there already. Greedy decoding takes the
+        likeliest, again if need be.
+    """,
+    {
+        "smallest logit": _each("pick", np.argmin),
+        "second best token": _each("pick", lambda logits: np.argsort(logits)[-2]),
+        "largest size of a logit": _each("pick", lambda logits: np.argmax(np.abs(logits))),
+        "token off by one": _each(
             "pick",
             lambda logits: np.argmax(logits) + 1,
             lambda logits: np.argmax(logits) - 1,
             lambda logits: (np.argmax(logits) + 1) % len(logits),
             lambda logits: np.argmax(logits[1:]),
         ),
-    ),
-    Mistake(
-        "repeats avoided",
-        "You never take a token that is there already. Greedy decoding takes the likeliest, again "
-        "if need be.",
-        _each("bar", _barred, lambda logits, ids: _barred(logits, ids[-1:])),
-    ),
+        "repeats avoided": _each("bar", _barred, lambda logits, ids: _barred(logits, ids[-1:])),
+    },
 )
 
 
@@ -388,47 +345,38 @@ def _filled(ids, stop, most, filler):
     return np.concatenate([ids, missing])
 
 
-_OF_ENDS = (
-    Mistake(
-        "stop ignored",
-        "You go on after the stop token, up to the limit. The sequence ends with it: leave the "
-        "loop.",
-        _each("ends", lambda ids, stop: False),
-    ),
-    Mistake(
-        "stop noticed late",
-        "One more token comes after the stop token: you look for it before you append the next "
-        "token, not after.",
-        _each("ends", lambda ids, stop: len(ids) > 2 and ids[-2] == stop),
-    ),
-    Mistake(
-        "one token too few",
-        "You end one token before the limit. max_length counts the tokens after the start; the "
-        "start token itself is given and does not count.",
-        _each("count", lambda count: count - 1),
-    ),
-    Mistake(
-        "one token too many",
-        "You append one token more than max_length allows.",
-        _each("count", lambda count: count + 1),
-    ),
-    Mistake(
-        "a token where none is allowed",
-        "With max_length 0 nothing may follow the start token, and you append a token. Look at the "
-        "limit before you ask the model, not after.",
-        _each("count", lambda count: max(count, 1)),
-    ),
-    Mistake(
-        "max_length ignored",
-        "You never look at max_length, and go on until the stop token comes. A model may never "
-        "give it: stop after max_length tokens.",
-        _each("count", lambda count: 10**6),
-    ),
-    Mistake(
-        "ends too early",
-        "You end at the start token, or at another token than `stop`. Go on until the newest token "
-        "is `stop`.",
-        _each(
+_OF_ENDS = mistakes(
+    """
+    stop ignored: You go on after the stop token, up to the limit. The sequence ends with it: leave
+        the loop.
+    stop noticed late: One more token comes after the stop token: you look for it before you append
+        the next token, not after.
+    one token too few: You end one token before the limit. max_length counts the tokens after the
+        start; the start token itself is given and does not count.
+    one token too many: You append one token more than max_length allows.
+    a token where none is allowed: With max_length 0 nothing may follow the start token, and you
+        append a token. Look at the limit before you ask the model, not after.
+    max_length ignored: You never look at max_length, and go on until the stop token comes. A model
+        may never give it: stop after max_length tokens.
+    ends too early: You end at the start token, or at another token than `stop`. Go on until the
+        newest token is `stop`.
+    neither stop nor limit: Your loop ends neither at the stop token nor at max_length, and asks the
+        model for ever more tokens.
+    last token alone returned: You return the newest token alone. Collect them all, in the order in
+        which they came.
+    returned backwards: Your ids come in reverse. The first token comes first.
+    batch axis kept: You return a batch of one sequence, (1, n). For one start return (n,): ids[0].
+    filled up: You return max_length tokens always, and fill the rest with `stop` or with 0. A
+        single sequence ends with its stop token.
+    """,
+    {
+        "stop ignored": _each("ends", lambda ids, stop: False),
+        "stop noticed late": _each("ends", lambda ids, stop: len(ids) > 2 and ids[-2] == stop),
+        "one token too few": _each("count", lambda count: count - 1),
+        "one token too many": _each("count", lambda count: count + 1),
+        "a token where none is allowed": _each("count", lambda count: max(count, 1)),
+        "max_length ignored": _each("count", lambda count: 10**6),
+        "ends too early": _each(
             "ends",
             lambda ids, stop: len(ids) > 1 and ids[-1] == ids[0],
             lambda ids, stop: len(ids) > 1 and ids[-1] == 0,
@@ -436,33 +384,13 @@ _OF_ENDS = (
             lambda ids, stop: len(ids) > 1 and ids[-1] in ids[:-1],
             lambda ids, stop: len(ids) > 1 and ids[-1] != stop,
         ),
-    ),
-    Mistake(
-        "neither stop nor limit",
-        "Your loop ends neither at the stop token nor at max_length, and asks the model for ever "
-        "more tokens.",
-    ),
-    Mistake(
-        "last token alone returned",
-        "You return the newest token alone. Collect them all, in the order in which they came.",
-        _each("result", lambda ids, *_: ids[-1:], lambda ids, *_: ids[-1]),
-    ),
-    Mistake(
-        "returned backwards",
-        "Your ids come in reverse. The first token comes first.",
-        _each("result", lambda ids, *_: ids[::-1]),
-    ),
-    Mistake(
-        "batch axis kept",
-        "You return a batch of one sequence, (1, n). For one start return (n,): ids[0].",
-        _each("result", lambda ids, *_: ids[np.newaxis]),
-    ),
-    Mistake(
-        "filled up",
-        "You return max_length tokens always, and fill the rest with `stop` or with 0. A single "
-        "sequence ends with its stop token.",
-        tuple({"result": partial(_filled, filler=filler)} for filler in (None, 0, -1)),
-    ),
+        "last token alone returned": _each(
+            "result", lambda ids, *_: ids[-1:], lambda ids, *_: ids[-1]
+        ),
+        "returned backwards": _each("result", lambda ids, *_: ids[::-1]),
+        "batch axis kept": _each("result", lambda ids, *_: ids[np.newaxis]),
+        "filled up": tuple({"result": partial(_filled, filler=filler)} for filler in (None, 0, -1)),
+    },
 )
 
 
@@ -471,23 +399,21 @@ def _rows_go_on(rows, decode, stop):
     return [decode(row[0], max(map(len, rows)) - 1) for row in rows]
 
 
-_OF_BATCHES = (
-    Mistake(
-        "rows go on after stop",
-        "In a batch your rows go on after their stop token, until the last one is done. What "
-        "follows a stop means nothing: fill it with `stop`.",
-        _each("rows", _rows_go_on),
-    ),
-    Mistake(
-        "batch ends at the first stop",
-        "Your batch ends when its first row does, so the others are cut off. Go on until every row "
-        "has its stop token.",
-        _each("rows", lambda rows, decode, stop: [row[: min(map(len, rows))] for row in rows]),
-    ),
-    Mistake(
-        "filled with another token",
-        "You fill rows that are done with 0, or with another token. Fill them with `stop`.",
-        tuple(
+_OF_BATCHES = mistakes(
+    """
+    rows go on after stop: In a batch your rows go on after their stop token, until the last one is
+        done. What follows a stop means nothing: fill it with `stop`.
+    batch ends at the first stop: Your batch ends when its first row does, so the others are cut
+        off. Go on until every row has its stop token.
+    filled with another token: You fill rows that are done with 0, or with another token. Fill them
+        with `stop`.
+    """,
+    {
+        "rows go on after stop": _each("rows", _rows_go_on),
+        "batch ends at the first stop": _each(
+            "rows", lambda rows, decode, stop: [row[: min(map(len, rows))] for row in rows]
+        ),
+        "filled with another token": tuple(
             {
                 "rows": lambda rows, decode, stop, filler=filler: [
                     row + [filler] * (max(map(len, rows)) - len(row)) for row in rows
@@ -495,7 +421,7 @@ _OF_BATCHES = (
             }
             for filler in (0, -1, 1)
         ),
-    ),
+    },
 )
 
 
@@ -572,7 +498,7 @@ def _check(cached: bool, shown: Callable) -> Check:
     )
 
 
-_WHOLE, _CACHED = (
+WHOLE, CACHED = (
     {f"you return the ids {text}.": _check(cached, shown) for text, shown in _SHOWN.items()}
     for cached in (False, True)
 )

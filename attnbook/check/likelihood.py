@@ -9,8 +9,9 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of, with_options
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw
 
 
 def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -150,19 +151,88 @@ _KEPT_FROM_0 = tuple(
     for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
 )
 
-_MISTAKES = (
-    Mistake(
-        "softmax twice",
-        "You apply a softmax before a cross-entropy that expects logits, so the softmax is taken "
-        "twice. The second one gets numbers between 0 and 1: the loss cannot fall near 0, and its "
-        "gradients are small. Hand over the logits as they are.",
-        ({"prepare": lambda z, mask: _by_softmax(z, -1)},),
-    ),
-    Mistake(
-        "logits taken for probabilities",
-        "You take the logarithm of the logits themselves. They may be negative, and their "
-        "logarithm is NaN. The softmax comes before the logarithm.",
-        (
+_MISTAKES = mistakes(
+    """
+    softmax twice: You apply a softmax before a cross-entropy that expects logits, so the softmax is
+        taken twice. The second one gets numbers between 0 and 1: the loss cannot fall near 0, and
+        its gradients are small. Hand over the logits as they are.
+    logits taken for probabilities: You take the logarithm of the logits themselves. They may be
+        negative, and their logarithm is NaN. The softmax comes before the logarithm.
+    sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
+        sum to one. The words compete: take the softmax.
+    exponential forgotten: You divide the logits by their sum. The softmax divides their
+        exponentials.
+    no logarithm: You return the mean probability of the targets, or its negative. The loss is the
+        mean of −log p.
+    squared error: You return a squared difference of probabilities and one-hot targets. The loss is
+        −log p of the target.
+    sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
+        end: the logarithm of the sum of all exponentials, which the other words raise, is added.
+    logarithm of the sum forgotten: You subtract the sum of the exponentials itself. Its logarithm
+        is subtracted.
+    maximum not added back: You subtract the largest logit inside the exponential and not outside
+        it, so it is in the loss. log Σ exp z = max + log Σ exp(z − max).
+    mean of the exponentials: You take the mean of the exponentials where their sum belongs: the
+        loss is too small by log V.
+    sign: Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model
+        gets better: −log p.
+    softmax over the tokens: Your softmax runs over the tokens, so the tokens compete with each
+        other for a word. The words compete for a token: the last axis.
+    one softmax for all: All probabilities of all tokens together sum to one. Each token has a
+        softmax of its own: name the axis and keep it.
+    base 2: Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural
+        logarithm; a bit is ln 2 = 0.69 nats.
+    every pair: You take the column of every target in every row, n² numbers, and average them all.
+        Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
+    targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
+    entropy of the prediction: You return the entropy −Σ p log p of the prediction, or the sum of
+        all log p. Only the word of the target counts.
+    labels smoothed: You smooth the labels: a part of the loss is that of all other words. The loss
+        asked for is −log p of the target alone.
+    target of another token: You compare the prediction of each token with the target of the one
+        after it, or before it. Logits and targets are aligned already: row i belongs to target i.
+    another word: You take the word before or after the target: ids count from 0, as the columns of
+        the logits do.
+    sum for mean: You return the sum over the tokens. The mean does not depend on how many tokens
+        there are, so one learning rate suits all lengths.
+    mean over the vocabulary: You divide by n·V, the number of all entries, as the mean of a one-hot
+        matrix times log-probabilities does. One number counts for each token: divide by n.
+    divided by another number: You divide the sum by n − 1 or n + 1. Divide it by the number of the
+        tokens that count.
+    median for the mean: You return the median, the largest or the last loss. The loss is their
+        mean.
+    perplexity returned: You return the perplexity, the exponential of the loss.
+    not averaged: You return a loss for each token. Training needs one number: their mean.
+    exp overflows: exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of
+        each row first, which changes nothing.
+    logarithm of 0: You take the softmax first and then its logarithm. A probability below 1e-308 is
+        rounded to 0, and log 0 is −∞. Compute the logarithm at once: z − max − log Σ exp(z − max).
+    logarithm kept from 0: You add a small number to the probabilities, or cut them off at it,
+        before the logarithm. Then no loss is above about 20 or 30, and a hopeless token has no
+        gradient. Compute the logarithm at once: z − max − log Σ exp(z − max).
+    largest logit of all rows: You subtract the largest logit of all tokens. In a row that lies far
+        below it every exponential is rounded to 0. Subtract the largest of each row.
+    mask ignored: The mask changes nothing: padding counts like any token. Its targets mean nothing,
+        and the model learns to predict padding.
+    mask inverted: You count the tokens that the mask hides. True means that the token counts.
+    mean over all tokens: You zero the losses of padding, which is right, and divide by the number
+        of all tokens, padding included: the more padding, the smaller the loss. Divide by the
+        number of tokens that count, the sum of the mask.
+    sum under a mask: With a mask you return the sum over the tokens that count. Divide by their
+        number.
+    padding not zeroed: You divide by the number of tokens that count, and sum over all of them,
+        padding too. Multiply the losses by the mask first.
+    logits masked: You multiply the logits by the mask, so padding counts as log V. The mask says
+        which losses count: apply it after −log p.
+    mean of the means: You average each sequence first and then the sequences, so a token of a short
+        sequence counts more than one of a long sequence. Sum over all tokens that count, and divide
+        once.
+    divided by the number of sequences: You sum over the tokens of a sequence and average over the
+        batch. Divide by the number of all tokens that count.
+    """,
+    {
+        "softmax twice": ({"prepare": lambda z, mask: _by_softmax(z, -1)},),
+        "logits taken for probabilities": (
             {"rows": lambda z, log_total, axis: np.log(z)},
             {"rows": lambda z, log_total, axis: np.log(np.abs(z))},
             *(
@@ -171,33 +241,16 @@ _MISTAKES = (
                 for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
             ),
         ),
-    ),
-    Mistake(
-        "sigmoid for softmax",
-        "You take a sigmoid of each logit, so the probabilities of a token do not sum to one. The "
-        "words compete: take the softmax.",
-        ({"rows": lambda z, log_total, axis: -np.logaddexp(0, -z)},),
-    ),
-    Mistake(
-        "exponential forgotten",
-        "You divide the logits by their sum. The softmax divides their exponentials.",
-        ({"rows": lambda z, log_total, axis: np.log(z / np.sum(z, axis=axis, keepdims=True))},),
-    ),
-    Mistake(
-        "no logarithm",
-        "You return the mean probability of the targets, or its negative. The loss is the mean of "
-        "−log p.",
-        (
+        "sigmoid for softmax": ({"rows": lambda z, log_total, axis: -np.logaddexp(0, -z)},),
+        "exponential forgotten": (
+            {"rows": lambda z, log_total, axis: np.log(z / np.sum(z, axis=axis, keepdims=True))},
+        ),
+        "no logarithm": (
             {"rows": _probabilities},
             {"rows": _probabilities, "negate": np.positive},
             {"rows": lambda *given: _probabilities(*given) - 1},
         ),
-    ),
-    Mistake(
-        "squared error",
-        "You return a squared difference of probabilities and one-hot targets. The loss is −log p "
-        "of the target.",
-        (
+        "squared error": (
             {"rows": lambda *given: -((1 - _probabilities(*given)) ** 2)},
             *(
                 {
@@ -209,20 +262,11 @@ _MISTAKES = (
                 for mean in (np.sum, np.mean)
             ),
         ),
-    ),
-    Mistake(
-        "sum of exponentials forgotten",
-        "Your loss is minus the logit of the target. It can fall without end: the logarithm of the "
-        "sum of all exponentials, which the other words raise, is added.",
-        (
+        "sum of exponentials forgotten": (
             {"log_total": lambda z, largest, axis: 0 * largest},
             {"log_total": lambda z, largest, axis: largest},
         ),
-    ),
-    Mistake(
-        "logarithm of the sum forgotten",
-        "You subtract the sum of the exponentials itself. Its logarithm is subtracted.",
-        (
+        "logarithm of the sum forgotten": (
             {"log_total": lambda z, largest, axis: np.sum(np.exp(z), axis=axis, keepdims=True)},
             {
                 "log_total": lambda z, largest, axis: (
@@ -230,87 +274,38 @@ _MISTAKES = (
                 )
             },
         ),
-    ),
-    Mistake(
-        "maximum not added back",
-        "You subtract the largest logit inside the exponential and not outside it, so it is in "
-        "the loss. log Σ exp z = max + log Σ exp(z − max).",
-        (
+        "maximum not added back": (
             {
                 "log_total": lambda z, largest, axis: np.log(
                     np.sum(np.exp(z - largest), axis=axis, keepdims=True)
                 )
             },
         ),
-    ),
-    Mistake(
-        "mean of the exponentials",
-        "You take the mean of the exponentials where their sum belongs: the loss is too small by "
-        "log V.",
-        (
+        "mean of the exponentials": (
             {
                 "log_total": lambda z, largest, axis: (
                     _log_total(z, largest, axis) - math.log(z.shape[-1])
                 )
             },
         ),
-    ),
-    Mistake(
-        "sign",
-        "Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model "
-        "gets better: −log p.",
-        ({"negate": np.positive},),
-    ),
-    Mistake(
-        "softmax over the tokens",
-        "Your softmax runs over the tokens, so the tokens compete with each other for a word. The "
-        "words compete for a token: the last axis.",
-        ({"axis": lambda: -2}, {"axis": lambda: 0}),
-    ),
-    Mistake(
-        "one softmax for all",
-        "All probabilities of all tokens together sum to one. Each token has a softmax of its own: "
-        "name the axis and keep it.",
-        ({"axis": lambda: None},),
-    ),
-    Mistake(
-        "base 2",
-        "Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural "
-        "logarithm; a bit is ln 2 = 0.69 nats.",
-        tuple(
+        "sign": ({"negate": np.positive},),
+        "softmax over the tokens": ({"axis": lambda: -2}, {"axis": lambda: 0}),
+        "one softmax for all": ({"axis": lambda: None},),
+        "base 2": tuple(
             {"finish": lambda loss, logits, base=base: loss / math.log(base)} for base in (2, 10)
         ),
-    ),
-    Mistake(
-        "every pair",
-        "You take the column of every target in every row, n² numbers, and average them all. Row i "
-        "belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.",
-        ({"pick": lambda rows, targets: rows[..., targets]},),
-    ),
-    Mistake(
-        "targets ignored",
-        "Your loss is that of the likeliest word of each token, whatever the target is.",
-        (
+        "every pair": ({"pick": lambda rows, targets: rows[..., targets]},),
+        "targets ignored": (
             {"pick": lambda rows, targets: np.max(rows, axis=-1)},
             {"pick": lambda rows, targets: np.min(rows, axis=-1)},
             {"pick": lambda rows, targets: rows[..., 0]},
         ),
-    ),
-    Mistake(
-        "entropy of the prediction",
-        "You return the entropy −Σ p log p of the prediction, or the sum of all log p. Only the "
-        "word of the target counts.",
-        (
+        "entropy of the prediction": (
             {"pick": lambda rows, targets: np.sum(np.exp(rows) * rows, axis=-1)},
             {"pick": lambda rows, targets: np.sum(rows, axis=-1)},
             {"pick": lambda rows, targets: np.mean(rows, axis=-1)},
         ),
-    ),
-    Mistake(
-        "labels smoothed",
-        "You smooth the labels: a part of the loss is that of all other words. The loss asked for "
-        "is −log p of the target alone.",
-        tuple(
+        "labels smoothed": tuple(
             {
                 "pick": lambda rows, targets, e=e, over=over: (
                     (1 - e) * _picked(rows, targets) + e * over(rows, _picked(rows, targets))
@@ -322,12 +317,7 @@ _MISTAKES = (
                 lambda rows, own: (np.sum(rows, axis=-1) - own) / (rows.shape[-1] - 1),
             )
         ),
-    ),
-    Mistake(
-        "target of another token",
-        "You compare the prediction of each token with the target of the one after it, or before "
-        "it. Logits and targets are aligned already: row i belongs to target i.",
-        (
+        "target of another token": (
             *(
                 {"pick": _aligned(rows, targets), "count": cut}
                 for rows, targets in (
@@ -349,29 +339,14 @@ _MISTAKES = (
             ),
             {"choose": lambda targets, n_known: targets[..., ::-1]},
         ),
-    ),
-    Mistake(
-        "another word",
-        "You take the word before or after the target: ids count from 0, as the columns of the "
-        "logits do.",
-        (
+        "another word": (
             {"choose": lambda targets, n_known: targets - 1},
             {"choose": lambda targets, n_known: (targets + 1) % n_known},
             {"choose": lambda targets, n_known: np.minimum(targets + 1, n_known - 1)},
             {"choose": lambda targets, n_known: np.maximum(targets - 1, 0)},
         ),
-    ),
-    Mistake(
-        "sum for mean",
-        "You return the sum over the tokens. The mean does not depend on how many tokens there "
-        "are, so one learning rate suits all lengths.",
-        ({"reduce": lambda losses, counted: np.sum(losses * counted)},),
-    ),
-    Mistake(
-        "mean over the vocabulary",
-        "You divide by n·V, the number of all entries, as the mean of a one-hot matrix times "
-        "log-probabilities does. One number counts for each token: divide by n.",
-        (
+        "sum for mean": ({"reduce": lambda losses, counted: np.sum(losses * counted)},),
+        "mean over the vocabulary": (
             {
                 "reduce": lambda losses, counted: np.sum(losses * counted),
                 "finish": lambda loss, logits: loss / logits.size,
@@ -382,11 +357,7 @@ _MISTAKES = (
                 "finish": lambda loss, logits: loss / logits.shape[-1],
             },
         ),
-    ),
-    Mistake(
-        "divided by another number",
-        "You divide the sum by n − 1 or n + 1. Divide it by the number of the tokens that count.",
-        tuple(
+        "divided by another number": tuple(
             {
                 "reduce": lambda losses, counted, by=by: (
                     np.sum(losses * counted) / (np.sum(counted) + by)
@@ -394,11 +365,7 @@ _MISTAKES = (
             }
             for by in (-1, 1)
         ),
-    ),
-    Mistake(
-        "median for the mean",
-        "You return the median, the largest or the last loss. The loss is their mean.",
-        tuple(
+        "median for the mean": tuple(
             {"reduce": lambda losses, counted, f=f: f(losses)}
             for f in (
                 np.median,
@@ -408,25 +375,12 @@ _MISTAKES = (
                 lambda losses: losses[..., 0],
             )
         ),
-    ),
-    Mistake(
-        "perplexity returned",
-        "You return the perplexity, the exponential of the loss.",
-        ({"finish": lambda loss, logits: np.exp(loss)},),
-    ),
-    Mistake(
-        "not averaged",
-        "You return a loss for each token. Training needs one number: their mean.",
-        (
+        "perplexity returned": ({"finish": lambda loss, logits: np.exp(loss)},),
+        "not averaged": (
             {"reduce": lambda losses, counted: losses * counted},
             {"reduce": lambda losses, counted: losses},
         ),
-    ),
-    Mistake(
-        "exp overflows",
-        "exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of each "
-        "row first, which changes nothing.",
-        (
+        "exp overflows": (
             {
                 "rows": lambda z, log_total, axis: np.log(
                     np.exp(z) / np.sum(np.exp(z), axis=axis, keepdims=True)
@@ -434,25 +388,9 @@ _MISTAKES = (
             },
             {"largest": lambda z, axis: np.zeros_like(np.max(z, axis=axis, keepdims=True))},
         ),
-    ),
-    Mistake(
-        "logarithm of 0",
-        "You take the softmax first and then its logarithm. A probability below 1e-308 is rounded "
-        "to 0, and log 0 is −∞. Compute the logarithm at once: z − max − log Σ exp(z − max).",
-        ({"rows": _through(np.log)},),
-    ),
-    Mistake(
-        "logarithm kept from 0",
-        "You add a small number to the probabilities, or cut them off at it, before the logarithm. "
-        "Then no loss is above about 20 or 30, and a hopeless token has no gradient. Compute the "
-        "logarithm at once: z − max − log Σ exp(z − max).",
-        _KEPT_FROM_0,
-    ),
-    Mistake(
-        "largest logit of all rows",
-        "You subtract the largest logit of all tokens. In a row that lies far below it every "
-        "exponential is rounded to 0. Subtract the largest of each row.",
-        (
+        "logarithm of 0": ({"rows": _through(np.log)},),
+        "logarithm kept from 0": _KEPT_FROM_0,
+        "largest logit of all rows": (
             {"largest": lambda z, axis: np.max(z)},
             {
                 "rows": lambda z, log_total, axis: np.log(
@@ -460,65 +398,31 @@ _MISTAKES = (
                 )
             },
         ),
-    ),
-    Mistake(
-        "mask ignored",
-        "The mask changes nothing: padding counts like any token. Its targets mean nothing, and "
-        "the model learns to predict padding.",
-        ({"count": lambda mask, losses: np.ones_like(losses)},),
-    ),
-    Mistake(
-        "mask inverted",
-        "You count the tokens that the mask hides. True means that the token counts.",
-        (
+        "mask ignored": ({"count": lambda mask, losses: np.ones_like(losses)},),
+        "mask inverted": (
             {
                 "count": lambda mask, losses: (
                     np.ones_like(losses) if mask is None else np.logical_not(mask)
                 )
             },
         ),
-    ),
-    Mistake(
-        "mean over all tokens",
-        "You zero the losses of padding, which is right, and divide by the number of all tokens, "
-        "padding included: the more padding, the smaller the loss. Divide by the number of tokens "
-        "that count, the sum of the mask.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.mean(losses * counted))},),
-    ),
-    Mistake(
-        "sum under a mask",
-        "With a mask you return the sum over the tokens that count. Divide by their number.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses * counted))},),
-    ),
-    Mistake(
-        "padding not zeroed",
-        "You divide by the number of tokens that count, and sum over all of them, padding too. "
-        "Multiply the losses by the mask first.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted))},),
-    ),
-    Mistake(
-        "logits masked",
-        "You multiply the logits by the mask, so padding counts as log V. The mask says which "
-        "losses count: apply it after −log p.",
-        tuple(
+        "mean over all tokens": (
+            {"reduce": _reduced(np.mean, lambda losses, counted: np.mean(losses * counted))},
+        ),
+        "sum under a mask": (
+            {"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses * counted))},
+        ),
+        "padding not zeroed": (
+            {"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted))},
+        ),
+        "logits masked": (
             {
                 "prepare": lambda z, mask: z if mask is None else z * mask[..., np.newaxis],
-                "count": count,
-            }
-            for count in (lambda mask, losses: np.ones_like(losses), _STEPS["count"])
+                "count": lambda mask, losses: np.ones_like(losses),
+            },
         ),
-    ),
-    Mistake(
-        "mean of the means",
-        "You average each sequence first and then the sequences, so a token of a short sequence "
-        "counts more than one of a long sequence. Sum over all tokens that count, and divide once.",
-        ({"reduce": _mean_of_means},),
-    ),
-    Mistake(
-        "divided by the number of sequences",
-        "You sum over the tokens of a sequence and average over the batch. Divide by the number of "
-        "all tokens that count.",
-        (
+        "mean of the means": ({"reduce": _mean_of_means},),
+        "divided by the number of sequences": (
             {
                 "reduce": lambda losses, counted: (
                     _mean(losses, counted)
@@ -527,7 +431,7 @@ _MISTAKES = (
                 )
             },
         ),
-    ),
+    },
 )
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -112,43 +113,72 @@ def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
 
-NORM_MISTAKES = (
-    Mistake(
-        "over the sequence",
-        "You take mean and variance over the tokens: every feature has mean 0 along the sequence. "
-        "Layer normalisation looks at each token by itself: reduce the last axis, the features.",
-        ({"norm_axis": lambda x: -2}, {"norm_axis": lambda x: 0}),
-    ),
-    Mistake(
-        "over all axes",
-        "You take one mean and one variance for the whole array, so a token depends on all others. "
-        "Each token has its own: pass axis=−1 and keepdims=True.",
-        ({"norm_axis": lambda x: None}, {"norm_axis": lambda x: (-1, -2)}),
-    ),
-    Mistake(
-        "variance with n − 1",
-        "You divide the sum of squares by d − 1. Layer normalisation divides by d. torch.std and "
-        "torch.var use d − 1 unless they are told unbiased=False.",
-        ({"variance": _unbiased},),
-    ),
-    Mistake(
-        "epsilon outside the root",
-        "You add ε to the standard deviation, √σ² + ε. It belongs under the root, √(σ² + ε). Where "
-        "the variance is of the size of ε the difference is large.",
-        tuple(
+NORM_MISTAKES = mistakes(
+    """
+    over the sequence: You take mean and variance over the tokens: every feature has mean 0 along
+        the sequence. Layer normalisation looks at each token by itself: reduce the last axis, the
+        features.
+    over all axes: You take one mean and one variance for the whole array, so a token depends on all
+        others. Each token has its own: pass axis=−1 and keepdims=True.
+    variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
+        torch.std and torch.var use d − 1 unless they are told unbiased=False.
+    epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
+        root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
+    variance with n − 1 and epsilon outside: You divide by a standard deviation that has d − 1 below
+        its sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
+        normalisation divides by √(σ² + ε): d below the sum of σ², and ε under the root.
+    no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
+        row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
+    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
+        PyTorch does. With trained weights the same ε must be used as in training.
+    epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
+        to the variance, under the root.
+    variance without the root: You divide by the variance σ² + ε. Divide by its root: then the
+        numbers have variance 1.
+    root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
+    mean not subtracted: You divide by the size of a row but never subtract its mean. That is RMS
+        normalisation, another layer. Here the mean of each token goes first.
+    mean added: You add the mean of a row where you should subtract it.
+    mean subtracted last: You divide first and subtract the mean afterwards, which was not divided.
+        Subtract it before: (x − μ)/√(σ² + ε).
+    median for the mean: You take the median of a row. Layer normalisation takes its mean.
+    sum for the mean: You take the sum of a row where its mean belongs: divide by d, the number of
+        features.
+    variance about zero: You subtract the mean, but your variance is the mean of x², of the row as
+        it came. Take the mean of (x − μ)².
+    variance as a difference: You take the mean of x² and subtract μ². Both are huge where a row is
+        far from 0, and rounding loses their difference: in float32 it can be 0, or negative. Take
+        the mean of (x − μ)².
+    mean absolute deviation: You divide by the mean of |x − μ|. The standard deviation is the root
+        of the mean of (x − μ)².
+    only centred: You subtract the mean and never divide by the standard deviation.
+    gain and bias forgotten: You return the normalised rows themselves. The gain multiplies them and
+        the bias is added, feature by feature.
+    gain forgotten: You add the bias and never multiply by the gain.
+    bias forgotten: You multiply by the gain and never add the bias.
+    gain and bias swapped: You multiply by the bias and add the gain. The gain, which starts at 1,
+        multiplies; the bias, which starts at 0, is added.
+    bias before the gain: You add the bias first and then multiply by the gain, which scales the
+        bias too. The gain comes first: g · x̂ + b.
+    bias subtracted: You subtract the bias. It is added: g · x̂ + b.
+    gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
+    gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
+        division, so that they can give each feature a mean and a scale of its own.
+    keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
+        of token j. It runs only where the array is square. Pass keepdims=True.
+    """,
+    {
+        "over the sequence": ({"norm_axis": lambda x: -2}, {"norm_axis": lambda x: 0}),
+        "over all axes": ({"norm_axis": lambda x: None}, {"norm_axis": lambda x: (-1, -2)}),
+        "variance with n − 1": ({"variance": _unbiased},),
+        "epsilon outside the root": tuple(
             {
                 "deviation": _outside,
                 "epsilon": lambda epsilon, factor=factor: epsilon * factor,
             }
             for factor in (1.0, 0.1, 0.01, 10.0, 100.0)
         ),
-    ),
-    Mistake(
-        "variance with n − 1 and epsilon outside",
-        "You divide by a standard deviation that has d − 1 below its sum, as torch.std has, and "
-        "add ε to it, as the Annotated Transformer does. Layer normalisation divides by √(σ² + ε): "
-        "d below the sum of σ², and ε under the root.",
-        tuple(
+        "variance with n − 1 and epsilon outside": tuple(
             {
                 "variance": _unbiased,
                 "deviation": _outside,
@@ -156,161 +186,62 @@ NORM_MISTAKES = (
             }
             for factor in (1.0, 0.1, 0.001)
         ),
-    ),
-    Mistake(
-        "no epsilon",
-        "You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a row of "
-        "nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).",
-        ({"epsilon": lambda epsilon: 0.0},),
-    ),
-    Mistake(
-        "epsilon of another size",
-        "Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as PyTorch does. With "
-        "trained weights the same ε must be used as in training.",
-        tuple(
+        "no epsilon": ({"epsilon": lambda epsilon: 0.0},),
+        "epsilon of another size": tuple(
             {"epsilon": lambda epsilon, other=other: other}
             for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
         ),
-    ),
-    Mistake(
-        "epsilon as a floor",
-        "You cut the standard deviation, or the variance, off at ε from below. Add ε to the "
-        "variance, under the root.",
-        (
+        "epsilon as a floor": (
             {"deviation": lambda variance, epsilon: np.maximum(np.sqrt(variance), epsilon)},
             {"deviation": lambda variance, epsilon: np.sqrt(np.maximum(variance, epsilon))},
         ),
-    ),
-    Mistake(
-        "variance without the root",
-        "You divide by the variance σ² + ε. Divide by its root: then the numbers have variance 1.",
-        ({"deviation": lambda variance, epsilon: variance + epsilon},),
-    ),
-    Mistake(
-        "root multiplied",
-        "You multiply by √(σ² + ε) where you should divide: large rows get larger.",
-        ({"standardise": lambda centred, mean, deviation: centred * deviation},),
-    ),
-    Mistake(
-        "mean not subtracted",
-        "You divide by the size of a row but never subtract its mean. That is RMS normalisation, "
-        "another layer. Here the mean of each token goes first.",
-        (
+        "variance without the root": ({"deviation": lambda variance, epsilon: variance + epsilon},),
+        "root multiplied": ({"standardise": lambda centred, mean, deviation: centred * deviation},),
+        "mean not subtracted": (
             {"centre": lambda x, mean: x, "variance": _about_zero},
             {"centre": lambda x, mean: x},
         ),
-    ),
-    Mistake(
-        "mean added",
-        "You add the mean of a row where you should subtract it.",
-        ({"centre": lambda x, mean: x + mean},),
-    ),
-    Mistake(
-        "mean subtracted last",
-        "You divide first and subtract the mean afterwards, which was not divided. Subtract it "
-        "before: (x − μ)/√(σ² + ε).",
-        (
+        "mean added": ({"centre": lambda x, mean: x + mean},),
+        "mean subtracted last": (
             {
                 "centre": lambda x, mean: x,
                 "standardise": lambda centred, mean, deviation: centred / deviation - mean,
             },
         ),
-    ),
-    Mistake(
-        "median for the mean",
-        "You take the median of a row. Layer normalisation takes its mean.",
-        (
+        "median for the mean": (
             {"mean": lambda x, axis: np.median(x, axis=axis, keepdims=True)},
             {
                 "mean": lambda x, axis: np.median(x, axis=axis, keepdims=True),
                 "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
             },
         ),
-    ),
-    Mistake(
-        "sum for the mean",
-        "You take the sum of a row where its mean belongs: divide by d, the number of features.",
-        (
+        "sum for the mean": (
             {"variance": _sum_of_squares},
             {"mean": lambda x, axis: np.sum(x, axis=axis, keepdims=True)},
         ),
-    ),
-    Mistake(
-        "variance about zero",
-        "You subtract the mean, but your variance is the mean of x², of the row as it came. Take "
-        "the mean of (x − μ)².",
-        ({"variance": _about_zero},),
-    ),
-    Mistake(
-        "variance as a difference",
-        "You take the mean of x² and subtract μ². Both are huge where a row is far from 0, and "
-        "rounding loses their difference: in float32 it can be 0, or negative. Take the mean of "
-        "(x − μ)².",
-        ({"variance": lambda x, mean, axis: _average(x * x, axis) - mean * mean},),
-    ),
-    Mistake(
-        "mean absolute deviation",
-        "You divide by the mean of |x − μ|. The standard deviation is the root of the mean of "
-        "(x − μ)².",
-        (
+        "variance about zero": ({"variance": _about_zero},),
+        "variance as a difference": (
+            {"variance": lambda x, mean, axis: _average(x * x, axis) - mean * mean},
+        ),
+        "mean absolute deviation": (
             {
                 "variance": lambda x, mean, axis: _average(np.abs(x - mean), axis),
                 "deviation": lambda variance, epsilon: variance + epsilon,
             },
         ),
-    ),
-    Mistake(
-        "only centred",
-        "You subtract the mean and never divide by the standard deviation.",
-        ({"standardise": lambda centred, mean, deviation: centred},),
-    ),
-    Mistake(
-        "gain and bias forgotten",
-        "You return the normalised rows themselves. The gain multiplies them and the bias is "
-        "added, feature by feature.",
-        ({"affine": lambda x, gain, bias: x},),
-    ),
-    Mistake(
-        "gain forgotten",
-        "You add the bias and never multiply by the gain.",
-        ({"affine": lambda x, gain, bias: x + bias},),
-    ),
-    Mistake(
-        "bias forgotten",
-        "You multiply by the gain and never add the bias.",
-        ({"affine": lambda x, gain, bias: gain * x},),
-    ),
-    Mistake(
-        "gain and bias swapped",
-        "You multiply by the bias and add the gain. The gain, which starts at 1, multiplies; the "
-        "bias, which starts at 0, is added.",
-        ({"affine": lambda x, gain, bias: bias * x + gain},),
-    ),
-    Mistake(
-        "bias before the gain",
-        "You add the bias first and then multiply by the gain, which scales the bias too. The gain "
-        "comes first: g · x̂ + b.",
-        ({"affine": lambda x, gain, bias: gain * (x + bias)},),
-    ),
-    Mistake(
-        "bias subtracted",
-        "You subtract the bias. It is added: g · x̂ + b.",
-        ({"affine": lambda x, gain, bias: gain * x - bias},),
-    ),
-    Mistake(
-        "gain not multiplied",
-        "You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.",
-        (
+        "only centred": ({"standardise": lambda centred, mean, deviation: centred},),
+        "gain and bias forgotten": ({"affine": lambda x, gain, bias: x},),
+        "gain forgotten": ({"affine": lambda x, gain, bias: x + bias},),
+        "bias forgotten": ({"affine": lambda x, gain, bias: gain * x},),
+        "gain and bias swapped": ({"affine": lambda x, gain, bias: bias * x + gain},),
+        "bias before the gain": ({"affine": lambda x, gain, bias: gain * (x + bias)},),
+        "bias subtracted": ({"affine": lambda x, gain, bias: gain * x - bias},),
+        "gain not multiplied": (
             {"affine": lambda x, gain, bias: x / gain + bias},
             {"affine": lambda x, gain, bias: x + gain + bias},
             {"affine": lambda x, gain, bias: (1 + gain) * x + bias},
         ),
-    ),
-    Mistake(
-        "gain and bias before",
-        "You apply gain and bias to x and normalise afterwards. They come after the division, so "
-        "that they can give each feature a mean and a scale of its own.",
-        (
+        "gain and bias before": (
             {
                 "enter_norm": lambda x, gain, bias: gain * x + bias,
                 "affine": lambda x, gain, bias: x,
@@ -320,12 +251,7 @@ NORM_MISTAKES = (
                 "affine": lambda x, gain, bias: x + bias,
             },
         ),
-    ),
-    Mistake(
-        "keepdims forgotten",
-        "The axis that you reduce is gone, so token i gets the mean or the variance of token j. It "
-        "runs only where the array is square. Pass keepdims=True.",
-        (
+        "keepdims forgotten": (
             {"mean": _lost, "variance": lambda x, mean, axis: np.var(x, axis=axis)},
             {"variance": lambda x, mean, axis: np.var(x, axis=axis)},
             {
@@ -335,28 +261,23 @@ NORM_MISTAKES = (
             {"mean": _lost, "variance": lambda x, mean, axis: _lost((x - mean) ** 2, axis)},
             {"mean": _lost},
         ),
-    ),
+    },
 )
 """What goes wrong in a normalisation wherever it stands, in a layer too."""
 
-_OF_ARRAYS = (
-    Mistake(
-        "squares overflow in half precision",
-        "You square in float16, whose largest number is 65504: the variance is infinite, and the "
-        "rows become 0. Compute in float32 and round the result.",
-        ({"widen": lambda x: x},),
-    ),
-    Mistake(
-        "axis 1 of a batch",
-        "For a matrix axis 1 is the last axis, for a batch it is that of the tokens. Write −1, "
-        "which is the last axis of any array.",
-        ({"norm_axis": lambda x: 1},),
-    ),
-    Mistake(
-        "epsilon ignored",
-        "Your function takes `epsilon` but always uses 1e-5. Add the one that is given.",
-        ({"epsilon": lambda epsilon: EPSILON},),
-    ),
+_OF_ARRAYS = mistakes(
+    """
+    squares overflow in half precision: You square in float16, whose largest number is 65504: the
+        variance is infinite, and the rows become 0. Compute in float32 and round the result.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
+        Write −1, which is the last axis of any array.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
+    """,
+    {
+        "squares overflow in half precision": ({"widen": lambda x: x},),
+        "axis 1 of a batch": ({"norm_axis": lambda x: 1},),
+        "epsilon ignored": ({"epsilon": lambda epsilon: EPSILON},),
+    },
 )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from attnbook.check.heads import HEADS_STEPS, MULTI_HEAD_ATTENTION, heads_from_steps
 from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
+from attnbook.check.sentences import mistakes
 from attnbook.check.standardization import NORM_MISTAKES, NORM_STEPS, normalize
 from attnbook.check.steps import Case, Check, Mistake, Way, draw, only
 
@@ -181,55 +182,59 @@ def norms_of(*sources: str) -> Way:
     }
 
 
-ORDER_MISTAKES = (
-    Mistake(
-        "pre-norm for post-norm",
-        'You normalise before each sublayer, x + f(LN(x)), where weights.norm says "post": the '
-        "sum is normalised, LN(x + f(x)).",
-        ({"order": lambda norm: "pre"},),
-    ),
-    Mistake(
-        "post-norm for pre-norm",
-        'You normalise the sum, LN(x + f(x)), where weights.norm says "pre": the sublayer gets '
-        "the normalised input, x + f(LN(x)).",
-        ({"order": lambda norm: "post"},),
-    ),
-    Mistake(
-        "norm orders mixed up",
-        'Your two orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x + f(x)).',
-        ({"order": lambda norm: "post" if norm == "pre" else "pre"},),
-    ),
+ORDER_MISTAKES = mistakes(
+    """
+    pre-norm for post-norm: You normalise before each sublayer, x + f(LN(x)), where weights.norm
+        says "post": the sum is normalised, LN(x + f(x)).
+    post-norm for pre-norm: You normalise the sum, LN(x + f(x)), where weights.norm says "pre": the
+        sublayer gets the normalised input, x + f(LN(x)).
+    norm orders mixed up: Your two orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x +
+        f(x)).
+    """,
+    {
+        "pre-norm for post-norm": ({"order": lambda norm: "pre"},),
+        "post-norm for pre-norm": ({"order": lambda norm: "post"},),
+        "norm orders mixed up": ({"order": lambda norm: "post" if norm == "pre" else "pre"},),
+    },
 )
 
-RESIDUAL_MISTAKES = (
-    Mistake(
-        "no residuals",
-        "You return what the sublayers make and never add what they were given. Each sublayer is "
-        "added to its input: x + f(…). Without that, gradients vanish in a deep stack.",
-        lost(),
-    ),
-    Mistake(
-        "no residual around self-attention",
-        "The residual around the self-attention is missing: add x to what it returns.",
-        lost((SELF,)),
-    ),
-    Mistake(
-        "no residual around the feed-forward network",
-        "The residual around the feed-forward network is missing: add its input to what it "
-        "returns.",
-        lost((FEED,)),
-    ),
-    Mistake(
-        "residual from the normalised input",
-        "With pre-norm you add the normalised x. The residual carries x itself, as it came: "
-        "x + f(LN(x)), not LN(x) + f(LN(x)).",
-        (from_entered(), from_entered((SELF,)), from_entered((FEED,))),
-    ),
-    Mistake(
-        "residual not added",
-        "You subtract what a sublayer makes, multiply by it, or halve the sum. It is added: "
-        "x + f(…).",
-        tuple(
+RESIDUAL_MISTAKES = mistakes(
+    """
+    no residuals: You return what the sublayers make and never add what they were given. Each
+        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
+    no residual around self-attention: The residual around the self-attention is missing: add x to
+        what it returns.
+    no residual around the feed-forward network: The residual around the feed-forward network is
+        missing: add its input to what it returns.
+    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
+        x itself, as it came: x + f(LN(x)), not LN(x) + f(LN(x)).
+    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum. It is
+        added: x + f(…).
+    residual twice: You add the input of a sublayer twice. Once: x + f(…).
+    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
+        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
+    normalised twice: You normalise before each sublayer and after the sum too. One of the two:
+        pre-norm before, post-norm after.
+    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
+    self-attention not normalised: The normalisation that belongs to the self-attention is missing.
+    feed-forward network not normalised: The normalisation that belongs to the feed-forward network
+        is missing.
+    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
+        follow each other: it reads what the sublayer before it, residual and all, has made.
+    residual from the input of the layer: Around the feed-forward network you add the input of the
+        whole layer, so what the others have added is lost. Add the input of the feed-forward
+        network.
+    """,
+    {
+        "no residuals": lost(),
+        "no residual around self-attention": lost((SELF,)),
+        "no residual around the feed-forward network": lost((FEED,)),
+        "residual from the normalised input": (
+            from_entered(),
+            from_entered((SELF,)),
+            from_entered((FEED,)),
+        ),
+        "residual not added": tuple(
             around(join=join)
             for join in (
                 lambda x, entered, made, *others: x - made,
@@ -238,17 +243,8 @@ RESIDUAL_MISTAKES = (
                 lambda x, entered, made, *others: (x + made) / np.sqrt(2),
             )
         ),
-    ),
-    Mistake(
-        "residual twice",
-        "You add the input of a sublayer twice. Once: x + f(…).",
-        (around(join=lambda x, entered, made, *others: x + x + made),),
-    ),
-    Mistake(
-        "norm inside the residual",
-        "You normalise what the sublayer returns and add x afterwards, x + LN(f(x)). Post-norm "
-        "normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).",
-        tuple(
+        "residual twice": (around(join=lambda x, entered, made, *others: x + x + made),),
+        "norm inside the residual": tuple(
             way
             for names in (SUBLAYERS, (SELF,), (FEED,))
             for way in (
@@ -256,46 +252,25 @@ RESIDUAL_MISTAKES = (
                 around(names, join=_in_order("post", _made_normalised, _join), after=as_it_is),
             )
         ),
-    ),
-    Mistake(
-        "normalised twice",
-        "You normalise before each sublayer and after the sum too. One of the two: pre-norm "
-        "before, post-norm after.",
-        (
+        "normalised twice": (
             around(before=_normalised, after=_normalised),
             around(after=_normalised),
             around(before=_normalised),
             around((FEED,), after=_normalised),
             around((SELF,), after=_normalised),
         ),
-    ),
-    Mistake(
-        "no normalisation",
-        "You never normalise. Each sublayer has a layer normalisation of its own.",
-        bare(),
-    ),
-    Mistake(
-        "self-attention not normalised",
-        "The normalisation that belongs to the self-attention is missing.",
-        bare((SELF,)),
-    ),
-    Mistake(
-        "feed-forward network not normalised",
-        "The normalisation that belongs to the feed-forward network is missing.",
-        bare((FEED,)),
-    ),
-    Mistake(
-        "sublayers side by side",
-        "Your feed-forward network reads the input of the layer. The sublayers follow each other: "
-        "it reads what the sublayer before it, residual and all, has made.",
-        (around((FEED,), before=lambda x, start, norm, order: _before(start, start, norm, order)),),
-    ),
-    Mistake(
-        "residual from the input of the layer",
-        "Around the feed-forward network you add the input of the whole layer, so what the others "
-        "have added is lost. Add the input of the feed-forward network.",
-        (around((FEED,), join=lambda x, entered, made, start, *others: start + made),),
-    ),
+        "no normalisation": bare(),
+        "self-attention not normalised": bare((SELF,)),
+        "feed-forward network not normalised": bare((FEED,)),
+        "sublayers side by side": (
+            around(
+                (FEED,), before=lambda x, start, norm, order: _before(start, start, norm, order)
+            ),
+        ),
+        "residual from the input of the layer": (
+            around((FEED,), join=lambda x, entered, made, start, *others: start + made),
+        ),
+    },
 )
 
 
@@ -327,6 +302,14 @@ _OF_NORM = (
 )
 """What goes wrong inside of the pieces and is looked for in a layer too."""
 
+_BIASES = mistakes(
+    """
+    biases forgotten: You multiply by the matrices and add no biases. b_Q, b_K, b_V and b_O belong
+        to them.
+    """,
+    {"biases forgotten": ({"bias": np.zeros_like},)},
+)
+
 _MOST_WAYS = 3
 """Of one mistake of a piece: every way makes a pair with every other."""
 
@@ -340,31 +323,23 @@ def _of(mistakes: tuple[Mistake, ...], names: tuple[str, ...], piece: str) -> tu
 
 
 PIECE_MISTAKES = (
-    Mistake(
-        "self-attention missing",
-        "There is no self-attention in your layer: no token sees another.",
-        (arranged(CROSS, FEED),),
+    *mistakes(
+        """
+        self-attention missing: There is no self-attention in your layer: no token sees another.
+        feed-forward network missing: Your layer ends before its last sublayer, the feed-forward
+            network.
+        one sublayer twice: One of your sublayers runs twice. Each runs once.
+    """,
+        {
+            "self-attention missing": (arranged(CROSS, FEED),),
+            "feed-forward network missing": (arranged(SELF, CROSS),),
+            "one sublayer twice": (
+                arranged(SELF, CROSS, FEED, FEED),
+                arranged(SELF, SELF, CROSS, FEED),
+            ),
+        },
     ),
-    Mistake(
-        "feed-forward network missing",
-        "Your layer ends before its last sublayer, the feed-forward network.",
-        (arranged(SELF, CROSS),),
-    ),
-    Mistake(
-        "one sublayer twice",
-        "One of your sublayers runs twice. Each runs once.",
-        (
-            arranged(SELF, CROSS, FEED, FEED),
-            arranged(SELF, SELF, CROSS, FEED),
-            arranged(SELF, CROSS, CROSS, FEED),
-        ),
-    ),
-    Mistake(
-        "multi-head attention: biases forgotten",
-        "Your attention multiplies by its matrices and adds no biases: b_Q, b_K, b_V and b_O "
-        "belong to them.",
-        ({"bias": np.zeros_like},),
-    ),
+    *_of(_BIASES, ("biases forgotten",), "multi-head attention"),
     *_of(MULTI_HEAD_ATTENTION.mistakes, _OF_HEADS, "multi-head attention"),
     *_of(FEED_MISTAKES, _OF_FEED, "feed-forward network"),
     *_of(NORM_MISTAKES, _OF_NORM, "layer normalisation"),
