@@ -51,12 +51,12 @@ from property_models import (
 )
 
 import attnbook
-from attnbook.check.sentences import HEADS
-from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.future import no_future_leak
-from attnbook.check.padding import padding_invariance
+from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.order import permutation_equivariance
-from attnbook.check.sentences import FUTURE, PADDING, ORDER as PERMUTATION
+from attnbook.check.padding import padding_invariance
+from attnbook.check.sentences import FUTURE, HEADS, PADDING
+from attnbook.check.sentences import ORDER as PERMUTATION
 
 
 @pytest.mark.parametrize("name", CAUSAL)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ from property_models import TOKENS, WIDTH, Block, MaskInTraining, N, T, X, loop,
 import attnbook
 from attnbook import masking
 from attnbook.check.examples import Examples as Draws
-from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.future import no_future_leak
-from attnbook.check.padding import padding_invariance
+from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.order import permutation_equivariance
+from attnbook.check.padding import padding_invariance
 
 CHECKS = {
     "no_future_leak": no_future_leak,
