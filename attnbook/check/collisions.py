@@ -194,7 +194,7 @@ _MISTAKES = mistakes(
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
         ),
         "one tail": _each("tails", 1.0),
-        "tails of the other side": _each("tails", 0.5, 4.0, -2.0),
+        "tails of the other side": _each("tails", 0.5, -2.0),
         "sign inside Φ": _each("argument", lambda t: t),
         "erf for Φ": _each(
             "phi",
@@ -206,7 +206,6 @@ _MISTAKES = mistakes(
             lambda z: (1 + erf(z / 2)) / 2,
             lambda z: (1 + erf(z * math.sqrt(2))) / 2,
             lambda z: 1 - erf(z / math.sqrt(2)),
-            lambda z: (1 - erf(z / math.sqrt(2))) / 2,
         ),
         "density for Φ": _each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
         "exponent without the 2": _each(

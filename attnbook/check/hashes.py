@@ -203,7 +203,7 @@ _SIMHASH_MISTAKES = mistakes(
         ),
         "another threshold": tuple(
             {"bit": lambda along, t=threshold: along >= t}
-            for threshold in (1.0, 0.5, -1.0, -0.5, 1e-6, 0.1)
+            for threshold in (1.0, 0.5, -1.0, -0.5, 0.1)
         ),
         "mean for a threshold": _bits(
             lambda along: along >= np.mean(along, axis=-1, keepdims=True),
@@ -420,8 +420,6 @@ _STABLE_HASH_MISTAKES = mistakes(
         a vector over the width, so use int64.
     remainder: You take a remainder of the codes, so intervals far apart get one code. A code may
         have any size; what brings it into the range of a table comes later.
-    offsets of the width: You multiply the offsets by the width: they are given in the unit of the
-        vectors, from 0 to r, not as shares of r. Add them as they are.
     """,
     {
         "truncated": _cuts(np.trunc),
@@ -475,7 +473,6 @@ _STABLE_HASH_MISTAKES = mistakes(
             {"offset": lambda offsets, width: np.mean(offsets)},
         ),
         "directions transposed": ({"project": lambda x, directions: x @ directions},),
-        "offsets of the width": ({"offset": lambda offsets, width: offsets * width},),
         "remainder": tuple(
             {"hold": lambda codes, n=n: codes % n} for n in (2, 8, 10, 16, 64, 100, 256, 2**16)
         ),

@@ -25,7 +25,7 @@ from attnbook.check.steps import (
     renamed,
     without,
 )
-from attnbook.check.weights import BATCH_MISTAKES, LARGE, SPREAD, hide_nothing
+from attnbook.check.weights import BATCH_MISTAKES, DOT_ON_A_BATCH, LARGE, SPREAD, hide_nothing
 
 
 def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -239,7 +239,7 @@ _NAMES = {
 """What the mistakes of attention with a mask are called where the mask is made of buckets."""
 
 _OF_ATTENTION = renamed(
-    without(ATTENTION_MISTAKES, *(mistake.name for mistake in BATCH_MISTAKES)),
+    without(ATTENTION_MISTAKES, DOT_ON_A_BATCH[0], *(mistake.name for mistake in BATCH_MISTAKES)),
     {old: (new, _TEXTS[new]) for old, new in _NAMES.items()},
 )
 
@@ -258,11 +258,11 @@ def _late(shift: Callable, divide: Callable) -> Way:
     }
 
 
-_EMPTY_ROWS = ("query without candidates", "empty row sees everything")
+_FIRST = ("+∞ for hidden scores", "query without candidates", "empty row sees everything")
 _MISTAKES = (
     *_OF_TABLES,
-    *only(_OF_ATTENTION, *_EMPTY_ROWS),  # before those of a maximum, which make NaN of them too
-    *without(_OF_ATTENTION, *_EMPTY_ROWS),
+    *only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
+    *without(_OF_ATTENTION, *_FIRST),
     Mistake(
         "maximum over all keys",
         _TEXTS["maximum over all keys"],
