@@ -120,6 +120,7 @@ _MISTAKES = mistakes(
             {"factor": lambda ids, table: math.sqrt(table.shape[0])},
             {"factor": lambda ids, table: table.shape[0] ** -0.5},
             {"factor": lambda ids, table: table.shape[0]},
+            {"factor": lambda ids, table: math.sqrt(table.size)},
         ),
         "root of the length": ({"factor": lambda ids, table: math.sqrt(ids.shape[-1])},),
         "another factor": (

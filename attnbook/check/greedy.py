@@ -115,15 +115,16 @@ def _read_whole(s, model, ids):
 def _read_step_by_step(s, model, ids):
     """Return what is taken from the last logits of a step with a cache."""
     cache, logits = None, np.zeros(1)
-    for position, token in s.feed(ids):
-        logits, cache = model(token, position, cache)
+    for i, token in s.feed(list(enumerate(ids))):
+        logits, cache = model(token, s.place(i), cache)
     return int(s.pick(s.bar(logits, ids)))
 
 
 _STEPS: dict[str, Callable] = {
     "prefix": lambda ids: ids,
     "row": lambda logits: logits[-1],
-    "feed": lambda ids: list(enumerate(ids)),
+    "feed": lambda pairs: pairs,  # what the cache has read: the place and the id of each token
+    "place": lambda i: i,
     "bar": lambda logits, ids: logits,
     "pick": np.argmax,
     "append": _append,
@@ -238,8 +239,13 @@ _OF_PREFIXES = mistakes(
 )
 
 
-def _until(ids, n):
-    return list(enumerate(ids[: n + 1]))
+def _prefixes(pairs):
+    return [pair for n in range(len(pairs)) for pair in pairs[: n + 1]]
+
+
+def _anew(pairs):
+    """Count the places of all that is read from 0 to the end."""
+    return [(i, token) for i, (_, token) in enumerate(pairs)]
 
 
 _OF_STEPS = mistakes(
@@ -266,49 +272,17 @@ _OF_STEPS = mistakes(
     one token behind: You feed the token before the newest one, so the start token is read twice.
     """,
     {
-        "position off by one": _each(
-            "feed", lambda ids: [(i + 1, token) for i, token in enumerate(ids)]
-        ),
-        "position one behind": _each(
-            "feed", lambda ids: [(max(i - 1, 0), token) for i, token in enumerate(ids)]
-        ),
-        "position one ahead": _each(
-            "feed", lambda ids: [(i + (i > 0), token) for i, token in enumerate(ids)]
-        ),
-        "position stays": _each(
-            "feed",
-            lambda ids: [(0, token) for token in ids],
-            lambda ids: [(1, token) for token in ids],
-        ),
-        "positions by twos": _each(
-            "feed",
-            lambda ids: [(2 * i, token) for i, token in enumerate(ids)],
-            lambda ids: [(-i, token) for i, token in enumerate(ids)],
-        ),
-        "cache not handed on": _each(
-            "feed", lambda ids: [(len(ids) - 1, ids[-1])], lambda ids: [(0, ids[-1])]
-        ),
-        "cache of the first step": _each(
-            "feed", lambda ids: list(dict.fromkeys([(0, ids[0]), (len(ids) - 1, ids[-1])]))
-        ),
-        "start fed again": _each(
-            "feed",
-            lambda ids: [(i, ids[0]) for i in range(len(ids))],
-            lambda ids: [(0, ids[0]) for _ in ids],
-        ),
-        "token fed twice": _each(
-            "feed",
-            lambda ids: list(enumerate([ids[0], *ids])),
-            lambda ids: [(0, ids[0]), *enumerate(ids)],
-        ),
-        "whole prefix fed again": _each(
-            "feed",
-            lambda ids: [pair for n in range(len(ids)) for pair in _until(ids, n)],
-            lambda ids: list(
-                enumerate(token for n in range(len(ids)) for _, token in _until(ids, n))
-            ),
-        ),
-        "one token behind": _each("feed", lambda ids: list(enumerate([ids[0], *ids[:-1]]))),
+        "position off by one": _each("place", lambda i: i + 1),
+        "position one behind": _each("place", lambda i: max(i - 1, 0)),
+        "position one ahead": _each("place", lambda i: i + (i > 0)),
+        "position stays": _each("place", lambda i: 0, lambda i: 1),
+        "positions by twos": _each("place", lambda i: 2 * i, lambda i: -i),
+        "cache not handed on": _each("feed", lambda p: p[-1:], lambda p: [(0, p[-1][1])]),
+        "cache of the first step": _each("feed", lambda p: [*p[:1], *p[max(len(p) - 1, 1) :]]),
+        "start fed again": _each("feed", lambda p: [(i, p[0][1]) for i, _ in p]),
+        "token fed twice": _each("feed", lambda p: _anew([p[0], *p]), lambda p: [p[0], *p]),
+        "whole prefix fed again": _each("feed", _prefixes, lambda p: _anew(_prefixes(p))),
+        "one token behind": _each("feed", lambda p: _anew([p[0], *p[:-1]])),
     },
 )
 

@@ -72,6 +72,7 @@ FEED_STEPS: dict[str, Callable] = {
     "back": lambda h, W_1, W_2: h @ W_2,
     "shift_back": lambda y, b_2: y + b_2,
     "leave_feed": lambda y, x: y,
+    "keep": lambda y, x: y,
 }
 
 
@@ -79,7 +80,7 @@ def feed(steps: Any, x, W_1, b_1, W_2, b_2):
     """Compute the feed-forward network from its steps."""
     hidden = steps.shift_hidden(steps.hidden(steps.enter_feed(x), W_1, W_2), b_1)
     y = steps.back(steps.activate(hidden), W_1, W_2)
-    return steps.leave_feed(steps.shift_back(y, b_2), x)
+    return steps.keep(steps.leave_feed(steps.shift_back(y, b_2), x), x)
 
 
 def _same(x, *others):
@@ -104,6 +105,7 @@ _OTHER_ACTIVATIONS: tuple[Callable, ...] = (
     np.square,
     lambda h: relu(h) ** 2,
     lambda h: np.clip(h, 0, 1),
+    lambda h: np.clip(h, 0, 6),
 )
 
 FEED_MISTAKES = mistakes(
@@ -182,7 +184,7 @@ FEED_MISTAKES = mistakes(
             {"shift_back": np.subtract},
         ),
         "bias multiplied": ({"shift_hidden": np.multiply}, {"shift_back": np.multiply}),
-        "residual inside": ({"leave_feed": lambda y, x: x + y},),
+        "residual inside": ({"keep": lambda y, x: x + y},),
         "first matrix used twice": (
             {"back": lambda h, W_1, W_2: h @ W_1.T},
             {"back": lambda h, W_1, W_2: h @ W_1},
@@ -219,7 +221,7 @@ def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
 
 def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64") -> Case:
     drawn = {
-        "x": draw(30, *leading, n, d_model),
+        "x": draw(30, *leading, n, d_model) * (1 if n > 1 else 8),  # a clipped ReLU must show
         "W_1": draw(31, d_model, d_ff),
         "b_1": draw(32, d_ff),
         "W_2": draw(33, d_ff, d_model),

@@ -201,6 +201,7 @@ _MISTAKES = mistakes(
         tokens that count.
     median for the mean: You return the median, the largest or the last loss. The loss is their
         mean.
+    loss scaled: You multiply the loss by a number, or halve it. It is the mean of −log p itself.
     perplexity returned: You return the perplexity, the exponential of the loss.
     not averaged: You return a loss for each token. Training needs one number: their mean.
     exp overflows: exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of
@@ -338,6 +339,7 @@ _MISTAKES = mistakes(
                 for edge in (lambda t: 0, lambda t: t[..., -1:], lambda t: t[..., :1], lambda t: -1)
             ),
             {"choose": lambda targets, n_known: targets[..., ::-1]},
+            {"choose": lambda targets, n_known: np.broadcast_to(targets[..., :1], targets.shape)},
         ),
         "another word": (
             {"choose": lambda targets, n_known: targets - 1},
@@ -374,6 +376,10 @@ _MISTAKES = mistakes(
                 lambda losses: losses[..., -1],
                 lambda losses: losses[..., 0],
             )
+        ),
+        "loss scaled": tuple(
+            {"finish": lambda loss, logits, factor=factor: loss * factor}
+            for factor in (2.0, 0.5, 100.0)
         ),
         "perplexity returned": ({"finish": lambda loss, logits: np.exp(loss)},),
         "not averaged": (
@@ -466,6 +472,8 @@ CROSS_ENTROPY = Check(
     reference=attnbook.cross_entropy,
     compute=_cross_entropy,
     steps=_STEPS,
+    # no tokens give 0, or NaN
+    variants=({"reduce": lambda losses, n: np.sum(losses * n) / max(np.sum(n), 1)},),
     stages=(
         Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
         Stage((_case(5, 7, dtype="float32"),)),

@@ -110,6 +110,8 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
         into another by a rotation: each frequency needs both.
     cosines alone: You take the cosine of everything. The cosine of p and of −p are the same: each
         frequency needs a sine too.
+    half of the table empty: Your sines, or your cosines, are all 0: that half of the table was
+        never filled.
     sign of a wave: Your sines, or your cosines, have the wrong sign. The table holds sin(p·ω) and
         cos(p·ω) themselves.
     another wave: Your table holds another function of the angles than sine and cosine, or the
@@ -160,6 +162,7 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
             "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
             "sines alone": ({"second": np.sin},),
             "cosines alone": ({"first": np.cos},),
+            "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
             "sign of a wave": (
                 {"first": lambda a: -np.sin(a)},
                 {"second": lambda a: -np.cos(a)},

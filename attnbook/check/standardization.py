@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -113,6 +113,17 @@ def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
 
+def _one_reduced_over(wrong: Any) -> tuple[Way, ...]:
+    """Return the ways that reduce another axis for the mean alone, or for the variance alone."""
+    return (
+        {
+            "mean": lambda x, axis: _average(x, wrong),
+            "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
+        },
+        {"variance": lambda x, mean, axis: np.var(x, axis=wrong, keepdims=True)},
+    )
+
+
 NORM_MISTAKES = mistakes(
     """
     over the sequence: You take mean and variance over the tokens: every feature has mean 0 along
@@ -149,6 +160,8 @@ NORM_MISTAKES = mistakes(
     variance as a difference: You take the mean of x² and subtract μ². Both are huge where a row is
         far from 0, and rounding loses their difference: in float32 it can be 0, or negative. Take
         the mean of (x − μ)².
+    range for the deviation: You divide by the largest number of a row minus its smallest. Layer
+        normalisation divides by the standard deviation, √(σ² + ε).
     mean absolute deviation: You divide by the mean of |x − μ|. The standard deviation is the root
         of the mean of (x − μ)².
     only centred: You subtract the mean and never divide by the standard deviation.
@@ -160,7 +173,7 @@ NORM_MISTAKES = mistakes(
         multiplies; the bias, which starts at 0, is added.
     bias before the gain: You add the bias first and then multiply by the gain, which scales the
         bias too. The gain comes first: g · x̂ + b.
-    bias subtracted: You subtract the bias. It is added: g · x̂ + b.
+    bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
     gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
     gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
         division, so that they can give each feature a mean and a scale of its own.
@@ -168,8 +181,14 @@ NORM_MISTAKES = mistakes(
         of token j. It runs only where the array is square. Pass keepdims=True.
     """,
     {
-        "over the sequence": ({"norm_axis": lambda x: -2}, {"norm_axis": lambda x: 0}),
-        "over all axes": ({"norm_axis": lambda x: None}, {"norm_axis": lambda x: (-1, -2)}),
+        "over the sequence": (
+            *({"norm_axis": lambda x, axis=axis: axis} for axis in (-2, 0)),
+            *_one_reduced_over(-2),
+        ),
+        "over all axes": (
+            *({"norm_axis": lambda x, axis=axis: axis} for axis in (None, (-1, -2))),
+            *_one_reduced_over(None),
+        ),
         "variance with n − 1": ({"variance": _unbiased},),
         "epsilon outside the root": tuple(
             {
@@ -217,16 +236,27 @@ NORM_MISTAKES = mistakes(
         ),
         "sum for the mean": (
             {"variance": _sum_of_squares},
+            {"variance": _sum_of_squares, "epsilon": lambda epsilon: 0.0},
+            {"variance": lambda x, mean, axis: _sum_of_squares(x, mean, axis) / x.shape[-2]},
             {"mean": lambda x, axis: np.sum(x, axis=axis, keepdims=True)},
         ),
         "variance about zero": ({"variance": _about_zero},),
         "variance as a difference": (
             {"variance": lambda x, mean, axis: _average(x * x, axis) - mean * mean},
         ),
+        "range for the deviation": tuple(
+            {
+                "centre": centre,
+                "variance": lambda x, mean, axis: np.ptp(x, axis=axis, keepdims=True),
+                "deviation": np.add,
+            }
+            for centre in (lambda x, mean: x - np.min(x, -1, keepdims=True), np.subtract)
+        ),
         "mean absolute deviation": (
+            {"variance": lambda x, mean, axis: _average(np.abs(x - mean), axis)},
             {
                 "variance": lambda x, mean, axis: _average(np.abs(x - mean), axis),
-                "deviation": lambda variance, epsilon: variance + epsilon,
+                "deviation": np.add,
             },
         ),
         "only centred": ({"standardise": lambda centred, mean, deviation: centred},),
@@ -235,7 +265,10 @@ NORM_MISTAKES = mistakes(
         "bias forgotten": ({"affine": lambda x, gain, bias: gain * x},),
         "gain and bias swapped": ({"affine": lambda x, gain, bias: bias * x + gain},),
         "bias before the gain": ({"affine": lambda x, gain, bias: gain * (x + bias)},),
-        "bias subtracted": ({"affine": lambda x, gain, bias: gain * x - bias},),
+        "bias not added": (
+            {"affine": lambda x, gain, bias: gain * x - bias},
+            {"affine": lambda x, gain, bias: gain * x * bias},
+        ),
         "gain not multiplied": (
             {"affine": lambda x, gain, bias: x / gain + bias},
             {"affine": lambda x, gain, bias: x + gain + bias},
@@ -311,7 +344,7 @@ def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: flo
     return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
 
 
-_CONSTANT = Case({**_case(2, 3).arguments, "x": np.full((2, 3), 5.0)})
+_CONSTANT = Case({**_case(2, 3).arguments, "x": np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])})
 # every sum is exact in float32, and so are the squares but for what the deviations add
 _FAR = Case(
     {
