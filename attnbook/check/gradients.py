@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, draw, only, without
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, only, without
 from attnbook.check.weights import (
     BATCH_MISTAKES,
     EMPTY,
@@ -124,8 +124,8 @@ def _root(factor, query):
     return one_over_root(query, None, None, None)
 
 
-_FORWARD_ALONE = {"query_factor": _root, "key_factor": _root}
-_REVERSED = {
+_FORWARD_ALONE: Way = {"query_factor": _root, "key_factor": _root}
+_REVERSED: Way = {
     "grad_weights": lambda g, v: g @ v.T,
     "grad_key": lambda d, q, k, v: d.T @ q,
     "grad_value": lambda a, g, v, d: a.T @ g,

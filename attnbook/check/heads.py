@@ -170,11 +170,11 @@ def _sequence_first(axes: int) -> dict[str, Callable]:
 
     def compute(query, key, value, *others, mask=None):
         if query.ndim < axes:
-            return _reference(query, key, value, *others, mask=mask)
+            return MULTI_HEAD_ATTENTION.reference(query, key, value, *others, mask)
         single = query.ndim == 2
         inputs = (x[np.newaxis] if single else x for x in (query, key, value))
         turned = (np.swapaxes(x, 0, 1) for x in inputs)
-        output = np.swapaxes(_reference(*turned, *others, mask=mask), 0, 1)
+        output = np.swapaxes(MULTI_HEAD_ATTENTION.reference(*turned, *others, mask), 0, 1)
         return output[0] if single else output
 
     return {"compute": compute}

@@ -134,9 +134,9 @@ _OWN = mistakes(
         mask itself, as where(mask, scores, −∞) does.
     another mask: You use a causal mask of your own making, whatever mask is given. Use the argument
         `mask` alone; whether it is causal is the business of the caller.
-    mask with −10⁴: You hide scores with −10⁴ or another number that is not low enough. Scores that are lower still
-        are outbid by it, and the hidden keys win: here every visible score is −32768. Large logits
-        occur in trained models. Only −∞ is below every score.
+    mask with −10⁴: You hide scores with −10⁴ or another number that is not low enough. Scores that
+        are lower still are outbid by it, and the hidden keys win: here every visible score is
+        −32768. Large logits occur in trained models. Only −∞ is below every score.
     hidden keys in the maximum: You zero the exponentials of hidden keys before you divide, but your
         shift is the maximum over hidden keys too: what you set their scores to, such as 0, takes
         part. Where every visible score lies far below it, the visible exponentials underflow, and

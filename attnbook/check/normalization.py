@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
 
 
 def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -131,10 +131,10 @@ def _hard(x, axis):
     return np.where(x == np.max(x, axis=axis, keepdims=True), 1.0, 0.0)
 
 
-_BARE = {"power": as_they_are, "shift": no_shift}
-_NO_KEEPDIMS = {"total": lambda powers, axis: np.sum(powers, axis=axis)}
-_NO_KEEPDIMS_OF_MAXIMUM = {"shift": lambda x, axis: np.max(x, axis=axis)}
-OVER_ALL = {"total": lambda powers, axis: np.sum(powers)}
+_BARE: Way = {"power": as_they_are, "shift": no_shift}
+_NO_KEEPDIMS: Way = {"total": lambda powers, axis: np.sum(powers, axis=axis)}
+_NO_KEEPDIMS_OF_MAXIMUM: Way = {"shift": lambda x, axis: np.max(x, axis=axis)}
+_OVER_ALL: Way = {"total": lambda powers, axis: np.sum(powers)}
 
 VARIANTS = ({"divide": unguarded},)
 """Not wrong as long as no sum is 0."""
@@ -157,8 +157,8 @@ NORMALIZATION_MISTAKES = mistakes(
     one sum for all: All entries together sum to one: you divide by the sum of the whole array. Each
         row is a choice of its own and needs its own sum: name the axis, and keep it for the
         division.
-    sum carried on: You never set the sum back to 0, so each row is divided by the sum of all rows up
-        to it. Begin each row with a sum of its own.
+    sum carried on: You never set the sum back to 0, so each row is divided by the sum of all rows
+        up to it. Begin each row with a sum of its own.
     mean instead of sum: You divide by the mean of the exponentials, so a row sums to its length,
         not to one. Divide by their sum.
     not normalised: You return the exponentials themselves. They are positive, but they do not sum
@@ -206,7 +206,7 @@ NORMALIZATION_MISTAKES = mistakes(
         above 0.
     """,
     {
-        "one sum for all": ({**OVER_ALL, "shift": no_shift}, OVER_ALL),
+        "one sum for all": ({**_OVER_ALL, "shift": no_shift}, _OVER_ALL),
         "sum carried on": (
             {"total": lambda powers, axis: np.cumsum(np.sum(powers, -1, keepdims=True), axis=-2)},
         ),

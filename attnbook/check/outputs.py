@@ -124,9 +124,9 @@ OUTPUT_MISTAKES = (
             "values not mixed": ({"mix": lambda weights, value: value},),
             "query and key swapped": ({"inputs": lambda q, k, v: (k, q, v)},),
             "weights transposed": (
-            {"mix": lambda weights, value: transposed(weights) @ value},
-            {"mix": lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value)},
-        ),
+                {"mix": lambda weights, value: transposed(weights) @ value},
+                {"mix": lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value)},
+            ),
             "elementwise product": ({"mix": lambda weights, value: weights * value},),
             "values transposed": ({"mix": lambda weights, value: weights @ transposed(value)},),
             "values before the weights": ({"mix": lambda weights, value: value @ weights},),

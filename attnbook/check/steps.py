@@ -17,7 +17,7 @@ from attnbook._weights import Weights
 
 Values = tuple[np.ndarray, ...]
 
-Way = Mapping[str, Callable]
+Way = Mapping[str, Any]
 """One way to make a mistake: the steps that it replaces, by name. ``{"compute": f}`` replaces the
 whole computation by ``f(*arguments, **options)`` and goes with no other way."""
 
@@ -162,7 +162,7 @@ class Check:
     stages: tuple[Stage, ...]
     mistakes: tuple[Mistake, ...]
     compute: Callable[..., Any] | None = None
-    steps: Mapping[str, Callable] = field(default_factory=dict)
+    steps: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[Way, ...] = ()
     properties: tuple[Callable[..., str | None], ...] = ()
     options: tuple[str, ...] = ()

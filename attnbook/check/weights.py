@@ -25,8 +25,8 @@ from attnbook.check.normalization import (
     weights_are_positive,
 )
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Mistake, Stage, draw, renamed, without
+from attnbook.check.sentences import mistakes, sentences
+from attnbook.check.steps import Case, Check, Mistake, Stage, Way, draw, renamed, without
 
 
 def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -122,7 +122,7 @@ def scaled_by(factor: Callable) -> dict[str, Callable]:
 
 def causal(scores, surplus=0):
     """Hide what is later than the diagonal, which is shifted by `surplus`."""
-    return hide(scores, np.tri(*scores.shape[-2:], surplus, dtype=bool))
+    return hide(scores, np.tri(scores.shape[-2], scores.shape[-1], surplus, dtype=bool))
 
 
 def filled_with(number: float) -> dict[str, Callable]:
@@ -166,8 +166,8 @@ def _reversed_axes(query, key):
 RENORMALIZED = (_after(lambda w, mask: normalized(w * mask)), _after(_masked_and_divided))
 """Zero the hidden weights and divide by the rest, with a guard or without."""
 
-_AXIS_1 = {"axis": lambda x, axis: 1}
-_WIDTHS = (
+_AXIS_1: Way = {"axis": lambda x, axis: 1}
+_WIDTHS: tuple[Way, ...] = (
     {},
     scaled_by(lambda q, k, v: 1 / math.sqrt(q.shape[1])),
     scaled_by(lambda q, k, v: 1 / math.sqrt(k.shape[1])),
@@ -296,39 +296,23 @@ SCORE_MISTAKES = mistakes(
     },
 )
 
-_OF_WEIGHTS = {
-    "one sum for all": (
-        "one sum for all",
-        "All weights together sum to one: you divide by the sum over all queries. Each query "
-        "shares out one unit of attention, so each row needs its own sum.",
-    ),
-    "not normalised": (
-        "not normalised",
-        "Your weights are exponentials that nobody divided by their sum, so the rows do not sum "
-        "to one. Divide each row by its sum.",
-    ),
-    "logarithm returned": (
-        "logarithm returned",
-        "You use the logarithm of the softmax as weights. They are negative; their exponentials "
-        "sum to one, not they themselves.",
-    ),
-    "sigmoid": (
-        "sigmoid",
-        "You apply the sigmoid to each score on its own, so the keys do not compete and a row does "
-        "not sum to one. Attention divides by the sum over the keys.",
-    ),
-    "hard maximum": (
-        "hard maximum",
-        "All weight goes to the best key, and the others get none: a hard look-up. Attention is "
-        "the soft one: every key gets a share, so that gradients can flow.",
-    ),
-    "keepdims forgotten": (
-        "keepdims forgotten",
-        "The axis that you reduce is gone, so row i is combined with the maximum or the sum of row "
-        "j. It runs only where n_q = n_k, or with one query. Pass keepdims=True.",
-    ),
-}
-"""Names and sentences of the mistakes of a softmax that are told otherwise here."""
+_OF_WEIGHTS = sentences(
+    """
+    one sum for all: All weights together sum to one: you divide by the sum over all queries. Each
+        query shares out one unit of attention, so each row needs its own sum.
+    not normalised: Your weights are exponentials that nobody divided by their sum, so the rows do
+        not sum to one. Divide each row by its sum.
+    logarithm returned: You use the logarithm of the softmax as weights. They are negative; their
+        exponentials sum to one, not they themselves.
+    sigmoid: You apply the sigmoid to each score on its own, so the keys do not compete and a row
+        does not sum to one. Attention divides by the sum over the keys.
+    hard maximum: All weight goes to the best key, and the others get none: a hard look-up.
+        Attention is the soft one: every key gets a share, so that gradients can flow.
+    keepdims forgotten: The axis that you reduce is gone, so row i is combined with the maximum or
+        the sum of row j. It runs only where n_q = n_k, or with one query. Pass keepdims=True.
+    """
+)
+"""What is said of the mistakes of a softmax here."""
 
 BATCH_MISTAKES = mistakes(
     """
@@ -476,7 +460,10 @@ OPTION_MISTAKES = mistakes(
 
 WEIGHT_MISTAKES = (
     *SCORE_MISTAKES,
-    *renamed(without(NORMALIZATION_MISTAKES, "sign of the scores"), _OF_WEIGHTS),
+    *renamed(
+        without(NORMALIZATION_MISTAKES, "sign of the scores"),
+        {name: (name, message) for name, message in _OF_WEIGHTS.items()},
+    ),
     *BATCH_MISTAKES,
     *MASK_MISTAKES,
 )
