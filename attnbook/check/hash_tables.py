@@ -302,7 +302,8 @@ def _look_at_displacements(tables: Tables) -> Finding | None:
         }
         for name in (name for name, is_wrong in wrong.items() if is_wrong):
             shown = ", ".join(f"{x:g}" for x in distances[:12])
-            return Finding(name, MESSAGES[name], f"With {n} random keys it begins with {shown}.")
+            detail = f"After {n} insertion{'s' * (n > 1)} of random keys it begins with {shown}."
+            return Finding(name, MESSAGES[name], detail)
     if not found or found[-1][0] < 1000:  # no time left
         return None
     distances = max((x for n, x in found if n >= 1000), key=np.mean)

@@ -1,7 +1,7 @@
 """Hash tables that readers might hand in to the check of one, right and wrong.
 
-A wrong table stands under the name of the mistake that the check must find. All are subclasses of
-one right table, or small ones of their own, and each is tried with three hash functions.
+A wrong table stands under the name of the mistake that the check must find. Most are the one right
+table with a method replaced, and each is tried with one of three hash functions.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ class RobinHood:
         self.slots = [None] * n_slots
         self.n = 0
 
-    def hash(self, key):
-        return key
-
     @property
     def n_slots(self):
         return len(self.slots)
+
+    def hash(self, key):
+        return key
 
     def home(self, key):
         return self.hash(key) % len(self.slots)
@@ -33,10 +33,17 @@ class RobinHood:
         """Return how far the entry of a slot is from its home."""
         return (slot - self.home(self.slots[slot][0])) % len(self.slots)
 
+    def ends(self, slot, away):
+        """Tell whether a search ends at a slot."""
+        return self.slots[slot] is None or self.away(slot) < away
+
+    def same(self, slot, key):
+        return self.slots[slot][0] == key
+
     def find(self, key):
         slot, away = self.home(key), 0
-        while self.slots[slot] is not None and self.away(slot) >= away:
-            if self.slots[slot][0] == key:
+        while not self.ends(slot, away):
+            if self.same(slot, key):
                 return slot
             slot, away = self.next(slot), away + 1
         return None
@@ -45,20 +52,26 @@ class RobinHood:
         slot = self.find(key)
         return None if slot is None else self.slots[slot][1]
 
+    def is_full(self):
+        return self.n + 1 > self.most * len(self.slots)
+
     def insert(self, key, value):
         slot = self.find(key)
         if slot is not None:
             self.slots[slot][1] = value
             return
-        if self.n + 1 > self.most * len(self.slots):
+        if self.is_full():
             self.grow()
         self.put([key, value])
         self.n += 1
 
+    def swaps(self, slot, away):
+        return self.away(slot) < away
+
     def put(self, entry):
         slot, away = self.home(entry[0]), 0
         while self.slots[slot] is not None:
-            if self.away(slot) < away:
+            if self.swaps(slot, away):
                 away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
             slot, away = self.next(slot), away + 1
         self.slots[slot] = entry
@@ -69,13 +82,19 @@ class RobinHood:
             if entry is not None:
                 self.put(entry)
 
+    def moves_back(self, slot):
+        return self.slots[slot] is not None and self.away(slot) > 0
+
+    def move(self, slot, after):
+        self.slots[slot] = self.slots[after]
+
     def delete(self, key):
         slot = self.find(key)
         if slot is None:
             return False
         after = self.next(slot)
-        while self.slots[after] is not None and self.away(after) > 0:
-            self.slots[slot] = self.slots[after]
+        while self.moves_back(after):
+            self.move(slot, after)
             slot, after = after, self.next(after)
         self.slots[slot] = None
         self.n -= 1
@@ -96,38 +115,32 @@ class Counting(RobinHood):
 
 
 class Linear(RobinHood):
-    """Linear probing without swaps, with tombstones: a slot is None, "gone" or [key, value]."""
+    """Linear probing without swaps, with tombstones: a slot is None, [key, value] or []."""
 
     used = 0
 
-    def find(self, key):
-        slot = self.home(key)
-        while self.slots[slot] is not None:
-            if self.slots[slot] != "gone" and self.slots[slot][0] == key:
-                return slot
-            slot = self.next(slot)
-        return None
+    def away(self, slot):
+        return 0 if not self.slots[slot] else super().away(slot)
 
-    def insert(self, key, value):
-        slot = self.find(key)
-        if slot is not None:
-            self.slots[slot][1] = value
-            return
-        if self.used + 1 > self.most * len(self.slots):
-            self.grow()
-        self.put([key, value])
-        self.n += 1
+    def ends(self, slot, away):
+        return self.slots[slot] is None
+
+    def same(self, slot, key):
+        return self.slots[slot] and self.slots[slot][0] == key
+
+    def swaps(self, slot, away):
+        return False
+
+    def is_full(self):
+        return self.used + 1 > self.most * len(self.slots)
 
     def put(self, entry):
-        slot = self.home(entry[0])
-        while self.slots[slot] is not None:
-            slot = self.next(slot)
-        self.slots[slot] = entry
+        super().put(entry)
         self.used += 1
 
-    def grow(self):
-        entries = [x for x in self.slots if x is not None and x != "gone"]
-        factor = 2 if 2 * len(entries) > self.most * len(self.slots) else 1
+    def grow(self, factor=None):
+        entries = [x for x in self.slots if x]
+        factor = factor or (2 if 2 * len(entries) > self.most * len(self.slots) else 1)
         self.slots, self.used = [None] * (factor * len(self.slots)), 0
         for entry in entries:
             self.put(entry)
@@ -135,15 +148,14 @@ class Linear(RobinHood):
     def delete(self, key):
         slot = self.find(key)
         if slot is not None:
-            self.slots[slot] = "gone"
+            self.slots[slot] = []
             self.n -= 1
         return slot is not None
 
 
 class LinearCounting(Linear):
     def displacements(self):
-        stored = [(i, x) for i, x in enumerate(self.slots) if x is not None and x != "gone"]
-        return [(i - self.home(x[0])) % len(self.slots) for i, x in stored]
+        return [self.away(i) for i, x in enumerate(self.slots) if x]
 
 
 class Chained:
@@ -187,12 +199,12 @@ class OfDict(dict):
 class OfArrays:
     """Arrays of keys, values and displacements, of a size that has to be given."""
 
-    def __init__(self, size):
-        self.n = 0
+    def __init__(self, size, dtype=np.int64):
+        self.n, self.dtype = 0, dtype
         self.clear(size)
 
     def clear(self, size):
-        self.key, self.value = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self.key, self.value = np.zeros(size, self.dtype), np.zeros(size, np.int64)
         self.away = np.full(size, -1)
 
     def insert(self, key, value):
@@ -243,274 +255,120 @@ class OfArrays:
         return np.True_
 
 
+def made(*bases, **methods):
+    """Return a table with some methods replaced."""
+    return type("Table", bases or (RobinHood,), methods)
+
+
+SquareRootHome = made(Counting, home=lambda self, key: int(abs(key) ** 0.5) % len(self.slots))
+OneHome = made(Counting, home=lambda self, key: 3 % len(self.slots))
+
+
 def make_counting():
     return Counting(16)
 
 
-RIGHT = (RobinHood, Counting, Linear, Chained, OfDict, OfArrays, make_counting)
+RIGHT = (
+    *(RobinHood, Counting, Linear, Chained, OfDict, OfArrays),
+    *(make_counting, SquareRootHome, OneHome),
+)
 
 
-# Wrong tables.
+# Wrong tables: methods of a reader.
 
 
-class Shared(RobinHood):
-    def __init__(self, n_slots=8, slots=[None] * 8):
-        self.slots, self.n = slots, 0
+def raise_key_error(self, key):
+    if self.find(key) is None:
+        raise KeyError(key)
+    return self.slots[self.find(key)][1]
 
 
-_one = RobinHood()
-
-
-def always_the_same():
-    return _one
-
-
-class MissingRaises(RobinHood):
-    def get(self, key):
-        return self.slots[self.find(key)][1]
-
-
-class MissingRaisesKeyError(RobinHood):
-    def get(self, key):
-        slot = self.find(key)
-        if slot is None:
-            raise KeyError(key)
-        return self.slots[slot][1]
-
-
-class MissingIsMinusOne(RobinHood):
-    def get(self, key, default=-1):
-        slot = self.find(key)
-        return default if slot is None else self.slots[slot][1]
-
-
-class MissingIsFalse(RobinHood):
-    def get(self, key):
-        slot = self.find(key)
-        return slot is not None and self.slots[slot][1]
-
-
-class Marked(RobinHood):
-    """Free slots are those with a certain key."""
-
-    mark = 0
-
-    def find(self, key):
-        slot = self.home(key)
-        for _ in range(len(self.slots)):
-            there = self.slots[slot] or [self.mark, 0]
-            if there[0] == key:
-                return slot
-            if there[0] == self.mark:
-                return None
-            slot = self.next(slot)
-        return None
-
-    def get(self, key):
-        slot = self.find(key)
-        return None if slot is None else (self.slots[slot] or [0, 0])[1]
-
-    def insert(self, key, value):
-        slot = self.find(key)
-        if slot is not None and self.slots[slot] is None:
-            self.slots[slot] = [key, value]
-        else:
-            super().insert(key, value)
-
-
-class MarkedMinusOne(RobinHood):
-    def __init__(self, n_slots=8):
-        super().__init__(n_slots)
-
-    def find(self, key):
-        return None if key == -1 else super().find(key)
-
-
-class ValueOr(RobinHood):
-    def get(self, key):
-        slot = self.find(key)
-        return (slot is not None and self.slots[slot][1]) or None
-
-
-class ValueMinusOne(RobinHood):
-    def get(self, key):
-        value = super().get(key)
-        return None if value == -1 else value
-
-
-class NegativeKeys(RobinHood):
-    def find(self, key):
-        return None if key < 0 else super().find(key)
+def free_slots_hold_zero(self, key):
+    slot = self.home(key)
+    for _ in self.slots:
+        there = self.slots[slot] or [0, 0]
+        if there[0] == key:
+            self.slots[slot] = self.slots[slot] or there
+            return slot
+        if there[0] == 0:
+            return None
+        slot = self.next(slot)
+    return None
 
 
 class FloatKeys(RobinHood):
     def insert(self, key, value):
         super().insert(int(float(key)), value)
 
-    def get(self, key):
-        return super().get(int(float(key)))
-
-    def delete(self, key):
-        return super().delete(int(float(key)))
+    def find(self, key):
+        return super().find(int(float(key)))
 
 
 class Int32Keys(RobinHood):
-    def __init__(self, n_slots=8):
-        super().__init__(n_slots)
-        self.keys = np.zeros(8, dtype=np.int32)
-
     def insert(self, key, value):
-        self.keys[0] = key
+        np.zeros(1, dtype=np.int32)[0] = key
         super().insert(key, value)
 
 
-class WrappedKeys(RobinHood):
-    def insert(self, key, value):
-        super().insert(int(np.int64(key).astype(np.int32)), value)
+def insert_without_looking(self, key, value):
+    if self.is_full():
+        self.grow()
+    self.put([key, value])
+    self.n += 1
 
 
-class StoresNothing(RobinHood):
-    def put(self, entry):
-        return
-
-
-class KeepsOld(RobinHood):
-    def insert(self, key, value):
-        if self.find(key) is None:
-            super().insert(key, value)
-
-
-class AddsUp(RobinHood):
-    def insert(self, key, value):
-        super().insert(key, value + (self.get(key) or 0))
-
-
-class ShiftsWithoutCounting(RobinHood):
-    """Store displacements, and leave them as they are when an entry moves back."""
-
-    def away(self, slot):
-        return self.slots[slot][2]
-
-    def put(self, entry):
-        slot, entry = self.home(entry[0]), [*entry[:2], 0]
-        while self.slots[slot] is not None:
-            if self.slots[slot][2] < entry[2]:
-                entry, self.slots[slot] = self.slots[slot], entry
-            slot, entry[2] = self.next(slot), entry[2] + 1
-        self.slots[slot] = entry
-
-
-class SecondEntry(RobinHood):
-    def insert(self, key, value):
-        if self.n + 1 > self.most * len(self.slots):
-            self.grow()
-        self.put([key, value])
-        self.n += 1
-
-
-class SecondEntryInFront(SecondEntry):
-    def put(self, entry):
-        slot, away = self.home(entry[0]), 0
-        while self.slots[slot] is not None:
-            if self.away(slot) <= away:
-                away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
-            slot, away = self.next(slot), away + 1
-        self.slots[slot] = entry
-
-
-class SwapsBeforeItLooks(RobinHood):
-    """Compare keys while walking, but after a swap with the key that was pushed out."""
-
-    def insert(self, key, value):
-        if self.n + 1 > self.most * len(self.slots):
-            self.grow()
-        slot, away, entry = self.home(key), 0, [key, value]
-        while self.slots[slot] is not None:
-            if self.away(slot) <= away and self.slots[slot][0] != entry[0]:
-                away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
-            elif self.slots[slot][0] == entry[0]:
-                self.slots[slot] = entry
-                return
-            slot, away = self.next(slot), away + 1
-        self.slots[slot] = entry
-        self.n += 1
-
-
-class DeletesNothing(RobinHood):
-    def delete(self, key):
-        return self.find(key) is not None
-
-
-class Hole(RobinHood):
-    def delete(self, key):
-        slot = self.find(key)
-        if slot is not None:
-            self.slots[slot] = None
-            self.n -= 1
-
-
-class ShiftsOne(RobinHood):
-    """Move one entry back, and no more."""
-
-    def delete(self, key):
-        slot = self.find(key)
-        if slot is None:
+def compare_after_the_swap(self, key, value):
+    if self.is_full():
+        self.grow()
+    slot, away, entry = self.home(key), 0, [key, value]
+    while self.slots[slot] is not None:
+        if self.away(slot) <= away and self.slots[slot][0] != entry[0]:
+            away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
+        elif self.slots[slot][0] == entry[0]:
+            self.slots[slot] = entry
             return
-        after = self.next(slot)
-        self.slots[slot] = None
-        if self.slots[after] is not None and self.away(after) > 0:
-            self.slots[slot], self.slots[after] = self.slots[after], None
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
+    self.n += 1
+
+
+def insert_once(self, key, value):
+    if self.find(key) is None:
+        RobinHood.insert(self, key, value)
+
+
+def put_with_displacement(self, entry):
+    """Store displacements, which nobody corrects when an entry moves back."""
+    slot, entry = self.home(entry[0]), [*entry[:2], 0]
+    while self.slots[slot] is not None:
+        if self.slots[slot][2] < entry[2]:
+            entry, self.slots[slot] = self.slots[slot], entry
+        slot, entry[2] = self.next(slot), entry[2] + 1
+    self.slots[slot] = entry
+
+
+def clear_home(self, key):
+    self.slots[self.home(key)] = None
+
+
+def clear_first(self, key):
+    stored = [i for i, x in enumerate(self.slots) if x is not None]
+    if stored:
+        self.slots[stored[0]] = None
         self.n -= 1
 
 
-class ShiftsTooMuch(RobinHood):
-    """Move entries back that are at home already."""
-
-    def delete(self, key):
-        slot = self.find(key)
-        if slot is None:
-            return
-        after = self.next(slot)
-        while self.slots[after] is not None:
-            self.slots[slot] = self.slots[after]
-            slot, after = after, self.next(after)
-        self.slots[slot] = None
-        self.n -= 1
-
-
-class DeletesHome(RobinHood):
-    def delete(self, key):
-        self.slots[self.home(key)] = None
-
-
-class DeletesNext(RobinHood):
-    def delete(self, key):
-        stored = [i for i, x in enumerate(self.slots) if x is not None]
-        if stored:
-            self.slots[stored[0]] = None
-            self.n -= 1
-
-
-class ClearsAll(RobinHood):
-    def delete(self, key):
-        there = self.find(key) is not None
-        self.slots = [None] * len(self.slots)
-        self.n = 0
-        return there
-
-
-class TakesFreed(Linear):
-    def insert(self, key, value):
-        slot = self.home(key)
-        while self.slots[slot] not in (None, "gone") and self.slots[slot][0] != key:
-            slot = self.next(slot)
-        if self.slots[slot] in (None, "gone"):
-            self.used += self.slots[slot] is None
-            if self.used > self.most * len(self.slots):
-                self.grow()
-                return self.insert(key, value)
-            self.n += 1
-        self.slots[slot] = [key, value]
+def take_freed(self, key, value):
+    slot = self.home(key)
+    while self.slots[slot] and self.slots[slot][0] != key:
+        slot = self.next(slot)
+    if not self.slots[slot]:
+        self.used += self.slots[slot] is None
+        if self.used > self.most * len(self.slots):
+            self.grow()
+            return self.insert(key, value)
+        self.n += 1
+    self.slots[slot] = [key, value]
 
 
 class NoWayBack(RobinHood):
@@ -530,249 +388,92 @@ class NoWayBack(RobinHood):
 class ComesBack(Linear):
     """Mark deleted keys, and forget the marks when the table grows."""
 
-    def __init__(self, n_slots=8):
-        super().__init__(n_slots)
-        self.marks = set()
+    marks = frozenset()
 
     def get(self, key):
         return None if key in self.marks else super().get(key)
 
     def insert(self, key, value):
-        self.marks.discard(key)
+        self.marks = self.marks - {key}
         super().insert(key, value)
 
     def grow(self):
         super().grow()
-        self.marks = set()
+        self.marks = frozenset()
 
     def delete(self, key):
         there = self.get(key) is not None
-        self.marks.add(key)
+        self.marks = self.marks | {key}
         return there
 
 
-class ComparesNothing(RobinHood):
-    def find(self, key):
-        return None if self.slots[self.home(key)] is None else self.home(key)
+def drop_what_is_pushed_out(self, entry):
+    slot, away = self.home(entry[0]), 0
+    while self.slots[slot] is not None and self.away(slot) >= away:
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
 
 
-class ComparesHomes(RobinHood):
-    def find(self, key):
-        slot = self.home(key)
-        while self.slots[slot] is not None:
-            if self.home(self.slots[slot][0]) == self.home(key):
-                return slot
-            slot = self.next(slot)
-        return None
+def start_anew_after_a_swap(self, entry):
+    slot, away = self.home(entry[0]), 0
+    while self.slots[slot] is not None:
+        if self.away(slot) < away:
+            entry, self.slots[slot], away = self.slots[slot], entry, -1
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
 
 
-class Overwrites(RobinHood):
-    def put(self, entry):
-        self.slots[self.home(entry[0])] = entry
+def swap_keys_alone(self, entry):
+    entry, slot, away = list(entry), self.home(entry[0]), 0
+    while self.slots[slot] is not None:
+        if self.away(slot) < away:
+            away, there = self.away(slot), self.slots[slot]
+            entry[0], there[0] = there[0], entry[0]
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
 
 
-class DropsPushedOut(RobinHood):
-    def put(self, entry):
-        slot, away = self.home(entry[0]), 0
-        while self.slots[slot] is not None and self.away(slot) >= away:
-            slot, away = self.next(slot), away + 1
-        self.slots[slot] = entry
+def move_keys_alone(self, slot, after):
+    self.slots[slot] = [self.slots[after][0], self.slots[slot][1]]
 
 
-class LooksAtHome(RobinHood):
-    def find(self, key):
-        there = self.slots[self.home(key)]
-        return None if there is None or there[0] != key else self.home(key)
+def find_to_the_end(self, key):
+    for slot in range(self.home(key), len(self.slots)):
+        if self.slots[slot] is None:
+            return None
+        if self.slots[slot][0] == key:
+            return slot
+    return None
 
 
-class LooksAtTwo(Linear):
-    def find(self, key):
-        for slot in (self.home(key), self.next(self.home(key))):
-            if self.slots[slot] not in (None, "gone") and self.slots[slot][0] == key:
-                return slot
-        return None
-
-
-class StopsEarly(RobinHood):
-    """Search as if there were swaps, and insert without any."""
-
-    def put(self, entry):
-        slot = self.home(entry[0])
-        while self.slots[slot] is not None:
-            slot = self.next(slot)
-        self.slots[slot] = entry
-
-
-class StopsAtEqual(RobinHood):
-    def find(self, key):
-        slot, away = self.home(key), 0
-        while self.slots[slot] is not None and (self.away(slot) > away or away == 0):
-            if self.slots[slot][0] == key:
-                return slot
-            slot, away = self.next(slot), away + 1
-        return None
-
-
-class StartsAtZero(RobinHood):
-    """After a swap go on as if the entry were at home."""
-
-    def put(self, entry):
-        slot, away = self.home(entry[0]), 0
-        while self.slots[slot] is not None:
-            if self.away(slot) < away:
-                entry, self.slots[slot] = self.slots[slot], entry
-                away = -1
-            slot, away = self.next(slot), away + 1
-        self.slots[slot] = entry
-
-
-class SwapsKeyAlone(RobinHood):
-    def put(self, entry):
-        entry = list(entry)
-        slot, away = self.home(entry[0]), 0
-        while self.slots[slot] is not None:
-            if self.away(slot) < away:
-                away, there = self.away(slot), self.slots[slot]
-                entry[0], there[0] = there[0], entry[0]
-            slot, away = self.next(slot), away + 1
-        self.slots[slot] = entry
-
-
-class ShiftsKeyAlone(RobinHood):
-    def delete(self, key):
-        slot = self.find(key)
-        if slot is None:
-            return
-        after = self.next(slot)
-        while self.slots[after] is not None and self.away(after) > 0:
-            self.slots[slot] = [self.slots[after][0], self.slots[slot][1]]
-            slot, after = after, self.next(after)
-        self.slots[slot] = None
-        self.n -= 1
-
-
-class NoWrap(RobinHood):
-    def next(self, slot):
-        return slot + 1
-
-
-class NoWrapInFind(RobinHood):
-    def find(self, key):
-        for slot in range(self.home(key), len(self.slots)):
-            if self.slots[slot] is None:
-                return None
-            if self.slots[slot][0] == key:
-                return slot
-        return None
-
-
-class NoWrapInDelete(RobinHood):
-    def delete(self, key):
-        slot = self.find(key)
-        if slot is None:
-            return
-        after = slot + 1
-        while after < len(self.slots) and self.slots[after] is not None and self.away(after) > 0:
-            self.slots[slot] = self.slots[after]
-            slot, after = after, after + 1
-        self.slots[slot] = None
-        self.n -= 1
-
-
-class NoWrapInAway(RobinHood):
-    def away(self, slot):
-        return slot - self.home(self.slots[slot][0])
-
-
-class StaysInPlace(RobinHood):
-    def find(self, key):
-        slot = self.home(key)
-        while self.slots[slot] is not None and self.slots[slot][0] != key:
-            pass
-        return None if self.slots[slot] is None else slot
-
-
-class PassesFree(RobinHood):
-    def find(self, key):
-        slot = self.home(key)
-        while self.slots[slot] is None or self.slots[slot][0] != key:
-            slot = self.next(slot)
-        return slot
-
-
-class NoGrowth(RobinHood):
-    def grow(self):
+def stay_in_place(self, key):
+    slot = self.home(key)
+    while self.slots[slot] is not None and self.slots[slot][0] != key:
         pass
+    return None if self.slots[slot] is None else slot
 
 
-class NoGrowthLinear(Linear):
-    def grow(self):
-        pass
+def full_error(self):
+    raise MemoryError("the table is full")
 
 
-class NoGrowthError(RobinHood):
-    def grow(self):
-        raise MemoryError("the table is full")
+def insert_if_there_is_room(self, key, value):
+    if self.find(key) is not None or not self.is_full():
+        RobinHood.insert(self, key, value)
 
 
-class NoGrowthSilent(RobinHood):
-    def insert(self, key, value):
-        if self.find(key) is not None or self.n + 1 <= self.most * len(self.slots):
-            super().insert(key, value)
+def forget_the_new_one(self, key, value):
+    if self.find(key) is None and self.is_full():
+        self.grow()
+    else:
+        RobinHood.insert(self, key, value)
 
 
-class GrowsWhenFull(RobinHood):
-    most = 1
-
-    def find(self, key):
-        slot = self.home(key)
-        while self.slots[slot] is not None:
-            if self.slots[slot][0] == key:
-                return slot
-            slot = self.next(slot)
-        return None
-
-
-class GrowsWithoutHash(RobinHood):
-    def grow(self):
-        self.slots = self.slots + [None] * len(self.slots)
-
-
-class GrowsEmpty(RobinHood):
-    def grow(self):
-        self.slots = [None] * (2 * len(self.slots))
-
-
-class ForgetsTheNewOne(RobinHood):
-    def insert(self, key, value):
-        if self.find(key) is None and self.n + 1 > self.most * len(self.slots):
-            self.grow()
-        else:
-            super().insert(key, value)
-
-
-class LosesValues(RobinHood):
-    def grow(self):
-        old, self.slots = self.slots, [None] * (2 * len(self.slots))
-        for i, entry in enumerate(old):
-            if entry is not None:
-                self.put([entry[0], i])
-
-
-class KeepsTombstones(Linear):
-    """Grow by the number of keys, so that marks fill the slots."""
-
-    def insert(self, key, value):
-        self.used = self.n
-        super().insert(key, value)
-
-
-class DoublesForTombstones(Linear):
-    def grow(self):
-        entries = [x for x in self.slots if x is not None and x != "gone"]
-        self.slots, self.used = [None] * (2 * len(self.slots)), 0
-        for entry in entries:
-            self.put(entry)
+def grow_with_other_values(self):
+    old, self.slots = self.slots, [None] * (2 * len(self.slots))
+    for i, entry in enumerate(old):
+        if entry is not None:
+            self.put([entry[0], i])
 
 
 class CountsOverwrites(Counting):
@@ -798,94 +499,115 @@ class CountsOn(Counting):
         return self.inserted
 
 
-class CountsSlots(Counting):
-    def __len__(self):
-        return len(self.slots)
-
-
-class AlwaysTrue(Counting):
-    def delete(self, key):
-        super().delete(key)
-        return True
-
-
-class ContainsHome(Counting):
-    def __contains__(self, key):
-        return self.slots[self.home(key)] is not None
-
-
-class ContainsNothing(Counting):
-    def __contains__(self, key):
-        return self.get(key) == key
-
-
+_one = RobinHood()
 WRONG = {
-    "shared storage": Shared,
-    "shared storage 2": always_the_same,
-    "missing key raises": MissingRaises,
-    "missing key raises 2": MissingRaisesKeyError,
-    "missing key gives a value": MissingIsMinusOne,
-    "missing key gives a value 2": MissingIsFalse,
-    "a key marks free slots": Marked,
-    "a key marks free slots 2": MarkedMinusOne,
-    "a value counts as missing": ValueOr,
-    "a value counts as missing 2": ValueMinusOne,
-    "negative keys": NegativeKeys,
+    "shared storage": lambda: _one,
+    "missing key raises": made(get=lambda self, key: self.slots[self.find(key)][1]),
+    "missing key raises 2": made(get=raise_key_error),
+    "missing key gives a value": made(
+        get=lambda self, key: -1 if self.find(key) is None else self.slots[self.find(key)][1]
+    ),
+    "a key marks free slots": made(find=free_slots_hold_zero),
+    "a key marks free slots 2": made(
+        find=lambda self, key: None if key == -1 else RobinHood.find(self, key)
+    ),
+    "a value counts as missing": made(get=lambda self, key: RobinHood.get(self, key) or None),
+    "a value counts as missing 2": made(
+        get=lambda self, key: None if RobinHood.get(self, key) == -1 else RobinHood.get(self, key)
+    ),
+    "negative keys": made(find=lambda self, key: None if key < 0 else RobinHood.find(self, key)),
     "large keys": FloatKeys,
     "large keys 2": Int32Keys,
-    "large keys 3": WrappedKeys,
-    "nothing stored": StoresNothing,
-    "old value kept": KeepsOld,
-    "values added up": AddsUp,
-    "second entry": SecondEntry,
-    "second entry 2": SecondEntryInFront,
-    "second entry 3": SwapsBeforeItLooks,
-    "delete keeps the key": DeletesNothing,
-    "delete leaves a hole": Hole,
-    "delete leaves a hole 2": ShiftsOne,
-    "delete leaves a hole 3": ShiftsTooMuch,
-    "delete leaves a hole 4": ShiftsWithoutCounting,
-    "delete takes another key": DeletesHome,
-    "delete takes another key 2": DeletesNext,
-    "delete takes another key 3": ClearsAll,
-    "freed slot taken too early": TakesFreed,
+    "large keys 3": lambda n_slots: OfArrays(n_slots, dtype=float),
+    "identity": made(same=lambda self, slot, key: self.slots[slot][0] is key),
+    "nothing stored": made(put=lambda self, entry: None),
+    "old value kept": made(insert=insert_once),
+    "values added up": made(
+        insert=lambda self, key, value: RobinHood.insert(self, key, value + (self.get(key) or 0))
+    ),
+    "second entry": made(insert=insert_without_looking),
+    "second entry 2": made(
+        insert=insert_without_looking, swaps=lambda self, slot, away: self.away(slot) <= away
+    ),
+    "second entry 3": made(insert=compare_after_the_swap),
+    "delete keeps the key": made(delete=lambda self, key: self.find(key) is not None),
+    "delete leaves a hole": made(moves_back=lambda self, slot: False),
+    "delete leaves a hole 2": made(moves_back=lambda self, slot: self.slots[slot] is not None),
+    "delete leaves a hole 3": made(
+        put=put_with_displacement, away=lambda self, slot: self.slots[slot][2]
+    ),
+    "delete takes another key": made(delete=clear_home),
+    "delete takes another key 2": made(delete=clear_first),
+    "freed slot taken too early": made(Linear, insert=take_freed),
     "no way back": NoWayBack,
     "deleted keys come back": ComesBack,
-    "keys not compared": ComparesNothing,
-    "keys not compared 2": ComparesHomes,
-    "collision overwrites": Overwrites,
-    "swapped entry lost": DropsPushedOut,
-    "swapped entry lost 2": StartsAtZero,
-    "search gives up": LooksAtHome,
-    "search gives up 2": LooksAtTwo,
-    "search gives up 3": StopsEarly,
-    "search gives up 4": StopsAtEqual,
-    "key and value parted": SwapsKeyAlone,
-    "key and value parted 2": ShiftsKeyAlone,
-    "end of the table": NoWrap,
-    "end of the table 2": NoWrapInFind,
-    "end of the table 3": NoWrapInDelete,
-    "end of the table 4": NoWrapInAway,
-    "endless search": StaysInPlace,
-    "endless search 2": PassesFree,
-    "no growth": NoGrowth,
-    "no growth 2": NoGrowthError,
-    "no growth 3": NoGrowthSilent,
-    "no growth 4": GrowsWhenFull,
-    "keys lost at growth": GrowsWithoutHash,
-    "keys lost at growth 2": GrowsEmpty,
-    "keys lost at growth 3": ForgetsTheNewOne,
-    "keys lost at growth 4": LosesValues,
-    "tombstones never freed": KeepsTombstones,
-    "tombstones never freed 2": NoGrowthLinear,
-    "tombstones never freed 3": DoublesForTombstones,
+    "keys not compared": made(same=lambda self, slot, key: True),
+    "keys not compared 2": made(
+        same=lambda self, slot, key: self.home(self.slots[slot][0]) == self.home(key)
+    ),
+    "collision overwrites": made(
+        put=lambda self, entry: self.slots.__setitem__(self.home(entry[0]), entry)
+    ),
+    "swapped entry lost": made(put=drop_what_is_pushed_out),
+    "swapped entry lost 2": made(put=start_anew_after_a_swap),
+    "search gives up": made(
+        ends=lambda self, slot, away: away > 0 or RobinHood.ends(self, slot, away)
+    ),
+    "search gives up 2": made(swaps=lambda self, slot, away: False),
+    "search gives up 3": made(
+        ends=lambda self, slot, away: (
+            self.slots[slot] is None or (away > 0 and self.away(slot) <= away)
+        )
+    ),
+    "key and value parted": made(put=swap_keys_alone),
+    "key and value parted 2": made(move=move_keys_alone),
+    "end of the table": made(next=lambda self, slot: slot + 1),
+    "end of the table 2": made(find=find_to_the_end),
+    "end of the table 3": made(
+        moves_back=lambda self, slot: slot > 0 and RobinHood.moves_back(self, slot)
+    ),
+    "end of the table 4": made(away=lambda self, slot: slot - self.home(self.slots[slot][0])),
+    "endless search": made(find=stay_in_place),
+    "endless search 2": made(
+        ends=lambda self, slot, away: False,
+        same=lambda self, slot, key: self.slots[slot] is not None and self.slots[slot][0] == key,
+    ),
+    "no growth": made(grow=lambda self: None),
+    "no growth 2": made(grow=full_error),
+    "no growth 3": made(insert=insert_if_there_is_room),
+    "no growth 4": made(ends=lambda self, slot, away: self.slots[slot] is None, most=1),
+    "keys lost at growth": made(
+        grow=lambda self: setattr(self, "slots", self.slots + [None] * len(self.slots))
+    ),
+    "keys lost at growth 2": made(
+        grow=lambda self: setattr(self, "slots", [None] * (2 * len(self.slots)))
+    ),
+    "keys lost at growth 3": made(insert=forget_the_new_one),
+    "keys lost at growth 4": made(grow=grow_with_other_values),
+    "tombstones never freed": made(Linear, is_full=RobinHood.is_full),
+    "tombstones never freed 2": made(Linear, grow=lambda self: Linear.grow(self, 2)),
     "overwriting counted": CountsOverwrites,
     "missing deletions counted": CountsMissing,
     "deletions not counted": CountsOn,
-    "wrong length": CountsSlots,
-    "answer of delete": AlwaysTrue,
-    "membership": ContainsHome,
-    "membership 2": ContainsNothing,
+    "wrong length": made(Counting, __len__=lambda self: len(self.slots)),
+    "answer of delete": made(Counting, delete=lambda self, key: [RobinHood.delete(self, key)] > []),
+    "membership": made(
+        Counting, __contains__=lambda self, key: self.slots[self.home(key)] is not None
+    ),
+    "membership 2": made(Counting, __contains__=lambda self, key: self.get(key) == key),
+    "displacements": made(Counting, displacements=lambda self: [0] * len(self.slots)),
+    "negative displacement": made(
+        Counting,
+        displacements=lambda self: [
+            i - self.home(x[0]) for i, x in enumerate(self.slots) if x is not None
+        ],
+    ),
+    "displacement at home": made(
+        Counting, displacements=lambda self: Counting.displacements(self) + 1
+    ),
+    "displacements all 0": made(
+        Counting, displacements=lambda self: 0 * Counting.displacements(self)
+    ),
 }
 
 

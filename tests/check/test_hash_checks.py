@@ -358,22 +358,26 @@ def test_the_shortest_run_is_shown():
     def shown(make):
         return check.robin_hood_table(make).detail.partition(": ")[2]
 
-    assert shown(tables.Hole) == (
+    assert shown(tables.WRONG["delete leaves a hole"]) == (
         "insert(0, 10), insert(8, 20), delete(0), get(8) returned None, expected 20."
     )
     assert (
-        shown(tables.KeepsOld) == "insert(1, 10), insert(1, 20), get(1) returned 10, expected 20."
+        shown(tables.WRONG["old value kept"])
+        == "insert(1, 10), insert(1, 20), get(1) returned 10, expected 20."
     )
-    assert shown(tables.ValueOr) == "insert(1, 0), get(1) returned None, expected 0."
     assert (
-        shown(tables.MissingRaisesKeyError)
-        == "get(1) raised KeyError: 1, at line "
-        + (shown(tables.MissingRaisesKeyError).partition("line ")[2])
+        shown(tables.WRONG["a value counts as missing"])
+        == "insert(1, 0), get(1) returned None, expected 0."
     )
-    assert shown(tables.NoWrapInDelete) == (
+    assert (
+        shown(tables.WRONG["missing key raises 2"])
+        == "get(1) raised KeyError: 1, at line "
+        + (shown(tables.WRONG["missing key raises 2"]).partition("line ")[2])
+    )
+    assert shown(tables.WRONG["end of the table 3"]) == (
         "insert(7, 10), insert(15, 20), delete(7), get(15) returned None, expected 20."
     )
-    growth = shown(tables.GrowsWithoutHash)
+    growth = shown(tables.WRONG["keys lost at growth"])
     assert growth.count("insert") < 10
     assert "get(" in growth
     long = Failure((*(Step("insert", i, i) for i in range(30)), Step("get", 3)), "lost")
@@ -386,6 +390,11 @@ def test_the_shortest_run_is_shown():
         made = type("Returns", (tables.RobinHood,), {"get": lambda self, key, got=got: got})
         failure = Tables(made, Budget(5.0)).run([Step("get", 4)])
         assert str(failure) == f"get(4) returned {text}, expected None."
+
+
+def test_false_displacements_are_shown():
+    report = check.robin_hood_table(tables.WRONG["displacement at home"])
+    assert report.detail == "After 1 insertion of random keys it begins with 1."
 
 
 def test_the_remarks_on_a_table():
@@ -449,7 +458,7 @@ def test_how_a_table_is_made():
     report = check.robin_hood_table(WithTwo)
     assert report.mistake == "wrong arguments"
     assert "is made with (one, two), but" in report.message
-    wrong = type("Wrong", (tables.Hole, WithASize), {})
+    wrong = type("Wrong", (tables.WRONG["delete leaves a hole"], WithASize), {})
     assert "an empty table made with 8: insert" in check.robin_hood_table(wrong).detail
 
 
@@ -583,10 +592,10 @@ def test_a_failure_that_comes_and_goes_is_shown_as_it_was():
 
 def test_a_run_stops_where_it_differs():
     steps = [Step("insert", 1, 10), Step("get", 1), Step("delete", 1), Step("get", 1)]
-    failure = Tables(tables.DeletesNothing, Budget(5.0)).run(steps)
+    failure = Tables(tables.WRONG["delete keeps the key"], Budget(5.0)).run(steps)
     assert (failure.kind, failure.got, failure.expected, failure.grew) == ("ghost", 10, None, False)
     assert failure.steps == tuple(steps)
     assert Tables(tables.RobinHood, Budget(5.0)).run(steps) is None
     grows = [Step("insert", i, 10 + i) for i in range(9)] + [Step("get", 77), Step("len")]
-    failure = Tables(tables.CountsSlots, Budget(5.0)).run(grows)
+    failure = Tables(tables.WRONG["wrong length"], Budget(5.0)).run(grows)
     assert (failure.kind, failure.got, failure.expected, failure.grew) == ("length", 16, 9, True)
