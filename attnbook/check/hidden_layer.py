@@ -136,6 +136,8 @@ FEED_MISTAKES = mistakes(
     bias multiplied: You multiply by a bias. Both are added.
     residual inside: You add x to the result. The residual connection belongs to the layer, which
         adds it once more.
+    normalised inside: You normalise the result, or its sum with x. The layer does that, around
+        this network.
     first matrix used twice: Your second matrix is W_1 transposed. It has weights of its own, W_2.
     matrices transposed: You multiply by the transposed matrices. It runs only where they are
         square. The rows of W_1 belong to the features of x: x @ W_1.
@@ -185,6 +187,10 @@ FEED_MISTAKES = mistakes(
         ),
         "bias multiplied": ({"shift_hidden": np.multiply}, {"shift_back": np.multiply}),
         "residual inside": ({"keep": lambda y, x: x + y},),
+        "normalised inside": (
+            {"keep": lambda y, x: attnbook.layer_norm(y)},
+            {"keep": lambda y, x: attnbook.layer_norm(x + y)},
+        ),
         "first matrix used twice": (
             {"back": lambda h, W_1, W_2: h @ W_1.T},
             {"back": lambda h, W_1, W_2: h @ W_1},

@@ -185,6 +185,8 @@ _MISTAKES = mistakes(
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
     targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
+    share of the hits: You return how often the likeliest word is the target, or is not. That has no
+        gradient: the loss is −log p of the target.
     entropy of the prediction: You return the entropy −Σ p log p of the prediction, or the sum of
         all log p. Only the word of the target counts.
     labels smoothed: You smooth the labels: a part of the loss is that of all other words. The loss
@@ -300,6 +302,13 @@ _MISTAKES = mistakes(
             {"pick": lambda rows, targets: np.max(rows, axis=-1)},
             {"pick": lambda rows, targets: np.min(rows, axis=-1)},
             {"pick": lambda rows, targets: rows[..., 0]},
+        ),
+        "share of the hits": tuple(
+            {
+                "pick": lambda rows, targets, hit=hit: (np.argmax(rows, -1) == targets) == hit,
+                "negate": lambda hits: hits * 1.0,
+            }
+            for hit in (True, False)
         ),
         "entropy of the prediction": (
             {"pick": lambda rows, targets: np.sum(np.exp(rows) * rows, axis=-1)},

@@ -129,7 +129,7 @@ _MISTAKES = mistakes(
             *_ways((_cut(1, -1), _cut(2)), (_cut(1), _cut(2))),
         ),
         "stop not predicted": ({"label": _cut(1, -1)}, *_ways((_cut(None, -2), _cut(1, -1)))),
-        "shifted by two": _ways((_cut(None, -2), _cut(2)), (_cut(None, -1), _cut(2))),
+        "shifted by two": ({"label": _cut(2)}, *_ways((_cut(None, -2), _cut(2)))),
         "too little read": ({"read": _cut(None, -2)},),
         "rolled": _ways(
             (_cut(None), _rolled(-1)),

@@ -154,6 +154,8 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
         it has a row for each position.
     axis too many: Your table has an axis for the batch. Without it, as (n, d_model), it broadcasts
         over any batch.
+    twice as wide: Your table has 2d columns: a frequency for each of the d features, and two waves
+        of each. There are d/2 frequencies.
     one half alone: Your table has d/2 columns. Each frequency gives two, a sine and a cosine.
     waves scaled: You multiply the waves by a number. They have size 1; it is the embedding that is
         multiplied by √d_model.
@@ -236,6 +238,10 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
             "axis too many": (
                 {"leave": lambda table: table[np.newaxis]},
                 {"leave": lambda table: table[:, np.newaxis]},
+            ),
+            "twice as wide": (
+                {"index": lambda d, of_cosine: np.arange(d) / 2},
+                {"index": lambda d, of_cosine: np.arange(d)},
             ),
             "one half alone": (
                 {"join": lambda sines, cosines: sines},

@@ -133,6 +133,8 @@ NORM_MISTAKES = mistakes(
         others. Each token has its own: pass axis=−1 and keepdims=True.
     variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
         torch.std and torch.var use d − 1 unless they are told unbiased=False.
+    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
+        PyTorch does. With trained weights the same ε must be used as in training.
     epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
         root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
     variance with n − 1 and epsilon outside: You divide by a standard deviation that has d − 1 below
@@ -140,8 +142,6 @@ NORM_MISTAKES = mistakes(
         normalisation divides by √(σ² + ε): d below the sum of σ², and ε under the root.
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
-    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
-        PyTorch does. With trained weights the same ε must be used as in training.
     epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
         to the variance, under the root.
     variance without the root: You divide by the variance σ² + ε. Divide by its root: then the
@@ -171,6 +171,8 @@ NORM_MISTAKES = mistakes(
     bias forgotten: You multiply by the gain and never add the bias.
     gain and bias swapped: You multiply by the bias and add the gain. The gain, which starts at 1,
         multiplies; the bias, which starts at 0, is added.
+    gain or bias used twice: You use the gain in the place of the bias too, or the bias in that of
+        the gain: g · x̂ + b.
     bias before the gain: You add the bias first and then multiply by the gain, which scales the
         bias too. The gain comes first: g · x̂ + b.
     bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
@@ -195,7 +197,7 @@ NORM_MISTAKES = mistakes(
                 "deviation": _outside,
                 "epsilon": lambda epsilon, factor=factor: epsilon * factor,
             }
-            for factor in (1.0, 0.1, 0.01, 10.0, 100.0)
+            for factor in (1.0, 0.1, 0.01, 0.001, 10.0, 100.0)
         ),
         "variance with n − 1 and epsilon outside": tuple(
             {
@@ -205,7 +207,13 @@ NORM_MISTAKES = mistakes(
             }
             for factor in (1.0, 0.1, 0.001)
         ),
-        "no epsilon": ({"epsilon": lambda epsilon: 0.0},),
+        "no epsilon": (
+            {"epsilon": lambda epsilon: 0.0},
+            {
+                "epsilon": lambda epsilon: 0.0,
+                "standardise": lambda centred, mean, deviation: centred / deviation + EPSILON,
+            },
+        ),
         "epsilon of another size": tuple(
             {"epsilon": lambda epsilon, other=other: other}
             for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
@@ -264,6 +272,10 @@ NORM_MISTAKES = mistakes(
         "gain forgotten": ({"affine": lambda x, gain, bias: x + bias},),
         "bias forgotten": ({"affine": lambda x, gain, bias: gain * x},),
         "gain and bias swapped": ({"affine": lambda x, gain, bias: bias * x + gain},),
+        "gain or bias used twice": (
+            {"affine": lambda x, gain, bias: gain * x + gain},
+            {"affine": lambda x, gain, bias: bias * x + bias},
+        ),
         "bias before the gain": ({"affine": lambda x, gain, bias: gain * (x + bias)},),
         "bias not added": (
             {"affine": lambda x, gain, bias: gain * x - bias},

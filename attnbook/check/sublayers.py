@@ -310,7 +310,7 @@ _BIASES = mistakes(
     {"biases forgotten": ({"bias": np.zeros_like},)},
 )
 
-_MOST_WAYS = 3
+_MOST_WAYS = 4
 """Of one mistake of a piece: every way makes a pair with every other."""
 
 
