@@ -11,7 +11,7 @@ from attnbook._erf import erf
 from attnbook.backends import move
 from attnbook.check.engine import run
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import signature_of
 from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way
 from attnbook.sketch import StableHash
@@ -290,20 +290,23 @@ def _lies_between_0_and_1(case: Case, values: Values, again: Callable) -> str | 
     return "A probability lies between 0 and 1; here one does not."
 
 
-def _falls_with_the_distance(case: Case, values: Values, again: Callable) -> str | None:
-    farther = again(distance=2 * case.arrays["distance"])
-    if farther and np.any(farther[0] > values[0] + 1e-6):
-        return "At twice the distance the probability must not be larger; here it is larger."
-    return None
-
-
-def _only_the_ratio_counts(case: Case, values: Values, again: Callable) -> str | None:
-    scaled = again(
-        distance=2 * case.arrays["distance"], width=np.float64(2 * case.arguments["width"])
-    )
-    if scaled and not np.allclose(scaled[0], values[0]):
-        return "Doubling distance and width together must change nothing; here the result changes."
-    return None
+_PROPERTIES = (
+    _digits_are_enough,
+    _lies_between_0_and_1,
+    moved(
+        lambda given: {"distance": 2 * given["distance"]},
+        lambda near, far: far <= near + 1e-6,
+        "At twice the distance the probability must not be larger; here it is larger.",
+    ),
+    moved(
+        lambda given: {
+            "distance": 2 * given["distance"],
+            "width": np.float64(2 * given["width"]),
+        },
+        np.isclose,
+        "Doubling distance and width together must change nothing; here the result changes.",
+    ),
+)
 
 
 def _case(distance: list | float, width: float, dtype: str = "float64") -> Case:
@@ -339,12 +342,7 @@ COLLISION_PROBABILITY = Check(
     steps=STEPS,
     stages=(*_NUMBERS, *_as_far_as_taken(_ARRAYS, "arrays")),
     mistakes=_MISTAKES,
-    properties=(
-        _digits_are_enough,
-        _lies_between_0_and_1,
-        _falls_with_the_distance,
-        _only_the_ratio_counts,
-    ),
+    properties=_PROPERTIES,
     adapt=_adapt,
 )
 _OF_ARRAYS = replace(

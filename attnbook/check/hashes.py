@@ -8,7 +8,7 @@ import numpy as np
 
 from attnbook.check.engine import run
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
 from attnbook.sketch import SimHash, StableHash
 
@@ -240,32 +240,26 @@ _SIMHASH_MISTAKES = mistakes(
 )
 
 
-def _signatures_are_of_vectors_alone(case: Case, values: Values, again: Callable) -> str | None:
-    flipped = again(x=np.flip(case.arrays["x"], axis=0))
-    if flipped and not np.array_equal(np.flip(flipped[0], axis=0), values[0]):
-        return (
-            "Reversing the order of the vectors must reverse the signatures; here it changes them."
-        )
-    return None
-
-
-def _length_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    longer = again(x=2 * case.arrays["x"])
-    if longer and not np.array_equal(longer[0], values[0]):
-        return "A vector twice as long lies on the same sides; here its signature is another."
-    return None
-
-
-def _directions_have_a_bit_each(case: Case, values: Values, again: Callable) -> str | None:
-    directions = case.arrays["directions"].copy()
-    directions[0] *= -1
-    turned = again(directions=directions)
-    if turned and np.any((turned[0] ^ values[0]) & ~1):
-        return (
-            "Turning the first direction around must change the lowest bit and no other; here it "
-            "changes others."
-        )
-    return None
+_SIMHASH_PROPERTIES = (
+    moved(
+        lambda given: {"x": np.flip(given["x"], axis=0)},
+        lambda signatures, flipped: np.flip(flipped, axis=0) == signatures,
+        "Reversing the order of the vectors must reverse the signatures; here it changes them.",
+    ),
+    moved(
+        lambda given: {"x": 2 * given["x"]},
+        np.equal,
+        "A vector twice as long lies on the same sides; here its signature is another.",
+    ),
+    moved(
+        lambda given: {
+            "directions": np.concatenate([-given["directions"][:1], given["directions"][1:]])
+        },
+        lambda signatures, turned: (turned ^ signatures) & ~1 == 0,
+        "Turning the first direction around must change the lowest bit and no other; here it "
+        "changes others.",
+    ),
+)
 
 
 def _vectors(n: int, d: int, n_projections: int, dtype: str = "float64") -> Case:
@@ -294,11 +288,7 @@ SIMHASH = Check(
         Stage((_vectors(3, 7, 37), _vectors(5, 7, 61), _vectors(3, 5, 63))),
     ),
     mistakes=_SIMHASH_MISTAKES,
-    properties=(
-        _signatures_are_of_vectors_alone,
-        _length_is_free,
-        _directions_have_a_bit_each,
-    ),
+    properties=_SIMHASH_PROPERTIES,
     kind="integral",
 )
 
@@ -497,32 +487,25 @@ def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | Non
     )
 
 
-def _codes_are_of_vectors_alone(case: Case, values: Values, again: Callable) -> str | None:
-    flipped = again(x=np.flip(case.arrays["x"], axis=0))
-    if flipped and not np.array_equal(np.flip(flipped[0], axis=0), values[0]):
-        return "Reversing the order of the vectors must reverse the codes; here it changes them."
-    return None
-
-
-def _codes_can_be_negative(case: Case, values: Values, again: Callable) -> str | None:
-    far = -1e3 * np.sum(case.arrays["directions"], axis=0)
-    moved = again(x=case.arrays["x"] * 0 + far)
-    if moved and not np.any(moved[0] < 0):
-        return (
-            "Far out on one side the codes are negative; yours never are. What brings them into "
-            "the range of a table comes later."
-        )
-    return None
-
-
-def _an_offset_of_a_width_adds_one(case: Case, values: Values, again: Callable) -> str | None:
-    moved = again(offsets=case.arrays["offsets"] + case.arguments["width"])
-    if moved and moved[0].shape == values[0].shape and not np.all(moved[0] == values[0] + 1):
-        return (
-            "Adding the width to every offset must add 1 to every code; here it adds something "
-            "else."
-        )
-    return None
+_STABLE_HASH_PROPERTIES = (
+    _digits_are_enough,
+    moved(
+        lambda given: {"x": np.flip(given["x"], axis=0)},
+        lambda codes, flipped: np.flip(flipped, axis=0) == codes,
+        "Reversing the order of the vectors must reverse the codes; here it changes them.",
+    ),
+    moved(
+        lambda given: {"x": 0 * given["x"] - 1e3 * np.sum(given["directions"], axis=0)},
+        lambda codes, far: np.any(far < 0),
+        "Far out on one side the codes are negative; yours never are. What brings them into the "
+        "range of a table comes later.",
+    ),
+    moved(
+        lambda given: {"offsets": given["offsets"] + given["width"]},
+        lambda codes, added: added == codes + 1,
+        "Adding the width to every offset must add 1 to every code; here it adds something else.",
+    ),
+)
 
 
 def _points(
@@ -560,11 +543,6 @@ STABLE_HASH = Check(
         Stage((_points(5, 3, 2, 0.01, size=1e8), _points(3, 3, 3, 1e-3, size=1e7))),
     ),
     mistakes=_STABLE_HASH_MISTAKES,
-    properties=(
-        _digits_are_enough,
-        _codes_are_of_vectors_alone,
-        _codes_can_be_negative,
-        _an_offset_of_a_width_adds_one,
-    ),
+    properties=_STABLE_HASH_PROPERTIES,
     kind="integral",
 )

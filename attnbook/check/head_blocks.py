@@ -127,7 +127,7 @@ def _softmax(scores, axis):
     return exponentials / np.sum(exponentials, axis=axis, keepdims=True)
 
 
-STEPS: dict[str, Callable] = {
+STEPS: dict[str, Any] = {
     "take": lambda query, key, value: (query, key, value),
     "split": lambda layout, x: layout.split(x),
     "factor": lambda layout, d: 1 / math.sqrt(d),

@@ -277,6 +277,6 @@ class _Mode:
 
     def batch_of_one(self, x: np.ndarray) -> None:
         lengths, length = self.lengths[:1], self.lengths[0]
-        both = (self.run(one[:1], lengths)[:, :length] for one in (x, self.refill(x, 1)))
-        if self.probe.far(*both, SAME_ORDER).any():
+        first, second = (self.run(y[:1], lengths)[:, :length] for y in (x, self.refill(x, 1)))
+        if self.probe.far(second, first, SAME_ORDER).any():
             self.leak("batch of one", "other padding in sequence 0 alone moves its outputs")

@@ -12,7 +12,7 @@ from attnbook.check.engine import run
 from attnbook.check.normalization import VARIANTS, guarded, plain_maximum, unguarded
 from attnbook.check.outputs import ATTENTION_MISTAKES, ATTENTION_STEPS, attention_from_steps
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes, sentences
+from attnbook.check.sentences import mistakes, moved, sentences
 from attnbook.check.steps import (
     Case,
     Check,
@@ -292,34 +292,37 @@ def _outputs_between_candidates(case: Case, values: Values, again: Callable) -> 
     return None
 
 
-def _others_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    unseen = ~_candidates(case)[0][:, np.newaxis]  # what query 0 does not find
-    moved = again(**{name: case.arrays[name] + unseen for name in ("key", "value")})
-    if moved and not np.allclose(moved[0][0], values[0][0]):
-        return (
-            "Changing keys that share no bucket with a query must not change its output; here the "
-            "output changes."
-        )
-    return None
+def _reversed(axis: int, *names: str) -> Callable:
+    return lambda given: {name: np.flip(given[name], axis=axis) for name in names}
 
 
-def _order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    names = ("key", "value", "key_signatures")
-    moved = again(**{name: np.flip(case.arrays[name], axis=0) for name in names})
-    if moved and not np.allclose(moved[0], values[0]):
-        return (
-            "Reversing the order of keys, values and their signatures together must change "
-            "nothing; here it changes the output."
-        )
-    return None
+def _unseen_by_the_first(given: dict) -> dict:
+    """Return other keys and values where query 0 does not find them."""
+    meets = _meets_in(given["query_signatures"], given["key_signatures"])
+    unseen = ~_union(meets)[0][:, np.newaxis]
+    return {name: given[name] + unseen for name in ("key", "value")}
 
 
-def _order_of_tables_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    names = ("query_signatures", "key_signatures")
-    moved = again(**{name: np.flip(case.arrays[name], axis=1) for name in names})
-    if moved and not np.allclose(moved[0], values[0]):
-        return "Reversing the order of the tables must change nothing; here it changes the output."
-    return None
+_PROPERTIES = (
+    moved(
+        _unseen_by_the_first,
+        lambda output, other: np.isclose(output, other)[0],
+        "Changing keys that share no bucket with a query must not change its output; here the "
+        "output changes.",
+    ),
+    moved(
+        _reversed(0, "key", "value", "key_signatures"),
+        np.isclose,
+        "Reversing the order of keys, values and their signatures together must change nothing; "
+        "here it changes the output.",
+    ),
+    moved(
+        _reversed(1, "query_signatures", "key_signatures"),
+        np.isclose,
+        "Reversing the order of the tables must change nothing; here it changes the output.",
+    ),
+    _outputs_between_candidates,
+)
 
 
 def _case(
@@ -400,10 +403,5 @@ SKETCH_ATTENTION = Check(
         Stage((_case((3, 7, 5, 3), *_BITS),)),
     ),
     mistakes=_MISTAKES,
-    properties=(
-        _others_change_nothing,
-        _order_of_keys_is_free,
-        _order_of_tables_is_free,
-        _outputs_between_candidates,
-    ),
+    properties=_PROPERTIES,
 )

@@ -21,6 +21,7 @@ from property_models import (
     projected,
     sdpa,
     sequence_first,
+    softmax,
     split,
     torch,
 )
@@ -57,6 +58,9 @@ IN_ORDER = {
     "bare merge, then a projection": (projected(heads(3, bare_merge=True)), X, None),
     "sequence first": (sequence_first, T, "another sequence leaks in"),
     "dropout": (lambda x: functional.dropout(x), T, "not deterministic"),
+    "positions alone": (lambda x: x + np.arange(N)[:, None], X[..., :8], "place"),
+    "convolution": (CausalConvolution(left=1, right=1), X[..., :6].repeat(2, -1), "window"),
+    "sorted": (lambda x: np.sort(x, axis=1), X, "order lost"),
 }
 
 
@@ -144,7 +148,47 @@ INDEPENDENT = {
 }
 
 
+def of_scores(weigh, factor=2.0, order=slice(None)):
+    """Return heads of width 4 whose weights are `weigh(scores)`, joined in some order."""
+
+    def run(query, key, value):
+        q, k, v = (split(x, H) for x in (query, key, value))
+        return merge((weigh(q @ k.swapaxes(-1, -2) / factor) @ v)[..., order, :, :])
+
+    return run
+
+
+BACKWARDS = slice(None, None, -1)
 MIXED = {
+    "backwards": (of_scores(softmax, order=BACKWARDS), "heads in another order"),
+    "rolled": (of_scores(softmax, order=[1, 2, 0]), "heads in another order"),
+    "first head": (of_scores(softmax, order=[0, 0, 0]), "one head for all"),
+    "merged in between": (
+        lambda *arrays: np.moveaxis(attend(*(split(x, H) for x in arrays)), -3, -1).reshape(
+            arrays[0].shape
+        ),
+        "features in another order",
+    ),
+    "doubled": (lambda *arrays: 2 * heads(H)(*arrays), "output scaled"),
+    "divided by 4": (of_scores(softmax, 4.0), "scale without the root"),
+    "multiplied": (of_scores(softmax, 0.5), "scale multiplied"),
+    "exponentials": (of_scores(np.exp), "no softmax"),
+    "key as value": (lambda q, k, v: heads(H)(q, k, k), "key used as value"),
+    "query as key": (lambda q, k, v: heads(H)(q, q, v), "query used as key"),
+    "swapped": (lambda q, k, v: heads(H)(k, q, v), "query and key swapped"),
+    "bare split, no scale": (
+        heads(H, bare_split=True, scale=1.0),
+        "bare reshape in the split; no scale",
+    ),
+    "bare merge, √d_model": (
+        heads(H, bare_merge=True, scale=WIDTH**-0.5),
+        "missing transpose in the merge; scale by d_model",
+    ),
+    "backwards, no scale": (
+        of_scores(softmax, 1.0, BACKWARDS),
+        "no scale; heads in another order",
+    ),
+    "causal, no scale": (heads(H, np.tri(N, dtype=bool), scale=1.0), "no scale"),
     "bare": (heads(H, bare_split=True, bare_merge=True), "bare reshape"),
     "FuxiCTR": (fuxi, "bare reshape"),
     "bare split": (heads(H, bare_split=True), "bare reshape in the split"),

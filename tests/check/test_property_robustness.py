@@ -106,6 +106,35 @@ def test_an_endless_loop_of_a_module_ends(check):
     assert ended.wait(20)
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_result_or_a_class_in_the_place_of_a_model_gets_a_sentence(check):
+    report = CHECKS[check](LONG, LONG)
+    assert report.mistake == "called already"
+    assert "Pass the function itself" in report.message
+    report = CHECKS[check](nn.Identity, LONG)
+    assert report.mistakes == ("class for an object",)
+    assert "You pass the class `Identity`." in report.message
+
+
+def test_a_platform_without_threads_is_remarked_upon(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for check in CHECKS.values():
+        remarks = check(lambda *arrays: arrays[0], LONG).remarks
+        assert "no thread can be started here, so no limit of time was set." in remarks
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_failing_arrays_are_in_the_report(check):
+    report = CHECKS[check](lambda *arrays: arrays[0][:, ::-1], LONG)
+    assert report.case is not None
+    assert all(isinstance(x, np.ndarray) for x in report.case.arguments.values())
+    assert report.case.got.shape == report.case.expected.shape
+    assert not np.allclose(report.case.got, report.case.expected)
+
+
 def test_an_error_in_one_mode_names_it():
     class Fails(nn.Module):
         def forward(self, x):
