@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, only, without
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, only, without
 from attnbook.check.weights import (
     BATCH_MISTAKES,
     EMPTY,
@@ -221,23 +221,24 @@ _BACKWARD_MISTAKES = mistakes(
         "second term not multiplied by the weights": (
             {"jacobian": lambda a, da, mean: a * da - mean},
         ),
-        "sum over the wrong axis": (
-            {"mean": lambda a, da: np.sum(a * da, axis=-2, keepdims=True)},
-            {"mean": lambda a, da: np.sum(a * da)},
+        "sum over the wrong axis": each(
+            "mean",
+            lambda a, da: np.sum(a * da, axis=-2, keepdims=True),
+            lambda a, da: np.sum(a * da),
         ),
         "keepdims forgotten": ({"mean": lambda a, da: np.sum(a * da, axis=-1)},),
         "mean instead of sum": ({"mean": lambda a, da: np.mean(a * da, axis=-1, keepdims=True)},),
-        "sum without the weights": (
-            {"mean": lambda a, da: np.sum(da, axis=-1, keepdims=True)},
-            {"mean": lambda a, da: np.mean(da, axis=-1, keepdims=True)},
+        "sum without the weights": each(
+            "mean",
+            lambda a, da: np.sum(da, axis=-1, keepdims=True),
+            lambda a, da: np.mean(da, axis=-1, keepdims=True),
         ),
         "sign": ({"jacobian": lambda a, da, mean: a * (mean - da)}, *_factors(lambda f, query: -f)),
         "sign of the second term": ({"jacobian": lambda a, da, mean: a * (da + mean)},),
         "all gradients negated": (_each(np.negative),),
         "all gradients scaled": (_each(lambda x: 2 * x), _each(lambda x: x / 2)),
-        "gradients averaged": (
-            {"incoming": lambda g: g / g.shape[-2]},
-            {"incoming": lambda g: g / (g.shape[-1] * g.shape[-2])},
+        "gradients averaged": each(
+            "incoming", lambda g: g / g.shape[-2], lambda g: g / (g.shape[-1] * g.shape[-2])
         ),
         "grad_query and grad_key swapped": (_in_order(1, 0, 2),),
         "order of the gradients": tuple(
@@ -246,20 +247,19 @@ _BACKWARD_MISTAKES = mistakes(
             if order not in ((0, 1, 2), (1, 0, 2))
         ),
         "weights not transposed in grad_value": ({"grad_value": lambda a, g, v, d: a @ g},),
-        "grad_value from the wrong factor": (
-            {"grad_value": lambda a, g, v, d: transposed(a) @ v},
-            {"grad_value": lambda a, g, v, d: transposed(d) @ g},
-            {"grad_value": lambda a, g, v, d: transposed(a) @ a @ v},
+        "grad_value from the wrong factor": each(
+            "grad_value",
+            lambda a, g, v, d: transposed(a) @ v,
+            lambda a, g, v, d: transposed(d) @ g,
+            lambda a, g, v, d: transposed(a) @ a @ v,
         ),
         "scores not transposed in grad_key": ({"grad_key": lambda d, q, k, v: d @ q},),
         "scores transposed in grad_query": ({"grad_query": lambda d, q, k, v: transposed(d) @ k},),
-        "grad_query from the wrong factor": (
-            {"grad_query": lambda d, q, k, v: d @ v},
-            {"grad_query": lambda d, q, k, v: d @ q},
+        "grad_query from the wrong factor": each(
+            "grad_query", lambda d, q, k, v: d @ v, lambda d, q, k, v: d @ q
         ),
-        "grad_key from the wrong factor": (
-            {"grad_key": lambda d, q, k, v: transposed(d) @ k},
-            {"grad_key": lambda d, q, k, v: transposed(d) @ v},
+        "grad_key from the wrong factor": each(
+            "grad_key", lambda d, q, k, v: transposed(d) @ k, lambda d, q, k, v: transposed(d) @ v
         ),
         "value not transposed": ({"grad_weights": lambda g, v: g @ v},),
         "grad_output ignored": ({"incoming": np.ones_like},),

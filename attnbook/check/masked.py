@@ -18,7 +18,7 @@ from attnbook.check.outputs import (
 )
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, without
+from attnbook.check.steps import Case, Check, Stage, each, without
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -116,9 +116,10 @@ def _to_the_last(scores, mask):
 
 def _of_batches(see: Callable) -> tuple[dict[str, Callable], ...]:
     """Return the ways that put masks of 3 axes, and of 3 and more, through `see`."""
-    return (
-        {"see": lambda mask: see(mask) if mask.ndim == 3 else mask},
-        {"see": lambda mask: see(mask) if mask.ndim > 2 else mask},
+    return each(
+        "see",
+        lambda mask: see(mask) if mask.ndim == 3 else mask,
+        lambda mask: see(mask) if mask.ndim > 2 else mask,
     )
 
 
@@ -161,7 +162,7 @@ _OWN = mistakes(
         "score 0 taken for hidden": (
             {"hide": lambda scores, mask: np.where(scores * mask == 0, -np.inf, scores)},
         ),
-        "another mask": ({"hide": lambda scores, mask: causal(scores)}, {"hide": _to_the_last}),
+        "another mask": each("hide", lambda scores, mask: causal(scores), _to_the_last),
         "mask with −10⁴": tuple(
             way(number) for number in (1e4, 1e3) for way in (lambda x: filled_with(-x), lowered_by)
         ),

@@ -9,7 +9,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Stage, Values
+from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
 def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -143,15 +143,11 @@ _MISTAKES = mistakes(
         "nothing visible": ({"compare": lambda i, j: j < 0},),
         "diagonal alone": ({"compare": lambda i, j: j == i},),
         "own place alone hidden": ({"compare": lambda i, j: j != i},),
-        "upside down": (
-            {"result": lambda mask: mask[::-1]},
-            {"result": lambda mask: mask[:, ::-1]},
-        ),
+        "upside down": each("result", lambda mask: mask[::-1], lambda mask: mask[:, ::-1]),
         "window of two": ({"compare": lambda i, j: (j <= i) & (j >= i - 1)},),
         "aligned to the first key": ({"offset": lambda n_q, n_k: 0},),
-        "offset never negative": (
-            {"offset": lambda n_q, n_k: max(0, n_k - n_q)},
-            {"offset": lambda n_q, n_k: abs(n_k - n_q)},
+        "offset never negative": each(
+            "offset", lambda n_q, n_k: max(0, n_k - n_q), lambda n_q, n_k: abs(n_k - n_q)
         ),
         "offset with the wrong sign": ({"offset": lambda n_q, n_k: n_q - n_k},),
         "offset off by one": tuple(
@@ -162,10 +158,7 @@ _MISTAKES = mistakes(
             {"sizes": lambda n_q, n_k: (n_k, n_q), "offset": lambda n_q, n_k: 0},
             {"result": np.transpose},
         ),
-        "square only": (
-            {"sizes": lambda n_q, n_k: (n_q, n_q)},
-            {"sizes": lambda n_q, n_k: (n_k, n_k)},
-        ),
+        "square only": each("sizes", lambda n_q, n_k: (n_q, n_q), lambda n_q, n_k: (n_k, n_k)),
     },
     {
         "additive mask": _looks_additive,

@@ -8,7 +8,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 def merge_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -230,10 +230,8 @@ _MISTAKES = mistakes(
                 "maximum": lambda m_1, m_2: np.zeros_like(m_1),
             },
         ),
-        "one part dropped": (
-            {"compute": lambda *parts: parts[:3]},
-            {"compute": lambda *parts: parts[3:]},
-            {"compute": _winner},
+        "one part dropped": each(
+            "compute", lambda *parts: parts[:3], lambda *parts: parts[3:], _winner
         ),
         "outputs added": (
             *_of_outputs(lambda o_1, o_2, f_1, f_2: o_1 + o_2),
@@ -258,10 +256,7 @@ _MISTAKES = mistakes(
                 lambda m, z, u, m_1, m_2: (m + np.log(_safe(z)), np.ones_like(z), u / _safe(z))
             ),
         ),
-        "weighted taken for an output": (
-            {"weighted": _as_if_outputs},
-            {"weighted": _averaged_outputs},
-        ),
+        "weighted taken for an output": each("weighted", _as_if_outputs, _averaged_outputs),
         "rescaled twice": (
             _factors(lambda own, other, base: np.exp(own - base) ** 2),
             {"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: f_1**2 * u_1 + f_2**2 * u_2},
@@ -289,9 +284,10 @@ _MISTAKES = mistakes(
             {"total": lambda f_1, f_2, z_1, z_2: (f_1 * z_1 + f_2 * z_2) / 2},
             {"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: (f_1 * u_1 + f_2 * u_2) / 2},
         ),
-        "totals multiplied": (
-            {"total": lambda f_1, f_2, z_1, z_2: f_1 * z_1 * f_2 * z_2},
-            {"total": lambda f_1, f_2, z_1, z_2: z_1 * z_2},
+        "totals multiplied": each(
+            "total",
+            lambda f_1, f_2, z_1, z_2: f_1 * z_1 * f_2 * z_2,
+            lambda f_1, f_2, z_1, z_2: z_1 * z_2,
         ),
     },
 )

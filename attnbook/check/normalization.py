@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 
 def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -238,7 +238,7 @@ NORMALIZATION_MISTAKES = mistakes(
             {"exponents": lambda x, axis: normalized(x, axis)},
         ),
         "logarithm returned": ({"finish": lambda weights, x, axis: np.log(weights)},),
-        "base 2": ({"power": np.exp2}, {"power": lambda x: 10.0**x}),
+        "base 2": each("power", np.exp2, lambda x: 10.0**x),
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
         "one minus the weights": ({"finish": lambda weights, x, axis: 1 - weights},),
         "softmax twice": ({"finish": lambda weights, x, axis: plain_softmax(weights, axis)},),
@@ -256,17 +256,15 @@ NORMALIZATION_MISTAKES = mistakes(
         ),
         "no maximum": ({"shift": no_shift},),
         "maximum of the whole array": ({"shift": lambda x, axis: np.max(x)},),
-        "maximum over the wrong axis": (
-            {"shift": _maximum_along(-2)},
-            {"shift": _maximum_along(0)},
-        ),
-        "not the maximum": (
-            {"shift": lambda x, axis: np.min(x, axis=axis, keepdims=True)},
-            {"shift": lambda x, axis: np.mean(x, axis=axis, keepdims=True)},
-            {"shift": lambda x, axis: np.median(x, axis=axis, keepdims=True)},
-            {"shift": lambda x, axis: np.take(x, [0], axis=axis)},
-            {"shift": lambda x, axis: np.take(x, [-1], axis=axis)},
-            {"shift": lambda x, axis: np.max(np.abs(x), axis=axis, keepdims=True)},
+        "maximum over the wrong axis": each("shift", _maximum_along(-2), _maximum_along(0)),
+        "not the maximum": each(
+            "shift",
+            lambda x, axis: np.min(x, axis=axis, keepdims=True),
+            lambda x, axis: np.mean(x, axis=axis, keepdims=True),
+            lambda x, axis: np.median(x, axis=axis, keepdims=True),
+            lambda x, axis: np.take(x, [0], axis=axis),
+            lambda x, axis: np.take(x, [-1], axis=axis),
+            lambda x, axis: np.max(np.abs(x), axis=axis, keepdims=True),
         ),
     },
 )

@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Mistake, Values, renamed
+from attnbook.check.steps import Case, Check, Mistake, Values, each, renamed
 from attnbook.check.weights import (
     DOT_ON_A_BATCH,
     DOT_PRODUCT,
@@ -123,9 +123,10 @@ OUTPUT_MISTAKES = (
             "weights returned": ({"mix": lambda weights, value: weights},),
             "values not mixed": ({"mix": lambda weights, value: value},),
             "query and key swapped": ({"inputs": lambda q, k, v: (k, q, v)},),
-            "weights transposed": (
-                {"mix": lambda weights, value: transposed(weights) @ value},
-                {"mix": lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value)},
+            "weights transposed": each(
+                "mix",
+                lambda weights, value: transposed(weights) @ value,
+                lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value),
             ),
             "elementwise product": ({"mix": lambda weights, value: weights * value},),
             "values transposed": ({"mix": lambda weights, value: weights @ transposed(value)},),

@@ -18,7 +18,7 @@ from attnbook.check.outputs import (
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Stage, draw
+from attnbook.check.steps import Case, Check, Stage, draw, each
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -182,9 +182,8 @@ _OUTPUT_MATRIX_MISTAKES = mistakes(
         shape (d_v, d_out).
     """,
     {
-        "scale by d_model": (
-            {"width": lambda x, y, a, c, h: x.shape[-1]},
-            {"width": lambda x, y, a, c, h: y.shape[-1]},
+        "scale by d_model": each(
+            "width", lambda x, y, a, c, h: x.shape[-1], lambda x, y, a, c, h: y.shape[-1]
         ),
         "W_O forgotten": ({"output": lambda output, W_O: output},),
         "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),

@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 
 IDLE_SECONDS = 60.0
-"""A thread that computes nothing for so long on the clock on the wall waits for something."""
-
-PROGRESS = 1e-3
-"""Processor time in seconds from which on a thread counts as computing."""
+IDLE_SHARE = 0.02
+"""A thread that computes less than this share of so many seconds on the clock on the wall waits."""
 
 WALL_FACTOR = 10.0
 """Where threads have no clock of their own, the limit is so many times as far, on the wall."""
@@ -171,10 +169,14 @@ def _run(work: _Work, budget: Budget) -> str:
         budget.unlimited = True
         context.run(work)
         return ""
+    stopped = ""
     try:
-        return _wait(thread, work, budget)
+        stopped = _wait(thread, work, budget)
+        return stopped
     finally:  # also when the user interrupts the wait
-        if thread.is_alive():
+        # where Python 3.11 traces, it stands still while an exception is due in a blocked thread
+        blocked = stopped.startswith("waits") and sys.gettrace() is not None
+        if thread.is_alive() and not blocked:
             _hush()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Abandoned)
@@ -183,7 +185,7 @@ def _run(work: _Work, budget: Budget) -> str:
 
 def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
-    charged, mark = 0.0, 0.0
+    charged, mark = 0.0, budget.spent
     began = moved = time.monotonic()
     while thread.is_alive():
         # in short waits, for only between two of them does a check inside a check see that it is
@@ -193,8 +195,8 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if computed is not None:
             budget.spend(computed - charged)
             charged = computed
-            if computed > mark + PROGRESS:
-                mark, moved = computed, now
+        if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
+            mark, moved = budget.spent, now
         if not thread.is_alive():
             break
         if budget.left <= 0:
@@ -202,7 +204,7 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if work.clock is not None and now - moved > IDLE_SECONDS:
             return (
                 f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "
-                "nothing. Look for a sleep, for input(), or for a lock that nobody releases."
+                "next to nothing. Look for a sleep, for input(), or for a lock nobody releases."
             )
         if work.clock is None and now - began > WALL_FACTOR * budget.left:
             return _not_done(WALL_FACTOR * budget.seconds, " on the clock on the wall")

@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values
+from attnbook.check.steps import Case, Check, Stage, Values, each
 from attnbook.check.weights import transposed
 
 
@@ -179,9 +179,10 @@ _MISTAKES = mistakes(
             {"order": lambda heads, i=i: np.broadcast_to(heads[..., [i], :, :], heads.shape)}
             for i in (0, -1)
         ),
-        "columns shifted by one": (
-            {"cut": lambda x, h: not_swapped(np.roll(x, -1, axis=-1), h)},
-            {"cut": lambda x, h: not_swapped(np.roll(x, 1, axis=-1), h)},
+        "columns shifted by one": each(
+            "cut",
+            lambda x, h: not_swapped(np.roll(x, -1, axis=-1), h),
+            lambda x, h: not_swapped(np.roll(x, 1, axis=-1), h),
         ),
         "cut along the sequence": (_whole(along_the_sequence),),
         "number and width swapped": ({"count": lambda x, h: x.shape[-1] // h},),

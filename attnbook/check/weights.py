@@ -26,7 +26,7 @@ from attnbook.check.normalization import (
 )
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, sentences
-from attnbook.check.steps import Case, Check, Mistake, Stage, Way, draw, renamed, without
+from attnbook.check.steps import Case, Check, Mistake, Stage, Way, draw, each, renamed, without
 
 
 def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -260,9 +260,8 @@ SCORE_MISTAKES = mistakes(
         "no softmax": ({"finish": lambda weights, x, axis: x},),
         "key not transposed": ({"product": lambda q, k: q @ k},),
         "key reshaped": ({"product": _reshaped},),
-        "query times key, entry by entry": (
-            {"product": lambda q, k: q * k},
-            {"product": lambda q, k: q * transposed(k)},
+        "query times key, entry by entry": each(
+            "product", lambda q, k: q * k, lambda q, k: q * transposed(k)
         ),
         "distance for the product": tuple(
             {"product": lambda q, k, f=f: f(q[..., :, None, :] - k[..., None, :, :])}
@@ -384,10 +383,8 @@ MASK_MISTAKES = mistakes(
         ),
         "mask ignored": ({"hide": hide_nothing},),
         "mask multiplies the scores": ({"hide": lambda s, mask: s * mask},),
-        "mask added to the scores": (
-            {"hide": lambda s, mask: s + mask},
-            {"hide": lambda s, mask: s - mask},
-            {"hide": lambda s, mask: s - ~mask},
+        "mask added to the scores": each(
+            "hide", lambda s, mask: s + mask, lambda s, mask: s - mask, lambda s, mask: s - ~mask
         ),
         "mask transposed": ({"see": transposed},),
         "mask after the softmax": (_after(lambda weights, mask: weights * mask),),

@@ -1236,3 +1236,40 @@ def test_options_are_handed_on_to_weights():
         return attnbook.multi_head_attention(query, key, value, weights, mask)
 
     assert check.multi_head_attention(inverted).mistake == "mask inverted"
+
+
+# Merges.
+
+
+def test_math_of_one_number_overflows_as_arrays_do():
+    def with_math(first, second):
+        (m1, z1, u1), (m2, z2, u2) = first, second
+        f1 = np.array([[math.exp(x)] for x in m1[:, 0]])
+        f2 = np.array([[math.exp(x)] for x in m2[:, 0]])
+        m = np.maximum(m1, m2)
+        return m, np.exp(-m) * (f1 * z1 + f2 * z2), np.exp(-m) * (f1 * u1 + f2 * u2)
+
+    assert check.merge_attention(with_math).mistake == "no maximum"
+
+
+def test_numbers_that_no_model_explains_name_the_property_that_fails():
+    unknown = "Your numbers differ from the reference, and not in a way that this check knows. "
+
+    def message(change):
+        def my_merge(first, second):
+            return change(first, second, by_the_package(first, second))
+
+        report = check.merge_attention(my_merge)
+        assert report.mistake is None
+        assert report.message.startswith(unknown.strip())
+        return report.message.removeprefix(unknown)
+
+    assert "Exchanging" in message(lambda a, b, out: (out[0], out[1] + a[0] / 7, out[2]))
+    assert "read nothing" in message(lambda a, b, out: (out[0], 3 * out[1], out[2]))
+    assert "1 added" in message(
+        lambda a, b, out: (
+            out[0],
+            out[1],
+            out[2] + a[1] * b[1] * answers.array_namespace(a[0]).exp(-abs(a[0] + b[0])),
+        )
+    )

@@ -570,9 +570,19 @@ def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(monkeypatch):
         report = check.softmax(lambda x: lock.acquire())
     assert report.mistake == "waits"
     assert report.message == (
-        "Your function waits: for 0.3 seconds on the clock on the wall it has computed nothing. "
-        "Look for a sleep, for input(), or for a lock that nobody releases."
+        "Your function waits: for 0.3 seconds on the clock on the wall it has computed next to "
+        "nothing. Look for a sleep, for input(), or for a lock nobody releases."
     )
+
+
+def test_a_function_that_sleeps_again_and_again_waits_too(monkeypatch):
+    monkeypatch.setattr(sandbox, "IDLE_SECONDS", 0.5)
+
+    def naps(x):
+        while True:
+            time.sleep(0.05)
+
+    assert check.softmax(naps).mistake == "waits"
 
 
 def test_where_threads_have_no_clock_the_limit_is_far_and_on_the_wall(monkeypatch):
