@@ -31,9 +31,9 @@ MESSAGES = sentences(
     negative keys: Negative keys get lost. Signatures are negative as often as not. The remainder %
         of Python and NumPy is never negative for a positive n_slots; math.fmod, C's % and abs are
         other things.
-    large keys: Large keys are cut off, so different ones become equal, or cannot be stored or found. A
-        signature uses all 64 bits: keep keys in int64. np.zeros makes floats unless it is told
-        otherwise, and a float64 holds 53 bits.
+    large keys: Large keys are cut off, so different ones become equal, or cannot be stored or
+        found. A signature uses all 64 bits: keep keys in int64. np.zeros makes floats unless it is
+        told otherwise, and a float64 holds 53 bits.
     identity: Keys are compared with `is`, which asks for one and the same object. Small integers
         happen to be one object each in Python, larger ones are not, and what comes out of an array
         is a new one every time. Compare with ==.
