@@ -10,7 +10,7 @@ from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 from attnbook.check.sublayers import (
     CROSS,
     FEED,
@@ -235,8 +235,8 @@ _OWN = mistakes(
         "cross-attention last": (arranged(SELF, FEED, CROSS),),
         "feed-forward network first": (arranged(FEED, SELF, CROSS),),
         "cross-attention missing": (arranged(SELF, FEED),),
-        "causal mask of its own": (
-            {"masks": lambda mask, other, n: (_both_of(mask, np.tri(n, dtype=bool)), other)},
+        "causal mask of its own": each(
+            "masks", lambda mask, other, n: (_both_of(mask, np.tri(n, dtype=bool)), other)
         ),
         "mask ignored": (_masks(_no_mask, _of_memory),),
         "memory_mask ignored": (_masks(_mine, _no_mask),),
@@ -332,9 +332,7 @@ DECODER_LAYER = Check(
         target and memory exchanged: You take the memory for the target: the source attends to
             itself and then to the target. The first argument is x, the target.
         """,
-            {
-                "target and memory exchanged": ({"exchange": lambda x, memory: (memory, x)},),
-            },
+            {"target and memory exchanged": each("exchange", lambda x, memory: (memory, x))},
         ),
         *ORDER_MISTAKES,
         *RESIDUAL_MISTAKES,

@@ -10,7 +10,7 @@ import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw
+from attnbook.check.steps import Case, Check, Stage, draw, each
 
 
 def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -107,86 +107,85 @@ _MISTAKES = mistakes(
         token keeps its own.
     """,
     {
-        "no √d_model": ({"factor": lambda ids, table: 1.0},),
-        "divided by √d_model": ({"multiply": lambda rows, factor: rows / factor},),
-        "times d_model": ({"factor": lambda ids, table: float(table.shape[1])},),
-        "root rounded": (
-            {"factor": lambda ids, table: math.isqrt(table.shape[1])},
-            {"factor": lambda ids, table: round(math.sqrt(table.shape[1]))},
-            {"factor": lambda ids, table: math.ceil(math.sqrt(table.shape[1]))},
+        "no √d_model": each("factor", lambda i, E: 1.0),
+        "divided by √d_model": each("multiply", lambda r, factor: r / factor),
+        "times d_model": each("factor", lambda i, E: float(E.shape[1])),
+        "root rounded": each(
+            "factor",
+            lambda i, E: math.isqrt(E.shape[1]),
+            lambda i, E: round(math.sqrt(E.shape[1])),
+            lambda i, E: math.ceil(math.sqrt(E.shape[1])),
         ),
-        "root added": ({"multiply": lambda rows, factor: rows + factor},),
-        "root of the vocabulary": (
-            {"factor": lambda ids, table: math.sqrt(table.shape[0])},
-            {"factor": lambda ids, table: table.shape[0] ** -0.5},
-            {"factor": lambda ids, table: table.shape[0]},
-            {"factor": lambda ids, table: math.sqrt(table.size)},
+        "root added": each("multiply", lambda r, factor: r + factor),
+        "root of the vocabulary": each(
+            "factor",
+            lambda i, E: math.sqrt(E.shape[0]),
+            lambda i, E: E.shape[0] ** -0.5,
+            lambda i, E: E.shape[0],
+            lambda i, E: math.sqrt(E.size),
         ),
-        "root of the length": ({"factor": lambda ids, table: math.sqrt(ids.shape[-1])},),
-        "another factor": (
-            {"factor": lambda ids, table: math.log(table.shape[1])},
-            {"factor": lambda ids, table: table.shape[1] ** 2},
-            {"factor": lambda ids, table: table.shape[1] / 2},
-            {"factor": lambda ids, table: math.sqrt(table.shape[1] / 2)},
-            {"factor": lambda ids, table: table.shape[1] ** (1 / 3)},
-            {"factor": lambda ids, table: table.shape[1] ** 0.25},
-            {"factor": lambda ids, table: math.sqrt(2)},
-            {"factor": lambda ids, table: 2.0},
+        "root of the length": each("factor", lambda i, E: math.sqrt(i.shape[-1])),
+        "another factor": each(
+            "factor",
+            lambda i, E: math.log(E.shape[1]),
+            lambda i, E: E.shape[1] ** 2,
+            lambda i, E: E.shape[1] / 2,
+            lambda i, E: math.sqrt(E.shape[1] / 2),
+            lambda i, E: E.shape[1] ** (1 / 3),
+            lambda i, E: E.shape[1] ** 0.25,
+            lambda i, E: math.sqrt(2),
+            lambda i, E: 2.0,
         ),
-        "id one too small": (
-            {"numbers": lambda ids, table: ids - 1},
-            {"numbers": lambda ids, table: np.maximum(ids - 1, 0)},
-        ),
-        "id one too large": (
-            {"numbers": lambda ids, table: (ids + 1) % len(table)},
-            {"numbers": lambda ids, table: np.minimum(ids + 1, len(table) - 1)},
+        "id one too small": each("numbers", lambda i, E: i - 1, lambda i, E: np.maximum(i - 1, 0)),
+        "id one too large": each(
+            "numbers", lambda i, E: (i + 1) % len(E), lambda i, E: np.minimum(i + 1, len(E) - 1)
         ),
         "columns for rows": tuple(
             {"look_up": lambda ids, table, fit=fit, turn=turn: turn(table[:, fit(ids, table)])}
-            for turn in (lambda rows: np.moveaxis(rows, 0, -1), lambda rows: rows)
+            for turn in (lambda r: np.moveaxis(r, 0, -1), lambda r: r)
             for fit in (
-                lambda ids, table: ids,
-                lambda ids, table: np.minimum(ids, table.shape[1] - 1),
-                lambda ids, table: ids % table.shape[1],
+                lambda i, E: i,
+                lambda i, E: np.minimum(i, E.shape[1] - 1),
+                lambda i, E: i % E.shape[1],
             )
         ),
-        "transposed": ({"leave": lambda rows: rows.swapaxes(-1, -2)},),
-        "rows by position": ({"numbers": _by_position},),
-        "rows by rank": (
-            {
-                "numbers": lambda ids, table: np.unique(ids, return_inverse=True)[1].reshape(
-                    ids.shape
-                )
-            },
-            {"numbers": lambda ids, table: np.argsort(ids, axis=-1, stable=True)},
+        "transposed": each("leave", lambda r: r.swapaxes(-1, -2)),
+        "rows by position": each("numbers", _by_position),
+        "rows by rank": each(
+            "numbers",
+            lambda i, E: np.unique(i, return_inverse=True)[1].reshape(i.shape),
+            lambda i, E: np.argsort(i, axis=-1, stable=True),
         ),
-        "order lost": (
-            {"numbers": lambda ids, table: ids[..., ::-1]},
-            {"numbers": lambda ids, table: np.sort(ids, axis=-1)},
-            {"numbers": lambda ids, table: np.unique(ids)},
+        "order lost": each(
+            "numbers",
+            lambda i, E: i[..., ::-1],
+            lambda i, E: np.sort(i, axis=-1),
+            lambda i, E: np.unique(i),
         ),
-        "first token alone": (
-            {"numbers": lambda ids, table: ids[..., 0]},
-            {"numbers": lambda ids, table: ids[..., :1]},
-            {"numbers": lambda ids, table: ids[..., -1]},
-            {"numbers": lambda ids, table: np.broadcast_to(ids[..., :1], ids.shape)},
+        "first token alone": each(
+            "numbers",
+            lambda i, E: i[..., 0],
+            lambda i, E: i[..., :1],
+            lambda i, E: i[..., -1],
+            lambda i, E: np.broadcast_to(i[..., :1], i.shape),
         ),
-        "one-hot over the wrong axis": (
-            {"look_up": lambda ids, table: np.swapaxes(_one_hot(ids, table), -1, -2) @ table},
+        "one-hot over the wrong axis": each(
+            "look_up", lambda i, E: np.swapaxes(_one_hot(i, E), -1, -2) @ E
         ),
-        "one-hot returned": ({"look_up": _one_hot},),
+        "one-hot returned": each("look_up", _one_hot),
         "rows normalised": tuple(
             {"look_up": lambda ids, table, scale=scale: scale(table[ids])}
             for scale in (
-                lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True),
-                lambda rows: (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True),
+                lambda r: r / np.linalg.norm(r, axis=-1, keepdims=True),
+                lambda r: (r - r.mean(-1, keepdims=True)) / r.std(-1, keepdims=True),
                 attnbook.softmax,
             )
         ),
-        "summed over the tokens": (
-            {"leave": lambda rows: rows.sum(axis=-2)},
-            {"leave": lambda rows: rows.mean(axis=-2)},
-            {"leave": lambda rows: np.cumsum(rows, axis=-2)},
+        "summed over the tokens": each(
+            "leave",
+            lambda r: r.sum(axis=-2),
+            lambda r: r.mean(axis=-2),
+            lambda r: np.cumsum(r, axis=-2),
         ),
     },
 )
@@ -222,4 +221,5 @@ EMBED = Check(
     mistakes=_MISTAKES,
     sequences=("ids",),
     sequence_axes=1,
+    legible=True,
 )

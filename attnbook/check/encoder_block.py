@@ -10,7 +10,7 @@ from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 from attnbook.check.sublayers import (
     FEED,
     LAYER_STEPS,
@@ -127,7 +127,7 @@ _OWN = mistakes(
             {"to_target": lambda x, raw, which=which: tuple((x, raw)[i] for i in which)}
             for which in ((0, 1, 1), (0, 0, 1), (1, 0, 0), (0, 1, 0))
         ),
-        "causal mask of its own": ({"masks": _causal},),
+        "causal mask of its own": each("masks", _causal),
         "mask ignored": (_masked(lambda mask: None),),
         "mask inverted": (_masked(lambda mask: ~mask),),
         "mask transposed": (_masked(lambda mask: np.swapaxes(mask, -1, -2)),),
@@ -171,8 +171,7 @@ ENCODER_LAYER = Check(
         Stage(_both(*_SIZES)),
         Stage(_both((5, 6, 2, 11), dtype="float32")),
         Stage(
-            (*_both((5, 6, 2, 11), mask=_CAUSAL), *_both((3, 6, 2, 5), mask=FLIPPED)),
-            option="mask",
+            (*_both((5, 6, 2, 11), mask=_CAUSAL), *_both((3, 6, 2, 5), mask=FLIPPED)), option="mask"
         ),
         Stage(_both((5, 6, 2, 11, 3), (4, 4, 2, 4, 4)), beyond="a batch (leading axes)"),
         Stage(

@@ -12,7 +12,7 @@ from attnbook.check.engine import either
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import Case, Check, Stage, Values, Way
+from attnbook.check.steps import Case, Check, Stage, Values, each
 from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
 
 
@@ -180,10 +180,6 @@ def _ahead(ids, token):
     return [token, *ids]
 
 
-def _each(step: str, *wrong: Callable) -> tuple[Way, ...]:
-    return tuple({step: one} for one in wrong)
-
-
 _OF_PREFIXES = mistakes(
     """
     first position: Every token is what follows the start token. Either you read the logits of the
@@ -207,34 +203,24 @@ _OF_PREFIXES = mistakes(
         token too few.
     """,
     {
-        "first position": _each("row", lambda logits: logits[0]),
-        "position before the last": _each("row", lambda logits: logits[-2:][0]),
+        "first position": each("row", lambda z: z[0]),
+        "position before the last": each("row", lambda z: z[-2:][0]),
         "argmax over the positions": tuple(
-            {"row": lambda logits: logits, "pick": pick}
-            for pick in (
-                lambda logits: np.argmax(logits, axis=0)[-1],
-                lambda logits: np.argmax(logits, axis=0)[0],
-            )
+            {"row": lambda z: z, "pick": pick}
+            for pick in (lambda z: np.argmax(z, axis=0)[-1], lambda z: np.argmax(z, axis=0)[0])
         ),
         "argmax over everything": (
-            {"row": lambda logits: logits.reshape(-1)},
-            {
-                "row": lambda logits: logits,
-                "pick": lambda logits: np.argmax(logits) % logits.shape[-1],
-            },
+            {"row": lambda z: z.reshape(-1)},
+            {"row": lambda z: z, "pick": lambda z: np.argmax(z) % z.shape[-1]},
         ),
-        "logits averaged": _each(
-            "row", lambda logits: np.sum(logits, axis=0), lambda logits: np.max(logits, axis=0)
-        ),
-        "last token alone": _each(
-            "prefix", lambda ids: ids[-1:], lambda ids: ids[-2:], lambda ids: ids[-3:]
-        ),
-        "start not read": _each("prefix", lambda ids: ids[1:] or ids),
+        "logits averaged": each("row", lambda z: np.sum(z, axis=0), lambda z: np.max(z, axis=0)),
+        "last token alone": each("prefix", lambda i: i[-1:], lambda i: i[-2:], lambda i: i[-3:]),
+        "start not read": each("prefix", lambda i: i[1:] or i),
         "read backwards": (
-            {"append": _ahead, "ends": lambda ids, stop: len(ids) > 1 and ids[0] == stop},
-            {"prefix": lambda ids: ids[::-1]},
+            {"append": _ahead, "ends": lambda i, stop: len(i) > 1 and i[0] == stop},
+            {"prefix": lambda i: i[::-1]},
         ),
-        "last token not read": _each("prefix", lambda ids: ids[:-1] or ids),
+        "last token not read": each("prefix", lambda i: i[:-1] or i),
     },
 )
 
@@ -272,17 +258,17 @@ _OF_STEPS = mistakes(
     one token behind: You feed the token before the newest one, so the start token is read twice.
     """,
     {
-        "position off by one": _each("place", lambda i: i + 1),
-        "position one behind": _each("place", lambda i: max(i - 1, 0)),
-        "position one ahead": _each("place", lambda i: i + (i > 0)),
-        "position stays": _each("place", lambda i: 0, lambda i: 1),
-        "positions by twos": _each("place", lambda i: 2 * i, lambda i: -i),
-        "cache not handed on": _each("feed", lambda p: p[-1:], lambda p: [(0, p[-1][1])]),
-        "cache of the first step": _each("feed", lambda p: [*p[:1], *p[max(len(p) - 1, 1) :]]),
-        "start fed again": _each("feed", lambda p: [(i, p[0][1]) for i, _ in p]),
-        "token fed twice": _each("feed", lambda p: _anew([p[0], *p]), lambda p: [p[0], *p]),
-        "whole prefix fed again": _each("feed", _prefixes, lambda p: _anew(_prefixes(p))),
-        "one token behind": _each("feed", lambda p: _anew([p[0], *p[:-1]])),
+        "position off by one": each("place", lambda i: i + 1),
+        "position one behind": each("place", lambda i: max(i - 1, 0)),
+        "position one ahead": each("place", lambda i: i + (i > 0)),
+        "position stays": each("place", lambda i: 0, lambda i: 1),
+        "positions by twos": each("place", lambda i: 2 * i, lambda i: -i),
+        "cache not handed on": each("feed", lambda p: p[-1:], lambda p: [(0, p[-1][1])]),
+        "cache of the first step": each("feed", lambda p: [*p[:1], *p[max(len(p) - 1, 1) :]]),
+        "start fed again": each("feed", lambda p: [(i, p[0][1]) for i, _ in p]),
+        "token fed twice": each("feed", lambda p: _anew([p[0], *p]), lambda p: [p[0], *p]),
+        "whole prefix fed again": each("feed", _prefixes, lambda p: _anew(_prefixes(p))),
+        "one token behind": each("feed", lambda p: _anew([p[0], *p[:-1]])),
     },
 )
 
@@ -299,17 +285,17 @@ _OF_TOKENS = mistakes(
         likeliest, again if need be.
     """,
     {
-        "smallest logit": _each("pick", np.argmin),
-        "second best token": _each("pick", lambda logits: np.argsort(logits)[-2]),
-        "largest size of a logit": _each("pick", lambda logits: np.argmax(np.abs(logits))),
-        "token off by one": _each(
+        "smallest logit": each("pick", np.argmin),
+        "second best token": each("pick", lambda z: np.argsort(z)[-2]),
+        "largest size of a logit": each("pick", lambda z: np.argmax(np.abs(z))),
+        "token off by one": each(
             "pick",
-            lambda logits: np.argmax(logits) + 1,
-            lambda logits: np.argmax(logits) - 1,
-            lambda logits: (np.argmax(logits) + 1) % len(logits),
-            lambda logits: np.argmax(logits[1:]),
+            lambda z: np.argmax(z) + 1,
+            lambda z: np.argmax(z) - 1,
+            lambda z: (np.argmax(z) + 1) % len(z),
+            lambda z: np.argmax(z[1:]),
         ),
-        "repeats avoided": _each("bar", _barred, lambda logits, ids: _barred(logits, ids[-1:])),
+        "repeats avoided": each("bar", _barred, lambda z, i: _barred(z, i[-1:])),
     },
 )
 
@@ -344,25 +330,23 @@ _OF_ENDS = mistakes(
         single sequence ends with its stop token.
     """,
     {
-        "stop ignored": _each("ends", lambda ids, stop: False),
-        "stop noticed late": _each("ends", lambda ids, stop: len(ids) > 2 and ids[-2] == stop),
-        "one token too few": _each("count", lambda count: count - 1),
-        "one token too many": _each("count", lambda count: count + 1),
-        "a token where none is allowed": _each("count", lambda count: max(count, 1)),
-        "max_length ignored": _each("count", lambda count: 10**6),
-        "ends too early": _each(
+        "stop ignored": each("ends", lambda i, stop: False),
+        "stop noticed late": each("ends", lambda i, stop: len(i) > 2 and i[-2] == stop),
+        "one token too few": each("count", lambda count: count - 1),
+        "one token too many": each("count", lambda count: count + 1),
+        "a token where none is allowed": each("count", lambda count: max(count, 1)),
+        "max_length ignored": each("count", lambda count: 10**6),
+        "ends too early": each(
             "ends",
-            lambda ids, stop: len(ids) > 1 and ids[-1] == ids[0],
-            lambda ids, stop: len(ids) > 1 and ids[-1] == 0,
-            lambda ids, stop: len(ids) > 1,
-            lambda ids, stop: len(ids) > 1 and ids[-1] in ids[:-1],
-            lambda ids, stop: len(ids) > 1 and ids[-1] != stop,
+            lambda i, stop: len(i) > 1 and i[-1] == i[0],
+            lambda i, stop: len(i) > 1 and i[-1] == 0,
+            lambda i, stop: len(i) > 1,
+            lambda i, stop: len(i) > 1 and i[-1] in i[:-1],
+            lambda i, stop: len(i) > 1 and i[-1] != stop,
         ),
-        "last token alone returned": _each(
-            "result", lambda ids, *_: ids[-1:], lambda ids, *_: ids[-1]
-        ),
-        "returned backwards": _each("result", lambda ids, *_: ids[::-1]),
-        "batch axis kept": _each("result", lambda ids, *_: ids[np.newaxis]),
+        "last token alone returned": each("result", lambda i, *_: i[-1:], lambda i, *_: i[-1]),
+        "returned backwards": each("result", lambda i, *_: i[::-1]),
+        "batch axis kept": each("result", lambda i, *_: i[np.newaxis]),
         "filled up": tuple({"result": partial(_filled, filler=filler)} for filler in (None, 0, -1)),
     },
 )
@@ -383,9 +367,9 @@ _OF_BATCHES = mistakes(
         with `stop`.
     """,
     {
-        "rows go on after stop": _each("rows", _rows_go_on),
-        "batch ends at the first stop": _each(
-            "rows", lambda rows, decode, stop: [row[: min(map(len, rows))] for row in rows]
+        "rows go on after stop": each("rows", _rows_go_on),
+        "batch ends at the first stop": each(
+            "rows", lambda r, decode, stop: [row[: min(map(len, r))] for row in r]
         ),
         "filled with another token": tuple(
             {

@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 _PARAMETERS = ("x", "W_1", "b_1", "W_2", "b_2")
 
@@ -147,36 +147,35 @@ FEED_MISTAKES = mistakes(
         to d_model.
     """,
     {
-        "no activation": ({"activate": _same},),
+        "no activation": each("activate", _same),
         "activation after the second matrix": (
             {"activate": _same, "leave_feed": lambda y, x: relu(y)},
             {"activate": _same, "shift_back": lambda y, b_2: relu(y) + b_2},
         ),
-        "activation twice": ({"leave_feed": lambda y, x: relu(y)},),
+        "activation twice": each("leave_feed", lambda y, x: relu(y)),
         "activation before the first matrix": (
             {"enter_feed": relu, "activate": _same},
             {"enter_feed": relu},
         ),
         "another activation": tuple({"activate": activation} for activation in _OTHER_ACTIVATIONS),
-        "sign of the activation": (
-            {"activate": lambda h: np.minimum(h, 0)},
-            {"activate": lambda h: relu(-h)},
-            {"activate": np.abs},
+        "sign of the activation": each(
+            "activate", lambda h: np.minimum(h, 0), lambda h: relu(-h), np.abs
         ),
-        "comparison for the activation": ({"activate": lambda h: (h > 0).astype(h.dtype)},),
+        "comparison for the activation": each("activate", lambda h: (h > 0).astype(h.dtype)),
         "leaky activation": tuple(
             {"activate": lambda h, slope=slope: np.where(h > 0, h, slope * h)}
             for slope in (0.01, 0.1, 0.2, 0.3, 0.05, 0.25, 0.5)
         ),
-        "maximum over an axis": (
-            {"activate": lambda h: np.max(h, axis=0)},
-            {"activate": lambda h: np.max(h, axis=-1, keepdims=True) + 0 * h},
-            {"activate": lambda h: np.max(h, axis=0, keepdims=True) + 0 * h},
-            {"activate": lambda h: np.maximum(np.max(h), 0) + 0 * h},
+        "maximum over an axis": each(
+            "activate",
+            lambda h: np.max(h, axis=0),
+            lambda h: np.max(h, axis=-1, keepdims=True) + 0 * h,
+            lambda h: np.max(h, axis=0, keepdims=True) + 0 * h,
+            lambda h: np.maximum(np.max(h), 0) + 0 * h,
         ),
         "both biases forgotten": ({"shift_hidden": _same, "shift_back": _same},),
-        "b_1 forgotten": ({"shift_hidden": _same},),
-        "b_2 forgotten": ({"shift_back": _same},),
+        "b_1 forgotten": each("shift_hidden", _same),
+        "b_2 forgotten": each("shift_back", _same),
         "b_1 after the activation": (
             {"activate": _same, "shift_hidden": lambda h, b_1: relu(h) + b_1},
         ),
@@ -186,20 +185,15 @@ FEED_MISTAKES = mistakes(
             {"shift_back": np.subtract},
         ),
         "bias multiplied": ({"shift_hidden": np.multiply}, {"shift_back": np.multiply}),
-        "residual inside": ({"keep": lambda y, x: x + y},),
-        "normalised inside": (
-            {"keep": lambda y, x: attnbook.layer_norm(y)},
-            {"keep": lambda y, x: attnbook.layer_norm(x + y)},
+        "residual inside": each("keep", lambda y, x: x + y),
+        "normalised inside": each(
+            "keep", lambda y, x: attnbook.layer_norm(y), lambda y, x: attnbook.layer_norm(x + y)
         ),
-        "first matrix used twice": (
-            {"back": lambda h, W_1, W_2: h @ W_1.T},
-            {"back": lambda h, W_1, W_2: h @ W_1},
+        "first matrix used twice": each(
+            "back", lambda h, W_1, W_2: h @ W_1.T, lambda h, W_1, W_2: h @ W_1
         ),
         "matrices transposed": (
-            {
-                "hidden": lambda x, W_1, W_2: x @ W_1.T,
-                "back": lambda h, W_1, W_2: h @ W_2.T,
-            },
+            {"hidden": lambda x, W_1, W_2: x @ W_1.T, "back": lambda h, W_1, W_2: h @ W_2.T},
             {"hidden": lambda x, W_1, W_2: x @ W_1.T},
             {"back": lambda h, W_1, W_2: h @ W_2.T},
         ),
@@ -256,4 +250,5 @@ FEED_FORWARD = Check(
     properties=(tokens_are_alone,),
     adapt=_adapt,
     sequences=("x",),
+    legible=True,
 )

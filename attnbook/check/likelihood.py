@@ -11,7 +11,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -105,6 +105,11 @@ def _cross_entropy(steps: Any, logits, targets, mask=None):
 
 def _probabilities(z, log_total, axis):
     return np.exp(z - log_total)
+
+
+def _off(p, targets):
+    """Return how far each probability is from the one-hot target."""
+    return p - np.eye(p.shape[-1])[targets]
 
 
 def _by_softmax(z, axis):
@@ -234,19 +239,19 @@ _MISTAKES = mistakes(
         batch. Divide by the number of all tokens that count.
     """,
     {
-        "softmax twice": ({"prepare": lambda z, mask: _by_softmax(z, -1)},),
+        "softmax twice": each("prepare", lambda z, mask: _by_softmax(z, -1)),
         "logits taken for probabilities": (
-            {"rows": lambda z, log_total, axis: np.log(z)},
-            {"rows": lambda z, log_total, axis: np.log(np.abs(z))},
+            {"rows": lambda z, total, a: np.log(z)},
+            {"rows": lambda z, total, a: np.log(np.abs(z))},
             *(
                 {"rows": lambda z, log_total, axis, e=e, keep=keep: np.log(keep(z, e))}
                 for e in (1e-8, 1e-9, 1e-10, 1e-12)
                 for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
             ),
         ),
-        "sigmoid for softmax": ({"rows": lambda z, log_total, axis: -np.logaddexp(0, -z)},),
-        "exponential forgotten": (
-            {"rows": lambda z, log_total, axis: np.log(z / np.sum(z, axis=axis, keepdims=True))},
+        "sigmoid for softmax": each("rows", lambda z, total, a: -np.logaddexp(0, -z)),
+        "exponential forgotten": each(
+            "rows", lambda z, total, a: np.log(z / np.sum(z, axis=a, keepdims=True))
         ),
         "no logarithm": (
             {"rows": _probabilities},
@@ -255,53 +260,36 @@ _MISTAKES = mistakes(
         ),
         "squared error": (
             {"rows": lambda *given: -((1 - _probabilities(*given)) ** 2)},
-            *(
-                {
-                    "rows": _probabilities,
-                    "pick": lambda p, t, mean=mean: (
-                        -mean((p - np.eye(p.shape[-1])[t]) ** 2, axis=-1)
-                    ),
-                }
-                for mean in (np.sum, np.mean)
-            ),
+            {"rows": _probabilities, "pick": lambda p, t: -np.sum(_off(p, t) ** 2, axis=-1)},
+            {"rows": _probabilities, "pick": lambda p, t: -np.mean(_off(p, t) ** 2, axis=-1)},
         ),
-        "sum of exponentials forgotten": (
-            {"log_total": lambda z, largest, axis: 0 * largest},
-            {"log_total": lambda z, largest, axis: largest},
+        "sum of exponentials forgotten": each(
+            "log_total", lambda z, largest, a: 0 * largest, lambda z, largest, a: largest
         ),
-        "logarithm of the sum forgotten": (
-            {"log_total": lambda z, largest, axis: np.sum(np.exp(z), axis=axis, keepdims=True)},
-            {
-                "log_total": lambda z, largest, axis: (
-                    largest + np.sum(np.exp(z - largest), axis=axis, keepdims=True)
-                )
-            },
+        "logarithm of the sum forgotten": each(
+            "log_total",
+            lambda z, largest, a: np.sum(np.exp(z), axis=a, keepdims=True),
+            lambda z, largest, a: largest + np.sum(np.exp(z - largest), axis=a, keepdims=True),
         ),
-        "maximum not added back": (
-            {
-                "log_total": lambda z, largest, axis: np.log(
-                    np.sum(np.exp(z - largest), axis=axis, keepdims=True)
-                )
-            },
+        "maximum not added back": each(
+            "log_total",
+            lambda z, largest, a: np.log(np.sum(np.exp(z - largest), axis=a, keepdims=True)),
         ),
-        "mean of the exponentials": (
-            {
-                "log_total": lambda z, largest, axis: (
-                    _log_total(z, largest, axis) - math.log(z.shape[-1])
-                )
-            },
+        "mean of the exponentials": each(
+            "log_total", lambda z, largest, a: _log_total(z, largest, a) - math.log(z.shape[-1])
         ),
-        "sign": ({"negate": np.positive},),
-        "softmax over the tokens": ({"axis": lambda: -2}, {"axis": lambda: 0}),
-        "one softmax for all": ({"axis": lambda: None},),
+        "sign": each("negate", np.positive),
+        "softmax over the tokens": each("axis", lambda: -2, lambda: 0),
+        "one softmax for all": each("axis", lambda: None),
         "base 2": tuple(
             {"finish": lambda loss, logits, base=base: loss / math.log(base)} for base in (2, 10)
         ),
-        "every pair": ({"pick": lambda rows, targets: rows[..., targets]},),
-        "targets ignored": (
-            {"pick": lambda rows, targets: np.max(rows, axis=-1)},
-            {"pick": lambda rows, targets: np.min(rows, axis=-1)},
-            {"pick": lambda rows, targets: rows[..., 0]},
+        "every pair": each("pick", lambda r, t: r[..., t]),
+        "targets ignored": each(
+            "pick",
+            lambda r, t: np.max(r, axis=-1),
+            lambda r, t: np.min(r, axis=-1),
+            lambda r, t: r[..., 0],
         ),
         "share of the hits": tuple(
             {
@@ -310,10 +298,11 @@ _MISTAKES = mistakes(
             }
             for hit in (True, False)
         ),
-        "entropy of the prediction": (
-            {"pick": lambda rows, targets: np.sum(np.exp(rows) * rows, axis=-1)},
-            {"pick": lambda rows, targets: np.sum(rows, axis=-1)},
-            {"pick": lambda rows, targets: np.mean(rows, axis=-1)},
+        "entropy of the prediction": each(
+            "pick",
+            lambda r, t: np.sum(np.exp(r) * r, axis=-1),
+            lambda r, t: np.sum(r, axis=-1),
+            lambda r, t: np.mean(r, axis=-1),
         ),
         "labels smoothed": tuple(
             {
@@ -323,8 +312,8 @@ _MISTAKES = mistakes(
             }
             for e in (0.1, 0.05, 0.2)
             for over in (
-                lambda rows, own: np.mean(rows, axis=-1),
-                lambda rows, own: (np.sum(rows, axis=-1) - own) / (rows.shape[-1] - 1),
+                lambda r, own: np.mean(r, axis=-1),
+                lambda r, own: (np.sum(r, axis=-1) - own) / (r.shape[-1] - 1),
             )
         ),
         "target of another token": (
@@ -340,33 +329,28 @@ _MISTAKES = mistakes(
                     lambda mask, x: np.ones_like(x) if mask is None else mask[..., :-1],
                 )
             ),
-            {"choose": lambda targets, n_known: np.roll(targets, 1, axis=-1)},
-            {"choose": lambda targets, n_known: np.roll(targets, -1, axis=-1)},
+            {"choose": lambda t, n_known: np.roll(t, 1, axis=-1)},
+            {"choose": lambda t, n_known: np.roll(t, -1, axis=-1)},
             *(
                 {"choose": _shifted(forward, edge)}
                 for forward in (False, True)
                 for edge in (lambda t: 0, lambda t: t[..., -1:], lambda t: t[..., :1], lambda t: -1)
             ),
-            {"choose": lambda targets, n_known: targets[..., ::-1]},
-            {"choose": lambda targets, n_known: np.broadcast_to(targets[..., :1], targets.shape)},
+            {"choose": lambda t, n_known: t[..., ::-1]},
+            {"choose": lambda t, n_known: np.broadcast_to(t[..., :1], t.shape)},
         ),
-        "another word": (
-            {"choose": lambda targets, n_known: targets - 1},
-            {"choose": lambda targets, n_known: (targets + 1) % n_known},
-            {"choose": lambda targets, n_known: np.minimum(targets + 1, n_known - 1)},
-            {"choose": lambda targets, n_known: np.maximum(targets - 1, 0)},
+        "another word": each(
+            "choose",
+            lambda t, n_known: t - 1,
+            lambda t, n_known: (t + 1) % n_known,
+            lambda t, n_known: np.minimum(t + 1, n_known - 1),
+            lambda t, n_known: np.maximum(t - 1, 0),
         ),
-        "sum for mean": ({"reduce": lambda losses, counted: np.sum(losses * counted)},),
+        "sum for mean": each("reduce", lambda x, n: np.sum(x * n)),
         "mean over the vocabulary": (
-            {
-                "reduce": lambda losses, counted: np.sum(losses * counted),
-                "finish": lambda loss, logits: loss / logits.size,
-            },
-            {"finish": lambda loss, logits: loss / logits.shape[-1]},
-            {
-                "reduce": lambda losses, counted: np.sum(losses * counted),
-                "finish": lambda loss, logits: loss / logits.shape[-1],
-            },
+            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.size},
+            {"finish": lambda loss, z: loss / z.shape[-1]},
+            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.shape[-1]},
         ),
         "divided by another number": tuple(
             {
@@ -378,73 +362,48 @@ _MISTAKES = mistakes(
         ),
         "median for the mean": tuple(
             {"reduce": lambda losses, counted, f=f: f(losses)}
-            for f in (
-                np.median,
-                np.max,
-                np.min,
-                lambda losses: losses[..., -1],
-                lambda losses: losses[..., 0],
-            )
+            for f in (np.median, np.max, np.min, lambda x: x[..., -1], lambda x: x[..., 0])
         ),
         "loss scaled": tuple(
             {"finish": lambda loss, logits, factor=factor: loss * factor}
             for factor in (2.0, 0.5, 100.0)
         ),
-        "perplexity returned": ({"finish": lambda loss, logits: np.exp(loss)},),
-        "not averaged": (
-            {"reduce": lambda losses, counted: losses * counted},
-            {"reduce": lambda losses, counted: losses},
-        ),
+        "perplexity returned": each("finish", lambda loss, z: np.exp(loss)),
+        "not averaged": each("reduce", lambda x, n: x * n, lambda x, n: x),
         "exp overflows": (
             {
-                "rows": lambda z, log_total, axis: np.log(
-                    np.exp(z) / np.sum(np.exp(z), axis=axis, keepdims=True)
+                "rows": lambda z, total, a: np.log(
+                    np.exp(z) / np.sum(np.exp(z), axis=a, keepdims=True)
                 )
             },
-            {"largest": lambda z, axis: np.zeros_like(np.max(z, axis=axis, keepdims=True))},
+            {"largest": lambda z, a: np.zeros_like(np.max(z, axis=a, keepdims=True))},
         ),
-        "logarithm of 0": ({"rows": _through(np.log)},),
+        "logarithm of 0": each("rows", _through(np.log)),
         "logarithm kept from 0": _KEPT_FROM_0,
         "largest logit of all rows": (
-            {"largest": lambda z, axis: np.max(z)},
+            {"largest": lambda z, a: np.max(z)},
             {
-                "rows": lambda z, log_total, axis: np.log(
-                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), axis, keepdims=True)
+                "rows": lambda z, total, a: np.log(
+                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), a, keepdims=True)
                 )
             },
         ),
-        "mask ignored": ({"count": lambda mask, losses: np.ones_like(losses)},),
-        "mask inverted": (
-            {
-                "count": lambda mask, losses: (
-                    np.ones_like(losses) if mask is None else np.logical_not(mask)
-                )
-            },
+        "mask ignored": each("count", lambda mask, x: np.ones_like(x)),
+        "mask inverted": each(
+            "count", lambda mask, x: np.ones_like(x) if mask is None else np.logical_not(mask)
         ),
-        "mean over all tokens": (
-            {"reduce": _reduced(np.mean, lambda losses, counted: np.mean(losses * counted))},
-        ),
-        "sum under a mask": (
-            {"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses * counted))},
-        ),
-        "padding not zeroed": (
-            {"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted))},
-        ),
+        "mean over all tokens": each("reduce", _reduced(np.mean, lambda x, n: np.mean(x * n))),
+        "sum under a mask": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x * n))),
+        "padding not zeroed": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x) / np.sum(n))),
         "logits masked": (
             {
                 "prepare": lambda z, mask: z if mask is None else z * mask[..., np.newaxis],
-                "count": lambda mask, losses: np.ones_like(losses),
+                "count": lambda mask, x: np.ones_like(x),
             },
         ),
-        "mean of the means": ({"reduce": _mean_of_means},),
-        "divided by the number of sequences": (
-            {
-                "reduce": lambda losses, counted: (
-                    _mean(losses, counted)
-                    if losses.ndim < 2
-                    else np.sum(losses * counted) / len(losses)
-                )
-            },
+        "mean of the means": each("reduce", _mean_of_means),
+        "divided by the number of sequences": each(
+            "reduce", lambda x, n: _mean(x, n) if x.ndim < 2 else np.sum(x * n) / len(x)
         ),
     },
 )
@@ -495,10 +454,7 @@ CROSS_ENTROPY = Check(
             errors={OverflowError: "exp overflows", ValueError: "logarithm of 0"},
         ),
         Stage((_large([1000.0, 999.0, 1001.0], [-999.0, -1001.0, -1000.0]),)),
-        Stage(
-            (_case(5, 7, mask=_HALF), _case(3, 2, mask=[False, True, True])),
-            option="mask",
-        ),
+        Stage((_case(5, 7, mask=_HALF), _case(3, 2, mask=[False, True, True])), option="mask"),
         Stage((_case(2, 5, 7), _case(3, 3, 3)), beyond="a batch (leading axes)"),
         Stage(
             (_case(2, 3, 5, mask=_LENGTHS),),
@@ -512,4 +468,5 @@ CROSS_ENTROPY = Check(
     options=("mask",),
     remarked_options=("mask",),
     adapt=_adapt,
+    legible=True,
 )

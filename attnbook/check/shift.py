@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values
+from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
 def teacher_forcing(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -116,13 +116,13 @@ _MISTAKES = mistakes(
     """,
     {
         "no shift": _ways(
-            *((_cut(*place), _cut(*place)) for place in ((None,), (None, -1), (1,), (1, -1))),
+            *((_cut(*place), _cut(*place)) for place in ((None,), (None, -1), (1,), (1, -1)))
         ),
         "shifted the wrong way": (
             *_ways((_cut(1), _cut(None, -1))),
             {"results": lambda read, labels: (labels, read)},
         ),
-        "stop read by the decoder": ({"read": _cut(None)},),
+        "stop read by the decoder": each("read", _cut(None)),
         "start among the labels": ({"label": _cut(None)}, *_ways((_cut(1, -1), _cut(None, -1)))),
         "start not read": (
             {"read": _cut(1, -1)},
@@ -130,7 +130,7 @@ _MISTAKES = mistakes(
         ),
         "stop not predicted": ({"label": _cut(1, -1)}, *_ways((_cut(None, -2), _cut(1, -1)))),
         "shifted by two": ({"label": _cut(2)}, *_ways((_cut(None, -2), _cut(2)))),
-        "too little read": ({"read": _cut(None, -2)},),
+        "too little read": each("read", _cut(None, -2)),
         "rolled": _ways(
             (_cut(None), _rolled(-1)),
             (_rolled(1), _cut(None)),
@@ -166,22 +166,21 @@ _MISTAKES = mistakes(
                 for up in (0, 1)
             )
         ),
-        "alternate tokens": _ways(
-            (lambda target: target[..., ::2], lambda target: target[..., 1::2])
-        ),
-        "last token alone": (
-            {"label": lambda target: target[..., -1:]},
-            {"label": lambda target: target[..., -1]},
-            {"label": lambda target: target[..., 1]},
-            {"label": lambda target: target[..., 1:2]},
+        "alternate tokens": _ways((lambda t: t[..., ::2], lambda t: t[..., 1::2])),
+        "last token alone": each(
+            "label",
+            lambda t: t[..., -1:],
+            lambda t: t[..., -1],
+            lambda t: t[..., 1],
+            lambda t: t[..., 1:2],
         ),
         "backwards": (
-            {"order": lambda target: target[..., ::-1]},
-            {"label": lambda target: target[..., :0:-1]},
-            {"label": lambda target: target[..., -2::-1]},
-            {"read": lambda target: target[..., -2::-1]},
+            {"order": lambda t: t[..., ::-1]},
+            {"label": lambda t: t[..., :0:-1]},
+            {"label": lambda t: t[..., -2::-1]},
+            {"read": lambda t: t[..., -2::-1]},
         ),
-        "shifted along the batch": _ways((lambda target: target[:-1], lambda target: target[1:])),
+        "shifted along the batch": _ways((lambda t: t[:-1], lambda t: t[1:])),
     },
 )
 

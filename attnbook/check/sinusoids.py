@@ -11,7 +11,7 @@ from attnbook import positions
 from attnbook.check.engine import either, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
 
 
 def positional_encoding(
@@ -162,8 +162,8 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
     """,
         {
             "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
-            "sines alone": ({"second": np.sin},),
-            "cosines alone": ({"first": np.cos},),
+            "sines alone": each("second", np.sin),
+            "cosines alone": each("first", np.cos),
             "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
             "sign of a wave": (
                 {"first": lambda a: -np.sin(a)},
@@ -180,73 +180,70 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
                 {"base": lambda base=base: base}
                 for base in (1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4)
             ),
-            "exponent halved": ({"exponent": lambda i, d: i / d},),
-            "exponent doubled": ({"exponent": lambda i, d: 4 * i / d},),
-            "sine and cosine of different frequencies": (
-                {"index": _feature(join, 1)},
-                {"index": _feature(join, 0.5)},
-                {"index": lambda d, of_cosine: np.arange(d // 2) + of_cosine},
-                {"index": lambda d, of_cosine: np.arange(d // 2) + of_cosine / 2},
+            "exponent halved": each("exponent", lambda i, d: i / d),
+            "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
+            "sine and cosine of different frequencies": each(
+                "index",
+                _feature(join, 1),
+                _feature(join, 0.5),
+                lambda d, c: np.arange(d // 2) + c,
+                lambda d, c: np.arange(d // 2) + c / 2,
             ),
-            "frequencies to the very end": (
-                {"exponent": lambda i, d: i / max(d // 2 - 1, 1)},
-                {"exponent": lambda i, d: 2 * i / max(d - 1, 1)},
-                {"exponent": lambda i, d: 2 * i / max(d - 2, 1)},
+            "frequencies to the very end": each(
+                "exponent",
+                lambda i, d: i / max(d // 2 - 1, 1),
+                lambda i, d: 2 * i / max(d - 1, 1),
+                lambda i, d: 2 * i / max(d - 2, 1),
             ),
-            "angle inverted": ({"frequency": lambda base, exponent: base**exponent},),
-            "product for a power": (
-                {"frequency": lambda base, exponent: 1 / (base * exponent)},
-                {"frequency": lambda base, exponent: base * exponent},
-                {"frequency": lambda base, exponent: exponent / base},
+            "angle inverted": each("frequency", lambda b, e: b**e),
+            "product for a power": each(
+                "frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e, lambda b, e: e / b
             ),
-            "logarithm of base 10": (
-                {"frequency": lambda base, exponent: np.exp(-exponent * np.log10(base))},
-                {"frequency": lambda base, exponent: np.exp(-exponent * np.log2(base))},
+            "logarithm of base 10": each(
+                "frequency",
+                lambda b, e: np.exp(-e * np.log10(b)),
+                lambda b, e: np.exp(-e * np.log2(b)),
             ),
-            "logarithm forgotten": ({"frequency": lambda base, exponent: np.exp(-exponent)},),
-            "one frequency for all": (
-                {"exponent": lambda i, d: 0.0 * i},
-                {"exponent": lambda i, d: 1.0 + 0.0 * i},
+            "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
+            "one frequency for all": each(
+                "exponent", lambda i, d: 0.0 * i, lambda i, d: 1.0 + 0.0 * i
             ),
-            "frequencies in reverse": (
-                {"index": lambda d, of_cosine: np.arange(d // 2)[::-1]},
-                {"index": lambda d, of_cosine: d // 2 - np.arange(d // 2)},
+            "frequencies in reverse": each(
+                "index",
+                lambda d, c: np.arange(d // 2)[::-1],
+                lambda d, c: d // 2 - np.arange(d // 2),
             ),
-            "positions from 1": ({"places": lambda n: np.arange(1, n + 1)},),
-            "positions in another order": (
-                {"places": lambda n: np.arange(n)[::-1]},
-                {"places": lambda n: np.arange(n) / n},
-                {"places": lambda n: np.arange(n) / max(n - 1, 1)},
-                {"places": lambda n: -np.arange(n)},
+            "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
+            "positions in another order": each(
+                "places",
+                lambda n: np.arange(n)[::-1],
+                lambda n: np.arange(n) / n,
+                lambda n: np.arange(n) / max(n - 1, 1),
+                lambda n: -np.arange(n),
             ),
-            "pairs from 1": ({"index": lambda d, of_cosine: np.arange(d // 2) + 1},),
+            "pairs from 1": each("index", lambda d, c: np.arange(d // 2) + 1),
             "position and pair exchanged": (
                 {
-                    "frequency": lambda base, exponent: exponent,
-                    "angle": lambda p, exponent: (exponent / 2) * 10000.0 ** (-2.0 * p),
+                    "frequency": lambda b, e: e,
+                    "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p),
                 },
             ),
-            "turns for radians": (
-                {"angle": lambda p, frequency: 2 * math.pi * p * frequency},
-                {"angle": lambda p, frequency: math.pi * p * frequency},
+            "turns for radians": each(
+                "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: math.pi * p * w
             ),
-            "degrees for radians": (
-                {"angle": lambda p, frequency: np.deg2rad(p * frequency)},
-                {"angle": lambda p, frequency: np.rad2deg(p * frequency)},
+            "degrees for radians": each(
+                "angle", lambda p, w: np.deg2rad(p * w), lambda p, w: np.rad2deg(p * w)
             ),
-            "transposed": ({"leave": np.transpose},),
-            "axis too many": (
-                {"leave": lambda table: table[np.newaxis]},
-                {"leave": lambda table: table[:, np.newaxis]},
+            "transposed": each("leave", np.transpose),
+            "axis too many": each("leave", lambda E: E[np.newaxis], lambda E: E[:, np.newaxis]),
+            "twice as wide": each(
+                "index", lambda d, c: np.arange(d) / 2, lambda d, c: np.arange(d)
             ),
-            "twice as wide": (
-                {"index": lambda d, of_cosine: np.arange(d) / 2},
-                {"index": lambda d, of_cosine: np.arange(d)},
-            ),
-            "one half alone": (
-                {"join": lambda sines, cosines: sines},
-                {"join": lambda sines, cosines: cosines},
-                {"join": lambda sines, cosines: sines + cosines},
+            "one half alone": each(
+                "join",
+                lambda sines, cosines: sines,
+                lambda sines, cosines: cosines,
+                lambda sines, cosines: sines + cosines,
             ),
             "waves scaled": tuple(
                 {"join": lambda sines, cosines, scale=scale: join(sines, cosines) * scale(sines)}

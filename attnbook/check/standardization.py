@@ -10,7 +10,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -191,12 +191,9 @@ NORM_MISTAKES = mistakes(
             *({"norm_axis": lambda x, axis=axis: axis} for axis in (None, (-1, -2))),
             *_one_reduced_over(None),
         ),
-        "variance with n − 1": ({"variance": _unbiased},),
+        "variance with n − 1": each("variance", _unbiased),
         "epsilon outside the root": tuple(
-            {
-                "deviation": _outside,
-                "epsilon": lambda epsilon, factor=factor: epsilon * factor,
-            }
+            {"deviation": _outside, "epsilon": lambda epsilon, factor=factor: epsilon * factor}
             for factor in (1.0, 0.1, 0.01, 0.001, 10.0, 100.0)
         ),
         "variance with n − 1 and epsilon outside": tuple(
@@ -208,102 +205,80 @@ NORM_MISTAKES = mistakes(
             for factor in (1.0, 0.1, 0.001)
         ),
         "no epsilon": (
-            {"epsilon": lambda epsilon: 0.0},
-            {
-                "epsilon": lambda epsilon: 0.0,
-                "standardise": lambda centred, mean, deviation: centred / deviation + EPSILON,
-            },
+            {"epsilon": lambda e: 0.0},
+            {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
         "epsilon of another size": tuple(
             {"epsilon": lambda epsilon, other=other: other}
             for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
         ),
-        "epsilon as a floor": (
-            {"deviation": lambda variance, epsilon: np.maximum(np.sqrt(variance), epsilon)},
-            {"deviation": lambda variance, epsilon: np.sqrt(np.maximum(variance, epsilon))},
+        "epsilon as a floor": each(
+            "deviation",
+            lambda v, e: np.maximum(np.sqrt(v), e),
+            lambda v, e: np.sqrt(np.maximum(v, e)),
         ),
-        "variance without the root": ({"deviation": lambda variance, epsilon: variance + epsilon},),
-        "root multiplied": ({"standardise": lambda centred, mean, deviation: centred * deviation},),
+        "variance without the root": each("deviation", lambda v, e: v + e),
+        "root multiplied": each("standardise", lambda y, m, s: y * s),
         "mean not subtracted": (
-            {"centre": lambda x, mean: x, "variance": _about_zero},
-            {"centre": lambda x, mean: x},
+            {"centre": lambda x, m: x, "variance": _about_zero},
+            {"centre": lambda x, m: x},
         ),
-        "mean added": ({"centre": lambda x, mean: x + mean},),
+        "mean added": each("centre", lambda x, m: x + m),
         "mean subtracted last": (
-            {
-                "centre": lambda x, mean: x,
-                "standardise": lambda centred, mean, deviation: centred / deviation - mean,
-            },
+            {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
         ),
         "median for the mean": (
-            {"mean": lambda x, axis: np.median(x, axis=axis, keepdims=True)},
+            {"mean": lambda x, a: np.median(x, axis=a, keepdims=True)},
             {
-                "mean": lambda x, axis: np.median(x, axis=axis, keepdims=True),
-                "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
+                "mean": lambda x, a: np.median(x, axis=a, keepdims=True),
+                "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True),
             },
         ),
         "sum for the mean": (
             {"variance": _sum_of_squares},
-            {"variance": _sum_of_squares, "epsilon": lambda epsilon: 0.0},
-            {"variance": lambda x, mean, axis: _sum_of_squares(x, mean, axis) / x.shape[-2]},
-            {"mean": lambda x, axis: np.sum(x, axis=axis, keepdims=True)},
+            {"variance": _sum_of_squares, "epsilon": lambda e: 0.0},
+            {"variance": lambda x, m, a: _sum_of_squares(x, m, a) / x.shape[-2]},
+            {"mean": lambda x, a: np.sum(x, axis=a, keepdims=True)},
         ),
-        "variance about zero": ({"variance": _about_zero},),
-        "variance as a difference": (
-            {"variance": lambda x, mean, axis: _average(x * x, axis) - mean * mean},
-        ),
+        "variance about zero": each("variance", _about_zero),
+        "variance as a difference": each("variance", lambda x, m, a: _average(x * x, a) - m * m),
         "range for the deviation": tuple(
             {
                 "centre": centre,
-                "variance": lambda x, mean, axis: np.ptp(x, axis=axis, keepdims=True),
+                "variance": lambda x, m, a: np.ptp(x, axis=a, keepdims=True),
                 "deviation": np.add,
             }
-            for centre in (lambda x, mean: x - np.min(x, -1, keepdims=True), np.subtract)
+            for centre in (lambda x, m: x - np.min(x, -1, keepdims=True), np.subtract)
         ),
         "mean absolute deviation": (
-            {"variance": lambda x, mean, axis: _average(np.abs(x - mean), axis)},
-            {
-                "variance": lambda x, mean, axis: _average(np.abs(x - mean), axis),
-                "deviation": np.add,
-            },
+            {"variance": lambda x, m, a: _average(np.abs(x - m), a)},
+            {"variance": lambda x, m, a: _average(np.abs(x - m), a), "deviation": np.add},
         ),
-        "only centred": ({"standardise": lambda centred, mean, deviation: centred},),
-        "gain and bias forgotten": ({"affine": lambda x, gain, bias: x},),
-        "gain forgotten": ({"affine": lambda x, gain, bias: x + bias},),
-        "bias forgotten": ({"affine": lambda x, gain, bias: gain * x},),
-        "gain and bias swapped": ({"affine": lambda x, gain, bias: bias * x + gain},),
-        "gain or bias used twice": (
-            {"affine": lambda x, gain, bias: gain * x + gain},
-            {"affine": lambda x, gain, bias: bias * x + bias},
+        "only centred": each("standardise", lambda y, m, s: y),
+        "gain and bias forgotten": each("affine", lambda x, g, b: x),
+        "gain forgotten": each("affine", lambda x, g, b: x + b),
+        "bias forgotten": each("affine", lambda x, g, b: g * x),
+        "gain and bias swapped": each("affine", lambda x, g, b: b * x + g),
+        "gain or bias used twice": each(
+            "affine", lambda x, g, b: g * x + g, lambda x, g, b: b * x + b
         ),
-        "bias before the gain": ({"affine": lambda x, gain, bias: gain * (x + bias)},),
-        "bias not added": (
-            {"affine": lambda x, gain, bias: gain * x - bias},
-            {"affine": lambda x, gain, bias: gain * x * bias},
-        ),
-        "gain not multiplied": (
-            {"affine": lambda x, gain, bias: x / gain + bias},
-            {"affine": lambda x, gain, bias: x + gain + bias},
-            {"affine": lambda x, gain, bias: (1 + gain) * x + bias},
+        "bias before the gain": each("affine", lambda x, g, b: g * (x + b)),
+        "bias not added": each("affine", lambda x, g, b: g * x - b, lambda x, g, b: g * x * b),
+        "gain not multiplied": each(
+            "affine",
+            lambda x, g, b: x / g + b,
+            lambda x, g, b: x + g + b,
+            lambda x, g, b: (1 + g) * x + b,
         ),
         "gain and bias before": (
-            {
-                "enter_norm": lambda x, gain, bias: gain * x + bias,
-                "affine": lambda x, gain, bias: x,
-            },
-            {
-                "enter_norm": lambda x, gain, bias: gain * x,
-                "affine": lambda x, gain, bias: x + bias,
-            },
+            {"enter_norm": lambda x, g, b: g * x + b, "affine": lambda x, g, b: x},
+            {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
         ),
         "keepdims forgotten": (
-            {"mean": _lost, "variance": lambda x, mean, axis: np.var(x, axis=axis)},
-            {"variance": lambda x, mean, axis: np.var(x, axis=axis)},
-            {
-                "mean": _lost,
-                "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
-            },
-            {"mean": _lost, "variance": lambda x, mean, axis: _lost((x - mean) ** 2, axis)},
+            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a)},
+            {"variance": lambda x, m, a: np.var(x, axis=a)},
+            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True)},
+            {"mean": _lost, "variance": lambda x, m, a: _lost((x - m) ** 2, a)},
             {"mean": _lost},
         ),
     },
@@ -319,9 +294,9 @@ _OF_ARRAYS = mistakes(
     epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
     """,
     {
-        "squares overflow in half precision": ({"widen": lambda x: x},),
-        "axis 1 of a batch": ({"norm_axis": lambda x: 1},),
-        "epsilon ignored": ({"epsilon": lambda epsilon: EPSILON},),
+        "squares overflow in half precision": each("widen", lambda x: x),
+        "axis 1 of a batch": each("norm_axis", lambda x: 1),
+        "epsilon ignored": each("epsilon", lambda e: EPSILON),
     },
 )
 
@@ -393,4 +368,5 @@ LAYER_NORM = Check(
     properties=(tokens_are_alone, rows_are_standardised),
     options=("epsilon",),
     adapt=_adapt,
+    legible=True,
 )

@@ -117,6 +117,11 @@ class Mistake:
     told_by: Callable[[Any], bool] = lambda returned: False
 
 
+def each(step: str, *wrong: Callable) -> tuple[Way, ...]:
+    """Return a way for each of the wrong functions in the place of one step."""
+    return tuple({step: function} for function in wrong)
+
+
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(

@@ -14,7 +14,7 @@ from attnbook.check.heads import HEADS_STEPS, MULTI_HEAD_ATTENTION, heads_from_s
 from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
 from attnbook.check.sentences import mistakes
 from attnbook.check.standardization import NORM_MISTAKES, NORM_STEPS, normalize
-from attnbook.check.steps import Case, Check, Mistake, Way, draw, only
+from attnbook.check.steps import Case, Check, Mistake, Way, draw, each, only
 
 SELF, CROSS, FEED = SUBLAYERS = ("self", "cross", "feed")
 
@@ -78,10 +78,13 @@ class _Affine:
         return _Affine(self.W.T, self.bias)
 
 
-def _several_heads(s, query, key, value, w, mask):
-    matrices = ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
-    affine = (_Affine(W, s.bias(b)) for W, b in matrices)
-    return heads_from_steps(s, query, key, value, *affine, w.n_heads, mask)
+def _several_heads(s, inputs, w, mask):
+    query, key, value = inputs
+    W_Q, W_K, W_V, W_O = (
+        _Affine(W, s.bias(b))
+        for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
+    )
+    return heads_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O, w.n_heads, mask)
 
 
 def encode(s: Any, x, weights, mask=None):
@@ -111,8 +114,8 @@ def _run(s, x, memory, w, mask, memory_mask):
             if name == FEED:
                 return feed(s, y, w.W_1, w.b_1, w.W_2, w.b_2)
             if name == SELF:
-                return _several_heads(s, *s.to_target(y, raw), w, mask)
-            return _several_heads(s, *s.to_memory(y, memory, norm, order), w, memory_mask)
+                return _several_heads(s, s.to_target(y, raw), w, mask)
+            return _several_heads(s, s.to_memory(y, memory, norm, order), w, memory_mask)
 
         before, join, after = (getattr(s, f"{way}_{name}") for way in ("before", "join", "after"))
         y = before(x, start, norm, order)
@@ -192,9 +195,9 @@ ORDER_MISTAKES = mistakes(
         f(x)).
     """,
     {
-        "pre-norm for post-norm": ({"order": lambda norm: "pre"},),
-        "post-norm for pre-norm": ({"order": lambda norm: "post"},),
-        "norm orders mixed up": ({"order": lambda norm: "post" if norm == "pre" else "pre"},),
+        "pre-norm for post-norm": each("order", lambda norm: "pre"),
+        "post-norm for pre-norm": each("order", lambda norm: "post"),
+        "norm orders mixed up": each("order", lambda norm: "post" if norm == "pre" else "pre"),
     },
 )
 
@@ -237,13 +240,13 @@ RESIDUAL_MISTAKES = mistakes(
         "residual not added": tuple(
             around(join=join)
             for join in (
-                lambda x, entered, made, *others: x - made,
-                lambda x, entered, made, *others: x * made,
-                lambda x, entered, made, *others: (x + made) / 2,
-                lambda x, entered, made, *others: (x + made) / np.sqrt(2),
+                lambda x, y, f, *others: x - f,
+                lambda x, y, f, *others: x * f,
+                lambda x, y, f, *others: (x + f) / 2,
+                lambda x, y, f, *others: (x + f) / np.sqrt(2),
             )
         ),
-        "residual twice": (around(join=lambda x, entered, made, *others: x + x + made),),
+        "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
         "norm inside the residual": tuple(
             way
             for names in (SUBLAYERS, (SELF,), (FEED,))
@@ -268,7 +271,7 @@ RESIDUAL_MISTAKES = mistakes(
             ),
         ),
         "residual from the input of the layer": (
-            around((FEED,), join=lambda x, entered, made, start, *others: start + made),
+            around((FEED,), join=lambda x, y, f, start, *others: start + f),
         ),
     },
 )
@@ -307,7 +310,7 @@ _BIASES = mistakes(
     biases forgotten: You multiply by the matrices and add no biases. b_Q, b_K, b_V and b_O belong
         to them.
     """,
-    {"biases forgotten": ({"bias": np.zeros_like},)},
+    {"biases forgotten": each("bias", np.zeros_like)},
 )
 
 _MOST_WAYS = 4

@@ -667,7 +667,7 @@ DOUBLES = {
     "positional_encoding": {
         "sin and cos swapped; positions from 1": table(
             lambda p, i, d: right_angle(p + 1, i, d), np.cos, np.sin
-        ),
+        )
     },
     "cross_entropy": {
         "sign; sum for mean": loss(lambda z: -ab.log_softmax(z), reduce=all_sum),
@@ -675,9 +675,7 @@ DOUBLES = {
             lambda z: ab.log_softmax(z, axis=0), reduce=all_sum
         ),
     },
-    "teacher_forcing": {
-        "too little read; start among the labels": lambda t: (t[..., :-2], t),
-    },
+    "teacher_forcing": {"too little read; start among the labels": lambda t: (t[..., :-2], t)},
     "greedy_decode": {
         "smallest logit; one token too many": greedy(
             lambda model, ids: int(model(ids)[-1].argmin()), limit=1

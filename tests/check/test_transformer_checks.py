@@ -147,8 +147,7 @@ def shows(checked, way, cases):
 
 
 @pytest.mark.parametrize(
-    ("name", "both"),
-    [(name, both) for name, doubles in layers.DOUBLES.items() for both in doubles],
+    ("name", "both"), [(name, both) for name, doubles in layers.DOUBLES.items() for both in doubles]
 )
 def test_two_mistakes_at_once_are_named(name, both):
     report = run(name, layers.DOUBLES[name][both])

@@ -291,10 +291,7 @@ TEACHER_FORCING = {
     "rolled": lambda t: (t, _roll(t, -1)),
     "rolled 2": lambda t: (_roll(t, 1), t),
     "rolled 3": lambda t: (_roll(t, 1)[..., :-1], t[..., :-1]),
-    "halves of the target": lambda t: (
-        t[..., : t.shape[-1] // 2],
-        t[..., t.shape[-1] // 2 :],
-    ),
+    "halves of the target": lambda t: (t[..., : t.shape[-1] // 2], t[..., t.shape[-1] // 2 :]),
     "alternate tokens": lambda t: (t[..., ::2], t[..., 1::2]),
     "shifted along the batch": lambda t: (t[:-1], t[1:]),
 }
