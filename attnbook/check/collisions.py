@@ -13,7 +13,7 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way
+from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way, each
 from attnbook.sketch import StableHash
 
 
@@ -118,10 +118,6 @@ def _of_angles(angle: Callable) -> tuple[Way, ...]:
     )
 
 
-def _each(step: str, *replacements: Callable | float) -> tuple[Way, ...]:
-    return tuple({step: replacement} for replacement in replacements)
-
-
 _MEAN = math.sqrt(2 / math.pi)
 
 _MISTAKES = mistakes(
@@ -190,13 +186,13 @@ _MISTAKES = mistakes(
         "arccos": _of_angles(np.arccos),
         "SimHash's probability": _of_angles(np.arcsin),
         "c and r exchanged": (
-            *_each("ratio", lambda c, r: c / r),
+            *each("ratio", lambda c, r: c / r),
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
         ),
-        "one tail": _each("tails", 1.0),
-        "tails of the other side": _each("tails", 0.5, -2.0),
-        "sign inside Φ": _each("argument", lambda t: t),
-        "erf for Φ": _each(
+        "one tail": each("tails", 1.0),
+        "tails of the other side": each("tails", 0.5, -2.0),
+        "sign inside Φ": each("argument", lambda t: t),
+        "erf for Φ": each(
             "phi",
             lambda z: (1 + erf(z)) / 2,
             erf,
@@ -207,21 +203,19 @@ _MISTAKES = mistakes(
             lambda z: (1 + erf(z * math.sqrt(2))) / 2,
             lambda z: 1 - erf(z / math.sqrt(2)),
         ),
-        "density for Φ": _each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
-        "exponent without the 2": _each(
+        "density for Φ": each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
+        "exponent without the 2": each(
             "exponent", lambda t, c, r: -t * t, lambda t, c, r: -(r**2) / 2 * c**2
         ),
-        "exponent without the square": _each(
-            "exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t
-        ),
-        "sign of the exponent": _each(
+        "exponent without the square": each("exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t),
+        "sign of the exponent": each(
             "exponent", lambda t, c, r: t * t / 2, lambda t, c, r: t * t, lambda t, c, r: t / 2
         ),
-        "no 1 − exp": _each("bracket", lambda power: power, lambda power: 1.0),
-        "second term added": _each("combine", lambda near, term: near + term),
-        "second term forgotten": _each("combine", lambda near, term: near),
+        "no 1 − exp": each("bracket", lambda power: power, lambda power: 1.0),
+        "second term added": each("combine", lambda near, term: near + term),
+        "second term forgotten": each("combine", lambda near, term: near),
         "root of 2π": (
-            *_each(
+            *each(
                 "factor",
                 2 / (2 * math.pi),
                 2 / (math.sqrt(2) * math.pi),
@@ -231,26 +225,26 @@ _MISTAKES = mistakes(
                 2 * math.sqrt(2 * math.pi),
                 2 / math.sqrt(2) * math.pi,
             ),
-            *_each("front", lambda factor, t, c, r: factor * c * r),
+            *each("front", lambda factor, t, c, r: factor * c * r),
         ),
-        "last term without its 2": _each(
+        "last term without its 2": each(
             "factor", 1 / math.sqrt(2 * math.pi), 4 / math.sqrt(2 * math.pi)
         ),
-        "last term upside down": _each("front", lambda factor, t, c, r: factor * t),
-        "normal for its absolute value": _each("finish", lambda p: p / 2),
+        "last term upside down": each("front", lambda factor, t, c, r: factor * t),
+        "normal for its absolute value": each("finish", lambda p: p / 2),
         "Cauchy": _of_t(lambda t: 2 * np.arctan(t) / math.pi - np.log1p(t * t) / (math.pi * t)),
         "no random direction": _of_t(lambda t: 1 - 1 / t, lambda t: np.maximum(1 - 1 / t, 0)),
         "mean of the distance": _of_t(
             lambda t: 1 - _MEAN / t, lambda t: np.maximum(1 - _MEAN / t, 0)
         ),
         "Gaussian kernel": _of_t(lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2)),
-        "product for the ratio": _each("ratio", lambda c, r: r * c),
-        "several projections": _each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
-        "distance squared": _each("distance", np.square, np.sqrt),
-        "not colliding": _each("finish", lambda p: 1 - p),
-        "width ignored": _each("width", lambda r: 1.0),
-        "ratio squared": _each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
-        "distance 0": _each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
+        "product for the ratio": each("ratio", lambda c, r: r * c),
+        "several projections": each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
+        "distance squared": each("distance", np.square, np.sqrt),
+        "not colliding": each("finish", lambda p: 1 - p),
+        "width ignored": each("width", lambda r: 1.0),
+        "ratio squared": each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
+        "distance 0": each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
     },
 )
 

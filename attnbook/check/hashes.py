@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 from attnbook.sketch import SimHash, StableHash
 
 
@@ -86,14 +86,6 @@ def simhash_from_steps(s, x, directions):
     return s.hold(s.join(bits, s.places(bits.shape[-1]))).astype(np.int64)
 
 
-def _bits(*tests: Callable) -> tuple[Way, ...]:
-    return tuple({"bit": test} for test in tests)
-
-
-def _joined(*joins: Callable) -> tuple[Way, ...]:
-    return tuple({"join": join} for join in joins)
-
-
 def _powers_of(dtype: str) -> Way:
     return {
         "places": lambda k: 2.0 ** np.arange(k),
@@ -165,17 +157,24 @@ _SIMHASH_MISTAKES = mistakes(
         in int64.
     """,
     {
-        "bits not packed": _joined(_as_they_are),
+        "bits not packed": each("join", _as_they_are),
         "bits reversed": ({"order": lambda bits: bits[:, ::-1]},),
-        "strict sign": _bits(lambda along: along > 0),
-        "sign inverted": _bits(lambda along: along < 0, lambda along: along <= 0),
+        "strict sign": each("bit", lambda along: along > 0),
+        "sign inverted": each("bit", lambda along: along < 0, lambda along: along <= 0),
         "signs for bits": (
-            *_bits(np.sign, lambda along: 2 * (along >= 0) - 1, lambda along: 2 * (along > 0) - 1),
+            *each(
+                "bit",
+                np.sign,
+                lambda along: 2 * (along >= 0) - 1,
+                lambda along: 2 * (along > 0) - 1,
+            ),
             {"bit": np.sign, "join": lambda s, places: np.bitwise_or.reduce(s * places, -1)},
         ),
-        "floor for the sign": _bits(np.floor, np.trunc, np.rint, lambda along: np.floor(along) % 2),
-        "bits summed": _joined(lambda bits, places: bits.sum(axis=-1)),
-        "parity": _joined(lambda bits, places: bits.sum(axis=-1) % 2),
+        "floor for the sign": each(
+            "bit", np.floor, np.trunc, np.rint, lambda along: np.floor(along) % 2
+        ),
+        "bits summed": each("join", lambda bits, places: bits.sum(axis=-1)),
+        "parity": each("join", lambda bits, places: bits.sum(axis=-1) % 2),
         "exclusive or for the power": ({"places": lambda k: 2 ^ np.arange(k)},),
         "2·j for the power": (
             {"places": lambda k: 2 * np.arange(k)},
@@ -193,7 +192,7 @@ _SIMHASH_MISTAKES = mistakes(
             for order in ("big", "little")
         ),
         "first projection alone": (
-            *_joined(lambda bits, places: bits[:, 0], lambda bits, places: bits[:, -1]),
+            *each("join", lambda bits, places: bits[:, 0], lambda bits, places: bits[:, -1]),
             {"choose": lambda bits: bits * (np.arange(bits.shape[-1]) == bits.shape[-1] - 1)},
         ),
         "one projection left out": (
@@ -205,7 +204,8 @@ _SIMHASH_MISTAKES = mistakes(
             {"bit": lambda along, t=threshold: along >= t}
             for threshold in (1.0, 0.5, -1.0, -0.5, 0.1)
         ),
-        "mean for a threshold": _bits(
+        "mean for a threshold": each(
+            "bit",
             lambda along: along >= np.mean(along, axis=-1, keepdims=True),
             lambda along: along >= np.mean(along),
             lambda along: along >= np.median(along, axis=-1, keepdims=True),
@@ -216,7 +216,7 @@ _SIMHASH_MISTAKES = mistakes(
             {"vectors": lambda x: x - np.mean(x, axis=-1, keepdims=True)},
             {"vectors": lambda x: x - np.mean(x, axis=0), "bit": lambda along: along > 0},
         ),
-        "projections summed": _bits(lambda along: np.sum(along, axis=-1, keepdims=True) >= 0),
+        "projections summed": each("bit", lambda along: np.sum(along, axis=-1, keepdims=True) >= 0),
         "largest projection": tuple(
             {"bit": lambda along, f=f: np.argmax(f(along), axis=-1), "join": _as_they_are}
             for f in (np.asarray, np.abs)
@@ -357,14 +357,6 @@ def _unit(x):
     return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
 
 
-def _inside(*computations: Callable) -> tuple[Way, ...]:
-    return tuple({"inside": inside} for inside in computations)
-
-
-def _cuts(*cuts: Callable) -> tuple[Way, ...]:
-    return tuple({"cut": cut} for cut in cuts)
-
-
 _STABLE_HASH_MISTAKES = mistakes(
     """
     floats for integers: Your codes are floating-point numbers: floor keeps the dtype. A code is
@@ -412,14 +404,16 @@ _STABLE_HASH_MISTAKES = mistakes(
         have any size; what brings it into the range of a table comes later.
     """,
     {
-        "truncated": _cuts(np.trunc),
-        "rounded": _cuts(np.rint, lambda t: np.floor(t + 0.5)),
-        "rounded up": _cuts(np.ceil, lambda t: np.floor(t) + 1),
-        "right ends": _cuts(lambda t: np.ceil(t) - 1),
+        "truncated": each("cut", np.trunc),
+        "rounded": each("cut", np.rint, lambda t: np.floor(t + 0.5)),
+        "rounded up": each("cut", np.ceil, lambda t: np.floor(t) + 1),
+        "right ends": each("cut", lambda t: np.ceil(t) - 1),
         "offset forgotten": ({"offset": lambda offsets, width: 0.0},),
-        "offset divided alone": _inside(lambda along, offsets, width: along + offsets / width),
+        "offset divided alone": each(
+            "inside", lambda along, offsets, width: along + offsets / width
+        ),
         "offset outside the division": (
-            *_inside(lambda along, offsets, width: along / width + offsets),
+            *each("inside", lambda along, offsets, width: along / width + offsets),
             *(
                 {"inside": lambda along, b, width: np.floor(along / width) + b, "cut": cut}
                 for cut in (np.trunc, np.rint, np.floor)
@@ -429,23 +423,25 @@ _STABLE_HASH_MISTAKES = mistakes(
         "width forgotten": ({"width": lambda width: 1.0},),
         "width multiplied": (
             {"width": lambda width: 1 / width},
-            *_inside(lambda along, offsets, width: along * width + offsets),
+            *each("inside", lambda along, offsets, width: along * width + offsets),
         ),
         "width squared": (
             {"width": lambda width: width**2},
-            *_inside(lambda along, offsets, width: (along / width + offsets) / width),
+            *each("inside", lambda along, offsets, width: (along / width + offsets) / width),
         ),
-        "rounded twice": _inside(
+        "rounded twice": each(
+            "inside",
             lambda along, offsets, width: np.floor(along + offsets) / width,
             lambda along, offsets, width: (np.floor(along) + offsets) / width,
             lambda along, offsets, width: np.trunc(along + offsets) / width,
             lambda along, offsets, width: np.rint(along + offsets) / width,
         ),
-        "sign for the floor": _cuts(lambda t: t >= 0, lambda t: t > 0, np.sign),
+        "sign for the floor": each("cut", lambda t: t >= 0, lambda t: t > 0, np.sign),
         "no negative codes": (
             {"project": lambda x, directions: np.abs(x @ directions.T)},
-            *_inside(lambda along, offsets, width: np.abs(along + offsets) / width),
-            *_cuts(
+            *each("inside", lambda along, offsets, width: np.abs(along + offsets) / width),
+            *each(
+                "cut",
                 lambda t: np.abs(np.floor(t)),
                 lambda t: np.abs(np.trunc(t)),
                 lambda t: np.maximum(np.floor(t), 0),

@@ -12,11 +12,65 @@ from attnbook.check.calls import Attempt, Finding
 from attnbook.check.diagnosis import explain
 from attnbook.check.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe
 from attnbook.check.report import FailingCase, Report
-from attnbook.check.sentences import HEADS
+from attnbook.check.sentences import sentences
 from attnbook.check.steps import Case, Check, Mistake
 
 NAMES = ("query", "key", "value")
 SEEDS = (0, 1, 2)
+
+HEADS = sentences(
+    """
+    bare reshape: Heads are split and merged by a bare reshape to (h, n, d): each head gets a few
+        tokens whole instead of a part of every token. Reshape (n, h·d) to (n, h, d), then swap the
+        axes of n and h, and swap them back before you merge.
+    bare reshape in the split: Heads are split by a bare reshape to (h, n, d): each head gets a few
+        tokens whole instead of a part of every token. Reshape (n, h·d) to (n, h, d), then swap the
+        axes of n and h.
+    missing transpose in the merge: Heads are merged by a bare reshape from (h, n, d), which puts
+        rows of one head side by side. Swap the axes of h and n first, then reshape (n, h, d) to (n,
+        h·d).
+    attention over the heads: Each token attends over its own heads, and tokens never meet: the axes
+        of n and h were not swapped, so the last two axes are (h, d) where they should be (n, d).
+    interleaved features: Head i gets every h-th feature: the width is reshaped to (d, h). Here a
+        head is a block of neighbouring features: reshape it to (h, d).
+    scale by d_model: The scores are divided by √d_model, the width of all heads together. A dot
+        product in one head has d_head terms: divide by √d_head.
+    no scale: The scores are not scaled. Divide them by √d_head before the softmax.
+    scale without the root: The scores are divided by d_head. Divide them by its square root,
+        √d_head.
+    scale multiplied: The scores are multiplied by √d_head. Divide them by it.
+    no softmax: The values are weighed by the scores, or by their exponentials: the weights of a
+        query do not sum to one. Take a softmax over the keys.
+    softmax over the heads: The softmax runs over the heads, so they share out each key between
+        them. It runs over the keys, the last axis of the scores.
+    softmax over the queries: The softmax runs over the queries. It runs over the keys, the last
+        axis of the scores.
+    one head: There is one head over the whole width: the heads are never split, so all features
+        share one set of weights.
+    heads averaged: The heads are averaged or added up. They are put side by side, (n, h·d): each
+        keeps its own features.
+    one head for all: The same head, the first or the last, stands in every block of the output.
+        Block i is head i.
+    key used as value: The output is made of the keys. The keys are for the scores; the values are
+        what is added up.
+    query used as key: The scores are those of the queries with each other: the key is not used.
+    query and key swapped: Query and key have changed places, which shows in their masks and their
+        lengths: the rows of the scores belong to the queries, the columns to the keys.
+    heads in another order: The right heads are there, but not side by side in their order: block i
+        of the output must be head i. Look at how heads are collected and joined.
+    features in another order: The right heads are there, but their features are mixed up: block i
+        of the output must be head i, with its features in order. Look at the reshape of the merge.
+    output scaled: The right heads are there, each number {k:.4g} times as large as it should be.
+        The output of a head is softmax(q · k/√d_head) times the values, and nothing else.
+    output projection: The right heads are there, but mixed by a matrix: an output projection W_O
+        stands behind them. Check the part before it, or with the identity as W_O.
+    mixed: The heads mix: one block of the output depends on another block of the inputs. Look at
+        how heads are split and merged, and for a projection or a normalisation over the whole
+        width.
+    unknown: The heads do not mix, but a head is not attention of its block: look at the scale, the
+        softmax, and at what else is done to query, key and value.
+    """
+)
 
 
 def heads_are_independent(

@@ -21,6 +21,7 @@ from attnbook.check.steps import (
     Values,
     Way,
     draw,
+    each,
     only,
     renamed,
     without,
@@ -93,10 +94,6 @@ def sketch_from_steps(s, query, key, value, query_signatures, key_signatures):
     return s.rows(s.combine(s, meets, query, key, value), meets)
 
 
-def _joined(*joins: Callable) -> tuple[Way, ...]:
-    return tuple({"join": join} for join in joins)
-
-
 def _counted(s, meets, *arrays):
     """Count a key once in each table where it is found: t copies of exp(s) are exp(s + log t)."""
     counts = np.sum(meets, axis=-1)
@@ -158,8 +155,9 @@ _OF_TABLES = mistakes(
     """,
     {
         "duplicates kept": ({"combine": _counted},),
-        "every table": _joined(lambda meets: np.all(meets, axis=-1)),
-        "two tables or more": _joined(
+        "every table": each("join", lambda meets: np.all(meets, axis=-1)),
+        "two tables or more": each(
+            "join",
             lambda meets: np.sum(meets, axis=-1) > 1,
             lambda meets: 2 * np.sum(meets, axis=-1) > meets.shape[-1],
             lambda meets: 2 * np.sum(meets, axis=-1) >= meets.shape[-1],
@@ -170,7 +168,7 @@ _OF_TABLES = mistakes(
             _by_table(lambda outs, found: outs.sum(axis=0) / np.maximum(found.sum(axis=0), 1)),
         ),
         "one table alone": (
-            *_joined(lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
+            *each("join", lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
             _by_table(_first_that_found),
         ),
         "tables mixed up": (

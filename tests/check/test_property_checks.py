@@ -51,12 +51,11 @@ from property_models import (
 )
 
 import attnbook
-from attnbook.check.future import no_future_leak
-from attnbook.check.head_blocks import heads_are_independent
+from attnbook.check.future import FUTURE, no_future_leak
+from attnbook.check.head_blocks import HEADS, heads_are_independent
+from attnbook.check.order import ORDER as PERMUTATION
 from attnbook.check.order import permutation_equivariance
-from attnbook.check.padding import padding_invariance
-from attnbook.check.sentences import FUTURE, HEADS, PADDING
-from attnbook.check.sentences import ORDER as PERMUTATION
+from attnbook.check.padding import PADDING, padding_invariance
 
 
 @pytest.mark.parametrize("name", CAUSAL)
