@@ -326,8 +326,7 @@ ATTENTION_VJP = Check(
             _cases((2, 3, 5, 7), mask=RAGGED) + _cases((3, 3, 2, 5), mask=FLIPPED), option="mask"
         ),
         Stage(
-            (Case({**OUTBID, "grad_output": draw(13, 2, 2)}, {"mask": OUTBID_MASK}),),
-            option="mask",
+            (Case({**OUTBID, "grad_output": draw(13, 2, 2)}, {"mask": OUTBID_MASK}),), option="mask"
         ),
         Stage(_cases((2, 3, 5, 7), mask=EMPTY), option="mask"),
         Stage(_cases((2, 3, 5, 7), mask=NOTHING), option="mask"),

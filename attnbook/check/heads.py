@@ -9,11 +9,7 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
-from attnbook.check.outputs import (
-    OUTPUT_MISTAKES,
-    attention_from_steps,
-    order_of_keys_is_free,
-)
+from attnbook.check.outputs import OUTPUT_MISTAKES, attention_from_steps, order_of_keys_is_free
 from attnbook.check.projections import HEAD_STEPS, PROJECTION_MISTAKES, scale_of
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -30,7 +26,7 @@ from attnbook.check.splitting import (
     reversed_heads,
     swapped_from_the_front,
 )
-from attnbook.check.steps import Case, Check, Stage, Values, draw, without
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each, without
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -196,10 +192,6 @@ def _seen_by(see: Callable) -> dict[str, Callable]:
     return {"hide": lambda scores, mask: hide(scores, see(mask))}
 
 
-def _width(function: Callable) -> dict[str, Callable]:
-    return {"width": function}
-
-
 HEADS_MISTAKES = mistakes(
     """
     bare reshape in the split: You reshape to (h, n, d) at once. The shape is right and the numbers
@@ -284,7 +276,7 @@ HEADS_MISTAKES = mistakes(
             {
                 **_split(along_the_sequence),
                 "join": _groups_in_order,
-                **_width(lambda x, y, a, c, h: a.shape[-1] / h),
+                "width": lambda x, y, a, c, h: a.shape[-1] / h,
             },
         ),
         "interleaved features": (
@@ -295,7 +287,7 @@ HEADS_MISTAKES = mistakes(
         "heads joined in reverse": ({"arrange": reversed_heads},),
         "one big head": (
             {**_split(_same), "join": _same},
-            {**_split(_same), "join": _same, **_width(lambda x, y, a, c, h: a.shape[-1] / h)},
+            {**_split(_same), "join": _same, "width": lambda x, y, a, c, h: a.shape[-1] / h},
         ),
         "one head alone": (
             _ended(lambda heads: heads[..., 0, :, :], lambda x, W_O: x),
@@ -321,15 +313,15 @@ HEADS_MISTAKES = mistakes(
         ),
         "weights averaged over the heads": ({"mix": _weights_averaged},),
         "softmax over the heads": ({"axis": lambda x, axis: -3},),
-        "scale by √d_model": (
-            _width(lambda x, y, a, c, h: a.shape[-1]),
-            _width(lambda x, y, a, c, h: x.shape[-1]),
-            _width(lambda x, y, a, c, h: y.shape[-1]),
+        "scale by √d_model": each(
+            "width",
+            lambda x, y, a, c, h: a.shape[-1],
+            lambda x, y, a, c, h: x.shape[-1],
+            lambda x, y, a, c, h: y.shape[-1],
         ),
-        "scale by √h": (_width(lambda x, y, a, c, h: h),),
-        "scale from the width of the input": (
-            _width(lambda x, y, a, c, h: x.shape[-1] / h),
-            _width(lambda x, y, a, c, h: x.shape[-1] // h),
+        "scale by √h": ({"width": lambda x, y, a, c, h: h},),
+        "scale from the width of the input": each(
+            "width", lambda x, y, a, c, h: x.shape[-1] / h, lambda x, y, a, c, h: x.shape[-1] // h
         ),
         "W_O forgotten": ({"output": lambda output, W_O: output},),
         "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),

@@ -221,10 +221,7 @@ _MISTAKES = mistakes(
         ),
         "no maximum": (
             _factors(lambda own, other, base: np.exp(own)),
-            {
-                **_factors(lambda own, other, base: np.exp(own) / np.exp(base)),
-                "base": _bare_base,
-            },
+            {**_factors(lambda own, other, base: np.exp(own) / np.exp(base)), "base": _bare_base},
             {
                 **_factors(lambda own, other, base: np.exp(own)),
                 "maximum": lambda m_1, m_2: np.zeros_like(m_1),
@@ -399,11 +396,7 @@ _EMPTY = (
 MERGE_ATTENTION = Check(
     name="merge_attention",
     parameters=("first", "second"),
-    results={
-        "maximum": "(..., n_q, 1)",
-        "total": "(..., n_q, 1)",
-        "weighted": "(..., n_q, d_v)",
-    },
+    results={"maximum": "(..., n_q, 1)", "total": "(..., n_q, 1)", "weighted": "(..., n_q, d_v)"},
     reference=_reference,
     compute=_from_steps,
     steps=_STEPS,

@@ -149,7 +149,7 @@ _WRONG_AXIS = mistakes(
             {"axis": lambda x, axis: 0},
             {"axis": lambda x, axis: -2},
             {"total": _total_along(0)},
-        ),
+        )
     },
 )
 NORMALIZATION_MISTAKES = mistakes(
@@ -218,10 +218,7 @@ NORMALIZATION_MISTAKES = mistakes(
         "no exponential": (
             _BARE,
             {"power": as_they_are},
-            {
-                "power": as_they_are,
-                "shift": lambda x, axis: np.min(x, axis=axis, keepdims=True),
-            },
+            {"power": as_they_are, "shift": lambda x, axis: np.min(x, axis=axis, keepdims=True)},
         ),
         "squares or absolute values": (
             {"power": np.square, "shift": no_shift},

@@ -75,14 +75,7 @@ def attention_from_steps(s, query, key, value, **options):
 
 
 OUTPUT_MISTAKES = (
-    Mistake(
-        *DOT_ON_A_BATCH,
-        (
-            {"mix": np.dot},
-            DOT_PRODUCT,
-            {**DOT_PRODUCT, "mix": np.dot},
-        ),
-    ),
+    Mistake(*DOT_ON_A_BATCH, ({"mix": np.dot}, DOT_PRODUCT, {**DOT_PRODUCT, "mix": np.dot})),
     *mistakes(
         """
     weights returned: You return the weights, not the output. They say how much each value counts;

@@ -18,7 +18,7 @@ from attnbook.check.outputs import (
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -94,17 +94,25 @@ def scale_of(width):
     return None if width is None else 1 / math.sqrt(width)
 
 
-def _projections(**wrong: Callable) -> dict[str, Callable]:
-    """Return the way with some of the projections, of query, key and value, replaced."""
-    return {f"project_{name}": function for name, function in wrong.items()}
+def _project(product, given):
+    x = given["xyz".index(product[0])]
+    for letter in product[1:]:
+        W = given[3 + "abc".index(letter.lower())]
+        x = x @ (W.T if letter.isupper() else W)
+    return x
 
 
-_ALL_TRANSPOSED = _projections(
-    query=lambda x, y, z, a, b, c: x @ a.T,
-    key=lambda x, y, z, a, b, c: y @ b.T,
-    value=lambda x, y, z, a, b, c: z @ c.T,
-)
-_FROM_QUERY = _projections(key=lambda x, y, z, a, b, c: x @ b)
+def _by(**products: str) -> Way:
+    """Return the way with other projections, such as key="ya" for key @ W_Q.
+
+    The letters are x, y, z for query, key, value and a, b, c for W_Q, W_K, W_V; a capital stands
+    for a transpose, and a letter alone for an input that is not projected.
+    """
+    return {
+        f"project_{name}": lambda *given, product=product: _project(product, given)
+        for name, product in products.items()
+    }
+
 
 PROJECTION_MISTAKES = mistakes(
     """
@@ -137,37 +145,25 @@ PROJECTION_MISTAKES = mistakes(
         values come from the argument `value`.
     """,
     {
-        "nothing projected": (
-            _projections(
-                query=lambda x, y, z, a, b, c: x,
-                key=lambda x, y, z, a, b, c: y,
-                value=lambda x, y, z, a, b, c: z,
-            ),
-        ),
-        "values not projected": (_projections(value=lambda x, y, z, a, b, c: z),),
-        "keys not projected": (_projections(key=lambda x, y, z, a, b, c: y),),
-        "queries not projected": (_projections(query=lambda x, y, z, a, b, c: x),),
+        "nothing projected": (_by(query="x", key="y", value="z"),),
+        "values not projected": (_by(value="z"),),
+        "keys not projected": (_by(key="y"),),
+        "queries not projected": (_by(query="x"),),
         "W transposed": (
-            _ALL_TRANSPOSED,
-            {**_ALL_TRANSPOSED, "output": lambda output, W_O: output @ W_O.T},
-            *({name: wrong} for name, wrong in _ALL_TRANSPOSED.items()),
+            _by(query="xA", key="yB", value="zC"),
+            {**_by(query="xA", key="yB", value="zC"), "output": lambda x, W_O: x @ W_O.T},
+            _by(query="xA"),
+            _by(key="yB"),
+            _by(value="zC"),
         ),
-        "W_Q used for the keys": (_projections(key=lambda x, y, z, a, b, c: y @ a),),
-        "W_K used for the queries": (_projections(query=lambda x, y, z, a, b, c: x @ b),),
-        "W_Q and W_K swapped": (
-            _projections(query=lambda x, y, z, a, b, c: x @ b, key=lambda x, y, z, a, b, c: y @ a),
-        ),
-        "W_K used for the values": (_projections(value=lambda x, y, z, a, b, c: z @ b),),
-        "W_Q used for the values": (_projections(value=lambda x, y, z, a, b, c: z @ a),),
-        "W_K and W_V swapped": (
-            _projections(key=lambda x, y, z, a, b, c: y @ c, value=lambda x, y, z, a, b, c: z @ b),
-        ),
-        "self-attention only": (
-            {**_FROM_QUERY, **_projections(value=lambda x, y, z, a, b, c: x @ c)},
-            _FROM_QUERY,
-            _projections(value=lambda x, y, z, a, b, c: x @ c),
-        ),
-        "values from the key": (_projections(value=lambda x, y, z, a, b, c: y @ c),),
+        "W_Q used for the keys": (_by(key="ya"),),
+        "W_K used for the queries": (_by(query="xb"),),
+        "W_Q and W_K swapped": (_by(query="xb", key="ya"),),
+        "W_K used for the values": (_by(value="zb"),),
+        "W_Q used for the values": (_by(value="za"),),
+        "W_K and W_V swapped": (_by(key="yc", value="zb"),),
+        "self-attention only": (_by(key="xb", value="xc"), _by(key="xb"), _by(value="xc")),
+        "values from the key": (_by(value="yc"),),
     },
 )
 """Those of one head, which several heads make too."""
@@ -286,12 +282,7 @@ SINGLE_HEAD = Check(
         Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": EMPTY}),), option="mask"),
         Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": NOTHING}),), option="mask"),
     ),
-    mistakes=(
-        *WEIGHT_MISTAKES,
-        *PROJECTION_MISTAKES,
-        *_OUTPUT_MATRIX_MISTAKES,
-        *OUTPUT_MISTAKES,
-    ),
+    mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
     properties=(order_of_keys_is_free,),
     options=("W_O", "mask"),
     remarked_options=("W_O", "mask"),

@@ -190,9 +190,7 @@ _MISTAKES = mistakes(
         "axes counted from the front": ({"arrange": lambda pieces: np.swapaxes(pieces, 0, 1)},),
         "batch in the sequence": ({"cut": _batch_in_sequence},),
     },
-    {
-        "list of heads": lambda returned: isinstance(returned, (list, tuple)) and len(returned) > 0,
-    },
+    {"list of heads": lambda returned: isinstance(returned, (list, tuple)) and len(returned) > 0},
 )
 
 

@@ -170,18 +170,16 @@ DOUBLES = {
     "single_head": {
         "no scale; values not projected": lambda x, y, z, A, B, C: (
             answers.sm((x @ A) @ (y @ B).mT) @ z
-        ),
+        )
     },
     "attention_vjp": {
-        "scale in grad_value; second term of the softmax Jacobian": answers.jacobian_and_value,
+        "scale in grad_value; second term of the softmax Jacobian": answers.jacobian_and_value
     },
-    "causal_mask": {
-        "next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool),
-    },
+    "causal_mask": {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
     "merge_attention": {
         "total not rescaled; maximum not updated": answers.merge_answer(
             total="z1 + z2", result="(m1, z, u)"
-        ),
+        )
     },
 }
 
@@ -1030,11 +1028,7 @@ def leaky_attention(q, k, v, mask):
             "A split only moves numbers; here some are changed, lost or there twice.",
         ),
         ("split_heads", lambda x, h: answers.right_split(x[..., ::-1, :], h), ""),
-        (
-            "multi_head_attention",
-            lambda *given: answers.right_heads(*given) * 1.5,
-            "",
-        ),
+        ("multi_head_attention", lambda *given: answers.right_heads(*given) * 1.5, ""),
         (
             "multi_head_attention",
             lambda q, k, v, A, B, C, W, h: answers.right_heads(
