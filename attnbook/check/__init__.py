@@ -21,10 +21,10 @@ from attnbook.check.future import no_future_leak
 from attnbook.check.gradients import attention_vjp
 from attnbook.check.greedy import greedy_decode
 from attnbook.check.hash_tables import robin_hood_table
-from attnbook.check.hashes import simhash, stable_hash
 from attnbook.check.head_blocks import heads_are_independent
 from attnbook.check.heads import multi_head_attention
 from attnbook.check.hidden_layer import feed_forward
+from attnbook.check.intervals import stable_hash
 from attnbook.check.likelihood import cross_entropy
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
@@ -36,6 +36,7 @@ from attnbook.check.padding import padding_invariance
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
 from attnbook.check.shift import teacher_forcing
+from attnbook.check.sign_bits import simhash
 from attnbook.check.sinusoids import positional_encoding
 from attnbook.check.sketching import sketch_attention
 from attnbook.check.splitting import split_heads

@@ -143,7 +143,8 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
         name = "window"
     else:
         heads, where = _missing_transpose(probe, mode)
-        heads = heads or bare_reshape(found, causal=False)
+        if not heads:
+            heads, where = bare_reshape(found, causal=False), ", or where tokens attend in blocks"
         if heads:
             name, values = "bare reshape", {"k": heads, "where": where}
     return name, ORDER[name or "unknown"].format(**values)

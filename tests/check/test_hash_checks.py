@@ -10,7 +10,7 @@ import table_answers as tables
 
 import attnbook as ab
 from attnbook import check
-from attnbook.check import collisions, hashes, sketching
+from attnbook.check import collisions, intervals, sign_bits, sketching
 from attnbook.check.hash_tables import _look_at_displacements
 from attnbook.check.sandbox import Budget
 from attnbook.check.steps import Case
@@ -26,8 +26,8 @@ WRONG = {
     "sketch_attention": answers.SKETCH_ATTENTION,
 }
 CHECKS = {
-    "simhash": hashes.SIMHASH,
-    "stable_hash": hashes.STABLE_HASH,
+    "simhash": sign_bits.SIMHASH,
+    "stable_hash": intervals.STABLE_HASH,
     "collision_probability": collisions.COLLISION_PROBABILITY,
     "sketch_attention": sketching.SKETCH_ATTENTION,
 }
