@@ -240,6 +240,8 @@ HEADS_MISTAKES = mistakes(
         a head of the projected queries has columns: W_Q.shape[1] / h.
     W_O forgotten: You return the joined heads and do not use W_O. So far no head has seen what
         another found: multiply by W_O at the end.
+    W_O applied twice: You multiply by W_O twice, once for the heads and once more at the end. It
+        runs only where W_O is square. Once is enough.
     W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
         shape (h·d_v, d_out).
     axes counted from the front: You exchange the axes 0 and 1. For one sequence these are tokens
@@ -324,6 +326,7 @@ HEADS_MISTAKES = mistakes(
             "width", lambda x, y, a, c, h: x.shape[-1] / h, lambda x, y, a, c, h: x.shape[-1] // h
         ),
         "W_O forgotten": ({"output": lambda output, W_O: output},),
+        "W_O applied twice": ({"output": lambda output, W_O: output @ W_O @ W_O},),
         "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
         "axes counted from the front": (
             {

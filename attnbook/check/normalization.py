@@ -176,6 +176,8 @@ NORMALIZATION_MISTAKES = mistakes(
         weights come out positive and do not sum to one: take exp first, and divide last.
     logarithm returned: You return the logarithm of the softmax: your numbers are negative, and
         their exponentials sum to one. That is the right quantity for a loss, but not for weights.
+    log-sum-exp returned: You return the logarithm of the sum of exponentials, one number a row. It
+        is what is subtracted from the scores to give the logarithms of the weights.
     base 2: You use powers of 2 where powers of e are asked for. The weights sum to one but are too
         flat, as at a temperature of 1/ln 2.
     sign of the scores: You take exp of minus the scores, so the smallest score wins. Look at the
@@ -217,6 +219,7 @@ NORMALIZATION_MISTAKES = mistakes(
         "length instead of sum": ({"total": _of_length}, {**_BARE, "total": _of_length}),
         "no exponential": (
             _BARE,
+            {**_BARE, "total": lambda powers, axis: np.sum(np.abs(powers), axis, keepdims=True)},
             {"power": as_they_are},
             {"power": as_they_are, "shift": lambda x, axis: np.min(x, axis=axis, keepdims=True)},
         ),
@@ -235,6 +238,9 @@ NORMALIZATION_MISTAKES = mistakes(
             {"exponents": lambda x, axis: normalized(x, axis)},
         ),
         "logarithm returned": ({"finish": lambda weights, x, axis: np.log(weights)},),
+        "log-sum-exp returned": (
+            {"finish": lambda weights, x, axis: np.log(np.sum(np.exp(x), axis, keepdims=True))},
+        ),
         "base 2": each("power", np.exp2, lambda x: 10.0**x),
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
         "one minus the weights": ({"finish": lambda weights, x, axis: 1 - weights},),

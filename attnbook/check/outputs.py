@@ -63,7 +63,7 @@ ATTENTION_STEPS: dict[str, Callable] = {
     "inputs": lambda query, key, value: (query, key, value),
     **WEIGHT_STEPS,
     "mix": lambda weights, value: weights @ value,
-    "result": lambda output, query: output,
+    "result": lambda output, query, value: output,
 }
 
 
@@ -71,7 +71,7 @@ def attention_from_steps(s, query, key, value, **options):
     """Return the output of attention by the steps `s`."""
     query, key, value = s.inputs(query, key, value)
     weights = weights_from_steps(s, query, key, value=value, **options)
-    return s.result(s.mix(weights, value), query)
+    return s.result(s.mix(weights, value), query, value)
 
 
 OUTPUT_MISTAKES = (
@@ -107,8 +107,8 @@ OUTPUT_MISTAKES = (
         That is the same only if query and key are one array.
     query added: You add the query to the output. The residual connection belongs to the layer, not
         to attention: return the mixed values alone.
-    outputs averaged: You divide the mixed values by the number of keys. The weights of a query sum
-        to one, so their sum is a mean already.
+    output divided again: You divide the mixed values once more, by the number of keys or by a root
+        of a width. The weights of a query sum to one, so the mixture is a mean already.
     scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
         are dot products of query and key, which have d_k terms.
     """,
@@ -130,9 +130,12 @@ OUTPUT_MISTAKES = (
             "query used as value": ({"inputs": lambda q, k, v: (q, k, q)},),
             "query compared with itself": ({"inputs": lambda q, k, v: (q, q, v)},),
             "keys compared with themselves": ({"inputs": lambda q, k, v: (k, k, v)},),
-            "query added": ({"result": lambda output, query: output + query},),
-            "outputs averaged": (
-                {"mix": lambda weights, value: weights @ value / value.shape[-2]},
+            "query added": ({"result": lambda output, query, value: output + query},),
+            "output divided again": each(
+                "result",
+                lambda output, query, value: output / value.shape[-2],
+                lambda output, query, value: output / math.sqrt(value.shape[-1]),
+                lambda output, query, value: output / math.sqrt(query.shape[-1]),
             ),
             "scale by √d_v": (scaled_by(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),),
         },

@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import importlib
+import inspect
 import io
 import itertools
 import math
 import operator
+import subprocess
 import sys
 import threading
 import time
@@ -826,6 +828,60 @@ def test_a_report_draws_itself_and_escapes_what_it_shows():
         assert "background: #" not in picture
     report = check.Report("c", False, None, "<b> & so", "", (), (), 0, ())
     assert "&lt;b&gt; &amp; so" in report._repr_html_()
+
+
+def test_reports_are_the_same_whatever_is_installed(monkeypatch):
+    functions = {
+        "softmax": answers.SOFTMAX["no maximum"],
+        "attention": answers.loop_attention,
+        "single_head": answers.loop_head,
+    }
+    with_all = {name: repr(getattr(check, name)(f)) for name, f in functions.items()}
+    only_numpy = [b for b in attnbook.backends() if b.name == "NumPy, CPU"]
+    monkeypatch.setattr("attnbook.check.engine.backends", lambda: only_numpy)
+    assert {name: repr(getattr(check, name)(f)) for name, f in functions.items()} == with_all
+    assert check.attention(answers.loop_attention).libraries == ("numpy",)
+
+
+def test_require_raises_the_text_of_the_report():
+    report = check.softmax(answers.SOFTMAX["no maximum"])
+    with pytest.raises(check.CheckFailed) as caught:
+        report.require()
+    assert str(caught.value) == repr(report)
+    assert isinstance(caught.value, AssertionError)
+    assert bool(report) is False
+
+
+def test_a_report_is_78_columns_wide_and_breaks_no_word_at_a_hyphen():
+    def shown(message):
+        return repr(check.Report("c", True, None, message, "", (), (), 0, ()))
+
+    assert shown("x" * 40 + " " + "y" * 32) == "✓ c: " + "x" * 40 + " " + "y" * 32
+    assert shown("x" * 40 + " " + "y" * 33) == "✓ c: " + "x" * 40 + "\n  " + "y" * 33
+    assert shown("x" * 60 + " " + "y" * 15 + "-" + "z" * 15).split("\n  ")[1] == (
+        "y" * 15 + "-" + "z" * 15
+    )
+
+
+def test_the_time_limit_is_ten_seconds_unless_given_and_thirty_for_properties():
+    for name in set(check.__all__) - {"CheckFailed", "Report"}:
+        limit = inspect.signature(getattr(check, name)).parameters["time_limit"]
+        assert (limit.default, limit.kind) in (
+            (10.0, limit.KEYWORD_ONLY),
+            (30.0, limit.KEYWORD_ONLY),
+        )
+    assert inspect.signature(check.attention).parameters["time_limit"].default == 10.0
+
+
+def test_a_report_is_frozen():
+    with pytest.raises(AttributeError):
+        check.softmax(attnbook.softmax).passed = False
+
+
+def test_importing_the_checks_is_light():
+    code = "import sys, attnbook.check; print('torch' in sys.modules, 'cupy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 # Explanations.
