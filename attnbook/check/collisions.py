@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _closed_form(s, t, c, r):
     return s.combine(1 - s.tails * s.phi(s.argument(t)), term)
 
 
-STEPS: dict[str, Callable | float] = {
+STEPS: dict[str, Any] = {
     "distance": lambda c: c,
     "width": lambda r: r,
     "ratio": lambda c, r: r / c,

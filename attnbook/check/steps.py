@@ -117,8 +117,8 @@ class Mistake:
     told_by: Callable[[Any], bool] = lambda returned: False
 
 
-def each(step: str, *wrong: Callable) -> tuple[Way, ...]:
-    """Return a way for each of the wrong functions in the place of one step."""
+def each(step: str, *wrong: Any) -> tuple[Way, ...]:
+    """Return a way for each of the wrong functions, or numbers, in the place of one step."""
     return tuple({step: function} for function in wrong)
 
 
