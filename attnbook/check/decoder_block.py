@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from attnbook.check.sublayers import (
     PIECE_MISTAKES,
     RESIDUAL_MISTAKES,
     SELF,
+    SUBLAYERS,
     arranged,
     bare,
     decode,
@@ -194,13 +196,7 @@ _OWN = mistakes(
         "no residual around the cross-attention": lost((CROSS,)),
         "residual around the cross-attention from the normalised input": (from_entered((CROSS,)),),
         "cross-attention not normalised": bare((CROSS,)),
-        "norms swapped": (
-            norms_of(CROSS, SELF, FEED),
-            norms_of(SELF, FEED, CROSS),
-            norms_of(FEED, CROSS, SELF),
-            norms_of(CROSS, FEED, SELF),
-            norms_of(FEED, SELF, CROSS),
-        ),
+        "norms swapped": tuple(norms_of(*order) for order in permutations(SUBLAYERS))[1:],
         "one norm for several sublayers": (
             norms_of(SELF, SELF, SELF),
             norms_of(SELF, SELF, FEED),

@@ -10,7 +10,7 @@ from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, draw
 from attnbook.check.sublayers import (
     FEED,
     LAYER_STEPS,
@@ -127,7 +127,10 @@ _OWN = mistakes(
             {"to_target": lambda x, raw, which=which: tuple((x, raw)[i] for i in which)}
             for which in ((0, 1, 1), (0, 0, 1), (1, 0, 0), (0, 1, 0))
         ),
-        "causal mask of its own": each("masks", _causal),
+        "causal mask of its own": (
+            {"masks": _causal},
+            _masked(lambda mask: np.tri(*mask.shape[-2:], dtype=bool)),
+        ),
         "mask ignored": (_masked(lambda mask: None),),
         "mask inverted": (_masked(lambda mask: ~mask),),
         "mask transposed": (_masked(lambda mask: np.swapaxes(mask, -1, -2)),),

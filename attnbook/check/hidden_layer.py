@@ -10,7 +10,8 @@ from attnbook.check.engine import run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.standardization import tokens_are_alone
+from attnbook.check.steps import Case, Check, Stage, draw, each
 
 _PARAMETERS = ("x", "W_1", "b_1", "W_2", "b_2")
 
@@ -207,16 +208,6 @@ FEED_MISTAKES = mistakes(
         ),
     },
 )
-
-
-def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
-    """Say whether the last token changes what becomes of the others."""
-    x = case.arrays["x"].copy()
-    x[..., -1, :] += 1
-    moved = again(x=x)
-    if moved and not np.allclose(moved[0][..., :-1, :], values[0][..., :-1, :]):
-        return "Changing the last token must not change the others; yours changes them."
-    return None
 
 
 def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64") -> Case:

@@ -245,6 +245,7 @@ EMBED = {
     "rows by position": lambda ids, E: E[[i % len(E) for i in range(len(ids))]] * E.shape[1] ** 0.5,
     "rows by rank": _by_rank,
     "one-hot over the wrong axis": lambda ids, E: one_hot(ids, E).mT @ E * E.shape[1] ** 0.5,
+    "summed over the tokens 2": lambda ids, E: E[ids].sum(0) * E.shape[1] ** 0.5,
     "summed over the tokens": lambda ids, E: E[ids].sum(-2) * E.shape[1] ** 0.5,
 }
 
@@ -438,6 +439,7 @@ FEED_FORWARD = {
     "sign of the activation": ff(lambda h: relu(-h)),
     "sign of the activation 2": ff(abs),
     "comparison for the activation": ff(lambda h: array_namespace(h).astype(h > 0, h.dtype)),
+    "maximum over an axis": ff(lambda h: array_namespace(h).max(h, axis=0)),
     "leaky activation": ff(lambda h: relu(h) - 0.01 * relu(-h)),
     "both biases forgotten": lambda x, A, a, B, b: relu(x @ A) @ B,
     "b_1 forgotten": lambda x, A, a, B, b: relu(x @ A) @ B + b,
