@@ -9,14 +9,8 @@ import attnbook
 from attnbook import masking
 
 SIZE = 8
-
-
 LONG = np.random.default_rng(4).normal(size=(3, SIZE, WIDTH))
-
-
 LONG_T = torch.tensor(LONG, dtype=torch.float32)
-
-
 MANY = np.random.default_rng(5).integers(0, 23, size=(2, SIZE))
 
 

@@ -9,29 +9,13 @@ import attnbook
 from attnbook import masking
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 nn, functional = torch.nn, torch.nn.functional
-
-
 N, WIDTH = 7, 12
-
-
 X = np.random.default_rng(0).normal(size=(3, N, WIDTH))
-
-
 T = torch.tensor(X, dtype=torch.float32)
-
-
 TOKENS = np.random.default_rng(1).integers(0, 23, size=(3, N))
-
-
 W = np.random.default_rng(2).normal(size=(4, WIDTH, WIDTH)) / 2
-
-
 PAST = np.tri(N, dtype=bool)
-
-
 FUTURE_MASK = torch.triu(torch.ones(N, N, dtype=torch.bool), diagonal=1)  # True = ignore
 
 
