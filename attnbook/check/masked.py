@@ -18,7 +18,7 @@ from attnbook.check.outputs import (
 )
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, each, without
+from attnbook.check.steps import Case, Check, Stage, Way, each, without
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -114,7 +114,7 @@ def _to_the_last(scores, mask):
     return causal(scores, scores.shape[-1] - scores.shape[-2])
 
 
-def _of_batches(see: Callable) -> tuple[dict[str, Callable], ...]:
+def _of_batches(see: Callable) -> tuple[Way, ...]:
     """Return the ways that put masks of 3 axes, and of 3 and more, through `see`."""
     return each(
         "see",

@@ -101,7 +101,7 @@ class _Work:
         self.seconds: float | None = None  # of computing, once it is done
 
     def __call__(self) -> None:
-        began = time.thread_time() if hasattr(time, "thread_time") else None
+        began = _seconds_of_this_thread()
         with contextlib.suppress(AttributeError, OSError):  # not every platform has such clocks
             self.clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -110,8 +110,8 @@ class _Work:
                 self.value = self.function(*self.arguments, **self.keywords)
         except BaseException as error:
             self.error = error
-        if began is not None:
-            self.seconds = time.thread_time() - began
+        ended = _seconds_of_this_thread()
+        self.seconds = None if began is None or ended is None else ended - began
 
     def computed(self) -> float | None:
         """Return the seconds that the thread has computed so far, None if nobody knows."""
@@ -121,6 +121,13 @@ class _Work:
             return None if self.clock is None else time.clock_gettime(self.clock)
         except OSError:  # it has just ended
             return None
+
+
+def _seconds_of_this_thread() -> float | None:
+    try:
+        return time.thread_time()
+    except (AttributeError, OSError):  # not every platform has such clocks
+        return None
 
 
 def call(function: Callable, arguments: tuple, keywords: dict[str, Any], budget: Budget) -> Outcome:
