@@ -63,7 +63,7 @@ class IncrementalDecoder:
         with self.no_graph():
             logits, _ = decode(
                 *(tokens, self.memory, self.weights, None, self.memory_mask),
-                cache=self.cache,
+                past=self.cache,
                 start=self.n,
                 last=True,
                 impl=self.impl,

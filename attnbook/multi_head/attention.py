@@ -73,14 +73,11 @@ def attend(query, heads, weights, mask, rotate_from=None, impl=REFERENCE, is_cau
 
 
 def self_attention_of(
-    x, weights, mask, rotate_from=None, append=None, impl=REFERENCE, is_causal=False
+    x, weights, mask, rotate_from=None, keep=None, impl=REFERENCE, is_causal=False
 ):
-    """Attend to `x` itself, and to the tokens before it where there is a cache.
-
-    `append` takes the keys and values of `x` into the cache, and returns those of all tokens.
-    """
+    """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
     heads = keys_and_values(x, x, weights, rotate_from)
-    heads = heads if append is None else append(*heads)
+    heads = heads if keep is None else keep(*heads)
     return attend(x, heads, weights, mask, rotate_from, impl, is_causal)
 
 

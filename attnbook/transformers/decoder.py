@@ -34,34 +34,37 @@ def memory_keys_and_values(memory, layers):
     return tuple(heads)
 
 
-def decoder_of(x, memory, weights, mask, memory_mask, *, cache=None, **how):
-    """Return the output, and for each layer A over target and memory."""
-    others = []
+def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
+    """Return the output, and A of both attentions of every layer.
+
+    `memory` are its keys and values for each layer; `past` is a cache, to which those of `x` are
+    appended.
+    """
+    A, A_memory = [], []
     for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
-        append = None if cache is None else partial(cache.append, i)
-        x, other = decoder_layer_of(x, heads, layer, mask, memory_mask, append=append, **how)
-        others.append(other)
+        keep = None if past is None else partial(past.append, i)
+        x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
+        A.append(both[0])
+        A_memory.append(both[1])
     if (norm := weights.final_norm) is not None:
         x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
-    return x, tuple(zip(*others, strict=True)) if others else ((), ())
+    return x, (tuple(A), tuple(A_memory))
 
 
-def decoder_layer_of(
-    x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **positions
-):
-    """`memory` are its keys and values; also return A of both attentions.
+def decoder_layer_of(x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **how):
+    """Return the output, and A of both attentions; `memory` are its keys and values.
 
-    `positions` are ``rotate_from``, ``append`` and ``is_causal`` of the attention to the target.
+    `how` are ``rotate_from``, ``keep`` and ``is_causal`` of the attention to the target.
     """
-    heads, cross, order = weights.self_attention, weights.cross_attention, weights.norm
-    attend_to_target = partial(self_attention_of, weights=heads, mask=mask, impl=impl, **positions)
-    x, A = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
+    norm, own, cross = weights.norm, weights.self_attention, weights.cross_attention
+    attend_to_target = partial(self_attention_of, weights=own, mask=mask, impl=impl, **how)
+    x, A = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
     A_memory = None
     if memory is not None:
         attend_to_memory = partial(attend, heads=memory, weights=cross, mask=memory_mask, impl=impl)
-        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, order, drop)
+        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    x, _ = residual(x, feed, weights.feed_forward_norm, order, drop)
+    x, _ = residual(x, feed, weights.feed_forward_norm, norm, drop)
     return x, (A, A_memory)
 
 

@@ -53,10 +53,10 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
 def decode(
     target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
 ):
-    """Return the logits of `target`, or of its `last` token alone, and what `decoder_of` returns.
+    """Return the logits of `target`, or of its `last` token alone, and the attention weights.
 
-    `memory` are its keys and values. The first token stands at `start`, after those of the
-    ``cache=``; `impl` and `is_causal` say how it attends.
+    `memory` are its keys and values. The first token stands at `start`, after what the cache
+    ``past=`` holds; `impl` and `is_causal` say how it attends.
     """
     x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)

@@ -8,14 +8,10 @@ import oracle
 import pytest
 import torch
 from cases import (
-    ADDITIVE,
-    AS_NUMBERS,
     DTYPES,
     EPSILON,
     HALF,
-    IN_BIAS,
     MASKS,
-    NOT_AN_ARRAY,
     NOT_BOOLEAN,
     SCORES,
     ArrayLibrary,
@@ -26,6 +22,7 @@ from cases import (
     masks,
     need,
 )
+from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -564,7 +561,7 @@ def ones(*shape, dtype="float64"):
 def call(query=(3, 5), key=(13, 11), value=(13, 7), mask=None, weights=None, dtype="float64"):
     arrays = [ones(*x, dtype=dtype) if isinstance(x, tuple) else x for x in (query, key, value)]
     weights = many_heads(0, 4, 2) if weights is None else weights
-    return lambda: attnbook.multi_head_attention(*arrays, weights, mask)
+    return attnbook.multi_head_attention(*arrays, weights, mask)
 
 
 def masked(mask, batch=()):
@@ -576,203 +573,115 @@ WHICH = (
     "mask must say what its first axis is, since there are 4 heads and 4 sequences: mask[None] has "
     "one mask a head, mask[:, None] one a sequence; got shape "
 )
-ERRORS = {
-    "padding as (batch, n_k)": (
-        masked(np.ones((2, 13), dtype=bool), (2,)),
-        ValueError,
-        "mask must broadcast to (..., h, n_q, n_k) = (2, 4, 3, 13), got (2, 13); "
-        "one row of keys a sequence is mask[:, None, None]",
-    ),
-    "split a list": (lambda: attnbook.split_heads([1], 2), TypeError, f"x {NOT_AN_ARRAY}list"),
-    "split into a float": (
-        lambda: attnbook.split_heads(ones(3, 8), 2.0),
-        TypeError,
-        "n_heads must be an int, got float",
-    ),
-    "split into True": (
-        lambda: attnbook.split_heads(ones(3, 8), True),
-        TypeError,
-        "n_heads must be an int, got bool",
-    ),
-    "split into nothing": (
-        lambda: attnbook.split_heads(ones(3, 8), 0),
-        ValueError,
-        "n_heads must be at least 1, got 0",
-    ),
-    "split a vector": (
-        lambda: attnbook.split_heads(ones(8), 2),
-        ValueError,
-        "x must have shape (..., n, d_model) with d_model divisible by n_heads = 2, got (8,)",
-    ),
-    "split unevenly": (
-        lambda: attnbook.split_heads(ones(2, 3, 8), 5),
-        ValueError,
-        "x must have shape (..., n, d_model) with d_model divisible by n_heads = 5, got (2, 3, 8)",
-    ),
-    "merge a list": (lambda: attnbook.merge_heads([1]), TypeError, f"x {NOT_AN_ARRAY}list"),
-    "merge a matrix": (
-        lambda: attnbook.merge_heads(ones(3, 8)),
-        ValueError,
-        "x must have shape (..., h, n, d), got (3, 8)",
-    ),
-    "weights None": (
-        lambda: attnbook.multi_head_attention(ones(3, 5), ones(3, 5), ones(3, 5), None),
-        TypeError,
-        "weights must be MultiHeadWeights, got NoneType",
-    ),
-    "weights of one head": (
-        call(weights=attnbook.SingleHeadWeights.init(0, 5, d_k=2, d_v=3)),
-        TypeError,
-        "weights must be MultiHeadWeights, got SingleHeadWeights",
-    ),
-    "query a list": (call(query=[[1.0]]), TypeError, f"query {NOT_AN_ARRAY}list"),
-    "query of integers": (
-        call(query=ones(3, 5, dtype=int)),
-        TypeError,
-        "query must have a real floating dtype, got int64",
-    ),
-    "key of another library": (
-        call(key=torch.ones(13, 11)),
-        TypeError,
-        "key must be an array of the same library as query (numpy), got torch",
-    ),
-    "value of another dtype": (
-        call(value=ones(13, 7, dtype="float32")),
-        TypeError,
-        "value must have the dtype of query (float64), got float32",
-    ),
-    "weights of another dtype": (
-        call(dtype="float32"),
-        TypeError,
-        "weights must have the dtype of query (float32), got float64",
-    ),
-    "weights of another library": (
-        call(*(torch.ones(s) for s in ((3, 5), (13, 11), (13, 7)))),
-        TypeError,
-        "weights must be an array of the same library as query (torch), got numpy",
-    ),
-    "query of another width": (
-        call(query=(3, 11)),
-        ValueError,
-        "query must have shape (..., n, 5) to match the weights, got (3, 11)",
-    ),
-    "key of another width": (
-        call(key=(2, 13, 5)),
-        ValueError,
-        "key must have shape (..., n, 11) to match the weights, got (2, 13, 5)",
-    ),
-    "value of another width": (
-        call(value=(13, 11)),
-        ValueError,
-        "value must have shape (..., n, 7) to match the weights, got (13, 11)",
-    ),
-    "query a vector": (
-        call(query=(5,)),
-        ValueError,
-        "query must have shape (..., n, 5) to match the weights, got (5,)",
-    ),
-    "another number of values": (
-        call(value=(3, 7)),
-        ValueError,
-        "value must have shape (..., 13, 7) to match key, got (3, 7)",
-    ),
-    "another number of values in a batch": (
-        call(value=(2, 3, 7)),
-        ValueError,
-        "value must have shape (..., 13, 7) to match key, got (2, 3, 7)",
-    ),
-    "other leading axes": (
-        call(query=(2, 3, 5), key=(4, 13, 11)),
-        ValueError,
-        "key must have leading axes that broadcast with (2,), got shape (4, 13, 11)",
-    ),
-    # masks: the type first, then the axis of the heads, then the rest of the shape
-    "mask a string": (masked("causal"), TypeError, f"mask {NOT_AN_ARRAY}str"),
-    "mask a list": (masked([[True]]), TypeError, f"mask {NOT_AN_ARRAY}list"),
-    "mask of integers": (
-        masked(ones(3, 13, dtype=int)),
-        TypeError,
-        f"{NOT_BOOLEAN}int64{AS_NUMBERS}",
-    ),
-    "mask of integers for each sequence": (
-        masked(ones(2, 3, 13, dtype=int), batch=(2,)),
-        TypeError,
-        f"{NOT_BOOLEAN}int64{AS_NUMBERS}",
-    ),
-    "mask of bytes": (
-        masked(np.full((3, 13), 5, np.uint8)),
-        TypeError,
-        f"{NOT_BOOLEAN}uint8{IN_BIAS}",
-    ),
-    "mask additive": (
-        masked(np.where(np.eye(3, 13) == 1, 0, -np.inf)),
-        TypeError,
-        f"{NOT_BOOLEAN}float64{ADDITIVE}",
-    ),
-    "mask of another library": (
-        masked(torch.ones(3, 13, dtype=torch.bool)),
-        TypeError,
-        "mask must be an array of the same library as query (numpy), got torch",
-    ),
-    "mask transposed": (
-        masked(ones(13, 3, dtype=bool)),
-        ValueError,
-        f"mask {SCORES}(4, 3, 13), got (13, 3)",
-    ),
-    "mask for another batch": (
-        masked(ones(3, 1, 3, 13, dtype=bool), batch=(2,)),
-        ValueError,
-        f"mask {SCORES}(2, 4, 3, 13), got (3, 1, 3, 13)",
-    ),
-    "mask with an axis too many": (
-        masked(ones(1, 1, 3, 13, dtype=bool)),
-        ValueError,
-        f"mask {SCORES}(4, 3, 13), got (1, 1, 3, 13)",
-    ),
-    "mask for each sequence": (
-        masked(ones(2, 3, 13, dtype=bool), batch=(2,)),
-        ValueError,
-        f"{ONE_OR_4}shape (2, 3, 13); one mask a sequence is mask[:, None]",
-    ),
-    "mask for each sequence of the last batch axis": (
-        masked(ones(2, 3, 13, dtype=bool), batch=(7, 2)),
-        ValueError,
-        f"{ONE_OR_4}shape (2, 3, 13); one mask a sequence is mask[:, None]",
-    ),
-    "mask for other heads": (
-        masked(ones(5, 3, 13, dtype=bool), batch=(2,)),
-        ValueError,
-        f"{ONE_OR_4}shape (5, 3, 13)",
-    ),
-    "mask for other heads without a batch": (
-        masked(ones(2, 3, 13, dtype=bool)),
-        ValueError,
-        f"{ONE_OR_4}shape (2, 3, 13)",
-    ),
-    "mask for the sequences where the heads are": (
-        masked(ones(1, 2, 3, 13, dtype=bool), batch=(2,)),
-        ValueError,
-        f"{ONE_OR_4}shape (1, 2, 3, 13)",
-    ),
-    "mask for heads or sequences": (
-        masked(ones(4, 3, 13, dtype=bool), batch=(4,)),
-        ValueError,
-        f"{WHICH}(4, 3, 13)",
-    ),
-    "mask for heads or sequences of the last batch axis": (
-        masked(ones(4, 1, 13, dtype=bool), batch=(7, 4)),
-        ValueError,
-        f"{WHICH}(4, 1, 13)",
-    ),
-}
+ERRORS = """
+masked(np.ones((2, 13), dtype=bool), (2,))
+    ValueError: mask must broadcast to (..., h, n_q, n_k) = (2, 4, 3, 13), got (2, 13); one row
+    of keys a sequence is mask[:, None, None]
+attnbook.split_heads([1], 2)
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+attnbook.split_heads(ones(3, 8), 2.0)
+    TypeError: n_heads must be an int, got float
+attnbook.split_heads(ones(3, 8), True)
+    TypeError: n_heads must be an int, got bool
+attnbook.split_heads(ones(3, 8), 0)
+    ValueError: n_heads must be at least 1, got 0
+attnbook.split_heads(ones(8), 2)
+    ValueError: x must have shape (..., n, d_model) with d_model divisible by n_heads = 2, got
+    (8,)
+attnbook.split_heads(ones(2, 3, 8), 5)
+    ValueError: x must have shape (..., n, d_model) with d_model divisible by n_heads = 5, got
+    (2, 3, 8)
+attnbook.merge_heads([1])
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+attnbook.merge_heads(ones(3, 8))
+    ValueError: x must have shape (..., h, n, d), got (3, 8)
+attnbook.multi_head_attention(ones(3, 5), ones(3, 5), ones(3, 5), None)
+    TypeError: weights must be MultiHeadWeights, got NoneType
+call(weights=attnbook.SingleHeadWeights.init(0, 5, d_k=2, d_v=3))
+    TypeError: weights must be MultiHeadWeights, got SingleHeadWeights
+call(query=[[1.0]])
+    TypeError: query must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    list
+call(query=ones(3, 5, dtype=int))
+    TypeError: query must have a real floating dtype, got int64
+call(key=torch.ones(13, 11))
+    TypeError: key must be an array of the same library as query (numpy), got torch
+call(value=ones(13, 7, dtype="float32"))
+    TypeError: value must have the dtype of query (float64), got float32
+call(dtype="float32")
+    TypeError: weights must have the dtype of query (float32), got float64
+call(*(torch.ones(s) for s in ((3, 5), (13, 11), (13, 7))))
+    TypeError: weights must be an array of the same library as query (torch), got numpy
+call(query=(3, 11))
+    ValueError: query must have shape (..., n, 5) to match the weights, got (3, 11)
+call(key=(2, 13, 5))
+    ValueError: key must have shape (..., n, 11) to match the weights, got (2, 13, 5)
+call(value=(13, 11))
+    ValueError: value must have shape (..., n, 7) to match the weights, got (13, 11)
+call(query=(5,))
+    ValueError: query must have shape (..., n, 5) to match the weights, got (5,)
+call(value=(3, 7))
+    ValueError: value must have shape (..., 13, 7) to match key, got (3, 7)
+call(value=(2, 3, 7))
+    ValueError: value must have shape (..., 13, 7) to match key, got (2, 3, 7)
+call(query=(2, 3, 5), key=(4, 13, 11))
+    ValueError: key must have leading axes that broadcast with (2,), got shape (4, 13, 11)
+masked("causal")
+    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    str
+masked([[True]])
+    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    list
+masked(ones(3, 13, dtype=int))
+    TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
+    stored as numbers: pass mask == 1
+masked(ones(2, 3, 13, dtype=int), batch=(2,))
+    TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
+    stored as numbers: pass mask == 1
+masked(np.full((3, 13), 5, np.uint8))
+    TypeError: mask must be boolean, True = may attend, got uint8; numbers that are added to the
+    scores go in bias=
+masked(np.where(np.eye(3, 13) == 1, 0, -np.inf))
+    TypeError: mask must be boolean, True = may attend, got float64; it looks like an additive
+    mask: pass mask == 0, which is True where it allows
+masked(torch.ones(3, 13, dtype=torch.bool))
+    TypeError: mask must be an array of the same library as query (numpy), got torch
+masked(ones(13, 3, dtype=bool))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 3, 13), got
+    (13, 3)
+masked(ones(3, 1, 3, 13, dtype=bool), batch=(2,))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 4, 3, 13),
+    got (3, 1, 3, 13)
+masked(ones(1, 1, 3, 13, dtype=bool))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 3, 13), got
+    (1, 1, 3, 13)
+masked(ones(2, 3, 13, dtype=bool), batch=(2,))
+    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
+    right, got shape (2, 3, 13); one mask a sequence is mask[:, None]
+masked(ones(2, 3, 13, dtype=bool), batch=(7, 2))
+    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
+    right, got shape (2, 3, 13); one mask a sequence is mask[:, None]
+masked(ones(5, 3, 13, dtype=bool), batch=(2,))
+    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
+    right, got shape (5, 3, 13)
+masked(ones(2, 3, 13, dtype=bool))
+    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
+    right, got shape (2, 3, 13)
+masked(ones(1, 2, 3, 13, dtype=bool), batch=(2,))
+    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
+    right, got shape (1, 2, 3, 13)
+masked(ones(4, 3, 13, dtype=bool), batch=(4,))
+    ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
+    mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 3, 13)
+masked(ones(4, 1, 13, dtype=bool), batch=(7, 4))
+    ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
+    mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 1, 13)
+"""
 
 
-@pytest.mark.parametrize("row", ERRORS)
-def test_error(row):
-    function, kind, message = ERRORS[row]
-    with pytest.raises(kind, match=f"^{re.escape(message)}$") as caught:
-        function()
-    assert type(caught.value) is kind
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_error(call, kind, message):
+    assert_raises(call, kind, message, globals())
 
 
 def test_a_mask_that_says_which_axis_it_means_is_taken(library):
