@@ -527,7 +527,7 @@ def test_half_precision_keeps_the_parameters_and_the_loss_whole():
     assert dtypes == {torch.bfloat16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert half != whole
-    np.testing.assert_allclose(half, whole, rtol=0.02)
+    np.testing.assert_allclose(half, whole, rtol=0.05)
     rounded = torch.tensor(half).bfloat16().float()
     assert (rounded != torch.tensor(half)).any()
 
