@@ -124,4 +124,9 @@ def public_calls():
         },
         sketch.RobinHoodTable: {"n_slots": 8, "load_factor": 0.5, "seed": 0},
     }
-    return {f.__qualname__: (f, given) for f, given in everything.items()}
+    calls = {f.__qualname__: (f, given) for f, given in everything.items()}
+    for name in [name for name in attnbook.__all__ if name.endswith("_with_weights")]:
+        given = calls[name.removesuffix("_with_weights")][1]
+        given = {key: x for key, x in given.items() if key != "impl"}
+        calls[name] = (getattr(attnbook, name), given)
+    return calls

@@ -150,7 +150,7 @@ def dtype_name(dtype: Any) -> str:
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
-    return xp.float32 if dtype_name(dtype) in ("float16", "bfloat16") else dtype
+    return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:

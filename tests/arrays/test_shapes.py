@@ -73,7 +73,12 @@ def checked(function):
     def wrapper(*args, **kwargs):
         result = function(*args, **kwargs)
         values = signature.bind(*args, **kwargs).arguments
-        check_shapes({**values, "return": result}, annotations, function.__name__)
+        results = {"return": result}
+        if isinstance(result, tuple):
+            results = {f"return {i}": part for i, part in enumerate(result)}
+            kinds = typing.get_args(signature.return_annotation)
+            annotations.update(zip(results, kinds, strict=True))
+        check_shapes(values | results, annotations, function.__name__)
         for held in (*values.values(), result):
             for part in parts_of(held):
                 fields = {f.name: f.type for f in dataclasses.fields(part)}
@@ -171,8 +176,9 @@ def test_heads_keep_their_signature(library, case):
     width = case.weights.n_heads * case.weights.W_V.shape[1] // case.weights.n_kv_heads
     d_out = width if case.weights.W_O is None else case.weights.W_O.shape[1]
     assert tuple(output.shape) == (*leading, query.shape[-2], d_out)
-    _, shares = attnbook.multi_head_attention(query, key, value, weights, mask, return_weights=True)
+    function = checked(attnbook.multi_head_attention_with_weights)
+    _, A = function(query, key, value, weights, mask)
     leading = np.broadcast_shapes(case.query.shape[:-2], case.key.shape[:-2])
-    assert tuple(shares.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
+    assert tuple(A.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
     split = checked(attnbook.split_heads)(output, 1)
     assert tuple(checked(attnbook.merge_heads)(split).shape) == tuple(output.shape)

@@ -192,7 +192,7 @@ def test_to_mha_means_the_same_to_torch(shape):
     state = module.state_dict()
     W_Q, W_K, W_V = state["in_proj_weight"].T.chunk(3, dim=1)
     weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, state["out_proj.weight"].T, n_heads=4)
-    ours = attnbook.multi_head_attention(query, key, key, weights, mask, return_weights=True)
+    ours = attnbook.multi_head_attention_with_weights(query, key, key, weights, mask)
     torch.testing.assert_close(output, ours[0])
     torch.testing.assert_close(shares, ours[1])
     if len(shape) == 2:

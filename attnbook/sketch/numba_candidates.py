@@ -15,21 +15,6 @@ FEW = 24
 """Up to so many candidates, a new one is compared with each; beyond, a hash set knows them."""
 
 
-class Tables(NamedTuple):
-    """The arrays of a `BucketIndex`, as its `flat()` names them."""
-
-    slots: np.ndarray
-    slot_starts: np.ndarray
-    order: np.ndarray
-    mixer: np.ndarray
-    side_slots: np.ndarray
-    side_next: np.ndarray
-    side_first: int
-    n_side: int
-    alive: np.ndarray
-    n_dead: int
-
-
 class Limits(NamedTuple):
     """Which candidates count; an empty array allows all."""
 

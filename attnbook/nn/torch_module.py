@@ -8,7 +8,7 @@ import torch
 from attnbook.arrays.arguments import check_number
 from attnbook.arrays.weights import Weights
 from attnbook.kernels import REFERENCE
-from attnbook.nn._module import AttendingModule, WeightsModule
+from attnbook.nn.module import AttendingModule, WeightsModule
 
 
 class TorchModule(WeightsModule):
@@ -79,12 +79,10 @@ class DroppingModule(AttendingModule, TorchModule):
             if isinstance(part, DroppingModule):
                 part.dropout = rate
 
-    @property
-    def _drop(self) -> Any:
-        """What the function takes as `drop`."""
-        if self.training and self.dropout > 0:
-            return partial(torch.nn.functional.dropout, p=self.dropout)
-        return None
+    def _how(self) -> dict[str, Any]:
+        drops = self.training and self.dropout > 0
+        drop = partial(torch.nn.functional.dropout, p=self.dropout) if drops else None
+        return super()._how() | {"drop": drop}
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""

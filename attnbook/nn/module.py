@@ -1,4 +1,4 @@
-"""What every module shares: the arrays of one dataclass of weights, as parameters."""
+"""Modules that hold the arrays of one dataclass of weights as parameters."""
 
 from typing import Any, ClassVar
 
@@ -47,15 +47,15 @@ class WeightsModule(torch.nn.Module):
     @property
     def weights(self) -> Any:
         """The parameters as the dataclass that the function takes, graph included."""
-        held = object.__new__(self._kind)  # not through its checks, which every forward would pay
+        fields: dict[str, Any] = {}
         for name in self._names:
             value = getattr(self, name)
             if isinstance(value, WeightsModule):
                 value = value.weights
             elif isinstance(value, torch.nn.ModuleList):
                 value = tuple(part.weights for part in value)
-            object.__setattr__(held, name, value)
-        return held
+            fields[name] = value
+        return self._kind.unchecked(fields)  # every forward would pay for the checks
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""
@@ -118,6 +118,17 @@ class AttendingModule(WeightsModule):
         for part in self.modules():
             if isinstance(part, AttendingModule):
                 part.impl = impl
+
+    def _how(self) -> dict[str, Any]:
+        """What the function is told beside its inputs."""
+        return {"impl": self.impl}
+
+    def _how_with_weights(self) -> dict[str, Any]:
+        """What the function that also returns the attention weights is told."""
+        how = self._how()
+        if (impl := how.pop("impl")) != REFERENCE:
+            raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {impl!r}")
+        return how
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""

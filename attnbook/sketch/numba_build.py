@@ -13,8 +13,8 @@ import numpy as np
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops
-from attnbook.sketch.bucket_tables import LOAD_FACTOR, slots_for
-from attnbook.hashing.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions
+from attnbook.hashing.robin_hood import DISPLACEMENT, EMPTY, KEY, VALUE, functions, slots_for
+from attnbook.sketch.bucket_tables import LOAD_FACTOR
 
 HASH_BITS = 31
 """Bits of a hash: those that `robin_hood.home_slot` makes homes of."""
@@ -38,31 +38,11 @@ LAST_32 = 2**32 - 1
 def build_tables(
     signatures: np.ndarray, mixer: np.ndarray, *, n_threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return the tables of signatures (n, L), as `_build.build_tables` does, the reference.
+    """Return the tables of signatures (n, L), as `bucket_tables.build_tables`, the reference.
 
     Both find the same rows in the same order. Buckets stand in `order` by the hash of their
-    signature here, and entries of one home may have changed places in a map.
-
-    Parameters
-    ----------
-    signatures : int64 array, shape (n, L)
-        Of any strides. Column by column in memory, as `signatures` of `_numba_hash` returns them,
-        is fastest.
-    mixer : int64 array, shape (8, 256)
-        The random numbers of the maps' hash.
-    n_threads : int, optional
-        The cores of the process, or fewer for few rows.
-
-    Returns
-    -------
-    order : int32 array, shape (L, n)
-    slots : int64 array, shape (total, 3)
-    slot_starts : int64 array, shape (L + 1,)
-    farthest : int
-        The largest displacement in a map.
-
-    Notes
-    -----
+    signature here, and entries of one home may have changed places in a map. Signatures that are
+    column by column in memory, as `numba_signatures` returns them, are fastest. The cost is
     O(n L) expected, and 36 bytes a row of scratch beside the tables, whatever L is.
     """
     n, n_tables = signatures.shape

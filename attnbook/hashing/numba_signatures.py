@@ -23,31 +23,11 @@ WORTH = 2**9
 def signatures(
     hash: SimHash | StableHash, x: np.ndarray, *, n_threads: int | None = None
 ) -> np.ndarray:
-    """Return ``hash.signatures(x)``, the reference, for NumPy arrays.
+    """Return ``hash.signatures(x)`` of a NumPy array (n, d), column by column in memory.
 
     A code may differ from the reference within rounding of an interval's end or a plane, as it may
     there between batch sizes. Here it depends on the vector alone: equal vectors have equal
-    signatures whatever batch they come in.
-
-    Parameters
-    ----------
-    hash : SimHash or StableHash
-    x : array, shape (n, d)
-        NumPy, floats; half precision is computed in float32.
-    n_threads : int, optional
-        The cores of the process, or fewer for few vectors.
-
-    Returns
-    -------
-    int64 array, shape (n, L)
-        Column by column in memory, as `build_tables` reads it.
-
-    Raises
-    ------
-    TypeError
-        If `hash` is of another class.
-    ValueError
-        If `x` has another shape, is not finite, or so far out that a code does not fit an int64.
+    signatures whatever batch they come in. Raises TypeError and ValueError as the reference.
     """
     if not isinstance(hash, (SimHash, StableHash)):
         raise TypeError(f"hash must be a SimHash or StableHash, got {type(hash).__name__}")
@@ -78,15 +58,12 @@ def _arrays_of(hash, dtype):
     n_tables, n_projections, d = hash.directions.shape
     directions = np.zeros((-(-n_tables * n_projections // LANES) * LANES, d), dtype=dtype)
     directions[: n_tables * n_projections] = hash.directions.reshape(-1, d)
+    offsets = np.zeros((n_tables, n_projections), dtype=dtype)
     if isinstance(hash, StableHash):
         directions /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
         offsets = (hash.offsets / hash.width).astype(dtype)
-        multipliers = hash.multipliers
-    else:
-        offsets = np.zeros((n_tables, n_projections), dtype=dtype)
-        multipliers = np.left_shift(1, np.arange(n_projections))
     panels = directions.reshape(-1, LANES, d).transpose(0, 2, 1)
-    return np.ascontiguousarray(panels), offsets, multipliers
+    return np.ascontiguousarray(panels), offsets, hash.multipliers
 
 
 def all_finite(x: np.ndarray, *, n_threads: int | None = None) -> bool:

@@ -7,23 +7,24 @@ the first is read, then all buckets, then keys and values.
 """
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from attnbook.arrays.arguments import Array, check_choice
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
-from attnbook.sketch._numba_candidates import (
+from attnbook.compilers.simd import prefetch
+from attnbook.sketch.bucket_tables import BucketTables
+from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.numba_candidates import (
     COUNT,
     Limits,
-    Tables,
     collect,
     find_buckets,
     most_candidates,
 )
-from attnbook.sketch._numba_chance import RetrievalTable, retrieval_chance
-from attnbook.compilers.simd import prefetch
+from attnbook.sketch.numba_chance import RetrievalTable, retrieval_chance
 
 UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
 ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}
@@ -36,22 +37,6 @@ GROUP = 32
 
 WINDOW = 256
 """Candidates, about, whose keys and values are asked for before the first of them is read."""
-
-
-class Answer(NamedTuple):
-    """What the tables give for each query, as `attnbook.sketch.answers.Near`.
-
-    `mass` is log Σ exp of the scores of all different candidates, −inf for none; `expected` the
-    same with each candidate weighed by 1 / P, or None where no P is known. `output` is 0 and `best`
-    −1 where there is no candidate.
-    """
-
-    mass: Annotated[Array, "n_q"]
-    output: Annotated[Array, "n_q d_v"]
-    count: Annotated[Array, "n_q"]
-    best: Annotated[Array, "n_q"]
-    largest: Annotated[Array, "n_q"]
-    expected: Any
 
 
 _SURE = RetrievalTable(np.ones(2), 0.0, 1, 1)
@@ -70,7 +55,7 @@ def answer(
     key: Annotated[Array, "n d"],
     value: Annotated[Array, "n d_v"],
     signatures: Annotated[Array, "n_q n_tables"],
-    flat: dict[str, Any],
+    tables: BucketTables,
     *,
     scale: float,
     estimator: str = "union",
@@ -80,11 +65,8 @@ def answer(
     above: Annotated[Array, "n_q"] | None = None,
     allowed: Annotated[Array, "n"] | None = None,
     n_threads: int | None = None,
-) -> Answer:
-    """Return the estimate of attention from the keys that the tables hold for each query.
-
-    The references are `attnbook.sketch.answers.near` and the functions of
-    `attnbook.sketch.estimators`.
+) -> NearKeys:
+    """Return what `near_keys.near` returns, its reference, but rows and weights.
 
     Parameters
     ----------
@@ -92,8 +74,6 @@ def answer(
         NumPy, all float32 or all float64; rows of `key` and `value` are the rows of the index.
     signatures : int64 array, shape (n_q, L)
         Of the queries.
-    flat : dict
-        `BucketIndex.flat()`.
     scale : float
         Scores are scale · q·k.
     estimator : str
@@ -108,28 +88,16 @@ def answer(
         Only candidates with a larger score count.
     allowed : boolean array, shape (n,), optional
         Only rows with True count. They are picked after the cut at `max_bucket`.
-    n_threads : int, optional
-        The cores of the process, or fewer for few queries.
-
-    Returns
-    -------
-    Answer
-
-    Raises
-    ------
-    ValueError
-        If the estimator is unknown, or is ``"importance"`` without `probability`.
 
     Notes
     -----
     O(L) a query, and O(d + d_v) for each of its candidates. Scratch: some 70 bytes for each place
     in the buckets of the query that has the most.
     """
-    check_choice("estimator", estimator, tuple(ESTIMATORS))
+    check_choice("estimator", estimator, ESTIMATORS)
     if estimator == "importance" and probability is None:
         raise ValueError("probability must be a RetrievalTable for importance, got None")
     n_q, dtype = len(query), query.dtype
-    tables = Tables(**{name: flat[name] for name in Tables._fields})
     limits = Limits(
         read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
         read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
@@ -142,7 +110,7 @@ def answer(
         *(float(scale), ESTIMATORS[estimator], probability is not None, table),
         float(np.finfo(dtype).smallest_normal),
     )
-    out = Answer(
+    out = NearKeys(
         mass=np.empty(n_q, dtype),
         output=np.empty((n_q, value.shape[1]), dtype),
         count=np.empty(n_q, np.int64),
