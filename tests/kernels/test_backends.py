@@ -21,8 +21,21 @@ NO_CUDA = SimpleNamespace(is_available=lambda: False, get_device_name=lambda: "n
 NAMES = ["NumPy, CPU", "PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS", "CuPy, CUDA"]
 NAMES += ["Numba, CPU", "Triton, CUDA"]
 GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-NUMPY_IMPLS = ("reference", "naive", "in_place", "tiled", "threads")
-ANY_IMPLS = ("reference", "naive", "tiled")
+
+
+def of(library, *needs):
+    """Return the rungs for arrays of a library that need nothing else than one of `needs`."""
+    return tuple(
+        kernel.name
+        for kernel in kernels.LADDER
+        if library in (kernel.takes or (library,)) and kernel.needs in ("", *needs)
+    )
+
+
+NUMPY_IMPLS = ("reference", *of("numpy", "threadpoolctl"))
+ANY_IMPLS = ("reference", *of("any"))
+CUPY_IMPLS = ("reference", *of("cupy", "cupy"))
+NUMBA_IMPLS = tuple(name for name in of("numpy", "numba") if kernels.KERNELS[name].needs)
 
 
 def fake_torch(cuda=NO_CUDA, built_for=None, hip=None, mps=False):
@@ -105,8 +118,8 @@ def test_every_kernel_runs_somewhere(pretend):
         "PyTorch, CPU": ANY_IMPLS,
         "PyTorch, CUDA": ANY_IMPLS,
         "PyTorch, MPS": ANY_IMPLS,
-        "CuPy, CUDA": (*ANY_IMPLS, "cupy_naive", "cupy_tiled"),
-        "Numba, CPU": ("numba", "packed"),
+        "CuPy, CUDA": CUPY_IMPLS,
+        "Numba, CPU": NUMBA_IMPLS,
         "Triton, CUDA": ("triton",),
     }
     assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS)
@@ -188,7 +201,6 @@ NO_MPS = "PyTorch, MPS: missing, PyTorch sees no MPS device. Needs a Mac with Ap
 NO_NVIDIA = "missing, PyTorch sees no CUDA device. Check the driver with nvidia-smi"
 INTERPRET = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
 NO_GPU = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
-CUPY_IMPLS = (*ANY_IMPLS, "cupy_naive", "cupy_tiled")
 MACHINES = {  # what is installed; what is said of a backend; and what runs on it
     "a build for the CPU": (
         {"torch": fake_torch()},
@@ -220,7 +232,7 @@ MACHINES = {  # what is installed; what is said of a backend; and what runs on i
         (),
     ),
     "a vector unit": (
-        *(fake_numba(), "Numba, CPU: version 3.2.1, AVX-1024, 32 lanes", ("numba", "packed")),
+        *(fake_numba(), "Numba, CPU: version 3.2.1, AVX-1024, 32 lanes", NUMBA_IMPLS),
     ),
     "a GPU for Triton": (
         {"torch": fake_torch(H9), **fake_triton()},
@@ -264,15 +276,15 @@ def test_doctor_prints_a_table(pretend, capsys):
         f"attnbook {attnbook.__version__}, Python {python}",
         "backend        here  detail",
         f"NumPy, CPU     yes   version {np.__version__}",
-        "                     impl= reference, naive, in_place, tiled, threads",
+        f"                     impl= {', '.join(NUMPY_IMPLS)}",
         "PyTorch, CPU   yes   version 9.8.7",
-        "                     impl= reference, naive, tiled",
+        f"                     impl= {', '.join(ANY_IMPLS)}",
         "PyTorch, CUDA  no    this PyTorch is built for the CPU. "
         "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org",
         "PyTorch, MPS   no    PyTorch sees no MPS device. Needs a Mac with Apple silicon",
         f"CuPy, CUDA     no    cupy is not installed. {GPU_EXTRA}",
         "Numba, CPU     yes   version 3.2.1, AVX-1024, 32 lanes",
-        "                     impl= numba, packed",
+        f"                     impl= {', '.join(NUMBA_IMPLS)}",
         f"Triton, CUDA   no    triton is not installed. {GPU_EXTRA}",
     ]
 

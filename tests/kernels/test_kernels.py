@@ -23,11 +23,19 @@ from attnbook import kernels
 
 HERE = (("numpy", "cpu"), ("torch", "cpu"), ("array_api_strict", "cpu"))
 HERE += (("torch", "cuda"), ("cupy", "cuda"))
-LINEAR = ("tiled", "threads", "numba", "packed")
-"""Rungs on the CPU whose memory grows with n alone."""
+ON_CPU = [kernel for kernel in kernels.LADDER if kernel.device != "cuda"]
+TRAINABLE = [kernel.name for kernel in ON_CPU if kernel.trainable]
+LINEAR = [k.name for k in ON_CPU if k.trainable or kernels.KERNELS.get(k.reference)]
+"""Rungs on the CPU whose memory grows with n alone: they have tiles."""
 
-LANES = (16, 8, 4)
-"""Numbers in a register of AVX-512, of AVX2, and of SSE2 or Neon: a tile of its own for each."""
+SMALL = {"ROWS": 8, "COLUMNS": 16}
+VARIANTS = {
+    "packed-numpy": {f"{lanes} lanes": {"lanes": lambda n=lanes: n} for lanes in (16, 8, 4)},
+    "tiled-numpy": {"": {}, "small tiles": SMALL},
+    "threads-numpy": {"": {}, "small tiles": SMALL},
+}
+"""What is set in a rung's module: tiles for the registers of AVX-512, of AVX2, and of SSE2 or Neon;
+and tiles so small that small arrays have many."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Rung:
 
     kernel: kernels.Kernel
     library: Any
-    lanes: int = 0  # for *packed*: the registers of another processor
+    changes: Any = ()  # of its module
 
     @property
     def dtypes(self):
@@ -72,10 +80,9 @@ def rungs(wanted=lambda kernel, name: True):
                 continue
             marks = [pytest.mark.gpu] if device == "cuda" else []
             label = f"{kernel.name}-{name}" + ("-cuda" if device == "cuda" else "")
-            every = LANES if label == "packed-numpy" else (0,)
-            for lanes in every:
-                rung = Rung(kernel, ArrayLibrary(name, device), lanes)
-                own = f"{label}-{lanes} lanes" if lanes else label
+            for variant, changes in VARIANTS.get(label, {"": {}}).items():
+                rung = Rung(kernel, ArrayLibrary(name, device), changes)
+                own = "-".join(filter(None, (label, variant)))
                 found.append(pytest.param(rung, id=own, marks=marks))
         if "cupy" in kernel.takes and wanted(kernel, "cupy"):
             found.append(pytest.param(Rung(kernel, None), id=f"{kernel.name}-stand-in"))
@@ -96,9 +103,9 @@ def rung(request):
     if on_gpu and not importlib.import_module(library.name).cuda.is_available():
         pytest.skip(f"{library.name} sees no CUDA device")
     with contextlib.ExitStack() as stack:
-        if rung.lanes:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("attnbook.kernels.packed.lanes", lambda: rung.lanes)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in rung.changes.items():
+            patch.setattr(f"attnbook.kernels.{rung.kernel.name}.{name}", value)
         if library.name == "array_api_strict":
             strict = importlib.import_module("array_api_strict")
             off = {"boolean_indexing": False, "data_dependent_shapes": False}
@@ -446,7 +453,7 @@ def test_broadcast_views_cost_no_memory():
             np.testing.assert_allclose(got[-1], oracle.attention(query, key, value), rtol=1e-5)
 
 
-@pytest.mark.parametrize("impl", [k.name for k in kernels.LADDER if k.device != "cuda"])
+@pytest.mark.parametrize("impl", [k.name for k in ON_CPU])
 @pytest.mark.parametrize("dtype", [">f4", ">f2"])
 def test_numbers_in_the_byte_order_of_another_processor(impl, dtype):
     pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
@@ -491,7 +498,7 @@ def exact_gradients(name, dtype):
     return grad_output, [x.grad.numpy() for x in leaves]
 
 
-@pytest.mark.parametrize("impl", ["tiled", "numba", "packed"])
+@pytest.mark.parametrize("impl", TRAINABLE)
 @pytest.mark.parametrize("offset", [-1e4, 1e4, 1e8])
 def test_gradients_of_rows_whose_scores_are_all_large(impl, offset):
     pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
@@ -612,8 +619,7 @@ def test_what_is_not_trainable_says_so(impl):
 
 def test_unknown_names_are_refused():
     x = np.ones((3, 2))
-    names = "reference, naive, in_place, tiled, threads, numba, packed, cupy_naive, cupy_tiled, "
-    message = f"^impl must be one of {names}triton, got 'fastest'$"
+    message = f"^impl must be one of {', '.join(kernels.IMPLS)}, got 'fastest'$"
     with pytest.raises(ValueError, match=message):
         attnbook.attention(x, x, x, impl="fastest")
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""How the Triton kernels see arrays: three leading axes, rows that start at 16 bytes, a launch."""
+"""Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes."""
 
 import math
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""How large the tiles of the Triton kernels are, and which of them a mask leaves to visit.
+"""The tiles of the Triton kernels: their sizes, and which of them a mask leaves to visit.
 
 `tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
 that are visible as a whole, which need no masking, then those that are visible in part. Hidden
