@@ -1,4 +1,4 @@
-"""How loops are compiled by Numba, and kept for later processes."""
+"""Loops that Numba compiles, and keeps for later processes."""
 
 import functools
 import zlib

@@ -18,6 +18,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import lower_constant
 from numba.extending import (
     NativeValue,
     intrinsic,
@@ -80,6 +81,11 @@ def _type_of(tile):
 @unbox(TileType)
 def _unbox(typ, obj, context):
     return NativeValue(context.context.get_dummy_value())
+
+
+@lower_constant(TileType)
+def _constant(context, builder, typ, value):
+    return context.get_dummy_value()
 
 
 register_model(TileType)(models.OpaqueModel)

@@ -1,4 +1,4 @@
-"""What makes a kernel trainable in PyTorch: its own backward pass as a node of the graph.
+"""A kernel as a node of PyTorch's graph, with its own backward pass.
 
 Autograd would keep every tile of weights that the forward pass makes. Here the graph holds the
 inputs, the output and one number a row, `log_total`, from which the backward pass makes the weights

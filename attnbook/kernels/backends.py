@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,9 @@ def backends() -> list[Backend]:
     ]
 
 
+_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+
+
 def _impls(name: str, kind: str) -> tuple[str, ...]:
     """Return what computes attention of arrays of this library, without a compiler of its own."""
     able = (
@@ -86,34 +90,32 @@ def _has(package: str) -> bool:
 
 
 def _torch_backends() -> list[Backend]:
-    names = ("PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS")
     torch, problem = import_library("torch")
     if torch is None:
-        return [Backend(name, False, problem, "pip install 'attnbook[torch]'") for name in names]
+        remedy = "pip install 'attnbook[torch]'"
+        return [Backend(f"PyTorch, {x}", False, problem, remedy) for x in ("CPU", "CUDA", "MPS")]
     version = f"version {torch.__version__}"
-    found = [Backend(names[0], True, version, impls=_impls("torch", "cpu"))]
-    device, problem = attempt(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    cpu = Backend("PyTorch, CPU", True, version, impls=_impls("torch", "cpu"))
+    device, reason = _cuda_of(torch)
     if device:
-        detail = f"{version}, {device}"
-        found.append(Backend(names[1], True, detail, impls=_impls("torch", "cuda")))
-    elif problem:
-        reason = f"asking it fails with {problem}"
-        found.append(Backend(names[1], False, reason, "Check the driver with nvidia-smi"))
-    elif torch.version.cuda or torch.version.hip:
-        remedy = "Check the driver with nvidia-smi"
-        found.append(Backend(names[1], False, "PyTorch sees no CUDA device", remedy))
+        cuda = Backend("PyTorch, CUDA", True, f"{version}, {device}", impls=_impls("torch", "cuda"))
+    elif reason or torch.version.cuda or torch.version.hip:
+        reason = f"asking it fails with {reason}" if reason else "PyTorch sees no CUDA device"
+        cuda = Backend("PyTorch, CUDA", False, reason, "Check the driver with nvidia-smi")
     else:
         remedy = "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org"
-        found.append(Backend(names[1], False, "this PyTorch is built for the CPU", remedy))
+        cuda = Backend("PyTorch, CUDA", False, "this PyTorch is built for the CPU", remedy)
     if torch.backends.mps.is_available():
-        found.append(Backend(names[2], True, version, impls=_impls("torch", "mps")))
+        mps = Backend("PyTorch, MPS", True, version, impls=_impls("torch", "mps"))
     else:
         remedy = "Needs a Mac with Apple silicon"
-        found.append(Backend(names[2], False, "PyTorch sees no MPS device", remedy))
-    return found
+        mps = Backend("PyTorch, MPS", False, "PyTorch sees no MPS device", remedy)
+    return [cpu, cuda, mps]
 
 
-_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+def _cuda_of(torch: Any) -> tuple[Any, str]:
+    """Return the name of PyTorch's CUDA device, if there is one, and what asking for it raised."""
+    return attempt(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
 
 
 def _cupy_backend() -> Backend:
@@ -132,16 +134,16 @@ def _cupy_backend() -> Backend:
 
 
 def _numba_backend() -> Backend:
-    name = "Numba, CPU"
+    name, remedy = "Numba, CPU", "pip install 'attnbook[fast]'"
     numba, problem = import_library("numba")
     if numba is None:
-        return Backend(name, False, problem, "pip install 'attnbook[fast]'")
+        return Backend(name, False, problem, remedy)
     unit, problem = attempt(
         lambda: importlib.import_module("attnbook.kernels.packed").vector_unit()
     )
     if problem:
-        reason = f"importing the kernels fails with {problem}"
-        return Backend(name, False, reason, "pip install --upgrade 'attnbook[fast]'")
+        remedy = remedy.replace("install", "install --upgrade")
+        return Backend(name, False, f"importing the kernels fails with {problem}", remedy)
     return Backend(name, True, f"version {numba.__version__}, {unit}", impls=_compiled("numba"))
 
 
@@ -157,8 +159,7 @@ def _triton_backend() -> Backend:
     if "cpu" in kernel.DEVICES:
         detail = f"{version}, interpreted on the CPU, since TRITON_INTERPRET is set"
         return Backend(name, True, detail, impls=impls)
-    torch, problem = import_library("torch")
-    device, problem = attempt(lambda: torch.cuda.is_available() and torch.cuda.get_device_name())
+    device, problem = _cuda_of(import_library("torch")[0])
     if device:
         return Backend(name, True, f"{version}, {device}", impls=impls)
     reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"

@@ -1,4 +1,4 @@
-"""What the rungs in plain array code share: how arrays are widened, tiled and masked."""
+"""Tiles of scores in plain array code, and one head after the other."""
 
 import itertools
 

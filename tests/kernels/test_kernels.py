@@ -14,6 +14,7 @@ import oracle
 import pytest
 import torch
 from cases import EPSILON, HALF, ArrayLibrary, Case, attention_cases, close
+from error_table import assert_raises, error_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +23,19 @@ from attnbook import kernels
 
 HERE = (("numpy", "cpu"), ("torch", "cpu"), ("array_api_strict", "cpu"))
 HERE += (("torch", "cuda"), ("cupy", "cuda"))
-LINEAR = ("tiled", "threads", "numba", "packed")
-"""Rungs on the CPU whose memory grows with n alone."""
+ON_CPU = [kernel for kernel in kernels.LADDER if kernel.device != "cuda"]
+TRAINABLE = [kernel.name for kernel in ON_CPU if kernel.trainable]
+LINEAR = [k.name for k in ON_CPU if k.trainable or kernels.KERNELS.get(k.reference)]
+"""Rungs on the CPU whose memory grows with n alone: they have tiles."""
 
-LANES = (16, 8, 4)
-"""Numbers in a register of AVX-512, of AVX2, and of SSE2 or Neon: a tile of its own for each."""
+SMALL = {"ROWS": 8, "COLUMNS": 16}
+VARIANTS = {
+    "packed-numpy": {f"{lanes} lanes": {"lanes": lambda n=lanes: n} for lanes in (16, 8, 4)},
+    "tiled-numpy": {"": {}, "small tiles": SMALL},
+    "threads-numpy": {"": {}, "small tiles": SMALL},
+}
+"""What is set in a rung's module: tiles for the registers of AVX-512, of AVX2, and of SSE2 or Neon;
+and tiles so small that small arrays have many."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Rung:
 
     kernel: kernels.Kernel
     library: Any
-    lanes: int = 0  # for *packed*: the registers of another processor
+    changes: Any = ()  # of its module
 
     @property
     def dtypes(self):
@@ -44,6 +53,12 @@ class Rung:
     @property
     def trainable(self):
         return self.kernel.trainable
+
+    @property
+    def sizes(self):
+        """Large sizes to run: few where every number is a thread of its own on the CPU."""
+        few = self.kernel.name == "cupy_naive" and not isinstance(self.library, ArrayLibrary)
+        return ("decode",) if few else tuple(SIZES)
 
     def __call__(self, *arrays, **options):
         attend = getattr(self.library, "attention", None)  # of the stand-in for CuPy
@@ -65,10 +80,9 @@ def rungs(wanted=lambda kernel, name: True):
                 continue
             marks = [pytest.mark.gpu] if device == "cuda" else []
             label = f"{kernel.name}-{name}" + ("-cuda" if device == "cuda" else "")
-            every = LANES if label == "packed-numpy" else (0,)
-            for lanes in every:
-                rung = Rung(kernel, ArrayLibrary(name, device), lanes)
-                own = f"{label}-{lanes} lanes" if lanes else label
+            for variant, changes in VARIANTS.get(label, {"": {}}).items():
+                rung = Rung(kernel, ArrayLibrary(name, device), changes)
+                own = "-".join(filter(None, (label, variant)))
                 found.append(pytest.param(rung, id=own, marks=marks))
         if "cupy" in kernel.takes and wanted(kernel, "cupy"):
             found.append(pytest.param(Rung(kernel, None), id=f"{kernel.name}-stand-in"))
@@ -89,9 +103,9 @@ def rung(request):
     if on_gpu and not importlib.import_module(library.name).cuda.is_available():
         pytest.skip(f"{library.name} sees no CUDA device")
     with contextlib.ExitStack() as stack:
-        if rung.lanes:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("attnbook.kernels.packed.lanes", lambda: rung.lanes)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in rung.changes.items():
+            patch.setattr(f"attnbook.kernels.{rung.kernel.name}.{name}", value)
         if library.name == "array_api_strict":
             strict = importlib.import_module("array_api_strict")
             off = {"boolean_indexing": False, "data_dependent_shapes": False}
@@ -339,6 +353,8 @@ def compared(size, is_causal, dtype):
 @pytest.mark.parametrize("is_causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_error_is_at_most_twice_that_of_torch(rung, size, is_causal):
+    if size not in rung.sizes:
+        pytest.skip("it has no tiles, and takes long")
     for dtype in rung.dtypes:
         if dtype == "float64":  # what the others are measured by
             continue
@@ -355,7 +371,7 @@ def bits(library, x):
 
 
 def test_the_same_call_gives_the_same_bits_whatever_the_threads(rung, monkeypatch):
-    for size in ("wide", "decode"):
+    for size in {"wide", "decode"} & set(rung.sizes):
         case = large(*SIZES[size])
         arrays, options = case.arrays(rung.library, "float32")
         found = set()
@@ -437,6 +453,23 @@ def test_broadcast_views_cost_no_memory():
             np.testing.assert_allclose(got[-1], oracle.attention(query, key, value), rtol=1e-5)
 
 
+@pytest.mark.parametrize("impl", [k.name for k in ON_CPU])
+@pytest.mark.parametrize("dtype", [">f4", ">f2"])
+def test_numbers_in_the_byte_order_of_another_processor(impl, dtype):
+    pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
+    shapes = ((5, 3), (7, 3), (7, 2), (5, 7))
+    *arrays, bias = (numbers(*shape).astype(dtype) for shape in shapes)
+    grad_output = numbers(5, 2).astype(dtype)
+    calls = [lambda i: [attnbook.attention(*arrays, bias=bias, impl=i)]]
+    if kernels.KERNELS[impl].trainable:
+        calls.append(lambda i: attnbook.attention_vjp(*arrays, grad_output, bias=bias, impl=i))
+    for call in calls:
+        for got, wanted in zip(call(impl), call("reference"), strict=True):
+            assert got.dtype == wanted.dtype == np.dtype(dtype)
+            atol = 4e-6 if dtype == ">f4" else 4e-3
+            np.testing.assert_allclose(got.astype(float), wanted.astype(float), atol=atol)
+
+
 # Gradients.
 
 
@@ -465,7 +498,7 @@ def exact_gradients(name, dtype):
     return grad_output, [x.grad.numpy() for x in leaves]
 
 
-@pytest.mark.parametrize("impl", ["tiled", "numba", "packed"])
+@pytest.mark.parametrize("impl", TRAINABLE)
 @pytest.mark.parametrize("offset", [-1e4, 1e4, 1e8])
 def test_gradients_of_rows_whose_scores_are_all_large(impl, offset):
     pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
@@ -586,8 +619,7 @@ def test_what_is_not_trainable_says_so(impl):
 
 def test_unknown_names_are_refused():
     x = np.ones((3, 2))
-    names = "reference, naive, in_place, tiled, threads, numba, packed, cupy_naive, cupy_tiled, "
-    message = f"^impl must be one of {names}triton, got 'fastest'$"
+    message = f"^impl must be one of {', '.join(kernels.IMPLS)}, got 'fastest'$"
     with pytest.raises(ValueError, match=message):
         attnbook.attention(x, x, x, impl="fastest")
     with pytest.raises(ValueError, match=message):
@@ -598,36 +630,38 @@ def test_unknown_names_are_refused():
             attnbook.attention(x, x, x, impl=impl)
 
 
-WRONG_HOME = {
-    "in_place of torch": ("in_place", torch.ones(3, 2), TypeError, "an array of numpy", "torch"),
-    "threads of torch": ("threads", torch.ones(3, 2), TypeError, "an array of numpy", "torch"),
-    "triton of numpy": ("triton", np.ones((3, 2), "f"), TypeError, "an array of torch", "numpy"),
-    "cupy of torch": ("cupy_naive", torch.ones(3, 2), TypeError, "an array of cupy", "torch"),
-    "numba of meta": (
-        *("numba", torch.ones(3, 2, device="meta"), ValueError, "on device 'cpu'", "'meta'"),
-    ),
-    "numba of float64": (
-        *("numba", np.ones((3, 2)), TypeError),
-        *("have dtype float16, bfloat16 or float32", "float64"),
-    ),
-    "packed of float64": (
-        *("packed", torch.ones(3, 2).double(), TypeError),
-        *("have dtype float16, bfloat16 or float32", "float64"),
-    ),
-}
+WRONG_HOME = """
+attend(torch.ones(3, 2), "in_place")
+    TypeError: query must be an array of numpy for impl='in_place', got torch
+attend(torch.ones(3, 2), "threads")
+    TypeError: query must be an array of numpy for impl='threads', got torch
+attend(np.ones((3, 2), "f"), "triton")
+    TypeError: query must be an array of torch for impl='triton', got numpy
+attend(torch.ones(3, 2), "cupy_naive")
+    TypeError: query must be an array of cupy for impl='cupy_naive', got torch
+attend(torch.ones(3, 2, device="meta"), "numba")
+    ValueError: query must be on device 'cpu' for impl='numba', got 'meta'
+attend(np.ones((3, 2)), "numba")
+    TypeError: query must have dtype float16, bfloat16 or float32 for impl='numba', got float64
+attend(torch.ones(3, 2).double(), "packed")
+    TypeError: query must have dtype float16, bfloat16 or float32 for impl='packed', got float64
+"""
 
 
-@pytest.mark.parametrize("name", WRONG_HOME)
-def test_arrays_of_another_home_are_refused(name):
-    impl, x, error, wanted, got = WRONG_HOME[name]
-    if impl == "numba":
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(WRONG_HOME))
+def test_arrays_of_another_home_are_refused(call, kind, message):
+    if "numba" in call:
         pytest.importorskip("numba", reason="numba is not installed")
-    wanted = wanted if wanted.startswith("have") else f"be {wanted}"
-    message = f"^query must {wanted} for impl='{impl}', got {got}$"
-    with pytest.raises(error, match=message):
-        attnbook.attention(x, x, x, impl=impl)
-    with pytest.raises(error, match=message):
-        attnbook.attention_vjp(x, x, x, x, impl=impl)
+    for attend in (
+        attnbook.attention,
+        lambda x, *rest, impl: attnbook.attention_vjp(x, x, x, x, impl=impl),
+    ):
+        names = {
+            "np": np,
+            "torch": torch,
+            "attend": lambda x, impl, f=attend: f(x, x, x, impl=impl),
+        }
+        assert_raises(call, kind, message, names)
 
 
 def test_triton_wants_a_gpu_or_its_interpreter():

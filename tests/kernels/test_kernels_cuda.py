@@ -15,7 +15,7 @@ import nvrtc
 import oracle
 import pytest
 from cases import close
-from conftest import TEMPLATES
+from cuda_rungs import TEMPLATES
 
 import attnbook
 from attnbook.compilers import cuda

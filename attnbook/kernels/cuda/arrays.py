@@ -1,4 +1,4 @@
-"""What both CUDA rungs of the ladder hand to their kernels: arrays as they lie, and where that is.
+"""Arrays as the CUDA kernels read them: as they lie, with the place of every head.
 
 No array is copied to be broadcast: `layout.cu` says how kernels find their way by steps.
 """

@@ -1,17 +1,17 @@
 """The loops for few queries and many keys, as when a model decodes one token after a long cache.
 
 Every key and every value is used a few times only, so the memory sets the pace: nothing is packed,
-rows are read once and in order. The queries that share a key head, its
-groups, stand side by side, and the keys are split in chunks, as many as the sizes say, whose
-maxima, totals and weighted sums are merged in the order of the keys.
+rows are read once and in order. The queries that share a key head, its groups, stand side by side,
+and the keys are split in chunks, as many as the sizes say, whose maxima, totals and weighted sums
+are merged in the order of the keys.
 """
 
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
 from attnbook.compilers.register_tiles import claim
-from attnbook.kernels.numba_loops.arrays import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE
-from attnbook.kernels.numba_loops.panels import exp
+from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
+from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
 
 KEYS = 64
 """Keys of a block."""
@@ -36,19 +36,14 @@ def score(work, head, key, keys, queries, scores):
 @compile_fused
 def hide(work, head, key, keys, scores):
     """Add the bias, and hide what the rows may not see."""
-    for r in range(scores.shape[0]):
-        group, i = divmod(r, work.n_q)
-        if work.has_bias:
-            at = work.starts[BIAS, head, group] + i * work.bias_row + key * work.bias_column
-            for j in range(keys):
-                scores[r, j] += work.bias[at + j * work.bias_column]
-        if work.has_mask:
-            at = work.starts[MASK, head, group] + i * work.mask_row + key * work.mask_column
-            for j in range(keys):
-                if not work.mask[at + j * work.mask_column]:
-                    scores[r, j] = _HIDDEN
-        if work.is_causal:
-            for j in range(max(0, i + work.n_k - work.n_q + 1 - key), keys):
+    n_rows = scores.shape[0]
+    if work.has_bias:
+        add_bias(work, head, 0, n_rows, key, keys, scores.T)
+    if work.has_mask:
+        hide_masked(work, head, 0, n_rows, key, keys, scores.T)
+    if work.is_causal:
+        for r in range(n_rows):
+            for j in range(max(0, r % work.n_q + work.n_k - work.n_q + 1 - key), keys):
                 scores[r, j] = _HIDDEN
 
 

@@ -1,4 +1,4 @@
-"""How the Triton kernels see arrays: three leading axes, rows that start at 16 bytes, a launch."""
+"""Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes."""
 
 import math
 from contextlib import nullcontext
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+
+from attnbook.arrays.arguments import broadcast_shapes
 
 ROW_BYTES = 16
 """The copy engine of the GPU loads tiles whose rows start at multiples of this."""
@@ -81,11 +83,13 @@ class Operands:
         """
         unit = 1.0 if self.query.dtype == torch.float32 else math.log2(math.e)
         arrays = (self.query, self.key, self.value, self.mask, self.bias)
-        return Call(
-            *(self.query if x is None else x for x in arrays),
-            tuple((0,) * 5 if x is None else strides_of(x) for x in arrays),
-            *(*self.query.shape[:4], self.n_k, self.d_k, self.d_v),
-            *(self.scale, self.scale * unit, unit),
+        return Call._make(
+            (
+                *(self.query if x is None else x for x in arrays),
+                tuple((0,) * 5 if x is None else strides_of(x) for x in arrays),
+                *(*self.query.shape[:4], self.n_k, self.d_k, self.d_v),
+                *(self.scale, self.scale * unit, unit),
+            )
         )
 
     @property
@@ -118,7 +122,7 @@ def operands(query, key, value, mask, bias, scale, is_causal):
             )
     arrays = [aligned(x.detach()) for x in (query, key, value)]
     arrays += [None if x is None else x.detach() for x in (mask, bias)]
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value))) or ()
     n_q, n_k = query.shape[-2], key.shape[-2]
     arrays = [
         x if x is None else x.expand(*leading, *(x.shape[-2:] if i < 3 else (n_q, n_k)))

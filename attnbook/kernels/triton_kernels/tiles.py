@@ -1,4 +1,4 @@
-"""How large the tiles of the Triton kernels are, and which of them a mask leaves to visit.
+"""The tiles of the Triton kernels: their sizes, and which of them a mask leaves to visit.
 
 `tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
 that are visible as a whole, which need no masking, then those that are visible in part. Hidden
@@ -26,60 +26,19 @@ class Tile:
     registers: int | None = None  # at most so many a thread: 128 let two programs of 8 warps run
 
 
-# By the width of a tile's rows, the wider of D_K and D_V, and chosen by the code that the compiler
-# makes of them for sm_90. 128 registers a thread let two programs of 8 warps run on one
-# multiprocessor: while one takes exponentials, the other multiplies matrices.
-FORWARD = {
-    16: Tile(128, 64, 8, 3, 128),
-    32: Tile(128, 64, 8, 3, 128),
-    64: Tile(128, 64, 8, 3, 128),
-    128: Tile(128, 64, 8, 2, 128),
-    256: Tile(128, 64, 8, 2),
-}
-OF_KEYS = {
-    16: Tile(64, 128, 8, 2),
-    32: Tile(64, 128, 8, 2),
-    64: Tile(64, 128, 8, 2),
-    128: Tile(64, 128, 8, 2),
-    256: Tile(32, 64, 8, 1),
-}
-OF_QUERIES = {
-    16: Tile(128, 64, 8, 2, 128),
-    32: Tile(128, 64, 8, 2, 128),
-    64: Tile(128, 64, 8, 2, 128),
-    128: Tile(128, 64, 8, 2),
-    256: Tile(64, 32, 8, 2),
-}
-DECODE = {
-    16: Tile(0, 128, 4, 4),
-    32: Tile(0, 128, 4, 4),
-    64: Tile(0, 128, 4, 4),
-    128: Tile(0, 64, 4, 4),
-    256: Tile(0, 32, 4, 4),
-}
+# By the width of a tile's rows, the wider of D_K and D_V: up to 64, 128 and 256; and chosen by the
+# code that the compiler makes of them for sm_90. 128 registers a thread let two programs of 8 warps
+# run on one multiprocessor: while one takes exponentials, the other multiplies matrices.
+FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2)
+OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 1)
+OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
+DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4)
 """`block_q` of decoding is as many queries as there are."""
 # float32 is multiplied without the matrix units: both factors of a product lie in registers.
-FORWARD_SINGLE = DECODE_SINGLE = {
-    16: Tile(32, 32, 8, 1),
-    32: Tile(32, 32, 8, 1),
-    64: Tile(32, 32, 8, 1),
-    128: Tile(16, 32, 4, 1),
-    256: Tile(16, 16, 8, 1),
-}
-OF_KEYS_SINGLE = {
-    16: Tile(16, 32, 4, 1),
-    32: Tile(16, 32, 4, 1),
-    64: Tile(16, 32, 4, 1),
-    128: Tile(16, 32, 8, 1),
-    256: Tile(16, 16, 8, 1),
-}
-OF_QUERIES_SINGLE = {
-    16: Tile(16, 16, 4, 1),
-    32: Tile(16, 16, 4, 1),
-    64: Tile(16, 16, 4, 1),
-    128: Tile(16, 16, 8, 1),
-    256: Tile(16, 16, 8, 1),
-}
+FORWARD_SINGLE = Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 16, 8, 1)
+DECODE_SINGLE = FORWARD_SINGLE
+OF_KEYS_SINGLE = Tile(16, 32, 4, 1), Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)
+OF_QUERIES_SINGLE = Tile(16, 16, 4, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
 
@@ -92,7 +51,8 @@ def padded(d):
 def tile_for(x, half, single):
     """Return the `Tile` of `Operands` from the table of its dtype."""
     table = single if x.query.dtype == torch.float32 else half
-    return table[max(padded(x.d_k), padded(x.d_v))]
+    width = max(padded(x.d_k), padded(x.d_v))
+    return table[(64, 128, 256).index(max(width, 64))]
 
 
 def splits_of_keys(x, tile, programs):
