@@ -26,7 +26,7 @@ class Weights:
     _plain: ClassVar[frozenset[str]]  # plain numbers and names
     _stacks: ClassVar[frozenset[str]]  # tuples of parts
     _optional: ClassVar[frozenset[str]]  # what may be None
-    _kinds: ClassVar[dict[str, type]]  # the class of each part, or of those in a tuple
+    _kinds: ClassVar[dict[str, Any]]  # the class of each part, or of those in a tuple
     _letters: ClassVar[dict[str, tuple[str, ...]]]  # of the axes of each array
 
     def __init_subclass__(cls):

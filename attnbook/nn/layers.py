@@ -121,7 +121,7 @@ class _Layer(DroppingModule):
             *(matrices[0], one.bias, matrices[1], two.bias, _name_of(module.activation))
         )
         parts: dict[str, Any] = {"feed_forward": network}
-        held = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
+        held: dict[Any, Any] = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
         for theirs, ours in cls._theirs.items():
             if ours in cls._names:
                 parts[ours] = held[cls._kind._kinds[ours]]._read(getattr(module, theirs))

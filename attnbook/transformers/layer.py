@@ -207,7 +207,7 @@ class DecoderLayerWeights(Layer):
         return None if self.cross_attention is None else self.cross_attention.W_K.shape[0]
 
     @classmethod
-    def init(  # type: ignore[override]  # it has one argument more
+    def init(
         cls,
         rng: "np.random.Generator | int",
         d_model: int,

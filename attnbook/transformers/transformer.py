@@ -114,9 +114,9 @@ def transformer_with_weights(
         ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
         (..., h, n_t, n_s). A tuple is empty where there is no such attention.
     """
-    masks = (source_mask, target_mask, memory_mask)
-    masks = _check(source, target, weights, masks, is_causal, drop)
-    return transformer_of(source, target, weights, *masks, is_causal, drop)
+    given = (source, target, weights, source_mask, target_mask)
+    memory_mask = _check(*given, memory_mask, is_causal, drop)
+    return transformer_of(*given, memory_mask, is_causal, drop)
 
 
 @takes_return_weights(transformer_with_weights)
@@ -194,14 +194,13 @@ def transformer(
     (1, 2, 11)
     """
     check_impl(impl)
-    masks = (source_mask, target_mask, memory_mask)
-    masks = _check(source, target, weights, masks, is_causal, drop)
-    return transformer_of(source, target, weights, *masks, is_causal, drop, impl)[0]
+    given = (source, target, weights, source_mask, target_mask)
+    memory_mask = _check(*given, memory_mask, is_causal, drop)
+    return transformer_of(*given, memory_mask, is_causal, drop, impl)[0]
 
 
-def _check(source, target, weights, masks, is_causal, drop):
-    """Return the masks, that of the memory filled in, or raise if anything does not fit."""
-    source_mask, target_mask, memory_mask = masks
+def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):
+    """Return the mask of the memory, which may be that of the source, or raise."""
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
     check_drop(drop)
@@ -224,7 +223,7 @@ def _check(source, target, weights, masks, is_causal, drop):
     if target_mask is not None:
         own = [layer.self_attention for layer in layers]
         check_head_mask("target_mask", target_mask, "target", target, queries, queries, own)
-    return source_mask, target_mask, memory_mask
+    return memory_mask
 
 
 def mask_for_memory(source_mask):
