@@ -53,6 +53,7 @@ X, MEMORY = features(3, 5, 8), features(3, 7, 8, seed=2)
 SOURCE, TARGET = ids(3, 7), ids(3, 5, seed=2)
 PADDING = masking.padding(torch.tensor([[7], [2], [4]]), 7)  # (3, 1, 1, 7)
 CAUSAL = masking.causal(5, like=X)
+SEEN = torch.tensor([[True] * 7, [False] * 7, [True, False] * 3 + [True], *[[True] * 7] * 2])
 LAYER = {"rotate": True}
 MODEL = {"source_mask": PADDING, "target_mask": CAUSAL, "is_causal": False}
 
@@ -62,6 +63,14 @@ CASES = {
     "LayerNorm": (ab.LayerNormWeights.init(8), (X,), {}, "layer_norm", None),
     "FeedForward": (
         ab.FeedForwardWeights.init(0, 8, 5, activation="gelu"), (X,), {}, "feed_forward", 1
+    ),
+    "Attention": (
+        ab.SingleHeadWeights.init(0, 8, d_k=3, d_v=5, d_out=7),
+        (X, MEMORY, MEMORY, SEEN), {"is_causal": True}, "single_head_attention", 3
+    ),
+    "MultiHeadAttention": (
+        ab.MultiHeadWeights.init(0, 8, 2, n_kv_heads=1, bias=True),
+        (X, MEMORY, MEMORY, SEEN), {"is_causal": True}, "multi_head_attention", 3
     ),
     "EncoderLayer": (
         ab.EncoderLayerWeights.init(0, **SIZES), (X, CAUSAL), LAYER, "encoder_layer", 1
@@ -80,7 +89,8 @@ CASES = {
     ),
 }  # fmt: skip
 cases = pytest.mark.parametrize("name", CASES)
-DROPPING = [name for name in CASES if name not in ("LayerNorm", "FeedForward")]
+ATTENDING = [name for name in CASES if name not in ("LayerNorm", "FeedForward")]
+DROPPING = [name for name in ATTENDING if not name.endswith("Attention")]
 
 
 def flat(result):
@@ -127,7 +137,7 @@ def test_agrees_with_the_function(name):
     for n, p in module.named_parameters():
         torch.testing.assert_close(p.grad, leaves[n].grad)
     assert bool(next(module.parameters()).grad.any())
-    if name in DROPPING:
+    if name in ATTENDING:
         both = module.forward_with_weights(*arguments, **options)
         weights = weights.to("torch")
         expected = function(weights, *arguments, suffix="_with_weights", **options)
@@ -229,7 +239,7 @@ def test_dtypes_and_devices(name):
 @cases
 def test_anything_but_its_weights_is_refused(name):
     cls, weights, *_ = case(name)
-    for wrong in (None, weights.arrays(), ab.SingleHeadWeights.init(0, 3, d_k=2, d_v=2)):
+    for wrong in (None, weights.arrays(), ab.TransformerBlockWeights.init(0, 4, 4, 2, 4)):
         message = f"weights must be {type(weights).__name__}, got {type(wrong).__name__}"
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
             cls(wrong)
@@ -301,6 +311,8 @@ def test_repr_tells_the_structure():
         "(self_attention_norm): LayerNorm(epsilon=1e-05, gain=(4,))",
     ):
         assert part in text
+    one = ab.SingleHeadWeights.init(0, 5, 3, 7, d_k=2, d_v=4)
+    assert repr(nn.Attention(one)) == "Attention(W_Q=(5, 2), W_K=(3, 2), W_V=(7, 4))"
 
 
 def test_every_module_is_public_and_documented():
@@ -351,8 +363,7 @@ class Reading(torch.nn.Module):
         return self.module(target, self.source, masking.causal(target.shape[-2], like=target))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("norm", "dropout"), [("pre", 0.0), ("post", 0.3)])
 def test_no_decoder_sees_the_future_in_train_or_eval(norm, dropout):
     memory = features(2, 5, 8)
     layer = ab.DecoderLayerWeights.init(0, 8, 2, 12, norm=norm)
