@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook import attention, move
-from attnbook.sketch import SimHash
-from attnbook.sketch.functional import sketch_attention
-from attnbook.sketch.self_attention import self_attention_sketch
+from attnbook.sketch import SimHash, sketch_attention
 from benchmarks import harness, inputs, sketch_inputs, sketch_peers, sketch_rows
 from benchmarks.sketch_estimators import moments_alone
 from benchmarks.sketch_inputs import WIDTH, Inputs
@@ -31,27 +29,8 @@ QUICK_CROSSING = (64, 128)
 CROSSING_HEADS = 4
 NUMPY_UP_TO = 4_096  # its scores of all heads stand in memory at once
 BASELINE = {"implementation": SDPA}
-SELF = "self_attention_sketch"
 ONE_FOR_ALL, FOR_SUCH_KEYS = "one for all", "for such keys"
 
-SETTINGS: dict[str, dict[str, Any]] = {  # of self_attention_sketch
-    ONE_FOR_ALL: {
-        **{"n_cells": 256, "n_scored": 1, "n_tables": 3},
-        **{"n_heavy": 128, "n_long": 256},
-    },
-    "random": {"n_cells": 1, "n_tables": 3},
-    "peaked": {"n_cells": 1, "n_tables": 3},
-    "clustered": {"n_cells": 256, "n_scored": 1, "n_tables": 0},
-    "clustered, own shapes": {"n_cells": 512, "n_scored": 2, "n_tables": 0},
-    "heavy-tailed": {
-        **{"n_cells": 1, "n_tables": 0},
-        **{"n_heavy": 8 * SIZE // 1000, "n_long": 16 * SIZE // 1000},
-    },
-}
-LONG_SETTINGS: dict[str, dict[str, Any]] = {
-    "peaked": {"n_cells": 1, "n_tables": 4},
-    "clustered": {"n_cells": 512, "n_scored": 2, "n_tables": 0},
-}
 TABLES: dict[str, dict[str, Any]] = {  # of SketchAttention
     ONE_FOR_ALL: {"n_tables": 16, "n_projections": 14, "tail": "moments", "n_cells": 1},
     "heavy-tailed": {"n_tables": 1, "n_projections": 14, "n_heavy": SIZE // 100},
@@ -110,7 +89,7 @@ def _compared(device, given, kind, some, *, quick, peers=True):
     expected = sketch_inputs.exact(given, checked)
     candidates = []
     for about, run, answered in [
-        *_ours(device, given, kind, peers),
+        *_ours(device, given, kind),
         *_exact(device, given, some),
         *(_peers(device, given) if peers else ()),
     ]:
@@ -128,25 +107,14 @@ def _compared(device, given, kind, some, *, quick, peers=True):
 Way = tuple[dict[str, Any], Callable[[], Any], int]  # fields, function, queries of a head
 
 
-def _ours(device, given, kind, peers) -> Iterator[Way]:
-    """Yield the function for self-attention, and the tables that any query may ask."""
+def _ours(device, given, kind) -> Iterator[Way]:
+    """Yield the tables, which any query may ask."""
     impl, library, n = implementation(device), array_library(device), given.key.shape[1]
-    if impl == "numba":
-        about = {"implementation": SELF, "impl": impl, "library": library}
-        for name in (ONE_FOR_ALL, FOR_SUCH_KEYS):
-            options = SETTINGS[ONE_FOR_ALL if name == ONE_FOR_ALL else kind]
-            if name == FOR_SUCH_KEYS and n >= LONG:
-                options = LONG_SETTINGS.get(kind, options)
-            few = {"n_cells", "n_heavy", "n_long"}  # no more than a quarter of few keys
-            options = {k: min(x, n // 4) if k in few else x for k, x in options.items()}
-            run = partial(self_attention_sketch, *given, **options)
-            yield about | {"setting": name, "set_to": options}, run, n
-    if peers or impl != "numba":
-        about = {"implementation": SKETCH, "impl": impl, "library": library}
-        name = FOR_SUCH_KEYS if kind in TABLES else ONE_FOR_ALL
-        setting = TABLES.get(kind, TABLES[ONE_FOR_ALL])
-        run = partial(sketch, _moved(given, library), setting, impl)
-        yield about | {"setting": name, "set_to": setting}, run, n
+    about = {"implementation": SKETCH, "impl": impl, "library": library}
+    name = FOR_SUCH_KEYS if kind in TABLES else ONE_FOR_ALL
+    setting = TABLES.get(kind, TABLES[ONE_FOR_ALL])
+    run = partial(sketch, _moved(given, library), setting, impl)
+    yield about | {"setting": name, "set_to": setting}, run, n
 
 
 def _exact(device, given, asked) -> Iterator[Way]:

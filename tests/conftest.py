@@ -45,8 +45,6 @@ def library(request) -> Iterator[ArrayLibrary]:
         yield library
 
 
-
-
 def pytest_collection_finish() -> None:
     """Hide from the garbage collector what lives to the end: its passes take most of a second."""
     gc.collect()

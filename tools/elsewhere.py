@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
     parser.add_argument("--fast", action="store_true", help="the chapters, on NumPy and PyTorch")
     given = sys.argv[1:] if arguments is None else arguments
-    ours, options = given, ["-n", "2", "--dist", "worksteal", "-m", "not site"]
+    ours, options = given, ["-n", "2", "--dist", "worksteal", "-m", "not site and not gpu"]
     if "--" in given:
         ours, options = given[: given.index("--")], given[given.index("--") + 1 :]
     chosen = parser.parse_args(ours)

@@ -1,4 +1,4 @@
-"""What all dataclasses of learned arrays share: their arrays by name, and moving them."""
+"""Trees of arrays, such as learned weights: their arrays by name, and moving them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
@@ -12,13 +12,13 @@ from attnbook.arrays.projections import check_matrices, xavier
 PLAIN = (bool, int, float, str)  # types of fields that are no arrays
 
 
-class Weights:
+class ArrayTree:
     """Base of the frozen dataclasses of arrays.
 
-    A field is an array, None, another `Weights`, a tuple of them, or a plain number or name. So
-    the learned arrays form a tree, and each has a name such as
-    ``encoder.layers.0.self_attention.W_Q``. The annotations of the fields are the schema: what a
-    part is, whether it may be None, and by which letters the axes of an array are called.
+    A field is an array, None, another `ArrayTree`, a tuple of them, or a plain number or name. So
+    the arrays form a tree, and each has a name such as ``encoder.layers.0.self_attention.W_Q``.
+    The annotations of the fields are the schema: what a part is, whether it may be None, and by
+    which letters the axes of an array are called.
     """
 
     token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
@@ -148,7 +148,7 @@ class Weights:
         for field in self._names:
             value = getattr(self, field)
             name = prefix + field
-            if isinstance(value, Weights):
+            if isinstance(value, ArrayTree):
                 yield from value._leaves(f"{name}.")
             elif field in self._stacks:
                 for i, part in enumerate(value):
@@ -162,7 +162,7 @@ class Weights:
         for field in self._names:
             value: Any = getattr(self, field)
             name = prefix + field
-            if isinstance(value, Weights):
+            if isinstance(value, ArrayTree):
                 value = value._map(function, f"{name}.")
             elif field in self._stacks:
                 value = tuple(p._map(function, f"{name}.{i}.") for i, p in enumerate(value))
@@ -170,6 +170,10 @@ class Weights:
                 value = function(name, value)
             fields[field] = value
         return type(self).unchecked(fields)  # shapes stay as they were checked
+
+
+class Weights(ArrayTree):
+    """Base of the frozen dataclasses of learned arrays."""
 
 
 def check_part(name: str, part: Any, kind: type) -> None:

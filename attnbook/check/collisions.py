@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from attnbook.arrays.erf import erf
 from attnbook.arrays.move import move
 from attnbook.check.engine import run
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way
+from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way, each
 from attnbook.sketch import StableHash
 
 
@@ -74,7 +75,7 @@ def _closed_form(s, t, c, r):
     return s.combine(1 - s.tails * s.phi(s.argument(t)), term)
 
 
-STEPS: dict[str, Callable | float] = {
+STEPS: dict[str, Any] = {
     "distance": lambda c: c,
     "width": lambda r: r,
     "ratio": lambda c, r: r / c,
@@ -116,10 +117,6 @@ def _of_angles(angle: Callable) -> tuple[Way, ...]:
         for z in (lambda c, r: c / r, lambda c, r: c / (2 * r), lambda c, r: c / 2)
         for cut in (lambda z: z, lambda z: np.minimum(z, 1.0))
     )
-
-
-def _each(step: str, *replacements: Callable | float) -> tuple[Way, ...]:
-    return tuple({step: replacement} for replacement in replacements)
 
 
 _MEAN = math.sqrt(2 / math.pi)
@@ -190,13 +187,13 @@ _MISTAKES = mistakes(
         "arccos": _of_angles(np.arccos),
         "SimHash's probability": _of_angles(np.arcsin),
         "c and r exchanged": (
-            *_each("ratio", lambda c, r: c / r),
+            *each("ratio", lambda c, r: c / r),
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
         ),
-        "one tail": _each("tails", 1.0),
-        "tails of the other side": _each("tails", 0.5, 4.0, -2.0),
-        "sign inside Φ": _each("argument", lambda t: t),
-        "erf for Φ": _each(
+        "one tail": each("tails", 1.0),
+        "tails of the other side": each("tails", 0.5, -2.0),
+        "sign inside Φ": each("argument", lambda t: t),
+        "erf for Φ": each(
             "phi",
             lambda z: (1 + erf(z)) / 2,
             erf,
@@ -206,23 +203,20 @@ _MISTAKES = mistakes(
             lambda z: (1 + erf(z / 2)) / 2,
             lambda z: (1 + erf(z * math.sqrt(2))) / 2,
             lambda z: 1 - erf(z / math.sqrt(2)),
-            lambda z: (1 - erf(z / math.sqrt(2))) / 2,
         ),
-        "density for Φ": _each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
-        "exponent without the 2": _each(
+        "density for Φ": each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
+        "exponent without the 2": each(
             "exponent", lambda t, c, r: -t * t, lambda t, c, r: -(r**2) / 2 * c**2
         ),
-        "exponent without the square": _each(
-            "exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t
-        ),
-        "sign of the exponent": _each(
+        "exponent without the square": each("exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t),
+        "sign of the exponent": each(
             "exponent", lambda t, c, r: t * t / 2, lambda t, c, r: t * t, lambda t, c, r: t / 2
         ),
-        "no 1 − exp": _each("bracket", lambda power: power, lambda power: 1.0),
-        "second term added": _each("combine", lambda near, term: near + term),
-        "second term forgotten": _each("combine", lambda near, term: near),
+        "no 1 − exp": each("bracket", lambda power: power, lambda power: 1.0),
+        "second term added": each("combine", lambda near, term: near + term),
+        "second term forgotten": each("combine", lambda near, term: near),
         "root of 2π": (
-            *_each(
+            *each(
                 "factor",
                 2 / (2 * math.pi),
                 2 / (math.sqrt(2) * math.pi),
@@ -232,26 +226,26 @@ _MISTAKES = mistakes(
                 2 * math.sqrt(2 * math.pi),
                 2 / math.sqrt(2) * math.pi,
             ),
-            *_each("front", lambda factor, t, c, r: factor * c * r),
+            *each("front", lambda factor, t, c, r: factor * c * r),
         ),
-        "last term without its 2": _each(
+        "last term without its 2": each(
             "factor", 1 / math.sqrt(2 * math.pi), 4 / math.sqrt(2 * math.pi)
         ),
-        "last term upside down": _each("front", lambda factor, t, c, r: factor * t),
-        "normal for its absolute value": _each("finish", lambda p: p / 2),
+        "last term upside down": each("front", lambda factor, t, c, r: factor * t),
+        "normal for its absolute value": each("finish", lambda p: p / 2),
         "Cauchy": _of_t(lambda t: 2 * np.arctan(t) / math.pi - np.log1p(t * t) / (math.pi * t)),
         "no random direction": _of_t(lambda t: 1 - 1 / t, lambda t: np.maximum(1 - 1 / t, 0)),
         "mean of the distance": _of_t(
             lambda t: 1 - _MEAN / t, lambda t: np.maximum(1 - _MEAN / t, 0)
         ),
         "Gaussian kernel": _of_t(lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2)),
-        "product for the ratio": _each("ratio", lambda c, r: r * c),
-        "several projections": _each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
-        "distance squared": _each("distance", np.square, np.sqrt),
-        "not colliding": _each("finish", lambda p: 1 - p),
-        "width ignored": _each("width", lambda r: 1.0),
-        "ratio squared": _each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
-        "distance 0": _each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
+        "product for the ratio": each("ratio", lambda c, r: r * c),
+        "several projections": each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
+        "distance squared": each("distance", np.square, np.sqrt),
+        "not colliding": each("finish", lambda p: 1 - p),
+        "width ignored": each("width", lambda r: 1.0),
+        "ratio squared": each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
+        "distance 0": each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
     },
 )
 
@@ -291,20 +285,23 @@ def _lies_between_0_and_1(case: Case, values: Values, again: Callable) -> str | 
     return "A probability lies between 0 and 1; here one does not."
 
 
-def _falls_with_the_distance(case: Case, values: Values, again: Callable) -> str | None:
-    farther = again(distance=2 * case.arrays["distance"])
-    if farther and np.any(farther[0] > values[0] + 1e-6):
-        return "At twice the distance the probability must not be larger; here it is larger."
-    return None
-
-
-def _only_the_ratio_counts(case: Case, values: Values, again: Callable) -> str | None:
-    scaled = again(
-        distance=2 * case.arrays["distance"], width=np.float64(2 * case.arguments["width"])
-    )
-    if scaled and not np.allclose(scaled[0], values[0]):
-        return "Doubling distance and width together must change nothing; here the result changes."
-    return None
+_PROPERTIES = (
+    _digits_are_enough,
+    _lies_between_0_and_1,
+    moved(
+        lambda given: {"distance": 2 * given["distance"]},
+        lambda near, far: far <= near + 1e-6,
+        "At twice the distance the probability must not be larger; here it is larger.",
+    ),
+    moved(
+        lambda given: {
+            "distance": 2 * given["distance"],
+            "width": np.float64(2 * given["width"]),
+        },
+        np.isclose,
+        "Doubling distance and width together must change nothing; here the result changes.",
+    ),
+)
 
 
 def _case(distance: list | float, width: float, dtype: str = "float64") -> Case:
@@ -340,12 +337,7 @@ COLLISION_PROBABILITY = Check(
     steps=STEPS,
     stages=(*_NUMBERS, *_as_far_as_taken(_ARRAYS, "arrays")),
     mistakes=_MISTAKES,
-    properties=(
-        _digits_are_enough,
-        _lies_between_0_and_1,
-        _falls_with_the_distance,
-        _only_the_ratio_counts,
-    ),
+    properties=_PROPERTIES,
     adapt=_adapt,
 )
 _OF_ARRAYS = replace(

@@ -77,7 +77,7 @@ def measure(probe: SequenceProbe, mode: str) -> Dependence:
             y[row, j] = new[row, j]
             got = probe.outputs(y, mode)
             moved = probe.far(got, output, SAME_ORDER)
-            for i in np.flatnonzero(moved[row] & ~found.sees[:, c]):
+            for i in np.flatnonzero(moved[row] & ~found.sees[:, c]).tolist():
                 found.shown[i, c] = changed_case(x, y, got[row, i], output[row, i])
             found.sees[:, c] |= moved[row]
             found.others |= bool(np.delete(moved, row, axis=0).any())

@@ -9,7 +9,8 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Stage, draw
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
 
 
 def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -67,174 +68,126 @@ def _one_hot(ids, table):
     return np.eye(len(table))[ids]
 
 
-_MISTAKES = (
-    Mistake(
-        "no √d_model",
-        "You return the rows as they are. They are multiplied by √d_model, so that they are not "
-        "drowned by the positions that are added to them: rows are drawn with entries of size "
-        "1/√d_model, sines have size 1.",
-        ({"factor": lambda ids, table: 1.0},),
-    ),
-    Mistake(
-        "divided by √d_model",
-        "You divide by √d_model, as the scores of attention are. An embedding is multiplied by it.",
-        ({"multiply": lambda rows, factor: rows / factor},),
-    ),
-    Mistake(
-        "times d_model",
-        "You multiply by d_model. Multiply by its root.",
-        ({"factor": lambda ids, table: float(table.shape[1])},),
-    ),
-    Mistake(
-        "root rounded",
-        "You round √d_model to an integer. It is a number with a fraction: math.sqrt(d_model).",
-        (
-            {"factor": lambda ids, table: math.isqrt(table.shape[1])},
-            {"factor": lambda ids, table: round(math.sqrt(table.shape[1]))},
-            {"factor": lambda ids, table: math.ceil(math.sqrt(table.shape[1]))},
+_MISTAKES = mistakes(
+    """
+    no √d_model: You return the rows as they are. They are multiplied by √d_model, so that they are
+        not drowned by the positions that are added to them: rows are drawn with entries of size
+        1/√d_model, sines have size 1.
+    divided by √d_model: You divide by √d_model, as the scores of attention are. An embedding is
+        multiplied by it.
+    times d_model: You multiply by d_model. Multiply by its root.
+    root rounded: You round √d_model to an integer. It is a number with a fraction:
+        math.sqrt(d_model).
+    root added: You add √d_model to the rows. They are multiplied by it.
+    root of the vocabulary: Your factor comes from the number of rows, V. It is the root of the
+        width: table.shape[-1].
+    root of the length: Your factor is √n, from the length of the sequence. It is the root of the
+        width: table.shape[-1].
+    another factor: Your factor is another function of d_model. It is its square root.
+    id one too small: You take the row before that of the token: token 0 gets the last row. Ids
+        count from 0, as rows do.
+    id one too large: You take the row after that of the token. Ids count from 0, as rows do.
+    columns for rows: You take columns of the table. A token has a row: the table is (V, d_model).
+    transposed: Your result is (d_model, n). A row for each token, (n, d_model), as in the table.
+    rows by position: Token i gets row i, whatever it is: the ids are not used. That is a table of
+        positions.
+    rows by rank: You number the tokens of each sequence anew, so a token gets another row in
+        another sequence. The id itself is the row.
+    order lost: Your rows come in another order than the tokens, sorted or reversed, or each once
+        only. Row i of the result belongs to token i.
+    first token alone: You look up one token and leave out or repeat it for the others. Each has its
+        own row.
+    one-hot over the wrong axis: Your one-hot matrix has a column for each token, so the product
+        mixes up tokens and words. Row i of it has its 1 at the id of token i: (n, V) times (V,
+        d_model).
+    one-hot returned: You return the one-hot rows, (n, V), and never multiply them by the table.
+    rows normalised: You divide each row by its length, or normalise it. The rows are taken as they
+        are, times √d_model.
+    summed over the tokens: Your result is the sum, or the mean, of the rows of all tokens. Each
+        token keeps its own.
+    """,
+    {
+        "no √d_model": each("factor", lambda i, E: 1.0),
+        "divided by √d_model": each("multiply", lambda r, factor: r / factor),
+        "times d_model": each("factor", lambda i, E: float(E.shape[1])),
+        "root rounded": each(
+            "factor",
+            lambda i, E: math.isqrt(E.shape[1]),
+            lambda i, E: round(math.sqrt(E.shape[1])),
+            lambda i, E: math.ceil(math.sqrt(E.shape[1])),
         ),
-    ),
-    Mistake(
-        "root added",
-        "You add √d_model to the rows. They are multiplied by it.",
-        ({"multiply": lambda rows, factor: rows + factor},),
-    ),
-    Mistake(
-        "root of the vocabulary",
-        "Your factor comes from the number of rows, V. It is the root of the width: "
-        "table.shape[-1].",
-        (
-            {"factor": lambda ids, table: math.sqrt(table.shape[0])},
-            {"factor": lambda ids, table: table.shape[0] ** -0.5},
-            {"factor": lambda ids, table: table.shape[0]},
+        "root added": each("multiply", lambda r, factor: r + factor),
+        "root of the vocabulary": each(
+            "factor",
+            lambda i, E: math.sqrt(E.shape[0]),
+            lambda i, E: E.shape[0] ** -0.5,
+            lambda i, E: E.shape[0],
+            lambda i, E: math.sqrt(E.size),
         ),
-    ),
-    Mistake(
-        "root of the length",
-        "Your factor is √n, from the length of the sequence. It is the root of the width: "
-        "table.shape[-1].",
-        ({"factor": lambda ids, table: math.sqrt(ids.shape[-1])},),
-    ),
-    Mistake(
-        "another factor",
-        "Your factor is another function of d_model. It is its square root.",
-        (
-            {"factor": lambda ids, table: math.log(table.shape[1])},
-            {"factor": lambda ids, table: table.shape[1] ** 2},
-            {"factor": lambda ids, table: table.shape[1] / 2},
-            {"factor": lambda ids, table: math.sqrt(table.shape[1] / 2)},
-            {"factor": lambda ids, table: table.shape[1] ** (1 / 3)},
-            {"factor": lambda ids, table: table.shape[1] ** 0.25},
-            {"factor": lambda ids, table: math.sqrt(2)},
-            {"factor": lambda ids, table: 2.0},
+        "root of the length": each("factor", lambda i, E: math.sqrt(i.shape[-1])),
+        "another factor": each(
+            "factor",
+            lambda i, E: math.log(E.shape[1]),
+            lambda i, E: E.shape[1] ** 2,
+            lambda i, E: E.shape[1] / 2,
+            lambda i, E: math.sqrt(E.shape[1] / 2),
+            lambda i, E: E.shape[1] ** (1 / 3),
+            lambda i, E: E.shape[1] ** 0.25,
+            lambda i, E: math.sqrt(2),
+            lambda i, E: 2.0,
         ),
-    ),
-    Mistake(
-        "id one too small",
-        "You take the row before that of the token: token 0 gets the last row. Ids count from 0, "
-        "as rows do.",
-        (
-            {"numbers": lambda ids, table: ids - 1},
-            {"numbers": lambda ids, table: np.maximum(ids - 1, 0)},
+        "id one too small": each("numbers", lambda i, E: i - 1, lambda i, E: np.maximum(i - 1, 0)),
+        "id one too large": each(
+            "numbers", lambda i, E: (i + 1) % len(E), lambda i, E: np.minimum(i + 1, len(E) - 1)
         ),
-    ),
-    Mistake(
-        "id one too large",
-        "You take the row after that of the token. Ids count from 0, as rows do.",
-        (
-            {"numbers": lambda ids, table: (ids + 1) % len(table)},
-            {"numbers": lambda ids, table: np.minimum(ids + 1, len(table) - 1)},
-        ),
-    ),
-    Mistake(
-        "columns for rows",
-        "You take columns of the table. A token has a row: the table is (V, d_model).",
-        tuple(
+        "columns for rows": tuple(
             {"look_up": lambda ids, table, fit=fit, turn=turn: turn(table[:, fit(ids, table)])}
-            for turn in (lambda rows: np.moveaxis(rows, 0, -1), lambda rows: rows)
+            for turn in (lambda r: np.moveaxis(r, 0, -1), lambda r: r)
             for fit in (
-                lambda ids, table: ids,
-                lambda ids, table: np.minimum(ids, table.shape[1] - 1),
-                lambda ids, table: ids % table.shape[1],
+                lambda i, E: i,
+                lambda i, E: np.minimum(i, E.shape[1] - 1),
+                lambda i, E: i % E.shape[1],
             )
         ),
-    ),
-    Mistake(
-        "transposed",
-        "Your result is (d_model, n). A row for each token, (n, d_model), as in the table.",
-        ({"leave": lambda rows: rows.swapaxes(-1, -2)},),
-    ),
-    Mistake(
-        "rows by position",
-        "Token i gets row i, whatever it is: the ids are not used. That is a table of positions.",
-        ({"numbers": _by_position},),
-    ),
-    Mistake(
-        "rows by rank",
-        "You number the tokens of each sequence anew, so a token gets another row in another "
-        "sequence. The id itself is the row.",
-        (
-            {
-                "numbers": lambda ids, table: np.unique(ids, return_inverse=True)[1].reshape(
-                    ids.shape
-                )
-            },
-            {"numbers": lambda ids, table: np.argsort(ids, axis=-1, stable=True)},
+        "transposed": each("leave", lambda r: r.swapaxes(-1, -2)),
+        "rows by position": each("numbers", _by_position),
+        "rows by rank": each(
+            "numbers",
+            lambda i, E: np.unique(i, return_inverse=True)[1].reshape(i.shape),
+            lambda i, E: np.argsort(i, axis=-1, stable=True),
         ),
-    ),
-    Mistake(
-        "order lost",
-        "Your rows come in another order than the tokens, sorted or reversed, or each once only. "
-        "Row i of the result belongs to token i.",
-        (
-            {"numbers": lambda ids, table: ids[..., ::-1]},
-            {"numbers": lambda ids, table: np.sort(ids, axis=-1)},
-            {"numbers": lambda ids, table: np.unique(ids)},
+        "order lost": each(
+            "numbers",
+            lambda i, E: i[..., ::-1],
+            lambda i, E: np.sort(i, axis=-1),
+            lambda i, E: np.unique(i),
         ),
-    ),
-    Mistake(
-        "first token alone",
-        "You look up one token and leave out or repeat it for the others. Each has its own row.",
-        (
-            {"numbers": lambda ids, table: ids[..., 0]},
-            {"numbers": lambda ids, table: ids[..., :1]},
-            {"numbers": lambda ids, table: ids[..., -1]},
-            {"numbers": lambda ids, table: np.broadcast_to(ids[..., :1], ids.shape)},
+        "first token alone": each(
+            "numbers",
+            lambda i, E: i[..., 0],
+            lambda i, E: i[..., :1],
+            lambda i, E: i[..., -1],
+            lambda i, E: np.broadcast_to(i[..., :1], i.shape),
         ),
-    ),
-    Mistake(
-        "one-hot over the wrong axis",
-        "Your one-hot matrix has a column for each token, so the product mixes up tokens and "
-        "words. Row i of it has its 1 at the id of token i: (n, V) times (V, d_model).",
-        ({"look_up": lambda ids, table: np.swapaxes(_one_hot(ids, table), -1, -2) @ table},),
-    ),
-    Mistake(
-        "one-hot returned",
-        "You return the one-hot rows, (n, V), and never multiply them by the table.",
-        ({"look_up": _one_hot},),
-    ),
-    Mistake(
-        "rows normalised",
-        "You divide each row by its length, or normalise it. The rows are taken as they are, times "
-        "√d_model.",
-        tuple(
+        "one-hot over the wrong axis": each(
+            "look_up", lambda i, E: np.swapaxes(_one_hot(i, E), -1, -2) @ E
+        ),
+        "one-hot returned": each("look_up", _one_hot),
+        "rows normalised": tuple(
             {"look_up": lambda ids, table, scale=scale: scale(table[ids])}
             for scale in (
-                lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True),
-                lambda rows: (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True),
+                lambda r: r / np.linalg.norm(r, axis=-1, keepdims=True),
+                lambda r: (r - r.mean(-1, keepdims=True)) / r.std(-1, keepdims=True),
                 attnbook.softmax,
             )
         ),
-    ),
-    Mistake(
-        "summed over the tokens",
-        "Your result is the sum, or the mean, of the rows of all tokens. Each token keeps its own.",
-        (
-            {"leave": lambda rows: rows.sum(axis=-2)},
-            {"leave": lambda rows: rows.mean(axis=-2)},
-            {"leave": lambda rows: np.cumsum(rows, axis=-2)},
+        "summed over the tokens": each(
+            "leave",
+            lambda r: r.sum(axis=-2),
+            lambda r: r.mean(axis=-2),
+            lambda r: np.cumsum(r, axis=-2),
         ),
-    ),
+    },
 )
 
 
@@ -268,4 +221,5 @@ EMBED = Check(
     mistakes=_MISTAKES,
     sequences=("ids",),
     sequence_axes=1,
+    legible=True,
 )

@@ -16,12 +16,57 @@ from attnbook.check.probing import (
     directions,
 )
 from attnbook.check.report import Report
-from attnbook.check.sentences import FUTURE
+from attnbook.check.sentences import sentences
 
 LARGE = (1e2, 1e5, 1e8)
 LARGE_SEEDS = (1, 2, 3)
 DRAWS = 24
 """How many futures are compared where a mistake is to be named."""
+
+FUTURE = sentences(
+    """
+    another sequence leaks in: An output depends on another sequence of the batch. Look for a
+        softmax or a .T over the axis of the batch, for batch_first, which is False by default in
+        PyTorch, for a reshape that splits the batch, and for statistics of the batch as in
+        BatchNorm.
+    no causal mask: Every output depends on every input: there is no causal mask, or it does not
+        arrive. Hide the scores of later keys, with −∞, before the softmax.
+    softmax over the queries: Every output depends on every later input, but only through a few
+        numbers: it looks like a softmax over the queries, whose sum runs over later queries, mask
+        or not, or like a normalisation over the whole sequence. Take the softmax over the keys, the
+        last axis.
+    mask after the softmax: Every output depends on every later input, but these do no more than
+        scale what each head gives: it looks like a mask after the softmax. Hidden weights are zero
+        there, but their exponentials still stand in the sum that each row was divided by. Hide the
+        scores, with −∞, before the softmax.
+    causal mask inverted: Your model sees only the future: an output depends on later inputs and not
+        on earlier ones. The causal mask is inverted or transposed. Here True means that query i may
+        attend to key j, for j ≤ i; for nn.MultiheadAttention True means that it may not.
+    off by one: Each output depends on the next {k} and on nothing later: the diagonal of the causal
+        mask is too high. Query i may attend to keys j ≤ i: tril(…), and what is hidden is triu(…,
+        diagonal=1). If there are more keys than queries, see where the last query stands.
+    bare reshape: What sees what is the pattern of a bare reshape into {k} heads with a causal mask:
+        one token becomes several places of the sequence, and the mask orders those. Split (n, h·d)
+        to (n, h, d) and then swap the axes, and swap them back before you merge.
+    large negative number: With inputs {k:g} times as large the future leaks in. Scores are hidden
+        with a large negative number, and visible scores that are lower still are outbid by it. Only
+        −∞ is below every score.
+    mask after the exponential: With inputs {k:g} times as large later inputs turn an output into
+        NaN, or wipe it out. It looks like a mask after the softmax or the exponential: a hidden
+        score far above the visible ones makes these underflow, and 0/0 is NaN, or zero with a
+        guard. Hide the scores, with −∞, before the maximum is taken.
+    causal mask dropped: Every output depends on every input{mode}, where the causal mask is
+        dropped. Look for `self.training`, and for a faster path through the code that takes no
+        mask. A loss measured there is not that of the model.
+    NaN: Your model returns NaN or infinity. A query that may attend to nothing gives NaN, since its
+        scores are all −∞.
+    together: An output depends on later inputs when all of them change, though not when one does.
+        Look for a maximum, a mean or a norm over the whole sequence.
+    unknown: An output depends on a later input, and the pattern is not one that this check knows.
+        Look at how the mask is made, and at everything else that mixes positions: normalisation
+        over the sequence, convolutions, pooling.
+    """
+)
 
 
 def no_future_leak(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:

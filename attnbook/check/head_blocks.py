@@ -1,8 +1,6 @@
 """The check that heads do not mix, and what they look like if they do."""
 
-import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +8,11 @@ import numpy as np
 from attnbook.arrays.arguments import check_floats, check_int
 from attnbook.check.calls import Attempt, Finding
 from attnbook.check.diagnosis import explain
+from attnbook.check.head_mistakes import HEADS, NAMES, Layout, causal, check_of
 from attnbook.check.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe
 from attnbook.check.report import FailingCase, Report
-from attnbook.check.sentences import HEADS
-from attnbook.check.steps import Case, Check, Mistake
+from attnbook.check.steps import Case
 
-NAMES = ("query", "key", "value")
 SEEDS = (0, 1, 2)
 
 
@@ -87,155 +84,6 @@ def heads_are_independent(
     return probe.report("heads_are_independent", passes, lambda m: _Mode(probe, layout, m).find())
 
 
-class Layout:
-    """Where the heads are in an array, and the shapes of query, key and value."""
-
-    def __init__(self, h: int, axis: int | None, shapes: list[tuple[int, ...]]):
-        self.h, self.axis, self.shapes = h, axis, shapes
-        if axis not in (None, -3, -2):
-            raise ValueError(f"head_axis must be None, -3 or -2, got {axis!r}")
-        where = -1 if axis is None else axis
-        letters = {None: f"(..., n, {h}·d)", -3: f"(..., {h}, n, d)", -2: f"(..., n, {h}, d)"}
-        for shape in shapes:
-            enough = len(shape) >= -(-2 if axis is None else -3)
-            divides = enough and (shape[-1] % h == 0 if axis is None else shape[where] == h)
-            if not divides or 0 in shape:
-                raise ValueError(f"example must have shape {letters[axis]}, got {shape}")
-
-    def draw(self, seed: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([seed, self.h])
-        return [rng.normal(size=shape) for shape in self.shapes]
-
-    def split(self, x: np.ndarray) -> np.ndarray:
-        """Return (..., h, n, d)."""
-        if self.axis is None:
-            x = x.reshape(*x.shape[:-1], self.h, -1)
-        return x if self.axis == -3 else x.swapaxes(-2, -3)
-
-    def merge(self, x: np.ndarray) -> np.ndarray:
-        """Take (..., h, n, d) back to where it came from."""
-        x = x if self.axis == -3 else x.swapaxes(-2, -3)
-        return x.reshape(*x.shape[:-2], -1) if self.axis is None else x
-
-    def reference(self, *arrays: np.ndarray, hide: Callable = lambda scores: scores) -> np.ndarray:
-        """Return attention of each block alone."""
-        return _attend(SimpleNamespace(**{**STEPS, "hide": hide}), self, *arrays)
-
-
-def _softmax(scores, axis):
-    exponentials = np.exp(scores - np.max(scores, axis=axis, keepdims=True))
-    return exponentials / np.sum(exponentials, axis=axis, keepdims=True)
-
-
-STEPS: dict[str, Callable] = {
-    "take": lambda query, key, value: (query, key, value),
-    "split": lambda layout, x: layout.split(x),
-    "factor": lambda layout, d: 1 / math.sqrt(d),
-    "hide": lambda scores: scores,
-    "normalise": _softmax,
-    "axis": -1,
-    "merge": lambda layout, heads: layout.merge(heads),
-}
-
-
-def _attend(steps: Any, layout: Layout, *arrays: np.ndarray) -> np.ndarray:
-    q, k, v = (steps.split(layout, x) for x in steps.take(*arrays))
-    scores = q @ k.swapaxes(-1, -2) * steps.factor(layout, q.shape[-1])
-    return steps.merge(layout, steps.normalise(steps.hide(scores), steps.axis) @ v)
-
-
-def _causal(scores):
-    n_q, n_k = scores.shape[-2:]
-    return np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), scores, -np.inf)
-
-
-def _bare_split(layout, x):
-    return x.reshape(*x.shape[:-2], layout.h, x.shape[-2], -1)
-
-
-def _bare_merge(layout, heads):
-    *leading, h, n, d = heads.shape
-    return heads.reshape(*leading, n, h * d)
-
-
-def _interleaved_split(layout, x):
-    return np.moveaxis(x.reshape(*x.shape[:-1], -1, layout.h), -1, -3)
-
-
-def _interleaved_merge(layout, heads):
-    *leading, h, n, d = heads.shape
-    return np.moveaxis(heads, -3, -1).reshape(*leading, n, h * d)
-
-
-def _joined(how: Callable) -> Callable:
-    """Return the merge that makes one head of all, and repeats it in the place of each."""
-    return lambda layout, heads: layout.merge(
-        np.repeat(how(heads, axis=-3, keepdims=True), layout.h, axis=-3)
-    )
-
-
-_OVER_HEADS = {
-    "split": lambda layout, x: layout.split(x).swapaxes(-2, -3),
-    "merge": lambda layout, heads: layout.merge(heads.swapaxes(-2, -3)),
-}
-_ONE_HEAD = {"split": lambda layout, x: x, "merge": lambda layout, heads: heads}
-_OF_THE_WIDTH: dict[str, tuple[dict[str, Any], ...]] = {
-    "bare reshape": ({"split": _bare_split, "merge": _bare_merge},),
-    "bare reshape in the split": ({"split": _bare_split},),
-    "missing transpose in the merge": ({"merge": _bare_merge},),
-    "interleaved features": (
-        {"split": _interleaved_split},
-        {"split": _interleaved_split, "merge": _interleaved_merge},
-    ),
-    "features in another order": ({"merge": _interleaved_merge},),
-    "one head": (_ONE_HEAD,),
-}
-"""What can go wrong where the heads share the last axis."""
-_OF_THE_HEADS: dict[str, tuple[dict[str, Any], ...]] = {
-    "attention over the heads": (_OVER_HEADS,),
-    "scale by d_model": ({"factor": lambda layout, d: 1 / math.sqrt(layout.h * d)},),
-    "no scale": ({"factor": lambda layout, d: 1.0},),
-    "scale without the root": ({"factor": lambda layout, d: 1 / d},),
-    "scale multiplied": ({"factor": lambda layout, d: math.sqrt(d)},),
-    "softmax over the heads": ({"axis": -3},),
-    "softmax over the queries": ({"axis": -2},),
-    "no softmax": (
-        {"normalise": lambda scores, axis: scores},
-        {"normalise": lambda scores, axis: np.exp(scores)},
-    ),
-    "heads averaged": (
-        {"merge": _joined(np.mean)},
-        {"merge": _joined(np.sum)},
-        {"merge": lambda layout, heads: heads.mean(axis=-3)},
-        {"merge": lambda layout, heads: heads.sum(axis=-3)},
-    ),
-    "one head for all": (
-        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., :1, :, :])},
-        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., -1:, :, :])},
-    ),
-    "heads in another order": ({"merge": lambda layout, x: layout.merge(np.flip(x, axis=-3))},),
-    "key used as value": ({"take": lambda query, key, value: (query, key, key)},),
-    "query used as key": ({"take": lambda query, key, value: (query, query, value)},),
-    "query and key swapped": ({"take": lambda query, key, value: (key, query, value)},),
-}
-
-
-def _check_of(layout: Layout) -> Check:
-    """Return the computation of the heads in steps, with all the ways to get one wrong."""
-    table = {**(_OF_THE_WIDTH if layout.axis is None else {}), **_OF_THE_HEADS}
-    return Check(
-        name="heads_are_independent",
-        parameters=("query", "key", "value"),
-        results={"output": "(..., n, h·d)"},
-        reference=layout.reference,
-        stages=(),
-        mistakes=tuple(Mistake(name, HEADS[name], ways) for name, ways in table.items()),
-        compute=lambda steps, *arrays: _attend(steps, layout, *arrays),
-        steps=STEPS,
-        variants=({"hide": _causal},),
-    )
-
-
 class _Mode:
     """The examination of a function in one mode."""
 
@@ -270,7 +118,7 @@ class _Mode:
             )
         if self.agrees(outputs, lambda scores: scores):
             return self.mixed(outputs[0])
-        if self.agrees(outputs, _causal):
+        if self.agrees(outputs, causal):
             self.probe.remark("each head is causal attention of its block.")
             return self.mixed(outputs[0])
         return self.diagnose(outputs)
@@ -282,7 +130,7 @@ class _Mode:
     def diagnose(self, outputs: list[np.ndarray]) -> Finding:
         where = f"With query {self.layout.shapes[0]}"
         where = f"{where} and {self.layout.h} heads{IN_MODE[self.mode]}."
-        check, dtype = _check_of(self.layout), np.dtype(self.probe.dtype.replace("b", ""))
+        check, dtype = check_of(self.layout), np.dtype(self.probe.dtype.replace("b", ""))
         attempts = []
         for arrays, output in zip(self.inputs, outputs, strict=True):
             case = Case(dict(zip(NAMES, arrays, strict=True)))

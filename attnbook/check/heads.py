@@ -9,17 +9,12 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
-from attnbook.check.outputs import (
-    OUTPUT_MISTAKES,
-    attention_from_steps,
-    order_of_keys_is_free,
-)
+from attnbook.check.outputs import OUTPUT_MISTAKES, attention_from_steps, order_of_keys_is_free
 from attnbook.check.projections import HEAD_STEPS, PROJECTION_MISTAKES, scale_of
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
 from attnbook.check.splitting import (
-    BARE_RESHAPE,
-    INTERLEAVED,
     along_the_sequence,
     bare_join,
     bare_reshape,
@@ -31,7 +26,7 @@ from attnbook.check.splitting import (
     reversed_heads,
     swapped_from_the_front,
 )
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw, without
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each, without
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -119,6 +114,11 @@ def _split(cut: Callable, *names: str) -> dict[str, Callable]:
     return {f"split_{name}": cut for name in names or ("query", "key", "value")}
 
 
+def _first_for_all(x, n_heads):
+    heads = heads_of(x, n_heads)
+    return np.broadcast_to(heads[..., :1, :, :], heads.shape)
+
+
 def _same(x, *others):
     return x
 
@@ -166,11 +166,11 @@ def _sequence_first(axes: int) -> dict[str, Callable]:
 
     def compute(query, key, value, *others, mask=None):
         if query.ndim < axes:
-            return _reference(query, key, value, *others, mask=mask)
+            return MULTI_HEAD_ATTENTION.reference(query, key, value, *others, mask)
         single = query.ndim == 2
         inputs = (x[np.newaxis] if single else x for x in (query, key, value))
         turned = (np.swapaxes(x, 0, 1) for x in inputs)
-        output = np.swapaxes(_reference(*turned, *others, mask=mask), 0, 1)
+        output = np.swapaxes(MULTI_HEAD_ATTENTION.reference(*turned, *others, mask), 0, 1)
         return output[0] if single else output
 
     return {"compute": compute}
@@ -192,224 +192,160 @@ def _seen_by(see: Callable) -> dict[str, Callable]:
     return {"hide": lambda scores, mask: hide(scores, see(mask))}
 
 
-def _width(function: Callable) -> dict[str, Callable]:
-    return {"width": function}
-
-
-HEADS_MISTAKES = (
-    Mistake(
-        "bare reshape in the split",
-        BARE_RESHAPE,
-        (
+HEADS_MISTAKES = mistakes(
+    """
+    bare reshape in the split: You reshape to (h, n, d) at once. The shape is right and the numbers
+        are not: the array is read row by row, so the first head gets the first tokens whole,
+        instead of its piece of every token. Reshape to (n, h, d), which cuts each row, and then
+        exchange the axes of tokens and heads.
+    bare reshape in the join: You reshape (h, n, d) to (n, h·d) at once. The shape is right and the
+        numbers are not: a row of the result holds several tokens of one head. Exchange the axes of
+        heads and tokens first, to (n, h, d), and then reshape.
+    bare reshape in both: You reshape to (h, n, d) and back to (n, h·d) without exchanging axes. The
+        two undo each other, so the shapes fit and a copy comes back unharmed; but in between each
+        head holds a few tokens whole, and tokens meet only within their group. Exchange the axes of
+        tokens and heads after the first reshape and before the second.
+    attention between heads: You stop at (n, h, d), so tokens are taken for a batch: each token
+        attends from one of its heads to the others, and no token sees another. It runs only where
+        n_q = n_k. Exchange the axes of tokens and heads before the dot products: (h, n, d).
+    cut along the sequence: You cut the tokens into n_heads groups, and tokens meet only within
+        their group. Every head sees every token: cut the last axis, the features.
+    interleaved features: Head i gets the features i, i + h, i + 2h, …: the last axis is read as (d,
+        h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. The last axis is (h, d),
+        heads first.
+    heads joined in reverse: The heads are joined in reverse order, so each meets the rows of W_O
+        that belong to another. Head i takes the columns i·d to (i + 1)·d − 1 of the joined output.
+    one big head: You never split: there is one head of the full width, with one pattern of weights
+        for all features. Split queries, keys and values into n_heads heads before the dot products.
+    one head alone: Only one of the heads reaches the output. The output is made of all, side by
+        side. In a loop, look whether each turn overwrites the last one or returns too early.
+    one head for all: All heads are the same one: each reads the same columns of the projections.
+        Head i reads the columns i·d to (i + 1)·d − 1.
+    heads averaged: You average the heads. Heads that look for different things blur into one. Join
+        them side by side, (n, h·d), and let W_O mix them.
+    heads summed: You add the heads up, and what each of them found can no longer be told apart.
+        Join them side by side, (n, h·d), and let W_O mix them.
+    weights averaged over the heads: You average the attention weights over the heads and mix the
+        values with the mean. Each head mixes its own part of the values with its own weights.
+    softmax over the heads: Your softmax runs over the heads: for a query and a key the weights of
+        all heads sum to one. The heads do not compete, the keys do: the softmax belongs to the last
+        axis.
+    scale by √d_model: You divide the scores by √d_model, the root of the width of all heads
+        together. The dot products are taken within a head, where each has d_k = d_model / h terms:
+        divide by the root of the width of one head.
+    scale by √h: You divide the scores by √h, the root of the number of heads. What makes them large
+        is the number of terms in each dot product, the width d_k of a head.
+    scale from the width of the input: You take d_k to be the width of the input, divided by the
+        number of heads. That holds only where W_Q is square. The dot products have as many terms as
+        a head of the projected queries has columns: W_Q.shape[1] / h.
+    W_O forgotten: You return the joined heads and do not use W_O. So far no head has seen what
+        another found: multiply by W_O at the end.
+    W_O applied twice: You multiply by W_O twice, once for the heads and once more at the end. It
+        runs only where W_O is square. Once is enough.
+    W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
+        shape (h·d_v, d_out).
+    axes counted from the front: You exchange the axes 0 and 1. For one sequence these are tokens
+        and heads, for a batch they are not. Count from the end: after the reshape, tokens and heads
+        are axes −3 and −2 of any array.
+    sequence before batch: You take the first axis for the sequence and the second for the batch, as
+        PyTorch's nn.MultiheadAttention does unless it is told batch_first=True. Here the batch
+        comes first, (batch, n, width), so your tokens attend across sequences.
+    softmax over axis 2 of a batch: With heads but no batch, axis 2 is the axis of the keys; for a
+        batch it is that of the queries. Write −1, which is the last axis of any array.
+    mask on one head: Your mask reaches one head only, and the others still see everything. One mask
+        holds for all heads.
+    mask broadcast over the wrong axis: The axes of your mask meet the wrong axes of the scores,
+        which are (batch, h, n_q, n_k): where sizes are equal by chance, one row of the mask, or the
+        mask of one sequence, goes to each head. Line them up from the right. A mask for each
+        sequence needs an axis of length 1 for the heads, (batch, 1, n_q, n_k), and comes with it
+        here.
+    mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
+        sequence has its own: keep the leading axes of the mask.
+    """,
+    {
+        "bare reshape in the split": (
             _split(bare_reshape),
             *(_split(bare_reshape, name) for name in ("query", "key", "value")),
             _split(bare_reshape, "query", "key"),
             _split(bare_reshape, "key", "value"),
             _split(bare_reshape, "query", "value"),
         ),
-    ),
-    Mistake(
-        "bare reshape in the join",
-        "You reshape (h, n, d) to (n, h·d) at once. The shape is right and the numbers are not: a "
-        "row of the result holds several tokens of one head. Exchange the axes of heads and tokens "
-        "first, to (n, h, d), and then reshape.",
-        ({"join": bare_join},),
-    ),
-    Mistake(
-        "bare reshape in both",
-        "You reshape to (h, n, d) and back to (n, h·d) without exchanging axes. The two undo each "
-        "other, so the shapes fit and a copy comes back unharmed; but in between each head holds a "
-        "few tokens whole, and tokens meet only within their group. Exchange the axes of tokens "
-        "and heads after the first reshape and before the second.",
-        ({**_split(bare_reshape), "join": bare_join},),
-    ),
-    Mistake(
-        "attention between heads",
-        "You stop at (n, h, d), so tokens are taken for a batch: each token attends from one of "
-        "its heads to the others, and no token sees another. It runs only where n_q = n_k. "
-        "Exchange the axes of tokens and heads before the dot products: (h, n, d).",
-        ({**_split(not_swapped), "join": _flat},),
-    ),
-    Mistake(
-        "cut along the sequence",
-        "You cut the tokens into n_heads groups, and tokens meet only within their group. Every "
-        "head sees every token: cut the last axis, the features.",
-        (
+        "bare reshape in the join": ({"join": bare_join},),
+        "bare reshape in both": ({**_split(bare_reshape), "join": bare_join},),
+        "attention between heads": ({**_split(not_swapped), "join": _flat},),
+        "cut along the sequence": (
             {**_split(along_the_sequence), "join": _groups_in_order},
             {
                 **_split(along_the_sequence),
                 "join": _groups_in_order,
-                **_width(lambda x, y, a, c, h: a.shape[-1] / h),
+                "width": lambda x, y, a, c, h: a.shape[-1] / h,
             },
         ),
-    ),
-    Mistake(
-        "interleaved features",
-        INTERLEAVED,
-        (
+        "interleaved features": (
             {**_split(interleaved), "join": interleaved_join},
             _split(interleaved),
             {"join": interleaved_join},
         ),
-    ),
-    Mistake(
-        "heads joined in reverse",
-        "The heads are joined in reverse order, so each meets the rows of W_O that belong to "
-        "another. Head i takes the columns i·d to (i + 1)·d − 1 of the joined output.",
-        ({"arrange": reversed_heads},),
-    ),
-    Mistake(
-        "one big head",
-        "You never split: there is one head of the full width, with one pattern of weights for "
-        "all features. Split queries, keys and values into n_heads heads before the dot products.",
-        (
+        "heads joined in reverse": ({"arrange": reversed_heads},),
+        "one big head": (
             {**_split(_same), "join": _same},
-            {**_split(_same), "join": _same, **_width(lambda x, y, a, c, h: a.shape[-1] / h)},
+            {**_split(_same), "join": _same, "width": lambda x, y, a, c, h: a.shape[-1] / h},
         ),
-    ),
-    Mistake(
-        "one head alone",
-        "Only one of the heads reaches the output. The output is made of all, side by side. In a "
-        "loop, look whether each turn overwrites the last one or returns too early.",
-        (
+        "one head alone": (
             _ended(lambda heads: heads[..., 0, :, :], lambda x, W_O: x),
             _ended(lambda heads: heads[..., -1, :, :], lambda x, W_O: x),
             _ended(lambda heads: heads[..., 0, :, :], _rows_of_first),
             _ended(lambda heads: heads[..., -1, :, :], _rows_of_last),
         ),
-    ),
-    Mistake(
-        "one head for all",
-        "All heads are the same one: each reads the same columns of the projections. Head i reads "
-        "the columns i·d to (i + 1)·d − 1.",
-        (
+        "one head for all": (
             _in_place_of_all(lambda heads: heads[..., :1, :, :]),
             _in_place_of_all(lambda heads: heads[..., -1:, :, :]),
+            *({f"split_{name}": _first_for_all} for name in ("query", "key", "value")),
         ),
-    ),
-    Mistake(
-        "heads averaged",
-        "You average the heads. Heads that look for different things blur into one. Join them side "
-        "by side, (n, h·d), and let W_O mix them.",
-        (
+        "heads averaged": (
             _ended(_without_axis(_mean), lambda x, W_O: x),
             {"arrange": lambda heads: heads / heads.shape[-3]},
             _ended(_without_axis(_mean), _rows_of_first),
             _in_place_of_all(_mean),
         ),
-    ),
-    Mistake(
-        "heads summed",
-        "You add the heads up, and what each of them found can no longer be told apart. Join them "
-        "side by side, (n, h·d), and let W_O mix them.",
-        (
+        "heads summed": (
             _ended(_without_axis(_sum), lambda x, W_O: x),
             _ended(_without_axis(_sum), _rows_of_first),
             _in_place_of_all(_sum),
         ),
-    ),
-    Mistake(
-        "weights averaged over the heads",
-        "You average the attention weights over the heads and mix the values with the mean. Each "
-        "head mixes its own part of the values with its own weights.",
-        ({"mix": _weights_averaged},),
-    ),
-    Mistake(
-        "softmax over the heads",
-        "Your softmax runs over the heads: for a query and a key the weights of all heads sum to "
-        "one. The heads do not compete, the keys do: the softmax belongs to the last axis.",
-        ({"axis": lambda x, axis: -3},),
-    ),
-    Mistake(
-        "scale by √d_model",
-        "You divide the scores by √d_model, the root of the width of all heads together. The dot "
-        "products are taken within a head, where each has d_k = d_model / h terms: divide by the "
-        "root of the width of one head.",
-        (
-            _width(lambda x, y, a, c, h: a.shape[-1]),
-            _width(lambda x, y, a, c, h: x.shape[-1]),
-            _width(lambda x, y, a, c, h: y.shape[-1]),
+        "weights averaged over the heads": ({"mix": _weights_averaged},),
+        "softmax over the heads": ({"axis": lambda x, axis: -3},),
+        "scale by √d_model": each(
+            "width",
+            lambda x, y, a, c, h: a.shape[-1],
+            lambda x, y, a, c, h: x.shape[-1],
+            lambda x, y, a, c, h: y.shape[-1],
         ),
-    ),
-    Mistake(
-        "scale by √h",
-        "You divide the scores by √h, the root of the number of heads. What makes them large is "
-        "the number of terms in each dot product, the width d_k of a head.",
-        (_width(lambda x, y, a, c, h: h),),
-    ),
-    Mistake(
-        "scale from the width of the input",
-        "You take d_k to be the width of the input, divided by the number of heads. That holds "
-        "only where W_Q is square. The dot products have as many terms as a head of the projected "
-        "queries has columns: W_Q.shape[1] / h.",
-        (
-            _width(lambda x, y, a, c, h: x.shape[-1] / h),
-            _width(lambda x, y, a, c, h: x.shape[-1] // h),
+        "scale by √h": ({"width": lambda x, y, a, c, h: h},),
+        "scale from the width of the input": each(
+            "width", lambda x, y, a, c, h: x.shape[-1] / h, lambda x, y, a, c, h: x.shape[-1] // h
         ),
-    ),
-    Mistake(
-        "W_O forgotten",
-        "You return the joined heads and do not use W_O. So far no head has seen what another "
-        "found: multiply by W_O at the end.",
-        ({"output": lambda output, W_O: output},),
-    ),
-    Mistake(
-        "W_O transposed",
-        "You multiply by the transpose of W_O. It runs only where W_O is square. W_O has shape "
-        "(h·d_v, d_out).",
-        ({"output": lambda output, W_O: output @ W_O.T},),
-    ),
-    Mistake(
-        "axes counted from the front",
-        "You exchange the axes 0 and 1. For one sequence these are tokens and heads, for a batch "
-        "they are not. Count from the end: after the reshape, tokens and heads are axes −3 and −2 "
-        "of any array.",
-        (
+        "W_O forgotten": ({"output": lambda output, W_O: output},),
+        "W_O applied twice": ({"output": lambda output, W_O: output @ W_O @ W_O},),
+        "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
+        "axes counted from the front": (
             {
                 **_split(swapped_from_the_front),
                 "join": lambda heads: _flat(np.swapaxes(heads, 0, 1)),
             },
             _split(swapped_from_the_front),
         ),
-    ),
-    Mistake(
-        "sequence before batch",
-        "You take the first axis for the sequence and the second for the batch, as PyTorch's "
-        "nn.MultiheadAttention does unless it is told batch_first=True. Here the batch comes "
-        "first, (batch, n, width), so your tokens attend across sequences.",
-        (_sequence_first(2), _sequence_first(3)),
-    ),
-    Mistake(
-        "softmax over axis 2 of a batch",
-        "With heads but no batch, axis 2 is the axis of the keys; for a batch it is that of the "
-        "queries. Write −1, which is the last axis of any array.",
-        ({"axis": lambda x, axis: 2},),
-    ),
-    Mistake(
-        "mask on one head",
-        "Your mask reaches one head only, and the others still see everything. One mask holds for "
-        "all heads.",
-        (_hidden_in(0), _hidden_in(-1)),
-    ),
-    Mistake(
-        "mask broadcast over the wrong axis",
-        "The axes of your mask meet the wrong axes of the scores, which are (batch, h, n_q, n_k): "
-        "where sizes are equal by chance, one row of the mask, or the mask of one sequence, goes "
-        "to each head. Line them up from the right. A mask for each sequence needs an axis of "
-        "length 1 for the heads, (batch, 1, n_q, n_k), and comes with it here.",
-        (
+        "sequence before batch": (_sequence_first(2), _sequence_first(3)),
+        "softmax over axis 2 of a batch": ({"axis": lambda x, axis: 2},),
+        "mask on one head": (_hidden_in(0), _hidden_in(-1)),
+        "mask broadcast over the wrong axis": (
             _seen_by(lambda mask: np.expand_dims(mask, -2)),
             _seen_by(lambda mask: np.squeeze(mask, -3) if mask.ndim > 3 else mask),
             _seen_by(lambda mask: np.expand_dims(mask, -3)),
             _seen_by(lambda mask: np.expand_dims(mask, 1)),
         ),
-    ),
-    Mistake(
-        "mask of the first sequence",
-        "You use the mask of the first sequence for the whole batch. Each sequence has its own: "
-        "keep the leading axes of the mask.",
-        (_seen_by(lambda mask: mask[:1] if mask.ndim > 2 else mask),),
-    ),
+        "mask of the first sequence": (_seen_by(lambda mask: mask[:1] if mask.ndim > 2 else mask),),
+    },
 )
 """Those between the heads: in the split, the join, the scale and the mask."""
 

@@ -1,16 +1,16 @@
-"""The cross-entropy in steps: log-probabilities, those of the targets, and their mean."""
+"""The check of the cross-entropy: of logits, in nats, as a mean over the tokens that count."""
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import attnbook
 from attnbook.check.engine import run
+from attnbook.check.log_probabilities import LOSS_MISTAKES, LOSS_STEPS, loss_from_steps
 from attnbook.check.report import Report
 from attnbook.check.signatures import signature_of, with_options
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw
 
 
 def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -66,471 +66,6 @@ def _adapt(function: Callable) -> Callable:
     return as_array
 
 
-def _log_total(z, largest, axis):
-    return largest + np.log(np.sum(np.exp(z - largest), axis=axis, keepdims=True))
-
-
-def _picked(rows, targets):
-    return np.take_along_axis(rows, targets[..., np.newaxis], axis=-1)[..., 0]
-
-
-def _mean(losses, counted):
-    return np.sum(losses * counted) / np.sum(counted)  # np.mean would warn of no tokens
-
-
-_STEPS: dict[str, Callable] = {
-    "prepare": lambda logits, mask: logits,
-    "axis": lambda: -1,
-    "largest": lambda z, axis: np.max(z, axis=axis, keepdims=True),
-    "log_total": _log_total,
-    "rows": lambda z, log_total, axis: z - log_total,
-    "choose": lambda targets, n_known: targets,
-    "pick": _picked,
-    "negate": np.negative,
-    "count": lambda mask, losses: np.ones_like(losses) if mask is None else mask,
-    "reduce": _mean,
-    "finish": lambda loss, logits: loss,
-}
-
-
-def _cross_entropy(steps: Any, logits, targets, mask=None):
-    z, axis = steps.prepare(logits, mask), steps.axis()
-    log_total = steps.log_total(z, steps.largest(z, axis), axis)
-    rows = steps.rows(z, log_total, axis)
-    losses = steps.negate(steps.pick(rows, steps.choose(targets, logits.shape[-1])))
-    loss = steps.reduce(losses, steps.count(mask, losses))
-    return np.asarray(steps.finish(loss, logits))
-
-
-def _probabilities(z, log_total, axis):
-    return np.exp(z - log_total)
-
-
-def _by_softmax(z, axis):
-    """Return probabilities that are rounded to 0 where they are tiny."""
-    weights = np.exp(z - np.max(z, axis=axis, keepdims=True))
-    return weights / np.sum(weights, axis=axis, keepdims=True)
-
-
-def _through(function: Callable) -> Callable:
-    """Return the step `rows` that is `function` of the probabilities."""
-    return lambda z, log_total, axis: function(_by_softmax(z, axis))
-
-
-def _mean_of_means(losses, counted):
-    """Take the mean of each sequence first."""
-    return np.mean(np.sum(losses * counted, axis=-1) / np.sum(counted, axis=-1))
-
-
-def _reduced(whole: Callable, masked: Callable) -> Callable:
-    """Return `whole(losses)` where every token counts, else `masked(losses, counted)`."""
-    return lambda losses, counted: (
-        masked(losses, counted) if counted.dtype == bool else whole(losses)
-    )
-
-
-def _aligned(rows: slice, targets: slice) -> Callable:
-    return lambda r, t: _picked(r[..., rows, :], t[..., targets])
-
-
-def _shifted(forward: bool, edge: Callable) -> Callable:
-    """Return the targets moved by one place, with `edge(targets)` in the gap."""
-
-    def choose(targets, n_known):
-        gap = np.broadcast_to(edge(targets), targets[..., :1].shape)
-        parts = [gap, targets[..., :-1]] if forward else [targets[..., 1:], gap]
-        return np.concatenate(parts, axis=-1)
-
-    return choose
-
-
-_KEPT_FROM_0 = tuple(
-    {"rows": _through(lambda p, e=e, keep=keep: np.log(keep(p, e)))}
-    for e in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-16, 1e-20, 1e-30, 1e-300)
-    for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
-)
-
-_MISTAKES = (
-    Mistake(
-        "softmax twice",
-        "You apply a softmax before a cross-entropy that expects logits, so the softmax is taken "
-        "twice. The second one gets numbers between 0 and 1: the loss cannot fall near 0, and its "
-        "gradients are small. Hand over the logits as they are.",
-        ({"prepare": lambda z, mask: _by_softmax(z, -1)},),
-    ),
-    Mistake(
-        "logits taken for probabilities",
-        "You take the logarithm of the logits themselves. They may be negative, and their "
-        "logarithm is NaN. The softmax comes before the logarithm.",
-        (
-            {"rows": lambda z, log_total, axis: np.log(z)},
-            {"rows": lambda z, log_total, axis: np.log(np.abs(z))},
-            *(
-                {"rows": lambda z, log_total, axis, e=e, keep=keep: np.log(keep(z, e))}
-                for e in (1e-8, 1e-9, 1e-10, 1e-12)
-                for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
-            ),
-        ),
-    ),
-    Mistake(
-        "sigmoid for softmax",
-        "You take a sigmoid of each logit, so the probabilities of a token do not sum to one. The "
-        "words compete: take the softmax.",
-        ({"rows": lambda z, log_total, axis: -np.logaddexp(0, -z)},),
-    ),
-    Mistake(
-        "exponential forgotten",
-        "You divide the logits by their sum. The softmax divides their exponentials.",
-        ({"rows": lambda z, log_total, axis: np.log(z / np.sum(z, axis=axis, keepdims=True))},),
-    ),
-    Mistake(
-        "no logarithm",
-        "You return the mean probability of the targets, or its negative. The loss is the mean of "
-        "−log p.",
-        (
-            {"rows": _probabilities},
-            {"rows": _probabilities, "negate": np.positive},
-            {"rows": lambda *given: _probabilities(*given) - 1},
-        ),
-    ),
-    Mistake(
-        "squared error",
-        "You return a squared difference of probabilities and one-hot targets. The loss is −log p "
-        "of the target.",
-        (
-            {"rows": lambda *given: -((1 - _probabilities(*given)) ** 2)},
-            *(
-                {
-                    "rows": _probabilities,
-                    "pick": lambda p, t, mean=mean: (
-                        -mean((p - np.eye(p.shape[-1])[t]) ** 2, axis=-1)
-                    ),
-                }
-                for mean in (np.sum, np.mean)
-            ),
-        ),
-    ),
-    Mistake(
-        "sum of exponentials forgotten",
-        "Your loss is minus the logit of the target. It can fall without end: the logarithm of the "
-        "sum of all exponentials, which the other words raise, is added.",
-        (
-            {"log_total": lambda z, largest, axis: 0 * largest},
-            {"log_total": lambda z, largest, axis: largest},
-        ),
-    ),
-    Mistake(
-        "logarithm of the sum forgotten",
-        "You subtract the sum of the exponentials itself. Its logarithm is subtracted.",
-        (
-            {"log_total": lambda z, largest, axis: np.sum(np.exp(z), axis=axis, keepdims=True)},
-            {
-                "log_total": lambda z, largest, axis: (
-                    largest + np.sum(np.exp(z - largest), axis=axis, keepdims=True)
-                )
-            },
-        ),
-    ),
-    Mistake(
-        "maximum not added back",
-        "You subtract the largest logit inside the exponential and not outside it, so it is in "
-        "the loss. log Σ exp z = max + log Σ exp(z − max).",
-        (
-            {
-                "log_total": lambda z, largest, axis: np.log(
-                    np.sum(np.exp(z - largest), axis=axis, keepdims=True)
-                )
-            },
-        ),
-    ),
-    Mistake(
-        "mean of the exponentials",
-        "You take the mean of the exponentials where their sum belongs: the loss is too small by "
-        "log V.",
-        (
-            {
-                "log_total": lambda z, largest, axis: (
-                    _log_total(z, largest, axis) - math.log(z.shape[-1])
-                )
-            },
-        ),
-    ),
-    Mistake(
-        "sign",
-        "Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model "
-        "gets better: −log p.",
-        ({"negate": np.positive},),
-    ),
-    Mistake(
-        "softmax over the tokens",
-        "Your softmax runs over the tokens, so the tokens compete with each other for a word. The "
-        "words compete for a token: the last axis.",
-        ({"axis": lambda: -2}, {"axis": lambda: 0}),
-    ),
-    Mistake(
-        "one softmax for all",
-        "All probabilities of all tokens together sum to one. Each token has a softmax of its own: "
-        "name the axis and keep it.",
-        ({"axis": lambda: None},),
-    ),
-    Mistake(
-        "base 2",
-        "Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural "
-        "logarithm; a bit is ln 2 = 0.69 nats.",
-        tuple(
-            {"finish": lambda loss, logits, base=base: loss / math.log(base)} for base in (2, 10)
-        ),
-    ),
-    Mistake(
-        "every pair",
-        "You take the column of every target in every row, n² numbers, and average them all. Row i "
-        "belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.",
-        ({"pick": lambda rows, targets: rows[..., targets]},),
-    ),
-    Mistake(
-        "targets ignored",
-        "Your loss is that of the likeliest word of each token, whatever the target is.",
-        (
-            {"pick": lambda rows, targets: np.max(rows, axis=-1)},
-            {"pick": lambda rows, targets: np.min(rows, axis=-1)},
-            {"pick": lambda rows, targets: rows[..., 0]},
-        ),
-    ),
-    Mistake(
-        "entropy of the prediction",
-        "You return the entropy −Σ p log p of the prediction, or the sum of all log p. Only the "
-        "word of the target counts.",
-        (
-            {"pick": lambda rows, targets: np.sum(np.exp(rows) * rows, axis=-1)},
-            {"pick": lambda rows, targets: np.sum(rows, axis=-1)},
-            {"pick": lambda rows, targets: np.mean(rows, axis=-1)},
-        ),
-    ),
-    Mistake(
-        "labels smoothed",
-        "You smooth the labels: a part of the loss is that of all other words. The loss asked for "
-        "is −log p of the target alone.",
-        tuple(
-            {
-                "pick": lambda rows, targets, e=e, over=over: (
-                    (1 - e) * _picked(rows, targets) + e * over(rows, _picked(rows, targets))
-                )
-            }
-            for e in (0.1, 0.05, 0.2)
-            for over in (
-                lambda rows, own: np.mean(rows, axis=-1),
-                lambda rows, own: (np.sum(rows, axis=-1) - own) / (rows.shape[-1] - 1),
-            )
-        ),
-    ),
-    Mistake(
-        "target of another token",
-        "You compare the prediction of each token with the target of the one after it, or before "
-        "it. Logits and targets are aligned already: row i belongs to target i.",
-        (
-            *(
-                {"pick": _aligned(rows, targets), "count": cut}
-                for rows, targets in (
-                    (slice(None, -1), slice(1, None)),
-                    (slice(1, None), slice(None, -1)),
-                )
-                for cut in (
-                    _STEPS["count"],
-                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., 1:],
-                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., :-1],
-                )
-            ),
-            {"choose": lambda targets, n_known: np.roll(targets, 1, axis=-1)},
-            {"choose": lambda targets, n_known: np.roll(targets, -1, axis=-1)},
-            *(
-                {"choose": _shifted(forward, edge)}
-                for forward in (False, True)
-                for edge in (lambda t: 0, lambda t: t[..., -1:], lambda t: t[..., :1], lambda t: -1)
-            ),
-            {"choose": lambda targets, n_known: targets[..., ::-1]},
-        ),
-    ),
-    Mistake(
-        "another word",
-        "You take the word before or after the target: ids count from 0, as the columns of the "
-        "logits do.",
-        (
-            {"choose": lambda targets, n_known: targets - 1},
-            {"choose": lambda targets, n_known: (targets + 1) % n_known},
-            {"choose": lambda targets, n_known: np.minimum(targets + 1, n_known - 1)},
-            {"choose": lambda targets, n_known: np.maximum(targets - 1, 0)},
-        ),
-    ),
-    Mistake(
-        "sum for mean",
-        "You return the sum over the tokens. The mean does not depend on how many tokens there "
-        "are, so one learning rate suits all lengths.",
-        ({"reduce": lambda losses, counted: np.sum(losses * counted)},),
-    ),
-    Mistake(
-        "mean over the vocabulary",
-        "You divide by n·V, the number of all entries, as the mean of a one-hot matrix times "
-        "log-probabilities does. One number counts for each token: divide by n.",
-        (
-            {
-                "reduce": lambda losses, counted: np.sum(losses * counted),
-                "finish": lambda loss, logits: loss / logits.size,
-            },
-            {"finish": lambda loss, logits: loss / logits.shape[-1]},
-            {
-                "reduce": lambda losses, counted: np.sum(losses * counted),
-                "finish": lambda loss, logits: loss / logits.shape[-1],
-            },
-        ),
-    ),
-    Mistake(
-        "divided by another number",
-        "You divide the sum by n − 1 or n + 1. Divide it by the number of the tokens that count.",
-        tuple(
-            {
-                "reduce": lambda losses, counted, by=by: (
-                    np.sum(losses * counted) / (np.sum(counted) + by)
-                )
-            }
-            for by in (-1, 1)
-        ),
-    ),
-    Mistake(
-        "median for the mean",
-        "You return the median, the largest or the last loss. The loss is their mean.",
-        tuple(
-            {"reduce": lambda losses, counted, f=f: f(losses)}
-            for f in (
-                np.median,
-                np.max,
-                np.min,
-                lambda losses: losses[..., -1],
-                lambda losses: losses[..., 0],
-            )
-        ),
-    ),
-    Mistake(
-        "perplexity returned",
-        "You return the perplexity, the exponential of the loss.",
-        ({"finish": lambda loss, logits: np.exp(loss)},),
-    ),
-    Mistake(
-        "not averaged",
-        "You return a loss for each token. Training needs one number: their mean.",
-        (
-            {"reduce": lambda losses, counted: losses * counted},
-            {"reduce": lambda losses, counted: losses},
-        ),
-    ),
-    Mistake(
-        "exp overflows",
-        "exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of each "
-        "row first, which changes nothing.",
-        (
-            {
-                "rows": lambda z, log_total, axis: np.log(
-                    np.exp(z) / np.sum(np.exp(z), axis=axis, keepdims=True)
-                )
-            },
-            {"largest": lambda z, axis: np.zeros_like(np.max(z, axis=axis, keepdims=True))},
-        ),
-    ),
-    Mistake(
-        "largest logit of all rows",
-        "You subtract the largest logit of all tokens. In a row that lies far below it every "
-        "exponential is rounded to 0. Subtract the largest of each row.",
-        (
-            {"largest": lambda z, axis: np.max(z)},
-            {
-                "rows": lambda z, log_total, axis: np.log(
-                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), axis, keepdims=True)
-                )
-            },
-        ),
-    ),
-    Mistake(
-        "logarithm of 0",
-        "You take the softmax first and then its logarithm. A probability below 1e-308 is rounded "
-        "to 0, and log 0 is −∞. Compute the logarithm at once: z − max − log Σ exp(z − max).",
-        ({"rows": _through(np.log)},),
-    ),
-    Mistake(
-        "logarithm kept from 0",
-        "You add a small number to the probabilities, or cut them off at it, before the logarithm. "
-        "Then no loss is above about 20 or 30, and a hopeless token has no gradient. Compute the "
-        "logarithm at once: z − max − log Σ exp(z − max).",
-        _KEPT_FROM_0,
-    ),
-    Mistake(
-        "mask ignored",
-        "The mask changes nothing: padding counts like any token. Its targets mean nothing, and "
-        "the model learns to predict padding.",
-        ({"count": lambda mask, losses: np.ones_like(losses)},),
-    ),
-    Mistake(
-        "mask inverted",
-        "You count the tokens that the mask hides. True means that the token counts.",
-        (
-            {
-                "count": lambda mask, losses: (
-                    np.ones_like(losses) if mask is None else np.logical_not(mask)
-                )
-            },
-        ),
-    ),
-    Mistake(
-        "mean over all tokens",
-        "You zero the losses of padding, which is right, and divide by the number of all tokens, "
-        "padding included: the more padding, the smaller the loss. Divide by the number of tokens "
-        "that count, the sum of the mask.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.mean(losses * counted))},),
-    ),
-    Mistake(
-        "sum under a mask",
-        "With a mask you return the sum over the tokens that count. Divide by their number.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses * counted))},),
-    ),
-    Mistake(
-        "padding not zeroed",
-        "You divide by the number of tokens that count, and sum over all of them, padding too. "
-        "Multiply the losses by the mask first.",
-        ({"reduce": _reduced(np.mean, lambda losses, counted: np.sum(losses) / np.sum(counted))},),
-    ),
-    Mistake(
-        "logits masked",
-        "You multiply the logits by the mask, so padding counts as log V. The mask says which "
-        "losses count: apply it after −log p.",
-        tuple(
-            {
-                "prepare": lambda z, mask: z if mask is None else z * mask[..., np.newaxis],
-                "count": count,
-            }
-            for count in (lambda mask, losses: np.ones_like(losses), _STEPS["count"])
-        ),
-    ),
-    Mistake(
-        "mean of the means",
-        "You average each sequence first and then the sequences, so a token of a short sequence "
-        "counts more than one of a long sequence. Sum over all tokens that count, and divide once.",
-        ({"reduce": _mean_of_means},),
-    ),
-    Mistake(
-        "divided by the number of sequences",
-        "You sum over the tokens of a sequence and average over the batch. Divide by the number of "
-        "all tokens that count.",
-        (
-            {
-                "reduce": lambda losses, counted: (
-                    _mean(losses, counted)
-                    if losses.ndim < 2
-                    else np.sum(losses * counted) / len(losses)
-                )
-            },
-        ),
-    ),
-)
-
-
 def shift_changes_nothing(case: Case, values: Values, again: Callable) -> str | None:
     """Say whether 1 added to every logit leaves the loss as it is."""
     moved = again(logits=case.arrays["logits"] + 1)
@@ -560,8 +95,10 @@ CROSS_ENTROPY = Check(
     parameters=("logits", "targets"),
     results={"loss": "()"},
     reference=attnbook.cross_entropy,
-    compute=_cross_entropy,
-    steps=_STEPS,
+    compute=loss_from_steps,
+    steps=LOSS_STEPS,
+    # no tokens give 0, or NaN
+    variants=({"reduce": lambda losses, n: np.sum(losses * n) / max(np.sum(n), 1)},),
     stages=(
         Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
         Stage((_case(5, 7, dtype="float32"),)),
@@ -574,10 +111,7 @@ CROSS_ENTROPY = Check(
             errors={OverflowError: "exp overflows", ValueError: "logarithm of 0"},
         ),
         Stage((_large([1000.0, 999.0, 1001.0], [-999.0, -1001.0, -1000.0]),)),
-        Stage(
-            (_case(5, 7, mask=_HALF), _case(3, 2, mask=[False, True, True])),
-            option="mask",
-        ),
+        Stage((_case(5, 7, mask=_HALF), _case(3, 2, mask=[False, True, True])), option="mask"),
         Stage((_case(2, 5, 7), _case(3, 3, 3)), beyond="a batch (leading axes)"),
         Stage(
             (_case(2, 3, 5, mask=_LENGTHS),),
@@ -586,9 +120,10 @@ CROSS_ENTROPY = Check(
             within="a batch (leading axes)",
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=LOSS_MISTAKES,
     properties=(shift_changes_nothing,),
     options=("mask",),
     remarked_options=("mask",),
     adapt=_adapt,
+    legible=True,
 )

@@ -17,7 +17,8 @@ from attnbook.check.outputs import (
     outputs_between_values,
 )
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Stage, without
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Way, each, without
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -113,92 +114,74 @@ def _to_the_last(scores, mask):
     return causal(scores, scores.shape[-1] - scores.shape[-2])
 
 
-def _of_batches(see: Callable) -> tuple[dict[str, Callable], ...]:
+def _of_batches(see: Callable) -> tuple[Way, ...]:
     """Return the ways that put masks of 3 axes, and of 3 and more, through `see`."""
-    return (
-        {"see": lambda mask: see(mask) if mask.ndim == 3 else mask},
-        {"see": lambda mask: see(mask) if mask.ndim > 2 else mask},
+    return each(
+        "see",
+        lambda mask: see(mask) if mask.ndim == 3 else mask,
+        lambda mask: see(mask) if mask.ndim > 2 else mask,
     )
 
 
-_OWN = (
-    Mistake(
-        "mean of the visible values",
-        "Every output is the plain mean of the values that its query may see, whatever it asks "
-        "for: the scores never reach the weights.",
-        ({"product": lambda q, k: 0 * dot_products(q, k)},),
-    ),
-    Mistake(
-        "first visible key alone",
-        "Each query gets the value of the first key that it may see, and no other. The mask says "
-        "which keys take part; the softmax of their scores says how much each counts.",
-        ({"finish": lambda weights, x, axis: _first_visible(x)},),
-    ),
-    Mistake(
-        "score 0 taken for hidden",
-        "You multiply the scores by the mask and then hide every score that is 0. A visible key "
-        "that is orthogonal to the query has score 0 too, and is lost. Choose by the mask itself, "
-        "as where(mask, scores, −∞) does.",
-        ({"hide": lambda scores, mask: np.where(scores * mask == 0, -np.inf, scores)},),
-    ),
-    Mistake(
-        "another mask",
-        "You use a causal mask of your own making, whatever mask is given. Use the argument `mask` "
-        "alone; whether it is causal is the business of the caller.",
-        ({"hide": lambda scores, mask: causal(scores)}, {"hide": _to_the_last}),
-    ),
-    Mistake(
-        "mask with −10⁴",
-        "You hide scores with −10⁴ or a number of that size. Scores that are lower still are "
-        "outbid by it, and the hidden keys win: here every visible score is −32768. Large logits "
-        "occur in trained models. Only −∞ is below every score.",
-        tuple(
+_OWN = mistakes(
+    """
+    mean of the visible values: Every output is the plain mean of the values that its query may see,
+        whatever it asks for: the scores never reach the weights.
+    first visible key alone: Each query gets the value of the first key that it may see, and no
+        other. The mask says which keys take part; the softmax of their scores says how much each
+        counts.
+    score 0 taken for hidden: You multiply the scores by the mask and then hide every score that is
+        0. A visible key that is orthogonal to the query has score 0 too, and is lost. Choose by the
+        mask itself, as where(mask, scores, −∞) does.
+    another mask: You use a causal mask of your own making, whatever mask is given. Use the argument
+        `mask` alone; whether it is causal is the business of the caller.
+    mask with −10⁴: You hide scores with −10⁴ or another number that is not low enough. Scores that
+        are lower still are outbid by it, and the hidden keys win: here every visible score is
+        −32768. Large logits occur in trained models. Only −∞ is below every score.
+    hidden keys in the maximum: You zero the exponentials of hidden keys before you divide, but your
+        shift is the maximum over hidden keys too: what you set their scores to, such as 0, takes
+        part. Where every visible score lies far below it, the visible exponentials underflow, and
+        0/0 is NaN, or a row of zeros if you guard it. Take the maximum of the visible scores alone,
+        or hide the others with −∞ before it.
+    padding on the query side: You apply a mask of keys, (1, n_k), to the queries: real tokens still
+        attend to padding, and the rows of the padding are emptied instead. Its last axis is that of
+        the keys, and its one row holds for every query: hide columns of the scores.
+    outputs of padding zeroed: You hide the padding from every query, which is right, and also zero
+        the outputs of the queries at the same places. The mask does not ask for that: its one row,
+        (1, n_k), holds for every query, and query and key need not be the same sequence. Let the
+        loss leave those outputs out.
+    mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
+        sequence has its own: keep the leading axes of the mask.
+    mask broadcast over the wrong axis: You drop the axis of the queries from a mask of shape
+        (batch, 1, n_k). Then its first axis, the batch, is taken for that of the queries, and fits
+        by chance where the two sizes are equal. Keep the axis of length 1.
+    """,
+    {
+        "mean of the visible values": ({"product": lambda q, k: 0 * dot_products(q, k)},),
+        "first visible key alone": ({"finish": lambda weights, x, axis: _first_visible(x)},),
+        "score 0 taken for hidden": (
+            {"hide": lambda scores, mask: np.where(scores * mask == 0, -np.inf, scores)},
+        ),
+        "another mask": each("hide", lambda scores, mask: causal(scores), _to_the_last),
+        "mask with −10⁴": tuple(
             way(number) for number in (1e4, 1e3) for way in (lambda x: filled_with(-x), lowered_by)
         ),
-    ),
-    Mistake(
-        "hidden keys in the maximum",
-        "You zero the exponentials of hidden keys before you divide, but your shift is the maximum "
-        "over hidden keys too: what you set their scores to, such as 0, takes part. Where every "
-        "visible score lies far below it, the visible exponentials underflow, and 0/0 is NaN, or a "
-        "row of zeros if you guard it. Take the maximum of the visible scores alone, or hide the "
-        "others with −∞ before it.",
-        tuple({**way, **filled_with(fill)} for fill in (0.0, -1e4, -1e9) for way in RENORMALIZED),
-    ),
-    Mistake(
-        "padding on the query side",
-        "You apply a mask of keys, (1, n_k), to the queries: real tokens still attend to padding, "
-        "and the rows of the padding are emptied instead. Its last axis is that of the keys, and "
-        "its one row holds for every query: hide columns of the scores.",
-        (
+        "hidden keys in the maximum": tuple(
+            {**way, **filled_with(fill)} for fill in (0.0, -1e4, -1e9) for way in RENORMALIZED
+        ),
+        "padding on the query side": (
             {"see": _on_the_query_side},
             {
                 "hide": lambda scores, mask: scores if _is_padding(mask) else hide(scores, mask),
                 "output": _padding_zeroed,
             },
         ),
-    ),
-    Mistake(
-        "outputs of padding zeroed",
-        "You hide the padding from every query, which is right, and also zero the outputs of the "
-        "queries at the same places. The mask does not ask for that: its one row, (1, n_k), holds "
-        "for every query, and query and key need not be the same sequence. Let the loss leave "
-        "those outputs out.",
-        ({"output": _padding_zeroed},),
-    ),
-    Mistake(
-        "mask of the first sequence",
-        "You use the mask of the first sequence for the whole batch. Each sequence has its own: "
-        "keep the leading axes of the mask.",
-        _of_batches(lambda mask: mask[:1]),
-    ),
-    Mistake(
-        "mask broadcast over the wrong axis",
-        "You drop the axis of the queries from a mask of shape (batch, 1, n_k). Then its first "
-        "axis, the batch, is taken for that of the queries, and fits by chance where the two "
-        "sizes are equal. Keep the axis of length 1.",
-        _of_batches(lambda mask: mask[..., 0, :] if mask.shape[-2] == 1 else mask),
-    ),
+        "outputs of padding zeroed": ({"output": _padding_zeroed},),
+        "mask of the first sequence": _of_batches(lambda mask: mask[:1]),
+        "mask broadcast over the wrong axis": _of_batches(
+            lambda mask: mask[..., 0, :] if mask.shape[-2] == 1 else mask
+        ),
+    },
 )
 
 
@@ -223,11 +206,11 @@ MASKED_ATTENTION = Check(
         Stage(
             (
                 _case((3, 3, 3, 3), FLIPPED),
-                _case((2, 3, 2, 1), RAGGED),
                 _case((2, 5, 3, 7), _WIDE),
                 _case((5, 2, 7, 3), _TALL),
                 _case((1, 5, 2, 3), _WIDE[:1]),
                 _case((2, 3, 5, 5), RAGGED),
+                _case((2, 3, 2, 1), RAGGED),
             )
         ),
         Stage(

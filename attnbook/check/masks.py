@@ -7,8 +7,9 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import run
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values
+from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
 def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -78,139 +79,92 @@ def _looks_boolean(returned):
 
 def _is_of_nothing(returned):
     """Tell whether `returned` is what NumPy makes of an empty list."""
-    return isinstance(returned, np.ndarray) and returned.dtype.kind == "f" and returned.size == 0
+    is_floats = isinstance(returned, np.ndarray) and returned.dtype.kind == "f"
+    return is_floats and returned.shape[-1:] == (0,)
 
 
-_MISTAKES = (
-    Mistake(
-        "additive mask",
-        "You return the numbers that are added to the scores, 0 where a query may look and −∞ or a "
-        "large negative number where it may not. A mask is boolean here, True = may attend: return "
-        "mask == 0.",
-        told_by=_looks_additive,
-    ),
-    Mistake(
-        "numbers for booleans",
-        "You return the numbers 0 and 1. A mask is boolean, True = may attend: compare, as in mask "
-        "== 1, or make the array with dtype=bool. Numbers would be taken for something to add to "
-        "the scores, or for indices.",
-        told_by=_looks_boolean,
-    ),
-    Mistake(
-        "list of nothing",
-        "For a size of 0 your lists are empty, and np.array makes numbers of them, or an array of "
-        "one axis. Begin with np.zeros((n_q, n_k), dtype=bool) and fill that, or compare two "
-        "ranges.",
-        ({"result": lambda mask: mask if len(mask) else np.zeros(0, dtype=bool)},),
-        told_by=_is_of_nothing,
-    ),
-    Mistake(
-        "inverted",
-        "Your mask is inverted: it is True where a query may not look. Here True means that the "
-        "query may attend to the key. Other libraries have it the other way round, which is why it "
-        "is worth a test.",
-        ({"result": np.logical_not},),
-    ),
-    Mistake(
-        "upper triangle",
-        "You return the upper triangle: each query sees itself and the future, and not the past. "
-        "Rows are queries and columns are keys, so what came before lies to the left of the "
-        "diagonal: the lower triangle.",
-        ({"compare": lambda i, j: j >= i},),
-    ),
-    Mistake(
-        "own place hidden",
-        "The diagonal is one place too low: a query does not see the key at its own place, and the "
-        "first query sees nothing at all. Its own token is known to it: j ≤ i, not j < i.",
-        ({"compare": lambda i, j: j < i},),
-    ),
-    Mistake(
-        "next place visible",
-        "The diagonal is one place too high: each query sees the key after its own, which is the "
-        "very token that it is to predict. The loss will be too good.",
-        ({"compare": lambda i, j: j <= i + 1},),
-    ),
-    Mistake(
-        "everything visible",
-        "Every query may see every key: nothing is hidden.",
-        ({"compare": lambda i, j: j >= 0},),
-    ),
-    Mistake(
-        "nothing visible",
-        "No query may see any key: everything is hidden, its own place too.",
-        ({"compare": lambda i, j: j < 0},),
-    ),
-    Mistake(
-        "diagonal alone",
-        "Each query sees its own place and nothing before it.",
-        ({"compare": lambda i, j: j == i},),
-    ),
-    Mistake(
-        "own place alone hidden",
-        "Each query sees every place but its own, those after it too. What lies after it is "
-        "hidden, and its own is not: j ≤ i.",
-        ({"compare": lambda i, j: j != i},),
-    ),
-    Mistake(
-        "upside down",
-        "The first query sees everything and the last one a single key: the rows are in reverse "
-        "order, or the columns. The later the query, the more it sees.",
-        (
-            {"result": lambda mask: mask[::-1]},
-            {"result": lambda mask: mask[:, ::-1]},
+_MISTAKES = mistakes(
+    """
+    additive mask: You return the numbers that are added to the scores, 0 where a query may look and
+        −∞ or a large negative number where it may not. A mask is boolean here, True = may attend:
+        return mask == 0.
+    numbers for booleans: You return the numbers 0 and 1. A mask is boolean, True = may attend:
+        compare, as in mask == 1, or make the array with dtype=bool. Numbers would be taken for
+        something to add to the scores, or for indices.
+    list of nothing: For a size of 0 your lists are empty, and np.array makes numbers of them, or an
+        array of one axis. Begin with np.zeros((n_q, n_k), dtype=bool) and fill that, or compare two
+        ranges.
+    inverted: Your mask is inverted: it is True where a query may not look. Here True means that the
+        query may attend to the key. Other libraries have it the other way round, which is why it is
+        worth a test.
+    upper triangle: You return the upper triangle: each query sees itself and the future, and not
+        the past. Rows are queries and columns are keys, so what came before lies to the left of the
+        diagonal: the lower triangle.
+    own place hidden: The diagonal is one place too low: a query does not see the key at its own
+        place, and the first query sees nothing at all. Its own token is known to it: j ≤ i, not j <
+        i.
+    next place visible: The diagonal is one place too high: each query sees the key after its own,
+        which is the very token that it is to predict. The loss will be too good.
+    everything visible: Every query may see every key: nothing is hidden.
+    nothing visible: No query may see any key: everything is hidden, its own place too.
+    diagonal alone: Each query sees its own place and nothing before it.
+    own place alone hidden: Each query sees every place but its own, those after it too. What lies
+        after it is hidden, and its own is not: j ≤ i.
+    upside down: The first query sees everything and the last one a single key: the rows are in
+        reverse order, or the columns. The later the query, the more it sees.
+    window of two: Each query sees its own place and the one before, and nothing earlier. A causal
+        mask shows all that came before.
+    aligned to the first key: You align the first query with the first key. With more keys than
+        queries, as with a cache, the queries are the last tokens: the last query belongs to the
+        last key. One new query would see the first key alone. Key j is visible to query i where j ≤
+        i + n_k − n_q.
+    offset never negative: With fewer keys than queries you align the first query with the first
+        key. The last query belongs to the last key there too, so the first queries see nothing: the
+        offset n_k − n_q may be negative. Do not cut it at 0.
+    offset with the wrong sign: You shift the diagonal by n_q − n_k, the wrong way. The last query
+        sees every key, so with more keys than queries the diagonal moves to the right: j ≤ i + n_k
+        − n_q.
+    offset off by one: With another number of keys than of queries your diagonal is one place too
+        far left or right. The last query sees the last key and all before: j ≤ i + n_k − n_q.
+    shape transposed: Your mask has a row for each key. The scores are (n_q, n_k), a row for each
+        query, and so is the mask.
+    square only: You return a square mask, whatever the other size is. The mask has a row for each
+        query and a column for each key: (n_q, n_k).
+    """,
+    {
+        "list of nothing": (
+            {"result": lambda mask: mask if len(mask) else np.zeros(0, dtype=bool)},
         ),
-    ),
-    Mistake(
-        "window of two",
-        "Each query sees its own place and the one before, and nothing earlier. A causal mask "
-        "shows all that came before.",
-        ({"compare": lambda i, j: (j <= i) & (j >= i - 1)},),
-    ),
-    Mistake(
-        "aligned to the first key",
-        "You align the first query with the first key. With more keys than queries, as with a "
-        "cache, the queries are the last tokens: the last query belongs to the last key. One new "
-        "query would see the first key alone. Key j is visible to query i where j ≤ i + n_k − n_q.",
-        ({"offset": lambda n_q, n_k: 0},),
-    ),
-    Mistake(
-        "offset never negative",
-        "With fewer keys than queries you align the first query with the first key. The last query "
-        "belongs to the last key there too, so the first queries see nothing: the offset n_k − n_q "
-        "may be negative. Do not cut it at 0.",
-        (
-            {"offset": lambda n_q, n_k: max(0, n_k - n_q)},
-            {"offset": lambda n_q, n_k: abs(n_k - n_q)},
+        "inverted": ({"result": np.logical_not},),
+        "upper triangle": ({"compare": lambda i, j: j >= i},),
+        "own place hidden": ({"compare": lambda i, j: j < i},),
+        "next place visible": ({"compare": lambda i, j: j <= i + 1},),
+        "everything visible": ({"compare": lambda i, j: j >= 0},),
+        "nothing visible": ({"compare": lambda i, j: j < 0},),
+        "diagonal alone": ({"compare": lambda i, j: j == i},),
+        "own place alone hidden": ({"compare": lambda i, j: j != i},),
+        "upside down": each("result", lambda mask: mask[::-1], lambda mask: mask[:, ::-1]),
+        "window of two": ({"compare": lambda i, j: (j <= i) & (j >= i - 1)},),
+        "aligned to the first key": ({"offset": lambda n_q, n_k: 0},),
+        "offset never negative": each(
+            "offset", lambda n_q, n_k: max(0, n_k - n_q), lambda n_q, n_k: abs(n_k - n_q)
         ),
-    ),
-    Mistake(
-        "offset with the wrong sign",
-        "You shift the diagonal by n_q − n_k, the wrong way. The last query sees every key, so "
-        "with more keys than queries the diagonal moves to the right: j ≤ i + n_k − n_q.",
-        ({"offset": lambda n_q, n_k: n_q - n_k},),
-    ),
-    Mistake(
-        "offset off by one",
-        "With another number of keys than of queries your diagonal is one place too far left or "
-        "right. The last query sees the last key and all before: j ≤ i + n_k − n_q.",
-        tuple({"offset": lambda n_q, n_k, by=by: n_k - n_q + by * (n_k != n_q)} for by in (-1, 1)),
-    ),
-    Mistake(
-        "shape transposed",
-        "Your mask has a row for each key. The scores are (n_q, n_k), a row for each query, and so "
-        "is the mask.",
-        (
+        "offset with the wrong sign": ({"offset": lambda n_q, n_k: n_q - n_k},),
+        "offset off by one": tuple(
+            {"offset": lambda n_q, n_k, by=by: n_k - n_q + by * (n_k != n_q)} for by in (-1, 1)
+        ),
+        "shape transposed": (
             {"sizes": lambda n_q, n_k: (n_k, n_q)},
             {"sizes": lambda n_q, n_k: (n_k, n_q), "offset": lambda n_q, n_k: 0},
             {"result": np.transpose},
         ),
-    ),
-    Mistake(
-        "square only",
-        "You return a square mask, whatever the other size is. The mask has a row for each query "
-        "and a column for each key: (n_q, n_k).",
-        ({"sizes": lambda n_q, n_k: (n_q, n_q)}, {"sizes": lambda n_q, n_k: (n_k, n_k)}),
-    ),
+        "square only": each("sizes", lambda n_q, n_k: (n_q, n_q), lambda n_q, n_k: (n_k, n_k)),
+    },
+    {
+        "additive mask": _looks_additive,
+        "numbers for booleans": _looks_boolean,
+        "list of nothing": _is_of_nothing,
+    },
 )
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from attnbook.check.engine import run
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 def merge_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -130,139 +131,117 @@ def _returned(function: Callable) -> dict[str, Callable]:
     return {"results": function}
 
 
-_MISTAKES = (
-    Mistake(
-        "no rescaling",
-        "You add totals and weighted sums as they are. They are relative to two different maxima: "
-        "multiply each part by exp(its maximum − the common maximum) first.",
-        (_factors(lambda own, other, base: np.ones_like(own)),),
-    ),
-    Mistake(
-        "total not rescaled",
-        "You rescale the weighted sums and add the totals as they are. The total is a sum of the "
-        "same exponentials and needs the same two factors.",
-        ({"total": lambda f_1, f_2, z_1, z_2: z_1 + z_2},),
-    ),
-    Mistake(
-        "weighted not rescaled",
-        "You rescale the totals and add the weighted sums as they are. They are relative to the "
-        "two old maxima as well and need the same two factors.",
-        ({"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: u_1 + u_2},),
-    ),
-    Mistake(
-        "one part rescaled",
-        "You multiply one part by its factor and take the other as it is. Either may have the "
-        "smaller maximum, in each row: both need a factor, and that of the larger is 1 by itself.",
-        (
+_MISTAKES = mistakes(
+    """
+    no rescaling: You add totals and weighted sums as they are. They are relative to two different
+        maxima: multiply each part by exp(its maximum − the common maximum) first.
+    total not rescaled: You rescale the weighted sums and add the totals as they are. The total is a
+        sum of the same exponentials and needs the same two factors.
+    weighted not rescaled: You rescale the totals and add the weighted sums as they are. They are
+        relative to the two old maxima as well and need the same two factors.
+    one part rescaled: You multiply one part by its factor and take the other as it is. Either may
+        have the smaller maximum, in each row: both need a factor, and that of the larger is 1 by
+        itself.
+    factors exchanged: You multiply each part by the factor of the other. A part's factor is made of
+        its own maximum: exp(its maximum − the common maximum).
+    sign of the exponent: You multiply by exp(common maximum − own maximum), which grows where it
+        should shrink. The smaller part counts less: exp(own − common) is at most 1.
+    minimum: You take the smaller of the two maxima. It is a correct shift on paper, but exponents
+        above 0 overflow, and what you return as the maximum is not one.
+    one part's maximum for both: You take the maximum of one part for both, as if it were always the
+        larger. In rows in which it is not, exponents are above 0 and may overflow. Take the larger
+        of the two.
+    sum or mean of the maxima: You add or average the two maxima. Of all scores of both parts, the
+        largest is the larger of the two.
+    one maximum for all rows: You take one maximum for all rows. Each query has a maximum of its
+        own, and a row far below another's underflows to 0. Compare entry by entry.
+    maximum not updated: Total and weighted are relative to the larger maximum, but you return that
+        of one part. The next merge would rescale by the wrong factor.
+    no maximum: You take exp of a maximum before the common one is subtracted. That undoes the
+        shift: exp(1000) is infinite, and exp(−1000) is 0. Subtract the larger maximum in the
+        exponent.
+    one part dropped: You return one of the two parts. The keys of the other count too, by the
+        factor exp(its maximum − the common maximum).
+    outputs added: You divide each part by its own total and add or average the outputs. A part with
+        most of the exponentials then counts no more than one with few. Add the rescaled weighted
+        sums and divide once, at the very end.
+    divided already: You return the weighted sum divided by the total: that is the output, not a
+        part that can be merged again. Divide once, after the last merge.
+    log-sum-exp for the maximum: You return the logarithm of the sum of exponentials as the maximum,
+        with the output and a total of 1. It is the same part in another form; here the maximum is
+        the largest score, and total and weighted are relative to it.
+    weighted taken for an output: You multiply the weighted sums by their totals, as if they were
+        outputs. They are sums that were never divided: rescale them and add.
+    rescaled twice: Your factor is squared, or total and weighted get it twice. Each sum is
+        multiplied by exp(own maximum − common maximum) once.
+    base 2: You rescale by powers of 2, and the parts were made with powers of e. Either both use
+        exp, or both use exp2 and scores multiplied by log₂ e.
+    no exponential: You multiply by the difference of the maxima, or by their ratio, without exp. A
+        score of m more makes an exponential exp(m) times as large.
+    maximum and total exchanged: Your maximum and your total have changed places. The order is
+        (maximum, total, weighted).
+    empty parts NaN: Where neither part has read a key both maxima are −∞, and −∞ − (−∞) is NaN.
+        Subtract 0 there instead of the maximum: exp(−∞ − 0) is 0, which keeps total and weighted at
+        0.
+    maximum of nothing: Where neither part has read a key you return a finite maximum. A later part
+        whose scores lie below it would be rescaled to nothing. The maximum of no scores is −∞.
+    totals averaged: You average the two totals, or the two weighted sums. Both count exponentials:
+        the rescaled ones are added.
+    totals multiplied: You multiply the two totals. They are sums of exponentials: the rescaled ones
+        are added.
+    """,
+    {
+        "no rescaling": (_factors(lambda own, other, base: np.ones_like(own)),),
+        "total not rescaled": ({"total": lambda f_1, f_2, z_1, z_2: z_1 + z_2},),
+        "weighted not rescaled": ({"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: u_1 + u_2},),
+        "one part rescaled": (
             {"second_factor": lambda own, other, base: np.ones_like(own)},
             {"first_factor": lambda own, other, base: np.ones_like(own)},
         ),
-    ),
-    Mistake(
-        "factors exchanged",
-        "You multiply each part by the factor of the other. A part's factor is made of its own "
-        "maximum: exp(its maximum − the common maximum).",
-        (_factors(lambda own, other, base: np.exp(other - base)),),
-    ),
-    Mistake(
-        "sign of the exponent",
-        "You multiply by exp(common maximum − own maximum), which grows where it should shrink. "
-        "The smaller part counts less: exp(own − common) is at most 1.",
-        (
+        "factors exchanged": (_factors(lambda own, other, base: np.exp(other - base)),),
+        "sign of the exponent": (
             {**_factors(lambda own, other, base: np.exp(base - own)), "base": _bare_base},
             _factors(lambda own, other, base: np.exp(base - own)),
         ),
-    ),
-    Mistake(
-        "minimum",
-        "You take the smaller of the two maxima. It is a correct shift on paper, but exponents "
-        "above 0 overflow, and what you return as the maximum is not one.",
-        _relative_to(lambda m_1, m_2: np.minimum(m_1, m_2)),
-    ),
-    Mistake(
-        "one part's maximum for both",
-        "You take the maximum of one part for both, as if it were always the larger. In rows in "
-        "which it is not, exponents are above 0 and may overflow. Take the larger of the two.",
-        (*_relative_to(lambda m_1, m_2: m_1 + 0), *_relative_to(lambda m_1, m_2: m_2 + 0)),
-    ),
-    Mistake(
-        "sum or mean of the maxima",
-        "You add or average the two maxima. Of all scores of both parts, the largest is the larger "
-        "of the two.",
-        (
+        "minimum": _relative_to(lambda m_1, m_2: np.minimum(m_1, m_2)),
+        "one part's maximum for both": (
+            *_relative_to(lambda m_1, m_2: m_1 + 0),
+            *_relative_to(lambda m_1, m_2: m_2 + 0),
+        ),
+        "sum or mean of the maxima": (
             *_relative_to(lambda m_1, m_2: m_1 + m_2),
             *_relative_to(lambda m_1, m_2: (m_1 + m_2) / 2),
         ),
-    ),
-    Mistake(
-        "one maximum for all rows",
-        "You take one maximum for all rows. Each query has a maximum of its own, and a row far "
-        "below another's underflows to 0. Compare entry by entry.",
-        _relative_to(lambda m_1, m_2: np.broadcast_to(np.max(np.maximum(m_1, m_2)), m_1.shape)),
-    ),
-    Mistake(
-        "maximum not updated",
-        "Total and weighted are relative to the larger maximum, but you return that of one part. "
-        "The next merge would rescale by the wrong factor.",
-        (
+        "one maximum for all rows": _relative_to(
+            lambda m_1, m_2: np.broadcast_to(np.max(np.maximum(m_1, m_2)), m_1.shape)
+        ),
+        "maximum not updated": (
             _returned(lambda m, z, u, m_1, m_2: (m_1, z, u)),
             _returned(lambda m, z, u, m_1, m_2: (m_2, z, u)),
         ),
-    ),
-    Mistake(
-        "no maximum",
-        "You take exp of a maximum before the common one is subtracted. That undoes the shift: "
-        "exp(1000) is infinite, and exp(−1000) is 0. Subtract the larger maximum in the exponent.",
-        (
+        "no maximum": (
             _factors(lambda own, other, base: np.exp(own)),
-            {
-                **_factors(lambda own, other, base: np.exp(own) / np.exp(base)),
-                "base": _bare_base,
-            },
+            {**_factors(lambda own, other, base: np.exp(own) / np.exp(base)), "base": _bare_base},
             {
                 **_factors(lambda own, other, base: np.exp(own)),
                 "maximum": lambda m_1, m_2: np.zeros_like(m_1),
             },
         ),
-    ),
-    Mistake(
-        "one part dropped",
-        "You return one of the two parts. The keys of the other count too, by the factor "
-        "exp(its maximum − the common maximum).",
-        (
-            {"compute": lambda *parts: parts[:3]},
-            {"compute": lambda *parts: parts[3:]},
-            {"compute": _winner},
+        "one part dropped": each(
+            "compute", lambda *parts: parts[:3], lambda *parts: parts[3:], _winner
         ),
-    ),
-    Mistake(
-        "outputs added",
-        "You divide each part by its own total and add or average the outputs. A part with most "
-        "of the exponentials then counts no more than one with few. Add the rescaled weighted sums "
-        "and divide once, at the very end.",
-        (
+        "outputs added": (
             *_of_outputs(lambda o_1, o_2, f_1, f_2: o_1 + o_2),
             *_of_outputs(lambda o_1, o_2, f_1, f_2: (o_1 + o_2) / 2),
             *_of_outputs(lambda o_1, o_2, f_1, f_2: f_1 * o_1 + f_2 * o_2),
             *_of_outputs(lambda o_1, o_2, f_1, f_2: (f_1 * o_1 + f_2 * o_2) / (f_1 + f_2)),
         ),
-    ),
-    Mistake(
-        "divided already",
-        "You return the weighted sum divided by the total: that is the output, not a part that can "
-        "be merged again. Divide once, after the last merge.",
-        (
+        "divided already": (
             _returned(lambda m, z, u, m_1, m_2: (m, z, u / _safe(z))),
             _returned(lambda m, z, u, m_1, m_2: (m, z, u / z)),
             _returned(lambda m, z, u, m_1, m_2: (m, z / z, u / z)),
         ),
-    ),
-    Mistake(
-        "log-sum-exp for the maximum",
-        "You return the logarithm of the sum of exponentials as the maximum, with the output and a "
-        "total of 1. It is the same part in another form; here the maximum is the largest score, "
-        "and total and weighted are relative to it.",
-        (
+        "log-sum-exp for the maximum": (
             _returned(
                 lambda m, z, u, m_1, m_2: (
                     m + np.log(_safe(z)),
@@ -274,66 +253,27 @@ _MISTAKES = (
                 lambda m, z, u, m_1, m_2: (m + np.log(_safe(z)), np.ones_like(z), u / _safe(z))
             ),
         ),
-    ),
-    Mistake(
-        "weighted taken for an output",
-        "You multiply the weighted sums by their totals, as if they were outputs. They are sums "
-        "that were never divided: rescale them and add.",
-        ({"weighted": _as_if_outputs}, {"weighted": _averaged_outputs}),
-    ),
-    Mistake(
-        "rescaled twice",
-        "Your factor is squared, or total and weighted get it twice. Each sum is multiplied by "
-        "exp(own maximum − common maximum) once.",
-        (
+        "weighted taken for an output": each("weighted", _as_if_outputs, _averaged_outputs),
+        "rescaled twice": (
             _factors(lambda own, other, base: np.exp(own - base) ** 2),
             {"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: f_1**2 * u_1 + f_2**2 * u_2},
             {"total": lambda f_1, f_2, z_1, z_2: f_1**2 * z_1 + f_2**2 * z_2},
         ),
-    ),
-    Mistake(
-        "base 2",
-        "You rescale by powers of 2, and the parts were made with powers of e. Either both use "
-        "exp, or both use exp2 and scores multiplied by log₂ e.",
-        (_factors(lambda own, other, base: np.exp2(own - base)),),
-    ),
-    Mistake(
-        "no exponential",
-        "You multiply by the difference of the maxima, or by their ratio, without exp. A score of "
-        "m more makes an exponential exp(m) times as large.",
-        (
+        "base 2": (_factors(lambda own, other, base: np.exp2(own - base)),),
+        "no exponential": (
             {**_factors(lambda own, other, base: own - base), "base": _bare_base},
             {**_factors(lambda own, other, base: own / base), "base": _bare_base},
         ),
-    ),
-    Mistake(
-        "maximum and total exchanged",
-        "Your maximum and your total have changed places. The order is (maximum, total, weighted).",
-        (_returned(lambda m, z, u, m_1, m_2: (z, m, u)),),
-    ),
-    Mistake(
-        "empty parts NaN",
-        "Where neither part has read a key both maxima are −∞, and −∞ − (−∞) is NaN. Subtract 0 "
-        "there instead of the maximum: exp(−∞ − 0) is 0, which keeps total and weighted at 0.",
-        (
+        "maximum and total exchanged": (_returned(lambda m, z, u, m_1, m_2: (z, m, u)),),
+        "empty parts NaN": (
             {"base": _bare_base},
             _factors(lambda own, other, base: np.exp(np.minimum(own - other, 0))),
         ),
-    ),
-    Mistake(
-        "maximum of nothing",
-        "Where neither part has read a key you return a finite maximum. A later part whose scores "
-        "lie below it would be rescaled to nothing. The maximum of no scores is −∞.",
-        tuple(
+        "maximum of nothing": tuple(
             _returned(lambda m, z, u, m_1, m_2, x=x: (np.where(m == -np.inf, x, m), z, u))
             for x in (0.0, -1e4, -1e9, -1e30)
         ),
-    ),
-    Mistake(
-        "totals averaged",
-        "You average the two totals, or the two weighted sums. Both count exponentials: the "
-        "rescaled ones are added.",
-        (
+        "totals averaged": (
             {
                 "total": lambda f_1, f_2, z_1, z_2: (f_1 * z_1 + f_2 * z_2) / 2,
                 "weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: (f_1 * u_1 + f_2 * u_2) / 2,
@@ -341,15 +281,12 @@ _MISTAKES = (
             {"total": lambda f_1, f_2, z_1, z_2: (f_1 * z_1 + f_2 * z_2) / 2},
             {"weighted": lambda f_1, f_2, u_1, u_2, z_1, z_2: (f_1 * u_1 + f_2 * u_2) / 2},
         ),
-    ),
-    Mistake(
-        "totals multiplied",
-        "You multiply the two totals. They are sums of exponentials: the rescaled ones are added.",
-        (
-            {"total": lambda f_1, f_2, z_1, z_2: f_1 * z_1 * f_2 * z_2},
-            {"total": lambda f_1, f_2, z_1, z_2: z_1 * z_2},
+        "totals multiplied": each(
+            "total",
+            lambda f_1, f_2, z_1, z_2: f_1 * z_1 * f_2 * z_2,
+            lambda f_1, f_2, z_1, z_2: z_1 * z_2,
         ),
-    ),
+    },
 )
 
 
@@ -459,11 +396,7 @@ _EMPTY = (
 MERGE_ATTENTION = Check(
     name="merge_attention",
     parameters=("first", "second"),
-    results={
-        "maximum": "(..., n_q, 1)",
-        "total": "(..., n_q, 1)",
-        "weighted": "(..., n_q, d_v)",
-    },
+    results={"maximum": "(..., n_q, 1)", "total": "(..., n_q, 1)", "weighted": "(..., n_q, d_v)"},
     reference=_reference,
     compute=_from_steps,
     steps=_STEPS,

@@ -10,7 +10,27 @@ from attnbook.check.dependence import HEADS, ORDINARY, bare_reshape, changed_cas
 from attnbook.check.examples import Examples
 from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe
 from attnbook.check.report import FailingCase, Report
-from attnbook.check.sentences import ORDER
+from attnbook.check.sentences import sentences
+
+ORDER = sentences(
+    """
+    another sequence leaks in: An output depends on another sequence of the batch. Look for a
+        softmax or a .T over the axis of the batch, and for batch_first, which is False by default
+        in PyTorch.
+    causal mask: Outputs depend on earlier inputs only, so the order matters: there is a causal
+        mask, or a model that reads from left to right.
+    bare reshape: The order matters as it does with a bare reshape into {k} heads{where}. Split (n,
+        h·d) to (n, h, d) and then swap the axes, and swap them back before you merge.
+    order lost: Permuting the inputs leaves the outputs where they are: output i does not belong to
+        input i. Look for a sort, and for one result that is cut into rows.
+    place: Each output depends on its own input alone, and on the place where that stands: positions
+        are added or rotated in, or each place has weights of its own.
+    window: Which inputs an output depends on is decided by their distance, so the order matters: it
+        is so in a convolution, and under a mask for a sliding window.
+    unknown: The order of the inputs matters. Look for positions that are added or rotated in, for a
+        mask, and for a reshape without a transpose where heads are split or merged.
+    """
+)
 
 
 def permutation_equivariance(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
@@ -123,7 +143,8 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
         name = "window"
     else:
         heads, where = _missing_transpose(probe, mode)
-        heads = heads or bare_reshape(found, causal=False)
+        if not heads:
+            heads, where = bare_reshape(found, causal=False), ", or where tokens attend in blocks"
         if heads:
             name, values = "bare reshape", {"k": heads, "where": where}
     return name, ORDER[name or "unknown"].format(**values)

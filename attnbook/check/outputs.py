@@ -9,7 +9,8 @@ import attnbook
 from attnbook.check.engine import run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Values, renamed
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Mistake, Values, each, renamed
 from attnbook.check.weights import (
     DOT_ON_A_BATCH,
     DOT_PRODUCT,
@@ -62,106 +63,82 @@ ATTENTION_STEPS: dict[str, Callable] = {
     "inputs": lambda query, key, value: (query, key, value),
     **WEIGHT_STEPS,
     "mix": lambda weights, value: weights @ value,
+    "result": lambda output, query, value: output,
 }
 
 
 def attention_from_steps(s, query, key, value, **options):
     """Return the output of attention by the steps `s`."""
     query, key, value = s.inputs(query, key, value)
-    return s.mix(weights_from_steps(s, query, key, value=value, **options), value)
+    weights = weights_from_steps(s, query, key, value=value, **options)
+    return s.result(s.mix(weights, value), query, value)
 
 
 OUTPUT_MISTAKES = (
-    Mistake(
-        *DOT_ON_A_BATCH,
-        (
-            {"mix": np.dot},
-            DOT_PRODUCT,
-            {**DOT_PRODUCT, "mix": np.dot},
-        ),
-    ),
-    Mistake(
-        "weights returned",
-        "You return the weights, not the output. They say how much each value counts; the output "
-        "is the values mixed by them, of shape (n_q, d_v).",
-        ({"mix": lambda weights, value: weights},),
-    ),
-    Mistake(
-        "values not mixed",
-        "You return the values as they came. Multiply them by the weights: each query gets its own "
-        "mixture.",
-        ({"mix": lambda weights, value: value},),
-    ),
-    Mistake(
-        "query and key swapped",
-        "Query and key have changed places: each key looks for queries. It runs only where "
-        "n_q = n_k. The rows of the scores belong to the queries: Q Kᵀ.",
-        ({"inputs": lambda q, k, v: (k, q, v)},),
-    ),
-    Mistake(
-        "weights transposed",
-        "You multiply the values by the transposed weights. It runs only where n_q = n_k, and the "
-        "rows that mix the values no longer sum to one.",
-        ({"mix": lambda weights, value: transposed(weights) @ value},),
-    ),
-    Mistake(
-        "elementwise product",
-        "You multiply weights and values entry by entry. It runs only where the shapes fit by "
-        "chance. Each output is a sum over all keys: a matrix product.",
-        ({"mix": lambda weights, value: weights * value},),
-    ),
-    Mistake(
-        "values transposed",
-        "You transpose the values before you mix them. It runs only where n_k = d_v. The weights "
-        "run over the keys, which are the rows of the value.",
-        ({"mix": lambda weights, value: weights @ transposed(value)},),
-    ),
-    Mistake(
-        "values before the weights",
-        "You multiply the values by the weights from the wrong side, value @ weights. It runs only "
-        "where the sizes fit by chance. The weights come first: their columns belong to the keys, "
-        "which are the rows of the value.",
-        ({"mix": lambda weights, value: value @ weights},),
-    ),
-    Mistake(
-        "value used as key",
-        "You compare the query with the values. The scores come from query and key; the values "
-        "enter only when they are mixed.",
-        ({"inputs": lambda q, k, v: (q, v, v)},),
-    ),
-    Mistake(
-        "key used as value",
-        "You mix the keys instead of the values. Keys decide how much, values decide what.",
-        ({"inputs": lambda q, k, v: (q, k, k)},),
-    ),
-    Mistake(
-        "key and value swapped",
-        "Key and value have changed places: you compare the query with the values and mix the "
-        "keys. It runs only where d_v = d_k. Keys decide how much, values decide what.",
-        ({"inputs": lambda q, k, v: (q, v, k)},),
-    ),
-    Mistake(
-        "query used as value",
-        "You mix the queries instead of the values. What is found comes from the argument `value`.",
-        ({"inputs": lambda q, k, v: (q, k, q)},),
-    ),
-    Mistake(
-        "query compared with itself",
-        "You compare the queries with each other and never look at the key. That is the same only "
-        "if query and key are one array, and runs only where n_q = n_k.",
-        ({"inputs": lambda q, k, v: (q, q, v)},),
-    ),
-    Mistake(
-        "keys compared with themselves",
-        "You compare the keys with each other and never look at the query. That is the same only "
-        "if query and key are one array.",
-        ({"inputs": lambda q, k, v: (k, k, v)},),
-    ),
-    Mistake(
-        "scale by √d_v",
-        "You divide the scores by √d_v, the root of the width of the values. The scores are dot "
-        "products of query and key, which have d_k terms.",
-        (scaled_by(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),),
+    Mistake(*DOT_ON_A_BATCH, ({"mix": np.dot}, DOT_PRODUCT, {**DOT_PRODUCT, "mix": np.dot})),
+    *mistakes(
+        """
+    weights returned: You return the weights, not the output. They say how much each value counts;
+        the output is the values mixed by them, of shape (n_q, d_v).
+    values not mixed: You return the values as they came. Multiply them by the weights: each query
+        gets its own mixture.
+    query and key swapped: Query and key have changed places: each key looks for queries. It runs
+        only where n_q = n_k. The rows of the scores belong to the queries: Q Kᵀ.
+    weights transposed: You multiply the values by the transposed weights. It runs only where n_q =
+        n_k, and the rows that mix the values no longer sum to one.
+    elementwise product: You multiply weights and values entry by entry. It runs only where the
+        shapes fit by chance. Each output is a sum over all keys: a matrix product.
+    values transposed: You transpose the values before you mix them. It runs only where n_k = d_v.
+        The weights run over the keys, which are the rows of the value.
+    values before the weights: You multiply the values by the weights from the wrong side, value @
+        weights. It runs only where the sizes fit by chance. The weights come first: their columns
+        belong to the keys, which are the rows of the value.
+    value used as key: You compare the query with the values. The scores come from query and key;
+        the values enter only when they are mixed.
+    key used as value: You mix the keys instead of the values. Keys decide how much, values decide
+        what.
+    key and value swapped: Key and value have changed places: you compare the query with the values
+        and mix the keys. It runs only where d_v = d_k. Keys decide how much, values decide what.
+    query used as value: You mix the queries instead of the values. What is found comes from the
+        argument `value`.
+    query compared with itself: You compare the queries with each other and never look at the key.
+        That is the same only if query and key are one array, and runs only where n_q = n_k.
+    keys compared with themselves: You compare the keys with each other and never look at the query.
+        That is the same only if query and key are one array.
+    query added: You add the query to the output. The residual connection belongs to the layer, not
+        to attention: return the mixed values alone.
+    output divided again: You divide the mixed values once more, by the number of keys or by a root
+        of a width. The weights of a query sum to one, so the mixture is a mean already.
+    scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
+        are dot products of query and key, which have d_k terms.
+    """,
+        {
+            "weights returned": ({"mix": lambda weights, value: weights},),
+            "values not mixed": ({"mix": lambda weights, value: value},),
+            "query and key swapped": ({"inputs": lambda q, k, v: (k, q, v)},),
+            "weights transposed": each(
+                "mix",
+                lambda weights, value: transposed(weights) @ value,
+                lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value),
+            ),
+            "elementwise product": ({"mix": lambda weights, value: weights * value},),
+            "values transposed": ({"mix": lambda weights, value: weights @ transposed(value)},),
+            "values before the weights": ({"mix": lambda weights, value: value @ weights},),
+            "value used as key": ({"inputs": lambda q, k, v: (q, v, v)},),
+            "key used as value": ({"inputs": lambda q, k, v: (q, k, k)},),
+            "key and value swapped": ({"inputs": lambda q, k, v: (q, v, k)},),
+            "query used as value": ({"inputs": lambda q, k, v: (q, k, q)},),
+            "query compared with itself": ({"inputs": lambda q, k, v: (q, q, v)},),
+            "keys compared with themselves": ({"inputs": lambda q, k, v: (k, k, v)},),
+            "query added": ({"result": lambda output, query, value: output + query},),
+            "output divided again": each(
+                "result",
+                lambda output, query, value: output / value.shape[-2],
+                lambda output, query, value: output / math.sqrt(value.shape[-1]),
+                lambda output, query, value: output / math.sqrt(query.shape[-1]),
+            ),
+            "scale by √d_v": (scaled_by(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),),
+        },
     ),
 )
 

@@ -17,9 +17,52 @@ from attnbook.check.probing import (
     directions,
 )
 from attnbook.check.report import FailingCase, Report
-from attnbook.check.sentences import PADDING
+from attnbook.check.sentences import sentences
 
 LARGE = (1e2, 1e5, 1e8)
+
+PADDING = sentences(
+    """
+    another sequence leaks in: The output of a sequence depends on the tokens of another sequence of
+        the batch. Look for a softmax or a .T over the axis of the batch, and for batch_first, which
+        is False by default in PyTorch.
+    another sequence's padding: The output of a sequence depends on the lengths of the others: it is
+        masked with their padding. The mask stands along the wrong axis, or is repeated in the wrong
+        order: where batch and heads share an axis, each mask stands h times in a row,
+        repeat_interleave and not repeat.
+    padding ignored: The mask changes nothing, and what stands in the padding moves the outputs of
+        real tokens: the padding is ignored. Does the mask arrive, and in every layer?
+    padding mask inverted: The real tokens see the padding and not each other: the mask is inverted.
+        Here True means that a token may be attended to; for key_padding_mask in PyTorch True means
+        that it is ignored.
+    padding masked on the queries: The mask hides rows of the scores, not columns: padded queries
+        see nothing, while real queries still see the padding. Padding is hidden as keys, with a
+        mask (batch, 1, n).
+    hidden score not −∞: A padded token has a fixed score that does not depend on it, such as 0, and
+        its value is mixed in. exp(0) is 1, not 0: a hidden score must be −∞, before the softmax.
+    not renormalised: The padding reaches the outputs only through a few numbers: it looks like a
+        mask after the softmax. Hidden weights are zero then, but the rest no longer sum to one.
+        Hide the scores, with −∞, before the softmax.
+    padding counted: What stands in the padding does not matter, but how much of it there is does:
+        it still counts in a sum. Tokens set to zero are not hidden, since a score of 0 has weight
+        exp(0) = 1; a mean over n divides by too much. Hide the scores, with −∞, before the softmax.
+    large negative number: With inputs {k:g} times as large the padding leaks in. Scores are hidden
+        with a large negative number, and visible scores that are lower still are outbid by it. Only
+        −∞ is below every score.
+    mask after the exponential: With inputs {k:g} times as large the padding leaks in as NaN or
+        infinity. It looks like a mask after the softmax or the exponential: a hidden score far
+        above the visible ones makes these underflow, and 0/0 is NaN. Hide the scores, with −∞,
+        before the softmax.
+    batch of one: In a batch of one sequence what stands in the padding moves the outputs of real
+        tokens, in a larger batch it does not: the mask is left out for a single sequence. That one
+        may be padded too.
+    NaN: The output of a real token is NaN or infinity. A query that may attend to nothing has
+        scores that are all −∞; an inverted mask does this to a sequence without padding.
+    unknown: What stands in the padding moves the outputs of real tokens, though the mask changes
+        something. Is it boolean, or are 0 and 1 added to the scores? Does it reach every layer?
+        Does anything else mix positions, such as a convolution, a mean or BatchNorm?
+    """
+)
 
 
 def padding_invariance(
@@ -277,6 +320,6 @@ class _Mode:
 
     def batch_of_one(self, x: np.ndarray) -> None:
         lengths, length = self.lengths[:1], self.lengths[0]
-        both = (self.run(one[:1], lengths)[:, :length] for one in (x, self.refill(x, 1)))
-        if self.probe.far(*both, SAME_ORDER).any():
+        first, second = (self.run(y[:1], lengths)[:, :length] for y in (x, self.refill(x, 1)))
+        if self.probe.far(second, first, SAME_ORDER).any():
             self.leak("batch of one", "other padding in sequence 0 alone moves its outputs")

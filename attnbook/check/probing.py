@@ -4,6 +4,7 @@ What it does wrong on the way (raise, hang, change its input, return something e
 with a finding.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,12 +31,23 @@ IN_MODE = {"train": " in train mode", "eval": " in eval mode", "": ""}
 
 def budget_of(function: Callable, name: str, time_limit: float) -> Budget:
     """Return the seconds that a check may compute, or raise if its arguments are wrong."""
-    if not callable(function):
-        hint = (
-            ": pass the function itself, without calling it" if hasattr(function, "shape") else ""
-        )
-        raise TypeError(f"{name} must be callable, got {type(function).__name__}{hint}")
+    if not callable(function) and _refusal(function) is None:
+        raise TypeError(f"{name} must be callable, got {type(function).__name__}")
     return Budget(check_number("time_limit", time_limit))
+
+
+def _refusal(function: Any) -> Finding | None:
+    """Say what to pass in the place of a result or of a class."""
+    if hasattr(function, "shape"):
+        message = "You pass what your function returned. Pass the function itself, not called."
+        return Finding("called already", message)
+    if inspect.isclass(function):
+        name = function.__name__
+        message = (
+            f"You pass the class `{name}`. Make an object of it first, and pass that: {name}(…)."
+        )
+        return Finding("class for an object", message)
+    return None
 
 
 class Probe:
@@ -79,6 +91,8 @@ class Probe:
             self.modes = ("train", "eval") if self.modules else ("",)
             self.examined = list(self.modes)
             try:
+                if refused := _refusal(self.original):
+                    raise Found(refused)
                 with np.errstate(all="ignore"):
                     for mode in self.modes:
                         found = find(mode)

@@ -16,8 +16,9 @@ from attnbook.check.outputs import (
     order_of_keys_is_free,
 )
 from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
-from attnbook.check.steps import Case, Check, Mistake, Stage, draw
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 from attnbook.check.weights import (
     EMPTY,
     FLIPPED,
@@ -93,133 +94,96 @@ def scale_of(width):
     return None if width is None else 1 / math.sqrt(width)
 
 
-def _projections(**wrong: Callable) -> dict[str, Callable]:
-    """Return the way with some of the projections, of query, key and value, replaced."""
-    return {f"project_{name}": function for name, function in wrong.items()}
+def _project(product, given):
+    x = given["xyz".index(product[0])]
+    for letter in product[1:]:
+        W = given[3 + "abc".index(letter.lower())]
+        x = x @ (W.T if letter.isupper() else W)
+    return x
 
 
-_ALL_TRANSPOSED = _projections(
-    query=lambda x, y, z, a, b, c: x @ a.T,
-    key=lambda x, y, z, a, b, c: y @ b.T,
-    value=lambda x, y, z, a, b, c: z @ c.T,
-)
-_FROM_QUERY = _projections(key=lambda x, y, z, a, b, c: x @ b)
+def _by(**products: str) -> Way:
+    """Return the way with other projections, such as key="ya" for key @ W_Q.
 
-PROJECTION_MISTAKES = (
-    Mistake(
-        "nothing projected",
-        "You apply plain attention to the inputs and use no matrix. Project query, key and value "
-        "first, each by its own.",
-        (
-            _projections(
-                query=lambda x, y, z, a, b, c: x,
-                key=lambda x, y, z, a, b, c: y,
-                value=lambda x, y, z, a, b, c: z,
-            ),
+    The letters are x, y, z for query, key, value and a, b, c for W_Q, W_K, W_V; a capital stands
+    for a transpose, and a letter alone for an input that is not projected.
+    """
+    return {
+        f"project_{name}": lambda *given, product=product: _project(product, given)
+        for name, product in products.items()
+    }
+
+
+PROJECTION_MISTAKES = mistakes(
+    """
+    nothing projected: You apply plain attention to the inputs and use no matrix. Project query, key
+        and value first, each by its own.
+    values not projected: You mix the values as they came. What a head passes on is value W_V, of
+        width d_v.
+    keys not projected: You compare the projected queries with the keys as they came. It runs only
+        where d_key = d_k. Both sides need their matrix: query W_Q and key W_K.
+    queries not projected: You compare the queries as they came with the projected keys. It runs
+        only where d_query = d_k. Both sides need their matrix: query W_Q and key W_K.
+    W transposed: You multiply by the transpose of a matrix. It runs only where the matrix is
+        square. W_Q has shape (d_query, d_k), so a row of the input times W_Q is a row of width d_k.
+    W_Q used for the keys: You project the keys with W_Q. Then a token always matches itself best,
+        and the head cannot learn to look for something else. Keys have a matrix of their own, W_K.
+    W_K used for the queries: You project the queries with W_K. Queries have a matrix of their own,
+        W_Q.
+    W_Q and W_K swapped: You project the queries with W_K and the keys with W_Q. Each input goes
+        with the matrix of its own name.
+    W_K used for the values: You project the values with W_K. What a token offers to be found by and
+        what it passes on are two things: values have a matrix of their own, W_V.
+    W_Q used for the values: You project the values with W_Q. Values have a matrix of their own,
+        W_V.
+    W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input goes with
+        the matrix of its own name.
+    self-attention only: You take keys or values from the query, so the head only ever looks at
+        itself. In cross-attention they come from elsewhere: project the arguments `key` and
+        `value`.
+    values from the key: You project the argument `key` to get the values. They may differ: the
+        values come from the argument `value`.
+    """,
+    {
+        "nothing projected": (_by(query="x", key="y", value="z"),),
+        "values not projected": (_by(value="z"),),
+        "keys not projected": (_by(key="y"),),
+        "queries not projected": (_by(query="x"),),
+        "W transposed": (
+            _by(query="xA", key="yB", value="zC"),
+            {**_by(query="xA", key="yB", value="zC"), "output": lambda x, W_O: x @ W_O.T},
+            _by(query="xA"),
+            _by(key="yB"),
+            _by(value="zC"),
         ),
-    ),
-    Mistake(
-        "values not projected",
-        "You mix the values as they came. What a head passes on is value W_V, of width d_v.",
-        (_projections(value=lambda x, y, z, a, b, c: z),),
-    ),
-    Mistake(
-        "keys not projected",
-        "You compare the projected queries with the keys as they came. It runs only where "
-        "d_key = d_k. Both sides need their matrix: query W_Q and key W_K.",
-        (_projections(key=lambda x, y, z, a, b, c: y),),
-    ),
-    Mistake(
-        "queries not projected",
-        "You compare the queries as they came with the projected keys. It runs only where "
-        "d_query = d_k. Both sides need their matrix: query W_Q and key W_K.",
-        (_projections(query=lambda x, y, z, a, b, c: x),),
-    ),
-    Mistake(
-        "W transposed",
-        "You multiply by the transpose of a matrix. It runs only where the matrix is square. W_Q "
-        "has shape (d_query, d_k), so a row of the input times W_Q is a row of width d_k.",
-        (
-            _ALL_TRANSPOSED,
-            {**_ALL_TRANSPOSED, "output": lambda output, W_O: output @ W_O.T},
-            *({name: wrong} for name, wrong in _ALL_TRANSPOSED.items()),
-        ),
-    ),
-    Mistake(
-        "W_Q used for the keys",
-        "You project the keys with W_Q. Then a token always matches itself best, and the head "
-        "cannot learn to look for something else. Keys have a matrix of their own, W_K.",
-        (_projections(key=lambda x, y, z, a, b, c: y @ a),),
-    ),
-    Mistake(
-        "W_K used for the queries",
-        "You project the queries with W_K. Queries have a matrix of their own, W_Q.",
-        (_projections(query=lambda x, y, z, a, b, c: x @ b),),
-    ),
-    Mistake(
-        "W_Q and W_K swapped",
-        "You project the queries with W_K and the keys with W_Q. Each input goes with the matrix "
-        "of its own name.",
-        (_projections(query=lambda x, y, z, a, b, c: x @ b, key=lambda x, y, z, a, b, c: y @ a),),
-    ),
-    Mistake(
-        "W_K used for the values",
-        "You project the values with W_K. What a token offers to be found by and what it passes on "
-        "are two things: values have a matrix of their own, W_V.",
-        (_projections(value=lambda x, y, z, a, b, c: z @ b),),
-    ),
-    Mistake(
-        "W_Q used for the values",
-        "You project the values with W_Q. Values have a matrix of their own, W_V.",
-        (_projections(value=lambda x, y, z, a, b, c: z @ a),),
-    ),
-    Mistake(
-        "W_K and W_V swapped",
-        "You project the keys with W_V and the values with W_K. Each input goes with the matrix of "
-        "its own name.",
-        (_projections(key=lambda x, y, z, a, b, c: y @ c, value=lambda x, y, z, a, b, c: z @ b),),
-    ),
-    Mistake(
-        "self-attention only",
-        "You take keys or values from the query, so the head only ever looks at itself. In "
-        "cross-attention they come from elsewhere: project the arguments `key` and `value`.",
-        (
-            {**_FROM_QUERY, **_projections(value=lambda x, y, z, a, b, c: x @ c)},
-            _FROM_QUERY,
-            _projections(value=lambda x, y, z, a, b, c: x @ c),
-        ),
-    ),
-    Mistake(
-        "values from the key",
-        "You project the argument `key` to get the values. They may differ: the values come from "
-        "the argument `value`.",
-        (_projections(value=lambda x, y, z, a, b, c: y @ c),),
-    ),
+        "W_Q used for the keys": (_by(key="ya"),),
+        "W_K used for the queries": (_by(query="xb"),),
+        "W_Q and W_K swapped": (_by(query="xb", key="ya"),),
+        "W_K used for the values": (_by(value="zb"),),
+        "W_Q used for the values": (_by(value="za"),),
+        "W_K and W_V swapped": (_by(key="yc", value="zb"),),
+        "self-attention only": (_by(key="xb", value="xc"), _by(key="xb"), _by(value="xc")),
+        "values from the key": (_by(value="yc"),),
+    },
 )
 """Those of one head, which several heads make too."""
 
-_OUTPUT_MATRIX_MISTAKES = (
-    Mistake(
-        "scale by d_model",
-        "You divide the scores by the root of the width of the input. The dot products are taken "
-        "after the projection, where each has d_k terms: divide by √d_k.",
-        (
-            {"width": lambda x, y, a, c, h: x.shape[-1]},
-            {"width": lambda x, y, a, c, h: y.shape[-1]},
+_OUTPUT_MATRIX_MISTAKES = mistakes(
+    """
+    scale by d_model: You divide the scores by the root of the width of the input. The dot products
+        are taken after the projection, where each has d_k terms: divide by √d_k.
+    W_O forgotten: Your function takes `W_O` and does not use it: the output keeps the width d_v.
+        Multiply the mixed values by W_O at the end.
+    W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
+        shape (d_v, d_out).
+    """,
+    {
+        "scale by d_model": each(
+            "width", lambda x, y, a, c, h: x.shape[-1], lambda x, y, a, c, h: y.shape[-1]
         ),
-    ),
-    Mistake(
-        "W_O forgotten",
-        "Your function takes `W_O` and does not use it: the output keeps the width d_v. Multiply "
-        "the mixed values by W_O at the end.",
-        ({"output": lambda output, W_O: output},),
-    ),
-    Mistake(
-        "W_O transposed",
-        "You multiply by the transpose of W_O. It runs only where W_O is square. W_O has shape "
-        "(d_v, d_out).",
-        ({"output": lambda output, W_O: output @ W_O.T},),
-    ),
+        "W_O forgotten": ({"output": lambda output, W_O: output},),
+        "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
+    },
 )
 
 
@@ -318,12 +282,7 @@ SINGLE_HEAD = Check(
         Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": EMPTY}),), option="mask"),
         Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": NOTHING}),), option="mask"),
     ),
-    mistakes=(
-        *WEIGHT_MISTAKES,
-        *PROJECTION_MISTAKES,
-        *_OUTPUT_MATRIX_MISTAKES,
-        *OUTPUT_MISTAKES,
-    ),
+    mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
     properties=(order_of_keys_is_free,),
     options=("W_O", "mask"),
     remarked_options=("W_O", "mask"),

@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 
 IDLE_SECONDS = 60.0
-"""A thread that computes nothing for so long on the clock on the wall waits for something."""
-
-PROGRESS = 1e-3
-"""Processor time in seconds from which on a thread counts as computing."""
+IDLE_SHARE = 0.02
+"""A thread that computes less than this share of so many seconds on the clock on the wall waits."""
 
 WALL_FACTOR = 10.0
 """Where threads have no clock of their own, the limit is so many times as far, on the wall."""
@@ -103,7 +101,7 @@ class _Work:
         self.seconds: float | None = None  # of computing, once it is done
 
     def __call__(self) -> None:
-        began = time.thread_time() if hasattr(time, "thread_time") else None
+        began = _seconds_of_this_thread()
         with contextlib.suppress(AttributeError, OSError):  # not every platform has such clocks
             self.clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -112,8 +110,8 @@ class _Work:
                 self.value = self.function(*self.arguments, **self.keywords)
         except BaseException as error:
             self.error = error
-        if began is not None:
-            self.seconds = time.thread_time() - began
+        ended = _seconds_of_this_thread()
+        self.seconds = None if began is None or ended is None else ended - began
 
     def computed(self) -> float | None:
         """Return the seconds that the thread has computed so far, None if nobody knows."""
@@ -123,6 +121,13 @@ class _Work:
             return None if self.clock is None else time.clock_gettime(self.clock)
         except OSError:  # it has just ended
             return None
+
+
+def _seconds_of_this_thread() -> float | None:
+    try:
+        return time.thread_time()
+    except (AttributeError, OSError):  # not every platform has such clocks
+        return None
 
 
 def call(function: Callable, arguments: tuple, keywords: dict[str, Any], budget: Budget) -> Outcome:
@@ -171,10 +176,14 @@ def _run(work: _Work, budget: Budget) -> str:
         budget.unlimited = True
         context.run(work)
         return ""
+    stopped = ""
     try:
-        return _wait(thread, work, budget)
+        stopped = _wait(thread, work, budget)
+        return stopped
     finally:  # also when the user interrupts the wait
-        if thread.is_alive():
+        # where Python 3.11 traces, it stands still while an exception is due in a blocked thread
+        blocked = stopped.startswith("waits") and sys.gettrace() is not None
+        if thread.is_alive() and not blocked:
             _hush()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Abandoned)
@@ -183,7 +192,7 @@ def _run(work: _Work, budget: Budget) -> str:
 
 def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
-    charged, mark = 0.0, 0.0
+    charged, mark = 0.0, budget.spent
     began = moved = time.monotonic()
     while thread.is_alive():
         # in short waits, for only between two of them does a check inside a check see that it is
@@ -193,8 +202,8 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if computed is not None:
             budget.spend(computed - charged)
             charged = computed
-            if computed > mark + PROGRESS:
-                mark, moved = computed, now
+        if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
+            mark, moved = budget.spent, now
         if not thread.is_alive():
             break
         if budget.left <= 0:
@@ -202,13 +211,13 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if work.clock is not None and now - moved > IDLE_SECONDS:
             return (
                 f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "
-                "nothing. Look for a sleep, for input(), or for a lock that nobody releases."
+                "next to nothing. Look for a sleep, for input(), or for a lock nobody releases."
             )
         if work.clock is None and now - began > WALL_FACTOR * budget.left:
             return _not_done(WALL_FACTOR * budget.seconds, " on the clock on the wall")
     if work.seconds is not None:
         budget.spend(max(0.0, work.seconds - charged))
-    return ""
+    return "" if budget.left > 0 else _not_done(budget.seconds)
 
 
 def _hush() -> None:

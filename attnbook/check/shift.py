@@ -7,7 +7,8 @@ import numpy as np
 
 from attnbook.check.engine import run
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
 def teacher_forcing(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -79,61 +80,58 @@ def _ways(*pairs: tuple[Callable, Callable]) -> tuple[dict[str, Callable], ...]:
     return tuple({"read": read, "label": label} for read, label in pairs)
 
 
-_MISTAKES = (
-    Mistake(
-        "no shift",
-        "The decoder reads at each place the very token that it is to predict there: the target is "
-        "not shifted. Training would look perfect and teach it to copy. Read target[:-1], and "
-        "predict target[1:].",
-        _ways(
-            *((_cut(*place), _cut(*place)) for place in ((None,), (None, -1), (1,), (1, -1))),
+_MISTAKES = mistakes(
+    """
+    no shift: The decoder reads at each place the very token that it is to predict there: the target
+        is not shifted. Training would look perfect and teach it to copy. Read target[:-1], and
+        predict target[1:].
+    shifted the wrong way: Your shift goes the wrong way: the decoder reads a token and is to
+        predict the one before it. Read target[:-1], and predict target[1:], and return them in this
+        order.
+    stop read by the decoder: The decoder reads the whole target, with its stop token. Nothing
+        follows the stop, so there is no label for it: leave the last token out of what is read.
+    start among the labels: Your labels begin with the start token. It is given, never predicted:
+        the first label is the token after it.
+    start not read: What the decoder reads begins after the start token, so nothing is left to
+        predict the first token from. Read target[:-1].
+    stop not predicted: Your labels end before the stop token, so the model never learns where to
+        end.
+    shifted by two: Your labels lie two places ahead, so one token in between is never seen. One
+        place.
+    too little read: What the decoder reads ends two tokens before the end, so it is shorter than
+        the labels. Only the stop token is left out: target[:-1].
+    rolled: You roll the target, so the token that falls off at one end comes back at the other. Cut
+        instead: target[:-1] and target[1:].
+    padded: You shift the target and fill the gap with another token, so both have the length of the
+        target. Nothing is to be filled: each loses one token, target[:-1] and target[1:].
+    halves of the target: You cut the target in the middle, into what is read and what is to be
+        predicted. Both hold nearly all of it, one place apart.
+    alternate tokens: You read every other token and predict those between. Every token but the last
+        is read, and every token but the first is predicted.
+    last token alone: You predict the last token, or the first, alone. Every token but the first is
+        a label, each at the place before its own.
+    backwards: You turn the target round. The tokens keep their order.
+    shifted along the batch: On a batch you leave out the last and the first sequence instead of the
+        last and the first token. Count the axis from the end: target[..., :-1].
+    """,
+    {
+        "no shift": _ways(
+            *((_cut(*place), _cut(*place)) for place in ((None,), (None, -1), (1,), (1, -1)))
         ),
-    ),
-    Mistake(
-        "shifted the wrong way",
-        "Your shift goes the wrong way: the decoder reads a token and is to predict the one before "
-        "it. Read target[:-1], and predict target[1:], and return them in this order.",
-        _ways((_cut(1), _cut(None, -1))) + ({"results": lambda read, labels: (labels, read)},),
-    ),
-    Mistake(
-        "stop read by the decoder",
-        "The decoder reads the whole target, with its stop token. Nothing follows the stop, so "
-        "there is no label for it: leave the last token out of what is read.",
-        ({"read": _cut(None)},),
-    ),
-    Mistake(
-        "start among the labels",
-        "Your labels begin with the start token. It is given, never predicted: the first label is "
-        "the token after it.",
-        ({"label": _cut(None)}, *_ways((_cut(1, -1), _cut(None, -1)))),
-    ),
-    Mistake(
-        "start not read",
-        "What the decoder reads begins after the start token, so nothing is left to predict the "
-        "first token from. Read target[:-1].",
-        ({"read": _cut(1, -1)}, *_ways((_cut(1, -1), _cut(2)), (_cut(1), _cut(2)))),
-    ),
-    Mistake(
-        "stop not predicted",
-        "Your labels end before the stop token, so the model never learns where to end.",
-        ({"label": _cut(1, -1)}, *_ways((_cut(None, -2), _cut(1, -1)))),
-    ),
-    Mistake(
-        "shifted by two",
-        "Your labels lie two places ahead, so one token in between is never seen. One place.",
-        _ways((_cut(None, -2), _cut(2)), (_cut(None, -1), _cut(2))),
-    ),
-    Mistake(
-        "too little read",
-        "What the decoder reads ends two tokens before the end, so it is shorter than the labels. "
-        "Only the stop token is left out: target[:-1].",
-        ({"read": _cut(None, -2)},),
-    ),
-    Mistake(
-        "rolled",
-        "You roll the target, so the token that falls off at one end comes back at the other. Cut "
-        "instead: target[:-1] and target[1:].",
-        _ways(
+        "shifted the wrong way": (
+            *_ways((_cut(1), _cut(None, -1))),
+            {"results": lambda read, labels: (labels, read)},
+        ),
+        "stop read by the decoder": each("read", _cut(None)),
+        "start among the labels": ({"label": _cut(None)}, *_ways((_cut(1, -1), _cut(None, -1)))),
+        "start not read": (
+            {"read": _cut(1, -1)},
+            *_ways((_cut(1, -1), _cut(2)), (_cut(1), _cut(2))),
+        ),
+        "stop not predicted": ({"label": _cut(1, -1)}, *_ways((_cut(None, -2), _cut(1, -1)))),
+        "shifted by two": ({"label": _cut(2)}, *_ways((_cut(None, -2), _cut(2)))),
+        "too little read": each("read", _cut(None, -2)),
+        "rolled": _ways(
             (_cut(None), _rolled(-1)),
             (_rolled(1), _cut(None)),
             (_rolled(1, None, -1), _cut(None, -1)),
@@ -144,12 +142,7 @@ _MISTAKES = (
             (_rolled(-1), _cut(None)),
             (_rolled(1), _cut(1)),
         ),
-    ),
-    Mistake(
-        "padded",
-        "You shift the target and fill the gap with another token, so both have the length of the "
-        "target. Nothing is to be filled: each loses one token, target[:-1] and target[1:].",
-        _ways(
+        "padded": _ways(
             *(
                 pair
                 for filler in (0, -100, 1, 2, -1)
@@ -164,12 +157,7 @@ _MISTAKES = (
                 )
             )
         ),
-    ),
-    Mistake(
-        "halves of the target",
-        "You cut the target in the middle, into what is read and what is to be predicted. Both "
-        "hold nearly all of it, one place apart.",
-        _ways(
+        "halves of the target": _ways(
             *(
                 (
                     lambda target, up=up: target[..., : (target.shape[-1] + up) // 2],
@@ -178,40 +166,22 @@ _MISTAKES = (
                 for up in (0, 1)
             )
         ),
-    ),
-    Mistake(
-        "alternate tokens",
-        "You read every other token and predict those between. Every token but the last is read, "
-        "and every token but the first is predicted.",
-        _ways((lambda target: target[..., ::2], lambda target: target[..., 1::2])),
-    ),
-    Mistake(
-        "last token alone",
-        "You predict the last token, or the first, alone. Every token but the first is a label, "
-        "each at the place before its own.",
-        (
-            {"label": lambda target: target[..., -1:]},
-            {"label": lambda target: target[..., -1]},
-            {"label": lambda target: target[..., 1]},
-            {"label": lambda target: target[..., 1:2]},
+        "alternate tokens": _ways((lambda t: t[..., ::2], lambda t: t[..., 1::2])),
+        "last token alone": each(
+            "label",
+            lambda t: t[..., -1:],
+            lambda t: t[..., -1],
+            lambda t: t[..., 1],
+            lambda t: t[..., 1:2],
         ),
-    ),
-    Mistake(
-        "backwards",
-        "You turn the target round. The tokens keep their order.",
-        (
-            {"order": lambda target: target[..., ::-1]},
-            {"label": lambda target: target[..., :0:-1]},
-            {"label": lambda target: target[..., -2::-1]},
-            {"read": lambda target: target[..., -2::-1]},
+        "backwards": (
+            {"order": lambda t: t[..., ::-1]},
+            {"label": lambda t: t[..., :0:-1]},
+            {"label": lambda t: t[..., -2::-1]},
+            {"read": lambda t: t[..., -2::-1]},
         ),
-    ),
-    Mistake(
-        "shifted along the batch",
-        "On a batch you leave out the last and the first sequence instead of the last and the "
-        "first token. Count the axis from the end: target[..., :-1].",
-        _ways((lambda target: target[:-1], lambda target: target[1:])),
-    ),
+        "shifted along the batch": _ways((lambda t: t[:-1], lambda t: t[1:])),
+    },
 )
 
 

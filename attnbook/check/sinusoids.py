@@ -10,7 +10,8 @@ import numpy as np
 from attnbook import positions
 from attnbook.check.engine import either, run
 from attnbook.check.report import Report
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
 
 
 def positional_encoding(
@@ -101,214 +102,150 @@ def _feature(join: Callable, factor: float) -> Callable:
 
 
 def _mistakes(join: Callable) -> tuple[Mistake, ...]:
-    return (
-        Mistake(
-            "sin and cos swapped",
-            "Your cosines stand where the sines should, and the sines where the cosines should. "
-            "The sine comes first: at position 0 it is 0, and the cosine is 1.",
-            ({"first": np.cos, "second": np.sin},),
-        ),
-        Mistake(
-            "sines alone",
-            "You take the sine of everything. Without the cosine a position cannot be turned into "
-            "another by a rotation: each frequency needs both.",
-            ({"second": np.sin},),
-        ),
-        Mistake(
-            "cosines alone",
-            "You take the cosine of everything. The cosine of p and of −p are the same: each "
-            "frequency needs a sine too.",
-            ({"first": np.cos},),
-        ),
-        Mistake(
-            "sign of a wave",
-            "Your sines, or your cosines, have the wrong sign. The table holds sin(p·ω) and "
-            "cos(p·ω) themselves.",
-            (
+    return mistakes(
+        """
+    sin and cos swapped: Your cosines stand where the sines should, and the sines where the cosines
+        should. The sine comes first: at position 0 it is 0, and the cosine is 1.
+    sines alone: You take the sine of everything. Without the cosine a position cannot be turned
+        into another by a rotation: each frequency needs both.
+    cosines alone: You take the cosine of everything. The cosine of p and of −p are the same: each
+        frequency needs a sine too.
+    half of the table empty: Your sines, or your cosines, are all 0: that half of the table was
+        never filled.
+    sign of a wave: Your sines, or your cosines, have the wrong sign. The table holds sin(p·ω) and
+        cos(p·ω) themselves.
+    another wave: Your table holds another function of the angles than sine and cosine, or the
+        angles themselves.
+    another base: Your wavelengths grow to another length: the base is 10000.
+    exponent halved: Your exponent is i/d where i counts the pairs, so it ends at 1/2. There are d/2
+        pairs and pair i has the exponent 2i/d, which ends just below 1.
+    exponent doubled: Your exponent is 4i/d: an index that already runs over 0, 2, 4, … is doubled
+        again. Pair i has the exponent 2i/d.
+    sine and cosine of different frequencies: Each feature has a frequency of its own. A sine and
+        its cosine belong together and have the same: compute d/2 frequencies and use each twice.
+    frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends, i/(d/2 −
+        1). The formula has 2i/d, which never reaches 1.
+    angle inverted: You multiply the position by 10000^(2i/d) where you should divide: the angles
+        become huge, and their sines look like noise. The wavelengths grow with i, so the
+        frequencies fall.
+    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent: the
+        frequencies fall geometrically.
+    logarithm of base 10: You take exp of −2i/d · log10(10000). The inverse of exp is the natural
+        logarithm.
+    logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
+        10000^(−2i/d) is exp(−2i/d · ln 10000).
+    one frequency for all: All your features have the same frequency: the exponent does not depend
+        on i, or i is 0.
+    frequencies in reverse: Your frequencies rise with i: the slowest comes first. The fastest, 1,
+        belongs to the first pair.
+    positions from 1: Your positions start at 1. The first position is 0, and its row is all sin 0 =
+        0 and cos 0 = 1.
+    positions in another order: Your positions run backwards, or are divided by n. Row p of the
+        table belongs to position p, a whole number.
+    pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at i =
+        0.
+    position and pair exchanged: Position and pair have changed places: the position is in the
+        exponent. The angle is p/10000^(2i/d).
+    turns for radians: Your angles are multiplied by 2π. The formula has the sine of p/10000^(2i/d)
+        itself.
+    degrees for radians: You turn the angles into radians as if they were degrees. They are radians
+        already.
+    transposed: Your table has a row for each feature. It is added to the tokens, (n, d_model), so
+        it has a row for each position.
+    axis too many: Your table has an axis for the batch. Without it, as (n, d_model), it broadcasts
+        over any batch.
+    twice as wide: Your table has 2d columns: a frequency for each of the d features, and two waves
+        of each. There are d/2 frequencies.
+    one half alone: Your table has d/2 columns. Each frequency gives two, a sine and a cosine.
+    waves scaled: You multiply the waves by a number. They have size 1; it is the embedding that is
+        multiplied by √d_model.
+    """,
+        {
+            "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
+            "sines alone": each("second", np.sin),
+            "cosines alone": each("first", np.cos),
+            "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
+            "sign of a wave": (
                 {"first": lambda a: -np.sin(a)},
                 {"second": lambda a: -np.cos(a)},
                 {"first": lambda a: -np.sin(a), "second": lambda a: -np.cos(a)},
             ),
-        ),
-        Mistake(
-            "another wave",
-            "Your table holds another function of the angles than sine and cosine, or the angles "
-            "themselves.",
-            (
+            "another wave": (
                 {"first": lambda a: a, "second": lambda a: a},
                 {"second": np.tan},
                 {"first": np.tan},
                 {"first": np.tanh},
             ),
-        ),
-        Mistake(
-            "another base",
-            "Your wavelengths grow to another length: the base is 10000.",
-            tuple(
+            "another base": tuple(
                 {"base": lambda base=base: base}
-                for base in (1000.0, 1e5, 10.0, 100.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4)
+                for base in (1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4)
             ),
-        ),
-        Mistake(
-            "exponent halved",
-            "Your exponent is i/d where i counts the pairs, so it ends at 1/2. There are d/2 pairs "
-            "and pair i has the exponent 2i/d, which ends just below 1.",
-            ({"exponent": lambda i, d: i / d},),
-        ),
-        Mistake(
-            "exponent doubled",
-            "Your exponent is 4i/d: an index that already runs over 0, 2, 4, … is doubled again. "
-            "Pair i has the exponent 2i/d.",
-            ({"exponent": lambda i, d: 4 * i / d},),
-        ),
-        Mistake(
-            "sine and cosine of different frequencies",
-            "Each feature has a frequency of its own. A sine and its cosine belong together and "
-            "have the same: compute d/2 frequencies and use each twice.",
-            (
-                {"index": _feature(join, 1)},
-                {"index": _feature(join, 0.5)},
-                {"index": lambda d, of_cosine: np.arange(d // 2) + of_cosine},
-                {"index": lambda d, of_cosine: np.arange(d // 2) + of_cosine / 2},
+            "exponent halved": each("exponent", lambda i, d: i / d),
+            "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
+            "sine and cosine of different frequencies": each(
+                "index",
+                _feature(join, 1),
+                _feature(join, 0.5),
+                lambda d, c: np.arange(d // 2) + c,
+                lambda d, c: np.arange(d // 2) + c / 2,
             ),
-        ),
-        Mistake(
-            "frequencies to the very end",
-            "You spread the d/2 exponents from 0 to 1 with both ends, i/(d/2 − 1). The formula has "
-            "2i/d, which never reaches 1.",
-            (
-                {"exponent": lambda i, d: i / max(d // 2 - 1, 1)},
-                {"exponent": lambda i, d: 2 * i / max(d - 1, 1)},
-                {"exponent": lambda i, d: 2 * i / max(d - 2, 1)},
+            "frequencies to the very end": each(
+                "exponent",
+                lambda i, d: i / max(d // 2 - 1, 1),
+                lambda i, d: 2 * i / max(d - 1, 1),
+                lambda i, d: 2 * i / max(d - 2, 1),
             ),
-        ),
-        Mistake(
-            "angle inverted",
-            "You multiply the position by 10000^(2i/d) where you should divide: the angles become "
-            "huge, and their sines look like noise. The wavelengths grow with i, so the "
-            "frequencies fall.",
-            ({"frequency": lambda base, exponent: base**exponent},),
-        ),
-        Mistake(
-            "product for a power",
-            "You divide the position by 10000 · 2i/d. The 2i/d is an exponent: the frequencies "
-            "fall geometrically.",
-            (
-                {"frequency": lambda base, exponent: 1 / (base * exponent)},
-                {"frequency": lambda base, exponent: base * exponent},
-                {"frequency": lambda base, exponent: exponent / base},
+            "angle inverted": each("frequency", lambda b, e: b**e),
+            "product for a power": each(
+                "frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e, lambda b, e: e / b
             ),
-        ),
-        Mistake(
-            "logarithm of base 10",
-            "You take exp of −2i/d · log10(10000). The inverse of exp is the natural logarithm.",
-            (
-                {"frequency": lambda base, exponent: np.exp(-exponent * np.log10(base))},
-                {"frequency": lambda base, exponent: np.exp(-exponent * np.log2(base))},
+            "logarithm of base 10": each(
+                "frequency",
+                lambda b, e: np.exp(-e * np.log10(b)),
+                lambda b, e: np.exp(-e * np.log2(b)),
             ),
-        ),
-        Mistake(
-            "logarithm forgotten",
-            "You take exp, or a power of 2 or 10, of an exponent that belongs to 10000: "
-            "10000^(−2i/d) is exp(−2i/d · ln 10000).",
-            ({"frequency": lambda base, exponent: np.exp(-exponent)},),
-        ),
-        Mistake(
-            "one frequency for all",
-            "All your features have the same frequency: the exponent does not depend on i, or i is "
-            "0.",
-            (
-                {"exponent": lambda i, d: 0.0 * i},
-                {"exponent": lambda i, d: 1.0 + 0.0 * i},
+            "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
+            "one frequency for all": each(
+                "exponent", lambda i, d: 0.0 * i, lambda i, d: 1.0 + 0.0 * i
             ),
-        ),
-        Mistake(
-            "frequencies in reverse",
-            "Your frequencies rise with i: the slowest comes first. The fastest, 1, belongs to the "
-            "first pair.",
-            (
-                {"index": lambda d, of_cosine: np.arange(d // 2)[::-1]},
-                {"index": lambda d, of_cosine: d // 2 - np.arange(d // 2)},
+            "frequencies in reverse": each(
+                "index",
+                lambda d, c: np.arange(d // 2)[::-1],
+                lambda d, c: d // 2 - np.arange(d // 2),
             ),
-        ),
-        Mistake(
-            "positions from 1",
-            "Your positions start at 1. The first position is 0, and its row is all sin 0 = 0 and "
-            "cos 0 = 1.",
-            ({"places": lambda n: np.arange(1, n + 1)},),
-        ),
-        Mistake(
-            "positions in another order",
-            "Your positions run backwards, or are divided by n. Row p of the table belongs to "
-            "position p, a whole number.",
-            (
-                {"places": lambda n: np.arange(n)[::-1]},
-                {"places": lambda n: np.arange(n) / n},
-                {"places": lambda n: np.arange(n) / max(n - 1, 1)},
-                {"places": lambda n: -np.arange(n)},
+            "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
+            "positions in another order": each(
+                "places",
+                lambda n: np.arange(n)[::-1],
+                lambda n: np.arange(n) / n,
+                lambda n: np.arange(n) / max(n - 1, 1),
+                lambda n: -np.arange(n),
             ),
-        ),
-        Mistake(
-            "pairs from 1",
-            "You count the pairs from 1, so the fastest frequency, 1, is missing. Start at i = 0.",
-            ({"index": lambda d, of_cosine: np.arange(d // 2) + 1},),
-        ),
-        Mistake(
-            "position and pair exchanged",
-            "Position and pair have changed places: the position is in the exponent. The angle is "
-            "p/10000^(2i/d).",
-            (
+            "pairs from 1": each("index", lambda d, c: np.arange(d // 2) + 1),
+            "position and pair exchanged": (
                 {
-                    "frequency": lambda base, exponent: exponent,
-                    "angle": lambda p, exponent: (exponent / 2) * 10000.0 ** (-2.0 * p),
+                    "frequency": lambda b, e: e,
+                    "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p),
                 },
             ),
-        ),
-        Mistake(
-            "turns for radians",
-            "Your angles are multiplied by 2π. The formula has the sine of p/10000^(2i/d) itself.",
-            (
-                {"angle": lambda p, frequency: 2 * math.pi * p * frequency},
-                {"angle": lambda p, frequency: math.pi * p * frequency},
+            "turns for radians": each(
+                "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: math.pi * p * w
             ),
-        ),
-        Mistake(
-            "degrees for radians",
-            "You turn the angles into radians as if they were degrees. They are radians already.",
-            (
-                {"angle": lambda p, frequency: np.deg2rad(p * frequency)},
-                {"angle": lambda p, frequency: np.rad2deg(p * frequency)},
+            "degrees for radians": each(
+                "angle", lambda p, w: np.deg2rad(p * w), lambda p, w: np.rad2deg(p * w)
             ),
-        ),
-        Mistake(
-            "transposed",
-            "Your table has a row for each feature. It is added to the tokens, (n, d_model), so it "
-            "has a row for each position.",
-            ({"leave": np.transpose},),
-        ),
-        Mistake(
-            "axis too many",
-            "Your table has an axis for the batch. Without it, as (n, d_model), it broadcasts over "
-            "any batch.",
-            (
-                {"leave": lambda table: table[np.newaxis]},
-                {"leave": lambda table: table[:, np.newaxis]},
+            "transposed": each("leave", np.transpose),
+            "axis too many": each("leave", lambda E: E[np.newaxis], lambda E: E[:, np.newaxis]),
+            "twice as wide": each(
+                "index", lambda d, c: np.arange(d) / 2, lambda d, c: np.arange(d)
             ),
-        ),
-        Mistake(
-            "one half alone",
-            "Your table has d/2 columns. Each frequency gives two, a sine and a cosine.",
-            (
-                {"join": lambda sines, cosines: sines},
-                {"join": lambda sines, cosines: cosines},
-                {"join": lambda sines, cosines: sines + cosines},
+            "one half alone": each(
+                "join",
+                lambda sines, cosines: sines,
+                lambda sines, cosines: cosines,
+                lambda sines, cosines: sines + cosines,
             ),
-        ),
-        Mistake(
-            "waves scaled",
-            "You multiply the waves by a number. They have size 1; it is the embedding that is "
-            "multiplied by √d_model.",
-            tuple(
+            "waves scaled": tuple(
                 {"join": lambda sines, cosines, scale=scale: join(sines, cosines) * scale(sines)}
                 for scale in (
                     lambda sines: math.sqrt(2 * sines.shape[-1]),
@@ -319,7 +256,7 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
                     lambda sines: 2.0,
                 )
             ),
-        ),
+        },
     )
 
 

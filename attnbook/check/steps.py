@@ -17,7 +17,7 @@ from attnbook.arrays.weights import Weights
 
 Values = tuple[np.ndarray, ...]
 
-Way = Mapping[str, Callable]
+Way = Mapping[str, Any]
 """One way to make a mistake: the steps that it replaces, by name. ``{"compute": f}`` replaces the
 whole computation by ``f(*arguments, **options)`` and goes with no other way."""
 
@@ -117,6 +117,11 @@ class Mistake:
     told_by: Callable[[Any], bool] = lambda returned: False
 
 
+def each(step: str, *wrong: Any) -> tuple[Way, ...]:
+    """Return a way for each of the wrong functions, or numbers, in the place of one step."""
+    return tuple({step: function} for function in wrong)
+
+
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(
@@ -162,7 +167,7 @@ class Check:
     stages: tuple[Stage, ...]
     mistakes: tuple[Mistake, ...]
     compute: Callable[..., Any] | None = None
-    steps: Mapping[str, Callable] = field(default_factory=dict)
+    steps: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[Way, ...] = ()
     properties: tuple[Callable[..., str | None], ...] = ()
     options: tuple[str, ...] = ()

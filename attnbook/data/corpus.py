@@ -1,4 +1,4 @@
-"""What a language model needs of a text: a part that is set aside, and windows to learn from."""
+"""A text for a language model: a part that is set aside, and windows to learn from."""
 
 from typing import Annotated, Any
 
@@ -16,8 +16,8 @@ def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:
     text : str
         Paragraphs are parted by an empty line.
     held_out : float
-        Share of the characters in the second part, between 0 and 1: of all cuts between
-        paragraphs, the one that comes nearest is taken, the earlier of two.
+        The share of the characters in the second part, between 0 and 1. Of all cuts between
+        paragraphs the nearest is taken, and of two the earlier.
 
     Returns
     -------
@@ -29,12 +29,12 @@ def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:
     TypeError
         If `text` is not a str or `held_out` is not a number.
     ValueError
-        If `held_out` is not between 0 and 1, or `text` has no two paragraphs.
+        If `held_out` is not between 0 and 1, or `text` does not have two paragraphs.
 
     Notes
     -----
-    Whole paragraphs at the end are held out, not scattered lines: a window of the first part
-    never shows a piece of the second. What several paragraphs share word by word is in both.
+    Whole paragraphs at the end are held out, not scattered lines, so no window of the first part
+    shows a piece of the second. What several paragraphs share word by word is in both.
     Cost: O(n) time and memory.
 
     Examples
@@ -66,11 +66,11 @@ def windows(
     ids : ints of at least 0, shape (n,)
         The whole text.
     length : int
-        Number of tokens that the model reads at once, at least 1.
+        The number of tokens that the model reads at once, at least 1.
     stride : int
-        How far each window starts behind the one before. With stride = length each token but the
-        first is a target exactly once, up to a rest at the end that fills no window; with 1 there
-        is a window at every place.
+        How far each window starts behind the one before; with 1 there is a window at every place.
+        With stride = length each token but the first is a target exactly once, up to a rest at the
+        end that fills no window.
 
     Returns
     -------

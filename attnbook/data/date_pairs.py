@@ -48,10 +48,10 @@ def dates(
     rng : numpy.random.Generator or int
         Where the numbers come from; an int is a seed.
     n_train, n_test : int
-        Numbers of pairs. One day in ten is set aside for the test, before any pair is drawn; each
-        pair then takes a day of its side, a language, a style and a case, all equally likely.
+        The numbers of pairs. One day in ten is set aside for the test before any pair is drawn.
+        Each pair then takes a day of its side, a language, a style and a case, all equally likely.
     languages : sequence of str
-        Among "de", "en", "es", "fr" and "it".
+        Some of "de", "en", "es", "fr" and "it".
 
     Returns
     -------
@@ -66,12 +66,11 @@ def dates(
 
     Notes
     -----
-    The days are those of the hundred years from 1969 to 2068 by the Gregorian calendar, leap years
-    included, and the day of the week is the true one. Every text has one meaning: figures alone
-    are in the order day, month, year, or begin with a year of four digits, and a year of two
-    digits means the one in these hundred years, which is the rule of POSIX (69 is 1969, 68 is
-    2068). A model that has learned the test days by heart from the training is impossible; the
-    words and styles are all in both.
+    The days are those of the hundred years from 1969 to 2068 by the Gregorian calendar, and the day
+    of the week is the true one. Every text has one meaning: figures alone are in the order day,
+    month, year, or begin with a year of four digits, and a year of two digits means the one in
+    these hundred years, which is the rule of POSIX (69 is 1969, 68 is 2068). No model can learn the
+    test days by heart, since the training lacks them; the words and styles are all in both.
     Cost: about 10 µs a pair.
 
     References

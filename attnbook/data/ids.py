@@ -1,4 +1,4 @@
-"""What the data sets ask of the sequences of ids that they are given."""
+"""Checks of ids and of sequences."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -148,13 +148,13 @@ def markov(
     rng : numpy.random.Generator or int
         Where the numbers come from; an int is a seed.
     n_symbols : int
-        Number V of symbols, at least 1.
+        The number V of symbols, at least 1.
     order : int
-        Number k of symbols that decide about the next, at least 1.
+        The number k of symbols that decide about the next, at least 1.
     concentration : float
-        Parameter of the symmetric Dirichlet distribution, above 0. At 1 all distributions are
-        equally likely; below, a few symbols are likely and the source is easy to guess; far above,
-        all are nearly equally likely.
+        The parameter of the symmetric Dirichlet distribution, above 0. At 1 all distributions are
+        equally likely. Far below 1 a few symbols are likely and the source is easy to guess; far
+        above 1 all are nearly equally likely.
 
     Returns
     -------

@@ -24,8 +24,8 @@ def reversal(
         Where the numbers come from; an int is a seed.
     n_pairs : int
     length : int or pair of ints
-        Number of symbols of every sequence, at least 1, or the least and the greatest: each
-        length from the one to the other is equally likely.
+        The number of symbols of every sequence, at least 1; or the least and the greatest number,
+        between which all are equally likely.
     n_symbols : int
         The ids are 3, …, n_symbols + 2, all equally likely: 0, 1 and 2 stay pad, start and stop,
         as in `Vocabulary`. A model of the task has a vocabulary of n_symbols + 3.
@@ -88,7 +88,7 @@ def reversal_attention(n: int) -> Annotated[np.ndarray, "n n"]:
     Parameters
     ----------
     n : int
-        Number of symbols of the sequence.
+        The number of symbols of the sequence.
 
     Returns
     -------

@@ -73,8 +73,8 @@ class Vocabulary:
     def encode(self, text: str) -> Annotated[np.ndarray, "n"]:
         """Return the ids of the characters of `text`, an int64 array; no start, no stop.
 
-        A character that the vocabulary lacks raises a ValueError. Accents count: "é" is one
-        character or two, "e" and the accent, and `unicodedata.normalize` makes them one or two.
+        A character that the vocabulary lacks raises a ValueError. "é" can be one character or two,
+        "e" and the accent: `unicodedata.normalize` makes either of the other.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")

@@ -44,36 +44,37 @@ def beam_search(
     n_beams : int
         How many sequences are kept, at least 1.
     length_penalty : float
-        α, at least 0. With 0 the score is the log-probability, which falls with every token, so
-        that short sequences win; the larger α is, the less their length counts against the long.
-        Y are the new tokens, the stop token included.
+        α, at least 0. Y are the new tokens, the stop token included. With α = 0 the score is the
+        log-probability, which falls with every token, so that short sequences win. The larger α
+        is, the less the length counts against a long sequence.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
     Returns
     -------
     Decoded
-        With an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling order.
+        It has an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling
+        order.
 
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`; if `n_beams` is not an int of at least 1, or `length_penalty` not a
-        finite number of at least 0, or so large that the penalty of `max_length` overflows.
+        As in `greedy_decode`; also if `n_beams` is not an int of at least 1, or `length_penalty` is
+        not a finite number of at least 0, or makes the penalty of `max_length` overflow.
 
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    sequence that has ended stays among them for as long as its score does, and takes a place.
-    Decoding ends when all have ended. Of equal scores the better beam and then the first token in
-    the vocabulary wins, so that one beam is `greedy_decode`.
-    Nothing is pruned, and the result exact, once `n_beams` is at least the number of sequences,
-    those cut at `max_length` included.
-    `n_beams` may exceed that: a place that no sequence takes has score −∞ and length 0. More beams
-    are not always better: a prefix that is dropped at one width can be the best at the end.
+    sequence that has ended takes a place among them for as long as its score does. Decoding ends
+    when all have ended. Of equal scores the better beam and then the first token in the vocabulary
+    wins, so that one beam is `greedy_decode`.
+    Nothing is pruned, and the result is exact, once `n_beams` is at least the number of sequences,
+    with those that `max_length` cuts. `n_beams` may exceed that: a place that no sequence takes has
+    score −∞ and length 0. More beams are not always better: a prefix that is dropped at one width
+    can be the best at the end.
     Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
-    step. Of the prompts, the shortest one's length is read once for each of the batch, the rest of
-    longer ones once a beam.
+    step. The beginning that all prompts of a batch have room for is read once for each sequence,
+    and the rest of a longer prompt once for each beam.
 
     References
     ----------

@@ -25,10 +25,10 @@ class Step:
     ----------
     tokens : integer array, shape (batch,)
     made : boolean array, shape (batch,)
-        False where a sequence still reads its prompt, or has ended: its token is the prompt's, or
-        `pad`.
+        False where a sequence still reads its prompt, or has ended. Its token is then the one of
+        the prompt, or `pad`.
     log_probabilities : array, shape (batch,)
-        What the model gave each token; 0 where none was made.
+        What the model gave each token; 0 where no token was made.
     n_read : int
         How many tokens of each sequence the model read for this step.
     """
@@ -60,28 +60,30 @@ def greedy_decode(
     Parameters
     ----------
     weights : TransformerWeights
-        With embeddings. In PyTorch no graph is recorded.
+        They must have embeddings. PyTorch records no graph.
     source : integer array, shape (batch, n_s), or None
         Token ids for the encoder; None for a decoder alone.
     prompt : integer array, shape (batch, n_p), or int
-        The target tokens to go on from, at least one; an int is the start token of every sequence.
-        A decoder alone with an int decodes one sequence.
+        The target tokens to go on from, at least one. An int is the start token of every sequence;
+        a decoder alone then decodes one sequence.
     max_length : int
-        Most tokens that each sequence gets, at least 1: the stop token counts, the prompt does not.
+        The most tokens that each sequence gets, at least 1. The stop token counts, the prompt does
+        not.
     stop : int, sequence of int or integer array, optional
-        A sequence ends with the first of these. Without one all get `max_length` tokens.
+        A sequence ends with the first of these tokens. Without one all get `max_length` tokens.
     pad : int
         A known token that fills up what has ended.
     prompt_lengths : ints of shape (batch,), optional
-        How many tokens of each row of `prompt` are real, from 1 on; padding stands on the right.
+        How many tokens of each row of `prompt` are real, at least 1; padding stands on the right.
         Longer prompts are read token by token after the shortest length, while the others decode.
     source_lengths : ints of shape (batch,), optional
         How many tokens of each source are real; the rest is hidden.
     source_mask : boolean array, optional
         Instead of `source_lengths`, as in `transformer`: **True = may attend**.
     cache : bool or KVCache
-        Keep the keys and values of every layer, so that each token is read once. An empty `KVCache`
-        is filled and stays yours. Without a cache the whole prefix is read again at every step.
+        Whether to keep the keys and values of every layer, so that each token is read once. An
+        empty `KVCache` is filled and stays yours. Without a cache the whole prefix is read again at
+        every step.
     impl : str
         Who attends, as in `attention`.
 
@@ -92,8 +94,8 @@ def greedy_decode(
     Raises
     ------
     TypeError
-        If `weights` are of another class, ids are not integers, libraries differ, or a number is
-        not one.
+        If `weights` are of another class, ids are not integers, libraries differ, or a number or a
+        flag has another type.
     ValueError
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
         the learned positions do not suffice, the cache is not empty, `source` is there without an
@@ -102,14 +104,13 @@ def greedy_decode(
 
     Notes
     -----
-    Each sequence gets the tokens that it would get alone, and the same with a cache or without:
-    the numbers differ by rounding, so the tokens can differ where two are as good as equally
-    likely. Of equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each
-    as often (`sampler`).
-    Decoding ends early when every sequence has. The most likely token at each step need not
-    begin the most likely sequence.
-    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens read with the cache; without it
-    n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
+    Each sequence gets the tokens that it would get alone. With a cache and without, the numbers
+    differ by rounding alone, so the tokens can differ where two are as good as equally likely. Of
+    equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each as often
+    (`sampler`). Decoding ends early when every sequence has ended. The most likely token at each
+    step need not begin the most likely sequence.
+    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens are read with the cache, and without
+    it n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
 
     References
     ----------
@@ -161,7 +162,7 @@ def sample(
     Returns
     -------
     Decoded
-        Its log-probabilities are the model's own, at temperature 1 and without a cut.
+        Its log-probabilities are those of the model itself, at temperature 1 and without a cut.
 
     Raises
     ------
@@ -195,12 +196,12 @@ def stream(
     weights, source
         As in `greedy_decode`.
     choose : callable, optional
-        Called as ``choose(log_probabilities, made)`` with the model's log p of every next token,
-        shape (batch, V), and with how many tokens each sequence has made, a NumPy array (batch,).
-        It returns integers of shape (batch,) in the library of the first. By default it takes the
-        most likely; `sampler` makes one that draws. What it says of a sequence that still reads
-        its prompt, or has ended, is ignored; of one that has ended, log p is that of equally likely
-        tokens.
+        It is called as ``choose(log_probabilities, made)`` with the model's log p of every next
+        token, shape (batch, V), and with the number of tokens that each sequence has made, a NumPy
+        array (batch,). It returns integers of shape (batch,) in the library of the first. By
+        default it takes the most likely; `sampler` makes one that draws. Its answer is ignored for
+        a sequence that still reads its prompt, or has ended; the log p of a sequence that has ended
+        is that of equally likely tokens.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
@@ -271,12 +272,13 @@ def _checked(choose, log_p, made):
 def _decode_all(task, choose):
     """Return all steps as one result."""
     xp = array_namespace(task.prompt)
-    steps = list(_steps(task, choose))
-    tokens, new, log_p = (
-        xp.stack([getattr(step, name) for step in steps], axis=-1)
-        for name in ("tokens", "made", "log_probabilities")
-    )
-    lengths = xp.count_nonzero(new, axis=-1)
+    tokens, made, log_p = [], [], []
+    for step in _steps(task, choose):
+        tokens.append(step.tokens)
+        made.append(step.made)
+        log_p.append(step.log_probabilities)
+    tokens, made, log_p = (xp.stack(x, axis=-1) for x in (tokens, made, log_p))
+    lengths = xp.count_nonzero(made, axis=-1)
     return task.decoded(tokens, log_p, lengths, xp.sum(log_p, axis=-1))
 
 

@@ -95,13 +95,13 @@ class KVCache:
         """
         self._check(layer, keys, values)
         if layer == len(self._rooms):
-            self._rooms.append((keys[..., :0, :], values[..., :0, :]))
+            self._rooms.append((keys, values))
             self._lengths.append(0)
         held, n = self._rooms[layer], self._lengths[layer]
         total = n + keys.shape[-2]
-        if total > held[0].shape[-2]:
-            capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
-            held = self._rooms[layer] = _moved(held[0], n, capacity), _moved(held[1], n, capacity)
+        if n == 0 or total > held[0].shape[-2]:
+            capacity = -(-max(total, 2 * n, 1) // BLOCK) * BLOCK
+            held = self._rooms[layer] = _moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
@@ -116,9 +116,8 @@ class KVCache:
         check_array("index", index)
         for layer, (keys, values) in enumerate(self._rooms):
             if index.ndim != 2 or index.shape[0] != keys.shape[0]:
-                raise ValueError(
-                    f"index must have shape ({keys.shape[0]}, m), got {tuple(index.shape)}"
-                )
+                shape = tuple(index.shape)
+                raise ValueError(f"index must have shape ({keys.shape[0]}, m), got {shape}")
             room = -(-(self._lengths[layer] + 1) // BLOCK) * BLOCK  # with a place for the next
             keys, values = keys[..., :room, :], values[..., :room, :]
             self._rooms[layer] = gather(keys, index), gather(values, index)
@@ -126,33 +125,30 @@ class KVCache:
     def _check(self, layer, keys, values):
         if not 0 <= layer <= len(self._rooms):
             raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
-        if layer == len(self._rooms):
+        is_first = layer == len(self._rooms)
+        if is_first:
             check_floats(keys=keys, values=values)
-            held = (keys, values)
-        else:
-            held = self._rooms[layer]
-        m = keys.shape[-2] if keys.ndim > 1 else 0
+        held = (keys, values) if is_first else self._rooms[layer]
         for name, x, like in (("keys", keys, held[0]), ("values", values, held[1])):
-            if x is not like and x.dtype != like.dtype:
+            if x.ndim < 2:
+                raise ValueError(f"{name} must have shape (..., m, d), got {tuple(x.shape)}")
+            if x.dtype != like.dtype:
                 check_floats(cache=like, **{name: x})
-            *leading, _, d = like.shape if like.ndim > 1 else (0, 0)
-            if x.shape != (*leading, m, d):
-                raise ValueError(
-                    f"{name} must have shape {(*leading, m, d)} to go behind those of the layer, "
-                    f"got {tuple(x.shape)}"
-                )
+            shape = (*like.shape[:-2], keys.shape[-2], like.shape[-1])
+            if x.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
             if getattr(x, "requires_grad", False):
                 raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
 
 
 def _moved(room, n, capacity):
     """Return a room for `capacity` tokens with the `n` tokens of another."""
-    xp = array_namespace(room)
-    *leading, _, d = room.shape
-    device = array_api_compat.device(room)
-    larger = xp.empty((*leading, capacity, d), dtype=room.dtype, device=device)
-    larger[..., :n, :] = room[..., :n, :]
-    return larger
+    xp, larger = array_namespace(room[0]), []
+    for x in room:
+        shape, device = (*x.shape[:-2], capacity, x.shape[-1]), array_api_compat.device(x)
+        larger.append(xp.empty(shape, dtype=x.dtype, device=device))
+        larger[-1][..., :n, :] = x[..., :n, :]
+    return tuple(larger)
 
 
 def gather(

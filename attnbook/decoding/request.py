@@ -29,15 +29,15 @@ class Decoded:
     Attributes
     ----------
     tokens : integer array, shape (batch, n), or (batch, n_beams, n) of a beam search
-        The new tokens of each sequence from its first on, its stop token included; `pad` after
-        them. n is the length of the longest.
+        The new tokens of each sequence, its stop token included, and `pad` after them. n is the
+        length of the longest.
     lengths : integer array, shape (batch,) or (batch, n_beams)
-        How many of them are real.
+        How many of the tokens are real.
     log_probabilities : array, shape of `tokens`
         What the model gave each token, log p(token | what came before); 0 at `pad`.
     scores : array, shape of `lengths`
-        Their sum, the log-probability of the sequence; divided by the length penalty in a beam
-        search.
+        The sum of these, which is the log-probability of the sequence. A beam search divides it by
+        the length penalty.
     """
 
     tokens: Annotated[Array, "... n"]
@@ -136,12 +136,12 @@ def request(
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
-    cache = _check_cache(cache)
+    kept = _check_cache(cache)
     stop = _plain("stop", stop)
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
     stop = tuple(_check_token("stop", token, known) for token in stop)
     pad = _check_token("pad", pad, known)
-    decoder = IncrementalDecoder(weights, source, source_mask, cache, impl)
+    decoder = IncrementalDecoder(weights, source, source_mask, kept, impl)
     return Request(decoder, prompt, lengths, max_length, stop, pad)
 
 

@@ -17,8 +17,8 @@ from attnbook.arrays.arguments import (
     check_number,
 )
 from attnbook.arrays.move import move
-from attnbook.hashing.projections import root, unit
 from attnbook.hashing.given_hash import check_hash
+from attnbook.hashing.projections import root, unit
 
 
 def lift_keys(
@@ -66,9 +66,9 @@ def lift_keys(
     """
     x = _wide("key", key)
     xp = array_namespace(x)
-    entry = _number(xp.max(xp.abs(x))) if 0 not in x.shape else 0.0
+    entry = float(move(xp.max(xp.abs(x)), "numpy")) if 0 not in x.shape else 0.0
     squares = xp.sum((x / (entry or 1.0)) ** 2, axis=-1)  # no square overflows or vanishes
-    largest = entry * math.sqrt(_number(xp.max(squares))) if entry else 0.0
+    largest = entry * math.sqrt(float(move(xp.max(squares), "numpy"))) if entry else 0.0
     # room for rounding, so that M taken from the same keys in another order is accepted
     if longest is None:
         longest = largest
@@ -111,10 +111,6 @@ def lift_queries(query: Annotated[Array, "... n_q d"]) -> Annotated[Array, "... 
     xp = array_namespace(x)
     lifted = xp.concat([unit(x), xp.zeros_like(x[..., :1])], axis=-1)
     return xp.astype(lifted, query.dtype, copy=False)
-
-
-def _number(x):
-    return float(move(x, "numpy"))  # a tensor may need gradients
 
 
 def _wide(name, x):

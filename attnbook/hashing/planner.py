@@ -12,7 +12,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, check_float, check_floats, check_int, check_number
 from attnbook.arrays.move import move
-from attnbook.hashing.projections import at_least_once
+from attnbook.hashing.collision import at_least_once
 from attnbook.hashing.stable_hash import StableHash
 
 PRODUCT, PROBE, CANDIDATE = 0.005, 20.0, 15.0

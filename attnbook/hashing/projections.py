@@ -1,17 +1,82 @@
-"""What both hashes share: checked projections, and the chance to meet in one of several tables."""
+"""Random projections: what both hashes of vectors, `SimHash` and `StableHash`, are made of."""
 
-import math
-import numbers
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+import array_api_compat
+import numpy as np
 
 from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    broadcast_shapes,
     check_float,
     check_floats,
+    check_int,
     check_same_home,
+    library,
 )
+from attnbook.arrays.move import move
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import ArrayTree
+
+
+class RandomProjections(ArrayTree):
+    """Base of hashes whose codes each come from one projection a·x: L tables of K codes."""
+
+    directions: Annotated[Array, "n_tables n_projections d"]
+    multipliers: ClassVar[Any]  # K numbers, int64, which join the codes of a table
+
+    @property
+    def n_tables(self) -> int:
+        """L."""
+        return int(self.directions.shape[0])
+
+    @property
+    def n_projections(self) -> int:
+        """K."""
+        return int(self.directions.shape[1])
+
+    @property
+    def d(self) -> int:
+        """Width of the vectors."""
+        return int(self.directions.shape[2])
+
+    def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
+        """Return the K codes of each table."""
+        raise NotImplementedError
+
+    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
+        r"""Return for each table the K codes of `x` as one int64, :math:`\sum_j m_j h_j(x)`.
+
+        Parameters
+        ----------
+        x : array, shape (..., d)
+            Of the library and device of `directions`; half precision is computed in float32.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not an array of floats of that library.
+        ValueError
+            If it has another width or device, holds NaN or infinity, or lies so far out that a
+            code does not fit an int64.
+        """
+        codes = self.codes(x)
+        xp, device = array_namespace(codes), array_api_compat.device(codes)
+        multipliers = move(self.multipliers, library(codes), device=device)
+        return xp.sum(codes * multipliers, axis=-1, dtype=xp.int64)  # int64 wraps: modulo 2**64
+
+
+def draw_directions(
+    rng: Any, d: int, n_tables: int, n_projections: int
+) -> tuple[np.ndarray, np.random.Generator]:
+    """Return standard normal directions and the Generator that they come from, or raise."""
+    rng = generator(rng)
+    shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
+    for name, size in shape.items():
+        check_int(name, size, at_least=1)
+    return rng.standard_normal(tuple(shape.values())), rng
 
 
 def check_directions(directions: Array) -> None:
@@ -46,7 +111,13 @@ def projected(x: Array, directions: Array) -> Array:
 def pair(query: Array, key: Array, directions: Array) -> tuple[Array, Array]:
     """Return queries and keys in the dtype to compute in, or raise as `projected`."""
     check_floats(query=query, key=key)
-    return _widened("query", query, directions)[0], _widened("key", key, directions)[0]
+    q, k = _widened("query", query, directions)[0], _widened("key", key, directions)[0]
+    if broadcast_shapes(tuple(q.shape), tuple(k.shape)) is None:
+        raise ValueError(
+            f"key must have leading axes that broadcast with those of query, {tuple(q.shape)}, "
+            f"got {tuple(k.shape)}"
+        )
+    return q, k
 
 
 def _widened(name, x, directions):
@@ -78,40 +149,3 @@ def unit(x: Array) -> Array:
     scaled = x / xp.where(zero, xp.ones_like(largest), largest)
     lengths = root(xp.sum(scaled * scaled, axis=-1, keepdims=True))
     return scaled / xp.where(zero, xp.ones_like(lengths), lengths)
-
-
-def check_within(name: str, x: Any, most: float, shown: str) -> None:
-    """Raise unless `x` is a number, or an array of floats, from 0 to `most`."""
-    if isinstance(x, numbers.Real) and not isinstance(x, bool):
-        try:
-            inside = 0 <= float(x) <= most
-        except OverflowError:  # an int or a Fraction beyond the largest float
-            inside = False
-    else:
-        check_float(name, x)
-        xp = array_namespace(x)
-        inside = bool(xp.all((x >= 0) & (x <= most)))
-    if not inside:  # also for NaN
-        raise ValueError(f"{name} must be from 0 to {shown}, got {x}")
-
-
-def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
-    r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^K)^L`.
-
-    Meeting in a table takes K equal codes (AND); L tables give L independent chances (OR). `p` is
-    a number or an array of chances of one equal code. Small chances keep their digits.
-    """
-    table = p**n_projections
-    if isinstance(table, (int, float)):
-        return 1.0 if table >= 1 else -math.expm1(n_tables * math.log1p(-table))
-    xp = array_namespace(table)
-    sure = table >= 1  # log1p(-1) is -inf
-    safe = xp.where(sure, xp.zeros_like(table), table)
-    return xp.where(sure, xp.ones_like(table), -xp.expm1(n_tables * xp.log1p(-safe)))
-
-
-def log_chance(probability: Array) -> Array:
-    """Return the logarithm, of the smallest number where a chance has underflowed to 0."""
-    xp = array_namespace(probability)
-    least = xp.finfo(probability.dtype).smallest_normal
-    return xp.log(xp.where(probability > least, probability, xp.full_like(probability, least)))

@@ -25,44 +25,23 @@ in linear probing hashing". Pătraşcu & Thorup (2012), "The power of simple tab
 """
 
 import functools
+import math
+import numbers
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_choice, check_int
+from attnbook.arrays.arguments import Array, check_choice, check_int, check_number, dtype_name
 from attnbook.arrays.projections import generator
 from attnbook.compilers.python_or_numba import compiled
-from attnbook.hashing._int64 import check_int64, check_int64s
-from attnbook.hashing._slots import (
-    DISPLACEMENT,
-    EMPTY,
-    KEY,
-    VALUE,
-    check_load_factor,
-    displacement_limit,
-    draw_mixer,
-    free_slots,
-    max_entries,
-    slots_for,
-)
 
-__all__ = [
-    "DISPLACEMENT",
-    "EMPTY",
-    "KEY",
-    "VALUE",
-    "RobinHoodTable",
-    "displacement_limit",
-    "draw_mixer",
-    "find_slot",
-    "functions",
-    "home_slot",
-    "insert_one",
-    "slots_for",
-]
-
+IMPLEMENTATIONS = ("reference", "numba")
+KEY, VALUE, DISPLACEMENT = 0, 1, 2  # the columns of the slots
+EMPTY = -1  # the displacement of a free slot
+MOST_SLOTS = 2**32  # as many as 31 bits of a hash times n_slots, an int64, allow
+INT64 = (-(2**63), 2**63 - 1)
 DONE, FULL, FAR = 0, 1, 2  # why `insert_all` returns
 
 
@@ -163,16 +142,47 @@ def delete_all(slots, mixer, keys, deleted):
 
 
 FUNCTIONS = (home_slot, find_slot, insert_one, delete_one, insert_all, get_all, delete_all)
-IMPLEMENTATIONS = ("reference", "numba")
 
 
 @functools.cache
 def functions(impl: str) -> types.SimpleNamespace:
     """Return the functions above by name: as they are, or compiled by Numba."""
-    check_choice("impl", impl, IMPLEMENTATIONS)
     if impl == "numba":
         return compiled(*FUNCTIONS)
     return types.SimpleNamespace(**{function.__name__: function for function in FUNCTIONS})
+
+
+def free_slots(n_slots: int) -> Annotated[Array, "n_slots 3"]:
+    """Return slots that are all free, or raise if they are more than `home_slot` can name."""
+    if n_slots > MOST_SLOTS:
+        raise ValueError(f"n_slots must be at most 2**32, got {n_slots}")
+    return np.tile(np.array([0, 0, EMPTY], dtype=np.int64), (n_slots, 1))
+
+
+def draw_mixer(random: np.random.Generator) -> Annotated[Array, "8 256"]:
+    """Draw the random numbers of `home_slot`; below 2⁶², so that no hash is negative."""
+    return random.integers(0, 2**62, size=(8, 256), dtype=np.int64)
+
+
+def max_entries(n_slots: int, load_factor: float) -> int:
+    """Return how many entries `n_slots` take: at least one stays free, where searches end."""
+    return math.floor(load_factor * n_slots)
+
+
+def slots_for(n: int, load_factor: float) -> int:
+    """Return the least number of slots that takes `n` entries at this load factor."""
+    n_slots = max(1, int(n / load_factor))
+    while max_entries(n_slots, load_factor) < n:
+        n_slots += 1
+    return n_slots
+
+
+def displacement_limit(n_slots: int, load_factor: float) -> int:
+    """Return the displacement t that a share of n_slots·exp(−2(1 − load_factor) t) = e⁻⁴⁰ exceeds.
+
+    The share is the tail of the waiting times of a queue; it bounds how often random keys get here.
+    """
+    return math.ceil((40 + math.log(n_slots)) / (2 * (1 - load_factor)))
 
 
 class RobinHoodTable:
@@ -227,9 +237,9 @@ class RobinHoodTable:
     def __init__(
         self, n_slots: int = 8, load_factor: float = 0.75, *, seed: Any = 0, impl: str = "reference"
     ):
-        n_slots = check_int("n_slots", n_slots, at_least=1)
+        n_slots = check_int("n_slots", n_slots, at_least=1, at_most=INT64[1])
         self.load_factor = check_load_factor(load_factor)
-        self.impl = impl
+        self.impl = check_choice("impl", impl, IMPLEMENTATIONS)
         self._functions = functions(impl)
         self._random = generator(seed, "seed")
         self.slots, self.mixer = free_slots(n_slots), draw_mixer(self._random)
@@ -327,3 +337,33 @@ class RobinHoodTable:
         keys, values = entries[:, KEY].copy(), entries[:, VALUE].copy()
         self._functions.insert_all(slots, self.mixer, keys, values, 0, 0, n_slots, n_slots)
         self.slots = slots
+
+
+def check_load_factor(load_factor: float) -> float:
+    """Return `load_factor` as a float from 1/64 to below 1, or raise."""
+    real = isinstance(load_factor, numbers.Real) and not isinstance(load_factor, bool)
+    # compared before it is made a float, which it may be too large for, or be rounded to 1 by
+    if real and not (1 / 64 <= load_factor < 1 and float(load_factor) < 1):  # less wastes memory
+        raise ValueError(f"load_factor must be from 1/64 to below 1, got {load_factor}")
+    return check_number("load_factor", load_factor)
+
+
+def check_int64(name: str, x: int) -> int:
+    """Return `x` as an int that int64 can hold, or raise."""
+    if isinstance(x, bool) or not isinstance(x, numbers.Integral):
+        raise TypeError(f"{name} must be an int, got {type(x).__name__}")
+    if not INT64[0] <= x <= INT64[1]:
+        raise ValueError(f"{name} must fit into int64, got {x}")
+    return int(x)
+
+
+def check_int64s(name: str, x: Annotated[Array, "n"]) -> np.ndarray:
+    """Return `x` as a contiguous int64 array of one axis, or raise."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array, got {type(x).__name__}")
+    if x.dtype.kind not in "iu" or x.dtype == np.uint64:
+        raise TypeError(f"{name} must have integers that fit into int64, got {dtype_name(x.dtype)}")
+    if x.ndim != 1:
+        raise ValueError(f"{name} must have shape (n,), got {x.shape}")
+    x = np.ascontiguousarray(x, dtype=np.int64)
+    return x if x.flags.writeable else x.copy()  # Numba compiles anew for read-only arrays

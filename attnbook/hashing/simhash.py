@@ -8,15 +8,14 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import array_api_compat
+import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_int
-from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.projections import (
-    at_least_once,
+    RandomProjections,
     check_directions,
-    check_within,
+    draw_directions,
     pair,
     projected,
     root,
@@ -28,7 +27,7 @@ MOST_BITS = 63
 
 
 @dataclass(frozen=True, eq=False)
-class SimHash(Weights):
+class SimHash(RandomProjections):
     r"""L tables of K signs each.
 
     The code of projection j is 1 where :math:`a_j \cdot x \ge 0`, else 0. A signature packs the K
@@ -93,26 +92,12 @@ class SimHash(Weights):
         TypeError, ValueError
             If one is not an int of at least 1, or n_projections is above 63.
         """
-        rng = generator(rng)
-        shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
-        for name, size in shape.items():
-            check_int(name, size, at_least=1)
-        return cls(rng.standard_normal(tuple(shape.values())))
+        return cls(draw_directions(rng, d, n_tables, n_projections)[0])
 
     @property
-    def n_tables(self) -> int:
-        """L."""
-        return int(self.directions.shape[0])
-
-    @property
-    def n_projections(self) -> int:
-        """K."""
-        return int(self.directions.shape[1])
-
-    @property
-    def d(self) -> int:
-        """Width of the vectors."""
-        return int(self.directions.shape[2])
+    def multipliers(self) -> np.ndarray:
+        """The powers of 2 that join codes to a signature, int64."""
+        return np.left_shift(1, np.arange(self.n_projections))
 
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
         """Return the sign bits of `x`, int64, 1 where a·x ≥ 0.
@@ -122,28 +107,6 @@ class SimHash(Weights):
         along = projected(x, self.directions)
         xp = array_namespace(along)
         return xp.astype(along >= 0, xp.int64)
-
-    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
-        r"""Return for each table the K bits of `x` as one int64, :math:`\sum_j 2^j h_j(x)`.
-
-        Parameters
-        ----------
-        x : array, shape (..., d)
-            Of the library and device of `directions`; half precision is computed in float32.
-
-        Raises
-        ------
-        TypeError
-            If `x` is not an array of floats of that library.
-        ValueError
-            If it has another width or device, or holds NaN or infinity.
-        """
-        codes = self.codes(x)
-        xp = array_namespace(codes)
-        device = array_api_compat.device(codes)
-        bits = [1 << j for j in range(self.n_projections)]
-        places = xp.asarray(bits, dtype=xp.int64, device=device)
-        return xp.sum(codes * places, axis=-1, dtype=xp.int64)
 
     @staticmethod
     def collision_probability(angle: Any) -> Any:

@@ -8,25 +8,15 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_floats,
-    check_int,
-    check_number,
-    library,
-)
+from attnbook.arrays.arguments import Array, array_namespace, check_floats, check_number
 from attnbook.arrays.erf import erf
-from attnbook.arrays.move import move
-from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights
+from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.projections import (
-    at_least_once,
+    RandomProjections,
     check_directions,
-    check_within,
+    draw_directions,
     pair,
     projected,
     root,
@@ -40,7 +30,7 @@ MIXER = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, eq=False)
-class StableHash(Weights):
+class StableHash(RandomProjections):
     r"""L tables of K intervals each.
 
     A projection cuts a line into intervals of length r; its code is the number of the interval.
@@ -122,28 +112,10 @@ class StableHash(Weights):
         TypeError, ValueError
             If one of the ints is below 1, or `width` is not a finite number above 0.
         """
-        rng, width = generator(rng), check_width(width)
-        shape = {"n_tables": n_tables, "n_projections": n_projections, "d": d}
-        for name, size in shape.items():
-            check_int(name, size, at_least=1)
-        directions = rng.standard_normal(tuple(shape.values()))
+        width = check_width(width)
+        directions, rng = draw_directions(rng, d, n_tables, n_projections)
         offsets = rng.uniform(0, width, size=directions.shape[:2])
         return cls(directions, offsets, width)
-
-    @property
-    def n_tables(self) -> int:
-        """L."""
-        return int(self.directions.shape[0])
-
-    @property
-    def n_projections(self) -> int:
-        """K."""
-        return int(self.directions.shape[1])
-
-    @property
-    def d(self) -> int:
-        """Width of the vectors."""
-        return int(self.directions.shape[2])
 
     @property
     def multipliers(self) -> np.ndarray:
@@ -165,28 +137,6 @@ class StableHash(Weights):
                 "got a point beyond"
             )
         return xp.astype(numbers, xp.int64)
-
-    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
-        """Return for each table the K codes of `x` joined to one int64.
-
-        Parameters
-        ----------
-        x : array, shape (..., d)
-            Of the library and device of `directions`; half precision is computed in float32.
-
-        Raises
-        ------
-        TypeError
-            If `x` is not an array of floats of that library.
-        ValueError
-            If it has another width or device, holds NaN or infinity, or lies so far out that a
-            code does not fit an int64.
-        """
-        codes = self.codes(x)
-        xp = array_namespace(codes)
-        device = array_api_compat.device(codes)
-        multipliers = move(self.multipliers, library(codes), device=device)
-        return xp.sum(codes * multipliers, axis=-1, dtype=xp.int64)  # int64 wraps: modulo 2**64
 
     @staticmethod
     def collision_probability(distance: Any, width: float) -> Any:

@@ -5,6 +5,15 @@
 """
 
 from attnbook.hashing.buckets import Buckets, sort_buckets
+from attnbook.hashing.given_hash import GivenHash
+from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
+from attnbook.hashing.planner import Plan, plan
+from attnbook.hashing.robin_hood import RobinHoodTable
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
+from attnbook.sketch.answers import Evidence
+from attnbook.sketch.attention import SketchAttention
+from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.sketch.estimators import (
     Candidates,
     duplicates,
@@ -13,18 +22,9 @@ from attnbook.sketch.estimators import (
     per_table_sum,
     union,
 )
-from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.functional import sketch_attention
-from attnbook.hashing.given_hash import GivenHash
-from attnbook.sketch.bucket_index import BucketIndex
-from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
 from attnbook.sketch.moments import Moments
-from attnbook.hashing.planner import Plan, plan
-from attnbook.hashing.robin_hood import RobinHoodTable
-from attnbook.hashing.simhash import SimHash
-from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.sorted_index import SortedIndex
-from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.tails import UniformTail, uniform_tail
 
 __all__ = [

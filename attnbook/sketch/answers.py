@@ -4,137 +4,52 @@ Each of the three is a group of keys with a mass, the logarithm of its sum of ex
 output, its weighted mean value. A softmax over the masses mixes the outputs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-import array_api_compat
-
-from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
-from attnbook.arrays.empty_rows import maximum as maximum_of
-from attnbook.arrays.move import move
+from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace, check_floats
 from attnbook.single_head.softmax import softmax_of
-from attnbook.hashing.projections import log_chance
-from attnbook.sketch.estimators import ESTIMATORS, Candidates
-
-GATHERED = 2**22
-"""Numbers of keys and values that are gathered at once: queries are taken in blocks."""
-
-
-@dataclass(frozen=True, eq=False)
-class Visible:
-    """Which keys a query may attend to: rows below `before`, and where `mask` is True."""
-
-    before: Any = None  # int64 (n_q,)
-    mask: Any = None  # boolean (n_q, n_rows)
-
-    def of(self, part: slice) -> "Visible":
-        """Return the same for some of the queries."""
-        before = None if self.before is None else self.before[part]
-        return Visible(before, None if self.mask is None else self.mask[part, :])
-
-    def at(self, rows: Array) -> Array:
-        """Return whether each of `rows` (n_q, M) may be attended to."""
-        xp = array_namespace(rows)
-        seen = xp.ones_like(rows, dtype=xp.bool)
-        if self.before is not None:
-            seen = seen & (rows < self.before[:, None])
-        if self.mask is not None and rows.shape[1] > 0:
-            seen = seen & xp.take_along_axis(self.mask, rows, axis=-1)
-        return seen
+from attnbook.sketch.engines import Reference
+from attnbook.sketch.logits import count_and_largest, log_sum
+from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.state import SketchState, gather
+from attnbook.sketch.summary import diameter, heavy_group, moments_of, sample_tail
+from attnbook.sketch.visible import EVERYTHING, Visible
 
 
 @dataclass(frozen=True, eq=False)
-class Near:
-    """What the tables give for a block of queries.
+class Evidence:
+    r"""For each query, how much of the context the answer rests on.
 
-    Rows and weights (n_q, M) are None where a kernel kept them to itself, and `expected` where the
-    hash knows no probabilities.
+    Attributes
+    ----------
+    n_keys : int
+        Keys in the sketch. With none the output is zeros, as exact attention over no keys is.
+    candidates : int64 array, shape (n_q,)
+        Different keys that count with a score of their own: from the tables (with the tail
+        "moments", those above its limit), in the window, heavy. 0 means that there were none.
+    found_probability : array, shape (n_q,)
+        Chance, over the draw of the tables, that the one of these with the largest weight would be
+        found; 1 for a key in the window or a heavy one. A small chance says that this key was luck,
+        and that others like it were missed. NaN where nothing was scored or the hash knows no
+        probabilities.
+    missed_mass : array, shape (n_q,)
+        Estimate of 1 − M, the share of the exact softmax on keys that were not scored: from the
+        tail if there is one; else from the candidates, each of which stands for 1 / P keys like
+        it, so that keys unlike all of them stay unseen. 1 where there are keys and none was
+        scored; NaN where it cannot be told.
+    bound : array, shape (n_q,)
+        :math:`(1 - M)\, D_V`, the largest distance from the exact output that claim 29 allows
+        after dropping the missed keys, with the estimate of M. D_V is the diagonal of the box
+        around all values. Where nothing was scored the output is zeros and there is no bound:
+        infinity.
     """
 
-    mass: Array  # (n_q,)
-    output: Array  # (n_q, d_v)
-    count: Array  # int64 (n_q,)
-    best: Array  # int64 (n_q,), the row with the largest score, or -1
-    largest: Array  # (n_q,), its score
-    expected: Any = None  # (n_q,), the mass if each key stands for 1 / P like it
-    rows: Any = None
-    weights: Any = None
-
-
-def blocks(sketch: Any, signatures: Array) -> Iterator[slice]:
-    """Yield runs of queries whose padded candidates fit into memory together."""
-    counts = move(sketch._index.counts(signatures, max_bucket=sketch.max_bucket), "numpy")
-    widest = counts.max(axis=-1, initial=0).tolist()
-    numbers = sketch.hash.n_tables * sum(rows.array().shape[1] + 2 for rows in sketch._stored)
-    start, width = 0, 0
-    for i in range(len(widest)):
-        width = max(width, widest[i])
-        if i > start and (i + 1 - start) * width * numbers > GATHERED:
-            yield slice(start, i)
-            start, width = i, widest[i]
-    yield slice(start, len(widest))
-
-
-def candidates(sketch: Any, signatures: Array, visible: Visible) -> Candidates:
-    """Return what the tables hold for each query, of the keys that it may attend to."""
-    xp = array_namespace(signatures)
-    rows, found = sketch._index.lookup(signatures, max_bucket=sketch.max_bucket)
-    flat = xp.reshape(rows, (rows.shape[0], rows.shape[1] * rows.shape[2]))
-    return Candidates.of(rows, found & xp.reshape(visible.at(flat), rows.shape))
-
-
-def near(
-    sketch: Any,
-    query: Array,
-    signatures: Array,
-    visible: Visible,
-    above: Any = None,
-    *,
-    weigh: bool = True,
-) -> Near:
-    """Return the estimate from the tables, of scores larger than `above` alone if it is given.
-
-    Without `weigh` the chances to be found are left out where the estimator does not need them.
-    """
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    found = candidates(sketch, signatures, visible)
-    n_q, n_tables, width = found.rows.shape
-    flat = (n_q, n_tables * width)
-    rows = xp.reshape(found.rows, flat)
-    key, value = (xp.astype(gather(x.array(), rows), wide, copy=False) for x in sketch._stored)
-    q = xp.astype(query, wide, copy=False)
-    scores = xp.matmul(key, q[:, :, None])[..., 0] * sketch.scale_of(query)  # (n_q, M)
-    kept = ~sketch._far.is_heavy(sketch, rows)
-    if above is not None:
-        kept = kept & (scores > above[:, None])
-    kept = xp.reshape(kept, found.rows.shape)
-    found = Candidates(found.rows, found.found & kept, found.distinct & kept)
-
-    probability = expected = None
-    distinct = xp.reshape(found.distinct, flat)
-    weigh = weigh or sketch.estimator == "importance"
-    if weigh and hasattr(sketch.hash, "retrieval_probability"):
-        probability = sketch.hash.retrieval_probability(q[:, None, :], key)
-        sure = xp.where(distinct, probability, xp.ones_like(probability))
-        expected = log_sum(masked(scores - log_chance(sure), distinct))
-    extra = (xp.reshape(probability, found.rows.shape),) if sketch.estimator == "importance" else ()
-    weights = ESTIMATORS[sketch.estimator](xp.reshape(scores, found.rows.shape), found, *extra)
-    weights = xp.reshape(weights, flat)
-    logits = masked(scores, distinct)
-    counted = distinct if sketch.estimator in ("union", "importance") else found.found
-    best, largest = first_of_largest(rows, logits)
-    return Near(
-        mass=log_sum(logits),
-        output=xp.matmul(weights[:, None, :], value)[:, 0, :],
-        count=xp.astype(xp.count_nonzero(distinct, axis=-1), xp.int64),
-        best=best,
-        largest=largest,
-        expected=expected,
-        rows=xp.where(xp.reshape(counted, flat), rows, xp.full_like(rows, -1)),
-        weights=weights,
-    )
+    n_keys: int
+    candidates: Annotated[Array, "n_q"]
+    found_probability: Annotated[Array, "n_q"]
+    missed_mass: Annotated[Array, "n_q"]
+    bound: Annotated[Array, "n_q"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,47 +69,98 @@ FIELDS = ("candidates", "found_probability", "missed_mass", "bound")
 """Of the evidence."""
 
 
-def joined(answers: list[Answer]) -> Answer:
-    """Return the answers to successive blocks as one, without rows and weights."""
-    xp = array_namespace(answers[0].output)
-    names = ["output"] if answers[0].bound is None else ["output", *FIELDS]
-    return Answer(**{n: xp.concat([getattr(a, n) for a in answers], axis=0) for n in names})
+def check_query(state: SketchState, query: Array) -> None:
+    """Raise unless `query` is finite and fits the keys."""
+    check_floats(query=query)
+    if query.ndim != 2 or query.shape[1] == 0:
+        raise ValueError(f"query must have shape (n_q, d), got {tuple(query.shape)}")
+    state.check_fits("query", query, state.key)
+    if not state.engine.hash_refuses and not state.engine.all_finite(query):
+        raise ValueError("query must be finite, got NaN or infinity")
 
 
-def answer(
-    sketch: Any,
+def answers(
+    state: SketchState,
     query: Array,
-    signatures: Array,
-    visible: Visible,
-    near_of: Any,
+    visible: Visible = EVERYTHING,
+    with_evidence: bool = False,
     *,
+    engine: Reference | None = None,
     local: Any = None,
     moments: Any = None,
-    with_evidence: bool = False,
-) -> Answer:
-    """Return near keys, heavy keys and tail mixed, for a block of queries (n_q, d).
+) -> list[Answer]:
+    """Return the answers to blocks of queries (n_q, d), from `engine` if it is given.
 
     `local` is mass, output, count and largest score of keys that were scored elsewhere. `moments`
     stand for the keys that these queries may see, in the place of those of all keys.
     """
-    xp, far, scale = array_namespace(query), sketch._far, sketch.scale_of(query)
+    engine = state.engine if engine is None else engine
+    signatures = state.engine.signatures(query, of_queries=True)
+    return [
+        answer(
+            state,
+            query[part, :],
+            signatures[part, :],
+            visible.of(part),
+            engine,
+            local=None if local is None else tuple(x[part, ...] for x in local),
+            moments=moments,
+            with_evidence=with_evidence,
+        )
+        for part in engine.blocks(state, signatures, with_evidence)
+    ]
+
+
+def joined(parts: list[Answer]) -> Answer:
+    """Return the answers to successive blocks as one, without rows and weights."""
+    xp = array_namespace(parts[0].output)
+    names = ["output"] if parts[0].bound is None else ["output", *FIELDS]
+    return Answer(**{n: xp.concat([getattr(a, n) for a in parts], axis=0) for n in names})
+
+
+def stacked(parts: list[Array], filler: Any) -> Array:
+    """Return blocks (n, M) of different M below one another, filled up on the right."""
+    xp = array_namespace(parts[0])
+    width = max(x.shape[1] for x in parts)
+    filled = []
+    for x in parts:
+        blank = xp.zeros_like(x[:, :1]) if x.shape[1] else xp.sum(x, axis=1, keepdims=True)
+        blank = xp.full_like(xp.broadcast_to(blank, (x.shape[0], width - x.shape[1])), filler)
+        filled.append(xp.concat([x, blank], axis=1))
+    return xp.concat(filled, axis=0)
+
+
+def answer(
+    state: SketchState,
+    query: Array,
+    signatures: Array,
+    visible: Visible,
+    engine: Reference,
+    *,
+    local: Any,
+    moments: Any,
+    with_evidence: bool,
+) -> Answer:
+    """Return near keys, heavy keys and tail mixed, for a block of queries (n_q, d)."""
+    xp, settings = array_namespace(query), state.settings
+    scale, has_tail = settings.scale_of(query), settings.tail != "none"
     q = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
-    if sketch.tail == "moments" and moments is None:
-        moments = far.moments(sketch)
-    above = moments.limit(q, scale) if sketch.tail == "moments" else None
-    close = near_of(sketch, query, signatures, visible, above, weigh=with_evidence)
+    if settings.tail == "moments" and moments is None:
+        moments = moments_of(state)
+    above = moments.limit(q, scale) if settings.tail == "moments" else None
+    close = engine.near(state, query, signatures, visible, above, with_evidence)
     masses, outputs = [close.mass], [close.output]
     if local is not None:
         masses, outputs = [*masses, local[0]], [*outputs, local[1]]
     heavy_rows = heavy_scores = tail = None
-    if sketch.n_heavy:
-        heavy_rows, heavy_scores, mass, output = far.heavy_group(sketch, query, scale, visible)
+    if settings.n_heavy:
+        heavy_rows, heavy_scores, mass, output = heavy_group(state, query, visible)
         masses, outputs = [*masses, mass], [*outputs, output]
-    if sketch.tail == "moments":
+    if settings.tail == "moments":
         mass, output = moments.tail(q, scale, below=above)
         masses, outputs = [*masses, mass], [*outputs, output]
-    elif sketch.tail == "uniform":
-        tail = far.sample_tail(sketch, query, signatures, scale, visible)
+    elif settings.tail == "uniform":
+        tail = sample_tail(state, query, signatures, visible)
         masses, outputs = [*masses, tail.log_mass], [*outputs, tail.output]
     if len(masses) == 1:  # also for weights that do not sum to 1
         output, shares = close.output, xp.ones_like(close.mass)[:, None]
@@ -205,24 +171,24 @@ def answer(
     if weights is not None:
         weights = weights * shares[:, :1]
         if heavy_rows is not None:
-            heavy_share = shares[:, len(masses) - 1 - (sketch.tail != "none"), None]
+            heavy_share = shares[:, len(masses) - 1 - has_tail, None]
             rows = xp.concat([rows, heavy_rows], axis=1)
             weights = xp.concat([weights, softmax_of(heavy_scores, -1) * heavy_share], axis=1)
     result = Answer(output, rows, weights)
     if not with_evidence:
         return result
-    n_scored = len(masses) - (sketch.tail != "none")
+    n_scored = len(masses) - has_tail
     scored = log_sum(xp.stack(masses[:n_scored], axis=-1))  # near, local and heavy keys
     others = masses[1:n_scored]  # those that are there whatever the tables return
-    missed = _missed(sketch, close, scored, others, shares)
-    bound = missed * far.diameter(sketch)
-    if len(sketch) == 0:
+    missed = shares[:, -1] if has_tail else _missed(close, scored, others)
+    bound = missed * diameter(state)
+    if state.n == 0:
         missed = bound = xp.zeros_like(missed)  # zeros are what attention to no keys is
     elif tail is not None:
         bound = _sampled_bound(masses, outputs, tail, shares)
-    elif sketch.tail == "none":  # nothing scored: zeros, which may lie far from all values
+    elif not has_tail:  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
-    count, probability = close.count, _found_probability(sketch, q, close)
+    count, probability = close.count, _found_probability(state, q, close)
     always = [] if local is None else [local[2:]]  # scored whatever the tables return
     if heavy_scores is not None:
         always.append(count_and_largest(heavy_scores))
@@ -238,22 +204,20 @@ def answer(
     )
 
 
-def _found_probability(sketch, q, close):
+def _found_probability(state: SketchState, q: Array, close: NearKeys) -> Array:
     xp = array_namespace(q)
     nan = xp.full_like(close.mass, xp.nan)
-    if not hasattr(sketch.hash, "retrieval_probability"):
+    if not state.settings.knows_chances:
         return nan
     some = close.best >= 0
-    key = gather(sketch._key.array(), xp.where(some, close.best, xp.zeros_like(close.best)))
-    chance = sketch.hash.retrieval_probability(q, xp.astype(key, q.dtype, copy=False))
-    return xp.where(some, chance, nan)
+    key = gather(state.key.array(), xp.where(some, close.best, xp.zeros_like(close.best)))
+    key = xp.astype(key, q.dtype, copy=False)
+    return xp.where(some, state.settings.hash.retrieval_probability(q, key), nan)
 
 
-def _missed(sketch, close, scored, others, shares):
-    """Return the estimate of 1 - M: the share of the tail, or what each candidate stands for."""
+def _missed(close: NearKeys, scored: Array, others: list[Array]) -> Array:
+    """Return the estimate of 1 - M without a tail, from what each candidate stands for."""
     xp = array_namespace(scored)
-    if sketch.tail != "none":
-        return shares[:, -1]
     missed, nothing = xp.full_like(scored, xp.nan), scored == -xp.inf
     if close.expected is not None:
         expected = log_sum(xp.stack([close.expected, *others], axis=-1))
@@ -276,60 +240,3 @@ def _sampled_bound(masses, outputs, tail, shares):
     unknown = (share == 0) & (tail.mass_error == xp.inf)  # 0 · ∞: the sample saw nothing unseen
     share = xp.where(unknown, xp.ones_like(share), share)
     return share * (tail.output_error + swing)
-
-
-def stacked(parts: list[Array], filler: Any) -> Array:
-    """Return blocks (n, M) of different M below one another, filled up on the right."""
-    xp = array_namespace(parts[0])
-    width = max(x.shape[1] for x in parts)
-    filled = []
-    for x in parts:
-        blank = xp.zeros_like(x[:, :1]) if x.shape[1] else xp.sum(x, axis=1, keepdims=True)
-        blank = xp.full_like(xp.broadcast_to(blank, (x.shape[0], width - x.shape[1])), filler)
-        filled.append(xp.concat([x, blank], axis=1))
-    return xp.concat(filled, axis=0)
-
-
-def gather(x: Array, rows: Array) -> Array:
-    """Return the rows of `x` at places of any shape; zeros if it has no rows."""
-    xp = array_namespace(x)
-    if x.shape[0] == 0:
-        shape = (*rows.shape, x.shape[1])
-        return xp.zeros(shape, dtype=x.dtype, device=array_api_compat.device(x))
-    taken = xp.take(x, xp.reshape(rows, (-1,)), axis=0)
-    return xp.reshape(taken, (*rows.shape, x.shape[1]))
-
-
-def masked(scores: Array, kept: Array) -> Array:
-    """Return -inf in the place of every score that is not kept."""
-    xp = array_namespace(scores)
-    return xp.where(kept, scores, xp.full_like(scores, -xp.inf))
-
-
-def log_sum(logits: Array) -> Array:
-    """Return log Σ exp along the last axis, -inf over nothing."""
-    xp = array_namespace(logits)
-    top = maximum_of(logits, -1)
-    shift = xp.where(top == -xp.inf, xp.zeros_like(top), top)
-    total = xp.sum(xp.exp(logits - shift), axis=-1)
-    some = total > 0
-    logs = xp.log(xp.where(some, total, xp.ones_like(total))) + shift[..., 0]
-    return xp.where(some, logs, xp.full_like(logs, -xp.inf))
-
-
-def count_and_largest(logits: Array) -> tuple[Array, Array]:
-    """Return how many of `logits` (n_q, M) are not -inf, and the largest; -inf for none."""
-    xp = array_namespace(logits)
-    count = xp.astype(xp.count_nonzero(logits > -xp.inf, axis=-1), xp.int64)
-    return count, maximum_of(logits, -1)[..., 0]
-
-
-def first_of_largest(rows: Array, logits: Array) -> tuple[Array, Array]:
-    """Return the row of the largest of `logits` (n_q, M) and that score; -1 and -inf for none."""
-    xp = array_namespace(logits)
-    largest = maximum_of(logits, -1)[..., 0]
-    if rows.shape[1] == 0:
-        return xp.full_like(largest, -1, dtype=xp.int64), largest
-    place = xp.argmax(logits, axis=-1, keepdims=True)
-    best = xp.take_along_axis(rows, place, axis=-1)[..., 0]
-    return xp.where(largest == -xp.inf, xp.full_like(best, -1), best), largest

@@ -4,37 +4,16 @@ r"""Sketch attention: attention over the keys that hash tables return.
           R = \{\, i : h_t(k_i) = h_t(q) \text{ for some table } t \,\}
 """
 
-import math
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_choice,
-    check_int,
-    check_number,
-)
-from attnbook.sketch.answers import (
-    FIELDS,
-    Answer,
-    Visible,
-    answer,
-    blocks,
-    candidates,
-    joined,
-    near,
-    stacked,
-)
-from attnbook.sketch._checked import check_query, check_update
-from attnbook.sketch.summary import Far
-from attnbook.sketch.engines import IMPLS
-from attnbook.sketch.growing_rows import Rows
-from attnbook.sketch.estimators import ESTIMATORS
-from attnbook.sketch.evidence import Evidence
-from attnbook.hashing.given_hash import check_hash
+from attnbook.arrays.arguments import Array, array_namespace, check_bool
+from attnbook.sketch.answers import FIELDS, Evidence, answers, check_query, joined, stacked
+from attnbook.sketch.engines import ENGINES, Reference
+from attnbook.sketch.growth import update
+from attnbook.sketch.near_keys import blocks, candidates
+from attnbook.sketch.state import Settings, SketchState, Summary
+from attnbook.sketch.visible import EVERYTHING
 
-TAILS = ("none", "moments", "uniform")
-EVERYTHING = Visible()
 NO_ROW = 2**62  # sorts behind every row
 
 
@@ -122,63 +101,27 @@ class SketchAttention:
         seed: int = 0,
         impl: str = "reference",
     ):
-        check_hash(hash)
-        check_choice("estimator", estimator, tuple(ESTIMATORS))
-        check_choice("tail", tail, TAILS)
-        check_choice("impl", impl, tuple(IMPLS))
-        for name, count, least in (
-            ("n_heavy", n_heavy, 0),
-            ("n_cells", n_cells, 1),
-            ("n_samples", n_samples, 2),
-            ("seed", seed, 0),
-        ):
-            check_int(name, count, at_least=least)
-        if max_bucket is not None:
-            check_int("max_bucket", max_bucket, at_least=1)
-        if scale is not None:
-            check_number("scale", scale)
-        if not 0 < check_number("delta", delta) <= 0.2:
-            raise ValueError(f"delta must be above 0 and at most 0.2, got {delta}")
-        if tail == "uniform" and max_bucket is not None:
-            raise ValueError(
-                "max_bucket must be None with tail 'uniform', which has to know what was found, "
-                f"got {max_bucket}"
-            )
-        if (tail != "none" or n_heavy) and estimator != "union":
-            raise ValueError(
-                f"estimator must be 'union' with a tail or heavy keys, got {estimator!r}"
-            )
-        if estimator == "importance" and not hasattr(hash, "retrieval_probability"):
-            raise ValueError(
-                "hash must have retrieval_probability for estimator 'importance', "
-                f"got {type(hash).__name__}"
-            )
-        if impl != "reference" and estimator.startswith("per_table"):
-            raise ValueError(
-                f"estimator must be union, importance or duplicates for impl {impl!r}, "
-                f"got {estimator!r}"
-            )
-        self.hash, self.estimator, self.tail, self.impl = hash, estimator, tail, impl
-        self.scale, self.n_heavy, self.n_cells = scale, n_heavy, n_cells
-        self.n_samples, self.delta, self.max_bucket, self.seed = n_samples, delta, max_bucket, seed
-        self._impl = IMPLS[impl](hash)
+        self._settings = Settings(
+            **{"hash": hash, "estimator": estimator, "tail": tail, "scale": scale},
+            **{"n_heavy": n_heavy, "n_cells": n_cells, "n_samples": n_samples, "delta": delta},
+            **{"max_bucket": max_bucket, "seed": seed, "impl": impl},
+        )
+        vars(self).update(vars(self._settings))  # to be read; the state has its own
+        self._engine = ENGINES[impl](hash)
         self.initialize()
 
     def __len__(self) -> int:
         """Return how many keys there are, without the removed ones."""
-        return 0 if self._index is None else self._index.n
+        return self.state.n
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the tables; keys and values are not counted."""
-        return 0 if self._index is None else self._index.memory_bytes
+        return 0 if self.state.index is None else self.state.index.memory_bytes
 
     def initialize(self) -> "SketchAttention":
         """Forget all keys; return the sketch itself, empty."""
-        self._key, self._value = Rows(), Rows()
-        self._stored = (self._key, self._value)
-        self._index: Any = None
-        self._far = Far()
+        self.state = SketchState(self._settings, self._engine)
         return self
 
     def update(
@@ -210,19 +153,7 @@ class SketchAttention:
         -----
         Amortised O(d L K + L) a key.
         """
-        value = key if value is None else value
-        check_update(self, key, value)
-        signatures = self._signatures(key)
-        index = self._index
-        if index is None:
-            index = self._impl.new_index(self.seed)
-        rooms = [held.with_room(x) for held, x in zip(self._stored, (key, value), strict=True)]
-        rows = index.add(signatures)  # the last step that can fail
-        self._index = index
-        for held, x, room in zip(self._stored, (key, value), rooms, strict=True):
-            held.append(x, room)
-        self._far.add(self, rows)
-        return rows
+        return update(self.state, key, key if value is None else value)
 
     def remove(self, ids: Annotated[Array, "m"]) -> None:
         """Take keys away.
@@ -237,15 +168,15 @@ class SketchAttention:
         TypeError, ValueError
             If they are no such integers, or one is not there. The sketch is then as it was.
         """
-        if self._index is None:
+        if self.state.index is None:
             raise ValueError("ids must be of keys that are there, and there is none")
-        self._index.remove(ids)
-        self._far.forget()
+        self.state.index.remove(ids, name="ids")
+        self.state.summary = Summary()
 
     def merge(self) -> None:
         """Sort what was added lately into the tables. It happens by itself now and then."""
-        if self._index is not None:
-            self._index.merge()
+        if self.state.index is not None:
+            self.state.index.merge()
 
     def query(
         self, query: Annotated[Array, "n_q d"]
@@ -269,13 +200,16 @@ class SketchAttention:
             If `query` is not a finite array of floats of the library, device, dtype and width of
             the keys.
         """
-        check_query(self, query)
+        state = self.state
+        check_query(state, query)
         xp = array_namespace(query)
-        if self._index is None:
+        if state.index is None:
             nothing = xp.zeros_like(query[:, :0], dtype=xp.int64)
             return nothing, nothing > 0
-        signatures = self._signatures(query, of_queries=True)
-        found = [candidates(self, signatures[p, :], EVERYTHING) for p in blocks(self, signatures)]
+        signatures = state.engine.signatures(query, of_queries=True)
+        found = [
+            candidates(state, signatures[part, :], EVERYTHING) for part in blocks(state, signatures)
+        ]
         parts = [
             xp.sort(
                 xp.reshape(
@@ -316,13 +250,14 @@ class SketchAttention:
         TypeError, ValueError
             As `query`.
         """
-        check_query(self, query)
+        check_query(self.state, query)
         xp = array_namespace(query)
-        if self._index is None:
+        if self.state.index is None:
             return xp.zeros_like(query[:, :0], dtype=xp.int64), query[:, :0]
-        answers = self.answers(query, EVERYTHING, near_of=near)
-        rows = stacked([a.rows for a in answers], -1)
-        weights = stacked([a.weights for a in answers], 0)
+        plain = Reference(self._settings.hash)  # kernels keep rows and weights to themselves
+        parts = answers(self.state, query, engine=plain)
+        rows = stacked([a.rows for a in parts], -1)
+        weights = stacked([a.weights for a in parts], 0)
         return rows, xp.astype(weights, query.dtype, copy=False)
 
     def attention_output(
@@ -348,71 +283,33 @@ class SketchAttention:
         TypeError, ValueError
             As `query`.
         """
-        check_query(self, query)
-        return self._output(query, EVERYTHING, return_evidence)
-
-    def save(self, path: Any) -> None:
-        """Write all of it to a file; `attnbook.sketch.store.save_sketch` says how."""
-        from attnbook.sketch import store
-
-        store.save_sketch(path, self)
-
-    @classmethod
-    def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
-        """Return the sketch of a file; `attnbook.sketch.store.load_sketch` says how."""
-        from attnbook.sketch import store
-
-        return store.load_sketch(path, library, **options)
-
-    # The steps. `_answer` holds what a block of queries goes through.
-
-    def _output(self, query, visible, return_evidence):
+        check_query(self.state, query)
+        check_bool("return_evidence", return_evidence)
         xp = array_namespace(query)
-        if self._index is None:
+        if self.state.index is None:
             zeros = xp.zeros_like(query)
             none = xp.zeros_like(query[:, 0])
             count = xp.astype(none, xp.int64)
             empty = Evidence(0, count, xp.full_like(none, xp.nan), none, none)
             return (zeros, empty) if return_evidence else zeros
-        whole = joined(self.answers(query, visible, return_evidence))
+        whole = joined(answers(self.state, query, with_evidence=return_evidence))
         output = xp.astype(whole.output, query.dtype, copy=False)
         if not return_evidence:
             return output
         return output, Evidence(len(self), *(getattr(whole, name) for name in FIELDS))
 
-    def answers(
-        self,
-        query: Array,
-        visible: Visible,
-        with_evidence: bool = False,
-        *,
-        near_of: Any = None,
-        **others: Any,
-    ) -> list[Answer]:
-        """Return the answers to blocks of queries, `near_of` in place of the kernel if given."""
-        signatures = self._signatures(query, of_queries=True)
-        parts = blocks if near_of is near else self._impl.blocks
-        return [
-            answer(
-                self,
-                query[part, :],
-                signatures[part, :],
-                visible.of(part),
-                near_of or self._impl.near,
-                with_evidence=with_evidence,
-                **{name: _of(x, part) for name, x in others.items()},
-            )
-            for part in parts(self, signatures)
-        ]
+    def save(self, path: Any) -> None:
+        """Write all of it to a file; `attnbook.sketch.store.save_sketch` says how."""
+        from attnbook.sketch import state_file
 
-    def _signatures(self, x, of_queries=False):
-        return self._impl.signatures(x, of_queries)
+        state_file.write(path, self.state)
 
-    def scale_of(self, query: Array) -> float:
-        """Return what multiplies the scores."""
-        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
+    @classmethod
+    def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
+        """Return the sketch of a file; `attnbook.sketch.store.load_sketch` says how."""
+        from attnbook.sketch import state_file
 
-
-def _of(x, part):
-    """Return what belongs to some of the queries: of a pair of arrays their rows."""
-    return tuple(array[part, ...] for array in x) if isinstance(x, tuple) else x
+        state = state_file.read(path, library, **options)
+        sketch = cls(**vars(state.settings))
+        sketch.state = state
+        return sketch

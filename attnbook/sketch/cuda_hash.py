@@ -52,19 +52,9 @@ def launch_for_each(cupy: Any, name: str, n: int, args: tuple) -> None:
 class CudaHash:
     """A `SimHash` or `StableHash` on the GPU: signatures by a matrix product and one kernel.
 
-    Parameters
-    ----------
-    hash : SimHash or StableHash
-        In any library; its numbers are copied to the present GPU.
-    dtype : str
-        Of the vectors that come; half precision is computed in float32.
-
-    Raises
-    ------
-    ImportError
-        If CuPy is not installed.
-    TypeError
-        If `hash` is another one, or `dtype` unknown.
+    The numbers of `hash`, of any library, are copied to the present GPU. `dtype` is that of the
+    vectors that come; half precision is computed in float32. Raises ImportError without CuPy, and
+    TypeError if `hash` is another one or `dtype` unknown.
     """
 
     def __init__(self, hash: SimHash | StableHash, dtype: str = "float32"):
@@ -74,14 +64,14 @@ class CudaHash:
         self._cupy = cupy = import_cupy()
         host = hash.to("numpy")
         self.n_tables, self.n_projections, self.d = host.directions.shape
-        self.directions = cupy.asarray(_flat(host.directions, self.wide))
+        flat = np.reshape(host.directions, (-1, self.d))
+        self.directions = cupy.asarray(flat.astype(self.wide))
         if isinstance(host, StableHash):
             self.offsets = cupy.asarray(host.offsets.astype(self.wide))
-            self.width, multipliers = float(host.width), host.multipliers
+            self.width = float(host.width)
         else:
             self.offsets, self.width = NULL, 1.0
-            multipliers = 1 << np.arange(self.n_projections, dtype=np.int64)
-        self.multipliers = cupy.asarray(multipliers)
+        self.multipliers = cupy.asarray(host.multipliers)
 
     @property
     def is_of_angles(self) -> bool:
@@ -89,15 +79,10 @@ class CudaHash:
         return self.offsets is NULL
 
     def signatures(self, x: Annotated[Array, "n d"]) -> Annotated[Array, "n n_tables"]:
-        """Return `hash.signatures(x)`.
+        """Return `hash.signatures(x)`; codes within rounding of an interval's end or a plane may differ.
 
-        Codes within rounding of an interval's end, or of a plane, may differ.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `x` is no such CuPy array, holds NaN or infinity, or is so large that a code does
-            not fit an int64.
+        Raises TypeError or ValueError if `x` is no such CuPy array, holds NaN or infinity, or is so
+        large that a code does not fit an int64.
         """
         cupy = self._cupy
         check_vectors("x", x, cupy, ("n", self.d))
@@ -125,10 +110,6 @@ class CudaHash:
                 "got a point that is not"
             )
         return signatures
-
-
-def _flat(directions, dtype):
-    return np.reshape(directions, (-1, directions.shape[2])).astype(dtype)
 
 
 def wide_dtype(name: str, dtype: str) -> str:

@@ -7,38 +7,21 @@ import numpy as np
 from attnbook.arrays.arguments import Array, check_int
 from attnbook.arrays.projections import generator
 from attnbook.compilers.cuda import import_cupy
-from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
-from attnbook.sketch.bucket_index import MOST_ROWS, check_rows
 from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
-from attnbook.sketch.sorted_index import absent, check_max_bucket, check_table, row_numbers
+from attnbook.sketch.bucket_tables import LOAD_FACTOR
+from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
+from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows
 
-LOAD_FACTOR = 0.75
 
-
-class CudaIndex:
+class CudaIndex(SignatureIndex):
     """`BucketIndex` on a GPU, with the same methods, for CuPy arrays.
 
     Everything is built at once: each table is sorted by signature and its map is filled, in a few
     milliseconds for a million rows. So there is no side table. What was added or removed is put in
     place by the next build, before the next look-up.
 
-    Parameters
-    ----------
-    n_tables : int
-        At least 1.
-    seed : int or numpy Generator
-        Of the maps' hash function, as in `BucketIndex`.
-
-    Raises
-    ------
-    ImportError
-        If CuPy is not installed.
-    TypeError, ValueError
-        If an argument is not as above.
-
-    Notes
-    -----
-    It lives on the GPU that is current when it is made. Memory for each row: 8 L bytes for the
+    Parameters and errors are those of `BucketIndex`, and ImportError without CuPy. It lives on the
+    GPU that is current when it is made. Memory for each row: 8 L bytes for the
     signatures, which stay, 4 L for the order and 32 L for the maps if no two rows share a bucket;
     while it is built, about 40 L more.
     """
@@ -48,7 +31,7 @@ class CudaIndex:
         self._random = generator(seed)
         self._cupy = cupy = import_cupy()
         self.mixer = cupy.asarray(draw_mixer(self._random))
-        self.signatures = cupy.empty((0, self.n_tables), dtype=np.int64)  # of all rows, ever
+        self.stored = cupy.empty((0, self.n_tables), dtype=np.int64)  # signatures of all rows, ever
         self._alive = cupy.empty(0, dtype=np.bool_)
         self.n = 0
         """Number of rows, without the removed ones."""
@@ -58,85 +41,51 @@ class CudaIndex:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (self.signatures, self._alive, self.order, self.slots, self.slot_starts)
-        return sum(int(x.nbytes) for x in (*arrays, self.mixer))
-
-    def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
-        """Add rows; return their numbers, int64.
-
-        Raises TypeError or ValueError if `signatures` is not an int64 CuPy array of that shape, or
-        if there would be 2³¹ rows; the index is then as it was.
-        """
-        cupy = self._cupy
-        self._check(signatures)
-        first, m = self.signatures.shape[0], signatures.shape[0]
-        check_rows(first + m)
-        both = cupy.concatenate((self.signatures, signatures))
-        self.signatures = cupy.ascontiguousarray(both)
-        self._alive = cupy.concatenate((self._alive, cupy.ones(m, dtype=np.bool_)))
-        self.n += m
-        self._stale = self._stale or m > 0
-        return cupy.arange(first, first + m, dtype=np.int64)
-
-    def remove(self, rows: Annotated[Array, "m"]) -> None:
-        """Take rows away.
-
-        Raises TypeError if `rows` is not an array or a list of integers, and ValueError if one of
-        them is not there or is named twice; the index is then as it was.
-        """
-        cupy = self._cupy
-        numbers = np.sort(row_numbers(rows))
-        if len(numbers) == 0:
-            return
-        wrong = numbers >= self.signatures.shape[0]
-        wrong[1:] |= numbers[1:] == numbers[:-1]
-        if np.any(wrong):
-            raise absent(numbers[np.argmax(wrong)])
-        alive = self._alive[cupy.asarray(numbers)]
-        if not bool(cupy.all(alive)):
-            raise absent(numbers[int(cupy.argmin(alive.astype(np.int64)))])
-        self._alive[cupy.asarray(numbers)] = False
-        self.n -= len(numbers)
-        self._stale = True
+        arrays = (self.stored, self._alive, self.order, self.slots, self.slot_starts, self.mixer)
+        return sum(int(x.nbytes) for x in arrays)
 
     def live(self) -> Annotated[Array, "n"]:
         """Return the rows that were not removed, ascending, int64."""
         return self._cupy.flatnonzero(self._alive)
+
+    def signatures(self) -> Annotated[Array, "n n_tables"]:
+        """Return the signatures of the rows of `live`, in their order."""
+        return self.stored[self.live()]
 
     def merge(self) -> None:
         """Build anew if rows came or went since the last time."""
         if self._stale:
             self._build()
 
-    def counts(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> Annotated[Array, "n_q n_tables"]:
-        """Return how many rows `lookup` finds for each query in each table, int64."""
-        return self._find(signatures, max_bucket)[1]
+    def _check(self, signatures):
+        check_exactly("signatures", signatures, self._cupy, "int64", ("n", self.n_tables))
 
-    def lookup(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> tuple[Annotated[Array, "n_q n_tables c"], Annotated[Array, "n_q n_tables c"]]:
-        """Return the rows of each query's buckets; the arrays are as of `SortedIndex.lookup`.
-
-        Parameters
-        ----------
-        signatures : int64 array, shape (n_q, n_tables)
-        max_bucket : int, optional
-            At most so many rows of a bucket, the lowest ones.
-
-        Returns
-        -------
-        rows : int64 array, shape (n_q, n_tables, c)
-        found : boolean array, shape (n_q, n_tables, c)
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `add`; or if `max_bucket` is not an int of at least 1.
-        """
+    def _add(self, signatures):
         cupy = self._cupy
-        starts, counts = self._find(signatures, max_bucket)
+        first, m = self.stored.shape[0], signatures.shape[0]
+        check_rows(first + m)
+        self.stored = cupy.ascontiguousarray(cupy.concatenate((self.stored, signatures)))
+        self._alive = cupy.concatenate((self._alive, cupy.ones(m, dtype=np.bool_)))
+        self.n += m
+        self._stale = self._stale or m > 0
+        return cupy.arange(first, first + m, dtype=np.int64)
+
+    def _are_live(self, numbers):
+        known = numbers < self.stored.shape[0]
+        known[known] = self._alive[self._cupy.asarray(numbers[known])].tolist()
+        return known
+
+    def _remove(self, numbers):
+        self._alive[self._cupy.asarray(numbers)] = False
+        self.n -= len(numbers)
+        self._stale = True
+
+    def _counts(self, signatures, most):
+        return self._find(signatures, most)[1]
+
+    def _lookup(self, signatures, most):
+        cupy = self._cupy
+        starts, counts = self._find(signatures, most)
         c = int(cupy.max(counts)) if counts.shape[0] else 0
         step = cupy.arange(c, dtype=np.int64)
         found = step < counts[:, :, None]
@@ -146,27 +95,16 @@ class CudaIndex:
         place = cupy.where(found, table * self.n + starts[:, :, None] + step, 0)
         return cupy.where(found, self.order.ravel()[place].astype(np.int64), 0), found
 
-    def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
-        """Return the number of rows of every bucket of table `t`, in the order of signatures.
-
-        Raises TypeError or ValueError if there is no such table.
-        """
-        t = check_table(t, self.n_tables)
+    def _bucket_sizes(self, t):
         self.merge()
         slots = self.slots[int(self.slot_starts[t]) : int(self.slot_starts[t + 1])]
         runs = self._cupy.sort(slots[slots[:, 2] >= 0][:, 1])  # the start is the upper half
         return runs & MOST_ROWS
 
-    def _check(self, signatures):
-        check_exactly("signatures", signatures, self._cupy, "int64", ("n", self.n_tables))
-
-    def _find(self, signatures, max_bucket):
+    def _find(self, signatures, most):
         """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
-        cupy = self._cupy
-        self._check(signatures)
-        most = check_max_bucket(max_bucket) or MOST_ROWS
+        cupy, n_q = self._cupy, signatures.shape[0]
         self.merge()
-        n_q = signatures.shape[0]
         starts, counts = (cupy.empty((n_q, self.n_tables), dtype=np.int64) for _ in range(2))
         launch_for_each(
             cupy,
@@ -196,8 +134,8 @@ class CudaIndex:
     def _sort(self):
         """Set `order`; return signature, start and length of the buckets of every table."""
         cupy, n_tables, n = self._cupy, self.n_tables, self.n
-        live = self.live() if n < self.signatures.shape[0] else None
-        signatures = self.signatures if live is None else self.signatures[live]
+        live = self.live() if n < self.stored.shape[0] else None
+        signatures = self.stored if live is None else self.stored[live]
         by_table = signatures.T.copy()  # (L, n)
         self.order = cupy.empty((n_tables, n), dtype=np.int32)
         for t in range(n_tables):

@@ -1,6 +1,6 @@
 """Queries on a GPU: hash, look up and attend in one kernel."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from attnbook.sketch.cuda_hash import (
     wide_dtype,
 )
 from attnbook.sketch.cuda_index import CudaIndex
-from attnbook.sketch.bucket_index import MOST_ROWS
-from attnbook.sketch.sorted_index import check_max_bucket
+from attnbook.sketch.index import check_max_bucket
+from attnbook.sketch.near_keys import NearKeys
 
 ESTIMATORS = ("union", "duplicates", "importance")
 """What the kernel knows, in the order of its enum."""
@@ -28,21 +28,6 @@ WARPS = ((256, 16), (2048, 4), (2**63, 1))
 
 MOST_SHARED = 48 * 1024 // 8
 """Numbers of 8 bytes in the shared memory that every GPU gives a block."""
-
-
-class Answer(NamedTuple):
-    """What the buckets give to each query, as `_answer.Near`; numbers in the dtype to compute in.
-
-    A query without candidates has an output of zeros, −∞ in place of logarithms and scores, and
-    −1 as the best row.
-    """
-
-    output: Annotated[Array, "n_q d_v"]  # in the dtype of the queries
-    mass: Annotated[Array, "n_q"]  # log Σ exp(score) over the distinct candidates
-    largest: Annotated[Array, "n_q"]  # score
-    expected: Annotated[Array, "n_q"] | None  # log Σ exp(score) / P, if P is known
-    best: Annotated[Array, "n_q"]  # int64, the row of the largest score
-    count: Annotated[Array, "n_q"]  # int64, distinct candidates
 
 
 def shared_numbers(n_tables: int, n_codes: int, d: int, d_v: int, n_warps: int) -> int:
@@ -64,41 +49,19 @@ def answer(
     before: Annotated[Array, "n_q"] | None = None,
     above: Annotated[Array, "n_q"] | None = None,
     allowed: Annotated[Array, "n_rows"] | None = None,
-) -> Answer:
-    """Attend to what the buckets hold: `_answer.near` in one launch.
+) -> NearKeys:
+    """Attend to what the buckets hold: `near_keys.near` in one launch.
 
-    Parameters
-    ----------
-    query, key, value : CuPy arrays of one float dtype
-        Row i of `key` and `value` belongs to row i of the index.
+    Parameters are those of `numba_query.answer`, in CuPy arrays of one float dtype, with
+
     signatures : int64 array, or a CudaHash
         Of the queries. With a hash the kernel computes them itself, which saves a launch or two
         for few queries; a query that has no signature, as it holds NaN, then gets NaN.
-    scale : float
-        Multiplies the scores.
-    estimator : str
-        ``"union"``, ``"duplicates"`` or ``"importance"``.
     probability : CudaHash, optional
-        Knows the chance P that a key is found: for ``"importance"`` and `Answer.expected`. A P
-        below 1e-30 counts as that.
-    max_bucket : int, optional
-        At most so many rows of a bucket, the lowest ones.
-    before : int64 array, shape (n_q,), optional
-        Only rows below it: the causal mask.
-    above : array, shape (n_q,), optional
-        Only scores larger than it; in the dtype to compute in.
-    allowed : boolean array, shape (n_rows,), optional
-        Only these rows, of those that `max_bucket` leaves.
+        Knows the chance P that a key is found. A P below 1e-30 counts as that.
 
-    Returns
-    -------
-    Answer
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the arrays are not as above, a hash does not fit them, the estimator is unknown or lacks
-        its probability, or the vectors are too wide for the kernel.
+    Raises TypeError or ValueError if the arrays are not as there, a hash does not fit them, the
+    estimator is unknown or lacks its probability, or the vectors are too wide for the kernel.
     """
     cupy = import_cupy()
     wide, d_v = _check_vectors(query, key, value, index, cupy)
@@ -123,14 +86,12 @@ def answer(
         if x is not None:
             check_exactly(name, x, cupy, dtype, (n,))
     n_warps, numbers = _block(index.n_tables, n_codes, d, d_v, n_q)
-    scale, most = check_number("scale", scale), check_max_bucket(max_bucket) or MOST_ROWS
+    scale, most = check_number("scale", scale), check_max_bucket(max_bucket)
     index.merge()
     chance = 0 if probability is None else 1 if probability.is_of_angles else 2
-    result = Answer(
-        cupy.empty((n_q, d_v), dtype=query.dtype),
-        *(cupy.empty(n_q, dtype=wide) for _ in range(3)),
-        *(cupy.empty(n_q, dtype=np.int64) for _ in range(2)),
-    )
+    mass, largest, expected = (cupy.empty(n_q, dtype=wide) for _ in range(3))
+    best, count = (cupy.empty(n_q, dtype=np.int64) for _ in range(2))
+    output = cupy.empty((n_q, d_v), dtype=query.dtype)
     of_hash: tuple = (NULL, NULL, NULL, np.float64(1), np.int32(0))
     if hash is not None:
         of_hash = (hash.directions, hash.offsets, hash.multipliers)
@@ -140,14 +101,15 @@ def answer(
             *(_pointer(cupy, x) for x in (query, key, value)),
             *(np.int32(d), np.int32(d_v), np.float64(scale)),
             *(NULL if n_codes else _pointer(cupy, signatures), *of_hash),
-            *(index.signatures, index.slots, index.slot_starts, index.mixer, index.order),
+            *(index.stored, index.slots, index.slot_starts, index.mixer, index.order),
             *(np.int64(index.n), np.int32(index.n_tables), np.int64(most)),
             *(_pointer(cupy, x) for x in (before, above, allowed)),
-            *(np.int32(ESTIMATORS.index(estimator)), np.int32(chance), *result),
+            *(np.int32(ESTIMATORS.index(estimator)), np.int32(chance)),
+            *(output, mass, largest, expected, best, count),
         )
         name = f"attend<{TYPES[name_of(query.dtype)]}>"
         launch(cupy, name, n_q, WARP * n_warps, args, 8 * numbers)
-    return result if chance else result._replace(expected=None)
+    return NearKeys(mass, output, count, best, largest, expected if chance else None)
 
 
 def _pointer(cupy: Any, x: Any) -> Any:
@@ -159,7 +121,7 @@ def _pointer(cupy: Any, x: Any) -> Any:
 def _check_vectors(query, key, value, index, cupy):
     """Return the dtype to compute in and d_v, or raise."""
     check_vectors("query", query, cupy, ("n_q", "d"))
-    n_rows, dtype = index.signatures.shape[0], name_of(query.dtype)
+    n_rows, dtype = index.stored.shape[0], name_of(query.dtype)
     for name, x, width in (("key", key, query.shape[1]), ("value", value, "d_v")):
         check_vectors(name, x, cupy, (n_rows, width))
         if name_of(x.dtype) != dtype:

@@ -1,6 +1,6 @@
-"""What each `impl` of `SketchAttention` brings: its index, its hashing and its look at the tables.
+"""The engines of `SketchAttention`, one for each `impl`: its index, its hashing, its near keys.
 
-One small class each, with the same methods. Kernels and their libraries load when they are made.
+They have the same methods. Kernels and their libraries load when an engine is made.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace
-from attnbook.sketch.answers import Near, Visible, blocks, near
-from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.hashing.simhash import SimHash
-from attnbook.sketch.sorted_index import SortedIndex
 from attnbook.hashing.stable_hash import StableHash
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.sketch.index import SignatureIndex
+from attnbook.sketch.near_keys import NearKeys, blocks, near
+from attnbook.sketch.sorted_index import SortedIndex
+from attnbook.sketch.state import SketchState
+from attnbook.sketch.summary import light_rows
 
 
 class Reference:
@@ -25,7 +28,7 @@ class Reference:
     def __init__(self, hash: Any):
         self.hash = hash
 
-    def new_index(self, seed: int) -> Any:
+    def new_index(self, seed: int) -> SignatureIndex:
         """Return an empty index."""
         return SortedIndex(self.hash.n_tables)
 
@@ -40,45 +43,72 @@ class Reference:
         xp = array_namespace(x)
         return bool(xp.all(xp.isfinite(x)))
 
-    def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
+    def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
         """Return runs of queries to be answered together."""
-        return blocks(sketch, signatures)
+        return blocks(state, signatures)
 
-    def near(
-        self,
-        sketch: Any,
-        query: Array,
-        signatures: Array,
-        visible: Visible,
-        above: Any,
-        *,
-        weigh: bool,
-    ) -> Near:
+    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
         """Return what the tables give for queries (n_q, d), of scores larger than `above`."""
-        return near(sketch, query, signatures, visible, above, weigh=weigh)
+        return near(state, query, signatures, visible, above, weigh)
 
 
 class Kernel(Reference):
-    """What the two below share: candidates are never padded, so all queries go at once.
+    """An engine whose kernel never pads candidates, so that all queries go at once.
 
     What is not compiled takes the plain functions: the chances of other hashes than the two of
-    this package, which the estimator "importance" needs, and dtypes that are not in `dtypes`.
+    this package, and dtypes that are not in `dtypes`.
     """
 
     dtypes: tuple[Any, ...] | None = None  # all
-    _compiled = False
+    query: Any  # the module with the kernel
 
-    def _is_plain(self, sketch):
-        return (_weighs(sketch) and not self._compiled) or not self._has(sketch._key.array())
+    def __init__(self, hash: Any):
+        super().__init__(hash)
+        self.compiled = isinstance(hash, (SimHash, StableHash))
 
-    def _has(self, x):
+    def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
+        """Return one run of all queries."""
+        if self._is_plain(state, weigh):
+            return blocks(state, signatures)
+        return [slice(0, signatures.shape[0])]
+
+    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
+        """Return what `near` returns, but rows and weights."""
+        if self._is_plain(state, weigh):
+            return near(state, query, signatures, visible, above, weigh)
+        settings = state.settings
+        weigh = self.compiled and (weigh or settings.estimator == "importance")
+        return self.query.answer(
+            query,
+            state.key.array(),
+            state.value.array(),
+            signatures,
+            self.tables(state),
+            scale=settings.scale_of(query),
+            estimator=settings.estimator,
+            probability=self.chances(query) if weigh else None,
+            max_bucket=settings.max_bucket,
+            before=visible.before,
+            above=above,
+            allowed=light_rows(state) if settings.n_heavy else None,
+        )
+
+    def tables(self, state: SketchState) -> Any:
+        """Return what the kernel reads of the index."""
+        return state.index
+
+    def chances(self, query: Array) -> Any:
+        """Return what the kernel knows of the chance to find a key."""
+        raise NotImplementedError
+
+    def knows(self, x: Array) -> bool:
+        """Return whether the kernel takes the dtype of `x`."""
         return self.dtypes is None or x.dtype in self.dtypes
 
-    def blocks(self, sketch: Any, signatures: Array) -> Iterable[slice]:
-        """Return one run of all queries."""
-        if self._is_plain(sketch):
-            return super().blocks(sketch, signatures)
-        return [slice(0, signatures.shape[0])]
+    def _is_plain(self, state, weigh):
+        weigh = weigh or state.settings.estimator == "importance"
+        needs = weigh and state.settings.knows_chances
+        return (needs and not self.compiled) or not self.knows(state.key.array())
 
 
 class Numba(Kernel):
@@ -88,26 +118,26 @@ class Numba(Kernel):
     dtypes = (np.float32, np.float64)
 
     def __init__(self, hash: Any):
-        from attnbook.hashing import _numba_hash
-        from attnbook.sketch import _numba_query
+        from attnbook.hashing import numba_signatures
+        from attnbook.sketch import numba_query
 
         super().__init__(hash)
-        self._hashing, self._query = _numba_hash, _numba_query
-        self._compiled = self.hash_refuses = isinstance(hash, (SimHash, StableHash))
-        self._table = _numba_query.RetrievalTable.of(hash) if self._compiled else None
+        self.hashing, self.query = numba_signatures, numba_query
+        self.hash_refuses = self.compiled
+        self._table = numba_query.RetrievalTable.of(hash) if self.compiled else None
 
-    def new_index(self, seed: int) -> Any:
+    def new_index(self, seed: int) -> SignatureIndex:
         """Return an empty index."""
         return BucketIndex(self.hash.n_tables, impl="numba", seed=seed)
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
         """Return the signatures of keys or queries."""
-        if not self._compiled:
+        if not self.compiled:
             return super().signatures(x, of_queries)
         try:
-            if not (self._has(x) or x.dtype == np.float16):  # another byte order
+            if not (self.knows(x) or x.dtype == np.float16):  # another byte order
                 return super().signatures(x, of_queries)
-            return self._hashing.signatures(self.hash, x)
+            return self.hashing.signatures(self.hash, x)
         except ValueError:
             if self.all_finite(x):
                 raise
@@ -116,33 +146,15 @@ class Numba(Kernel):
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
-        if not self._has(x):
-            return super().all_finite(x)
-        return self._hashing.all_finite(x)
+        return self.hashing.all_finite(x) if self.knows(x) else super().all_finite(x)
 
-    def near(
-        self,
-        sketch: Any,
-        query: Array,
-        signatures: Array,
-        visible: Visible,
-        above: Any,
-        *,
-        weigh: bool,
-    ) -> Near:
-        """Return what `near` returns, but rows and weights."""
-        if self._is_plain(sketch):
-            return super().near(sketch, query, signatures, visible, above, weigh=weigh)
-        found = self._query.answer(
-            query,
-            sketch._key.array(),
-            sketch._value.array(),
-            signatures,
-            sketch._index.flat(),
-            probability=self._table if weigh or _weighs(sketch) else None,
-            **_options(sketch, query, visible, above),
-        )
-        return Near(**found._asdict())
+    def tables(self, state: SketchState) -> Any:
+        """Return the arrays of the index."""
+        return state.index.tables  # type: ignore[union-attr]
+
+    def chances(self, query: Array) -> Any:
+        """Return the chances of the hash in a table."""
+        return self._table
 
 
 class Cupy(Kernel):
@@ -151,72 +163,30 @@ class Cupy(Kernel):
     library = "cupy"
 
     def __init__(self, hash: Any):
-        from attnbook.sketch import cuda_hash as _cuda
-        from attnbook.sketch import cuda_index as _cuda_index
-        from attnbook.sketch import cuda_query as _cuda_query
+        from attnbook.sketch import cuda_query
+        from attnbook.sketch.cuda_hash import CudaHash, import_cupy
+        from attnbook.sketch.cuda_index import CudaIndex
 
         super().__init__(hash)
-        self._cuda, self._index, self._query = _cuda, _cuda_index, _cuda_query
-        _cuda.import_cupy()
-        self._compiled = isinstance(hash, (SimHash, StableHash))
+        import_cupy()
+        self.query, self._hash_for, self._index = cuda_query, CudaHash, CudaIndex
         self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors
 
-    def new_index(self, seed: int) -> Any:
+    def new_index(self, seed: int) -> SignatureIndex:
         """Return an empty index."""
-        return self._index.CudaIndex(self.hash.n_tables, seed=seed)
+        return self._index(self.hash.n_tables, seed=seed)
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
         """Return the signatures of keys or queries."""
-        if self._compiled:
-            return self._on_gpu(x).signatures(x)
-        return super().signatures(x, of_queries)
+        return self.chances(x).signatures(x) if self.compiled else super().signatures(x, of_queries)
 
-    def near(
-        self,
-        sketch: Any,
-        query: Array,
-        signatures: Array,
-        visible: Visible,
-        above: Any,
-        *,
-        weigh: bool,
-    ) -> Near:
-        """Return what `near` returns, but rows and weights."""
-        known = self._compiled
-        if self._is_plain(sketch):
-            return super().near(sketch, query, signatures, visible, above, weigh=weigh)
-        found = self._query.answer(
-            query,
-            sketch._key.array(),
-            sketch._value.array(),
-            signatures,
-            sketch._index,
-            probability=self._on_gpu(query) if known and (weigh or _weighs(sketch)) else None,
-            **_options(sketch, query, visible, above),
-        )
-        return Near(**found._asdict())
-
-    def _on_gpu(self, x):
-        dtype = str(x.dtype)
+    def chances(self, query: Array) -> Any:
+        """Return the hash on the GPU, for the dtype of `query`."""
+        dtype = str(query.dtype)
         if dtype not in self._hashes:
-            self._hashes[dtype] = self._cuda.CudaHash(self.hash, dtype)
+            self._hashes[dtype] = self._hash_for(self.hash, dtype)
         return self._hashes[dtype]
 
 
-def _weighs(sketch):
-    return sketch.estimator == "importance"
-
-
-def _options(sketch, query, visible, above):
-    return {
-        "scale": sketch.scale_of(query),
-        "estimator": sketch.estimator,
-        "max_bucket": sketch.max_bucket,
-        "before": visible.before,
-        "above": above,
-        "allowed": sketch._far.allowed(sketch) if sketch.n_heavy else None,
-    }
-
-
-IMPLS = {"reference": Reference, "numba": Numba, "cupy": Cupy}
-"""Every way to run, by its name."""
+ENGINES: dict[str, type[Reference]] = {"reference": Reference, "numba": Numba, "cupy": Cupy}
+"""Every engine by the name of its `impl`."""

@@ -10,9 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_array,
+    check_float,
+    check_same_home,
+    dtype_name,
+)
+from attnbook.arrays.weights import check_part
+from attnbook.hashing.collision import log_chance
 from attnbook.single_head.softmax import softmax_of
-from attnbook.hashing.projections import log_chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +45,21 @@ class Candidates:
     def of(
         cls, rows: Annotated[Array, "n_q n_tables C"], found: Annotated[Array, "n_q n_tables C"]
     ) -> "Candidates":
-        """Return `rows` and `found` with the first place of each row. Cost: O(M log M), M = L C."""
+        """Return `rows` and `found` with the first place of each row. Cost: O(M log M), M = L C.
+
+        Raises TypeError or ValueError if they are not integers and booleans of one such shape.
+        """
+        check_array("rows", rows)
+        check_same_home("found", found, "rows", rows)
         xp = array_namespace(rows)
+        for name, x, kind in (("rows", rows, "integral"), ("found", found, "bool")):
+            if not xp.isdtype(x.dtype, kind):
+                raise TypeError(f"{name} must have {kind} dtype, got {dtype_name(x.dtype)}")
+        if rows.ndim != 3 or tuple(found.shape) != tuple(rows.shape):
+            raise ValueError(
+                "rows and found must have one shape (n_q, n_tables, C), "
+                f"got {tuple(rows.shape)} and {tuple(found.shape)}"
+            )
         n_q, n_tables, width = rows.shape
         size = n_tables * width
         if size == 0:
@@ -78,7 +99,7 @@ def union(
     Raises
     ------
     TypeError, ValueError
-        As the library does for arrays whose shapes do not fit.
+        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
 
     Examples
     --------
@@ -90,6 +111,7 @@ def union(
     array([[[0.25, 0.  ],
             [0.  , 0.75]]])
     """
+    _check(candidates, scores=scores)
     return _over_all(scores, candidates.distinct)
 
 
@@ -116,7 +138,7 @@ def duplicates(
     Raises
     ------
     TypeError, ValueError
-        As the library does for arrays whose shapes do not fit.
+        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
 
     Examples
     --------
@@ -128,6 +150,7 @@ def duplicates(
     array([[[0.2, 0. ],
             [0.2, 0.6]]])
     """
+    _check(candidates, scores=scores)
     return _over_all(scores, candidates.found)
 
 
@@ -159,7 +182,7 @@ def importance(
     Raises
     ------
     TypeError, ValueError
-        As the library does for arrays whose shapes do not fit.
+        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
 
     Examples
     --------
@@ -171,6 +194,7 @@ def importance(
     array([[[0.06, 0.  ],
             [0.  , 0.94]]])
     """
+    _check(candidates, scores=scores, probability=probability)
     xp = array_namespace(scores)
     # a place without a key has no chance that means anything
     safe = xp.where(candidates.distinct, probability, xp.ones_like(probability))
@@ -196,7 +220,7 @@ def per_table_mean(
     Raises
     ------
     TypeError, ValueError
-        As the library does for arrays whose shapes do not fit.
+        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
 
     Examples
     --------
@@ -208,8 +232,8 @@ def per_table_mean(
     array([[[0.5  , 0.   ],
             [0.125, 0.375]]])
     """
-    xp = array_namespace(scores)
     weights = per_table_sum(scores, candidates)
+    xp = array_namespace(weights)
     some = xp.astype(xp.any(candidates.found, axis=-1, keepdims=True), weights.dtype)
     count = xp.sum(some, axis=-2, keepdims=True)  # (n_q, 1, 1)
     return weights / xp.where(count == 0, xp.ones_like(count), count)
@@ -236,7 +260,7 @@ def per_table_sum(
     Raises
     ------
     TypeError, ValueError
-        As the library does for arrays whose shapes do not fit.
+        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
 
     Examples
     --------
@@ -248,10 +272,24 @@ def per_table_sum(
     array([[[1.  , 0.  ],
             [0.25, 0.75]]])
     """
+    _check(candidates, scores=scores)
     xp = array_namespace(scores)
     if 0 in scores.shape:
         return scores
     return softmax_of(xp.where(candidates.found, scores, xp.full_like(scores, -xp.inf)), axis=-1)
+
+
+def _check(candidates, **arrays):
+    """Raise unless the arrays are floats of the shape of the candidates."""
+    check_part("candidates", candidates, Candidates)
+    shape = tuple(candidates.rows.shape)
+    for name, x in arrays.items():
+        check_float(name, x)
+        check_same_home(name, x, "candidates", candidates.rows)
+        if tuple(x.shape) != shape:
+            raise ValueError(
+                f"{name} must have shape {shape} to match candidates, got {tuple(x.shape)}"
+            )
 
 
 def _over_all(scores, mask):

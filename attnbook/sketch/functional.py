@@ -12,15 +12,19 @@ from attnbook.arrays.arguments import (
     array_namespace,
     broadcast_shapes,
     check_attention,
+    check_bool,
     check_int,
 )
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch.answers import FIELDS, Visible, count_and_largest, joined, log_sum, masked
-from attnbook.sketch.evidence import Evidence
+from attnbook.sketch.answers import FIELDS, Evidence, answers, joined
+from attnbook.sketch.engines import ENGINES
+from attnbook.sketch.growth import update
+from attnbook.sketch.logits import count_and_largest, log_sum, masked
 from attnbook.sketch.moments import Moments
-from attnbook.sketch.attention import SketchAttention
+from attnbook.sketch.state import Settings, SketchState
+from attnbook.sketch.visible import Visible
 
 RUN = 64
 """Queries that share the moments of their past, where no window says how many."""
@@ -104,10 +108,13 @@ def sketch_attention(
     >>> bool(error < 0.1 * np.linalg.norm(exact))
     True
     """
-    arrays = {"query": query, "key": key, "value": value}
-    check_attention(arrays, mask, None, scale)
-    sketch = SketchAttention(hash, scale=scale, **options)
-    _check_causal(sketch, is_causal, check_int("window", window))
+    check_attention({"query": query, "key": key, "value": value}, mask, None, scale)
+    check_bool("return_evidence", return_evidence)
+    settings = Settings(hash, scale=scale, **options)
+    _check_causal(
+        settings, check_bool("is_causal", is_causal), check_int("window", window, at_most=2**62)
+    )
+    engine = ENGINES[settings.impl](hash)
     xp = array_namespace(query)
     n_q, n_k, d_v = query.shape[-2], key.shape[-2], value.shape[-1]
     stacks = [query, key, value]
@@ -124,20 +131,24 @@ def sketch_attention(
         xp.reshape(xp.broadcast_to(x, (*leading, *x.shape[-2:])), (n_heads, *x.shape[-2:]))
         for x in stacks
     ]
-    answers = [
-        _attend(sketch.initialize(), is_causal, window, return_evidence, *(x[i, ...] for x in flat))
-        for i in range(flat[0].shape[0])
+    heads = [
+        _attend(
+            SketchState(settings, engine),
+            *(is_causal, window, return_evidence),
+            *(x[i, ...] for x in flat),
+        )
+        for i in range(n_heads)
     ]
     shape = (*leading, n_q)
-    output = xp.reshape(xp.stack([a.output for a in answers]), (*shape, d_v))
+    output = xp.reshape(xp.stack([a.output for a in heads]), (*shape, d_v))
     output = xp.astype(output, query.dtype, copy=False)
     if not return_evidence:
         return output
-    found = [xp.stack([getattr(a, name) for a in answers]) for name in FIELDS]
+    found = [xp.stack([getattr(a, name) for a in heads]) for name in FIELDS]
     return output, Evidence(n_k, *(xp.reshape(x, shape) for x in found))
 
 
-def _attend(sketch, is_causal, window, with_evidence, query, key, value, mask=None):
+def _attend(state, is_causal, window, with_evidence, query, key, value, mask=None):
     """Return the answer to one sequence of queries (n_q, d_k)."""
     xp = array_namespace(query)
     n_q, n_k = query.shape[0], key.shape[0]
@@ -150,19 +161,20 @@ def _attend(sketch, is_causal, window, with_evidence, query, key, value, mask=No
         mask = None if mask.shape[0] == 1 else xp.take(mask, rows, axis=1)
         if before is not None:
             before = np.concatenate([[0], np.cumsum(seen)])[before]
-    if mask is not None and (sketch.tail == "moments" or sketch.impl != "reference"):
+    far = state.settings.tail == "moments"
+    if mask is not None and (far or state.settings.impl != "reference"):
         raise ValueError(
             "mask must be the same for all queries, of shape (..., 1, n_k), with tail 'moments' or "
             f"impl other than 'reference', got {tuple(mask.shape)}"
         )
-    sketch.update(key, value)
-    if not is_causal or not (window or sketch.tail == "moments"):
+    update(state, key, value)
+    if not is_causal or not (window or far):
         limits = None if before is None else placed(before, query)
-        return joined(sketch.answers(query, Visible(limits, mask), with_evidence))
-    return joined(list(_runs(sketch, query, key, value, before, mask, window, with_evidence)))
+        return joined(answers(state, query, Visible(limits, mask), with_evidence))
+    return joined(list(_runs(state, query, key, value, before, mask, window, with_evidence)))
 
 
-def _runs(sketch, query, key, value, before, mask, window, with_evidence):
+def _runs(state, query, key, value, before, mask, window, with_evidence):
     """Yield the answers to runs of queries, each with its last keys scored one by one."""
     xp = array_namespace(query)
     size, reach = window or RUN, max(window, 1)
@@ -172,8 +184,8 @@ def _runs(sketch, query, key, value, before, mask, window, with_evidence):
         first, last = max(int(before[start]) - reach, 0), int(before[part.stop - 1])
         limits = placed(before[part], query)
         seen = Visible(limits, None if mask is None else mask[part, :])
-        local = _local(sketch, query[part, :], key, value, slice(first, last), seen)
-        if sketch.tail == "moments":
+        local = _local(state.settings, query[part, :], key, value, slice(first, last), seen)
+        if state.settings.tail == "moments":
             more = slice(fitted, first)
             if moments is None:
                 moments = Moments.fit(key[more, :], value[more, :])
@@ -181,19 +193,19 @@ def _runs(sketch, query, key, value, before, mask, window, with_evidence):
                 moments = moments.add(key[more, :], value[more, :])
             fitted = first
         behind = Visible(xp.full_like(limits, first), seen.mask)
-        yield from sketch.answers(
-            query[part, :], behind, with_evidence, local=local, moments=moments
+        yield from answers(
+            state, query[part, :], behind, with_evidence, local=local, moments=moments
         )
 
 
-def _local(sketch, query, key, value, near, visible):
+def _local(settings, query, key, value, near, visible):
     """Return mass, output, count and largest score of the keys in the slice `near`."""
     xp = array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)
     q, k, v = (xp.astype(x, wide, copy=False) for x in (query, key[near, :], value[near, :]))
     rows = placed(np.arange(near.start, near.stop), query)
     rows = xp.broadcast_to(rows[None, :], (query.shape[0], rows.shape[0]))
-    scores = xp.matmul(q, xp.matrix_transpose(k)) * sketch.scale_of(query)
+    scores = xp.matmul(q, xp.matrix_transpose(k)) * settings.scale_of(query)
     scores = masked(scores, visible.at(rows))
     return log_sum(scores), xp.matmul(softmax_of(scores, -1), v), *count_and_largest(scores)
 
@@ -208,18 +220,18 @@ def _nothing(query, shape, n_k, d_v, return_evidence):
     return (output, evidence) if return_evidence else output
 
 
-def _check_causal(sketch, is_causal, window):
+def _check_causal(settings, is_causal, window):
     if window and not is_causal:
         raise ValueError(f"window must be 0 without is_causal, got {window}")
-    if window and sketch.estimator != "union":
-        raise ValueError(f"estimator must be 'union' with a window, got {sketch.estimator!r}")
-    if is_causal and sketch.n_heavy:
+    if window and settings.estimator != "union":
+        raise ValueError(f"estimator must be 'union' with a window, got {settings.estimator!r}")
+    if is_causal and settings.n_heavy:
         raise ValueError(
             "n_heavy must be 0 with is_causal: which keys are heavy would tell of the future; "
-            f"got {sketch.n_heavy}"
+            f"got {settings.n_heavy}"
         )
-    if is_causal and sketch.tail == "moments" and sketch.n_cells > 1:
+    if is_causal and settings.tail == "moments" and settings.n_cells > 1:
         raise ValueError(
             "n_cells must be 1 with is_causal: where the cells lie would tell of the future; "
-            f"got {sketch.n_cells}"
+            f"got {settings.n_cells}"
         )

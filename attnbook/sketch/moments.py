@@ -21,13 +21,13 @@ from attnbook.arrays.arguments import (
     dtype_name,
 )
 from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.weights import ArrayTree
 from attnbook.sketch import gaussian_mixture
 from attnbook.sketch.k_means import centres, nearest, sums
 
 
 @dataclass(frozen=True, eq=False)
-class Moments(Weights):
+class Moments(ArrayTree):
     r"""Keys and values as a mixture of Gaussian cells.
 
     In cell c lie N_c keys with mean μ_c and covariance s_c S, whose values have mean v_c and
@@ -177,28 +177,10 @@ class Moments(Weights):
     ) -> "Moments":
         """Return the moments with more keys.
 
-        Parameters
-        ----------
-        key : array, shape (n, d_k)
-        value : array, shape (n, d_v)
-        cells : int64 array, shape (n,), optional
-            The cell of each; that of the nearest mean by default.
-
-        Returns
-        -------
-        Moments
-            To rounding those of `fit` on old and new keys with these cells, in whatever order keys
-            come. What stays behind are the cells: k-means would move them. After many keys from
-            elsewhere, `fit` anew.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `fit`, or if a width differs from that of these moments.
-
-        Notes
-        -----
-        Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
+        They are to rounding those of `fit` on old and new keys with these cells, in whatever order keys
+        come. `cells` is the cell of each key, that of the nearest mean by default. What stays behind
+        are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
+        Raises as `fit`. Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
         """
         return self._changed(key, value, cells, 1.0)
 
@@ -210,26 +192,10 @@ class Moments(Weights):
     ) -> "Moments":
         """Return the moments without keys that are in: the inverse of `add`.
 
-        Parameters
-        ----------
-        key, value
-            Keys that are in, with their values. That they are is not checked.
-        cells : int64 array, shape (n,)
-            The cell that each is in; needed if there is more than one.
-
-        Returns
-        -------
-        Moments
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `add`; ValueError if `cells` is missing or a cell has fewer keys than are removed.
-
-        Notes
-        -----
-        What is left keeps the rounding of what was there: when little is left, `fit` anew. A cell
-        that becomes empty is exactly 0 again.
+        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if there
+        is more than one. What is left keeps the rounding of what was there: when little is left, `fit`
+        anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and ValueError if `cells`
+        is missing or a cell has fewer keys than are removed.
         """
         if cells is None and self.counts.shape[0] > 1:
             raise ValueError("cells must say which cell each key is in, got None")
@@ -238,27 +204,13 @@ class Moments(Weights):
     def limit(
         self, query: Annotated[Array, "... n_q d_k"], scale: float
     ) -> Annotated[Array, "... n_q"]:
-        r"""Return a score that keys from these Gaussians hardly ever exceed.
+        r"""Return a score (..., n_q) that keys from these Gaussians hardly ever exceed.
 
         .. math:: \max_c \; m_c + \sigma_c \sqrt{2 \log(1 + N_c)}, \qquad
                   m_c = s\,q \cdot \mu_c, \quad \sigma_c^2 = s^2 s_c\, q^\top S q
 
-        A key above it is not explained by them: score it, and let `tail` count those `below`.
-
-        Parameters
-        ----------
-        query, scale
-            As in `tail`.
-
-        Returns
-        -------
-        array, shape (..., n_q)
-            -∞ if there are no keys.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `tail`.
+        A key above it is not explained by them: score it, and let `tail` count those `below`. It is -∞
+        if there are no keys. Parameters and errors are those of `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
         return gaussian_mixture.limit(self, query, scale)
@@ -331,7 +283,9 @@ class Moments(Weights):
             below = _fitting("below", below, query, shape)
         if counts is not None:
             counts = _fitting("counts", counts, query, (*shape, self.counts.shape[0]))
-        return gaussian_mixture.tail(self, query, scale, below, self.counts if counts is None else counts)
+        return gaussian_mixture.tail(
+            self, query, scale, below, self.counts if counts is None else counts
+        )
 
     def _changed(self, key, value, cells, sign):
         key, value = self._like(key, "key", "n"), self._like(value, "value", "n")

@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(512, 1) attend(
         Acc sum = 0;
         for (int w = 0; w < n_warps; ++w)
             sum += shared.sums[(int64)w * d_v + i] * exp(shared.top[w] - base);
-        narrow(n_counted == 0 ? (Acc)0 : sum / weight, output + q * d_v + i);
+        narrow(weight == 0 ? (Acc)0 : sum / weight, output + q * d_v + i);
     }
     if (threadIdx.x == 0) {
         mass[q] = base + log(total);  // log(0) is -inf

@@ -1,16 +1,17 @@
 """An index of signatures in any array library: sorted buckets and binary search."""
 
-import dataclasses
 from typing import Annotated, Any
 
 import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace, check_int, check_same_home
-from attnbook.arrays.lengths import lengths_of, placed
-from attnbook.hashing.buckets import Buckets, check_signatures, sort_buckets
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import move
+from attnbook.hashing.buckets import Buckets, sort_buckets
+from attnbook.sketch.index import SignatureIndex
 
 
-class SortedIndex:
+class SortedIndex(SignatureIndex):
     """Find the rows that share a signature with a query, in each of several tables.
 
     Rows are numbered as they are added, from 0 on, and keep their number when others go. All
@@ -24,7 +25,7 @@ class SortedIndex:
     Raises
     ------
     TypeError, ValueError
-        If it is not such an int.
+        If it is not such an int; in `live`, `signatures` and `bucket_sizes` if nothing was added.
 
     Notes
     -----
@@ -48,7 +49,7 @@ class SortedIndex:
         self._signatures: Any = None  # (n, n_tables)
         self._rows: Any = None  # (n,), ascending
         self._n_rows = 0  # ever added
-        self._tables: list[Buckets] = []  # empty until they are sorted
+        self._tables: list[Buckets] = []  # of places in `_rows`; empty until they are sorted
 
     @property
     def n(self) -> int:
@@ -58,36 +59,37 @@ class SortedIndex:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [] if self._rows is None else [self._signatures, self._rows]
+        numbers = self.n * (self.n_tables + 1)
         for table in self._tables:
-            arrays += [table.signatures, table.starts, table.order]
-        return 8 * sum(x.shape[0] * (x.shape[1] if x.ndim > 1 else 1) for x in arrays)
+            numbers += sum(x.shape[0] for x in (table.signatures, table.starts, table.order))
+        return 8 * numbers
 
     def live(self) -> Annotated[Array, "n"]:
-        """Return the numbers of all rows that are not removed, ascending, int64.
-
-        Raises ValueError if nothing was ever added.
-        """
-        self._check_not_new()
-        return self._rows + 0  # a copy
+        """Return the numbers of all rows that are not removed, ascending, int64."""
+        return self._held(self._rows)
 
     def signatures(self) -> Annotated[Array, "n n_tables"]:
-        """Return the signatures of the rows of `live`, in their order.
+        """Return the signatures of the rows of `live`, in their order."""
+        return self._held(self._signatures)
 
-        Raises ValueError if nothing was ever added.
-        """
-        self._check_not_new()
-        return self._signatures + 0  # a copy
+    def merge(self) -> None:
+        """Sort the tables now, not at the next look-up."""
+        if not self._tables and self._rows is not None:
+            self._tables = [sort_buckets(self._signatures[:, t]) for t in range(self.n_tables)]
 
-    def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
-        """Add rows; return their numbers, int64.
+    def _held(self, x):
+        if x is None:
+            raise ValueError("the index must have had rows, got one that is new")
+        return x + 0  # a copy
 
-        Raises TypeError or ValueError if `signatures` is not an int64 array of that shape, or lives
-        elsewhere than those before; the index is then as it was.
-        """
-        self._check(signatures)
-        xp, m = array_namespace(signatures), signatures.shape[0]
-        start, stop = self._n_rows, self._n_rows + m
+    def _check(self, signatures):
+        super()._check(signatures)
+        if self._rows is not None:
+            check_same_home("signatures", signatures, "the index", self._rows)
+
+    def _add(self, signatures):
+        xp = array_namespace(signatures)
+        start, stop = self._n_rows, self._n_rows + signatures.shape[0]
         rows = xp.arange(start, stop, dtype=xp.int64, device=signatures.device)
         before = self._rows is not None
         all_rows = xp.concat([self._rows, rows]) if before else rows
@@ -96,72 +98,34 @@ class SortedIndex:
         self._rows, self._n_rows, self._tables = all_rows, stop, []
         return rows
 
-    def remove(self, rows: Annotated[Array, "m"]) -> None:
-        """Take rows away.
-
-        Raises TypeError if `rows` is not an array or a list of integers, and ValueError if one of
-        them is not there or is named twice; the index is then as it was.
-        """
-        numbers = row_numbers(rows)
-        if len(numbers) == 0:
-            return
+    def _are_live(self, numbers):
         if self._rows is None:
-            raise absent(numbers[0])
-        rows = placed(numbers, self._rows)
-        xp, n = array_namespace(rows), self.n
-        removed = xp.sort(rows)
-        gone = _is_in(self._rows, removed)
-        here = _is_in(removed, self._rows)
-        again = xp.concat([xp.zeros_like(here[:1]), removed[1:] == removed[:-1]])
-        wrong = xp.astype(~here | again, xp.int64)
-        if bool(xp.any(wrong != 0)):
-            raise absent(removed[int(xp.argmax(wrong))])
+            return np.zeros(len(numbers), dtype=bool)
+        return move(_is_in(placed(numbers, self._rows), self._rows), "numpy")
+
+    def _remove(self, numbers):
+        xp = array_namespace(self._rows)
+        gone = _is_in(self._rows, placed(np.sort(numbers), self._rows))
         # sorted to the front, since the standard knows no other way to leave entries out
-        kept = xp.argsort(xp.astype(gone, xp.int64), stable=True)[: n - removed.shape[0]]
+        kept = xp.argsort(xp.astype(gone, xp.int64), stable=True)[: self.n - len(numbers)]
         self._signatures = xp.take(self._signatures, kept, axis=0)
         self._rows, self._tables = xp.take(self._rows, kept), []
 
-    def merge(self) -> None:
-        """Sort the tables now, not at the next look-up."""
-        if not self._tables and self._rows is not None:
-            tables = [sort_buckets(self._signatures[:, t]) for t in range(self.n_tables)]
-            xp = array_namespace(self._rows)
-            self._tables = [
-                dataclasses.replace(table, order=xp.take(self._rows, table.order))
-                for table in tables
-            ]
+    def _places(self, signatures, most):
+        """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
+        self.merge()
+        xp = array_namespace(signatures)
+        if not self._tables:
+            return xp.zeros_like(signatures), xp.zeros_like(signatures)
+        found = [table.find(signatures[:, t]) for t, table in enumerate(self._tables)]
+        starts, counts = (xp.stack(x, axis=1) for x in zip(*found, strict=True))
+        return starts, xp.where(counts < most, counts, most)
 
-    def counts(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> Annotated[Array, "n_q n_tables"]:
-        """Return how many rows `lookup` finds for each query in each table, int64."""
-        return self._places(signatures, max_bucket)[1]
+    def _counts(self, signatures, most):
+        return self._places(signatures, most)[1]
 
-    def lookup(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> tuple[Annotated[Array, "n_q n_tables c"], Annotated[Array, "n_q n_tables c"]]:
-        """Return the rows of each query's buckets.
-
-        Parameters
-        ----------
-        signatures : int64 array, shape (n_q, n_tables)
-        max_bucket : int, optional
-            At most so many rows of a bucket, the lowest ones.
-
-        Returns
-        -------
-        rows : int64 array, shape (n_q, n_tables, c)
-            Ascending in each bucket; c is the largest number found, and 0 stands where there is
-            none.
-        found : boolean array, shape (n_q, n_tables, c)
-            False where `rows` is padding.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `add`; or if `max_bucket` is not an int of at least 1.
-        """
-        starts, counts = self._places(signatures, max_bucket)
+    def _lookup(self, signatures, most):
+        starts, counts = self._places(signatures, most)
         xp = array_namespace(signatures)
         c = int(xp.max(counts)) if counts.shape[0] else 0
         columns = xp.arange(c, dtype=xp.int64, device=signatures.device)
@@ -172,68 +136,10 @@ class SortedIndex:
         places = xp.where(found, places, xp.zeros_like(places))
         rows = []
         for t, table in enumerate(self._tables):
-            flat = xp.take(table.order, xp.reshape(places[:, t, :], (-1,)))
-            rows.append(xp.reshape(flat, (-1, c)))
+            sorted_to = xp.take(table.order, xp.reshape(places[:, t, :], (-1,)))
+            rows.append(xp.reshape(xp.take(self._rows, sorted_to), (-1, c)))
         rows = xp.stack(rows, axis=1)
         return xp.where(found, rows, xp.zeros_like(rows)), found
-
-    def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
-        """Return the number of rows of every bucket of table `t`, in the order of signatures.
-
-        Raises TypeError or ValueError if there is no such table, or nothing was ever added.
-        """
-        t = check_table(t, self.n_tables)
-        self._check_not_new()
-        self.merge()
-        return self._tables[t].starts[1:] - self._tables[t].starts[:-1]
-
-    def _check_not_new(self):
-        if self._rows is None:
-            raise ValueError("the index must have had rows, got one that is new")
-
-    def _check(self, signatures):
-        check_signatures("signatures", signatures, self.n_tables)
-        if self._rows is not None:
-            check_same_home("signatures", signatures, "the index", self._rows)
-
-    def _places(self, signatures, max_bucket):
-        """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
-        self._check(signatures)
-        most = check_max_bucket(max_bucket)
-        self.merge()
-        xp = array_namespace(signatures)
-        if not self._tables:
-            return xp.zeros_like(signatures), xp.zeros_like(signatures)
-        found = [table.find(signatures[:, t]) for t, table in enumerate(self._tables)]
-        starts = xp.stack([start for start, _ in found], axis=1)
-        counts = xp.stack([count for _, count in found], axis=1)
-        return starts, counts if most is None else xp.where(counts < most, counts, most)
-
-
-def row_numbers(rows: Any) -> np.ndarray:
-    """Return `rows`, integers of any library or in a list, as int64 in NumPy, or raise."""
-    numbers = lengths_of("rows", rows)
-    if numbers.ndim != 1:
-        raise ValueError(f"rows must have shape (m,), got {numbers.shape}")
-    return numbers
-
-
-def absent(row: Array) -> ValueError:
-    """Return the error for a row that cannot be removed."""
-    return ValueError(f"rows must be in the index, each named once, got {int(row)}")
-
-
-def check_max_bucket(max_bucket: int | None) -> int | None:
-    """Return `max_bucket` as an int of at least 1 or None, or raise."""
-    return None if max_bucket is None else check_int("max_bucket", max_bucket, at_least=1)
-
-
-def check_table(t: int, n_tables: int) -> int:
-    """Return `t` as the number of a table, or raise."""
-    t = check_int("t", t)
-    if t >= n_tables:
-        raise ValueError(f"t must be below the number of tables, {n_tables}, got {t}")
-    return t
 
 
 def _is_in(x, ascending):

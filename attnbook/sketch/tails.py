@@ -148,7 +148,7 @@ def uniform_tail(
         )
     if unseen is not None:
         check_booleans(unseen, scores, tuple(scores.shape), "unseen", "scores")
-    n_keys = check_int("n_keys", n_keys, at_least=s)
+    n_keys = check_int("n_keys", n_keys, at_least=s, at_most=2**62)
     delta = check_number("delta", delta)
     if not 0 < delta <= 0.2:
         raise ValueError(f"delta must be above 0 and at most 0.2, got {delta}")
@@ -194,7 +194,8 @@ def _uniform_tail(scores, value, n_keys, unseen, delta):
         zero = xp.zeros_like(log_mass)
         return UniformTail(log_mass, output, zero, zero)
     unknown = none[..., 0] if s > 1 else xp.ones_like(none[..., 0])
-    factor = math.sqrt((1 - s / n_keys) / s / max(s - 1, 1)) * NormalDist().inv_cdf(1 - delta / 2)
+    quantile = -NormalDist().inv_cdf(max(delta / 2, 5e-324))  # that of 1 - δ/2
+    factor = math.sqrt((1 - s / n_keys) / s / max(s - 1, 1)) * quantile
     errors = (
         xp.where(unknown, xp.full_like(log_mass, xp.inf), factor * xp.sqrt(variance))
         for variance in (mass_variance, output_variance)

@@ -1,4 +1,4 @@
-"""Several processes that train one model: who I am among them, and sums over all of them."""
+"""The processes that train one model together, and sums over all of them."""
 
 import atexit
 import os

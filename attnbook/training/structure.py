@@ -1,4 +1,4 @@
-"""How weights are put together, as what JSON can hold; and the weights built again of it."""
+"""The structure of weights in terms that JSON can hold, and the weights built from it again."""
 
 from typing import Any
 

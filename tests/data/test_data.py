@@ -152,6 +152,7 @@ def wheel_names(tmp_path_factory):
 @pytest.mark.parametrize(
     "ending",
     [
+        "attnbook/data/date_words.toml",
         "attnbook/data/digits.npz",
         "attnbook/compilers/numbers.cu",
         "attnbook/kernels/cuda/layout.cu",

@@ -1,6 +1,8 @@
 """The Robin Hood table against a dict, slot by slot, and against the theory of its probes."""
 
+import importlib.util
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook.hashing import robin_hood
-from attnbook.hashing._slots import displacement_limit, max_entries, slots_for
-from attnbook.hashing.robin_hood import RobinHoodTable
+from attnbook.hashing.robin_hood import RobinHoodTable, displacement_limit, max_entries, slots_for
 
 IMPLEMENTATIONS = ("reference", "numba")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), 255, 256, -256, 2**31, -(2**31), 2**62]
@@ -45,20 +46,6 @@ def check_table(table, model):
     assert all(slot == [0, 0, -1] for slot in slots if slot[2] == -1)
 
 
-def check_fast(table, model):
-    """The same as `check_table`, on arrays, for large tables."""
-    slots, n_slots = table.slots, table.n_slots
-    (places,) = np.nonzero(slots[:, 2] >= 0)
-    assert len(places) == len(table) == len(model) < n_slots
-    keys, values, displacements = slots[places].T
-    assert np.array_equal(np.sort(keys), np.sort(np.fromiter(model.keys(), np.int64)))
-    assert values.tolist() == [model[key] for key in keys.tolist()]
-    octets = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
-    homes = (np.bitwise_xor.reduce(table.mixer[np.arange(8), octets], axis=1) >> 31) * n_slots >> 31
-    assert np.array_equal((homes + displacements) % n_slots, places)
-    assert np.all(np.roll(slots[:, 2], 1)[places] >= displacements - 1)
-
-
 def crowded(table, count, home=3):
     """Keys that all want the same slot at present, found as an adversary would."""
     found, key = [], -(10**6)
@@ -68,9 +55,6 @@ def crowded(table, count, home=3):
         found.extend(keys[homes == home].tolist())
         key += 100_000
     return found[:count]
-
-
-# Against a dict
 
 
 @given(
@@ -105,11 +89,11 @@ def test_every_operation_matches_a_dict(n_slots, load_factor, operations, seed):
     ("n_keys", "n_slots", "load_factor"),
     [(300, 1, 0.75), (5_000, 4_099, 0.98), (60_000, 8, 0.5), (2**63, 7, 0.9)],
 )
-def test_a_million_operations_match_a_dict(n_keys, n_slots, load_factor):
+def test_many_operations_match_a_dict(n_keys, n_slots, load_factor):
     pytest.importorskip("numba")
     rng = np.random.default_rng(n_slots)
     table, model = RobinHoodTable(n_slots, load_factor, seed=5, impl="numba"), {}
-    for step in range(12):
+    for step in range(6):
         keys = rng.integers(-n_keys, n_keys - 1, size=10_000)
         values = rng.integers(-(2**63), 2**63 - 1, size=10_000)
         table.insert_many(keys, values)
@@ -120,11 +104,8 @@ def test_a_million_operations_match_a_dict(n_keys, n_slots, load_factor):
         gone = np.concatenate([keys[::3], rng.integers(-n_keys, n_keys - 1, size=5_000)])
         was_there = [model.pop(key, None) is not None for key in gone.tolist()]
         assert table.delete_many(gone).tolist() == was_there
-        if step % 5 == 1:
-            check_fast(table, model)
-    check_fast(table, model)
-    everything = np.fromiter(model.keys(), np.int64)
-    assert table.delete_many(everything).all()
+    check_table(table, model)
+    assert table.delete_many(np.fromiter(model.keys(), np.int64)).all()
     assert np.array_equal(table.slots, robin_hood.free_slots(table.n_slots))
 
 
@@ -190,34 +171,28 @@ def test_one_slot_stays_free_at_any_load_factor(impl):
     assert max_entries(1, 0.99) == 0
 
 
-def test_growth_at_once_is_the_same_as_growth_one_by_one(impl):
+def test_batches_do_what_single_operations_do(impl):
     rng = np.random.default_rng(11)
     keys, values = rng.integers(-(2**63), 2**63 - 1, size=(2, 211))
-    one, batch = RobinHoodTable(3, impl=impl), RobinHoodTable(3, impl=impl)
+    one, batch, fresh = (RobinHoodTable(3, impl=impl) for _ in range(3))
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         one.insert(key, value)
     batch.insert_many(keys, values)
     assert np.array_equal(one.slots, batch.slots)
-
-
-def test_deletion_leaves_the_slots_as_if_the_key_had_never_been_there(impl):
-    rng = np.random.default_rng(13)
-    keys = rng.integers(-(2**63), 2**63 - 1, size=90)
-    table, fresh = RobinHoodTable(101, 0.95, impl=impl), RobinHoodTable(101, 0.95, impl=impl)
-    table.insert_many(keys, keys)
-    table.delete_many(keys[:50])
-    fresh.insert_many(keys[50:], keys[50:])
-    # entries of one home may stand in another order, so compare homes and displacements
-    assert np.array_equal(table.slots[:, 2], fresh.slots[:, 2])
-    check_table(table, {key: key for key in keys[50:].tolist()})
-
-
-def test_of_equal_keys_the_last_one_counts(impl):
-    table = RobinHoodTable(impl=impl)
-    table.insert_many(np.array([4, 4, 5, 4]), np.array([1, 2, 3, 9]))
-    assert dict(table.items()) == {4: 9, 5: 3}
-    assert table.delete_many(np.array([4, 4])).tolist() == [True, False]
-    assert len(table) == 1
+    for key in keys[:50].tolist():
+        assert one.delete(key)
+    assert batch.delete_many(keys[:50]).all()
+    assert np.array_equal(one.slots, batch.slots)
+    # and as if the deleted keys had never been there; entries of one home may change places
+    fresh.insert_many(keys[50:], values[50:])
+    assert np.array_equal(batch.slots[:, 2], fresh.slots[:, 2])
+    narrow = np.arange(-6, 6, dtype=np.int8)[::2]
+    narrow.flags.writeable = False
+    fresh.insert_many(narrow, np.arange(6, dtype=np.uint32))
+    assert fresh.get_many(narrow).tolist() == [0, 1, 2, 3, 4, 5]
+    fresh.insert_many(np.array([4, 4, 5, 4]), np.array([1, 2, 3, 9]))  # the last one counts
+    assert fresh.get_many(np.array([4, 5])).tolist() == [9, 3]
+    assert fresh.delete_many(np.array([4, 4])).tolist() == [True, False]
 
 
 def test_iteration_sees_the_table_as_it_was(impl):
@@ -244,16 +219,6 @@ def test_empty_tables_and_empty_batches(impl):
     assert 3 not in table
 
 
-def test_batches_may_be_read_only_narrow_or_strided(impl):
-    table = RobinHoodTable(impl=impl)
-    keys = np.arange(-6, 6, dtype=np.int8)[::2]
-    keys.flags.writeable = False
-    table.insert_many(keys, np.arange(6, dtype=np.uint32))
-    assert table.get_many(keys).tolist() == [0, 1, 2, 3, 4, 5]
-    assert table.delete_many(keys[:2]).tolist() == [True, True]
-    assert keys.tolist() == [-6, -4, -2, 0, 2, 4]
-
-
 # Hash function
 
 
@@ -261,15 +226,9 @@ def test_batches_may_be_read_only_narrow_or_strided(impl):
 def test_the_hash_is_simple_tabulation(key, n_slots, seed):
     mixer = robin_hood.draw_mixer(np.random.default_rng(seed))
     assert robin_hood.home_slot(key, mixer, n_slots) == home_oracle(key, mixer, n_slots)
-
-
-def test_the_hash_is_compiled_to_the_same():
-    pytest.importorskip("numba")
-    mixer = robin_hood.draw_mixer(np.random.default_rng(0))
-    fast = robin_hood.functions("numba").home_slot
-    for key in (*EXTREMES, *np.random.default_rng(1).integers(-(2**63), 2**63, size=99).tolist()):
-        for n_slots in (1, 3, 2**20, 2**32):
-            assert fast(key, mixer, n_slots) == home_oracle(key, mixer, n_slots)
+    if importlib.util.find_spec("numba"):
+        fast = robin_hood.functions("numba").home_slot
+        assert fast(key, mixer, n_slots) == home_oracle(key, mixer, n_slots)
 
 
 def test_the_seed_decides_the_hash():
@@ -403,86 +362,67 @@ def test_slots_are_as_few_as_the_load_allows(load_factor):
 
 # What is refused
 
+BETWEEN = "load_factor must be from 1/64 to below 1, got "
+WRONG_SETTINGS = [
+    ({"n_slots": 0}, ValueError, "n_slots must be at least 1, got 0"),
+    ({"n_slots": 2**32 + 1}, ValueError, r"n_slots must be at most 2\*\*32, got 4294967297"),
+    ({"n_slots": 8.0}, TypeError, "n_slots must be an int, got float"),
+    ({"load_factor": 0}, ValueError, BETWEEN + "0"),
+    ({"load_factor": 0.0156}, ValueError, BETWEEN + "0.0156"),
+    ({"load_factor": 1.0}, ValueError, BETWEEN + "1.0"),
+    ({"load_factor": float("nan")}, ValueError, BETWEEN + "nan"),
+    ({"load_factor": Fraction(10**400)}, ValueError, BETWEEN + "1000"),
+    ({"load_factor": 1 - Fraction(1, 10**400)}, ValueError, BETWEEN),
+    ({"load_factor": "0.5"}, TypeError, "load_factor must be a real number, got str"),
+    ({"load_factor": True}, TypeError, "load_factor must be a real number, got bool"),
+    ({"impl": "cython"}, ValueError, "impl must be one of reference, numba, got 'cython'"),
+    ({"impl": {}}, ValueError, "impl must be one of reference, numba, got dict"),
+    ({"seed": "a"}, TypeError, "seed must be a numpy.random.Generator or an int, got str"),
+]
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"n_slots": 0}, ValueError, "n_slots must be at least 1, got 0"),
-        ({"n_slots": 2**32 + 1}, ValueError, r"n_slots must be at most 2\*\*32, got 4294967297"),
-        ({"n_slots": 8.0}, TypeError, "n_slots must be an int, got float"),
-        ({"n_slots": True}, TypeError, "n_slots must be an int, got bool"),
-        ({"load_factor": 0}, ValueError, "load_factor must be from 1/64 to below 1, got 0"),
-        ({"load_factor": 0.0156}, ValueError, "from 1/64 to below 1, got 0.0156"),
-        ({"load_factor": 1.0}, ValueError, "load_factor must be from 1/64 to below 1, got 1.0"),
-        (
-            {"load_factor": float("nan")},
-            ValueError,
-            "load_factor must be from 1/64 to below 1, got nan",
-        ),
-        ({"load_factor": "0.5"}, TypeError, "load_factor must be a real number, got str"),
-        ({"load_factor": True}, TypeError, "load_factor must be a real number, got bool"),
-        ({"impl": "cython"}, ValueError, "impl must be one of reference, numba, got 'cython'"),
-        ({"seed": "a"}, TypeError, "seed must be a numpy.random.Generator or an int, got str"),
-    ],
-)
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG_SETTINGS)
 def test_wrong_settings_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         RobinHoodTable(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("key", "error", "message"),
-    [
-        (2**63, ValueError, "must fit into int64, got 9223372036854775808"),
-        (-(2**63) - 1, ValueError, "must fit into int64, got -9223372036854775809"),
-        (1.0, TypeError, "must be an int, got float"),
-        (True, TypeError, "must be an int, got bool"),
-        (np.True_, TypeError, "must be an int, got bool"),
-        (None, TypeError, "must be an int, got NoneType"),
-        (np.array([1]), TypeError, "must be an int, got ndarray"),
-    ],
-    ids=["above", "below", "float", "bool", "numpy-bool", "none", "array"],
-)
-def test_keys_and_values_are_ints_of_int64(impl, key, error, message):
-    table = RobinHoodTable(impl=impl)
-    for call in (table.get, table.delete, table.home, table.__contains__):
-        with pytest.raises(error, match=f"key {message}"):
-            call(key)
-    with pytest.raises(error, match=f"key {message}"):
-        table.insert(key, 0)
-    with pytest.raises(error, match=f"value {message}"):
-        table.insert(0, key)
-    with pytest.raises(error, match=f"default {message}"):
-        table.get_many(np.array([0]), default=key)
-    assert len(table) == 0
+WRONG_KEYS = [
+    (2**63, ValueError, "must fit into int64, got 9223372036854775808"),
+    (-(2**63) - 1, ValueError, "must fit into int64, got -9223372036854775809"),
+    (1.0, TypeError, "must be an int, got float"),
+    (np.True_, TypeError, "must be an int, got bool"),
+    (None, TypeError, "must be an int, got NoneType"),
+    (np.array([1]), TypeError, "must be an int, got ndarray"),
+]
+WRONG_BATCHES = [
+    ([1, 2], TypeError, "must be a NumPy array, got list"),
+    (np.array([1.0]), TypeError, "must have integers that fit into int64, got float64"),
+    (np.array([True]), TypeError, "must have integers that fit into int64, got bool"),
+    (np.array([1], dtype=np.uint64), TypeError, "must have .* fit into int64, got uint64"),
+    (np.array(1), ValueError, r"must have shape \(n,\), got \(\)"),
+    (np.array([[1]]), ValueError, r"must have shape \(n,\), got \(1, 1\)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("keys", "error", "message"),
-    [
-        ([1, 2], TypeError, "must be a NumPy array, got list"),
-        (np.array([1.0]), TypeError, "must have integers that fit into int64, got float64"),
-        (np.array([True]), TypeError, "must have integers that fit into int64, got bool"),
-        (np.array([1], dtype=np.uint64), TypeError, "must have .* fit into int64, got uint64"),
-        (np.array(1), ValueError, r"must have shape \(n,\), got \(\)"),
-        (np.array([[1]]), ValueError, r"must have shape \(n,\), got \(1, 1\)"),
-    ],
-    ids=["list", "float", "bool", "uint64", "scalar", "matrix"],
-)
-def test_batches_are_int64_arrays_of_one_axis(impl, keys, error, message):
+def test_keys_and_values_are_ints_of_int64(impl):
     table, good = RobinHoodTable(impl=impl), np.array([1])
-    for call in (table.get_many, table.delete_many, lambda keys: table.insert_many(keys, good)):
-        with pytest.raises(error, match=f"keys {message}"):
-            call(keys)
-    with pytest.raises(error, match=f"values {message}"):
-        table.insert_many(good, keys)
-    assert len(table) == 0
-
-
-def test_values_are_as_many_as_keys(impl):
-    table = RobinHoodTable(impl=impl)
+    for key, error, message in WRONG_KEYS:
+        for call in (table.get, table.delete, table.home, table.__contains__):
+            with pytest.raises(error, match=f"key {message}"):
+                call(key)
+        with pytest.raises(error, match=f"value {message}"):
+            table.insert(0, key)
+        with pytest.raises(error, match=f"default {message}"):
+            table.get_many(good, default=key)
+    for keys, error, message in WRONG_BATCHES:
+        for call in (table.get_many, table.delete_many, lambda keys: table.insert_many(keys, good)):
+            with pytest.raises(error, match=f"keys {message}"):
+                call(keys)
+        with pytest.raises(error, match=f"values {message}"):
+            table.insert_many(good, keys)
     with pytest.raises(ValueError, match=r"values must have shape \(2,\), got \(1,\)"):
-        table.insert_many(np.array([1, 2]), np.array([1]))
+        table.insert_many(np.array([1, 2]), good)
     assert len(table) == 0
 
 

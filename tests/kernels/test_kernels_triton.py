@@ -28,7 +28,8 @@ NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
 @pytest.fixture(scope="module")
 def interpreted():
     """What each case found wrong in Triton's interpreter."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE.parent)}
+    paths = os.pathsep.join((str(HERE.parent), str(HERE.parents[1])))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", str(HERE / "triton_cases.py")]
     done = subprocess.run(
         command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=900

@@ -1,8 +1,8 @@
-"""One process of a training run, as a script: `python train_worker.py JSON`.
+"""Processes of training runs, as a script: `python train_worker.py JSON`.
 
-For each task it trains `Small` and writes the history and the parameters to a file. On request it
-kills itself on the way, as a power cut would: in an update, or halfway through the write of a
-checkpoint.
+For each group of tasks it forks one child or several, which train `Small` together and write the
+history and the parameters to a file. On request a child kills itself on the way, as a power cut
+would: in an update, or halfway through the write of a checkpoint.
 """
 
 import functools
@@ -76,7 +76,26 @@ def die_in_write(which):
     tensor_file.os.fsync = fsync
 
 
+def fork(processes, tasks):
+    """Do `tasks`, one after the other, in as many children as torchrun would start."""
+    children = []
+    for rank in range(processes):
+        if not (child := os.fork()):
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
+            for task in tasks:
+                main(task)
+            sys.exit()
+        children.append(child)
+    for child in children:
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            print("ended by signal", os.WTERMSIG(status), flush=True)
+        elif os.WEXITSTATUS(status):
+            sys.exit("a child failed")
+
+
 if __name__ == "__main__":
     with heeding_interrupts():
-        for task in json.loads(sys.argv[1]):
-            main(task)
+        torch.optim.SGD([torch.zeros(1)])  # imports much, once for all children
+        for processes, tasks in json.loads(sys.argv[1]):
+            fork(processes, tasks)

@@ -32,91 +32,64 @@ MOST_ROWS = 64
 
 @triton.jit
 def range_kernel(
-    arrays,
-    strides,
+    x,
     tops,  # of each range: maximum, total and weighted values of every row
     totals,
     weighted,
-    sizes,
     splits,
-    scales,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    MASK: tl.constexpr,
-    BIAS: tl.constexpr,
+    KIND: tl.constexpr,
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Attend from all queries of one key head to one range of the keys."""
-    A, B, G, n_q, n_k, d_k, d_v = sizes
-    head, split = tl.program_id(0) // splits, tl.program_id(0) % splits
-    g_own = G // SHARED
-    a, b, g = head // (B * g_own), head // g_own % B, head % g_own
-    query, key, value, mask, bias = arrays
+    place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
+    g_own = x.G // SHARED
+    a, b, g = place // (x.B * g_own), place // g_own % x.B, place % g_own
 
     # Row r is query r % n_q of head g + r // n_q.
-    rows = tl.arange(0, BLOCK_Q)
-    there = tl.minimum(rows, SHARED * n_q - 1)[:, None]
-    heads, own = (g + there // n_q).to(tl.int64), (there % n_q).to(tl.int64)
-    columns = tl.arange(0, D_K)[None, :]
-    query = head_of(query, strides[0], a, b, heads) + own * strides[0][3] + columns
-    query_tile = tl.load(query, mask=columns < d_k, other=0.0)  # (BLOCK_Q, D_K)
-    mask = (head_of(mask, strides[3], a, b, heads) + own * strides[3][3], strides[3][4])
-    bias = (head_of(bias, strides[4], a, b, heads) + own * strides[4][3], strides[4][4], scales[1])
-    key, value = head_of(key, strides[1], a, b, g), head_of(value, strides[2], a, b, g)
-    keys = tiles_of(key, strides[1][3], n_k, d_k, BLOCK_K, D_K)
-    values = tiles_of(value, strides[2][3], n_k, d_v, BLOCK_K, D_V)
+    rows = tl.arange(0, KIND.BLOCK_Q)
+    there = tl.minimum(rows, SHARED * x.n_q - 1)[:, None]
+    heads = a, b, (g + there // x.n_q).to(tl.int64)
+    own = (there % x.n_q).to(tl.int64)
+    columns = tl.arange(0, KIND.D_K)[None, :]
+    query = head_of(x.query, x.strides[0], heads) + own * x.strides[0][3] + columns
+    query_tile = tl.load(query, mask=columns < x.d_k, other=0.0)  # (BLOCK_Q, D_K)
+    mask = (head_of(x.mask, x.strides[3], heads) + own * x.strides[3][3], x.strides[3][4])
+    bias = (head_of(x.bias, x.strides[4], heads) + own * x.strides[4][3], x.strides[4][4])
+    seen = own.to(tl.int32) + (x.n_k - x.n_q), mask, bias
+    key, value = head_of(x.key, x.strides[1], (a, b, g)), head_of(x.value, x.strides[2], (a, b, g))
+    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
+    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
 
     # This range: tiles [first, end), of which those before `whole` need no mask.
-    n_tiles = tl.cdiv(n_k, BLOCK_K)
+    n_tiles = tl.cdiv(x.n_k, KIND.BLOCK_K)
     first = (split.to(tl.int64) * n_tiles // splits).to(tl.int32)
     end = ((split.to(tl.int64) + 1) * n_tiles // splits).to(tl.int32)
-    seen_by_all = n_k
-    if CAUSAL:
-        seen_by_all = tl.maximum(n_k - n_q + 1, 0)
-    if MASK:
+    seen_by_all = x.n_k
+    if KIND.CAUSAL:
+        seen_by_all = tl.maximum(x.n_k - x.n_q + 1, 0)
+    if KIND.MASK:
         seen_by_all = 0
-    whole = tl.minimum(tl.maximum(seen_by_all // BLOCK_K, first), end)
+    whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
 
-    state = empty_state(BLOCK_Q, D_V)
+    state = empty_state(KIND.BLOCK_Q, KIND.D_V)
     for MASKED in tl.static_range(2):
+        start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
-            state,
-            query_tile,
-            keys,
-            values,
-            whole if MASKED else first,
-            end if MASKED else whole,
-            key,
-            n_k,
-            scales[0],
-            own.to(tl.int32) + (n_k - n_q),
-            mask,
-            bias,
-            BLOCK_K,
-            False,
-            MASKED,
-            CAUSAL,
-            MASK,
-            BIAS,
+            *(state, query_tile, keys, values, start, stop, key, x, seen, False, MASKED, KIND)
         )
     top, total, sums = state
-    n_rows = A * B * G * n_q
-    places = split.to(tl.int64) * n_rows + head.to(tl.int64) * (SHARED * n_q) + rows
-    columns = tl.arange(0, D_V)[None, :]
-    inside = rows < SHARED * n_q
+    n_rows = x.A * x.B * x.G * x.n_q
+    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * x.n_q) + rows
+    columns = tl.arange(0, KIND.D_V)[None, :]
+    inside = rows < SHARED * x.n_q
     tl.store(tops + places, top, mask=inside)
     tl.store(totals + places, total, mask=inside)
-    tl.store(weighted + places[:, None] * D_V + columns, sums, mask=inside[:, None])
+    tl.store(weighted + places[:, None] * KIND.D_V + columns, sums, mask=inside[:, None])
 
 
 @triton.jit
 def merge_kernel(
-    tops,
-    totals,
-    weighted,
+    parts,  # as range_kernel stored them
     output,
     log_total,
     n_rows,
@@ -126,6 +99,7 @@ def merge_kernel(
     AT_ONCE: tl.constexpr,
 ):
     """Merge the ranges of one row, AT_ONCE of them at a time."""
+    tops, totals, weighted = parts
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, D_V)
     top, total, sums = empty_state(1, D_V)
@@ -160,38 +134,13 @@ def forward(x, tile=None, splits=None):
     programs = x.heads // x.n_shared
     splits = splits or tiling.splits_of_keys(x, tile, programs)
     n_rows, width = x.heads * x.n_q, tiling.padded(x.d_v)
-    tops, totals, weighted = (
+    parts = tuple(
         torch.empty(splits * n_rows * size, dtype=torch.float32, device=x.query.device)
         for size in (1, 1, width)
     )
-    output = x.empty(x.n_q, x.d_v, x.query.dtype)
-    log_total = x.empty(x.n_q, 1, torch.float32)
-    launch(
-        range_kernel,
-        programs * splits,
-        x.arrays,
-        x.strides,
-        tops,
-        totals,
-        weighted,
-        x.sizes,
-        splits,
-        x.scales,
-        **tiling.constants(x, tile),
-        SHARED=x.n_shared,
-    )
-    launch(
-        merge_kernel,
-        n_rows,
-        tops,
-        totals,
-        weighted,
-        output,
-        log_total,
-        n_rows,
-        splits,
-        x.d_v,
-        D_V=width,
-        AT_ONCE=16,
-    )
-    return output, log_total
+    results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    constants = tiling.options(x, tile) | {"SHARED": x.n_shared}
+    launch(range_kernel, programs * splits, x.call, *parts, splits, **constants)
+    numbers = (n_rows, splits, x.d_v)
+    launch(merge_kernel, n_rows, parts, *results, *numbers, D_V=width, AT_ONCE=16)
+    return results

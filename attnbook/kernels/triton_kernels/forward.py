@@ -47,22 +47,22 @@ def natural(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def head_of(pointer, strides, a, b, g):
+def head_of(pointer, strides, head):
     """Return where the rows of one head begin; 64 bits, since arrays pass 2³¹ numbers."""
+    a, b, g = head
     pointer += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1]
     return pointer + g.to(tl.int64) * strides[2]
 
 
 @triton.jit
-def heads_of(arrays, strides, a, b, g):
+def heads_of(x, head):
     """Return query, key, value, mask and bias of one head."""
-    query, key, value, mask, bias = arrays
     return (
-        head_of(query, strides[0], a, b, g),
-        head_of(key, strides[1], a, b, g),
-        head_of(value, strides[2], a, b, g),
-        head_of(mask, strides[3], a, b, g),
-        head_of(bias, strides[4], a, b, g),
+        head_of(x.query, x.strides[0], head),
+        head_of(x.key, x.strides[1], head),
+        head_of(x.value, x.strides[2], head),
+        head_of(x.mask, x.strides[3], head),
+        head_of(x.bias, x.strides[4], head),
     )
 
 
@@ -74,31 +74,32 @@ def tiles_of(pointer, row_stride, n, d, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def row_starts(rows, n_q, n_k, mask, bias, strides, bias_scale):
+def rows_of(rows, x, mask, bias):
     """Return the last key that the causal order shows each row, and its rows of mask and bias."""
-    rows = tl.minimum(rows, n_q - 1)  # rows past the end are the last one again
+    rows = tl.minimum(rows, x.n_q - 1)  # rows past the end are the last one again
     there = rows.to(tl.int64)
-    mask_rows = (mask + there * strides[3][3], strides[3][4])
-    bias_rows = (bias + there * strides[4][3], strides[4][4], bias_scale)
-    return rows + (n_k - n_q), mask_rows, bias_rows  # the last query stands at the last key
+    mask_rows = (mask + there * x.strides[3][3], x.strides[3][4])
+    bias_rows = (bias + there * x.strides[4][3], x.strides[4][4])
+    return rows + (x.n_k - x.n_q), mask_rows, bias_rows  # the last query stands at the last key
 
 
 @triton.jit
-def row_of_list(tiles, strides, a, b, g, tile, MASK: tl.constexpr):
+def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
     """Return where the list of one tile begins: how many whole, how many in all, which."""
-    return head_of(tiles, strides, a, b, g) + tile.to(tl.int64) * strides[3] if MASK else tiles
+    return head_of(tiles, strides, head) + tile.to(tl.int64) * strides[3] if KIND.MASK else tiles
 
 
 @triton.jit
-def tiles_of_keys(tiles, tile, n_q, n_k, BLOCK_Q, BLOCK_K, CAUSAL, MASK):
+def tiles_of_keys(tiles, tile, x, KIND: tl.constexpr):
     """Return w and e: a tile of queries sees tiles [0, w) as a whole and tiles [w, e) in part."""
-    if MASK:
+    if KIND.MASK:
         return tl.load(tiles), tl.load(tiles + 1)
-    if CAUSAL:
-        own = tile * BLOCK_Q + (n_k - n_q)  # the last key that the first row sees
-        whole = tl.maximum(tl.minimum(own + 1, n_k), 0) // BLOCK_K
-        return whole, tl.cdiv(tl.maximum(tl.minimum(own + BLOCK_Q, n_k), 0), BLOCK_K)
-    return n_k // BLOCK_K, tl.cdiv(n_k, BLOCK_K)
+    if KIND.CAUSAL:
+        own = tile * KIND.BLOCK_Q + (x.n_k - x.n_q)  # the last key that the first row sees
+        whole = tl.maximum(tl.minimum(own + 1, x.n_k), 0) // KIND.BLOCK_K
+        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, x.n_k), 0)
+        return whole, tl.cdiv(end, KIND.BLOCK_K)
+    return x.n_k // KIND.BLOCK_K, tl.cdiv(x.n_k, KIND.BLOCK_K)
 
 
 @triton.jit
@@ -108,21 +109,21 @@ def tile_at(i, tiles, LISTED: tl.constexpr):
 
 
 @triton.jit
-def scores_of(products, columns, n_k, last_seen, mask, bias, scale, MASKED, CAUSAL, MASK, BIAS):
+def scores_of(products, columns, x, rows, MASKED: tl.constexpr, KIND: tl.constexpr):
     """Return scores from the products q · k: scaled, biased, −∞ where hidden.
 
-    A tile lies either way: `columns`, the keys, against `last_seen`, the last key that the causal
-    order shows each query, and the rows of mask and bias, each with the stride along them. The
-    bias comes with its scale.
+    A tile lies either way: `columns`, the keys, against `rows`, the last key that the causal order
+    shows each query, and its rows of mask and bias, each with the stride along them.
     """
-    scores = products * scale
-    if BIAS:
+    last_seen, mask, bias = rows
+    scores = products * x.score_scale
+    if KIND.BIAS:
         places = bias[0] + columns.to(tl.int64) * bias[1]
-        numbers = tl.load(places, mask=columns < n_k, other=0.0)
-        scores += numbers.to(tl.float32) * bias[2]
+        numbers = tl.load(places, mask=columns < x.n_k, other=0.0)
+        scores += numbers.to(tl.float32) * x.bias_scale
     if MASKED:
-        seen = columns <= last_seen if CAUSAL else columns < n_k
-        if MASK:
+        seen = columns <= last_seen if KIND.CAUSAL else columns < x.n_k
+        if KIND.MASK:
             places = mask[0] + columns.to(tl.int64) * mask[1]
             seen = seen & (tl.load(places, mask=seen, other=0) != 0)
         scores = tl.where(seen, scores, HIDDEN)
@@ -138,36 +139,28 @@ def attend(
     first,  # which tiles of keys: from `first` up to `end`, of a list if LISTED
     end,
     tiles,
-    n_k,
-    scale,
-    last_seen,  # (BLOCK_Q, 1): the last key that the causal order shows
-    mask,  # rows of the mask, (BLOCK_Q, 1), and the stride along them
-    bias,
-    BLOCK_K: tl.constexpr,
+    x,
+    rows,  # of the queries, (BLOCK_Q, 1): see `rows_of`
     LISTED: tl.constexpr,
     MASKED: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    MASK: tl.constexpr,
-    BIAS: tl.constexpr,
+    KIND: tl.constexpr,
 ):
     """Take tiles of keys into the running softmax of a tile of queries."""
     top, total, weighted = state
     for i in tl.range(first, end):
-        start = tile_at(i, tiles, LISTED) * BLOCK_K
-        columns = (start + tl.arange(0, BLOCK_K))[None, :]
+        start = tile_at(i, tiles, LISTED) * KIND.BLOCK_K
+        columns = (start + tl.arange(0, KIND.BLOCK_K))[None, :]
         key = keys.load([start, 0])  # (BLOCK_K, D_K)
         scores = product(query, key.T)  # (BLOCK_Q, BLOCK_K)
-        if MASKED or BIAS:
-            scores = scores_of(
-                scores, columns, n_k, last_seen, mask, bias, scale, MASKED, CAUSAL, MASK, BIAS
-            )
+        if MASKED or KIND.BIAS:
+            scores = scores_of(scores, columns, x, rows, MASKED, KIND)
             higher = tl.maximum(top, tl.max(scores, 1))
             shift = tl.where(higher == HIDDEN, 0.0, higher)  # all hidden so far: no −∞ − −∞
             weights = power(scores - shift[:, None], query.dtype)
         else:  # the scale in the same multiply-add as the shift
-            higher = tl.maximum(top, tl.max(scores, 1) * scale)
+            higher = tl.maximum(top, tl.max(scores, 1) * x.score_scale)
             shift = tl.where(higher == HIDDEN, 0.0, higher)
-            weights = power(scores * scale - shift[:, None], query.dtype)
+            weights = power(scores * x.score_scale - shift[:, None], query.dtype)
         fade = power(top - shift, query.dtype)
         total = total * fade + tl.sum(weights, 1)
         weighted = weighted * fade[:, None]
@@ -178,69 +171,43 @@ def attend(
 
 
 @triton.jit
-def forward_kernel(
-    arrays,  # query, key, value, mask, bias
-    strides,  # five of each
-    tiles,  # lists of tiles to visit, if there is a mask
-    tiles_strides,
-    output,
-    log_total,
-    sizes,
-    scales,  # of the products q · k and of the bias, in the unit of the dtype
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    MASK: tl.constexpr,
-    BIAS: tl.constexpr,
-):
-    """Attend from one tile of queries of one head."""
-    _, B, G, n_q, n_k, d_k, d_v = sizes
-    n_tiles = tl.cdiv(n_q, BLOCK_Q)
-    head = tl.program_id(0) // n_tiles
+def forward_kernel(x, tiles, tiles_strides, output, log_total, KIND: tl.constexpr):
+    """Attend from one tile of queries of one head; `tiles` are lists of those to visit, if any."""
+    n_tiles = tl.cdiv(x.n_q, KIND.BLOCK_Q)
+    place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    a, b, g = head // (B * G), head // G % B, head % G
-    query, key, value, mask, bias = heads_of(arrays, strides, a, b, g)
-    queries = tiles_of(query, strides[0][3], n_q, d_k, BLOCK_Q, D_K)
-    keys = tiles_of(key, strides[1][3], n_k, d_k, BLOCK_K, D_K)
-    values = tiles_of(value, strides[2][3], n_k, d_v, BLOCK_K, D_V)
-    rows = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    last_seen, mask, bias = row_starts(rows[:, None], n_q, n_k, mask, bias, strides, scales[1])
-
-    tiles = row_of_list(tiles, tiles_strides, a, b, g, tile, MASK)
-    whole, end = tiles_of_keys(tiles, tile, n_q, n_k, BLOCK_Q, BLOCK_K, CAUSAL, MASK)
-    state = empty_state(BLOCK_Q, D_V)
-    query_tile = queries.load([tile * BLOCK_Q, 0])  # (BLOCK_Q, D_K)
+    head = place // (x.B * x.G), place // x.G % x.B, place % x.G
+    query, key, value, mask, bias = heads_of(x, head)
+    queries = tiles_of(query, x.strides[0][3], x.n_q, x.d_k, KIND.BLOCK_Q, KIND.D_K)
+    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
+    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
+    seen = rows_of(rows[:, None], x, mask, bias)
+    tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
+    whole, end = tiles_of_keys(tiles, tile, x, KIND)
+    state = empty_state(KIND.BLOCK_Q, KIND.D_V)
+    query_tile = queries.load([tile * KIND.BLOCK_Q, 0])  # (BLOCK_Q, D_K)
     for MASKED in tl.static_range(2):
+        first, last = whole if MASKED else 0, end if MASKED else whole
         state = attend(
-            state,
-            query_tile,
-            keys,
-            values,
-            whole if MASKED else 0,
-            end if MASKED else whole,
-            tiles + 2,
-            n_k,
-            scales[0],
-            last_seen,
-            mask,
-            bias,
-            BLOCK_K,
-            MASK,
-            MASKED,
-            CAUSAL,
-            MASK,
-            BIAS,
+            *(state, query_tile, keys, values, first, last, tiles + 2, x, seen),
+            *(KIND.MASK, MASKED, KIND),
         )
-    finish(state, output, log_total, head.to(tl.int64) * n_q + rows, rows < n_q, d_v, D_V)
+    places = place.to(tl.int64) * x.n_q + rows
+    finish(state, output, log_total, places, rows < x.n_q, x.d_v, KIND.D_V)
 
 
 @triton.jit
 def empty_state(BLOCK_Q: tl.constexpr, D_V: tl.constexpr):
     """Return the running softmax over no key."""
     top = tl.full((BLOCK_Q,), HIDDEN, tl.float32)
-    return top, tl.zeros((BLOCK_Q,), tl.float32), tl.zeros((BLOCK_Q, D_V), tl.float32)
+    return top, tl.zeros((BLOCK_Q,), tl.float32), zeros(BLOCK_Q, D_V)
+
+
+@triton.jit
+def zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return a tile of zeros."""
+    return tl.zeros((ROWS, COLUMNS), tl.float32)
 
 
 @triton.jit
@@ -262,19 +229,8 @@ def finish(state, output, log_total, places, there, d_v, D_V: tl.constexpr):
 def forward(x, tile=None):
     """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
     tile = tile or tiling.tile_for(x, tiling.FORWARD, tiling.FORWARD_SINGLE)
-    output = x.empty(x.n_q, x.d_v, x.query.dtype)
-    log_total = x.empty(x.n_q, 1, torch.float32)
+    results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    programs = x.heads * triton.cdiv(x.n_q, tile.block_q)
     tiles = tiling.tiles_to_visit(x, tile)
-    launch(
-        forward_kernel,
-        x.heads * triton.cdiv(x.n_q, tile.block_q),
-        x.arrays,
-        x.strides,
-        *tiles,
-        output,
-        log_total,
-        x.sizes,
-        x.scales,
-        **tiling.constants(x, tile),
-    )
-    return output, log_total
+    launch(forward_kernel, programs, x.call, *tiles, *results, **tiling.options(x, tile))
+    return results

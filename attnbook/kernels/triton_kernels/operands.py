@@ -3,7 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,6 +13,27 @@ ROW_BYTES = 16
 
 MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
+
+
+class Call(NamedTuple):
+    """Arguments of every kernel that walks over tiles of scores."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
+    bias: Any
+    strides: Any  # five of each of these
+    A: Any
+    B: Any
+    G: Any
+    n_q: Any
+    n_k: Any
+    d_k: Any
+    d_v: Any
+    scale: Any  # of the products q · k
+    score_scale: Any  # the same, and that of the bias, in the unit of the dtype
+    bias_scale: Any
 
 
 @dataclass(frozen=True)
@@ -53,30 +74,19 @@ class Operands:
         return self.heads * self.n_q * self.n_k == 0
 
     @property
-    def sizes(self):
-        """A, B, G, n_q, n_k, d_k, d_v."""
-        return *self.query.shape[:4], self.n_k, self.d_k, self.d_v
+    def call(self):
+        """What the kernels read; for an array that is absent, one that they will not read.
 
-    @property
-    def scales(self):
-        """What products q · k and the bias are multiplied with to be scores.
-
-        In half precision the kernels count scores in units of log₂.
+        In half precision they count scores in units of log₂.
         """
         unit = 1.0 if self.query.dtype == torch.float32 else math.log2(math.e)
-        return self.scale * unit, unit
-
-    @property
-    def arrays(self):
-        """Query, key, value, mask and bias; for what is absent, one that no kernel will read."""
-        optional = (self.query if x is None else x for x in (self.mask, self.bias))
-        return self.query, self.key, self.value, *optional
-
-    @property
-    def strides(self):
-        """Five strides of each of `arrays`; 0 for what is absent."""
-        present = (self.query, self.key, self.value, self.mask, self.bias)
-        return tuple((0,) * 5 if x is None else strides_of(x) for x in present)
+        arrays = (self.query, self.key, self.value, self.mask, self.bias)
+        return Call(
+            *(self.query if x is None else x for x in arrays),
+            tuple((0,) * 5 if x is None else strides_of(x) for x in arrays),
+            *(*self.query.shape[:4], self.n_k, self.d_k, self.d_v),
+            *(self.scale, self.scale * unit, unit),
+        )
 
     @property
     def n_shared(self):
@@ -122,19 +132,9 @@ def operands(query, key, value, mask, bias, scale, is_causal):
     arrays = [x if x is None else x.view(*sizes, *x.shape[-2:]) for x in arrays]
     query, key, value, mask, bias = arrays
     share = sizes[2] > 1 and key.stride(2) == value.stride(2) == 0
-    return Operands(
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        d_k,
-        d_v,
-        float(scale),
-        is_causal,
-        tuple(leading),
-        tuple(groups[-1]) if share else (),
-    )
+    shared_axes = tuple(groups[-1]) if share else ()
+    options = (d_k, d_v, float(scale), is_causal, tuple(leading), shared_axes)
+    return Operands(query, key, value, mask, bias, *options)
 
 
 def aligned(x):

@@ -6,6 +6,7 @@ tiles are on no list. The masks of a causal call are joined with the causal orde
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -166,20 +167,28 @@ def tiles_to_visit(x, tile, of_keys=False):
     return tiles, strides_of(tiles)
 
 
-def constants(x, tile):
-    """Return what a kernel is compiled for."""
+class Kind(NamedTuple):
+    """What a kernel is compiled for."""
+
+    D_K: int  # widths of the tiles of rows
+    D_V: int
+    BLOCK_Q: int  # queries and keys of a tile
+    BLOCK_K: int
+    CAUSAL: bool
+    MASK: bool
+    BIAS: bool
+
+
+def options(x, tile):
+    """Return what a kernel is compiled for, and how."""
+    has_mask, has_bias = x.mask is not None, x.bias is not None
+    sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
     return {
-        "D_K": padded(x.d_k),
-        "D_V": padded(x.d_v),
-        "BLOCK_Q": tile.block_q,
-        "BLOCK_K": tile.block_k,
-        "CAUSAL": x.is_causal,
-        "MASK": x.mask is not None,
-        "BIAS": x.bias is not None,
+        "KIND": Kind(*sizes, x.is_causal, has_mask, has_bias),
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
-        "maxnreg": tile.registers if x.bias is None else None,
+        "maxnreg": None if has_bias else tile.registers,
         # float32: a score must have the same bits in the forward and in the backward pass
         "enable_fp_fusion": x.query.dtype != torch.float32,
     }

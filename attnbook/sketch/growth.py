@@ -1,0 +1,45 @@
+"""How a sketch grows: keys and values are checked, hashed and put into the tables."""
+
+from attnbook.arrays.arguments import Array, check_floats
+from attnbook.sketch.state import SketchState
+from attnbook.sketch.summary import take_in
+
+
+def update(state: SketchState, key: Array, value: Array) -> Array:
+    """Add keys with their values; return their rows. If it raises, nothing has changed."""
+    check_update(state, key, value)
+    return insert(state, key, value, state.engine.signatures(key, of_queries=False))
+
+
+def check_update(state: SketchState, key: Array, value: Array) -> None:
+    """Raise unless keys and values are finite, fit one another and what is there."""
+    check_floats(key=key, value=value)
+    for name, x, axes in (("key", key, "m, d"), ("value", value, "m, d_v")):
+        if x.ndim != 2 or x.shape[1] == 0:
+            raise ValueError(f"{name} must have shape ({axes}), got {tuple(x.shape)}")
+    if key.shape[0] != value.shape[0]:
+        raise ValueError(
+            f"value must have shape ({key.shape[0]}, d_v) to match key, got {tuple(value.shape)}"
+        )
+    state.check_fits("key", key, state.key)
+    state.check_fits("value", value, state.value)
+    # a pass over a million keys takes as long as a third of their hashing
+    hashed = state.engine.hash_refuses
+    for name, x in (("value", value),) if hashed else (("key", key), ("value", value)):
+        if not state.engine.all_finite(x):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+
+
+def insert(state: SketchState, key: Array, value: Array, signatures: Array) -> Array:
+    """Add checked keys whose signatures are known, and return their rows."""
+    index = state.index
+    if index is None:
+        index = state.engine.new_index(state.settings.seed)
+    pairs = ((state.key, key), (state.value, value))
+    rooms = [held.with_room(x) for held, x in pairs]
+    rows = index.add(signatures)  # the last step that can fail
+    state.index = index
+    for (held, x), room in zip(pairs, rooms, strict=True):
+        held.append(x, room)
+    take_in(state, rows)
+    return rows

@@ -1,0 +1,151 @@
+"""What an index of signatures does, whichever way it keeps them.
+
+`SortedIndex` takes any array library, `BucketIndex` grows cheaply in NumPy, and `CudaIndex` is one
+on a GPU.
+"""
+
+import abc
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_int
+from attnbook.arrays.lengths import lengths_of
+from attnbook.hashing.buckets import check_signatures, sort_buckets
+
+MOST_ROWS = 2**31 - 1
+"""Rows are int32, and a map packs start and number of a bucket into one int64."""
+
+
+class SignatureIndex(abc.ABC):
+    """Base of the indices: rows that share a signature with a query, in each of several tables.
+
+    Rows are numbered as they are added, from 0 on, and keep their number when others go.
+    """
+
+    n_tables: int
+    n: Any
+    """Number of rows, without the removed ones."""
+    memory_bytes: Any
+    """Bytes of all arrays."""
+
+    @abc.abstractmethod
+    def live(self) -> Annotated[Array, "n"]:
+        """Return the numbers of all rows that are not removed, ascending, int64."""
+
+    @abc.abstractmethod
+    def signatures(self) -> Annotated[Array, "n n_tables"]:
+        """Return the signatures of the rows of `live`, in their order."""
+
+    @abc.abstractmethod
+    def merge(self) -> None:
+        """Sort what changed into the tables now; look-ups stay the same."""
+
+    def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
+        """Add rows; return their numbers, int64.
+
+        Raises TypeError or ValueError if `signatures` is not an int64 array of that shape, lives
+        elsewhere than those before, or if there would be 2³¹ rows; the index is then as it was.
+        """
+        self._check(signatures)
+        return self._add(signatures)
+
+    def remove(self, rows: Annotated[Array, "m"], *, name: str = "rows") -> None:
+        """Take rows away.
+
+        Raises TypeError if `rows` is not an array or a list of integers, and ValueError if one of
+        them is not there or is named twice; the index is then as it was. `name` is what the error
+        calls them.
+        """
+        numbers = lengths_of(name, rows)
+        if numbers.ndim != 1:
+            raise ValueError(f"{name} must have shape (m,), got {numbers.shape}")
+        good = np.zeros(len(numbers), dtype=bool)
+        good[np.unique(numbers, return_index=True)[1]] = True
+        good[good] = self._are_live(numbers[good])
+        if not np.all(good):
+            wrong = int(numbers[np.argmin(good)])
+            raise ValueError(f"{name} must be in the index, each named once, got {wrong}")
+        if len(numbers):
+            self._remove(numbers)
+
+    def counts(
+        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
+    ) -> Annotated[Array, "n_q n_tables"]:
+        """Return how many rows `lookup` finds for each query in each table, int64."""
+        self._check(signatures)
+        return self._counts(signatures, check_max_bucket(max_bucket))
+
+    def lookup(
+        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
+    ) -> tuple[Annotated[Array, "n_q n_tables c"], Annotated[Array, "n_q n_tables c"]]:
+        """Return the rows of each query's buckets.
+
+        Parameters
+        ----------
+        signatures : int64 array, shape (n_q, n_tables)
+        max_bucket : int, optional
+            At most so many rows of a bucket, the lowest ones.
+
+        Returns
+        -------
+        rows : int64 array, shape (n_q, n_tables, c)
+            Ascending in each bucket; c is the largest number found, and 0 stands where there is
+            none.
+        found : boolean array, shape (n_q, n_tables, c)
+            False where `rows` is padding.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add`; or if `max_bucket` is not an int of at least 1.
+        """
+        self._check(signatures)
+        return self._lookup(signatures, check_max_bucket(max_bucket))
+
+    def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
+        """Return the number of rows of every bucket of table `t`, in the order of signatures.
+
+        Raises TypeError or ValueError if there is no such table.
+        """
+        if check_int("t", t) >= self.n_tables:
+            raise ValueError(f"t must be below the number of tables, {self.n_tables}, got {t}")
+        return self._bucket_sizes(t)
+
+    # What each kind has of its own, for arguments that were checked
+
+    def _check(self, signatures: Array) -> None:
+        """Raise unless `signatures` fit the index."""
+        check_signatures("signatures", signatures, self.n_tables)
+
+    @abc.abstractmethod
+    def _add(self, signatures: Array) -> Array: ...
+
+    @abc.abstractmethod
+    def _are_live(self, numbers: np.ndarray) -> np.ndarray: ...
+
+    @abc.abstractmethod
+    def _remove(self, numbers: np.ndarray) -> None: ...
+
+    @abc.abstractmethod
+    def _counts(self, signatures: Array, most: int) -> Array: ...
+
+    @abc.abstractmethod
+    def _lookup(self, signatures: Array, most: int) -> tuple[Array, Array]: ...
+
+    def _bucket_sizes(self, t: int) -> Array:
+        starts = sort_buckets(self.signatures()[:, t] + 0).starts
+        return starts[1:] - starts[:-1]
+
+
+def check_max_bucket(max_bucket: int | None) -> int:
+    """Return `max_bucket` as an int of at least 1, or the largest for None, or raise."""
+    if max_bucket is None:
+        return MOST_ROWS
+    return check_int("max_bucket", max_bucket, at_least=1, at_most=MOST_ROWS)
+
+
+def check_rows(n: int) -> None:
+    """Raise ValueError if `n` rows are more than int32 can number."""
+    if n > MOST_ROWS:
+        raise ValueError(f"signatures must make at most 2**31 - 1 rows in all, got {n}")

@@ -1,0 +1,107 @@
+"""Near keys: those that the tables return for a query, and the estimate of attention from them."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.move import move
+from attnbook.hashing.collision import log_chance
+from attnbook.sketch.estimators import ESTIMATORS, Candidates
+from attnbook.sketch.logits import first_of_largest, log_sum, masked
+from attnbook.sketch.state import SketchState
+from attnbook.sketch.summary import is_heavy
+from attnbook.sketch.visible import Visible
+
+GATHERED = 2**22
+"""Numbers of keys and values that are gathered at once: queries are taken in blocks."""
+
+
+class NearKeys(NamedTuple):
+    """What the tables give for a block of queries, whichever engine asks them.
+
+    Where nothing counts, the output is 0, logarithms and scores are -inf and the best row is -1.
+    """
+
+    mass: Array  # (n_q,), log Σ exp of the scores of all different keys
+    output: Array  # (n_q, d_v)
+    count: Array  # int64 (n_q,), different keys
+    best: Array  # int64 (n_q,), the row with the largest score
+    largest: Array  # (n_q,), its score
+    expected: Any = None  # (n_q,), the mass if each key stands for 1 / P like it, if P is known
+    rows: Any = None  # int64 (n_q, M), -1 where there is none; None where a kernel kept them
+    weights: Any = None  # (n_q, M)
+
+
+def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
+    """Yield runs of queries whose padded candidates fit into memory together."""
+    counts = state.tables().counts(signatures, max_bucket=state.settings.max_bucket)
+    widest = move(counts, "numpy").max(axis=-1, initial=0).tolist()
+    held = (state.key.array(), state.value.array())
+    numbers = signatures.shape[1] * sum(x.shape[1] + 2 for x in held)
+    start, width = 0, 0
+    for i in range(len(widest)):
+        width = max(width, widest[i])
+        if i > start and (i + 1 - start) * width * numbers > GATHERED:
+            yield slice(start, i)
+            start, width = i, widest[i]
+    yield slice(start, len(widest))
+
+
+def candidates(state: SketchState, signatures: Array, visible: Visible) -> Candidates:
+    """Return what the tables hold for each query, of the keys that it may attend to."""
+    xp = array_namespace(signatures)
+    rows, found = state.tables().lookup(signatures, max_bucket=state.settings.max_bucket)
+    flat = xp.reshape(rows, (rows.shape[0], rows.shape[1] * rows.shape[2]))
+    return Candidates.of(rows, found & xp.reshape(visible.at(flat), rows.shape))
+
+
+def near(
+    state: SketchState,
+    query: Array,
+    signatures: Array,
+    visible: Visible,
+    above: Any = None,
+    weigh: bool = True,
+) -> NearKeys:
+    """Return the estimate from the tables, of scores larger than `above` alone if it is given.
+
+    Without `weigh` the chances to be found are left out where the estimator does not need them.
+    """
+    settings, xp = state.settings, array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    found = candidates(state, signatures, visible)
+    shape = tuple(found.rows.shape)
+    flat = (shape[0], shape[1] * shape[2])
+    rows = xp.reshape(found.rows, flat)
+    key, value = (xp.astype(x, wide, copy=False) for x in state.taken(rows))
+    q = xp.astype(query, wide, copy=False)
+    scores = xp.matmul(key, q[:, :, None])[..., 0] * settings.scale_of(query)  # (n_q, M)
+    kept = ~is_heavy(state, rows)
+    if above is not None:
+        kept = kept & (scores > above[:, None])
+    kept = xp.reshape(kept, shape)
+    found = Candidates(found.rows, found.found & kept, found.distinct & kept)
+
+    expected, chances = None, ()
+    distinct = xp.reshape(found.distinct, flat)
+    by_importance = settings.estimator == "importance"
+    if (weigh or by_importance) and settings.knows_chances:
+        probability = settings.hash.retrieval_probability(q[:, None, :], key)
+        sure = xp.where(distinct, probability, xp.ones_like(probability))
+        expected = log_sum(masked(scores - log_chance(sure), distinct))
+        chances = (xp.reshape(probability, shape),) if by_importance else ()
+    weights = ESTIMATORS[settings.estimator](xp.reshape(scores, shape), found, *chances)
+    weights = xp.reshape(weights, flat)
+    logits = masked(scores, distinct)
+    counted = distinct if settings.estimator in ("union", "importance") else found.found
+    best, largest = first_of_largest(rows, logits)
+    return NearKeys(
+        mass=log_sum(logits),
+        output=xp.matmul(weights[:, None, :], value)[:, 0, :],
+        count=xp.astype(xp.count_nonzero(distinct, axis=-1), xp.int64),
+        best=best,
+        largest=largest,
+        expected=expected,
+        rows=xp.where(xp.reshape(counted, flat), rows, xp.full_like(rows, -1)),
+        weights=weights,
+    )

@@ -1,0 +1,242 @@
+"""Answer queries from the tables of a sketch in one pass, with Numba.
+
+A query of a million keys does little arithmetic. It reads some seventy cache lines from all over
+the memory, each of which names the next: slot, bucket, key, value. One after the other they would
+take most of the time, so queries are answered in groups: all slots of a group are asked for before
+the first is read, then all buckets, then keys and values.
+"""
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_choice
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
+from attnbook.compilers.simd import prefetch
+from attnbook.sketch.bucket_tables import BucketTables
+from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.numba_candidates import (
+    COUNT,
+    Limits,
+    collect,
+    find_buckets,
+    most_candidates,
+)
+from attnbook.sketch.numba_chance import RetrievalTable, retrieval_chance
+
+UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
+ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}
+
+WORTH = 64
+"""Queries that are worth a thread."""
+
+GROUP = 32
+"""Queries whose slots are asked for together."""
+
+WINDOW = 256
+"""Candidates, about, whose keys and values are asked for before the first of them is read."""
+
+
+_SURE = RetrievalTable(np.ones(2), 0.0, 1, 1)
+
+
+class _Estimate(NamedTuple):
+    scale: float
+    mode: int
+    weigh: bool  # find P of each candidate
+    table: RetrievalTable
+    least: float  # of P, the smallest normal number: a weight 1 / P stays finite
+
+
+def answer(
+    query: Annotated[Array, "n_q d"],
+    key: Annotated[Array, "n d"],
+    value: Annotated[Array, "n d_v"],
+    signatures: Annotated[Array, "n_q n_tables"],
+    tables: BucketTables,
+    *,
+    scale: float,
+    estimator: str = "union",
+    probability: RetrievalTable | None = None,
+    max_bucket: int | None = None,
+    before: Annotated[Array, "n_q"] | None = None,
+    above: Annotated[Array, "n_q"] | None = None,
+    allowed: Annotated[Array, "n"] | None = None,
+    n_threads: int | None = None,
+) -> NearKeys:
+    """Return what `near_keys.near` returns, its reference, but rows and weights.
+
+    Parameters
+    ----------
+    query, key, value : arrays
+        NumPy, all float32 or all float64; rows of `key` and `value` are the rows of the index.
+    signatures : int64 array, shape (n_q, L)
+        Of the queries.
+    scale : float
+        Scores are scale · q·k.
+    estimator : str
+        ``"union"``, ``"duplicates"`` or ``"importance"``.
+    probability : RetrievalTable, optional
+        Needed for ``"importance"``, and for `expected`.
+    max_bucket : int, optional
+        At most so many rows of a bucket, the lowest of those that are not removed.
+    before : int64 array, shape (n_q,), optional
+        Only rows below count: causal attention with ``before[i]`` keys in front of query i.
+    above : array, shape (n_q,), optional
+        Only candidates with a larger score count.
+    allowed : boolean array, shape (n,), optional
+        Only rows with True count. They are picked after the cut at `max_bucket`.
+
+    Notes
+    -----
+    O(L) a query, and O(d + d_v) for each of its candidates. Scratch: some 70 bytes for each place
+    in the buckets of the query that has the most.
+    """
+    check_choice("estimator", estimator, ESTIMATORS)
+    if estimator == "importance" and probability is None:
+        raise ValueError("probability must be a RetrievalTable for importance, got None")
+    n_q, dtype = len(query), query.dtype
+    limits = Limits(
+        read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
+        read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
+        read_only(np.empty(0, bool) if allowed is None else allowed),
+        COUNT if max_bucket is None else int(max_bucket),
+    )
+    table = _SURE if probability is None else probability
+    table = table._replace(ratio=read_only(table.ratio))
+    estimate = _Estimate(
+        *(float(scale), ESTIMATORS[estimator], probability is not None, table),
+        float(np.finfo(dtype).smallest_normal),
+    )
+    out = NearKeys(
+        mass=np.empty(n_q, dtype),
+        output=np.empty((n_q, value.shape[1]), dtype),
+        count=np.empty(n_q, np.int64),
+        best=np.empty(n_q, np.int64),
+        largest=np.empty(n_q, dtype),
+        expected=np.empty(n_q, dtype),
+    )
+    arrays = [read_only(x) for x in (query, key, value, signatures)]
+
+    def work(start, stop, thread):
+        _answer(*arrays, tables, limits, estimate, out, start, stop)
+
+    in_parts(work, n_q, n_threads_for(n_q, n_threads, WORTH))
+    return out if estimate.weigh else out._replace(expected=None)
+
+
+@compile_loops
+def _answer(query, key, value, signatures, tables, limits, estimate, out, start, stop):
+    """Answer queries start … stop."""
+    n_tables = signatures.shape[1]
+    homes = np.empty((GROUP, n_tables), np.int64)
+    runs = np.empty((GROUP, n_tables), np.int64)
+    heads = np.empty((GROUP, n_tables), np.int64)
+    ends = np.zeros(GROUP + 1, np.int64)  # candidates of query g: rows[ends[g]:ends[g + 1]]
+    room = 2 * WINDOW
+    rows, times = np.empty(room, np.int64), np.empty(room, np.int64)
+    scores, weights = np.empty(room, query.dtype), np.empty(room, np.float64)
+    seen = np.zeros(room, np.int64)
+    for first in range(start, stop, GROUP):
+        n = min(GROUP, stop - first)
+        find_buckets(signatures, tables, first, n, homes, runs, heads)
+        done = 0
+        while done < n:
+            asked, end = done, 0
+            ends[done] = 0
+            # one query at least, and more until the window is full
+            while asked < n and (asked == done or end < WINDOW):
+                most = most_candidates(tables, limits, runs, heads, asked)
+                if end + most > room:
+                    while room < end + most:
+                        room *= 2
+                    rows, times = _longer(rows, end, room), _longer(times, end, room)
+                    scores, weights = np.empty(room, query.dtype), np.empty(room, np.float64)
+                while len(seen) < 2 * most:
+                    seen = np.zeros(2 * len(seen), np.int64)
+                begin = end
+                end = collect(tables, limits, runs, heads, asked, first, rows, times, begin, seen)
+                for c in range(begin, end):
+                    _prefetch_row(key, rows[c])
+                    _prefetch_row(value, rows[c])
+                asked += 1
+                ends[asked] = end
+            for g in range(done, asked):
+                _attend(
+                    query, key, value, limits, estimate, out,
+                    first + g, rows, times, scores, weights, ends[g], ends[g + 1],
+                )  # fmt: skip
+            done = asked
+
+
+@compile_inner
+def _longer(x, n, room):
+    """Return an array of `room` numbers that starts with the first n of `x`."""
+    longer = np.empty(room, x.dtype)
+    for i in range(n):
+        longer[i] = x[i]
+    return longer
+
+
+@compile_inner
+def _prefetch_row(x, row):
+    width, line = x.shape[1], 64 // x.itemsize
+    for i in range(0, width, line):
+        prefetch(x, row * width + i)
+    prefetch(x, row * width + width - 1)  # rows may start inside a line
+
+
+@compile_inner
+def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, weights, begin, end):
+    """Write the answer to query i from its candidates rows[begin:end]."""
+    dtype = query.dtype.type
+    scale = dtype(estimate.scale)
+    n, best, top = begin, np.int64(-1), dtype(-np.inf)
+    for c in range(begin, end):
+        row = rows[c]
+        score = _dot(query, i, key, row) * scale
+        if len(limits.above) and not score > limits.above[i]:
+            continue
+        if best < 0 or score > top:
+            best, top = row, score
+        rows[n], times[n], scores[n] = row, times[c], score
+        n += 1
+    for j in range(value.shape[1]):
+        out.output[i, j] = 0
+    out.count[i], out.best[i], out.largest[i] = n - begin, best, top
+    out.mass[i], out.expected[i] = -np.inf, -np.inf
+    if top == -np.inf:  # no candidate, or products below the smallest number
+        out.best[i] = -1
+        return
+    mass, total, expected = 0.0, 0.0, 0.0
+    for c in range(begin, n):
+        share = math.exp(scores[c] - top)
+        weight = np.float64(share)
+        if estimate.weigh:
+            chance = retrieval_chance(query, i, key, rows[c], estimate.table, estimate.least)
+            one_in = weight / chance
+            expected += one_in
+            if estimate.mode == IMPORTANCE:
+                weight = one_in
+        if estimate.mode == DUPLICATES:
+            weight *= times[c]
+        weights[c] = weight
+        mass += share
+        total += weight
+    for c in range(begin, n):
+        weight = dtype(weights[c] / total)
+        for j in range(value.shape[1]):
+            out.output[i, j] += weight * value[rows[c], j]
+    out.mass[i] = top + math.log(mass)
+    if estimate.weigh:
+        out.expected[i] = top + math.log(expected)
+
+
+@compile_sums
+def _dot(x, i, y, j):
+    total = x.dtype.type(0)
+    for k in range(x.shape[1]):
+        total += x[i, k] * y[j, k]
+    return total

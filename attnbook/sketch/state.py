@@ -1,0 +1,189 @@
+"""The state of a sketch: what it was made with, its keys and values, their tables, a summary."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat
+
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_choice,
+    check_floats,
+    check_int,
+    check_number,
+    library,
+)
+from attnbook.hashing.given_hash import check_hash
+from attnbook.sketch.estimators import ESTIMATORS
+from attnbook.sketch.index import SignatureIndex, check_max_bucket
+from attnbook.sketch.moments import Moments
+
+TAILS = ("none", "moments", "uniform")
+IMPLS = ("reference", "numba", "cupy")
+LARGEST_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a sketch is made with: the arguments of `SketchAttention`, which says what they are."""
+
+    hash: Any
+    estimator: str = "union"
+    tail: str = "none"
+    scale: float | None = None
+    n_heavy: int = 0
+    n_cells: int = 1
+    n_samples: int = 128
+    delta: float = 0.05
+    max_bucket: int | None = None
+    seed: int = 0
+    impl: str = "reference"
+
+    def __post_init__(self) -> None:
+        hash, estimator, impl = self.hash, self.estimator, self.impl
+        check_hash(hash)
+        check_choice("estimator", estimator, ESTIMATORS)
+        check_choice("tail", self.tail, TAILS)
+        check_choice("impl", impl, IMPLS)
+        check_int("n_heavy", self.n_heavy)
+        check_int("n_cells", self.n_cells, at_least=1)
+        check_int("n_samples", self.n_samples, at_least=2)
+        check_int("seed", self.seed, at_most=LARGEST_SEED)
+        check_max_bucket(self.max_bucket)
+        if self.scale is not None:
+            check_number("scale", self.scale)
+        if not 0 < check_number("delta", self.delta) <= 0.2:
+            raise ValueError(f"delta must be above 0 and at most 0.2, got {self.delta}")
+        if self.tail == "uniform" and self.max_bucket is not None:
+            raise ValueError(
+                "max_bucket must be None with tail 'uniform', which has to know what was found, "
+                f"got {self.max_bucket}"
+            )
+        if (self.tail != "none" or self.n_heavy) and estimator != "union":
+            raise ValueError(
+                f"estimator must be 'union' with a tail or heavy keys, got {estimator!r}"
+            )
+        if estimator == "importance" and not self.knows_chances:
+            raise ValueError(
+                "hash must have retrieval_probability for estimator 'importance', "
+                f"got {type(hash).__name__}"
+            )
+        if impl != "reference" and estimator.startswith("per_table"):
+            raise ValueError(
+                f"estimator must be union, importance or duplicates for impl {impl!r}, "
+                f"got {estimator!r}"
+            )
+
+    @property
+    def knows_chances(self) -> bool:
+        """Whether the hash can tell with which chance a key is found."""
+        return hasattr(self.hash, "retrieval_probability")
+
+    def scale_of(self, query: Array) -> float:
+        """Return what multiplies the scores."""
+        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
+
+
+class GrowingRows:
+    """Rows of one width in an array with room at its end, appended in amortised constant time.
+
+    The first rows are kept as they are given, not copied: a million keys stay in one place.
+    """
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.n = 0
+
+    def array(self) -> Array:
+        """Return the rows, a view."""
+        return self.held[: self.n, ...]
+
+    def with_room(self, x: Array) -> Array:
+        """Return an array that holds the rows and `x` behind them, without changing anything."""
+        if self.held is None:
+            return x
+        n, held = self.n + x.shape[0], self.held
+        if n <= held.shape[0]:
+            return held
+        xp = array_namespace(held)
+        # doubled, so that n single appends copy O(n) rows in all
+        room = xp.zeros_like(held[:1, ...] if held.shape[0] else x[:1, ...])
+        room = xp.broadcast_to(room, (max(n, 2 * self.n) - self.n, *held.shape[1:]))
+        joined = xp.concat([held[: self.n, ...], room], axis=0)
+        return xp.astype(joined, held.dtype, copy=False)  # concat turns foreign byte orders
+
+    def append(self, x: Array, room: Array) -> None:
+        """Append `x` into `room`, which came from `with_room(x)`."""
+        if room is not x:
+            room[self.n : self.n + x.shape[0], ...] = x
+        self.held = room
+        self.n += x.shape[0]
+
+
+@dataclass
+class Summary:
+    """What is worked out from all keys when it is first needed, and then kept; None until then."""
+
+    heavy: Any = None  # rows of the longest keys, ascending
+    moments: Moments | None = None  # of all others
+    fitted: int = 0  # keys that the cells of the moments were chosen for
+    sample: Any = None  # rows
+    box: Any = None  # the least and the largest of each entry of the values
+
+
+@dataclass
+class SketchState:
+    """All that a sketch holds. Functions take it and change it; nothing in it holds it."""
+
+    settings: Settings
+    engine: Any
+    """How it is computed, one of `attnbook.sketch.engines`."""
+    key: GrowingRows = field(default_factory=GrowingRows)
+    value: GrowingRows = field(default_factory=GrowingRows)
+    index: SignatureIndex | None = None
+    """None as long as no key was ever added."""
+    summary: Summary = field(default_factory=Summary)
+
+    @property
+    def n(self) -> int:
+        """How many keys there are, without the removed ones."""
+        return 0 if self.index is None else self.index.n
+
+    def tables(self) -> SignatureIndex:
+        """Return the index of a sketch that has had keys."""
+        assert self.index is not None
+        return self.index
+
+    def taken(self, rows: Array) -> tuple[Array, Array]:
+        """Return keys and values at places of any shape."""
+        return gather(self.key.array(), rows), gather(self.value.array(), rows)
+
+    def check_fits(self, name: str, x: Array, held: GrowingRows) -> None:
+        """Raise unless `x` is like the rows that are held already, or fits `impl` if none are."""
+        wanted = self.engine.library
+        if wanted is not None and library(x) != wanted:
+            raise TypeError(
+                f"{name} must be an array of {wanted} for impl {self.settings.impl!r}, "
+                f"got {library(x)}"
+            )
+        if self.index is None:
+            return
+        before = held.array()
+        check_floats(**{"the rows of the sketch": before, name: x})
+        if x.shape[1] != before.shape[1]:
+            raise ValueError(
+                f"{name} must have shape (..., {before.shape[1]}) to match the sketch, "
+                f"got {tuple(x.shape)}"
+            )
+
+
+def gather(x: Array, rows: Array) -> Array:
+    """Return the rows of `x` at places of any shape; zeros if it has no rows."""
+    xp = array_namespace(x)
+    if x.shape[0] == 0:
+        shape = (*rows.shape, x.shape[1])
+        return xp.zeros(shape, dtype=x.dtype, device=array_api_compat.device(x))
+    taken = xp.take(x, xp.reshape(rows, (-1,)), axis=0)
+    return xp.reshape(taken, (*rows.shape, x.shape[1]))

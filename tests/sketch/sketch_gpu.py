@@ -1,0 +1,56 @@
+"""The GPU of the tests of sketches: CuPy, or its stand-in that runs the kernels on the CPU."""
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import cupy_on_cpu
+import numpy as np
+import pytest
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """CuPy or its stand-in, and the ways to and from it."""
+
+    cupy: Any
+
+    @property
+    def stands_in(self):
+        return isinstance(self.cupy, cupy_on_cpu.CupyOnCpu)
+
+    def to(self, x, dtype=None):
+        return self.cupy.asarray(np.asarray(x, dtype=dtype))
+
+    def host(self, x):
+        return x.get() if hasattr(x, "get") else np.array(x)
+
+    def index(self, signatures, seed=0):
+        from attnbook.sketch.cuda_index import CudaIndex
+
+        index = CudaIndex(np.shape(signatures)[1], seed=seed)
+        index.add(self.to(signatures, np.int64))
+        return index
+
+
+GPUS = ["stand-in", pytest.param("gpu", marks=pytest.mark.gpu)]
+
+
+@contextlib.contextmanager
+def opened(name, folder):
+    """Give the GPU, or its stand-in with the kernels compiled in `folder`; skip where it is not."""
+    if name == "gpu":
+        cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+        if not cupy.cuda.is_available():
+            pytest.skip("cupy sees no CUDA device")
+        yield Gpu(cupy)
+        return
+    cupy_on_cpu.compiler()  # skips without one
+    with pytest.MonkeyPatch.context() as patch:
+        module = cupy_on_cpu.CupyOnCpu(folder)
+        patch.setitem(sys.modules, "cupy", module)
+        # a real CuPy loads this when it is looked at, as Hypothesis does; and would ask `module`
+        patch.setitem(sys.modules, "cupyx", ModuleType("cupyx"))
+        yield Gpu(module)

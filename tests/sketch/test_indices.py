@@ -1,0 +1,597 @@
+"""Every index of signatures against a dict of lists, before and after every merge."""
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sketch_gpu import GPUS, opened
+
+from attnbook.hashing.robin_hood import (
+    displacement_limit,
+    draw_mixer,
+    find_slot,
+    home_slot,
+    slots_for,
+)
+from attnbook.sketch import bucket_index, bucket_tables
+from attnbook.sketch import index as index_module
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.sketch.bucket_tables import LOAD_FACTOR, LOW
+from attnbook.sketch.index import MOST_ROWS, check_rows
+from attnbook.sketch.sorted_index import SortedIndex
+
+INT64 = np.iinfo(np.int64)
+FREE = -1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An index, and the ways to and from its arrays."""
+
+    make: Any
+    to: Any = np.asarray
+    host: Any = np.asarray
+
+
+@pytest.fixture(scope="module", params=["sorted", "reference", "numba", *GPUS])
+def kind(request, kernels):
+    name = request.param
+    if name == "sorted":
+        yield Kind(SortedIndex)
+    elif name in ("reference", "numba"):
+        if name == "numba":
+            pytest.importorskip("numba")
+        yield Kind(lambda n_tables: BucketIndex(n_tables, seed=7, impl=name))
+    else:
+        from attnbook.sketch.cuda_index import CudaIndex
+
+        with opened(name, kernels) as gpu:
+            yield Kind(CudaIndex, gpu.to, gpu.host)
+
+
+@pytest.fixture(params=["reference", "numba"])
+def impl(request):
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return request.param
+
+
+class Model:
+    """What an index does, by a dict of its rows."""
+
+    def __init__(self):
+        self.rows, self.n_rows = {}, 0
+
+    def add(self, signatures):
+        for signature in np.asarray(signatures).tolist():
+            self.rows[self.n_rows] = signature
+            self.n_rows += 1
+        return list(range(self.n_rows - len(signatures), self.n_rows))
+
+    def remove(self, rows):
+        for row in np.asarray(rows).tolist():
+            del self.rows[row]
+
+    def lookup(self, signatures, max_bucket=None):
+        return [
+            [
+                [row for row in self.rows if self.rows[row][t] == signature][:max_bucket]
+                for t, signature in enumerate(query)
+            ]
+            for query in signatures.tolist()
+        ]
+
+
+def as_lists(rows, found):
+    """What a look-up found, without the padding, which is 0 and behind the rows."""
+    assert rows.shape == found.shape
+    assert not np.any(rows[~found])
+    assert np.array_equal(found, np.sort(found, axis=-1)[..., ::-1])
+    assert rows.shape[-1] == np.max(np.sum(found, axis=-1), initial=0)  # as wide as it must be
+    return [
+        [r[f].tolist() for r, f in zip(*query, strict=True)]
+        for query in zip(rows, found, strict=True)
+    ]
+
+
+def check_same(kind, index, model, queries):
+    """Check everything that an index says against the model."""
+    assert index.n == len(model.rows)
+    if model.n_rows or not isinstance(index, SortedIndex):
+        live, stored = (kind.host(x) for x in (index.live(), index.signatures()))
+        assert live.dtype == stored.dtype == np.int64
+        assert live.tolist() == list(model.rows)
+        assert stored.tolist() == list(model.rows.values())
+        for t in range(index.n_tables):
+            sizes = np.unique([row[t] for row in model.rows.values()], return_counts=True)[1]
+            assert sorted(kind.host(index.bucket_sizes(t)).tolist()) == sorted(sizes.tolist())
+    for max_bucket in (None, 1, 3):
+        expected = model.lookup(queries, max_bucket)
+        rows, found = (kind.host(x) for x in index.lookup(kind.to(queries), max_bucket))
+        assert rows.dtype == np.int64
+        assert as_lists(rows, found) == expected
+        counts = kind.host(index.counts(kind.to(queries), max_bucket))
+        assert counts.dtype == np.int64
+        assert counts.tolist() == [[len(bucket) for bucket in query] for query in expected]
+
+
+OPERATION = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 9)),
+    st.tuples(st.just("add"), st.integers(0, 60)),
+    st.tuples(st.just("remove"), st.floats(0, 0.5)),
+    st.tuples(st.just("merge"), st.none()),
+)
+
+
+def change(kind, index, model, operation, amount, rng):
+    """Do the same with an index and with the model."""
+    if operation == "add":
+        signatures = rng.integers(-4, 4, size=(amount, index.n_tables))
+        rows = kind.host(index.add(kind.to(signatures)))
+        assert rows.dtype == np.int64
+        assert rows.tolist() == model.add(signatures)
+    elif operation == "remove":
+        rows = rng.permutation(np.array(list(model.rows), dtype=np.int64))
+        rows = rows[: int(amount * len(rows))]
+        index.remove(kind.to(rows))
+        model.remove(rows)
+    else:
+        index.merge()
+
+
+@pytest.mark.parametrize("merged_from", [0, 20, 1024])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    operations=st.lists(OPERATION, max_size=9), n_tables=st.integers(1, 3), seed=st.integers(0, 99)
+)
+def test_any_sequence_of_changes_matches_a_dict(kind, merged_from, operations, n_tables, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucket_index, "MERGED_FROM", merged_from)
+        rng = np.random.default_rng(seed)
+        index, model = kind.make(n_tables), Model()
+        queries = rng.integers(-4, 4, size=(5, n_tables))
+        for operation, amount in operations:
+            change(kind, index, model, operation, amount, rng)
+            check_same(kind, index, model, queries)
+
+
+def test_a_sorted_index_takes_every_library(library):
+    kind = Kind(SortedIndex, library.array, lambda x: library.numpy(x))
+    rng, index, model = np.random.default_rng(4), SortedIndex(2), Model()
+    queries = rng.integers(-4, 4, size=(7, 2))
+    for operation, amount in [("add", 0), ("add", 20), ("add", 11), ("remove", 0.2), ("merge", 0)]:
+        change(kind, index, model, operation, amount, rng)
+        check_same(kind, index, model, queries)
+    before = index.memory_bytes
+    change(kind, index, model, "add", 31, rng)
+    assert index.memory_bytes > before
+    for result in (index.live(), index.signatures(), index.lookup(library.array(queries))[0]):
+        assert library.same_kind(result, library.array(queries))
+    index.remove(index.live())
+    model.remove(list(model.rows))
+    check_same(kind, index, model, queries)
+
+
+def test_signatures_of_any_size_and_sign(kind):
+    extremes = np.array([0, -1, INT64.max, INT64.min, 256, 2**62, -(2**31)])
+    signatures = np.stack([extremes, extremes[::-1]], axis=1)
+    index, model = kind.make(2), Model()
+    for _ in range(3):
+        index.add(kind.to(signatures))
+        model.add(signatures)
+        check_same(kind, index, model, signatures)
+        index.merge()
+
+
+def test_streamed_rows_are_found_at_once_and_after_every_merge(kind):
+    signatures = np.random.default_rng(1).integers(0, 500, size=(6_007, 3))
+    index, whole, start = kind.make(3), SortedIndex(3), 0
+    whole.add(signatures)
+    sizes = [1, 2, 1, 30, 1_100, 7, 900, 100, 1, 2_500, 300, 61, 400, 603, 1]
+    assert sum(sizes) == len(signatures)
+    for size in sizes:
+        rows = kind.host(index.add(kind.to(signatures[start : start + size])))
+        start += size
+        assert rows.tolist() == list(range(start - size, start))
+        assert kind.host(index.counts(kind.to(signatures[start - 1 : start]))).min() >= 1
+    got = (kind.host(x) for x in index.lookup(kind.to(signatures)))
+    for one, other in zip(got, whole.lookup(signatures), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_window_that_slides_keeps_the_index_small(kind):
+    rng = np.random.default_rng(2)
+    index, model, memory = kind.make(2), Model(), []
+    for step in range(60):
+        signatures = rng.integers(0, 40, size=(101, 2))
+        rows = kind.host(index.add(kind.to(signatures)))
+        model.add(signatures)
+        if step >= 5:
+            old = np.arange(101 * (step - 5), 101 * (step - 4))
+            index.remove(old)
+            model.remove(old)
+        assert index.n == min(step + 1, 5) * 101
+        memory.append(index.memory_bytes)
+        if step % 13 == 0:
+            check_same(kind, index, model, signatures[:3])
+    assert rows[-1] == 60 * 101 - 1  # numbers are not given twice
+    if not hasattr(index, "stored"):  # on a GPU all signatures stay
+        assert max(memory[30:]) <= 1.5 * max(memory[:30])
+
+
+def test_empty_indices_and_empty_batches(kind):
+    index, nothing = kind.make(3), np.zeros((0, 3), dtype=np.int64)
+    queries = np.arange(6).reshape(2, 3)
+    check_same(kind, index, Model(), queries)
+    assert index.add(kind.to(nothing)).shape == (0,)
+    index.remove(np.zeros(0, dtype=np.int64))
+    index.merge()
+    check_same(kind, index, Model(), queries)
+    index.add(kind.to(queries))
+    rows, found = index.lookup(kind.to(nothing))
+    assert rows.shape == found.shape == (0, 3, 0)
+    for _ in range(2):
+        index.remove(index.live())
+        check_same(kind, index, Model(), queries)
+        index.merge()
+    assert kind.host(index.add(kind.to(queries))).tolist() == [2, 3]
+
+
+def test_all_rows_in_one_bucket(kind):
+    n, index = 50_021, kind.make(2)
+    index.add(kind.to(np.full((n, 2), 9)))
+    for _ in range(3):
+        index.add(kind.to(np.full((1, 2), 9)))
+    rows, found = (kind.host(x) for x in index.lookup(kind.to(np.full((1, 2), 9))))
+    assert rows.tolist() == [[list(range(n + 3))] * 2]
+    assert found.all()
+    index.remove(np.arange(5))
+    found = index.lookup(kind.to(np.array([[9, 8]])), max_bucket=3)
+    assert kind.host(found[0]).tolist() == [[[5, 6, 7], [0, 0, 0]]]
+    assert kind.host(index.bucket_sizes(1)).tolist() == [n - 2]
+
+
+def test_a_bucket_is_cut_after_removed_rows_are_left_out(kind):
+    index, zeros = kind.make(1), kind.to(np.zeros((4, 1), dtype=np.int64))
+    index.add(zeros)
+    index.merge()
+    index.add(zeros)
+    index.remove(np.array([0, 2, 4]))
+    for _ in range(2):
+        rows = index.lookup(zeros[:1], max_bucket=3)[0]
+        assert kind.host(rows).tolist() == [[[1, 3, 5]]]
+        assert kind.host(index.counts(zeros[:1], max_bucket=9)).tolist() == [[5]]
+        index.merge()
+
+
+def test_rows_to_remove_may_be_a_list_or_of_any_library(kind, library):
+    index = kind.make(1)
+    index.add(kind.to(np.arange(9)[:, np.newaxis]))
+    for rows in ([8, 2], [], np.array([0], dtype=np.uint64)):
+        index.remove(rows)
+    index.remove(library.array(np.array([4])))
+    index.remove(library.array(np.array([1], dtype=np.int32)))
+    live = index.live()
+    assert kind.host(live).tolist() == [3, 5, 6, 7]
+    live[...] = 0
+    assert kind.host(index.live()).tolist() == [3, 5, 6, 7]
+
+
+def test_signatures_belong_to_the_caller(kind):
+    signatures = kind.to(np.arange(6).reshape(3, 2))
+    index, asked = kind.make(2), kind.to(np.array([[0, 1], [99, 99]]))
+    for counts in ([[1, 1], [0, 0]], [[2, 2], [0, 0]]):
+        index.add(signatures)
+        kept = signatures + 0
+        signatures[...] = 99
+        assert kind.host(index.counts(asked)).tolist() == counts
+        index.merge()
+        assert kind.host(index.counts(asked)).tolist() == counts
+        signatures = kept
+
+
+def test_signatures_may_be_read_only_or_strided(kind):
+    signatures = np.arange(24).reshape(3, 8)[:, ::2].astype(np.int64)[::-1]
+    for given_ in (signatures, np.asfortranarray(signatures)):
+        given_.flags.writeable = False
+        index = kind.make(4)
+        index.add(kind.to(given_))
+        rows = kind.host(index.lookup(kind.to(given_))[0])
+        assert rows.tolist() == [[[i]] * 4 for i in range(3)]
+
+
+def test_removed_rows_leave_the_tables(monkeypatch, impl):
+    monkeypatch.setattr(bucket_index, "MERGED_FROM", 20)
+    index = BucketIndex(2, impl=impl)
+    index.add(np.arange(200).reshape(100, 2))
+    stands = []
+    for rows in (np.arange(20), np.arange(20, 25), np.array([99])):
+        index.remove(rows)
+        stands.append((index.flat()["order"].shape[1], index.flat()["n_dead"]))
+    assert stands == [(100, 20), (100, 25), (74, 0)]
+    index.remove([50])
+    index.merge()
+    assert index.flat()["order"].shape == (2, 73)
+
+
+# The arrays beneath
+
+
+def check_tables(given_, mixer, made):
+    """Compare with a dictionary, and check that the maps are Robin Hood tables."""
+    order, slots, slot_starts, farthest = made
+    n, n_tables = given_.shape
+    assert order.shape == (n_tables, n)
+    assert order.dtype == np.int32
+    assert slots.shape == (slot_starts[-1], 3)
+    assert max(farthest, 0) == max(0, slots[:, 2].max())
+    for t in range(n_tables):
+        table = slots[slot_starts[t] : slot_starts[t + 1]]
+        rows_of = {}
+        for row, signature in enumerate(given_[:, t].tolist()):
+            rows_of.setdefault(signature, []).append(row)
+        assert len(table) == slots_for(len(rows_of), LOAD_FACTOR)
+        assert sorted(table[table[:, 2] != FREE, 0].tolist()) == sorted(rows_of)
+        for signature, rows in rows_of.items():
+            start, count = divmod(int(table[find_slot(table, mixer, signature), 1]), 2**31)
+            assert order[t, start : start + count].tolist() == rows
+        for slot, (key, _, displacement) in enumerate(table.tolist()):
+            if displacement != FREE:
+                assert (home_slot(key, mixer, len(table)) + displacement) % len(table) == slot
+                assert displacement <= table[slot - 1, 2] + 1  # nobody is much worse off
+        assert (table[table[:, 2] == FREE] == (0, 0, FREE)).all()
+
+
+def builds():
+    """Yield every way to build tables, as a function of signatures and mixer."""
+    yield bucket_tables.build_tables
+    if pytest.importorskip("numba"):
+        from attnbook.sketch.numba_build import build_tables
+
+        yield build_tables
+        yield lambda signatures, mixer: build_tables(signatures, mixer, n_threads=3)
+
+
+def mixer_of(hashes, rng):
+    """Return a hash that only looks at the lowest byte, or at everything."""
+    mixer = draw_mixer(rng)
+    if hashes is not None:
+        mixer[:] = 0
+        mixer[0] = rng.choice(hashes, size=256)
+    return mixer
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 1009, 5003])
+@pytest.mark.parametrize("n_different", [1, 2, 61, 10**9])
+def test_tables_are_those_of_a_dictionary(n, n_different):
+    rng = np.random.default_rng(5)
+    drawn = rng.integers(INT64.min, INT64.max, size=min(n_different, 2 * n + 1))
+    signatures, mixer = rng.choice(drawn, size=(n, 2)), draw_mixer(rng)
+    for build in builds():
+        check_tables(signatures, mixer, build(signatures, mixer))
+
+
+@pytest.mark.parametrize(
+    "hashes",
+    [[0], [2**62 - 1], [2**61], [2**61, 2**62 - 1], [0, 1 << 31, 2 << 31, 3 << 31]],
+    ids=["all in the first slot", "in the last", "in the middle", "in two", "in neighbours"],
+)
+def test_tables_stand_signatures_that_crowd(hashes):
+    rng = np.random.default_rng(6)
+    mixer = mixer_of(hashes, rng)
+    signatures = rng.integers(-400, 400, size=(1009, 1))
+    few_large = np.concatenate([rng.integers(0, 3, (601, 1)), rng.integers(0, 10**6, (601, 1))])
+    for build in builds():
+        check_tables(signatures, mixer, build(signatures, mixer))
+        check_tables(few_large, mixer, build(few_large, mixer))
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 5))
+def test_tables_of_any_signatures(values, seed):
+    signatures = np.array(values, dtype=np.int64).reshape(-1, 1)
+    mixer = draw_mixer(np.random.default_rng(seed))
+    mixer[:, ::2] &= 3 << 40  # few different hashes
+    for build in builds():
+        check_tables(signatures, mixer, build(signatures, mixer))
+
+
+def test_signatures_in_any_memory_order_give_the_same_tables():
+    signatures = np.random.default_rng(8).integers(0, 500, size=(997, 3))
+    mixer = draw_mixer(np.random.default_rng(9))
+    wide = np.zeros((997, 6), dtype=np.int64)
+    wide[:, ::2] = signatures
+    fixed = signatures.copy()
+    fixed.flags.writeable = False
+    for build in builds():
+        expected = build(signatures, mixer)
+        for other in (np.asfortranarray(signatures), wide[:, ::2], fixed):
+            for a, b in zip(build(other, mixer), expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("n_different", [0, 1, 6, 20, 10**6])
+def test_a_gpu_builds_the_same_tables_in_every_order_of_threads(gpu, n_different):
+    rng = np.random.default_rng(3)
+    signatures = rng.integers(-n_different, n_different + 1, size=(503 if n_different else 0, 2))
+    built = [gpu.index(signatures, seed=3) for _ in range(3)]
+    for index in built:
+        index.merge()
+        order, slots, starts, mixer = (
+            gpu.host(x) for x in (index.order, index.slots, index.slot_starts, index.mixer)
+        )
+        check_tables(signatures, mixer, (order, slots, starts, max(0, slots[:, 2].max())))
+        np.testing.assert_array_equal(slots, gpu.host(built[0].slots))
+        # entries of one home may stand in another order, but all are as far from home
+        plain = bucket_tables.build_tables(signatures, mixer)
+        np.testing.assert_array_equal(slots[:, 2], plain[1][:, 2])
+
+
+def test_flat_arrays_are_as_written(impl):
+    signatures = np.random.default_rng(8).integers(-30, 30, size=(1_500, 2))
+    index = BucketIndex(2, impl=impl, seed=3)
+    index.add(signatures[:1_400])
+    index.add(signatures[1_400:])
+    index.remove(np.array([4, 1_450]))
+    flat = types.SimpleNamespace(**index.flat())
+    assert (flat.side_first, flat.n_side, flat.n_dead, flat.n_rows) == (1_400, 100, 2, 1_500)
+    assert np.flatnonzero(~flat.alive[:1_500]).tolist() == [4, 1_450]
+    main = flat.order, flat.slots, flat.slot_starts, flat.slots[:, 2].max()
+    check_tables(signatures[:1_400], flat.mixer, main)
+    for t in range(2):
+        chains = flat.side_slots[t][flat.side_slots[t][:, 2] >= 0]
+        assert sorted(chains[:, 0]) == sorted(set(signatures[1_400:, t].tolist()))
+        for key, value, _ in chains.tolist():
+            links, link = [], value >> 31
+            while link >= 0:
+                links.append(link)
+                link = int(flat.side_next[t, link])
+            assert links == np.flatnonzero(signatures[1_400:, t] == key).tolist()
+            assert value & LOW == links[-1]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_signatures_chosen_to_crowd_get_a_fresh_hash(impl, streamed):
+    index = BucketIndex(1, impl=impl)
+    mixer, n_slots = index.flat()["mixer"], slots_for(700, LOAD_FACTOR)
+    candidates = np.arange(1400 * n_slots)
+    same_home = home_slot(candidates, mixer, n_slots) == n_slots // 2
+    signatures = candidates[same_home][:700, np.newaxis]
+    if streamed:
+        farthest = 0
+        for signature in signatures:
+            index.add(signature[np.newaxis])
+            farthest = max(farthest, index.flat()["side_slots"][:, :, 2].max())
+        assert farthest <= displacement_limit(slots_for(1400, 0.75), LOAD_FACTOR)
+    else:
+        index.add(np.concatenate([signatures, signatures]))
+    assert not np.array_equal(index.flat()["mixer"], mixer)
+    for _ in range(2):
+        slots = index.flat()["slots"]
+        assert slots[:, 2].max() < displacement_limit(len(slots), LOAD_FACTOR) / 2
+        assert (index.counts(signatures) == (1 if streamed else 2)).all()
+        index.merge()
+
+
+def test_crowded_keys_get_another_hash_function_on_a_gpu(gpu):
+    n = 151
+    index = gpu.index(np.arange(n)[:, None])
+    assert n > displacement_limit(202, 0.75)
+    index.mixer = index.mixer * 0  # every key wants slot 0
+    index.merge()
+    assert gpu.host(index.mixer).any()
+    rows, found = index.lookup(gpu.to(np.arange(n)[:, None]))
+    np.testing.assert_array_equal(gpu.host(rows)[:, 0, 0], np.arange(n))
+    assert gpu.host(found).all()
+    # and where the second one is no better, the map is only slow
+    index.mixer = index.mixer * 0
+    keys, runs = gpu.cupy.arange(n, dtype=np.int64), [gpu.cupy.ones(n, dtype=np.int64)] * 2
+    assert not index._fill([(keys, *runs)], careful=True)
+    assert index._fill([(keys, *runs)], careful=False)
+    np.testing.assert_array_equal(gpu.host(index.slots)[:n, 2], np.arange(n))
+
+
+def test_memory_on_a_gpu_is_counted(gpu):
+    signatures = np.random.default_rng(0).permutation(503 * 2).reshape(503, 2)
+    empty, index = gpu.index(signatures[:0]), gpu.index(signatures)
+    for each in (empty, index):
+        each.merge()
+    more = 503 * (2 * 8 + 1 + 2 * 4) + 2 * 24 * (slots_for(503, 0.75) - slots_for(0, 0.75))
+    assert index.memory_bytes == empty.memory_bytes + more
+
+
+# What is refused
+
+
+def test_an_index_that_is_full_stays_as_it_was(monkeypatch):
+    assert np.iinfo(np.int32).max == MOST_ROWS == LOW  # a map packs two such numbers
+    check_rows(MOST_ROWS)
+    with pytest.raises(ValueError, match=r"at most 2\*\*31 - 1 rows in all, got 2147483648"):
+        check_rows(MOST_ROWS + 1)
+    monkeypatch.setattr(index_module, "MOST_ROWS", 5)
+    index, first = BucketIndex(1), np.array([[1], [2], [1]])
+    index.add(first)
+    with pytest.raises(ValueError, match="rows in all, got 6"):
+        index.add(first)
+    assert index.add(first[:2]).tolist() == [3, 4]
+
+
+WRONG_SIGNATURES = [
+    (np.zeros((1, 2)), TypeError, "must have dtype int64, got float64"),
+    (np.zeros((1, 2), dtype=np.int32), TypeError, "must have dtype int64, got int32"),
+    (np.zeros((1, 3), dtype=np.int64), ValueError, r"must have shape \(n, 2\), got \(1, 3\)"),
+    (np.zeros(2, dtype=np.int64), ValueError, r"must have shape \(n, 2\), got \(2,\)"),
+]
+ROWS = "must be in the index, each named once, got "
+WRONG_ROWS = [
+    ([1.0], TypeError, "must be ints, got float64"),
+    (np.array([True]), TypeError, "must be ints, got bool"),
+    (1, ValueError, r"must have shape \(m,\), got \(\)"),
+    ([[1], [2, 3]], ValueError, "must be ints in rows of one length, got others"),
+    (np.array([[1]]), ValueError, r"must have shape \(m,\), got \(1, 1\)"),
+    (np.array([2, 9]), ValueError, ROWS + "9"),
+    (np.array([-1]), ValueError, "must be at least 0, got -1"),
+    (np.array([2, 1, 2]), ValueError, ROWS + "2"),
+    (np.array([0, 1]), ValueError, ROWS + "0"),
+    (np.array([2**64 - 1], dtype=np.uint64), ValueError, r"must be at most 2\*\*63 - 1"),
+    (np.array([2**63 - 1], dtype=np.uint64), ValueError, ROWS + str(2**63 - 1)),
+]
+
+
+def test_an_index_refuses_what_does_not_fit_and_stays_as_it_was(kind):
+    index, model, good = kind.make(2), Model(), np.arange(8).reshape(4, 2)
+    with pytest.raises(ValueError, match=ROWS + "0"):
+        index.remove([0])
+    index.add(kind.to(good))
+    model.add(good)
+    index.remove(np.array([0], dtype=np.uint8))
+    model.remove([0])
+    for call in (index.add, index.lookup, index.counts):
+        with pytest.raises(TypeError, match=r"signatures must be an? .*array.*, got list"):
+            call([[1, 2]])
+        for signatures, error, message in WRONG_SIGNATURES:
+            with pytest.raises(error, match=f"signatures {message}"):
+                call(kind.to(signatures))
+    for _ in range(2):
+        for rows, error, message in WRONG_ROWS:
+            with pytest.raises(error, match=f"rows {message}"):
+                index.remove(rows)
+        check_same(kind, index, model, good)
+        index.merge()
+    with pytest.raises(ValueError, match="ids must be in the index, each named once, got 7"):
+        index.remove([7], name="ids")
+    for max_bucket, message in (
+        (0, "max_bucket must be at least 1, got 0"),
+        (2.0, "max_bucket must be an int, got float"),
+        (True, "max_bucket must be an int, got bool"),
+        (2**64, "max_bucket must be at most 2147483647, got 18446744073709551616"),
+    ):
+        for call in (index.lookup, index.counts):
+            with pytest.raises((TypeError, ValueError), match=message):
+                call(kind.to(good), max_bucket=max_bucket)
+    for t, message in ((2, "t must be below the number of tables, 2, got 2"), (-1, "t must be at")):
+        with pytest.raises(ValueError, match=message):
+            index.bucket_sizes(t)
+    for n_tables in (0, -2, 1.5, "2", True):
+        with pytest.raises((TypeError, ValueError), match="n_tables must be "):
+            kind.make(n_tables)
+
+
+def test_arrays_of_another_library_are_refused():
+    torch = pytest.importorskip("torch")
+    for index, message in (
+        (BucketIndex(1), "signatures must be a NumPy array, got an array"),
+        (SortedIndex(1), r"same library as the index \(numpy\), got torch"),
+    ):
+        index.add(np.array([[1]]))
+        for call in (index.add, index.lookup, index.counts):
+            with pytest.raises(TypeError, match=message):
+                call(torch.tensor([[1]]))
+    for call in (SortedIndex(1).live, SortedIndex(1).signatures):
+        with pytest.raises(ValueError, match="the index must have had rows, got one that is new"):
+            call()
+    with pytest.raises(ValueError, match="impl must be one of reference, numba, got 'cupy'"):
+        BucketIndex(2, impl="cupy")

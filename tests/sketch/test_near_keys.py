@@ -1,0 +1,339 @@
+"""Near keys by every engine against loops over dictionaries in float64."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sketch_gpu import GPUS, opened
+
+from attnbook.hashing import GivenHash, SimHash, StableHash
+from attnbook.sketch.bucket_index import BucketIndex
+from attnbook.sketch.engines import Reference
+from attnbook.sketch.growth import insert
+from attnbook.sketch.near_keys import near
+from attnbook.sketch.state import Settings, SketchState
+from attnbook.sketch.visible import Visible
+
+CLOSE = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-11}
+
+
+@dataclass
+class Case:
+    """Keys, queries and their signatures; the last `n_late` keys come one by one, some go."""
+
+    n: int
+    n_q: int = 11
+    d: int = 5
+    d_v: int = 3
+    n_tables: int = 3
+    n_signatures: int = 5
+    dtype: str = "float64"
+    seed: int = 0
+    n_late: int = 0
+    n_removed: int = 0
+    hash: Any = None
+    factor: float = 1.0
+    alive: Any = field(init=False)
+
+    def __post_init__(self):
+        rng = np.random.default_rng(self.seed)
+        sizes = ((self.n_q, self.d), (self.n, self.d), (self.n, self.d_v))
+        self.query, self.key, self.value = (
+            rng.standard_normal(size).astype(self.dtype) for size in sizes
+        )
+        self.query *= np.asarray(self.factor, self.dtype)
+        self.stored = rng.integers(0, self.n_signatures, size=(self.n, self.n_tables))
+        self.asked = rng.integers(0, self.n_signatures + 1, size=(self.n_q, self.n_tables))
+        self.removed = rng.choice(self.n, size=self.n_removed, replace=False)
+        self.alive = ~np.isin(np.arange(self.n), self.removed)
+
+    def loop(self, scale, estimator="union", max_bucket=None, before=None, above=None,
+             allowed=None, weigh=True):  # fmt: skip
+        """Return what an engine has to, query after query and key after key."""
+        cap, n_q = max_bucket or self.n, self.n_q
+        found = {name: np.full(n_q, -np.inf) for name in ("mass", "largest", "expected")}
+        found |= {"count": np.zeros(n_q, dtype=int), "best": np.full(n_q, -1)}
+        found["output"] = np.zeros((n_q, self.d_v))
+        query, key, value = (x.astype(float) for x in (self.query, self.key, self.value))
+        for i in range(n_q):
+            times = {}
+            for t in range(self.n_tables):
+                same = self.alive & (self.stored[:, t] == self.asked[i, t])
+                for row in np.flatnonzero(same)[:cap].tolist():
+                    if (before is None or row < before[i]) and (allowed is None or allowed[row]):
+                        times[row] = times.get(row, 0) + 1
+            scores = {row: scale * math.fsum(query[i] * key[row]) for row in times}
+            if above is not None:
+                scores = {row: s for row, s in scores.items() if s > above[i]}
+            if not scores:
+                continue
+            top = max(scores.values())
+            mass = {row: math.exp(s - top) for row, s in scores.items()}
+            chance = dict.fromkeys(scores, 1.0)
+            if self.hash is not None:
+                p = self.hash.retrieval_probability
+                chance = {row: float(p(query[i][None], key[row][None])[0]) for row in scores}
+            one = dict.fromkeys(scores, 1)
+            factor = {"union": one, "duplicates": times}.get(estimator)
+            weights = {
+                row: mass[row] * factor[row] if factor else mass[row] / chance[row]
+                for row in scores
+            }
+            total = math.fsum(weights.values())
+            found["count"][i], found["largest"][i] = len(scores), top
+            found["best"][i] = max(scores, key=scores.get)
+            found["mass"][i] = top + math.log(math.fsum(mass.values()))
+            expected = math.fsum(mass[row] / chance[row] for row in scores)
+            found["expected"][i] = top + math.log(expected)
+            for row, weight in weights.items():
+                found["output"][i] += weight / total * value[row]
+        if self.hash is None or not (weigh or estimator == "importance"):
+            del found["expected"]
+        return found
+
+    def index(self, index, to=np.asarray):
+        """Return the index with the keys of the case."""
+        index.add(to(self.stored[: self.n - self.n_late]))
+        index.merge()
+        for row in range(self.n - self.n_late, self.n):
+            index.add(to(self.stored[row : row + 1]))
+        index.remove(self.removed)
+        return index
+
+
+def by_reference(case, scale, estimator="union", max_bucket=None, before=None, above=None,
+                 allowed=None, weigh=True):  # fmt: skip
+    hash = case.hash or GivenHash(*[len] * case.n_tables)
+    chosen = Settings(hash, estimator=estimator, max_bucket=max_bucket, scale=scale)
+    state = SketchState(chosen, Reference(hash))
+    insert(state, case.key, case.value, case.stored)
+    state.index.remove(case.removed)
+    if allowed is not None:
+        state.summary.heavy = np.flatnonzero(~allowed)
+    above = None if above is None else above.astype(case.dtype)
+    return near(state, case.query, case.asked, Visible(before), above, weigh)
+
+
+def by_numba(case, scale, weigh=True, **options):
+    from attnbook.sketch.numba_query import RetrievalTable, answer
+
+    weigh = weigh and case.hash is not None
+    table = RetrievalTable.of(case.hash) if weigh else None
+    tables = case.index(BucketIndex(case.n_tables, seed=case.seed)).tables
+    assert (tables.n_side, tables.n_dead) == (case.n_late, case.n_removed)
+    arrays = case.query, case.key, case.value, case.asked
+    return answer(*arrays, tables, scale=scale, probability=table, **options)
+
+
+def by_gpu(gpu, case, scale, weigh=True, **options):
+    from attnbook.sketch.cuda_hash import CudaHash
+    from attnbook.sketch.cuda_index import CudaIndex
+    from attnbook.sketch.cuda_query import answer
+
+    weigh = weigh and case.hash is not None
+    hash = CudaHash(case.hash, case.dtype) if weigh else None
+    wide = "float64" if case.dtype == "float64" else "float32"
+    for name in {"before", "above", "allowed"} & options.keys():
+        options[name] = gpu.to(options[name], wide if name == "above" else None)
+    arrays = (gpu.to(x) for x in (case.query, case.key, case.value, case.asked))
+    index = case.index(CudaIndex(case.n_tables), gpu.to)
+    found = answer(*arrays, index, scale=scale, probability=hash, **options)
+    return type(found)(*(x if x is None else gpu.host(x) for x in found))
+
+
+@pytest.fixture(scope="module", params=["reference", "numba", *GPUS])
+def ask(request, kernels):
+    """The engines, as functions of a case."""
+    if request.param == "reference":
+        yield by_reference
+    elif request.param == "numba":
+        pytest.importorskip("numba")
+        yield by_numba
+    else:
+        with opened(request.param, kernels) as gpu:
+            yield lambda case, scale, **options: by_gpu(gpu, case, scale, **options)
+
+
+def check(case, found, scale=0.3, **options):
+    """Compare what an engine found with the loop; in half precision within its own rounding."""
+    wide = "float64" if case.dtype == "float64" else "float32"
+    for name, exact in case.loop(scale, **options).items():
+        got = getattr(found, name)
+        if name in ("count", "best"):
+            assert got.dtype == np.int64
+            np.testing.assert_array_equal(got, exact, name)
+            continue
+        # a table with linear interpolation, and acos, lose digits of the chance
+        by_chance = name == "expected" or options.get("estimator") == "importance"
+        close = CLOSE[case.dtype if name == "output" else wide]
+        close = max(close, 2e-4) if by_chance else close
+        np.testing.assert_allclose(got, exact, rtol=close, atol=close, err_msg=name)
+        assert got.dtype == wide or name == "output"
+
+
+def hash_of(kind, d=5, n_tables=3):
+    if kind == "none":
+        return None
+    if kind == "simhash":
+        return SimHash.init(0, d, n_tables, 2)
+    return StableHash.init(0, d, 2.7, n_tables, 2)
+
+
+SIZES = [
+    {"n": 1, "n_q": 3, "d": 1, "d_v": 1, "n_tables": 1, "n_signatures": 1},
+    {"n": 61, "n_q": 7, "n_signatures": 11},
+    {"n": 97, "n_q": 37, "d": 64, "d_v": 64, "n_tables": 5, "n_signatures": 13},
+    {"n": 211, "n_q": 71, "d": 13, "d_v": 17, "n_tables": 4, "n_signatures": 23},
+    {"n": 307, "n_q": 11, "n_signatures": 2},
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("estimator", ["union", "duplicates"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"n={size['n']}")
+def test_near_keys_are_those_of_a_loop(ask, size, estimator, dtype):
+    case = Case(**size, dtype=dtype)
+    found = ask(case, 0.3, estimator=estimator)
+    check(case, found, estimator=estimator)
+    assert found.expected is None
+
+
+@pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
+@pytest.mark.parametrize("kind", ["stable", "simhash"])
+def test_the_chance_to_be_found(ask, kind, estimator):
+    case = Case(61, hash=hash_of(kind))
+    check(case, ask(case, 0.3, estimator=estimator), estimator=estimator)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_near_keys_within_every_limit(ask, data):
+    draw = data.draw
+    n = draw(st.integers(0, 40))
+    case = Case(
+        n, draw(st.integers(0, 5)), 3, 2, draw(st.integers(1, 4)), draw(st.integers(1, 9)),
+        seed=draw(st.integers(0, 99)), n_late=draw(st.integers(0, n)),
+        n_removed=draw(st.integers(0, n)),
+    )  # fmt: skip
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    options = {"estimator": draw(st.sampled_from(["union", "duplicates"]))}
+    for name, value in (
+        ("max_bucket", draw(st.integers(1, 5))),
+        ("before", rng.integers(0, n + 2, size=case.n_q)),
+        ("above", rng.standard_normal(case.n_q)),
+        ("allowed", rng.random(n) < 0.6),
+    ):
+        if draw(st.booleans()):
+            options[name] = value
+    check(case, ask(case, 0.7, **options), 0.7, **options)
+
+
+@pytest.mark.parametrize("n", [23, 24, 25, 256, 513, 1511])  # about the windows of the loops
+@pytest.mark.parametrize("max_bucket", [None, 24])
+def test_one_bucket_holds_everything(ask, n, max_bucket):
+    """Identical keys, found in every table: each counts once."""
+    case = Case(n, n_q=5, d=3, d_v=2, n_signatures=1)
+    case.key[:], case.query[:], case.asked[:] = 1, [1.0, 2.0, 3.0], 0
+    found, m = ask(case, 0.5, max_bucket=max_bucket), min(n, max_bucket or n)
+    np.testing.assert_array_equal(found.count, m)
+    np.testing.assert_array_equal(found.best, 0)
+    np.testing.assert_allclose(found.mass, 3.0 + math.log(m))
+    np.testing.assert_allclose(found.output, np.tile(case.value[:m].mean(axis=0), (5, 1)))
+
+
+@pytest.mark.parametrize(("n", "n_q"), [(0, 3), (11, 3), (11, 0)])
+def test_nothing_to_ask_and_nothing_to_find(ask, n, n_q):
+    case = Case(n, n_q, d_v=4, dtype="float32")
+    case.asked[:] = 99
+    check(case, ask(case, 1.0), 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_scores_do_not_overflow(ask, dtype):
+    case = Case(61, n_signatures=3, dtype=dtype, factor=300.0)
+    found, wanted = ask(case, 1.0), case.loop(1.0)
+    assert np.abs(found.largest[found.count > 0]).max() > 500
+    for name in ("best", "count"):
+        np.testing.assert_array_equal(getattr(found, name), wanted[name])
+    for name in ("output", "mass", "largest"):
+        np.testing.assert_allclose(getattr(found, name), wanted[name], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_product_of_minus_infinity_has_no_weight(ask):
+    case = Case(2, 1, 1, 1, 1, 1)
+    case.asked[:], case.query[:] = 0, 1e200
+    case.key[:, 0], case.value[:, 0] = [0, -1e250], [3, 5]
+    found = ask(case, 1.0)
+    assert (found.mass[0], found.best[0], found.output[0, 0]) == (0, 0, 3)
+    case.key[:, 0] = [-1e200, -1e250]
+    found = ask(case, 1.0)
+    assert (found.mass[0], found.largest[0], found.output[0, 0]) == (-np.inf, -np.inf, 0)
+
+
+# The compiled loops
+
+
+def test_threads_and_kinds_of_arrays_change_nothing():
+    pytest.importorskip("numba")
+    case = Case(211, 331, n_signatures=17, dtype="float32", n_late=31, n_removed=13)
+    limits = {"before": np.arange(331) % 211, "allowed": np.arange(211) % 3 > 0}
+    wanted = by_numba(case, 0.3, n_threads=1, **limits)
+    wide = np.zeros((211, 6), dtype="float32")
+    wide[:, ::2] = case.value
+    case.value = wide[:, ::2]
+    case.query.flags.writeable = False
+    case.key, case.asked = np.asfortranarray(case.key), np.asfortranarray(case.asked)
+    got = by_numba(case, 0.3, n_threads=3, **limits)
+    for a, b in zip(got[:5], wanted[:5], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["stable", "simhash"])
+@pytest.mark.parametrize(("n_tables", "n_projections"), [(1, 1), (5, 16), (75, 14), (1000, 1)])
+def test_the_table_of_chances(kind, n_tables, n_projections):
+    pytest.importorskip("numba")
+    from attnbook.sketch.numba_query import RetrievalTable, answer
+
+    zeros = np.zeros((400, 3))
+    key, query, rows = zeros.copy(), zeros.copy(), np.arange(400)[:, None]
+    if kind == "stable":
+        hash = StableHash.init(0, 3, 1.7, n_tables, n_projections)
+        key[:, 0] = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 399)])
+    else:
+        hash = SimHash.init(0, 3, n_tables, n_projections)
+        angle = np.linspace(0, math.pi - 1e-3, 400)
+        key[:, 0], key[:, 1] = 5 * np.cos(angle), 5 * np.sin(angle)
+        query[:, 0] = 0.3
+    index, table = BucketIndex(1), RetrievalTable.of(hash)
+    index.add(rows)
+
+    def chances(query, key, table):
+        found = answer(
+            query, key, key, rows[: len(query)], index.tables, scale=0.0, probability=table
+        )
+        return np.exp(-found.expected)
+
+    exact = hash.retrieval_probability(query, key)
+    told = exact > 1e-300
+    assert told.sum() > 250
+    np.testing.assert_allclose(chances(query, key, table)[told], exact[told], rtol=2e-5)
+    at_zero = hash.retrieval_probability(zeros[0], zeros[0])
+    np.testing.assert_allclose(chances(zeros[:1], zeros[:1], table), at_zero, rtol=1e-6)
+    # where it underflows, the weight is the largest that is safe
+    never = np.array([[1e300 if kind == "stable" else -1.0, 0, 0]])
+    least = chances(never, np.array([[1.0, 0, 0]]), table._replace(n_projections=60))
+    np.testing.assert_allclose(least, np.finfo(float).smallest_normal, rtol=1e-6)
+
+
+def test_the_loops_refuse_estimators_they_do_not_have():
+    pytest.importorskip("numba")
+    case = Case(7)
+    with pytest.raises(ValueError, match="estimator must be one of"):
+        by_numba(case, 1.0, estimator="mean")
+    with pytest.raises(ValueError, match="probability must be a RetrievalTable"):
+        by_numba(case, 1.0, estimator="importance")
