@@ -100,7 +100,7 @@ class TransformerWeights(Weights):
             raise ValueError(f"b_out must have 1 axis, got shape {tuple(self.b_out.shape)}")
         widths = {
             name: getattr(self, name).shape[-1]
-            for name, letters in self._letters.items()
+            for name, letters in self.axis_letters.items()
             if letters[-1] == "d_model" and getattr(self, name) is not None
         }
         for name, stack in (("decoder", self.decoder), ("encoder", self.encoder)):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import many_heads
+from error_table import assert_raises, error_rows
 
 import attnbook
 from attnbook import masking
@@ -258,83 +259,65 @@ def test_a_state_dict_of_another_size_gives_the_error_of_torch():
         without.load_state_dict(torch_layer().state_dict())
 
 
-@pytest.mark.parametrize(
-    ("module", "kind", "message"),
-    [
-        (
-            torch.nn.MultiheadAttention(8, 4, add_bias_kv=True),
-            ValueError,
-            "module must be made without add_bias_kv and add_zero_attn, "
-            "got add_bias_kv=True, add_zero_attn=False",
-        ),
-        (
-            torch.nn.MultiheadAttention(8, 4, add_zero_attn=True),
-            ValueError,
-            "module must be made without add_bias_kv and add_zero_attn, "
-            "got add_bias_kv=False, add_zero_attn=True",
-        ),
-        (
-            torch.nn.Linear(8, 4),
-            TypeError,
-            "module must be a torch.nn.MultiheadAttention, got Linear",
-        ),
-        (None, TypeError, "module must be a torch.nn.MultiheadAttention, got NoneType"),
-    ],
-)
-def test_what_from_torch_refuses(module, kind, message):
-    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
-        MultiHeadAttention.from_torch(module)
+def theirs(**options):
+    return torch.nn.MultiheadAttention(8, 4, **options)
 
 
-FIT = "every matrix must have d_model = 8 columns and every head its own keys to fit "
-COLUMNS = "torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 8, 'W_V': 8, 'W_O': 8}"
-BOTH = "torch.nn.MultiheadAttention has all four biases or none, got none for "
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (
-            layer(g=2, **ALIKE),
-            f"{FIT}{COLUMNS}".replace("'W_K': 8, 'W_V': 8", "'W_K': 4, 'W_V': 4")
-            + ", n_heads = 4 and n_kv_heads = 2",
-        ),
-        (
-            # two key and value heads that are as wide as if they were four
-            attnbook.MultiHeadWeights(
-                *(np.ones((8, 8)), np.ones((8, 4)), np.ones((8, 8)), np.ones((16, 8))),
-                n_heads=4,
-                n_kv_heads=2,
-            ),
-            f"{FIT}{COLUMNS}".replace("'W_K': 8", "'W_K': 4") + ", n_heads = 4 and n_kv_heads = 2",
-        ),
-        (
-            layer(d_k=3),
-            f"{FIT}{COLUMNS}".replace("'W_Q': 8, 'W_K': 8", "'W_Q': 12, 'W_K': 12")
-            + ", n_heads = 4 and n_kv_heads = 4",
-        ),
-        (
-            layer(d_v=3),
-            f"{FIT}{COLUMNS}".replace("'W_V': 8", "'W_V': 12") + ", n_heads = 4 and n_kv_heads = 4",
-        ),
-        (
-            layer(d_out=3),
-            f"{FIT}{COLUMNS}".replace("'W_O': 8", "'W_O': 3") + ", n_heads = 4 and n_kv_heads = 4",
-        ),
-        (
-            layer(d_out=None),
-            f"{FIT}{COLUMNS}".replace("'W_O': 8", "'W_O': None")
-            + ", n_heads = 4 and n_kv_heads = 4",
-        ),
-        (replace(layer(), b_K=None), f"{BOTH}b_K"),
-        (replace(layer(bias=False), b_V=np.ones(8)), f"{BOTH}b_Q, b_K, b_O"),
-    ],
-)
-def test_what_does_not_fit_into_theirs(weights, message):
+def into_theirs(weights):
+    """Raise what both ways into PyTorch's module raise."""
     module = MultiHeadAttention(weights)
-    for function in (module.torch_state_dict, module.to_torch):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            function()
+    with pytest.raises(ValueError, match="MultiheadAttention") as caught:
+        module.torch_state_dict()
+    with pytest.raises(ValueError, match=f"^{re.escape(str(caught.value))}$"):
+        module.to_torch()
+    raise caught.value
+
+
+REFUSED = """
+MultiHeadAttention.from_torch(theirs(add_bias_kv=True))
+    ValueError: module must be made without add_bias_kv and add_zero_attn, got add_bias_kv=True,
+    add_zero_attn=False
+MultiHeadAttention.from_torch(theirs(add_zero_attn=True))
+    ValueError: module must be made without add_bias_kv and add_zero_attn, got add_bias_kv=False,
+    add_zero_attn=True
+MultiHeadAttention.from_torch(torch.nn.Linear(8, 4))
+    TypeError: module must be a torch.nn.MultiheadAttention, got Linear
+MultiHeadAttention.from_torch(None)
+    TypeError: module must be a torch.nn.MultiheadAttention, got NoneType
+into_theirs(layer(g=2, **ALIKE))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 4, 'W_V': 4, 'W_O': 8},
+    n_heads = 4 and n_kv_heads = 2
+into_theirs(many_heads(0, 4, 2, d_k=2, d_v=4, widths=(8, 8, 8), d_out=8))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 4, 'W_V': 8, 'W_O': 8},
+    n_heads = 4 and n_kv_heads = 2
+into_theirs(layer(d_k=3))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 12, 'W_K': 12, 'W_V': 8, 'W_O': 8},
+    n_heads = 4 and n_kv_heads = 4
+into_theirs(layer(d_v=3))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 8, 'W_V': 12, 'W_O': 8},
+    n_heads = 4 and n_kv_heads = 4
+into_theirs(layer(d_out=3))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 8, 'W_V': 8, 'W_O': 3},
+    n_heads = 4 and n_kv_heads = 4
+into_theirs(layer(d_out=None))
+    ValueError: every matrix must have d_model = 8 columns and every head its own keys to fit
+    torch.nn.MultiheadAttention, got columns {'W_Q': 8, 'W_K': 8, 'W_V': 8, 'W_O': None},
+    n_heads = 4 and n_kv_heads = 4
+into_theirs(replace(layer(), b_K=None))
+    ValueError: torch.nn.MultiheadAttention has all four biases or none, got none for b_K
+into_theirs(replace(layer(bias=False), b_V=np.ones(8)))
+    ValueError: torch.nn.MultiheadAttention has all four biases or none, got none for b_Q, b_K, b_O
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
+def test_what_is_refused(call, kind, message):
+    assert_raises(call, kind, message, globals() | {"replace": replace, "np": np})
 
 
 def test_from_torch_copies_and_leaves_dropout_behind():
