@@ -130,7 +130,7 @@ class TransformerWeights(Weights):
                 )
 
     def _check_pairs(self):
-        """Raise unless features come in pairs where positions turn pairs of them."""
+        """Raise unless features come in pairs where positions rotate pairs of them."""
         attentions = [layer.self_attention for layer in self.decoder.layers]
         if self.encoder is not None:
             attentions += [layer.self_attention for layer in self.encoder.layers]
