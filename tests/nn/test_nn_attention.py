@@ -132,23 +132,6 @@ def test_from_torch_and_back(kind):
     same_results(ours, back, widths_of(kind))
 
 
-@kinds
-def test_the_gradients_of_the_parameters_are_theirs(kind):
-    theirs = torch_layer(**KINDS[kind])
-    ours = MultiHeadAttention.from_torch(theirs)
-    mask = masking.causal(3, 13, like=torch.empty(1))
-    arrays = layer_inputs(widths=widths_of(kind))
-    ours(*arrays, mask).square().sum().backward()
-    theirs(*arrays, attn_mask=masking.to_mha(mask))[0].square().sum().backward()
-    gradients = MultiHeadAttention(
-        attnbook.MultiHeadWeights(
-            **{name: p.grad for name, p in ours.named_parameters()}, n_heads=ours.n_heads
-        )
-    ).torch_state_dict()
-    for name, p in theirs.named_parameters():
-        torch.testing.assert_close(gradients[name], p.grad)
-
-
 @pytest.mark.parametrize("weights", ["alike", "other widths", "no bias", "from NumPy in float32"])
 def test_a_layer_of_ours_goes_into_theirs(weights):
     options = {
@@ -366,14 +349,6 @@ def test_layer_keeps_the_dtype_of_theirs(dtype):
     assert {p.device.type for p in meta.parameters()} == {"meta"}
     assert meta(*(x.to("meta") for x in arrays)).shape == (2, 3, 8)
     assert {p.device.type for p in meta.to_torch().parameters()} == {"meta"}
-
-
-def test_layer_does_the_same_in_training_and_evaluation():
-    module = MultiHeadAttention(layer())
-    arrays = layer_inputs()
-    first = module.train()(*arrays, MASK)
-    torch.testing.assert_close(module.eval()(*arrays, MASK), first, rtol=0, atol=0)
-    torch.testing.assert_close(module.train()(*arrays, MASK), first, rtol=0, atol=0)
 
 
 def test_layers_in_a_functional_call_and_vmap_over_models():
