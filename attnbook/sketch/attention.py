@@ -102,9 +102,7 @@ class SketchAttention:
         impl: str = "reference",
     ):
         self._settings = Settings(
-            **{"hash": hash, "estimator": estimator, "tail": tail, "scale": scale},
-            **{"n_heavy": n_heavy, "n_cells": n_cells, "n_samples": n_samples, "delta": delta},
-            **{"max_bucket": max_bucket, "seed": seed, "impl": impl},
+            hash, estimator, tail, scale, n_heavy, n_cells, n_samples, delta, max_bucket, seed, impl
         )
         vars(self).update(vars(self._settings))  # to be read; the state has its own
         self._engine = ENGINES[impl](hash)

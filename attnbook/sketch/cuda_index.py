@@ -9,7 +9,7 @@ from attnbook.arrays.projections import generator
 from attnbook.compilers.cuda import import_cupy
 from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
 from attnbook.sketch.bucket_tables import LOAD_FACTOR
-from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
+from attnbook.sketch.cuda_hash import check_cupy, launch_for_each
 from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows
 
 
@@ -58,7 +58,7 @@ class CudaIndex(SignatureIndex):
             self._build()
 
     def _check(self, signatures):
-        check_exactly("signatures", signatures, self._cupy, "int64", ("n", self.n_tables))
+        check_cupy("signatures", signatures, self._cupy, ("n", self.n_tables), ("int64",))
 
     def _add(self, signatures):
         cupy = self._cupy

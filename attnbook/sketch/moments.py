@@ -177,9 +177,9 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments with more keys.
 
-        They are to rounding those of `fit` on old and new keys with these cells, in whatever order keys
-        come. `cells` is the cell of each key, that of the nearest mean by default. What stays behind
-        are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
+        They are to rounding those of `fit` on old and new keys with these cells, in whatever order
+        keys come. `cells` is the cell of each key, that of the nearest mean by default. What stays
+        behind are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
         Raises as `fit`. Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
         """
         return self._changed(key, value, cells, 1.0)
@@ -192,10 +192,10 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments without keys that are in: the inverse of `add`.
 
-        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if there
-        is more than one. What is left keeps the rounding of what was there: when little is left, `fit`
-        anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and ValueError if `cells`
-        is missing or a cell has fewer keys than are removed.
+        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if
+        there is more than one. What is left keeps the rounding of what was there: when little is
+        left, `fit` anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and
+        ValueError if `cells` is missing or a cell has fewer keys than are removed.
         """
         if cells is None and self.counts.shape[0] > 1:
             raise ValueError("cells must say which cell each key is in, got None")
@@ -209,8 +209,8 @@ class Moments(ArrayTree):
         .. math:: \max_c \; m_c + \sigma_c \sqrt{2 \log(1 + N_c)}, \qquad
                   m_c = s\,q \cdot \mu_c, \quad \sigma_c^2 = s^2 s_c\, q^\top S q
 
-        A key above it is not explained by them: score it, and let `tail` count those `below`. It is -∞
-        if there are no keys. Parameters and errors are those of `tail`.
+        A key above it is not explained by them: score it, and let `tail` count those `below`. It is
+        -∞ if there are no keys. Parameters and errors are those of `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
         return gaussian_mixture.limit(self, query, scale)
