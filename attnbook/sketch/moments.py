@@ -120,30 +120,12 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments of keys and values.
 
-        Parameters
-        ----------
-        key : array, shape (n, d_k), real floating dtype
-        value : array, shape (n, d_v)
-        n_cells : int
-            Number of cells, at least 1.
-        cells : int64 array, shape (n,), optional
-            The cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few steps
-            of Lloyd's algorithm on a sample, from keys drawn with `seed`.
-        seed : int or numpy.random.Generator
-
-        Returns
-        -------
-        Moments
-            Of the library and device of `key`, in its dtype; float32 for half precision.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For anything but arrays of one library and dtype and of n rows, or cells out of range.
-
-        Notes
-        -----
-        Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k + d_v)) more for several cells.
+        `cells` is the cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few
+        steps of Lloyd's algorithm on a sample, from keys drawn with `seed`, a Generator or an int.
+        The moments are of the library and device of `key` and in its dtype, float32 for half
+        precision. Raises TypeError or ValueError for anything but arrays of one library and dtype
+        and of n rows, or cells out of range. Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k +
+        d_v)) more for several cells.
         """
         n_cells = check_int("n_cells", n_cells, at_least=1)
         seed = generator(seed)
@@ -158,10 +140,8 @@ class Moments(ArrayTree):
     def assign(self, key: Annotated[Array, "n d_k"]) -> Annotated[Array, "n"]:
         """Return the cell with the nearest mean for each key, int64; empty cells are far away.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If `key` is not an array of the width, library and dtype of these moments.
+        Raises TypeError or ValueError if `key` is not of the width, library and dtype of these
+        moments.
         """
         key = self._like(key, "key", "n")
         xp = array_namespace(key)
