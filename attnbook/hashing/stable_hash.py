@@ -6,6 +6,7 @@ r"""The p-stable hash: in which interval of a random line a vector falls.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
@@ -144,7 +145,7 @@ class StableHash(RandomProjections):
         """
         width = check_width(width)
         check_within("distance", distance, math.inf, "infinity")
-        if isinstance(distance, (int, float)):
+        if isinstance(distance, (int, float, Fraction)):
             return _collision(np.asarray(float(distance)), width)[()].item()
         return _collision(distance, width)
 

@@ -309,7 +309,9 @@ def test_a_width_of_any_kind_becomes_a_float():
         same = StableHash(strips.directions, strips.offsets, width)
         assert type(same.width) is float
         np.testing.assert_array_equal(same.signatures(x), strips.signatures(x))
-        assert StableHash.collision_probability(1.0, width) == pytest.approx(0.6095, abs=5e-5)
+        assert StableHash.collision_probability(Fraction(1), width) == pytest.approx(
+            0.6095, abs=5e-5
+        )
 
 
 def test_zero_vectors():
