@@ -4,55 +4,88 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= constraints.txt
 PORT ?= 8000
 ONLY ?=
+SINCE ?= main
+COVER ?=
 
 BIN := .venv/bin
-INSTALLED := .venv/.installed
-# Notebooks have a run of their own in `test`: with --cov, nbval waits for its kernel in vain.
-# Two workers share the cores, so each computes with one thread. They take the files in the order
-# given, here and in tests/conftest.py: the longest first, or one worker waits for the other.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --tb=short \
-	-n 2 --dist loadfile --no-loadscope-reorder
+SITE := _build/html/index.html
+SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard book/*.ipynb)
-LONGEST := $(filter %/training.ipynb %/sketch.ipynb %/fast_attention.ipynb,$(NOTEBOOKS))
+LONGEST := $(filter %/training.ipynb %/sketch.ipynb %/masking.ipynb,$(NOTEBOOKS))
+# Two workers share the cores, so each computes with one thread.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --tb=short -n 2
+DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook \
+	--ignore attnbook/train.py --ignore attnbook/checkpoint.py  # former names, which warn
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WHAT := $(addprefix -c ,$(CONSTRAINTS)) -e
+# uv installs in seconds what takes pip half a minute; pip knows mirrors that uv does not.
+install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $(PIP) install $(WHAT) $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve test notebooks lint mutants clean
+.DELETE_ON_ERROR:
+.PHONY: help book serve environment test changed elsewhere notebooks lint mutants clean
 
 help:  ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-$(INSTALLED): pyproject.toml $(CONSTRAINTS)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install '$(TORCH)'
-	$(PIP) install $(addprefix -c ,$(CONSTRAINTS)) -e '.[dev]'
+# What each target needs is installed before it runs for the first time: the site wants no PyTorch.
+.venv/.made:
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) install uv || true
 	@touch $@
 
-book: $(INSTALLED)  ## build the site into _build/html
-	@rm -rf _build/html
-	$(BIN)/jupyter-book build . --all --quiet --warningiserror --keep-going
-	@echo "The book is in $(CURDIR)/_build/html/index.html"
+.venv/.book: .venv/.made pyproject.toml $(CONSTRAINTS)
+	@echo "Installing what the site needs into .venv"
+	@$(call install,'.[book]')
+	@touch $@
+
+# PyTorch comes first and by pip, which knows where a build for the CPU alone may lie.
+.venv/.test: .venv/.book
+	@echo "Installing PyTorch and what the chapters and the tests need into .venv"
+	@$(PIP) install '$(TORCH)'
+	@$(call install,'.[test]')
+	@touch $@
+
+.venv/.lint .venv/.mutants: .venv/.%: .venv/.test
+	@$(call install,'.[$*]')
+	@touch $@
+
+book: $(SITE)  ## build the site into _build/html
+	@echo "The book is in $(CURDIR)/$(SITE)"
 	@echo "To read it in a browser: make serve"
 
-serve: $(INSTALLED)  ## show the site at http://localhost:8000 (PORT=8000), built if it is not yet
-	@test -f _build/html/index.html || $(MAKE) book
+$(SITE): $(SOURCES) | .venv/.book
+	@rm -rf _build/html
+	$(BIN)/jupyter-book build . --all --quiet --warningiserror --keep-going
+
+serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 	@echo "Open http://localhost:$(PORT), stop with Ctrl+C"
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-test: book  ## build the site and run every test
-	@# the lines that no test reached: .venv/bin/coverage report
-	$(PYTEST) --cov --cov-report= --doctest-modules --doctest-ignore-import-errors attnbook tests
-	$(PYTEST) --nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))
+environment: .venv/.test  ## install into .venv what the chapters and the tests need
 
-notebooks: $(INSTALLED)  ## run the chapters and write their records (ONLY=single_head for one)
+test: .venv/.test $(SITE)  ## build the site and run every test (COVER=--cov measures coverage too)
+	$(PYTEST) --dist worksteal $(COVER) $(DOCTESTS) tests
+	@# a notebook runs in one kernel, so its cells go to one worker; the longest begin
+	$(PYTEST) --dist loadfile --no-loadscope-reorder \
+		--nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))
+
+changed: .venv/.test  ## test in a minute what you changed (SINCE=main)
+	$(BIN)/python tools/changed.py --since $(SINCE)
+
+elsewhere: .venv/.test  ## run the tests as on other processors (ONLY=oldest, ONLY='--fast oldest')
+	$(BIN)/python tools/elsewhere.py $(ONLY)
+
+notebooks: .venv/.test  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)
 
-lint: $(INSTALLED)  ## check style, format and types
+lint: .venv/.lint  ## check style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-mutants: $(INSTALLED)  ## break the code in many small ways and list what no test notices
+mutants: .venv/.mutants  ## break the code in many small ways and list what no test notices
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 

@@ -4,30 +4,44 @@ from attnbook import masking, positions
 from attnbook.arrays.move import move
 from attnbook.kernels.backends import Backend, backends
 from attnbook.kernels.running_softmax import RunningSoftmax
-from attnbook.multi_head.heads import merge_heads, multi_head_attention, split_heads
+from attnbook.multi_head.attention import (
+    multi_head_attention,
+    multi_head_attention_with_weights,
+)
+from attnbook.multi_head.heads import merge_heads, split_heads
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.single_head.attention import attention, attention_vjp, attention_weights
-from attnbook.single_head.head import SingleHeadWeights, single_head_attention
+from attnbook.single_head.head import (
+    SingleHeadWeights,
+    single_head_attention,
+    single_head_attention_with_weights,
+)
 from attnbook.single_head.softmax import log_softmax, softmax
 from attnbook.training.loss import cross_entropy
-from attnbook.transformers.block import TransformerBlockWeights, transformer_block
+from attnbook.transformers.block import (
+    TransformerBlockWeights,
+    transformer_block,
+    transformer_block_with_weights,
+)
 from attnbook.transformers.decoder import (
-    DecoderLayerWeights,
-    DecoderWeights,
     decoder,
     decoder_layer,
+    decoder_layer_with_weights,
+    decoder_with_weights,
 )
 from attnbook.transformers.dropout import dropout
 from attnbook.transformers.embed import embed
 from attnbook.transformers.encoder import (
-    EncoderLayerWeights,
-    EncoderWeights,
     encoder,
     encoder_layer,
+    encoder_layer_with_weights,
+    encoder_with_weights,
 )
 from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward, gelu, relu
+from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
-from attnbook.transformers.transformer import transformer
+from attnbook.transformers.stack import DecoderWeights, EncoderWeights
+from attnbook.transformers.transformer import transformer, transformer_with_weights
 from attnbook.transformers.weights import TransformerWeights
 
 __version__ = "0.1.0"
@@ -52,10 +66,14 @@ __all__ = [
     "cross_entropy",
     "decoder",
     "decoder_layer",
+    "decoder_layer_with_weights",
+    "decoder_with_weights",
     "dropout",
     "embed",
     "encoder",
     "encoder_layer",
+    "encoder_layer_with_weights",
+    "encoder_with_weights",
     "feed_forward",
     "gelu",
     "layer_norm",
@@ -64,11 +82,15 @@ __all__ = [
     "merge_heads",
     "move",
     "multi_head_attention",
+    "multi_head_attention_with_weights",
     "positions",
     "relu",
     "single_head_attention",
+    "single_head_attention_with_weights",
     "softmax",
     "split_heads",
     "transformer",
     "transformer_block",
+    "transformer_block_with_weights",
+    "transformer_with_weights",
 ]

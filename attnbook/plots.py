@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
 
-from attnbook.arrays.arguments import check_array
+from attnbook.arrays.arguments import check_array, check_bool
 from attnbook.arrays.move import move
 
 PAPER = "#fbfaf7"
@@ -133,6 +133,8 @@ def heatmap(
 
     Raises
     ------
+    TypeError
+        If `values` is not an array, `ax` no Axes, `signed` no bool, or labels are no sequence.
     ValueError
         If `values` has not 2 axes or a list of labels has the wrong length.
 
@@ -148,6 +150,7 @@ def heatmap(
     >>> pyplot.close(ax.figure)
     """
     check_array("values", values)
+    check_bool("signed", signed)
     matrix = np.asarray(move(values, "numpy"), dtype=float)
     if matrix.ndim != 2:
         raise ValueError(f"values must have shape (n_q, n_k), got {matrix.shape}")
@@ -155,10 +158,14 @@ def heatmap(
         ("query_labels", query_labels, matrix.shape[0]),
         ("key_labels", key_labels, matrix.shape[1]),
     ):
+        if labels is not None and not isinstance(labels, Sequence):
+            raise TypeError(f"{name} must be a sequence of str, got {type(labels).__name__}")
         if labels is not None and len(labels) != n:
             raise ValueError(f"{name} must have {n} entries, got {len(labels)}")
     if ax is None:
         _, ax = pyplot.subplots()
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be matplotlib Axes, got {type(ax).__name__}")
     finite = np.isfinite(matrix)
     if limit is None:
         limit = float(np.abs(matrix[finite]).max(initial=0)) or 1.0

@@ -6,17 +6,18 @@ added to the tokens as sines and cosines, or applied to queries and keys as a ro
 
 from typing import Annotated, Any
 
+import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_bool,
     check_float,
     check_int,
     check_number,
 )
-from attnbook.arrays.lengths import home
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 
@@ -78,19 +79,15 @@ def sinusoidal(
            [ 0.841,  0.54 ],
            [ 0.909, -0.416]])
     """
+    check_bool("interleaved", interleaved)
     n, d_model = check_int("n", n), check_int("d_model", d_model)
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model must be even and at least 2, got {d_model}")
-    angles = _angles(n, d_model, check_int("start", start), _check_base(base))
-    sines, cosines = np.sin(angles), np.cos(angles)
-    if interleaved:
-        table = np.stack([sines, cosines], axis=-1).reshape(n, d_model)
-    else:
-        table = np.concatenate([sines, cosines], axis=-1)
-    if like is None:
-        return table
-    check_float("like", like)
-    return _placed(table, like)
+    start, base = check_int("start", start), _check_base(base)
+    check_bool("interleaved", interleaved)
+    if like is not None:
+        check_float("like", like)
+    return sinusoidal_of(n, d_model, start, interleaved, like, base)
 
 
 def learned(
@@ -195,6 +192,7 @@ def rotary(
     check_float("x", x)
     if x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
+    check_bool("interleaved", interleaved)
     return rotary_of(x, check_int("start", start), interleaved, _check_base(base))
 
 
@@ -206,8 +204,8 @@ def _check_base(base):
 
 def _placed(table: np.ndarray, like: Array) -> Any:
     """Return `table` with the library, device and dtype of `like`."""
-    xp, device = home(like)
-    return xp.asarray(table, dtype=like.dtype, device=device)
+    device = array_api_compat.device(like)
+    return array_namespace(like).asarray(table, dtype=like.dtype, device=device)
 
 
 # The mathematics. These may rely on checked arguments.
@@ -219,6 +217,16 @@ def _angles(n, d, start, base):
     return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
 
 
+def sinusoidal_of(n, d, start, interleaved, like, base=10000.0):
+    angles = _angles(n, d, start, base)
+    sines, cosines = np.sin(angles), np.cos(angles)
+    if interleaved:
+        table = np.stack([sines, cosines], axis=-1).reshape(n, d)
+    else:
+        table = np.concatenate([sines, cosines], axis=-1)
+    return table if like is None else _placed(table, like)
+
+
 def rotary_of(x, start=0, interleaved=False, base=10000.0):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
@@ -227,9 +235,9 @@ def rotary_of(x, start=0, interleaved=False, base=10000.0):
     cosines, sines = (_placed(f(angles), y) for f in (np.cos, np.sin))
     half = x.shape[-1] // 2
     a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
-    turned = [a * cosines - b * sines, a * sines + b * cosines]
+    rotated = [a * cosines - b * sines, a * sines + b * cosines]
     if interleaved:
-        y = xp.reshape(xp.stack(turned, axis=-1), x.shape)
+        y = xp.reshape(xp.stack(rotated, axis=-1), x.shape)
     else:
-        y = xp.concat(turned, axis=-1)
+        y = xp.concat(rotated, axis=-1)
     return xp.astype(y, x.dtype, copy=False)

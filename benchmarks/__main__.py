@@ -13,6 +13,7 @@ from types import ModuleType
 
 import benchmarks
 from benchmarks import device, harness, provenance
+from benchmarks.tables import QUICK_SECONDS, SECONDS, Tables
 
 
 def names() -> list[str]:
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         summary = (_module(name).__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        command.add_argument("--seconds", type=float, help="for each table (default: 1200)")
         _add_common(command)
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
     _add_common(command)
@@ -56,10 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     module = _module(chosen.name)
-    record = harness.record(chosen.name, chosen.device, line)  # before any work heats the machine
-    record |= module.measure(chosen.device, quick=chosen.quick, log=harness.log)
-    path = harness.write(record, out / f"{chosen.name}.{chosen.device}.json")
-    harness.log(f"wrote {path}")
+    # before any work heats the machine
+    record = harness.record(chosen.name, chosen.device, line) | {"quick": chosen.quick}
+    path = out / f"{chosen.name}.{chosen.device}.json"
+    seconds = chosen.seconds or (QUICK_SECONDS if chosen.quick else SECONDS)
+    tables = Tables(record, path, seconds=seconds)
+    module.measure(chosen.device, quick=chosen.quick, tables=tables)
+    harness.log(f"wrote {tables.finish()}")
     return 0
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from attnbook import attention
 from benchmarks import harness, inputs
+from benchmarks.tables import Tables, steps
 
 HEADS, WIDTH = 8, 64
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -19,29 +20,18 @@ QUICK_SIZES = (64, 256, 1024)
 BASELINE = "scaled_dot_product_attention"
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return parity and timings on `device` ("cpu" or "cuda")."""
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure parity and times on `device` ("cpu" or "cuda")."""
+    tables.add(
+        shape={"batch": 1, "heads": HEADS, "width": WIDTH},
+        rounds=harness.rounds(quick),
+        baseline=BASELINE,
+        tolerance=inputs.TOLERANCE,
+    )
+    tables.parity(parity(device))
     sizes = QUICK_SIZES if quick else SIZES
-    parity_rows = parity(device)
-    for row in parity_rows:
-        if not row["holds"]:
-            log(f"parity fails: {row}")
-    log(f"parity: {sum(row['holds'] for row in parity_rows)} of {len(parity_rows)} cases hold")
-    rows = []
-    for n in sizes:
-        for dtype in inputs.TIMED_DTYPES[device]:
-            found = timings(device, dtype, n, quick=quick)
-            log(harness.summary(found, "implementation", "library"))
-            rows += found
-    return {
-        "quick": quick,
-        "shape": {"batch": 1, "heads": HEADS, "width": WIDTH},
-        "rounds": harness.rounds(quick),
-        "baseline": BASELINE,
-        "tolerance": inputs.TOLERANCE,
-        "parity": parity_rows,
-        "rows": rows,
-    }
+    found = steps(timings, device, sizes, inputs.TIMED_DTYPES[device], quick=quick)
+    tables.measure("rows", found, "implementation", "library")
 
 
 def parity(device: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from attnbook import TransformerWeights, decoding, log_softmax, move, transformer
 from benchmarks import harness, inputs
+from benchmarks.tables import Tables, steps
 
 D_MODEL, HEADS, D_FF, LAYERS, VOCABULARY = 256, 8, 1024, 4, 128
 SIZES, QUICK_SIZES = (16, 32, 64, 128, 256), (4, 8)
@@ -28,35 +29,24 @@ CACHE, NO_CACHE = "with the cache", "without the cache"
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of log p, through all layers
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return parity and timings on `device` ("cpu" or "cuda")."""
-    parity_rows = parity(device)
-    for row in parity_rows:
-        if not row["holds"]:
-            log(f"parity fails: {row}")
-    log(f"parity: {sum(row['holds'] for row in parity_rows)} of {len(parity_rows)} cases hold")
-    tables: dict[str, list] = {"rows": [], "batches": []}
-    for dtype in inputs.TIMED_DTYPES[device]:
-        for n in QUICK_SIZES if quick else SIZES:
-            found = lengths(device, dtype, n, quick=quick)
-            log(harness.summary(found, "implementation", "library"))
-            tables["rows"] += found
-        for batch in QUICK_BATCHES if quick else BATCHES:
-            found = batches(device, dtype, batch, quick=quick)
-            log(harness.summary(found, "batch", "library"))
-            tables["batches"] += found
-    return {
-        "quick": quick,
-        "shape": {
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure parity and times on `device` ("cpu" or "cuda")."""
+    tables.add(
+        shape={
             **{"layers": LAYERS, "d_model": D_MODEL, "heads": HEADS, "d_ff": D_FF},
             "vocabulary": VOCABULARY,
         },
-        "rounds": harness.rounds(quick),
-        "baseline": _baseline(device),
-        "tolerance": TOLERANCE,
-        "parity": parity_rows,
-        **tables,
-    }
+        rounds=harness.rounds(quick),
+        baseline=_baseline(device),
+        tolerance=TOLERANCE,
+    )
+    tables.parity(parity(device))
+    sizes, dtypes = QUICK_SIZES if quick else SIZES, inputs.TIMED_DTYPES[device]
+    found = steps(lengths, device, sizes, dtypes, quick=quick)
+    tables.measure("rows", found, "implementation", "library")
+    sizes = QUICK_BATCHES if quick else BATCHES
+    found = steps(batches, device, sizes, dtypes, quick=quick, name="batch", power=1)
+    tables.measure("batches", found, "batch", "library")
 
 
 def _baseline(device):

@@ -6,14 +6,15 @@ head against a long cache. `widths`: head sizes. `skipping`: what a causal mask 
 copies, reads and exponentiates.
 """
 
-import time
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks import exact_ceilings, exact_peers, harness
+from benchmarks import exact_ceilings, exact_peers, harness, inputs
 from benchmarks.exact_candidates import candidates
 from benchmarks.exact_problem import Problem
+from benchmarks.tables import Step, Tables
 
 BASELINE = {"implementation": exact_peers.SDPA}
 DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
@@ -39,7 +40,7 @@ QUICK_CACHES = {
 }
 WIDTHS, WIDTHS_N, QUICK_WIDTHS_N = (32, 64, 80, 128), 2048, 128
 SKIPPING_N, QUICK_SKIPPING_N = 4096, 256
-HALF_N, QUICK_HALF_N = 2048, 128
+HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
 ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
 PLAIN = ("tiled", "threads", "cupy_tiled")
 FAST = ("numba", "packed", "triton", exact_peers.SDPA)
@@ -72,35 +73,24 @@ METHODS = {
         "By size: those whose scores would take gigabytes, or whose call would take many seconds: "
         f"the largest n is {MOST}, with a backward pass {MOST_BACKWARD}."
     ),
+    "half": f"The largest n of {HALF_N} at which bfloat16 takes about a second or less.",
     "threads": "Each library with the number of threads that it chooses.",
 }
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return all tables for `device` ("cpu" or "cuda")."""
-    given: dict[str, Any] = {"quick": quick, "log": log}
-    tables: dict[str, Callable[[], Any]] = {
-        "ceilings": partial(exact_ceilings.ceilings, device, **given),
-        "rows": partial(self_attention, device, **given),
-        "decode": partial(decode, device, **given),
-        "widths": partial(widths, device, **given),
-        "skipping": partial(skipping, device, **given),
-        "half": partial(half, device, **given),
-    }
-    record: dict[str, Any] = {
-        "quick": quick,
-        "methods": harness.METHODS | METHODS,
-        "baseline": BASELINE,
-        "tolerance": TOLERANCE,
-        "peers": exact_peers.here(),
-        "table_seconds": {},
-    }
-    for name, table in tables.items():
-        log(f"table {len(record['table_seconds']) + 1} of {len(tables)}: {name}")
-        start = time.perf_counter()
-        record[name] = table()
-        record["table_seconds"][name] = round(time.perf_counter() - start, 1)
-    return record
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure all tables for `device` ("cpu" or "cuda")."""
+    tables.add(
+        methods=harness.METHODS | METHODS,
+        baseline=BASELINE,
+        tolerance=TOLERANCE,
+        peers=exact_peers.here(),
+    )
+    given: dict[str, Any] = {"quick": quick, "log": tables.log}
+    tables.whole("ceilings", partial(exact_ceilings.ceilings, device, **given))
+    for table in (self_attention, decode, widths, skipping, half):
+        name = "rows" if table is self_attention else table.__name__
+        tables.measure(name, table(device, **given))
 
 
 def shape(device: str, n: int, width: int) -> dict[str, int]:
@@ -110,45 +100,48 @@ def shape(device: str, n: int, width: int) -> dict[str, int]:
     return {"batch": max(1, TOKENS // n), "heads": MODEL // width}
 
 
-def self_attention(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the rows of all sizes and passes."""
+def step(problem: Problem, **options: Any) -> Step:
+    """Return the step that measures who can take `problem`."""
+    about = problem.about()
+    named = {name: about[name] for name in ("n", "width", "dtype", "is_causal", "backward")}
+    return Step(named, problem.flops, partial(rows, problem, **options))
+
+
+def self_attention(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of all sizes and passes."""
     found = []
     for width, sizes in (QUICK_SIZES if quick else SIZES[device]).items():
-        for n in sizes:
-            for backward in (False, True):
-                for is_causal in (False, True):
-                    problem = Problem(
-                        *(device, DTYPE[device], n, width),
-                        **shape(device, n, width),
-                        is_causal=is_causal,
-                        backward=backward,
-                    )
-                    flex = not quick and width == 64 and n in FLEX_SIZES[device]
-                    found += rows(problem, quick=quick, log=log, flex=flex)
+        for n, backward, is_causal in itertools.product(sizes, (False, True), (False, True)):
+            problem = Problem(
+                *(device, DTYPE[device], n, width),
+                **shape(device, n, width),
+                is_causal=is_causal,
+                backward=backward,
+            )
+            flex = not quick and width == 64 and n in FLEX_SIZES[device]
+            found.append(step(problem, quick=quick, log=log, flex=flex))
     return found
 
 
-def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the rows of one query a head against a long cache."""
+def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of one query a head against a long cache."""
     found = []
     for name, cache in (QUICK_CACHES if quick else CACHES).items():
         problem = Problem(device, DTYPE[device], n_q=1, **cache)
-        found += [row | {"cache": name} for row in rows(problem, quick=quick, log=log)]
+        found.append(step(problem, quick=quick, log=log, cache=name))
     return found
 
 
-def widths(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the rows of several head sizes, also those that are no power of two."""
-    n, found = QUICK_WIDTHS_N if quick else WIDTHS_N, []
-    for width in WIDTHS:
-        problem = Problem(device, DTYPE[device], n, width, **shape(device, n, 64))
-        found += rows(problem, quick=quick, log=log, only=FAST)
-    return found
+def widths(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of several head sizes, also those that are no power of two."""
+    n = QUICK_WIDTHS_N if quick else WIDTHS_N
+    problems = (Problem(device, DTYPE[device], n, w, **shape(device, n, 64)) for w in WIDTHS)
+    return [step(problem, quick=quick, log=log, only=FAST) for problem in problems]
 
 
-def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return a pair of rows for each: all keys, the baseline, and those a causal mask leaves."""
-    n, found = QUICK_SKIPPING_N if quick else SKIPPING_N, []
+def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return a step for each: all keys, the baseline, and those a causal mask leaves."""
+    n = QUICK_SKIPPING_N if quick else SKIPPING_N
     problems = [
         Problem(device, DTYPE[device], n, **shape(device, n, 64), is_causal=is_causal)
         for is_causal in (False, True)
@@ -158,18 +151,34 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[di
         for one in candidates(problem, only=(*FAST, *PLAIN)):
             about = {**one.about, **problem.about()}
             pairs.setdefault(one.about["implementation"], []).append(one._replace(about=about))
-    for pair in pairs.values():
-        found += _measured(pair, problems[0], {"is_causal": False}, {}, quick=quick, log=log)
-    return found
+    given = {"quick": quick, "log": log}
+    return [
+        Step(
+            {"implementation": name, "n": n, "dtype": DTYPE[device]},
+            problems[0].flops,
+            partial(_measured, pair, problems[0], {"is_causal": False}, {}, **given),
+        )
+        for name, pair in pairs.items()
+    ]
 
 
-def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the rows of float32, float16 and bfloat16; each is compared with SDPA in it."""
-    n, found = QUICK_HALF_N if quick else HALF_N, []
-    for dtype in HALF:
-        problem = Problem(device, dtype, n, **shape(device, n, 64))
-        found += rows(problem, quick=quick, log=log, only=(*FAST, "cupy_naive", "cupy_tiled"))
-    return found
+def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of float32, float16 and bfloat16; each is compared with SDPA in it.
+
+    A processor without products in half precision emulates them; there n is smaller for all three.
+    """
+
+    def one_call(n: int) -> Callable[[], Any]:
+        (sdpa,) = candidates(Problem(device, "bfloat16", n), only=(exact_peers.SDPA,))
+        return sdpa.run
+
+    n = QUICK_HALF_N if quick else HALF_N[-1]
+    if not quick and device == "cpu" and "torch" in inputs.libraries(device):
+        n = harness.affordable(HALF_N, one_call, power=2)
+        log(f"half: n = {n}, as large as bfloat16 allows here")
+    only = (*FAST, "cupy_naive", "cupy_tiled")
+    problems = (Problem(device, dtype, n, **shape(device, n, 64)) for dtype in HALF)
+    return [step(problem, quick=quick, log=log, only=only) for problem in problems]
 
 
 def rows(
@@ -179,15 +188,17 @@ def rows(
     log: Callable[[str], None],
     only: tuple[str, ...] = (),
     flex: bool = False,
+    **more: str,
 ) -> list[dict[str, Any]]:
-    """Return one row for each who can take `problem`."""
+    """Return one row for each who can take `problem`, with `more` fields."""
     most = MOST_BACKWARD if problem.backward else MOST if problem.queries > 1 else {}
     found = [
         one
         for one in candidates(problem, only=only, flex=flex)
         if problem.n <= most.get(one.about["implementation"], problem.n)
     ]
-    return _measured(found, problem, BASELINE, problem.about(), quick=quick, log=log)
+    about = problem.about() | more
+    return _measured(found, problem, BASELINE, about, quick=quick, log=log)
 
 
 def _measured(

@@ -14,7 +14,8 @@ import numpy as np
 from attnbook.arrays.threads import in_parts, n_threads_for
 from benchmarks import harness, inputs
 
-PRODUCT, QUICK_PRODUCT = {"cpu": 2048, "cuda": 8192}, 256  # rows and columns of a matrix
+# rows and columns of a matrix; on a CPU the largest whose product takes about a second or less
+PRODUCT, QUICK_PRODUCT = {"cpu": (256, 512, 1024, 2048), "cuda": 8192}, 256
 MEMORY, QUICK_MEMORY = {"cpu": 2**28, "cuda": 2**32}, 2**22  # bytes, far more than a cache
 NEAR = 2**13  # numbers that stay in the nearest cache
 STEPS, QUICK_STEPS = 2_000_000, 20_000
@@ -53,7 +54,8 @@ def ceilings(device: str, *, quick: bool, log: Callable[[str], None]) -> list[di
 def _cpu(quick: bool) -> Iterator[Ceiling]:
     rng = np.random.default_rng(0)
     cores = n_threads_for(2**40)
-    n = QUICK_PRODUCT if quick else PRODUCT["cpu"]
+    sizes = (QUICK_PRODUCT,) if quick else PRODUCT["cpu"]
+    n = sizes[-1]
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     out = np.empty_like(a)
     many = (QUICK_MEMORY if quick else MEMORY["cpu"]) // 4
@@ -76,9 +78,10 @@ def _cpu(quick: bool) -> Iterator[Ceiling]:
 
         for dtype in ("float32", "bfloat16"):
             c, d = (torch.from_numpy(m).to(getattr(torch, dtype)) for m in (a, b))
-            product = partial(torch.matmul, c, d)
+            product = lambda m, c=c, d=d: partial(torch.matmul, c[:m, :m], d[:m, :m])  # noqa: E731
+            m = harness.affordable(sizes, product, power=3)  # some emulate bfloat16
             about = _about("matrix product", "torch", dtype, torch.get_num_threads())
-            yield Ceiling(about, "GFLOP/s", 2 * n**3 / 1e9, product)
+            yield Ceiling(about, "GFLOP/s", 2 * m**3 / 1e9, product(m))
     if importlib.util.find_spec("numba"):
         from benchmarks import exact_fma
 

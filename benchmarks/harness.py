@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import json
 import math
 import os
@@ -26,13 +27,15 @@ Name = TypeVar("Name")
 ROUNDS, QUICK_ROUNDS = 15, 3
 SLICE_SECONDS = {"cpu": 0.05, "cuda": 0.01}  # a CPU is disturbed more, by the rest of the machine
 QUICK_SLICE_SECONDS = 0.005
+MOST = 60.0  # seconds for one candidate of a size
+SLOW = 5.0  # seconds of a call that the log tells at once
 
 METHODS = {
     "seconds": (
         "Wall-clock seconds of one call. All candidates of a size run in one process, in rounds; "
         "each round runs each candidate once, in random order: one untimed call, then `calls` "
         "timed together and divided by `calls`. The device is synchronized before and after. The "
-        "statistics are over rounds."
+        "statistics are over rounds. A candidate that would take over a minute has fewer rounds."
     ),
     "ratio": (
         "Median over rounds of the candidate's seconds divided by those of the baseline in the "
@@ -75,6 +78,7 @@ class Pace(NamedTuple):
     long: float = math.inf  # seconds of a call that needs no untimed call before it
     long_rounds: int = sys.maxsize  # how often a candidate with such calls is measured, at most
     pause: float = 0.0  # seconds before each, in which threads of another cease to wait for work
+    most: float = MOST  # seconds of one candidate; it has fewer rounds if it would take longer
 
 
 def rounds(quick: bool) -> int:
@@ -147,8 +151,10 @@ def _try(
         start = time.perf_counter()
         extra = memory(candidate.run, candidate.about["library"], device)
         again = time.perf_counter() - start
-        # the first call may compile, the other one is watched
-        return found | {"extra_bytes": extra, "once": min(first, again)}
+        once = min(first, again)  # the first call may compile, the other one is watched
+        if once > SLOW:
+            log(f"{dict(candidate.about)}: {once:.0f} s a call")
+        return found | {"extra_bytes": extra, "once": once}
     except Exception as error:  # no memory, no compiler, no kernel for this device
         log(f"cannot run {dict(candidate.about)}: {reason(error)}")
         return {"reason": reason(error)}
@@ -200,14 +206,17 @@ def interleave(
         For each name the number of calls in a measurement, and the seconds of one call in each
         round.
     """
-    calls, long = {}, set()
+    calls, repeats, long = {}, {}, set()
     for name, function in candidates.items():
         if once is None:
             function()
-        elif once[name] > pace.long:
+        elif once[name] > min(pace.long, pace.most):
             long.add(name)
         seconds = once[name] if once and name in long else seconds_of(function, synchronize)
         calls[name] = max(1, round(pace.slice_seconds / seconds)) if seconds > 0 else 1000
+        affordable = pace.most / (seconds * (calls[name] + (name not in long)) or 1e-9)
+        wanted = pace.long_rounds if name in long else pace.rounds
+        repeats[name] = max(1, int(min(wanted, affordable)))
     samples: dict[Name, list[float]] = {name: [] for name in candidates}
     order, draw = list(candidates), random.Random(seed)
     gc_was_on = gc.isenabled()
@@ -216,7 +225,7 @@ def interleave(
         for done in range(pace.rounds):
             draw.shuffle(order)
             for name in order:
-                if name in long and done >= pace.long_rounds:
+                if done >= repeats[name]:
                     continue
                 time.sleep(pace.pause)
                 if name not in long:
@@ -238,6 +247,26 @@ def seconds_of(
         function()
     synchronize()
     return (time.perf_counter() - start) / calls
+
+
+def affordable(
+    sizes: Sequence[int],
+    make: Callable[[int], Callable[[], Any]],
+    *,
+    power: int,
+    seconds: float = 1.0,
+) -> int:
+    """Return the largest of `sizes`, in their order, at which a call takes at most `seconds`.
+
+    `make` returns the call for a size, and its time grows with this power of the size. Nothing
+    larger is called than what is expected to be affordable.
+    """
+    for size, larger in itertools.pairwise(sizes):
+        function = make(size)
+        function()
+        if seconds_of(function) * (larger / size) ** power > seconds:
+            return size
+    return sizes[-1]
 
 
 def synchronizer(device: str) -> Callable[[], None]:

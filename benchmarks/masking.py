@@ -13,6 +13,7 @@ import numpy as np
 
 from attnbook import attention, masking, move
 from benchmarks import harness, inputs
+from benchmarks.tables import Tables, steps
 
 HEADS, WIDTH = 8, 64
 SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (256, 1024, 4096, 16384)}
@@ -26,22 +27,17 @@ BASELINE = {"implementation": SDPA, "mask": "none"}
 Run = Callable[[], Any]
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return timings on `device` ("cpu" or "cuda")."""
-    rows = []
-    for n in QUICK_SIZES if quick else SIZES[device]:
-        for dtype in DTYPES[device]:
-            found = timings(device, dtype, n, quick=quick)
-            log(harness.summary(found, "implementation", "mask", "library"))
-            rows += found
-    return {
-        "quick": quick,
-        "shape": {"batch": 1, "heads": HEADS, "width": WIDTH, "window": WINDOW},
-        "rounds": harness.rounds(quick),
-        "baseline": BASELINE,
-        "tolerance": inputs.TOLERANCE,
-        "rows": rows,
-    }
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure times on `device` ("cpu" or "cuda")."""
+    tables.add(
+        shape={"batch": 1, "heads": HEADS, "width": WIDTH, "window": WINDOW},
+        rounds=harness.rounds(quick),
+        baseline=BASELINE,
+        tolerance=inputs.TOLERANCE,
+    )
+    sizes = QUICK_SIZES if quick else SIZES[device]
+    found = steps(timings, device, sizes, DTYPES[device], quick=quick)
+    tables.measure("rows", found, "implementation", "mask", "library")
 
 
 def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from attnbook import (
     single_head_attention,
 )
 from benchmarks import harness, inputs
+from benchmarks.tables import Tables, steps
 
 D_MODEL, HEADS, KV_HEADS = 512, 8, (8, 2, 1)
 SIZES, QUICK_SIZES = (128, 256, 512, 1024, 2048), (128, 512)
@@ -32,35 +33,24 @@ BASELINE = {"implementation": MODULE}
 DECODING_BASELINE = {"implementation": SDPA, "kv_heads": HEADS}
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return parity, timings of a layer and of decoding on `device` ("cpu" or "cuda")."""
-    parity_rows = parity(device)
-    for row in parity_rows:
-        if not row["holds"]:
-            log(f"parity fails: {row}")
-    log(f"parity: {sum(row['holds'] for row in parity_rows)} of {len(parity_rows)} cases hold")
-    tables: dict[str, list] = {"rows": [], "decoding": []}
-    sizes = {
-        "rows": (layer, QUICK_SIZES if quick else SIZES),
-        "decoding": (decoding, QUICK_CACHES if quick else CACHES),
-    }
-    for name, (timings, lengths) in sizes.items():
-        for n in lengths:
-            for dtype in inputs.TIMED_DTYPES[device]:
-                found = timings(device, dtype, n, quick=quick)
-                log(harness.summary(found, "implementation", "kv_heads", "library"))
-                tables[name] += found
-    return {
-        "quick": quick,
-        "shape": {"batch": 1, "d_model": D_MODEL, "heads": HEADS},
-        "decoding_shape": {"batch": BATCH[device], "heads": HEADS, "width": D_MODEL // HEADS},
-        "rounds": harness.rounds(quick),
-        "baseline": BASELINE,
-        "decoding_baseline": DECODING_BASELINE,
-        "tolerance": inputs.TOLERANCE,
-        "parity": parity_rows,
-        **tables,
-    }
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure parity, times of a layer and of decoding on `device` ("cpu" or "cuda")."""
+    tables.add(
+        shape={"batch": 1, "d_model": D_MODEL, "heads": HEADS},
+        decoding_shape={"batch": BATCH[device], "heads": HEADS, "width": D_MODEL // HEADS},
+        rounds=harness.rounds(quick),
+        baseline=BASELINE,
+        decoding_baseline=DECODING_BASELINE,
+        tolerance=inputs.TOLERANCE,
+    )
+    tables.parity(parity(device))
+    dtypes = inputs.TIMED_DTYPES[device]
+    told = ("implementation", "kv_heads", "library")
+    sizes = QUICK_SIZES if quick else SIZES
+    tables.measure("rows", steps(layer, device, sizes, dtypes, quick=quick), *told)
+    caches = QUICK_CACHES if quick else CACHES
+    found = steps(decoding, device, caches, dtypes, quick=quick, power=1)
+    tables.measure("decoding", found, *told)
 
 
 def reference(

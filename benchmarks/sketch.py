@@ -9,7 +9,6 @@ attention and faiss. `growth` of its times with n. `far_near`, where hashing doe
 
 import gc
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from benchmarks import (
     sketch_self_attention,
     sketch_tables,
 )
+from benchmarks.tables import Tables
 
 METHODS = (
     sketch_rows.METHODS
@@ -35,42 +35,37 @@ METHODS = (
 TOLERANCE = {"float32": 2.0}  # peers err by more than an answer of zeros, by 1, on long keys
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return all tables for `device` ("cpu" or "cuda")."""
-    given: dict[str, Any] = {"quick": quick, "log": log}
-    tables: dict[str, Callable[[], Any]] = {
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure all tables for `device` ("cpu" or "cuda")."""
+    given: dict[str, Any] = {"quick": quick, "log": tables.log}
+    parts: dict[str, Callable[[], Any]] = {
         "rows": partial(sketch_self_attention.self_attention, device, **given),
         "crossover": partial(sketch_self_attention.crossover, device, **given),
         "million": partial(sketch_search.million, device, **given),
     }
     if device == "cpu":
-        tables |= {
+        parts |= {
             "growth": partial(sketch_search.growth, device, **given),
             "far_near": partial(sketch_far_near.far_near, **given),
             "estimators": partial(sketch_estimators.estimators, **given),
             "robin_hood": partial(sketch_tables.robin_hood, **given),
         }
-    record: dict[str, Any] = {
-        "quick": quick,
-        "methods": METHODS,
-        "inputs": {"keys": sketch_inputs.KINDS, "values": sketch_inputs.VALUES},
-        "baseline": sketch_self_attention.BASELINE,
-        "tolerance": TOLERANCE,
-        "settings": {"before": sketch_rows.settings()},  # loads all libraries
-        "table_seconds": {},
-    }
+    settings = {"before": sketch_rows.settings()}  # loads all libraries
+    tables.add(
+        methods=METHODS,
+        inputs={"keys": sketch_inputs.KINDS, "values": sketch_inputs.VALUES},
+        baseline=sketch_self_attention.BASELINE,
+        tolerance=TOLERANCE,
+        settings=settings,
+    )
     try:
-        for name, table in tables.items():
+        for name, table in parts.items():
             gc.collect()
             gc.freeze()  # collections between measurements need not look at what is loaded
-            start = time.perf_counter()
-            record[name] = table()
-            record["table_seconds"][name] = round(time.perf_counter() - start, 1)
-            log(f"{name}: {record['table_seconds'][name]} s")
+            tables.whole(name, table)
     finally:
         gc.unfreeze()
-    record["settings"]["after"] = sketch_rows.settings()
-    return record
+    settings["after"] = sketch_rows.settings()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 from attnbook import TransformerWeights, cross_entropy, data, decoding, masking, positions
 from attnbook import transformer as whole
 from benchmarks import harness, inputs
+from benchmarks.tables import Step, Tables
 
 OURS, THEIRS, COMPILED = "nn.Transformer of attnbook", "layers of torch.nn", "ours, torch.compile"
 BASELINE = {"implementation": THEIRS, "mode": "step"}
@@ -67,30 +68,34 @@ HELD_WINDOWS, SAMPLES = 64, 4
 PROMPT = "The value of the "
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return timings, recipes and a language model on `device` ("cpu" or "cuda")."""
-    rows, spent = [], []
-    for size in QUICK_SIZES if quick else SIZES[device]:
-        for dtype in DTYPES[device]:
-            found = steps(device, dtype, size, quick=quick)
-            log(f"{size.name}: {harness.summary(found, 'implementation', 'mode', 'library')}")
-            rows += found
-            if "torch" in inputs.libraries(device):
-                spent += parts(device, dtype, size, quick=quick)
-    record = {
-        "quick": quick,
-        "sizes": [asdict(size) for size in (QUICK_SIZES if quick else SIZES[device])],
-        "rounds": harness.rounds(quick),
-        "baseline": BASELINE,
-        "tolerance": inputs.TOLERANCE,
-        "rows": rows,
-        "parts": spent,
-    }
-    if "torch" in inputs.libraries(device):
-        if device == "cpu":
-            record["rates"] = rates(quick=quick, log=log)
-        record["language_model"] = language_model(device, quick=quick, log=log)
-    return record
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure steps, recipes and a language model on `device` ("cpu" or "cuda")."""
+    sizes = QUICK_SIZES if quick else SIZES[device]
+    tables.add(
+        sizes=[asdict(size) for size in sizes],
+        rounds=harness.rounds(quick),
+        baseline=BASELINE,
+        tolerance=inputs.TOLERANCE,
+    )
+
+    def of_sizes(measured: Callable[..., list[dict[str, Any]]]) -> list[Step]:
+        return [
+            Step(
+                {"size": size.name, "n": size.n_target, "dtype": dtype},
+                size.batch * size.n_target * size.layers * size.d_model**2,
+                partial(measured, device, dtype, size, quick=quick),
+            )
+            for size in sizes
+            for dtype in DTYPES[device]
+        ]
+
+    tables.measure("rows", of_sizes(steps), "implementation", "mode", "library")
+    if "torch" not in inputs.libraries(device):
+        return
+    tables.measure("parts", of_sizes(parts))
+    if device == "cpu":
+        tables.whole("rates", partial(rates, quick=quick, log=tables.log))
+    tables.whole("language_model", partial(language_model, device, quick=quick, log=tables.log))
 
 
 # Time

@@ -24,6 +24,7 @@ from attnbook import (
 )
 from benchmarks import harness, inputs
 from benchmarks.multi_head import reference as multi_head_reference
+from benchmarks.tables import Tables, steps
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 SIZES, QUICK_SIZES = (128, 512, 2048), (128,)
@@ -32,32 +33,20 @@ BASELINE = {"implementation": MODULE, "norm": "pre"}
 PARTS_BASELINE = {"part": "projections", "library": "torch"}
 
 
-def measure(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Return parity and timings of a layer and its parts on `device` ("cpu" or "cuda")."""
-    parity_rows = parity(device)
-    for row in parity_rows:
-        if not row["holds"]:
-            log(f"parity fails: {row}")
-    log(f"parity: {sum(row['holds'] for row in parity_rows)} of {len(parity_rows)} cases hold")
-    tables: dict[str, list] = {"rows": [], "parts": []}
-    for n in QUICK_SIZES if quick else SIZES:
-        for dtype in inputs.TIMED_DTYPES[device]:
-            found = layer(device, dtype, n, quick=quick)
-            log(harness.summary(found, "implementation", "norm", "library"))
-            tables["rows"] += found
-            found = parts(device, dtype, n, quick=quick)
-            log(harness.summary(found, "part", "library"))
-            tables["parts"] += found
-    return {
-        "quick": quick,
-        "shape": {"batch": 1, "d_model": D_MODEL, "heads": HEADS, "d_ff": D_FF},
-        "rounds": harness.rounds(quick),
-        "baseline": BASELINE,
-        "parts_baseline": PARTS_BASELINE,
-        "tolerance": inputs.TOLERANCE,
-        "parity": parity_rows,
-        **tables,
-    }
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure parity and times of a layer and its parts on `device` ("cpu" or "cuda")."""
+    tables.add(
+        shape={"batch": 1, "d_model": D_MODEL, "heads": HEADS, "d_ff": D_FF},
+        rounds=harness.rounds(quick),
+        baseline=BASELINE,
+        parts_baseline=PARTS_BASELINE,
+        tolerance=inputs.TOLERANCE,
+    )
+    tables.parity(parity(device))
+    sizes, dtypes = QUICK_SIZES if quick else SIZES, inputs.TIMED_DTYPES[device]
+    found = steps(layer, device, sizes, dtypes, quick=quick)
+    tables.measure("rows", found, "implementation", "norm", "library")
+    tables.measure("parts", steps(parts, device, sizes, dtypes, quick=quick), "part", "library")
 
 
 def reference(

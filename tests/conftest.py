@@ -14,24 +14,6 @@ settings.register_profile(
 )
 settings.load_profile("attnbook")
 
-# Files that take long, the longest first: begun last, one would keep a worker when all is done.
-LONGEST = (
-    "test_benchmarks.py",
-    "test_site.py",
-    "test_check_sketch.py",
-    "test_nn_transformer.py",
-    "test_sketch_attention.py",
-    "test_kernels.py",
-    "test_kernels_numba.py",
-    "test_kernels_triton.py",
-    "test_kernels_backward.py",
-    "test_kernels_cuda.py",
-    "test_train.py",
-    "test_import.py",
-    "test_claims.py",
-    "test_check_robust.py",
-    "test_nn.py",
-)
 
 LIBRARIES = (
     pytest.param(ArrayLibrary("numpy"), id="numpy"),
@@ -42,7 +24,7 @@ LIBRARIES = (
 )
 
 
-@pytest.fixture(scope="session", params=LIBRARIES)
+@pytest.fixture(scope="module", params=LIBRARIES)  # by module, so that a file stays together
 def library(request) -> Iterator[ArrayLibrary]:
     """Each array library that can run here; the others skip and say why."""
     library: ArrayLibrary = request.param
@@ -61,12 +43,6 @@ def library(request) -> Iterator[ArrayLibrary]:
     )
     with strictest:
         yield library
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first; the others stay in their order."""
-    place = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,8 @@
 """What the benchmark of exact attention compares with is right, and it names who cannot run."""
 
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -63,17 +65,14 @@ def test_gradients_are_those_of_attention(monkeypatch, is_causal, block):
 
 
 @CAUSAL
-def test_flops_count_the_visible_scores(is_causal):
+def test_a_problem_counts_visible_scores_and_each_array_once(is_causal):
     scores = sum(i + 1 if is_causal else 7 for i in range(7))
     problem = Problem("cpu", "float32", 7, 5, heads=3, batch=2, is_causal=is_causal)
     assert problem.flops == 4 * scores * 5 * 3 * 2
     trained = Problem("cpu", "float32", 7, 5, is_causal=is_causal, backward=True)
     assert trained.flops == 3.5 * 4 * scores * 5 * 8
-
-
-def test_bytes_count_each_array_once():
-    problem = Problem("cpu", "bfloat16", 7, 5, heads=6, kv_heads=2, n_q=1)
-    assert problem.bytes == 2 * (6 * 1 * 5 * 2 + 2 * 7 * 5 * 2)
+    grouped = Problem("cpu", "bfloat16", 7, 5, heads=6, kv_heads=2, n_q=1)
+    assert grouped.bytes == 2 * (6 * 1 * 5 * 2 + 2 * 7 * 5 * 2)
 
 
 def test_every_rung_of_the_device_takes_part(monkeypatch):
@@ -114,66 +113,52 @@ def test_a_rung_that_cannot_be_loaded_is_a_row_with_the_reason(monkeypatch):
     assert "tiled did not run" in lines[0]
 
 
-def test_sdpa_runs_each_backend_once():
+@CAUSAL
+@pytest.mark.parametrize("grouped", [{}, {"kv_heads": 2, "backward": True}])
+def test_every_backend_of_sdpa_is_right_and_runs_once(is_causal, grouped):
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    problem = Problem("cpu", "float32", 16, 8, heads=2)
-    found = list(exact_peers.sdpa(problem, Arrays(problem)))
+    problem = Problem("cpu", "float32", 16, 8, heads=4, is_causal=is_causal, **grouped)
+    arrays = Arrays(problem)
+    found = list(exact_peers.sdpa(problem, arrays))
     assert sorted(entry.about["backend"] for entry in found) == ["flash", "math"]
     assert found[0].about["implementation"] == "SDPA"
-    outputs = [entry.run() for entry in found]
-    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+    exact_arrays = {name: x.astype(np.float64) for name, x in arrays.drawn.items()}
+    compare = exact_errors.output_errors(exact_arrays, is_causal)
+    for entry in found:
+        output, *gradients = output if isinstance(output := entry.run(), tuple) else (output,)
+        assert compare(output)["relative"] < 1e-5
+        names = ("query", "key", "value") if grouped else ()
+        assert [x.shape for x in gradients] == [arrays.of("torch")[name].shape for name in names]
 
 
-@CAUSAL
-def test_sdpa_of_grouped_heads_with_gradients(is_causal):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    problem = Problem(
-        *("cpu", "float32", 16, 8), heads=4, kv_heads=2, is_causal=is_causal, backward=True
-    )
-    arrays = Arrays(problem)
-    entry = next(exact_peers.sdpa(problem, arrays))
-    found = entry.run()
-    compare = exact_errors.output_errors(
-        {name: x.astype(np.float64) for name, x in arrays.drawn.items()}, is_causal
-    )
-    assert compare(found[0])["relative"] < 1e-5
-    assert [x.shape for x in found[1:]] == [
-        arrays.of("torch")[name].shape for name in ("query", "key", "value")
-    ]
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (types.SimpleNamespace(returncode=0, stderr="a warning\n"), None),
+        (
+            types.SimpleNamespace(returncode=1, stderr="first\nno compiler\n\n"),
+            "no compiler",
+        ),
+        (subprocess.TimeoutExpired("python", 120), "FlexAttention is not compiled after 120 s"),
+    ],
+)
+def test_the_compiler_is_tried_in_another_process(monkeypatch, outcome, reason):
+    def run(command, *, timeout, **options):
+        assert timeout == exact_peers.FLEX_SECONDS
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-
-def test_flex_attention_that_cannot_be_compiled_has_a_reason(monkeypatch):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    monkeypatch.setattr(exact_peers, "flex_problem", lambda device: "no compiler")
-    for backward, reason in ((False, "no compiler"), (True, "CUDA alone")):
+    monkeypatch.setattr(exact_peers.subprocess, "run", run)
+    assert exact_peers.flex_problem.__wrapped__("cpu") == reason
+    if reason is None:
+        return
+    monkeypatch.setattr(exact_peers, "flex_problem", exact_peers.flex_problem.__wrapped__)
+    for backward, expected in ((False, reason), (True, "PyTorch compiles .* for CUDA alone")):
         problem = Problem("cpu", "float32", 7, 5, heads=2, backward=backward)
         (entry,) = exact_peers.flex(problem, Arrays(problem))
-        with pytest.raises(RuntimeError, match=reason):
+        with pytest.raises(RuntimeError, match=expected):
             entry.run()
-
-
-def test_the_compiler_is_tried_in_another_process(monkeypatch):
-    class Done:
-        returncode = 1
-        stderr = "first\nno C++ compiler\n\n"
-
-    def fails(command, **options):
-        assert options["timeout"] == exact_peers.FLEX_SECONDS
-        return Done
-
-    monkeypatch.setattr(exact_peers.subprocess, "run", fails)
-    exact_peers.flex_problem.cache_clear()
-    try:
-        assert exact_peers.flex_problem("cpu") == "no C++ compiler"
-
-        def too_long(command, **options):
-            raise exact_peers.subprocess.TimeoutExpired(command, options["timeout"])
-
-        monkeypatch.setattr(exact_peers.subprocess, "run", too_long)
-        exact_peers.flex_problem.cache_clear()
-        assert "not compiled after 120 s" in exact_peers.flex_problem("cpu")
-    finally:
-        exact_peers.flex_problem.cache_clear()
 
 
 def test_larger_problems_have_fewer_rounds():

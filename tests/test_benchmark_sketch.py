@@ -43,16 +43,28 @@ def relative(found, expected):
 # Peers
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_hyper_attention_with_one_block_is_exact(seed):
-    given, expected = heads()
-    found = sketch_peers.hyper_attention(*given, block=24, n_samples=7, seed=seed)
-    assert relative(found, expected) < 1e-12
+HYPER, LSH = sketch_peers.hyper_attention, sketch_peers.reformer_attention
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "size"),
+    [
+        (HYPER, {"block": 24, "n_samples": 7, "seed": 0}, 1.0),
+        (HYPER, {"block": 24, "n_samples": 7, "seed": 1}, 1.0),
+        (LSH, {"chunk": 24, "n_rounds": 1}, 1.0),
+        (LSH, {"chunk": 24, "n_rounds": 3}, 1.0),
+        (LSH, {"chunk": 12, "n_rounds": 2}, 1.0),  # each of two chunks sees the other
+        (LSH, {"chunk": 12, "n_rounds": 3}, 40.0),  # and nothing overflows
+    ],
+)
+def test_peers_that_see_all_keys_are_exact(function, options, size):
+    given, expected = heads(size=size)
+    assert relative(function(*given, **options), expected) < 1e-12
 
 
 def test_hyper_attention_converges_with_the_sample():
     given, expected = heads(n=32)
-    few, many = (sketch_peers.hyper_attention(*given, block=4, n_samples=m) for m in (100, 100_000))
+    few, many = (HYPER(*given, block=4, n_samples=m) for m in (100, 100_000))
     assert relative(many, expected) < 0.02 < relative(few, expected)
 
 
@@ -64,38 +76,16 @@ def test_hyper_attention_finds_a_planted_key():
     value = rng.standard_normal((1, 64, 3))
     expected = inputs.reference(key, key, value)  # each query is a key
     given = [torch.tensor(x) for x in (key, key, value)]
-    found = sketch_peers.hyper_attention(*given, block=8, n_samples=2)
+    found = HYPER(*given, block=8, n_samples=2)
     assert relative(found, expected) < 0.05
     elsewhere = [given[0], given[1].roll(1, dims=1), given[2]]  # the neighbour's value
-    assert relative(sketch_peers.hyper_attention(*elsewhere, block=8), expected) > 0.5
-
-
-@pytest.mark.parametrize("n_rounds", [1, 3])
-def test_lsh_attention_with_one_chunk_is_exact(n_rounds):
-    given, expected = heads()
-    found = sketch_peers.reformer_attention(*given, chunk=24, n_rounds=n_rounds)
-    assert relative(found, expected) < 1e-12
-
-
-def test_lsh_attention_with_two_chunks_sees_all_keys():
-    given, expected = heads()
-    found = sketch_peers.reformer_attention(*given, chunk=12, n_rounds=2)
-    assert relative(found, expected) < 1e-12
+    assert relative(HYPER(*elsewhere, block=8), expected) > 0.5
 
 
 def test_lsh_attention_gets_better_with_rounds():
     given, expected = heads(n=96, size=2.0)
-    one, many = (
-        relative(sketch_peers.reformer_attention(*given, chunk=8, n_rounds=r), expected)
-        for r in (1, 16)
-    )
+    one, many = (relative(LSH(*given, chunk=8, n_rounds=r), expected) for r in (1, 16))
     assert many < one / 2
-
-
-def test_lsh_attention_does_not_overflow():
-    given, expected = heads(size=40.0)
-    found = sketch_peers.reformer_attention(*given, chunk=12, n_rounds=3)
-    assert relative(found, expected) < 1e-12
 
 
 def test_random_features_converge():
@@ -124,12 +114,9 @@ def test_random_features_are_orthogonal_and_as_long_as_normal_vectors():
     assert mean == pytest.approx(math.exp(q @ k), abs=0.05)
 
 
-@pytest.mark.parametrize(
-    "function", [sketch_peers.hyper_attention, sketch_peers.reformer_attention]
-)
-def test_peers_refuse_a_block_that_does_not_divide(function):
+@pytest.mark.parametrize(("function", "name"), [(HYPER, "block"), (LSH, "chunk")])
+def test_peers_refuse_a_block_that_does_not_divide(function, name):
     given, _ = heads(n=24)
-    name = "block" if function is sketch_peers.hyper_attention else "chunk"
     with pytest.raises(ValueError, match="block must divide n = 24, got 7"):
         function(*given, **{name: 7})
 
@@ -177,11 +164,16 @@ def test_few_keys_of_heavy_tails_hold_everything():
     assert relative(found, expected) < 0.1
 
 
-def test_inputs_refuse_unknown_names():
-    with pytest.raises(ValueError, match=r"kind must be one of random, .*, got 'odd'"):
-        sketch_inputs.draw("odd", 17, 1)
-    with pytest.raises(ValueError, match=r"values must be one of following, .*, got 'odd'"):
-        sketch_inputs.draw("random", 17, 1, values="odd")
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("odd", "following", r"kind must be one of random, .*, got 'odd'"),
+        ("random", "odd", r"values must be one of following, .*, got 'odd'"),
+    ],
+)
+def test_inputs_refuse_unknown_names(kind, values, message):
+    with pytest.raises(ValueError, match=message):
+        sketch_inputs.draw(kind, 17, 1, values=values)
 
 
 @pytest.mark.parametrize("scale", [None, 0.7])
@@ -232,18 +224,6 @@ def test_rows_compare_per_query(monkeypatch):
     assert ours["seconds"]["median"] == theirs["seconds"]["median"] == 1  # a tick
     assert (ours["ratio"], theirs["ratio"]) == (10, 1)
     assert (ours["per_query"], theirs["per_query"]) == (1, 0.1)
-
-
-def test_what_cannot_run_has_a_reason(capsys):
-    def fails():
-        raise MemoryError("no room\nfor it")
-
-    about = {"implementation": "a", "library": "numpy"}
-    one = harness.Candidate(about, fails, lambda output: {})
-    (row,) = sketch_rows.rows([one], "cpu", about={}, baseline={}, quick=True)
-    assert row["reason"] == "MemoryError: no room"
-    assert row["seconds"] is row["per_query"] is None
-    assert "MemoryError: no room" in capsys.readouterr().err
 
 
 # Search

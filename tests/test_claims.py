@@ -525,7 +525,7 @@ def test_claim_11_weights_have_a_row_a_query_and_a_column_a_key(
     weights = library.place(many_heads(0, h, d_k=d_k, d_v=d_v))
     shapes = ((n_q, 5), (n_k, 11), (n_k, 7))
     inputs = [library.array(np.ones((*leading, *shape))) for shape in shapes]
-    _, shares = attnbook.multi_head_attention(*inputs, weights, return_weights=True)
+    _, shares = attnbook.multi_head_attention_with_weights(*inputs, weights)
     assert tuple(shares.shape) == (*leading, h, n_q, n_k)
 
 
@@ -554,7 +554,7 @@ def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
 def test_claim_12_heads_of_a_free_width_need_no_such_condition(d, h, d_k, d_v, seed):
     weights = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)
     x = np.random.default_rng(seed).standard_normal((2, d))
-    output, shares = attnbook.multi_head_attention(x, x, x, weights, return_weights=True)
+    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, weights)
     assert output.shape == (2, d)
     assert shares.shape == (h, 2, 2)
 

@@ -48,7 +48,7 @@ def check_array(name: str, x: Array) -> None:
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:
     """Raise unless `x` is an array of the same library and on the same device as `like`."""
     check_array(name, x)
-    if library(x) != library(like):
+    if type(x) is not type(like) and library(x) != library(like):
         raise TypeError(
             f"{name} must be an array of the same library as {like_name} ({library(like)}), "
             f"got {library(x)}"
@@ -77,8 +77,8 @@ def check_floats(**arrays: Array) -> None:
     check_float(first_name, first)
     for name, x in others:
         check_same_home(name, x, first_name, first)
-        check_float(name, x)
         if x.dtype != first.dtype:
+            check_float(name, x)
             raise TypeError(
                 f"{name} must have the dtype of {first_name} ({dtype_name(first.dtype)}), "
                 f"got {dtype_name(x.dtype)}"
@@ -132,8 +132,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
     choices = tuple(choices)
     if isinstance(value, str) and value in choices:
         return value
-    plain = value is None or isinstance(value, (str, int, float))
-    got = repr(value) if plain else type(value).__name__
+    got = type(value).__name__ if array_api_compat.is_array_api_obj(value) else repr(value)
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {got}")
 
 
@@ -151,19 +150,18 @@ def dtype_name(dtype: Any) -> str:
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
-    return xp.float32 if dtype_name(dtype) in ("float16", "bfloat16") else dtype
+    return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that `shapes` broadcast to, or None where they do not."""
-    ndim = max(len(shape) for shape in shapes)
-    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
-    result = []
-    for sizes in zip(*padded, strict=True):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
-            return None
-        result.append(wide.pop() if wide else 1)
+    result = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i in range(1, len(shape) + 1):
+            if result[-i] == 1:
+                result[-i] = shape[-i]
+            elif shape[-i] not in (1, result[-i]):
+                return None
     return tuple(result)
 
 
@@ -189,20 +187,20 @@ def check_leading_axes(arrays):
         leading = both
 
 
-def check_attention_inputs(arrays, mask, bias, scale, is_causal=False):
-    """Return the dtype of the result and everything in the dtype to compute in, or raise.
+def to_compute(arrays, mask, bias, is_causal):
+    """Return checked arrays, mask and bias as the mathematics takes them.
 
-    A causal call gets the causal mask, joined with the one that was given.
+    Half precision is widened to float32, and a causal call has its mask joined with the given one.
     """
-    scale = check_attention(arrays, mask, bias, scale, is_causal)
-    query, key = arrays["query"], arrays["key"]
-    mask = and_causal(mask, query, key) if is_causal else mask
+    query, key = arrays[:2]
+    if is_causal:
+        mask = and_causal(mask, query, key)
     xp = array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)
-    if bias is not None:
-        bias = xp.astype(bias, wide, copy=False)
-    widened = [xp.astype(x, wide, copy=False) for x in arrays.values()]
-    return query.dtype, widened, mask, bias, scale
+    if wide is not query.dtype:
+        arrays = [xp.astype(x, wide, copy=False) for x in arrays]
+        bias = None if bias is None else xp.astype(bias, wide, copy=False)
+    return arrays, mask, bias
 
 
 def and_causal(mask, query, key):

@@ -8,7 +8,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_array, dtype_name, library
+from attnbook.arrays.arguments import Array, check_array, check_choice, dtype_name, library
 
 LIBRARIES = ("numpy", "torch", "cupy", "array_api_strict")
 """The libraries that `move` knows by name."""
@@ -62,14 +62,13 @@ def move(
     check_array("x", x)
     source = library(x)
     target = source if library_name is None else library_name
-    if target not in LIBRARIES:
-        raise ValueError(f"library_name must be one of {', '.join(LIBRARIES)}, got {target!r}")
+    check_choice("library_name", target, LIBRARIES)
     xp = _namespace(target)
     known = [name for name in DTYPES if hasattr(xp, name)]
     name = dtype_name(x.dtype) if dtype is None else dtype
     if dtype is None and name == "bfloat16" and name not in known:
         name = "float32"  # holds each of its numbers exactly
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ValueError(f"dtype must be one of {', '.join(known)} for {target}, got {name!r}")
     try:
         if target != source:

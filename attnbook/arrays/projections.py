@@ -22,7 +22,12 @@ def generator(rng: Any, name: str = "rng") -> "np.random.Generator":
 def xavier(rng: "np.random.Generator", rows: int, columns: int) -> np.ndarray:
     """Return a matrix with entries uniform in ±√(6 / (rows + columns))."""
     bound = math.sqrt(6 / (rows + columns))
-    return rng.uniform(-bound, bound, size=(rows, columns))
+    try:
+        return rng.uniform(-bound, bound, size=(rows, columns))
+    except ValueError as error:  # NumPy speaks of its largest dimension
+        raise ValueError(
+            f"widths must make matrices that fit in memory, got shape ({rows}, {columns})"
+        ) from error
 
 
 def check_matrices(**matrices: Any) -> None:
@@ -36,12 +41,7 @@ def check_inputs(inputs: dict[str, Any], matrices: dict[str, Any]) -> None:
     """Raise unless query, key and value fit together and each is as wide as its matrix is high."""
     check_floats(**inputs, weights=matrices["query"])
     for name, x in inputs.items():
-        height = matrices[name].shape[0]
-        if x.ndim < 2 or x.shape[-1] != height:
-            raise ValueError(
-                f"{name} must have shape (..., n, {height}) to match the weights, "
-                f"got {tuple(x.shape)}"
-            )
+        check_width(name, x, matrices[name].shape[0])
     key, value = inputs["key"], inputs["value"]
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(
@@ -49,6 +49,16 @@ def check_inputs(inputs: dict[str, Any], matrices: dict[str, Any]) -> None:
             f"got {tuple(value.shape)}"
         )
     check_leading_axes(inputs)
+
+
+def check_width(name: str, x: Any, width: int | None, n: str = "n") -> None:
+    """Raise ValueError unless `x` has an axis of `n` tokens and one of `width` features."""
+    if x.ndim < 2 or x.shape[-1] != (x.shape[-1] if width is None else width):
+        wanted = "d_model" if width is None else width
+        raise ValueError(
+            f"{name} must have shape (..., {n}, {wanted}) to match the weights, "
+            f"got {tuple(x.shape)}"
+        )
 
 
 def project(x: Any, matrix: Any, bias: Any = None) -> Any:

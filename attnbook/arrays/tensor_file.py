@@ -4,13 +4,14 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, dtype_name
+from attnbook.arrays.arguments import Array, check_path, dtype_name
 from attnbook.arrays.move import move
 
 try:
@@ -18,7 +19,7 @@ try:
     import safetensors.numpy
 except ImportError as error:
     raise ImportError(
-        "attnbook.checkpoint needs safetensors: pip install 'attnbook[train]'"
+        "attnbook.training needs safetensors: pip install 'attnbook[train]'"
     ) from error
 
 VERSION = 1
@@ -36,10 +37,12 @@ FOREIGN = {
 def write(path: "str | os.PathLike", kind: str, arrays: dict[str, Array], content: Any) -> None:
     """Write `arrays` and `content`, which JSON can hold, to `path`.
 
-    The file is written beside `path`, forced to the disk and renamed, so that at every moment
-    `path` holds all of the old file or all of the new one. A process that is killed meanwhile may
-    leave the unfinished `path`.partial behind, which the next one overwrites.
+    The file is written beside `path` under a name of its own, forced to the disk and renamed. So
+    `path` holds all of the old file or all of the new one at every moment, and several processes
+    may write to one path: the last to finish wins. A process that is killed meanwhile may leave
+    its unfinished `path`.….partial behind, which nothing reads.
     """
+    path = check_path("path", path)
     stored, narrow = {}, []
     for name, x in arrays.items():
         if dtype_name(x.dtype) == "bfloat16":  # NumPy has none; float32 holds each exactly
@@ -54,7 +57,7 @@ def write(path: "str | os.PathLike", kind: str, arrays: dict[str, Array], conten
         "content": text,
         "sha256": _digest(stored, text),
     }
-    _replace(Path(path), safetensors.numpy.save(stored, metadata))
+    _replace(path, safetensors.numpy.save(stored, metadata))
 
 
 def read(path: "str | os.PathLike", *kinds: str) -> tuple[str, dict[str, np.ndarray], set, Any]:
@@ -63,7 +66,7 @@ def read(path: "str | os.PathLike", *kinds: str) -> tuple[str, dict[str, np.ndar
     Raises ValueError if the file is damaged or is none of `kinds`, and FileNotFoundError if there
     is none.
     """
-    data = Path(path).read_bytes()
+    data = check_path("path", path).read_bytes()
     expected = " or ".join(f"attnbook {kind}" for kind in kinds)
     with describing(path, expected):
         metadata = _metadata(data)
@@ -133,9 +136,9 @@ def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}.partial")
     try:
-        with open(partial, "wb") as file:
+        with open(partial, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

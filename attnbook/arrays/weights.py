@@ -1,11 +1,13 @@
 """Trees of arrays, such as learned weights: their arrays by name, and moving them."""
 
-import copy
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
-from attnbook.arrays.arguments import Array, check_array
+import numpy as np
+
+from attnbook.arrays.arguments import Array, check_array, check_floats
 from attnbook.arrays.move import move
+from attnbook.arrays.projections import check_matrices, xavier
 
 PLAIN = (bool, int, float, str)  # types of fields that are no arrays
 
@@ -15,15 +17,92 @@ class ArrayTree:
 
     A field is an array, None, another `ArrayTree`, a tuple of them, or a plain number or name. So
     the arrays form a tree, and each has a name such as ``encoder.layers.0.self_attention.W_Q``.
+    The annotations of the fields are the schema: what a part is, whether it may be None, and by
+    which letters the axes of an array are called.
     """
 
+    token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
     _names: ClassVar[tuple[str, ...]]
-    _plain: ClassVar[frozenset[str]]
+    _plain: ClassVar[frozenset[str]]  # plain numbers and names
+    _stacks: ClassVar[frozenset[str]]  # tuples of parts
+    _optional: ClassVar[frozenset[str]]  # what may be None
+    _kinds: ClassVar[dict[str, type]]  # the class of each part, or of those in a tuple
+    _letters: ClassVar[dict[str, tuple[str, ...]]]  # of the axes of each array
 
     def __init_subclass__(cls):
         # kept by name, since torch.compile cannot look into annotations
-        cls._names = tuple(cls.__annotations__)
-        cls._plain = frozenset(name for name in cls._names if cls.__annotations__[name] in PLAIN)
+        own = cls.__annotations__
+        cls._names = tuple(name for name in own if get_origin(own[name]) is not ClassVar)
+        cls._kinds, cls._letters = {}, {}
+        plain, stacks, optional = set(), set(), set()
+        for name in cls._names:
+            annotation = own[name]
+            choices = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
+            optional |= {name} if len(choices) > 1 else set()
+            kind = choices[0]
+            if kind in PLAIN:
+                plain.add(name)
+            elif get_origin(kind) is tuple:
+                stacks.add(name)
+                cls._kinds[name] = get_args(kind)[0]
+            elif get_origin(kind) is Annotated:
+                cls._letters[name] = tuple(kind.__metadata__[0].split())
+            else:
+                cls._kinds[name] = kind
+        cls._plain, cls._stacks = frozenset(plain), frozenset(stacks)
+        cls._optional = frozenset(optional)
+
+    @classmethod
+    def unchecked(cls, fields: dict[str, Any]) -> Self:
+        """Return weights of these fields, which are known to fit: no constructor checks them."""
+        made = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    @classmethod
+    def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:
+        """Return a value for each array by the letters of its axes; None where one has no size.
+
+        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
+        """
+        made: dict[str, Any] = dict.fromkeys(cls._letters)
+        for name, letters in cls._letters.items():
+            shape = [sizes[letter] for letter in letters if letter in sizes]
+            if len(shape) == len(letters) == 2:
+                made[name] = xavier(rng, *shape)
+            elif len(shape) == len(letters) and bias:
+                made[name] = np.zeros(shape)
+        return made
+
+    def any_array(self) -> Array | None:
+        """Return one of the arrays, which are all of one home, or None if there is none."""
+        return next((x for _, x in self._leaves() if x is not None), None)
+
+    def check_fields(self) -> None:
+        """Raise unless every field holds what its annotation says, and all arrays are of one home.
+
+        A matrix must have 2 axes; the lengths of axes are left to the class, and so is what is
+        plain.
+        """
+        for name in self._names:
+            value = getattr(self, name)
+            if name in self._plain or (value is None and name in self._optional):
+                continue
+            if name in self._letters:
+                check_array(name, value)
+            elif name not in self._stacks:
+                check_part(name, value, self._kinds[name])
+            elif not isinstance(value, tuple):
+                raise TypeError(f"{name} must be a tuple, got {type(value).__name__}")
+            else:
+                for i, part in enumerate(value):
+                    check_part(f"{name}[{i}]", part, self._kinds[name])
+        arrays = self.arrays()
+        if arrays:
+            check_floats(**arrays)
+        matrices = {name for name, letters in self._letters.items() if len(letters) == 2}
+        check_matrices(**{name: x for name, x in arrays.items() if name in matrices})
 
     def arrays(self) -> dict[str, Array]:
         """Return every array by its name, in the order of the fields; None has no entry."""
@@ -35,10 +114,12 @@ class ArrayTree:
         Raises
         ------
         TypeError
-            If one of `arrays` is not an array.
+            If `arrays` is not a dict or one of them is not an array.
         ValueError
             If a name is missing or unknown, or a shape differs.
         """
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays must be a dict of arrays, got {type(arrays).__name__}")
         old = self.arrays()
         missing, unknown = sorted(old.keys() - arrays.keys()), sorted(arrays.keys() - old.keys())
         if missing or unknown:
@@ -69,7 +150,7 @@ class ArrayTree:
             name = prefix + field
             if isinstance(value, ArrayTree):
                 yield from value._leaves(f"{name}.")
-            elif isinstance(value, tuple):
+            elif field in self._stacks:
                 for i, part in enumerate(value):
                     yield from part._leaves(f"{name}.{i}.")
             elif field not in self._plain:
@@ -77,18 +158,18 @@ class ArrayTree:
 
     def _map(self, function: Callable[[str, Array], Array], prefix: str = "") -> Self:
         """Return a copy with `function` of its name and itself in the place of every array."""
-        changed = copy.copy(self)  # shapes stay as they were checked, so not through __init__
+        fields: dict[str, Any] = {}
         for field in self._names:
             value: Any = getattr(self, field)
             name = prefix + field
             if isinstance(value, ArrayTree):
                 value = value._map(function, f"{name}.")
-            elif isinstance(value, tuple):
+            elif field in self._stacks:
                 value = tuple(p._map(function, f"{name}.{i}.") for i, p in enumerate(value))
             elif value is not None and field not in self._plain:
                 value = function(name, value)
-            object.__setattr__(changed, field, value)
-        return changed
+            fields[field] = value
+        return type(self).unchecked(fields)  # shapes stay as they were checked
 
 
 class Weights(ArrayTree):

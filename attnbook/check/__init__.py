@@ -9,41 +9,39 @@ Four look at a property instead, on any function, module or model: `no_future_le
 `padding_invariance`, `permutation_equivariance` and `heads_are_independent`. And
 `robin_hood_table` runs a hash table beside a dict and shows a short run in which they differ.
 
-A new check is one file here, made of its function, cases and mistakes.
+A new check is one file here: its function, the steps of the right computation, the ways to get each
+wrong with a sentence, and cases.
 """
 
-from collections.abc import Callable
-
-from attnbook.check._attention import ATTENTION
-from attnbook.check._causal_mask import causal_mask
-from attnbook.check._collision_probability import collision_probability
-from attnbook.check._cross_entropy import cross_entropy
-from attnbook.check._decoder_layer import decoder_layer
-from attnbook.check._embed import embed
-from attnbook.check._encoder_layer import encoder_layer
-from attnbook.check._engine import run
-from attnbook.check._feed_forward import feed_forward
-from attnbook.check._greedy_decode import greedy_decode
-from attnbook.check._heads_are_independent import heads_are_independent
-from attnbook.check._layer_norm import layer_norm
-from attnbook.check._masked_attention import MASKED_ATTENTION
-from attnbook.check._merge_attention import merge_attention
-from attnbook.check._multi_head import MULTI_HEAD_ATTENTION
-from attnbook.check._no_future_leak import no_future_leak
-from attnbook.check._padding_invariance import padding_invariance
-from attnbook.check._permutation_equivariance import permutation_equivariance
-from attnbook.check._positional_encoding import positional_encoding
-from attnbook.check._report import CheckFailed, Report
-from attnbook.check._robin_hood_table import robin_hood_table
-from attnbook.check._simhash import simhash
-from attnbook.check._single_head import SINGLE_HEAD
-from attnbook.check._sketch_attention import sketch_attention
-from attnbook.check._softmax import SOFTMAX
-from attnbook.check._split_heads import SPLIT_HEADS
-from attnbook.check._stable_hash import stable_hash
-from attnbook.check._teacher_forcing import teacher_forcing
-from attnbook.check._vjp import ATTENTION_VJP
-from attnbook.check._weights import WEIGHTS
+from attnbook.check.collisions import collision_probability
+from attnbook.check.decoder_block import decoder_layer
+from attnbook.check.embedding import embed
+from attnbook.check.encoder_block import encoder_layer
+from attnbook.check.future import no_future_leak
+from attnbook.check.gradients import attention_vjp
+from attnbook.check.greedy import greedy_decode
+from attnbook.check.hash_tables import robin_hood_table
+from attnbook.check.head_blocks import heads_are_independent
+from attnbook.check.heads import multi_head_attention
+from attnbook.check.hidden_layer import feed_forward
+from attnbook.check.intervals import stable_hash
+from attnbook.check.likelihood import cross_entropy
+from attnbook.check.masked import masked_attention
+from attnbook.check.masks import causal_mask
+from attnbook.check.merging import merge_attention
+from attnbook.check.normalization import softmax
+from attnbook.check.order import permutation_equivariance
+from attnbook.check.outputs import attention
+from attnbook.check.padding import padding_invariance
+from attnbook.check.projections import single_head
+from attnbook.check.report import CheckFailed, Report
+from attnbook.check.shift import teacher_forcing
+from attnbook.check.sign_bits import simhash
+from attnbook.check.sinusoids import positional_encoding
+from attnbook.check.sketching import sketch_attention
+from attnbook.check.splitting import split_heads
+from attnbook.check.standardization import layer_norm
+from attnbook.check.weights import attention_weights
 
 __all__ = [
     "CheckFailed",
@@ -77,302 +75,3 @@ __all__ = [
     "stable_hash",
     "teacher_forcing",
 ]
-
-
-def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a softmax along the last axis.
-
-    Runs `f` on matrices (square, wide, tall, one row, one column), on scores of ±1000, in float64
-    and float32, on a single row and on batches, and along other axes if it takes `axis`.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
-        weights of the shape of `x`. It may be written for matrices only.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnbook import check
-    >>> def my_softmax(x):
-    ...     return np.exp(x) / np.sum(np.exp(x), axis=-1, keepdims=True)
-    >>> check.softmax(my_softmax).mistake
-    'no maximum'
-    """
-    return run(SOFTMAX, f, time_limit)
-
-
-def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the weights of attention, softmax(Q Kᵀ/√d_k).
-
-    Runs `f` on sizes that are all different primes, on a square, on one token, one query and one
-    key, on scores of ±1000, in float64 and float32, on batches; and with masks (causal, ragged, a
-    row that hides everything), a scale and a bias, for those of these arguments that it takes.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key)``, by position, on (n_q, d_k) and (n_k, d_k). If it takes
-        arguments named `mask` (**True = may attend**), `scale` or `bias`, they are passed by name.
-        It returns weights of shape (n_q, n_k). It may be written for one sequence, without
-        leading axes.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import check, softmax
-    >>> check.attention_weights(lambda q, k: softmax(q @ k.mT)).mistake
-    'no scale'
-    """
-    return run(WEIGHTS, f, time_limit)
-
-
-def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check attention, softmax(Q Kᵀ/√d_k) V.
-
-    Runs `f` as `attention_weights` does, with values of a width d_v of their own.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value)``, by position, on (n_q, d_k), (n_k, d_k) and (n_k, d_v).
-        If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
-        passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
-        sequence, without leading axes.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import check, softmax
-    >>> def my_attention(query, key, value):
-    ...     return softmax(query @ key.mT / key.shape[-1]) @ value
-    >>> check.attention(my_attention).mistake
-    'scale by d_k'
-    """
-    return run(ATTENTION, f, time_limit)
-
-
-def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a learned head: project query, key and value, then attend.
-
-    Runs `f` on widths that are all different primes, on a square and on inputs of one width, on
-    one token, on scores of ±1000, in float64 and float32, on batches; and with a mask and a W_O if
-    it takes them.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value, W_Q, W_K, W_V)``, by position, on (n_q, d_query),
-        (n_k, d_key), (n_k, d_value), (d_query, d_k), (d_key, d_k) and (d_value, d_v); with a
-        seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
-        as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
-        many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import attention, check
-    >>> def my_head(query, key, value, W_Q, W_K, W_V):
-    ...     return attention(query @ W_Q, key @ W_K, value)
-    >>> check.single_head(my_head).mistake
-    'values not projected'
-    """
-    return run(SINGLE_HEAD, f, time_limit)
-
-
-def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the gradients of attention with respect to query, key and value.
-
-    Runs `f` on the sizes of `attention`, on scores of ±1000, in float64 and float32, on batches;
-    and with masks, a scale and a bias, for those of these arguments that it takes.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value, grad_output)``, by position, where grad_output (n_q, d_v)
-        is ∂L/∂output. It returns three arrays, (grad_query, grad_key, grad_value). It may be
-        written for one sequence, without leading axes. `mask`, `scale` and `bias` as in
-        `attention`.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import attention_vjp, check
-    >>> def my_vjp(query, key, value, grad_output):
-    ...     grads = attention_vjp(query, key, value, grad_output)
-    ...     return grads[1], grads[0], grads[2]
-    >>> check.attention_vjp(my_vjp).mistake
-    'grad_query and grad_key swapped'
-    """
-    return run(ATTENTION_VJP, f, time_limit)
-
-
-def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the split of the features into heads.
-
-    Runs `f` on sizes that are all different primes, on a square, on one token, one head and heads
-    of width one, in float64 and float32, and on batches.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(x, n_heads)``, by position, on an array (n, h·d) and an int. It returns one
-        array (h, n, d), in which head i holds the columns i·d to (i + 1)·d - 1. It may be written
-        for one sequence, without leading axes, or for batches alone.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import check
-    >>> def my_split(x, n_heads):
-    ...     n, d_model = x.shape
-    ...     return x.reshape(n_heads, n, d_model // n_heads)
-    >>> check.split_heads(my_split).mistake
-    'bare reshape'
-    """
-    return run(SPLIT_HEADS, f, time_limit)
-
-
-def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check multi-head attention: project, split, attend in each head, join, project back.
-
-    Runs `f` on a square and on inputs of different widths, on one token and on one head, on
-    projections of other widths than d_model, on scores of ±1000, in float64 and float32, on
-    batches; and with masks, also one for each sequence of a batch, if it takes them.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value, W_Q, W_K, W_V, W_O, n_heads)``, by position, on
-        (n_q, d_query), (n_k, d_key), (n_k, d_value), (d_query, h·d_k), (d_key, h·d_k),
-        (d_value, h·d_v), (h·d_v, d_out) and the int h; and by name if it takes an argument `mask`
-        (**True = may attend**), which is (n_q, n_k), or (batch, 1, n_q, n_k) for a batch. Or as
-        ``f(query, key, value, weights)`` with `attnbook.MultiHeadWeights`, if it takes that many.
-        It returns the output alone, of shape (n_q, d_out). It may be written for one sequence,
-        without leading axes, or for batches alone. Where W_Q is not square, or d_v is not d_k, it
-        may raise.
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import attention, check, split_heads
-    >>> def my_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads):
-    ...     q, k, v = (
-    ...         split_heads(x @ W, n_heads)
-    ...         for x, W in ((query, W_Q), (key, W_K), (value, W_V))
-    ...     )
-    ...     heads = attention(q, k, v)
-    ...     return heads.reshape(len(query), len(W_O)) @ W_O
-    >>> check.multi_head_attention(my_heads).mistake
-    'bare reshape in the join'
-    """
-    return run(MULTI_HEAD_ATTENTION, f, time_limit)
-
-
-def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check attention with a mask that is always given.
-
-    Runs `f` with masks of every shape that broadcasts, on scores of ±1000, on visible scores below
-    -10⁴ and below -10⁹, on a row that hides everything, in float64 and float32, on batches, and
-    with a mask for each sequence.
-
-    Parameters
-    ----------
-    f : callable
-        Called as ``f(query, key, value, mask)``, by position, on (n_q, d_k), (n_k, d_k),
-        (n_k, d_v) and a boolean mask, **True = may attend**, of shape (n_q, n_k) or one that
-        broadcasts to it: (1, n_k) for padding, (n_k,), (n_q, 1), and (batch, 1, n_k) for a batch.
-        It returns the output alone, of shape (n_q, d_v). A query that may attend to nothing gets
-        zeros. It may be written for one sequence, without leading axes, or for batches alone, and
-        it may raise on a mask that is not (n_q, n_k).
-    time_limit : float
-        Seconds for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Examples
-    --------
-    >>> from attnbook import attention, check
-    >>> check.masked_attention(lambda q, k, v, mask: attention(q, k, v, ~mask)).mistake
-    'mask inverted'
-    """
-    return run(MASKED_ATTENTION, f, time_limit)

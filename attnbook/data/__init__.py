@@ -7,13 +7,13 @@ sequences.
 
 from attnbook.data.batch import Batch, pad
 from attnbook.data.batches import Batches
-from attnbook.data.dates import Dates, dates, written
-from attnbook.data.digits import Digits, digits
-from attnbook.data.markov import Markov, markov
-from attnbook.data.reversal import reversal, reversal_attention
-from attnbook.data.text import text
+from attnbook.data.corpus import split_paragraphs, windows
+from attnbook.data.date_pairs import Dates, dates, written
+from attnbook.data.handwriting import Digits, digits
+from attnbook.data.markov_source import Markov, markov
+from attnbook.data.prose import text
+from attnbook.data.reversal_task import reversal, reversal_attention
 from attnbook.data.vocabulary import Vocabulary
-from attnbook.data.windows import split_paragraphs, windows
 
 __all__ = [
     "Batch",

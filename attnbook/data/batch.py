@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_int
-from attnbook.data.ids import ids_of
+from attnbook.data.ids import check_id, ids_of, iterator
 from attnbook.data.vocabulary import Vocabulary
 from attnbook.masking.masks import padding
 
@@ -24,14 +24,14 @@ class Batch:
         What the decoder is to write, from the start to the stop.
     source_lengths : int64 array, shape (b,), or None
     target_lengths : int64 array, shape (b,)
-        Number of tokens in each row that are no padding, start and stop included.
+        The number of tokens in each row that are not padding, with start and stop.
 
     Raises
     ------
     TypeError
         If an array does not hold ints.
     ValueError
-        If an id or length is negative, a length is beyond the width, or numbers of rows differ.
+        If an id or length is negative, a length exceeds the width, or numbers of rows differ.
 
     Examples
     --------
@@ -109,10 +109,10 @@ class Batch:
     def shard(self, rank: int, world: int) -> "Batch":
         """Return the rows of process `rank` among `world`: rank, rank + world, …
 
-        The shards of all ranks cover the batch, no two share a row, their numbers of rows differ
-        by at most 1, and all are as wide as the batch. Their numbers of *tokens* differ, so a
-        mean over the batch is the sum of the shards' losses over the sum of their tokens. A batch
-        with fewer than `world` rows raises a ValueError.
+        The shards of all ranks cover the batch and share no row. Their numbers of rows differ by at
+        most 1, and all are as wide as the batch. Their numbers of *tokens* differ, so a mean over
+        the batch is the sum of the shards' losses over the sum of their tokens. A batch with fewer
+        than `world` rows raises a ValueError.
         """
         world, rank = check_int("world", world, 1), check_int("rank", rank)
         if rank >= world:
@@ -136,7 +136,7 @@ def pad(
     ----------
     sequences : sequence of sequences of ints
     pad : int
-        Id that fills up the rows.
+        The id that fills up the rows.
 
     Returns
     -------
@@ -154,14 +154,15 @@ def pad(
     (array([[5, 6, 7],
            [8, 0, 0]]), array([3, 1]))
     """
-    return filled(rows_of("sequences", sequences), check_int("pad", pad))
+    return filled(rows_of("sequences", sequences), check_id("pad", pad))
 
 
 def rows_of(name, sequences):
     """Return `sequences` as an int64 array of 2 axes or a list of arrays of 1, or raise."""
     if isinstance(sequences, np.ndarray) and sequences.dtype != object:
         return ids_of(name, sequences, ndim=2)
-    return [ids_of(f"{name}[{i}]", sequence) for i, sequence in enumerate(sequences)]
+    rows = iterator(name, sequences, "sequences of ints")
+    return [ids_of(f"{name}[{i}]", row) for i, row in enumerate(rows)]
 
 
 def lengths_of(rows):

@@ -7,6 +7,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_int
 from attnbook.data.batch import Batch, filled, lengths_of, rows_of
+from attnbook.data.ids import check_id
 from attnbook.data.vocabulary import Vocabulary
 
 
@@ -16,36 +17,37 @@ class Batches:
     ``batches(step)`` depends on the data, the seed and the step alone: a training that goes on
     from step 1000 sees the batches that it would have seen without the break. Each epoch of
     ``len(batches)`` steps shows every example exactly once, in an order of its own, and puts
-    examples of near lengths together: the order is cut into pools of `pool` batches, and each pool
-    is sorted by length before it is cut into batches, whose order is then shuffled.
+    examples of similar length together. For this the order is cut into pools of `pool` batches,
+    each pool is sorted by length and cut into batches, and the batches are shuffled.
 
     Parameters
     ----------
     sources : sequence of sequences of ints, or None
-        What the encoder reads, one an example, none empty; None for a language model.
+        What the encoder reads, one sequence for each example, none empty; None for a language
+        model.
     targets : sequence of sequences of ints, or int array of shape (n, length)
         What the decoder writes. An array, such as that of `windows`, is not copied.
     batch_size : int
-        Number of examples in a batch, from 1 to the number of examples. Where it does not divide
-        that, the batches are made equal, up to one example, rather than the last one small.
+        The number of examples in a batch, from 1 to the number of examples. Where it does not
+        divide that number, the sizes of the batches differ by at most one example.
     seed : int
     start, stop : int or None
-        Ids put before and behind each target. None puts nothing, as a language model wants it.
+        The ids put before and after each target. None puts nothing, as a language model wants it.
     pad : int
-        Id that fills up the rows. Masks come from lengths, so it may be a symbol too.
+        The id that fills up the rows. Masks come from lengths, so it may be a symbol too.
     pool : int
-        Number of batches whose examples are sorted together; 1 sorts nothing. The more, the less
-        padding, and the more alike the examples of a batch: where the length goes with the kind of
-        an example, a large pool makes the gradients of the batches disagree.
+        The number of batches whose examples are sorted together; 1 sorts nothing. A larger pool
+        needs less padding, but the examples of a batch are more alike: where the length goes with
+        the kind of an example, the gradients of the batches then disagree.
 
     Raises
     ------
     TypeError
         If ids or numbers are not ints.
     ValueError
-        If there are no examples, or not one target a source; if a source is empty, or a target
-        leaves nothing to predict; if an id is negative, or a target holds the id of start or stop;
-        if `batch_size` or `pool` is out of range.
+        If there are no examples, or not one target for each source; if a source is empty, or a
+        target leaves nothing to predict; if an id is negative, or a target holds the id of start or
+        stop; if `batch_size` or `pool` is out of range.
 
     Notes
     -----
@@ -79,7 +81,7 @@ class Batches:
         pool: int = 4,
     ):
         self.batch_size = check_int("batch_size", batch_size, 1)
-        self.seed, self.pad = check_int("seed", seed), check_int("pad", pad)
+        self.seed, self.pad = check_int("seed", seed, at_most=2**128 - 1), check_id("pad", pad)
         self.pool = check_int("pool", pool, 1)
         self._sources = None if sources is None else rows_of("sources", sources)
         self._targets = rows_of("targets", targets)
@@ -122,7 +124,7 @@ class Batches:
 
     def __call__(self, step: int) -> Batch:
         """Return the batch of `step`, which counts from 0 through all epochs."""
-        epoch, i = divmod(check_int("step", step), len(self))
+        epoch, i = divmod(check_id("step", step), len(self))
         mine = self._epoch(epoch)[i]
         targets = [np.concatenate([self._start, self._targets[j], self._stop]) for j in mine]
         target, target_lengths = filled(targets, self.pad)
@@ -149,4 +151,4 @@ class Batches:
 
 def _mark(name, mark):
     """Return the id `mark` as an array of one, and None as an empty one."""
-    return np.array([] if mark is None else [check_int(name, mark)], dtype=np.int64)
+    return np.array([] if mark is None else [check_id(name, mark)], dtype=np.int64)

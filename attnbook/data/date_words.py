@@ -1,11 +1,8 @@
-"""How five languages write a date: words and styles, as data.
+"""The words and styles in which five languages write a date; they stand in `date_words.toml`."""
 
-In a style, ``d`` and ``dd`` are the day without and with a leading zero, ``nth`` the day as an
-ordinal, ``m`` and ``mm`` the month as a number, ``month`` and ``mon`` its name and abbreviation,
-``yyyy`` and ``yy`` the year with four digits and with its last two.
-"""
-
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,7 @@ class DateWords:
     ordinals : dict
         What follows the number of a day, such as {1: "st"}; 0 is for the days not listed.
     styles : tuple of str
-        Formats with the fields above.
+        Formats with the fields that `date_words.toml` explains.
     """
 
     weekdays: str
@@ -31,92 +28,12 @@ class DateWords:
     styles: tuple[str, ...]
 
 
-ENGLISH = DateWords(
-    weekdays="Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
-    months=(
-        "January February March April May June July August September October November December"
-    ),
-    abbreviations="Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec",
-    ordinals={
-        0: "th",
-        **dict.fromkeys((1, 21, 31), "st"),
-        **dict.fromkeys((2, 22), "nd"),
-        **dict.fromkeys((3, 23), "rd"),
-    },
-    styles=(
-        "{weekday}, {d} {month} {yyyy}",
-        "{weekday}, {month} {d}, {yyyy}",
-        "{month} {nth}, {yyyy}",
-        "{mon} {d}, {yyyy}",
-        "{d} {mon} {yy}",
-        "{nth} of {month} {yyyy}",
-        "{dd}/{mm}/{yyyy}",
-        "{yyyy}/{mm}/{dd}",
-    ),
-)
+def _read():
+    stored = resources.files("attnbook.data").joinpath("date_words.toml").read_text("utf-8")
+    for language, words in tomllib.loads(stored).items():
+        words["ordinals"] = {int(day): after for day, after in words["ordinals"].items()}
+        words["styles"] = tuple(words["styles"])
+        yield language, DateWords(**words)
 
-GERMAN = DateWords(
-    weekdays="Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag",
-    months="Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
-    abbreviations="Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.",
-    ordinals={0: "."},
-    styles=(
-        "{weekday}, {nth} {month} {yyyy}",
-        "{weekday}, den {nth} {month} {yyyy}",
-        "{nth} {month} {yyyy}",
-        "{nth} {mon} {yyyy}",
-        "{weekday}, {dd}.{mm}.{yyyy}",
-        "{d}.{m}.{yyyy}",
-        "{dd}.{mm}.{yy}",
-    ),
-)
 
-FRENCH = DateWords(
-    weekdays="lundi mardi mercredi jeudi vendredi samedi dimanche",
-    months=("janvier février mars avril mai juin juillet août septembre octobre novembre décembre"),
-    abbreviations="janv. févr. mars avr. mai juin juill. août sept. oct. nov. déc.",
-    ordinals={0: "", 1: "er"},
-    styles=(
-        "{weekday} {nth} {month} {yyyy}",
-        "le {nth} {month} {yyyy}",
-        "{nth} {month} {yyyy}",
-        "{nth} {mon} {yyyy}",
-        "{dd}/{mm}/{yyyy}",
-        "{dd}/{mm}/{yy}",
-    ),
-)
-
-SPANISH = DateWords(
-    weekdays="lunes martes miércoles jueves viernes sábado domingo",
-    months=(
-        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
-    ),
-    abbreviations="ene feb mar abr may jun jul ago sep oct nov dic",
-    ordinals={0: ""},
-    styles=(
-        "{weekday}, {d} de {month} de {yyyy}",
-        "{d} de {month} de {yyyy}",
-        "{d} {mon} {yyyy}",
-        "{d}/{m}/{yyyy}",
-        "{dd}/{mm}/{yy}",
-    ),
-)
-
-ITALIAN = DateWords(
-    weekdays="lunedì martedì mercoledì giovedì venerdì sabato domenica",
-    months=(
-        "gennaio febbraio marzo aprile maggio giugno "
-        "luglio agosto settembre ottobre novembre dicembre"
-    ),
-    abbreviations="gen feb mar apr mag giu lug ago set ott nov dic",
-    ordinals={0: "", 1: "º"},
-    styles=(
-        "{weekday} {nth} {month} {yyyy}",
-        "{nth} {month} {yyyy}",
-        "{d} {mon} {yyyy}",
-        "{d}/{m}/{yyyy}",
-        "{d}.{m}.{yy}",
-    ),
-)
-
-LANGUAGES = {"de": GERMAN, "en": ENGLISH, "es": SPANISH, "fr": FRENCH, "it": ITALIAN}
+LANGUAGES = dict(_read())

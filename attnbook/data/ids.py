@@ -1,10 +1,15 @@
-"""What the data sets ask of the sequences of ids that they are given."""
+"""Checks of ids and of sequences."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from attnbook.arrays.arguments import check_int
 from attnbook.arrays.lengths import lengths_of
+
+LARGEST_ID = 2**63 - 1
+"""The largest number that an array of ids can hold."""
 
 
 def ids_of(name: str, x: Any, ndim: int | None = 1) -> np.ndarray:
@@ -14,3 +19,17 @@ def ids_of(name: str, x: Any, ndim: int | None = 1) -> np.ndarray:
         axes = "1 axis" if ndim == 1 else f"{ndim} axes"
         raise ValueError(f"{name} must have {axes}, got shape {array.shape}")
     return array
+
+
+def check_id(name: str, number: int) -> int:
+    """Return `number` as an int that an array of ids can hold, or raise."""
+    return check_int(name, number, at_most=LARGEST_ID)
+
+
+def iterator(name: str, items: Iterable[Any], kind: str) -> Iterator[Any]:
+    """Return an iterator over `items`, or raise TypeError unless there are several."""
+    try:
+        return iter(items)
+    except TypeError:
+        got = type(items).__name__
+        raise TypeError(f"{name} must be a sequence of {kind}, got {got}") from None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from attnbook.data.ids import ids_of
+from attnbook.data.ids import ids_of, iterator
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,13 @@ class Vocabulary:
     def of(cls, texts: Iterable[str]) -> "Vocabulary":
         """Return the vocabulary of all characters of `texts`, in the order of their code points.
 
-        Of a single str, that is of all its characters.
+        A single str stands for all its characters. Anything but texts raises a TypeError.
         """
-        return cls("".join(sorted(set().union(*texts))))
+        parts = list(iterator("texts", texts, "str"))
+        for i, part in enumerate(parts):
+            if not isinstance(part, str):
+                raise TypeError(f"texts[{i}] must be a str, got {type(part).__name__}")
+        return cls("".join(sorted(set().union(*parts))))
 
     def __len__(self) -> int:
         """Return the number of ids, those of pad, start and stop included."""
@@ -69,8 +73,8 @@ class Vocabulary:
     def encode(self, text: str) -> Annotated[np.ndarray, "n"]:
         """Return the ids of the characters of `text`, an int64 array; no start, no stop.
 
-        A character that the vocabulary lacks raises a ValueError. Accents count: "é" is one
-        character or two, "e" and the accent, and `unicodedata.normalize` makes them one or two.
+        A character that the vocabulary lacks raises a ValueError. "é" can be one character or two,
+        "e" and the accent: `unicodedata.normalize` makes either of the other.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")

@@ -4,11 +4,22 @@ r"""Decoding: from a model of the next token to sequences of tokens.
 
 The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
 other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
+`KVCache` holds what the model has read.
 """
 
 from attnbook.decoding.beams import beam_search
 from attnbook.decoding.generate import Step, greedy_decode, sample, stream
-from attnbook.decoding.reader import Decoded
+from attnbook.decoding.kv_cache import KVCache
+from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
 
-__all__ = ["Decoded", "Step", "beam_search", "greedy_decode", "sample", "sampler", "stream"]
+__all__ = [
+    "Decoded",
+    "KVCache",
+    "Step",
+    "beam_search",
+    "greedy_decode",
+    "sample",
+    "sampler",
+    "stream",
+]

@@ -19,7 +19,8 @@ from attnbook.arrays.arguments import (
     dtype_name,
 )
 from attnbook.arrays.lengths import placed
-from attnbook.decoding.reader import Decoded, gather, request_of
+from attnbook.decoding.kv_cache import gather
+from attnbook.decoding.request import Decoded, request_of
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -43,36 +44,37 @@ def beam_search(
     n_beams : int
         How many sequences are kept, at least 1.
     length_penalty : float
-        α, at least 0. With 0 the score is the log-probability, which falls with every token, so
-        that short sequences win; the larger α is, the less their length counts against the long.
-        Y are the new tokens, the stop token included.
+        α, at least 0. Y are the new tokens, the stop token included. With α = 0 the score is the
+        log-probability, which falls with every token, so that short sequences win. The larger α
+        is, the less the length counts against a long sequence.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
     Returns
     -------
     Decoded
-        With an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling order.
+        It has an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling
+        order.
 
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`; if `n_beams` is not an int of at least 1, or `length_penalty` not a
-        finite number of at least 0, or so large that the penalty of `max_length` overflows.
+        As in `greedy_decode`; also if `n_beams` is not an int of at least 1, or `length_penalty` is
+        not a finite number of at least 0, or makes the penalty of `max_length` overflow.
 
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    sequence that has ended stays among them for as long as its score does, and takes a place.
-    Decoding ends when all have ended. Of equal scores the better beam and then the first token in
-    the vocabulary wins, so that one beam is `greedy_decode`.
-    Nothing is pruned, and the result exact, once `n_beams` is at least the number of sequences,
-    those cut at `max_length` included.
-    `n_beams` may exceed that: a place that no sequence takes has score −∞ and length 0. More beams
-    are not always better: a prefix that is dropped at one width can be the best at the end.
+    sequence that has ended takes a place among them for as long as its score does. Decoding ends
+    when all have ended. Of equal scores the better beam and then the first token in the vocabulary
+    wins, so that one beam is `greedy_decode`.
+    Nothing is pruned, and the result is exact, once `n_beams` is at least the number of sequences,
+    with those that `max_length` cuts. `n_beams` may exceed that: a place that no sequence takes has
+    score −∞ and length 0. More beams are not always better: a prefix that is dropped at one width
+    can be the best at the end.
     Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
-    step. Of the prompts, the shortest one's length is read once for each of the batch, the rest of
-    longer ones once a beam.
+    step. The beginning that all prompts of a batch have room for is read once for each sequence,
+    and the rest of a longer prompt once for each beam.
 
     References
     ----------
@@ -109,12 +111,12 @@ def _check_penalty(alpha, max_length, like):
 def _search(task, n_beams, alpha):
     xp = array_namespace(task.prompt)
     batch, n = task.prompt.shape[0], int(task.lengths.min())
-    task.reader.allow_beams()
-    log_p = task.reader.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
+    task.decoder.allow_beams()
+    log_p = task.decoder.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
     n_known = log_p.shape[-1]
     first = placed(np.zeros((batch, n_beams), dtype=np.int64), log_p)
     own = placed(np.tile(np.arange(n_beams), (batch, 1)), log_p)
-    task.reader.follow(first)
+    task.decoder.follow(first)
     log_p = gather(log_p, first)  # (batch, n_beams, V)
     only_pad = xp.where(_vocabulary(log_p) == task.pad, xp.zeros_like(log_p), -xp.inf)
     # all beams are the prompt: one of them is enough
@@ -123,7 +125,7 @@ def _search(task, n_beams, alpha):
     tokens, gains = [xp.astype(log_p[..., :0], x.dtype) for x in (first, log_p)]
     while not bool(xp.all(settled := ended | (totals == -xp.inf))):
         if tokens.shape[-1]:
-            log_p = task.reader.read(tokens[..., -1:], settled)
+            log_p = task.decoder.read(tokens[..., -1:], settled)
         made = n - task.lengths  # below 0 while a sequence reads its prompt
         step = xp.where(ended[..., None], only_pad, log_p)
         counts = lengths + xp.astype(~ended, lengths.dtype)
@@ -137,7 +139,7 @@ def _search(task, n_beams, alpha):
             parents = xp.where(reading, own, parents)
             token = xp.where(reading, task.prompt[:, n][:, None], token)
             gain, counts = xp.where(reading, 0.0, gain), xp.where(reading, lengths, counts)
-        task.reader.follow(parents)
+        task.decoder.follow(parents)
         totals = gather(totals, parents) + gain
         lengths = gather(counts, parents)
         full = placed((made + 1 >= task.max_length)[:, np.newaxis], best)

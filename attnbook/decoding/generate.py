@@ -1,5 +1,6 @@
 """Decoding token by token: the stream of steps, greedy decoding and sampling."""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,7 +9,8 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array, array_namespace
 from attnbook.arrays.lengths import placed
-from attnbook.decoding.reader import Decoded, gather, request, request_of
+from attnbook.decoding.kv_cache import KVCache
+from attnbook.decoding.request import Decoded, request, request_of
 from attnbook.decoding.sampling import sampler
 from attnbook.kernels import REFERENCE
 from attnbook.transformers.embed import check_ids
@@ -23,15 +25,18 @@ class Step:
     ----------
     tokens : integer array, shape (batch,)
     made : boolean array, shape (batch,)
-        False where a sequence still reads its prompt, or has ended: its token is the prompt's, or
-        `pad`.
+        False where a sequence still reads its prompt, or has ended. Its token is then the one of
+        the prompt, or `pad`.
     log_probabilities : array, shape (batch,)
-        What the model gave each token; 0 where none was made.
+        What the model gave each token; 0 where no token was made.
+    n_read : int
+        How many tokens of each sequence the model read for this step.
     """
 
     tokens: Annotated[Array, "batch"]
     made: Annotated[Array, "batch"]
     log_probabilities: Annotated[Array, "batch"]
+    n_read: int = 0
 
 
 def greedy_decode(
@@ -45,7 +50,7 @@ def greedy_decode(
     prompt_lengths: Any = None,
     source_lengths: Any = None,
     source_mask: Annotated[Array, "..."] | None = None,
-    cache: bool = True,
+    cache: bool | KVCache = True,
     impl: str = REFERENCE,
 ) -> Decoded:
     r"""Take the most likely token, again and again.
@@ -55,28 +60,30 @@ def greedy_decode(
     Parameters
     ----------
     weights : TransformerWeights
-        With embeddings. In PyTorch no graph is recorded.
+        They must have embeddings. PyTorch records no graph.
     source : integer array, shape (batch, n_s), or None
         Token ids for the encoder; None for a decoder alone.
     prompt : integer array, shape (batch, n_p), or int
-        The target tokens to go on from, at least one; an int is the start token of every sequence.
-        A decoder alone with an int decodes one sequence.
+        The target tokens to go on from, at least one. An int is the start token of every sequence;
+        a decoder alone then decodes one sequence.
     max_length : int
-        Most tokens that each sequence gets, at least 1: the stop token counts, the prompt does not.
+        The most tokens that each sequence gets, at least 1. The stop token counts, the prompt does
+        not.
     stop : int, sequence of int or integer array, optional
-        A sequence ends with the first of these. Without one all get `max_length` tokens.
+        A sequence ends with the first of these tokens. Without one all get `max_length` tokens.
     pad : int
         A known token that fills up what has ended.
     prompt_lengths : ints of shape (batch,), optional
-        How many tokens of each row of `prompt` are real, from 1 on; padding stands on the right.
+        How many tokens of each row of `prompt` are real, at least 1; padding stands on the right.
         Longer prompts are read token by token after the shortest length, while the others decode.
     source_lengths : ints of shape (batch,), optional
         How many tokens of each source are real; the rest is hidden.
     source_mask : boolean array, optional
         Instead of `source_lengths`, as in `transformer`: **True = may attend**.
-    cache : bool
-        Keep the keys and values of every layer, so that each token is read once. Without it the
-        whole prefix is read again at every step.
+    cache : bool or KVCache
+        Whether to keep the keys and values of every layer, so that each token is read once. An
+        empty `KVCache` is filled and stays yours. Without a cache the whole prefix is read again at
+        every step.
     impl : str
         Who attends, as in `attention`.
 
@@ -87,23 +94,23 @@ def greedy_decode(
     Raises
     ------
     TypeError
-        If `weights` are of another class, ids are not integers, libraries differ, or a number is
-        not one.
+        If `weights` are of another class, ids are not integers, libraries differ, or a number or a
+        flag has another type.
     ValueError
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
-        the learned positions do not suffice, `source` is there without an encoder or the reverse,
-        or the best logit of a step is NaN or infinite for a sequence that has not ended.
+        the learned positions do not suffice, the cache is not empty, `source` is there without an
+        encoder or the reverse, or the best logit of a step is NaN or infinite for a sequence that
+        has not ended.
 
     Notes
     -----
-    Each sequence gets the tokens that it would get alone, and the same with a cache or without:
-    the numbers differ by rounding, so the tokens can differ where two are as good as equally
-    likely. Of equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each
-    as often (`sampler`).
-    Decoding ends early when every sequence has. The most likely token at each step need not
-    begin the most likely sequence.
-    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens read with the cache; without it
-    n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
+    Each sequence gets the tokens that it would get alone. With a cache and without, the numbers
+    differ by rounding alone, so the tokens can differ where two are as good as equally likely. Of
+    equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each as often
+    (`sampler`). Decoding ends early when every sequence has ended. The most likely token at each
+    step need not begin the most likely sequence.
+    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens are read with the cache, and without
+    it n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
 
     References
     ----------
@@ -155,7 +162,7 @@ def sample(
     Returns
     -------
     Decoded
-        Its log-probabilities are the model's own, at temperature 1 and without a cut.
+        Its log-probabilities are those of the model itself, at temperature 1 and without a cut.
 
     Raises
     ------
@@ -189,12 +196,12 @@ def stream(
     weights, source
         As in `greedy_decode`.
     choose : callable, optional
-        Called as ``choose(log_probabilities, made)`` with the model's log p of every next token,
-        shape (batch, V), and with how many tokens each sequence has made, a NumPy array (batch,).
-        It returns integers of shape (batch,) in the library of the first. By default it takes the
-        most likely; `sampler` makes one that draws. What it says of a sequence that still reads
-        its prompt, or has ended, is ignored; of one that has ended, log p is that of equally likely
-        tokens.
+        It is called as ``choose(log_probabilities, made)`` with the model's log p of every next
+        token, shape (batch, V), and with the number of tokens that each sequence has made, a NumPy
+        array (batch,). It returns integers of shape (batch,) in the library of the first. By
+        default it takes the most likely; `sampler` makes one that draws. Its answer is ignored for
+        a sequence that still reads its prompt, or has ended; the log p of a sequence that has ended
+        is that of equally likely tokens.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
@@ -217,10 +224,10 @@ def stream(
     (1,)
     (1,)
     """
-    choose = _most_likely if choose is None else choose
-    if not callable(choose):
+    if choose is not None and not callable(choose):
         raise TypeError(f"choose must be callable, got {type(choose).__name__}")
-    return _steps(request_of("stream", weights, source, options), choose)
+    checked = _most_likely if choose is None else functools.partial(_checked, choose)
+    return _steps(request_of("stream", weights, source, options), checked)
 
 
 # The mathematics. These may rely on checked arguments.
@@ -228,29 +235,30 @@ def stream(
 
 def _steps(task, choose):
     xp = array_namespace(task.prompt)
-    n = int(task.lengths.min())  # every prompt has these tokens: read in one pass
-    log_p = task.reader.read(task.prompt[:, :n])
+    n, longest = int(task.lengths.min()), int(task.lengths.max())
+    lengths = n if n == longest else placed(task.lengths, task.prompt)
+    log_p = task.decoder.read(task.prompt[:, :n])  # every prompt has these: read in one pass
     ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
     pad = xp.full_like(task.prompt[:, 0], task.pad)
     while not bool(xp.all(ended)):
-        made = n - task.lengths  # below 0 while a sequence reads its prompt
-        tokens = _checked(choose(log_p, np.maximum(made, 0)), log_p)
+        tokens = choose(log_p, np.maximum(n - task.lengths, 0))
         new = ~ended
-        if np.any(made < 0):
-            reading = placed(made < 0, tokens)
+        if n < longest:
+            reading = lengths > n  # its prompt
             tokens, new = xp.where(reading, task.prompt[:, n], tokens), new & ~reading
         tokens = xp.where(ended, pad, tokens)
-        gains = gather(log_p, xp.expand_dims(tokens, axis=-1))[:, 0]
-        yield Step(tokens, new, xp.where(new, gains, xp.zeros_like(gains)))
-        full = placed(made + 1 >= task.max_length, tokens)
-        ended = ended | (new & task.stops(tokens)) | full
+        gains = xp.take_along_axis(log_p, tokens[:, None], axis=-1)[:, 0]
+        gains = xp.where(new, gains, xp.zeros_like(gains))
+        yield Step(tokens, new, gains, task.decoder.n_read)
         n += 1
+        ended = ended | (new & task.stops(tokens)) | (lengths + task.max_length <= n)
         if not bool(xp.all(ended)):
-            log_p = task.reader.read(xp.expand_dims(tokens, axis=-1), ended)
+            log_p = task.decoder.read(tokens[:, None], ended)
 
 
-def _checked(tokens, log_p):
-    """Return the tokens that were chosen as int64, or raise."""
+def _checked(choose, log_p, made):
+    """Return the tokens that a caller chose as int64, or raise."""
+    tokens = choose(log_p, made)
     check_ids("choose(…)", tokens, log_p.shape[-1], "log_probabilities", log_p)
     if tuple(tokens.shape) != tuple(log_p.shape[:-1]):
         raise ValueError(
@@ -264,12 +272,13 @@ def _checked(tokens, log_p):
 def _decode_all(task, choose):
     """Return all steps as one result."""
     xp = array_namespace(task.prompt)
-    steps = list(_steps(task, choose))
-    tokens, new, log_p = (
-        xp.stack([getattr(step, name) for step in steps], axis=-1)
-        for name in ("tokens", "made", "log_probabilities")
-    )
-    lengths = xp.count_nonzero(new, axis=-1)
+    tokens, made, log_p = [], [], []
+    for step in _steps(task, choose):
+        tokens.append(step.tokens)
+        made.append(step.made)
+        log_p.append(step.log_probabilities)
+    tokens, made, log_p = (xp.stack(x, axis=-1) for x in (tokens, made, log_p))
+    lengths = xp.count_nonzero(made, axis=-1)
     return task.decoded(tokens, log_p, lengths, xp.sum(log_p, axis=-1))
 
 

@@ -15,7 +15,6 @@ from attnbook.arrays.arguments import (
 from attnbook.arrays.lengths import home
 from attnbook.arrays.move import move
 from attnbook.arrays.projections import generator
-from attnbook.decoding.reader import gather
 from attnbook.single_head.softmax import softmax_of
 
 
@@ -31,21 +30,21 @@ def sampler(
     .. math:: q_v \propto p_v^{1/T}, \qquad
               \text{token} = \min\,\Bigl\{v : \sum_{w \le v} q_w > u\Bigr\}
 
-    with the tokens in the order of falling probability and u uniform in [0, 1).
+    The tokens stand in the order of falling probability, and u is uniform in [0, 1).
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
         Where u comes from; an int is a seed.
     temperature : float
-        T, above 0: below 1 it favours likely tokens, above 1 it evens them out. T → 0 draws among
-        the most likely ones; `greedy_decode` takes the first of them.
+        T, above 0. Below 1 it favours likely tokens, above 1 it evens them out. T → 0 draws among
+        the most likely ones, of which `greedy_decode` takes the first.
     top_k : int, optional
-        Keep the k most likely tokens, at least 1; of equal ones the first in the vocabulary. With
-        k beyond the vocabulary all are kept.
+        Keep the k most likely tokens, at least 1, and of equal ones the first in the vocabulary. A
+        k beyond the vocabulary keeps all.
     top_p : float, optional
-        Keep the fewest most likely tokens whose probabilities come to at least this number above
-        0, at most 1. The most likely is always kept.
+        Keep the fewest most likely tokens whose probabilities come to at least this number, which
+        is above 0 and at most 1. The most likely token is always kept.
 
     Returns
     -------
@@ -54,17 +53,17 @@ def sampler(
     Raises
     ------
     TypeError, ValueError
-        If a number is not as above; when it draws, ValueError if log p has a row without a finite
+        If a number is not as above. When it draws, ValueError if log p has a row without a finite
         best token.
 
     Notes
     -----
     Temperature comes first, then top_k, then top_p on what is left, each renormalised.
-    Sequence b of a batch takes its u from the b-th child that `rng` spawns, one a token. So its
-    tokens depend neither on the other sequences nor on where they end, and all libraries draw the
-    same. Rounding matters only where u falls on a boundary, where the probabilities come to top_p
-    but for rounding (then one token more or less stays), or where two are as good as equal. Each
-    new stream spawns new children.
+    Sequence b of a batch takes its u from the b-th child that `rng` spawns, one u for each token.
+    So its tokens depend neither on the other sequences nor on where they end, and all libraries
+    draw the same. Rounding matters only where u falls on a boundary, where the probabilities come
+    to top_p but for rounding, or where two tokens are as good as equal. Each new stream spawns new
+    children.
     Cost: O(V log V) a token.
 
     References
@@ -121,7 +120,7 @@ def _check_possible(log_p):
 def _draw(log_p, u, temperature, top_k, top_p):
     xp = array_namespace(log_p)
     order = xp.argsort(-log_p, axis=-1, stable=True)  # stable: equal ones as in the vocabulary
-    ranked = gather(log_p, order)
+    ranked = xp.take_along_axis(log_p, order, axis=-1)
     # beyond 1e-30 and 1e30, which float32 can hold, nothing changes any more
     p = softmax_of((ranked - ranked[:, :1]) / min(max(temperature, 1e-30), 1e30), axis=-1)
     if top_k is not None:
@@ -136,4 +135,4 @@ def _draw(log_p, u, temperature, top_k, top_p):
     # u may have been rounded up to 1, which passes them all
     last = xp.count_nonzero(p, axis=-1) - 1
     rank = xp.minimum(xp.count_nonzero(passed, axis=-1), last)
-    return gather(order, xp.expand_dims(rank, axis=-1))[:, 0]
+    return xp.take_along_axis(order, rank[:, None], axis=-1)[:, 0]

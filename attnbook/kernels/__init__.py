@@ -144,17 +144,26 @@ def _kind(x: Array) -> str:
 
 def attention(impl, query, key, value, mask, bias, scale, is_causal):
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    if _is_foreign(query):
+        native = *_native(query, key, value, mask, bias), scale, is_causal
+        return attention(impl, *native).astype(query.dtype)
     module = kernel_for(impl, query)
     arguments = (query, key, value, mask, bias, scale, is_causal)
-    if library(query) == "torch" and KERNELS[impl].trainable:
-        from attnbook.kernels._autograd import differentiable
+    if KERNELS[impl].trainable and library(query) == "torch":
+        from attnbook.kernels.autograd import differentiable
 
         return differentiable(module, *arguments)
     return module.attention(*arguments)
 
 
 def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
-    """Return the gradients of query, key and value by the backward pass of `impl`."""
+    """Return the gradients of query, key and value by the backward pass of `impl`.
+
+    Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
+    """
+    if _is_foreign(query):
+        native = *_native(query, key, value, grad_output, mask, bias), scale, is_causal
+        return attention_vjp(impl, *native)
     module = kernel_for(impl, query)
     if not KERNELS[impl].trainable:
         able = [kernel.name for kernel in LADDER if kernel.trainable]
@@ -164,3 +173,13 @@ def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_ca
     arguments = (query, key, value, mask, bias, scale, is_causal)
     output, log_total = module.forward(*arguments)
     return module.backward(*arguments, output, log_total, grad_output)
+
+
+def _is_foreign(x: Array) -> bool:
+    """Say whether the numbers of `x` are in the byte order of another processor, as ">f4" is."""
+    return not getattr(x.dtype, "isnative", True)
+
+
+def _native(*arrays):
+    """Return arrays of NumPy in the byte order of this processor; None stays None."""
+    return [x if x is None else x.astype(x.dtype.newbyteorder("="), copy=False) for x in arrays]

@@ -17,9 +17,9 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array
 from attnbook.compilers.cuda import Source
-from attnbook.kernels._cuda import Inputs
+from attnbook.kernels.cuda.arrays import Inputs
 
-KERNELS = Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/naive.cu"))
+KERNELS = Source(("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cuda/naive.cu"))
 THREADS = 256
 
 

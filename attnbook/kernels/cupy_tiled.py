@@ -20,9 +20,9 @@ import numpy as np
 
 from attnbook.arrays.arguments import Array
 from attnbook.compilers.cuda import Source
-from attnbook.kernels._cuda import Inputs
+from attnbook.kernels.cuda.arrays import Inputs
 
-KERNELS = Source(("compilers/numbers.cu", "kernels/layout.cu", "kernels/tiled.cu"))
+KERNELS = Source(("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cuda/tiled.cu"))
 
 # As in tiled.cu: threads of a block, rows and columns of their grid.
 THREADS, ROWS, COLUMNS = 128, 8, 16

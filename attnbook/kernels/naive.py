@@ -5,7 +5,7 @@ Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any dev
 """
 
 from attnbook.arrays.arguments import array_namespace
-from attnbook.kernels._tiles import scores_of, widen
+from attnbook.kernels.score_tiles import scores_of, widen
 
 
 def attention(query, key, value, mask, bias, scale, is_causal):

@@ -3,29 +3,24 @@
 A panel of 128 queries stands transposed, one query a column, and meets 64 keys at a time. The
 scores of a tile, its weights and its weighted sums are then rows of 128 numbers that are treated
 alike: LLVM makes vectors of them, and nothing leaves the inner caches in between. The loops are in
-`_numba_plain`; threads share the panels. Agrees with `attnbook.kernels.tiled`. Takes NumPy arrays
-and PyTorch's tensors, and computes in float32.
+the folder `numba_loops`; threads share the panels. Agrees with `attnbook.kernels.tiled`. Takes
+NumPy arrays and PyTorch's tensors, and computes in float32.
 """
 
-from attnbook.kernels._backward import portable as backward
-from attnbook.kernels._compiled import compute, share
-from attnbook.kernels._numba_plain import WIDTH, attend
-
-__all__ = ["attention", "backward", "forward"]
+from attnbook.kernels.numba_loops import backward as gradients
+from attnbook.kernels.numba_loops import forward as panels
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
-    """Return the output; O(n d) memory beside it. Few queries go another way (`_numba_decode`)."""
-    return compute(_panels, (query, key, value, mask, bias, scale, is_causal), few=True)[0]
+def attention(*arguments):
+    """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
+    return panels.forward(None, arguments, few=True)[0]
 
 
-def forward(query, key, value, mask, bias, scale, is_causal, *, n_threads=None):
+def forward(*arguments, n_threads=None):
     """Return the output and the logarithm of each row's sum of exponentials, -inf for no key."""
-    arguments = (query, key, value, mask, bias, scale, is_causal)
-    return compute(_panels, arguments, few=False, n_threads=n_threads)
+    return panels.forward(None, arguments, few=False, n_threads=n_threads)
 
 
-def _panels(work, n_threads, output, log_total):
-    n_rows = work.starts.shape[2] * work.n_q
-    width = min(WIDTH, -(-n_rows // 16) * 16)
-    share(lambda counter: attend(work, width, counter, output, log_total), n_threads)
+def backward(*arguments):
+    """Return the gradients of query, key and value, by loops that any compiler makes vectors of."""
+    return gradients.backward(None, *arguments)

@@ -1,7 +1,7 @@
 """The running softmax, which reads scores and values piece by piece."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from attnbook.arrays.arguments import (
     Array,
@@ -12,6 +12,35 @@ from attnbook.arrays.arguments import (
     dtype_name,
 )
 from attnbook.arrays.empty_rows import finite, maximum, or_one
+
+
+class State(NamedTuple):
+    """The numbers of a `RunningSoftmax`, of checked arrays in the dtype to compute in."""
+
+    maximum: Array  # (..., n_q, 1)
+    total: Array  # (..., n_q, 1)
+    weighted: Array  # (..., n_q, d_v)
+
+
+def read_of(scores: Array, value: Array) -> State:
+    """Return the state after reading `scores` (..., n_q, n_k) and `value` (..., n_k, d_v)."""
+    xp = array_namespace(scores)
+    highest = maximum(scores, -1)
+    weights = xp.exp(scores - finite(highest))
+    return State(highest, xp.sum(weights, axis=-1, keepdims=True), xp.matmul(weights, value))
+
+
+def merge_of(ours: State, theirs: State) -> State:
+    """Return the state of the keys of both."""
+    xp = array_namespace(ours.maximum)
+    highest = xp.maximum(ours.maximum, theirs.maximum)
+    shift = finite(highest)  # 0 where neither has seen a key
+    a, b = xp.exp(ours.maximum - shift), xp.exp(theirs.maximum - shift)
+    return State(
+        highest,
+        a * ours.total + b * theirs.total,
+        a * ours.weighted + b * theirs.weighted,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +124,7 @@ class RunningSoftmax:
         xp = array_namespace(scores)
         wide = accumulation_dtype(xp, scores.dtype)
         s, v = (xp.astype(x, wide, copy=False) for x in (scores, value))
-        highest = maximum(s, -1)
-        weights = xp.exp(s - finite(highest))
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        return cls(highest, total, xp.matmul(weights, v), scores.dtype)
+        return cls(*read_of(s, v), scores.dtype)
 
     def merge(self, other: "RunningSoftmax") -> "RunningSoftmax":
         """Return the state of the keys of both, which must not overlap.
@@ -118,16 +144,8 @@ class RunningSoftmax:
                 f"other must hold rows of shape {tuple(self.weighted.shape)}, "
                 f"got {tuple(other.weighted.shape)}"
             )
-        xp = array_namespace(self.maximum)
-        maximum = xp.maximum(self.maximum, other.maximum)
-        ours = xp.exp(self.maximum - finite(maximum))
-        theirs = xp.exp(other.maximum - finite(maximum))
-        return RunningSoftmax(
-            maximum,
-            ours * self.total + theirs * other.total,
-            ours * self.weighted + theirs * other.weighted,
-            self.dtype,
-        )
+        ours, theirs = (State(x.maximum, x.total, x.weighted) for x in (self, other))
+        return RunningSoftmax(*merge_of(ours, theirs), self.dtype)
 
     def output(self) -> Annotated[Array, "... n_q d_v"]:
         """Return the weighted mean of the values read, zeros for a row that may see nothing."""

@@ -1,6 +1,6 @@
 """Rung 3, *tiled*: a tile of scores at a time, so that no matrix of all scores ever exists.
 
-`RunningSoftmax` remembers of the keys read so far all that the output needs, so a tile is used and
+A running softmax remembers of the keys read so far all that the output needs, so a tile is used and
 forgotten. The backward pass makes each tile of weights again instead of keeping it. The heads take
 turns, and each finds the memory of the one before in the cache of the processor.
 Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any device; O(n) memory.
@@ -10,8 +10,8 @@ from array_api_compat import device
 
 from attnbook.arrays.arguments import array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
-from attnbook.kernels._tiles import head_by_head, later, scores_of, tiles, widen
-from attnbook.kernels.running_softmax import RunningSoftmax
+from attnbook.kernels.running_softmax import merge_of, read_of
+from attnbook.kernels.score_tiles import head_by_head, later, scores_of, tiles, widen
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
@@ -43,15 +43,18 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
     n_q, n_k = q.shape[0], k.shape[0]
     outputs, log_totals = [], []
     for rows in tiles(n_q, ROWS) or [slice(0, 0)]:
-        nothing = scores_of(q, k, None, None, scale, False, rows, slice(0, 0))
-        state = RunningSoftmax.read(nothing, v[:0, :])
+        state = None
         for columns in tiles(n_k, COLUMNS):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
             scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
-            state = state.merge(RunningSoftmax.read(scores, v[columns, :]))
-        outputs.append(state.output())
-        log_totals.append(xp.concat([state.maximum, xp.log(or_one(state.total))], axis=-1))
+            part = read_of(scores, v[columns, :])
+            state = part if state is None else merge_of(state, part)
+        if state is None:  # no key is there, or all come later
+            state = read_of(q[rows, :0], v[:0, :])
+        total = or_one(state.total)
+        outputs.append(state.weighted / total)
+        log_totals.append(xp.concat([state.maximum, xp.log(total)], axis=-1))
     return xp.concat(outputs, axis=0), xp.concat(log_totals, axis=0)
 
 

@@ -5,9 +5,9 @@ walks over the keys, and keeps scores, weights and the running softmax in regist
 memory. Agrees with `attnbook.kernels.tiled`. PyTorch tensors on a GPU, in float16, bfloat16
 or float32, sums in float32; rows of up to 256 numbers.
 
-`_triton_forward` holds the walk over the keys, `_triton_backward` its gradients, `_triton_decode`
-few queries over many keys, `_triton_tiles` the sizes of the tiles and which of them a mask leaves,
-`_triton_arrays` the layout. Set TRITON_INTERPRET=1 before the first import to run all of it on the
+In the folder `triton_kernels`, `forward` holds the walk over the keys, `backward` its gradients,
+`decode` few queries over many keys, `tiles` the sizes of the tiles and which of them a mask leaves,
+`operands` the layout. Set TRITON_INTERPRET=1 before the first import to run all of it on the
 CPU, slowly, in Triton's interpreter.
 
 Tillet, Kung, Cox (2019), "Triton: an intermediate language and compiler for tiled neural network
@@ -17,8 +17,10 @@ computations".
 import torch
 import triton
 
-from attnbook.kernels import _triton_backward, _triton_decode, _triton_forward
-from attnbook.kernels._triton_arrays import operands
+from attnbook.kernels.triton_kernels import backward as gradients
+from attnbook.kernels.triton_kernels import decode
+from attnbook.kernels.triton_kernels import forward as walk
+from attnbook.kernels.triton_kernels.operands import operands
 
 DEVICES = ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
 """Where arrays may be: on the CPU too where TRITON_INTERPRET=1 was set before the import."""
@@ -35,7 +37,7 @@ def forward(query, key, value, mask, bias, scale, is_causal):
     if x.is_empty:
         log_total = x.empty(x.n_q, 1, torch.float32)
         return x.empty(x.n_q, x.d_v, query.dtype).zero_(), log_total.fill_(-torch.inf)
-    path = _triton_decode if _triton_decode.takes(x) else _triton_forward
+    path = decode if decode.takes(x) else walk
     return path.forward(x)
 
 
@@ -44,4 +46,4 @@ def backward(query, key, value, mask, bias, scale, is_causal, output, log_total,
     x = operands(query, key, value, mask, bias, scale, is_causal)
     if x.is_empty:
         return tuple(torch.zeros_like(array) for array in (query, key, value))
-    return _triton_backward.backward(x, output, log_total, grad_output)
+    return gradients.backward(x, output, log_total, grad_output)

@@ -13,6 +13,7 @@ from attnbook.arrays.arguments import (
     array_namespace,
     broadcast_shapes,
     check_boolean,
+    check_choice,
     check_float,
     check_int,
 )
@@ -85,8 +86,7 @@ def to_additive(mask: Array, dtype: str = "float32") -> Array:
     check_boolean(mask)
     xp = array_namespace(mask)
     floats = [name for name in _FLOATS if hasattr(xp, name)]
-    if dtype not in floats:
-        raise ValueError(f"dtype must be one of {', '.join(floats)}, got {dtype!r}")
+    check_choice("dtype", dtype, floats)
     zeros = xp.zeros(mask.shape, dtype=getattr(xp, dtype), device=array_api_compat.device(mask))
     return xp.where(mask, zeros, xp.full_like(zeros, -xp.inf))
 
@@ -120,7 +120,11 @@ def from_additive(mask: Array) -> Array:
     check_float("mask", mask)
     xp = array_namespace(mask)
     allowed = mask == 0
-    if not bool(xp.all(allowed | (mask <= -1000))):
+    try:
+        fits = bool(xp.all(allowed | (mask <= -1000)))
+    except RuntimeError as error:  # PyTorch's, on the meta device
+        raise ValueError(f"mask must hold numbers that can be read, got {error}") from error
+    if not fits:
         raise ValueError(
             "mask must hold only 0 and numbers of at most -1000, got others; "
             "numbers that are added to the scores go in bias="

@@ -5,8 +5,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_boolean, check_int
+from attnbook.arrays.arguments import LARGEST, Array, array_namespace, check_boolean, check_int
 from attnbook.arrays.lengths import first_keys, home, lengths_of, placed
+
+UNLIMITED = 2**128
+"""Any window that a caller may mean by *everything*, such as `sys.maxsize`, is below this."""
 
 
 def causal(
@@ -75,7 +78,10 @@ def sliding_window(
            [0, 1, 1, 0],
            [0, 0, 1, 1]])
     """
-    left, right = check_int("left", left), check_int("right", right)
+    left, right = (
+        min(check_int(name, n, at_most=UNLIMITED), LARGEST)  # no two places are further apart
+        for name, n in (("left", left), ("right", right))
+    )
     own, keys = _places(n_q, n_k, like)
     return (keys >= own - left) & (keys <= own + right)
 

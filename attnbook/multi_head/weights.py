@@ -6,8 +6,14 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_floats, check_int
-from attnbook.arrays.projections import check_matrices, generator, xavier
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_bool,
+    check_floats,
+    check_int,
+)
+from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights
 from attnbook.single_head.head import SingleHeadWeights
 
@@ -48,6 +54,8 @@ class MultiHeadWeights(Weights):
     ((8, 8), (8, 4), (8, 8))
     """
 
+    token_widths = ("d_query", "d_key", "d_value", "d_out")
+
     W_Q: Annotated[Array, "d_query hd_k"]
     W_K: Annotated[Array, "d_key hkvd_k"]
     W_V: Annotated[Array, "d_value hkvd_v"]
@@ -68,37 +76,33 @@ class MultiHeadWeights(Weights):
                 f"n_kv_heads must divide n_heads = {self.n_heads}, "
                 f"got n_kv_heads = {self.n_kv_heads}"
             )
-        arrays = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
-        check_floats(**arrays)
-        check_matrices(**{name: x for name, x in arrays.items() if name.startswith("W")})
+        self.check_fields()
         self._check_columns()
         for letter in "QKVO":
             self._check_bias(letter)
 
     def _check_columns(self):
-        groups, columns = self.n_kv_heads, {"W_Q": self.n_heads, "W_V": self.n_kv_heads}
-        for name, heads in columns.items():
+        h, h_kv = self.n_heads, self.n_kv_heads
+        for name, counted, heads in (("W_Q", "n_heads", h), ("W_V", "n_kv_heads", h_kv)):
             shape = tuple(getattr(self, name).shape)
             if shape[1] % heads:
-                counted = "n_heads" if name == "W_Q" else "n_kv_heads"
                 raise ValueError(
                     f"{name} must have a number of columns divisible by {counted} = {heads}, "
                     f"got shape {shape}"
                 )
-        d_k, d_v = self.W_Q.shape[1] // self.n_heads, self.W_V.shape[1] // groups
-        if d_k == 0:
+        if self.d_k == 0:
             raise ValueError(
                 f"W_Q must have at least 1 column a head for the scale 1/√d_k, "
                 f"got shape {tuple(self.W_Q.shape)}"
             )
-        if self.W_K.shape[1] != groups * d_k:
+        if self.W_K.shape[1] != h_kv * self.d_k:
             raise ValueError(
-                f"W_K must have shape (d_key, {groups * d_k}) to match W_Q, "
+                f"W_K must have shape (d_key, {h_kv * self.d_k}) to match W_Q, "
                 f"got {tuple(self.W_K.shape)}"
             )
-        if self.W_O is not None and self.W_O.shape[0] != self.n_heads * d_v:
+        if self.W_O is not None and self.W_O.shape[0] != h * self.d_v:
             raise ValueError(
-                f"W_O must have shape ({self.n_heads * d_v}, d_out) to match W_V, "
+                f"W_O must have shape ({h * self.d_v}, d_out) to match W_V, "
                 f"got {tuple(self.W_O.shape)}"
             )
 
@@ -113,6 +117,21 @@ class MultiHeadWeights(Weights):
                 f"b_{letter} must have shape ({matrix.shape[1]},) to match W_{letter}, "
                 f"got {tuple(bias.shape)}"
             )
+
+    @property
+    def d_k(self) -> int:
+        """Width of queries and keys inside each head."""
+        return self.W_Q.shape[1] // self.n_heads
+
+    @property
+    def d_v(self) -> int:
+        """Width of values inside each head."""
+        return self.W_V.shape[1] // self.n_kv_heads
+
+    @property
+    def d_out(self) -> int:
+        """Width of the output: that of W_O, or without it that of the heads side by side."""
+        return self.n_heads * self.d_v if self.W_O is None else self.W_O.shape[1]
 
     @classmethod
     def init(
@@ -158,11 +177,14 @@ class MultiHeadWeights(Weights):
         TypeError, ValueError
             If a width is not an int of at least 1, if d_model is not divisible by n_heads where
             d_k or d_v is left open, if n_kv_heads does not divide n_heads, if `d_out` is given
-            without `output`, or `rng` is neither a Generator nor an int of at least 0.
+            without `output`, `output` or `bias` is not a bool, or `rng` is neither a Generator
+            nor an int of at least 0.
         """
         rng = generator(rng)
         check_int("d_model", d_model, at_least=1)
         check_int("n_heads", n_heads, at_least=1)
+        check_bool("output", output)
+        check_bool("bias", bias)
         if (d_k is None or d_v is None) and d_model % n_heads:
             raise ValueError(
                 f"d_model must be divisible by n_heads, "
@@ -170,10 +192,9 @@ class MultiHeadWeights(Weights):
             )
         if d_out is not None and not output:
             raise ValueError(f"d_out must be None without W_O (output=False), got {d_out}")
-        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         d_key = d_model if d_key is None else d_key
         widths = {
-            "n_kv_heads": n_kv_heads,
+            "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads,
             "d_key": d_key,
             "d_value": d_key if d_value is None else d_value,
             "d_k": d_model // n_heads if d_k is None else d_k,
@@ -182,20 +203,14 @@ class MultiHeadWeights(Weights):
         }
         for name, width in widths.items():
             check_int(name, width, at_least=1)
-        h_k, kv_k = n_heads * widths["d_k"], n_kv_heads * widths["d_k"]
-        h_v, kv_v = n_heads * widths["d_v"], n_kv_heads * widths["d_v"]
-        biases = {"b_Q": h_k, "b_K": kv_k, "b_V": kv_v} if bias else {}
-        if bias and output:
-            biases["b_O"] = widths["d_out"]
-        return cls(
-            W_Q=xavier(rng, d_model, h_k),
-            W_K=xavier(rng, d_key, kv_k),
-            W_V=xavier(rng, widths["d_value"], kv_v),
-            W_O=xavier(rng, h_v, widths["d_out"]) if output else None,
-            **{name: np.zeros(width) for name, width in biases.items()},
-            n_heads=n_heads,
-            n_kv_heads=n_kv_heads,
-        )
+        n_kv_heads, d_k, d_v = widths["n_kv_heads"], widths["d_k"], widths["d_v"]
+        sizes = {
+            **{"d_query": d_model, "d_key": d_key, "d_value": widths["d_value"]},
+            **{"hd_k": n_heads * d_k, "hkvd_k": n_kv_heads * d_k},
+            **{"hd_v": n_heads * d_v, "hkvd_v": n_kv_heads * d_v},
+            **({"d_out": widths["d_out"]} if output else {}),
+        }
+        return cls(**cls.drawn(rng, bias=bias, **sizes), n_heads=n_heads, n_kv_heads=n_kv_heads)
 
     @classmethod
     def from_heads(
@@ -256,8 +271,7 @@ class MultiHeadWeights(Weights):
         biases = [name for name in self.arrays() if name.startswith("b")]
         if biases:
             raise ValueError(f"weights must have no biases to be split, got {', '.join(biases)}")
-        group = self.n_heads // self.n_kv_heads
-        d_k, d_v = self.W_Q.shape[1] // self.n_heads, self.W_V.shape[1] // self.n_kv_heads
+        group, d_k, d_v = self.n_heads // self.n_kv_heads, self.d_k, self.d_v
 
         def head(i):
             j = i // group  # its key and value head

@@ -5,11 +5,19 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.arguments import Array
-from attnbook.multi_head.heads import multi_head_attention
+from attnbook.arrays.deprecation import takes_return_weights
+from attnbook.multi_head.attention import (
+    multi_head_attention,
+    multi_head_attention_with_weights,
+)
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.nn._module import AttendingModule
-from attnbook.nn._torch_module import TorchModule
-from attnbook.single_head.head import SingleHeadWeights, single_head_attention
+from attnbook.nn.module import AttendingModule
+from attnbook.nn.torch_module import TorchModule
+from attnbook.single_head.head import (
+    SingleHeadWeights,
+    single_head_attention,
+    single_head_attention_with_weights,
+)
 
 MATRICES = ("W_Q", "W_K", "W_V", "W_O")
 BIASES = ("b_Q", "b_K", "b_V", "b_O")
@@ -46,6 +54,23 @@ class Attention(AttendingModule, kind=SingleHeadWeights):
     torch.Size([2, 5, 6])
     """
 
+    def forward_with_weights(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> tuple[Array, Array]:
+        """Return `single_head_attention_with_weights`, which the reference alone gives."""
+        key = query if key is None else key
+        value = key if value is None else value
+        return single_head_attention_with_weights(
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
+        )
+
+    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         query: Array,
@@ -54,16 +79,12 @@ class Attention(AttendingModule, kind=SingleHeadWeights):
         mask: Array | None = None,
         *,
         is_causal: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Return `single_head_attention`; `key` is `query` and `value` is `key` unless given."""
         key = query if key is None else key
         value = key if value is None else value
         return single_head_attention(
-            *(query, key, value, self.weights, mask),
-            is_causal=is_causal,
-            impl=self.impl,
-            return_weights=return_weights,
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
         )
 
 
@@ -123,6 +144,23 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
         "out_proj.bias": "b_O",
     }
 
+    def forward_with_weights(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> tuple[Array, Array]:
+        """Return `multi_head_attention_with_weights`, which the reference alone gives."""
+        key = query if key is None else key
+        value = key if value is None else value
+        return multi_head_attention_with_weights(
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
+        )
+
+    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         query: Array,
@@ -131,16 +169,12 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
         mask: Array | None = None,
         *,
         is_causal: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Return `multi_head_attention`; `key` is `query` and `value` is `key` unless given."""
         key = query if key is None else key
         value = key if value is None else value
         return multi_head_attention(
-            *(query, key, value, self.weights, mask),
-            is_causal=is_causal,
-            impl=self.impl,
-            return_weights=return_weights,
+            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
         )
 
     @classmethod

@@ -1,16 +1,19 @@
-"""What stacks are made of, as modules: normalisation, feed-forward network, the two layers."""
+"""Layers as modules: normalisation, the feed-forward network, those of encoder and decoder."""
 
 from typing import Any, ClassVar
 
 import torch
 
 from attnbook.arrays.arguments import Array
-from attnbook.nn._module import WeightsModule
-from attnbook.nn._torch_module import DroppingModule, TorchModule
+from attnbook.arrays.deprecation import takes_return_weights
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.attention import MultiHeadAttention
-from attnbook.transformers.decoder import DecoderLayerWeights, decoder_layer
-from attnbook.transformers.encoder import EncoderLayerWeights, encoder_layer
+from attnbook.nn.module import WeightsModule
+from attnbook.nn.torch_module import DroppingModule, TorchModule
+from attnbook.transformers.decoder import decoder_layer, decoder_layer_with_weights
+from attnbook.transformers.encoder import encoder_layer, encoder_layer_with_weights
 from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward
+from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
 
 
@@ -104,7 +107,7 @@ class FeedForward(WeightsModule, kind=FeedForwardWeights):
 
 
 class _Layer(DroppingModule):
-    """What the layers of encoder and decoder share."""
+    """Base of the layers of encoder and decoder."""
 
     self_attention: MultiHeadAttention
     feed_forward: FeedForward
@@ -118,10 +121,10 @@ class _Layer(DroppingModule):
             *(matrices[0], one.bias, matrices[1], two.bias, _name_of(module.activation))
         )
         parts: dict[str, Any] = {"feed_forward": network}
+        held = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
         for theirs, ours in cls._theirs.items():
-            if "linear" not in theirs:
-                held = MultiHeadAttention if ours.endswith("attention") else LayerNorm
-                parts[ours] = held._read(getattr(module, theirs))
+            if ours in cls._names:
+                parts[ours] = held[cls._kind._kinds[ours]]._read(getattr(module, theirs))
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
@@ -193,22 +196,18 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
         "norm2": "feed_forward_norm",
     }
 
-    def forward(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
-        """Return `encoder_layer`."""
-        return encoder_layer(
-            *(x, self.weights, mask),
-            drop=self._drop,
-            rotate=rotate,
-            impl=self.impl,
-            return_weights=return_weights,
+    def forward_with_weights(
+        self, x: Array, mask: Array | None = None, *, rotate: bool = False
+    ) -> tuple[Array, Array]:
+        """Return `encoder_layer_with_weights`, which the reference alone gives."""
+        return encoder_layer_with_weights(
+            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
         )
+
+    @takes_return_weights(forward_with_weights)
+    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
+        """Return `encoder_layer`."""
+        return encoder_layer(x, self.weights, mask, rotate=rotate, **self._how())
 
 
 class DecoderLayer(_Layer, kind=DecoderLayerWeights):
@@ -257,6 +256,21 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         "norm3": "feed_forward_norm",
     }
 
+    def forward_with_weights(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+    ) -> tuple[Array, Array, Array | None]:
+        """Return `decoder_layer_with_weights`, which the reference alone gives."""
+        return decoder_layer_with_weights(
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
+        )
+
+    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         x: Array,
@@ -265,15 +279,10 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         memory_mask: Array | None = None,
         *,
         rotate: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Return `decoder_layer`; `memory` is None where there is no cross-attention."""
         return decoder_layer(
-            *(x, memory, self.weights, mask, memory_mask),
-            drop=self._drop,
-            rotate=rotate,
-            impl=self.impl,
-            return_weights=return_weights,
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how()
         )
 
 

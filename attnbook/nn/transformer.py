@@ -5,16 +5,18 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.arguments import Array
-from attnbook.nn._torch_module import DroppingModule, TorchModule
+from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.nn.layers import DecoderLayer, EncoderLayer, LayerNorm
-from attnbook.transformers.decoder import DecoderWeights, decoder
-from attnbook.transformers.encoder import EncoderWeights, encoder
-from attnbook.transformers.transformer import transformer
+from attnbook.nn.torch_module import DroppingModule, TorchModule
+from attnbook.transformers.decoder import decoder, decoder_with_weights
+from attnbook.transformers.encoder import encoder, encoder_with_weights
+from attnbook.transformers.stack import DecoderWeights, EncoderWeights
+from attnbook.transformers.transformer import transformer, transformer_with_weights
 from attnbook.transformers.weights import TransformerWeights
 
 
 class _Stack(DroppingModule):
-    """What encoder and decoder share."""
+    """Base of encoder and decoder."""
 
     layers: torch.nn.ModuleList
     final_norm: LayerNorm | None
@@ -80,22 +82,18 @@ class Encoder(_Stack, kind=EncoderWeights):
     _layer = EncoderLayer
     _options: ClassVar = {"enable_nested_tensor": False}
 
-    def forward(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
-        """Return `encoder`."""
-        return encoder(
-            *(x, self.weights, mask),
-            drop=self._drop,
-            rotate=rotate,
-            impl=self.impl,
-            return_weights=return_weights,
+    def forward_with_weights(
+        self, x: Array, mask: Array | None = None, *, rotate: bool = False
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """Return `encoder_with_weights`, which the reference alone gives."""
+        return encoder_with_weights(
+            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
         )
+
+    @takes_return_weights(forward_with_weights)
+    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
+        """Return `encoder`."""
+        return encoder(x, self.weights, mask, rotate=rotate, **self._how())
 
 
 class Decoder(_Stack, kind=DecoderWeights):
@@ -132,6 +130,21 @@ class Decoder(_Stack, kind=DecoderWeights):
     _torch = torch.nn.TransformerDecoder
     _layer = DecoderLayer
 
+    def forward_with_weights(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+    ) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
+        """Return `decoder_with_weights`, which the reference alone gives."""
+        return decoder_with_weights(
+            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
+        )
+
+    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         x: Array,
@@ -140,16 +153,9 @@ class Decoder(_Stack, kind=DecoderWeights):
         memory_mask: Array | None = None,
         *,
         rotate: bool = False,
-        return_weights: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Return `decoder`; `memory` is None where there is no cross-attention."""
-        return decoder(
-            *(x, memory, self.weights, mask, memory_mask),
-            drop=self._drop,
-            rotate=rotate,
-            impl=self.impl,
-            return_weights=return_weights,
-        )
+        return decoder(x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how())
 
 
 class Transformer(DroppingModule, kind=TransformerWeights):
@@ -226,6 +232,14 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     scale_embeddings: bool
     _torch = torch.nn.Transformer
 
+    def forward_with_weights(
+        self, source: Array | None, target: Array, **options: Any
+    ) -> tuple[Array, dict[str, tuple[Array, ...]]]:
+        """Return `transformer_with_weights`; the options are those of a call."""
+        how = options | self._how_with_weights()
+        return transformer_with_weights(source, target, self.weights, **how)
+
+    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         source: Array | None,
@@ -235,20 +249,11 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         target_mask: Array | None = None,
         memory_mask: Array | None = None,
         is_causal: bool = True,
-        return_weights: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Return `transformer`; `source` is None where there is no encoder."""
+        masks = {"source_mask": source_mask, "target_mask": target_mask, "memory_mask": memory_mask}
         return transformer(
-            source,
-            target,
-            self.weights,
-            source_mask=source_mask,
-            target_mask=target_mask,
-            memory_mask=memory_mask,
-            is_causal=is_causal,
-            drop=self._drop,
-            impl=self.impl,
-            return_weights=return_weights,
+            source, target, self.weights, **masks, is_causal=is_causal, **self._how()
         )
 
     @classmethod

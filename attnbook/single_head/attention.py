@@ -2,8 +2,8 @@ r"""Attention: every query takes a weighted mean of the values.
 
 .. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(s\,QK^\top + B)\,V
 
-The three public functions check their arrays and then call the mathematics beneath them
-(`_scores`, `weights_of`, `_attention`, `_attention_vjp`), which is what the book prints.
+The mathematics comes first, and is what the book prints. The three public functions below it
+check their arrays and call it.
 """
 
 from typing import Annotated
@@ -14,11 +14,45 @@ from attnbook.arrays.arguments import (
     array_namespace,
     broadcast_shapes,
     check_attention,
-    check_attention_inputs,
     check_floats,
     sum_to_shape,
+    to_compute,
 )
 from attnbook.single_head.softmax import softmax_of
+
+
+def _scores(query, key, mask, bias, scale):
+    xp = array_namespace(query)
+    # (..., n_q, d_k) times (..., d_k, n_k)
+    scores = xp.matmul(query * scale, xp.matrix_transpose(key))
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
+    return scores
+
+
+def weights_of(query, key, mask, bias, scale):
+    """Return the weights of attention, of checked arrays in the dtype to compute in."""
+    return softmax_of(_scores(query, key, mask, bias, scale), axis=-1)
+
+
+def _attention(query, key, value, mask, bias, scale):
+    xp = array_namespace(query)
+    weights = weights_of(query, key, mask, bias, scale)
+    return xp.matmul(weights, value)  # (..., n_q, d_v)
+
+
+def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
+    xp = array_namespace(query)
+    weights = weights_of(query, key, mask, bias, scale)
+    grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)
+    grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))
+    mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
+    grad_scores = weights * (grad_weights - mean)
+    grad_query = xp.matmul(grad_scores, key) * scale
+    grad_key = xp.matmul(xp.matrix_transpose(grad_scores), query) * scale
+    return grad_query, grad_key, grad_value
 
 
 def attention_weights(
@@ -93,11 +127,10 @@ def attention_weights(
     >>> attention_weights(query, key, mask=np.array([True, True, False, False]))
     array([[0.5, 0.5, 0. , 0. ]])
     """
-    dtype, (q, k), mask, bias, scale = check_attention_inputs(
-        {"query": query, "key": key}, mask, bias, scale, is_causal
-    )
+    scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
+    (q, k), mask, bias = to_compute([query, key], mask, bias, is_causal)
     weights = weights_of(q, k, mask, bias, scale)
-    return array_namespace(weights).astype(weights, dtype, copy=False)
+    return array_namespace(query).astype(weights, query.dtype, copy=False)
 
 
 def attention(
@@ -163,15 +196,14 @@ def attention(
     >>> attention(query, key, value).round(2)
     array([[19.44]])
     """
+    kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
-    if kernels.check_impl(impl) != kernels.REFERENCE:
-        scale = check_attention(arrays, mask, bias, scale, is_causal)
+    scale = check_attention(arrays, mask, bias, scale, is_causal)
+    if impl != kernels.REFERENCE:
         return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
-    dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
-        arrays, mask, bias, scale, is_causal
-    )
+    (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
     output = _attention(q, k, v, mask, bias, scale)
-    return array_namespace(output).astype(output, dtype, copy=False)
+    return array_namespace(query).astype(output, query.dtype, copy=False)
 
 
 def attention_vjp(
@@ -234,7 +266,7 @@ def attention_vjp(
     """
     arrays = {"query": query, "key": key, "value": value}
     kernels.check_impl(impl)
-    checked_scale = check_attention(arrays, mask, bias, scale, is_causal)
+    scale = check_attention(arrays, mask, bias, scale, is_causal)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
     expected = (*leading, query.shape[-2], value.shape[-1])
@@ -245,52 +277,14 @@ def attention_vjp(
         )
     xp = array_namespace(query)
     if impl == kernels.REFERENCE:
-        _, (q, k, v), mask, bias, scale = check_attention_inputs(
-            arrays, mask, bias, scale, is_causal
-        )
+        (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
         grad_output = xp.astype(grad_output, q.dtype, copy=False)
         grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale)
     else:
-        rest = (grad_output, mask, bias, checked_scale, is_causal)
+        rest = (grad_output, mask, bias, scale, is_causal)
         grads = kernels.attention_vjp(impl, query, key, value, *rest)
-    grad_query, grad_key, grad_value = (
+    summed = [
         xp.astype(sum_to_shape(grad, tuple(x.shape)), x.dtype, copy=False)
-        for grad, x in zip(grads, arrays.values(), strict=True)
-    )
-    return grad_query, grad_key, grad_value
-
-
-# The mathematics. These may rely on checked arrays in the dtype to compute in.
-
-
-def _scores(query, key, mask, bias, scale):
-    xp = array_namespace(query)
-    # (..., n_q, d_k) times (..., d_k, n_k)
-    scores = xp.matmul(query * scale, xp.matrix_transpose(key))
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
-    return scores
-
-
-def weights_of(query, key, mask, bias, scale):
-    return softmax_of(_scores(query, key, mask, bias, scale), axis=-1)
-
-
-def _attention(query, key, value, mask, bias, scale):
-    xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
-    return xp.matmul(weights, value)  # (..., n_q, d_v)
-
-
-def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
-    xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
-    grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)
-    grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))
-    mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
-    grad_scores = weights * (grad_weights - mean)
-    grad_query = xp.matmul(grad_scores, key) * scale
-    grad_key = xp.matmul(xp.matrix_transpose(grad_scores), query) * scale
-    return grad_query, grad_key, grad_value
+        for grad, x in zip(grads, (query, key, value), strict=True)
+    ]
+    return tuple(summed)

@@ -4,19 +4,21 @@ r"""The learned head: attention between projections of the inputs.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
-    check_attention_inputs,
+    check_attention,
     check_floats,
     check_int,
+    to_compute,
 )
+from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, check_matrices, generator, project, xavier
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.single_head.attention import attention, weights_of
 
@@ -120,6 +122,45 @@ class SingleHeadWeights(Weights):
         )
 
 
+def single_head_attention_with_weights(
+    query: Annotated[Array, "... n_q d_query"],
+    key: Annotated[Array, "... n_k d_key"],
+    value: Annotated[Array, "... n_k d_value"],
+    weights: SingleHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    is_causal: bool = False,
+) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... n_q n_k"]]:
+    """Return the output of `single_head_attention` and the attention weights.
+
+    The parameters and what is raised are those of `single_head_attention`; there is no `impl`,
+    since the reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n_q, d_out)
+    A : array, shape (..., n_q, n_k)
+        How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.ones((5, 8))
+    >>> weights = SingleHeadWeights.init(0, 8, d_k=4, d_v=6)
+    >>> output, A = single_head_attention_with_weights(x, x, x, weights)
+    >>> output.shape, A.shape
+    ((5, 6), (5, 5))
+    """
+    projected = _checked_projections(query, key, value, weights)
+    scale = check_attention(projected, mask, None, None, is_causal)
+    (q, k, v), mask, _ = to_compute([*projected.values()], mask, None, is_causal)
+    xp = array_namespace(query)
+    A = weights_of(q, k, mask, None, scale)
+    output = xp.astype(xp.matmul(A, v), query.dtype, copy=False)
+    return _projected_back(output, weights), xp.astype(A, query.dtype, copy=False)
+
+
+@takes_return_weights(single_head_attention_with_weights)
 def single_head_attention(
     query: Annotated[Array, "... n_q d_query"],
     key: Annotated[Array, "... n_k d_key"],
@@ -129,8 +170,7 @@ def single_head_attention(
     *,
     is_causal: bool = False,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n_q d_out"]:
     r"""Apply one learned head: project, attend, and project back if there is a W_O.
 
     .. math:: \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
@@ -149,19 +189,16 @@ def single_head_attention(
         Also hide every key that comes later than its query, as in `attention`.
     impl : str
         Who attends, as in `attention`; the projections are the same for all.
-    return_weights : bool
-        Also return the attention weights, which the reference alone keeps.
 
     Returns
     -------
     array, shape (..., n_q, d_out), or (..., n_q, d_v) without W_O
-        And with `return_weights` a pair of it and the weights (..., n_q, n_k).
+        `single_head_attention_with_weights` also returns the attention weights.
 
     Raises
     ------
     TypeError, ValueError
-        As in `attention`; ValueError if an input is not as wide as its matrix is high, or weights
-        are wanted of another `impl` than the reference.
+        As in `attention`; ValueError if an input is not as wide as its matrix is high.
 
     Notes
     -----
@@ -176,23 +213,20 @@ def single_head_attention(
     >>> single_head_attention(x, x, x, weights).shape
     (5, 6)
     """
-    if not isinstance(weights, SingleHeadWeights):
-        raise TypeError(f"weights must be SingleHeadWeights, got {type(weights).__name__}")
-    check_impl(impl, return_weights)
+    check_impl(impl)
+    projected = _checked_projections(query, key, value, weights)
+    output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
+    return _projected_back(output, weights)
+
+
+def _checked_projections(query, key, value, weights):
+    """Return queries, keys and values inside the head, or raise if the inputs do not fit."""
+    check_part("weights", weights, SingleHeadWeights)
     inputs = {"query": query, "key": key, "value": value}
     matrices = {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V}
     check_inputs(inputs, matrices)
-    xp = array_namespace(query)
-    projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
-    if return_weights:
-        dtype, (q, k, v), mask, bias, scale = check_attention_inputs(
-            projected, mask, None, None, is_causal
-        )
-        attended = weights_of(q, k, mask, bias, scale)
-        output = xp.astype(xp.matmul(attended, v), dtype, copy=False)
-        attended = xp.astype(attended, dtype, copy=False)
-    else:
-        output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
-    if weights.W_O is not None:
-        output = project(output, weights.W_O)
-    return (output, attended) if return_weights else output
+    return {name: project(x, matrices[name]) for name, x in inputs.items()}
+
+
+def _projected_back(output, weights):
+    return output if weights.W_O is None else project(output, weights.W_O)

@@ -1,7 +1,7 @@
 """Checkpoints of a training run, and files of weights: safetensors with their structure, no pickle.
 
-A file is written at once or not at all, and a damaged or foreign one is refused with a reason.
-Weights load without PyTorch.
+A file is written at once or not at all. A damaged or foreign file is refused with a reason. Weights
+load without PyTorch.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import dtype_name
+from attnbook.arrays.arguments import check_choice, dtype_name
 from attnbook.arrays.move import LIBRARIES
 from attnbook.arrays.weights import Weights, check_part, some
 from attnbook.training.settings import History, Settings
@@ -29,14 +29,14 @@ def save_weights(path: Path, weights: Weights) -> None:
     Parameters
     ----------
     path : str or path
-        A file that is there is replaced, at once or not at all.
+        If the file exists, it is replaced, at once or not at all.
     weights : Weights
-        Any of this package's, such as `TransformerWeights`, of any library.
+        Weights of any class of this package, such as `TransformerWeights`, in any library.
 
     Raises
     ------
     TypeError
-        If `weights` are not of a class of this package.
+        If `weights` are not of a class of this package, or `path` is not a path.
     OSError
         If the file cannot be written.
 
@@ -53,8 +53,8 @@ def save_weights(path: Path, weights: Weights) -> None:
     ...     load_weights(f"{folder}/heads.safetensors").W_Q.shape
     (8, 8)
     """
-    content = structure(weights)
-    tensor_file.write(path, "weights", weights.arrays(), content)
+    described = structure(weights)
+    tensor_file.write(path, "weights", weights.arrays(), described)
 
 
 def load_weights(path: Path, library: str = "numpy") -> Any:
@@ -64,26 +64,28 @@ def load_weights(path: Path, library: str = "numpy") -> Any:
     ----------
     path : str or path
     library : str
-        That of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. PyTorch need not be installed
-        for the others.
+        The library of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. PyTorch need not be
+        installed for the others.
 
     Returns
     -------
     Weights
-        Of the class that was saved, in the dtype that was saved; where the library has no
-        bfloat16, in float32. Of a checkpoint, the weights that `train` leaves in the model: with
-        `patience` those of the best evaluation so far, else the last.
+        They have the class and the dtype that were saved; where the library has no bfloat16, they
+        are in float32. From a checkpoint they are the weights that `train` leaves in the model:
+        with `patience` those of the best evaluation so far, else the last.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
+    TypeError
+        If `path` is not a path.
     ValueError
-        If the file is damaged, of something else, or of a model without `weights`.
+        If the file is damaged, holds something else, or holds a model without `weights`.
 
     Notes
     -----
-    Builds classes of this package alone, whatever the file says, and runs no code from it.
+    It builds classes of this package alone, whatever the file says, and runs no code from it.
 
     Examples
     --------
@@ -94,8 +96,7 @@ def load_weights(path: Path, library: str = "numpy") -> Any:
     ...     type(load_weights(f"{folder}/head.safetensors").W_V)
     <class 'numpy.ndarray'>
     """
-    if library not in LIBRARIES:
-        raise ValueError(f"library must be one of {', '.join(LIBRARIES)}, got {library!r}")
+    check_choice("library", library, LIBRARIES)
     expected = ("weights", "checkpoint")
     kind, arrays, narrow, content = tensor_file.read(path, *expected)
     with tensor_file.describing(path, "attnbook weights"):
@@ -123,21 +124,12 @@ def _under(prefix, named):
     return {name.removeprefix(prefix): x for name, x in named.items() if name.startswith(prefix)}
 
 
-# Checkpoints of a training run
-
-
 @dataclass(frozen=True, eq=False)
 class Progress:
     """How far a run is, beside its model and optimizer.
 
-    Attributes
-    ----------
-    settings : Settings
-    history : History
-    best : dict of tensors, or None
-        The state of the model at its best evaluation, where the run keeps it.
-    scaler : dict
-        The state of the scaler of the loss for float16; empty without one.
+    `best` is the state of the model at its best evaluation, where the run keeps it, and `scaler`
+    that of the scaler of the loss for float16, which is empty without one.
     """
 
     settings: Settings
@@ -149,39 +141,19 @@ class Progress:
 def save(
     path: Path, model: "torch.nn.Module", optimizer: "torch.optim.Optimizer", progress: Progress
 ) -> None:
-    """Write all that a run needs to go on as if it had not stopped.
+    """Write all that a run needs to go on as if it had not stopped, at once or not at all.
 
-    Parameters
-    ----------
-    path : str or path
-        A file that is there is replaced, at once or not at all.
-    model : torch.nn.Module
-    optimizer : torch.optim.Optimizer
-        Of parameters of `model`.
-    progress : Progress
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-
-    Notes
-    -----
     The tensors are ``model.*``, ``best.*``, ``optimizer.PARAMETER.*`` and ``history.*``. The
     random numbers of a step come from the seed and the step, so no state of a generator is kept.
-    A process that is killed while it writes leaves the old file whole, and a ``path.partial``,
-    which the next write replaces.
     """
     model = unwrapped(model)
     state = model.state_dict()
-    history = progress.history
     arrays = {f"model.{name}": x for name, x in state.items()}
     arrays |= {f"best.{name}": x for name, x in (progress.best or {}).items()}
     for name, p in _optimized(model, optimizer).items():
-        arrays |= {
-            f"optimizer.{name}.{key}": x for key, x in optimizer.state[p].items() if x is not None
-        }
-    for name, values in asdict(history).items():
+        moments = optimizer.state[p].items()
+        arrays |= {f"optimizer.{name}.{key}": x for key, x in moments if x is not None}
+    for name, values in asdict(progress.history).items():
         shape = (-1, 2) if name == "evaluations" else (-1,)
         arrays[f"history.{name}"] = np.array(values, dtype=np.float64).reshape(shape)
     weights = getattr(model, "weights", None)
@@ -204,28 +176,9 @@ def load(
 ) -> Progress:
     """Read a checkpoint into `model` and `optimizer`, and return how far the run was.
 
-    Parameters
-    ----------
-    path : str or path
-    model : torch.nn.Module
-        Of the names, shapes and dtypes that the file has.
-    optimizer : torch.optim.Optimizer
-    settings : Settings
-        Those of the file, but for `checkpoint_every` and, where the schedule does not depend on
-        them, `steps`.
-
-    Returns
-    -------
-    Progress
-        With `settings`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is damaged, of something else, of another model or of other settings. Model and
-        optimizer are then as they were.
+    Raises a ValueError if the file is damaged, or of another model or of other settings; model and
+    optimizer are then as they were. `checkpoint_every` may differ, and so may `steps` where the
+    schedule does not depend on them.
     """
     model = unwrapped(model)
     _, arrays, narrow, content = tensor_file.read(path, "checkpoint")
@@ -245,16 +198,15 @@ def load(
             f"steps must be at least the {history.step} that the run in {os.fspath(path)} has "
             f"made, got {settings.steps}"
         )
-    found = _under("optimizer.", tensors)
+    moments = _under("optimizer.", tensors)
     states = {
-        i: _under(f"{name}.", found)
+        i: own
         for i, name in enumerate(_optimized(model, optimizer))
-        if _under(f"{name}.", found)
+        if (own := _under(f"{name}.", moments))
     }
     model.load_state_dict(state)
-    optimizer.load_state_dict(
-        {"state": states, "param_groups": optimizer.state_dict()["param_groups"]}
-    )
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
     return Progress(settings, history, best or None, scaler)
 
 

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 try:
     import torch
 except ImportError as error:
-    raise ImportError("attnbook.train needs PyTorch: pip install 'attnbook[train]'") from error
+    raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
 
+from attnbook.arrays.arguments import check_bool, check_path
 from attnbook.data.batches import Batch
+from attnbook.data.ids import iterator
 from attnbook.training.loss import cross_entropy
 from attnbook.training.processes import join
 from attnbook.training.run import Loss, Run, checked, evaluating, is_due, predict
@@ -46,46 +48,47 @@ def train(
     Parameters
     ----------
     model : torch.nn.Module
-        Called as ``model(source, inputs, source_mask=…, target_mask=…)`` for logits (b, n, V),
-        such as `attnbook.nn.Transformer`; compiled by ``torch.compile`` or not.
+        It is called as ``model(source, inputs, source_mask=…, target_mask=…)`` for logits
+        (b, n, V), as `attnbook.nn.Transformer` is; ``torch.compile`` may have compiled it.
     batches : callable
-        ``batches(step)`` is the `Batch` of the update that follows `step` updates, the same at
-        each call, such as `attnbook.data.batches.Batches`.
+        ``batches(step)`` is the `Batch` of the update that follows `step` updates. It must be the
+        same at each call, as that of `attnbook.data.Batches` is.
     settings : Settings
     loss : callable, optional
-        ``loss(logits, labels, mask)``: mean over the tokens where `mask` is True. The cross-entropy
-        with label smoothing unless given.
+        ``loss(logits, labels, mask)`` is the mean over the tokens where `mask` is True. By default
+        it is the cross-entropy with label smoothing.
     validate : callable, optional
-        ``validate(model)``: a number, **lower is better**; called every `settings.eval_every`
-        updates, in eval mode and without gradients.
+        ``validate(model)`` is a number, **lower is better**. It is called every
+        `settings.eval_every` updates, in eval mode and without gradients.
     checkpoint : str or path, optional
-        A file, in a directory that exists. If it is there, the run goes on from it; it is written
-        at the start, every `settings.checkpoint_every` updates, at the end, and at an interrupt.
+        A file, in a directory that exists. If the file exists, the run goes on from it. It is
+        written at the start, every `settings.checkpoint_every` updates, at the end, and at an
+        interrupt.
     progress : bool
-        Show a bar.
+        Whether to show a bar.
 
     Returns
     -------
     History
-        Of the whole run, what came before the checkpoint included.
+        The history of the whole run, with what came before the checkpoint.
 
     Raises
     ------
     TypeError, ValueError
         If an argument is not of its type, settings and arguments do not go together, a batch has no
-        label, or the checkpoint is damaged or of another run.
+        label, the loss does not depend on the logits, or the checkpoint is damaged or of another
+        run.
     FloatingPointError
         If the loss or its gradient is infinite or NaN. That update is not made.
     KeyboardInterrupt
-        After Ctrl-C, when the update under way is finished and the checkpoint written; a second
-        Ctrl-C stops at once, and leaves the checkpoint of before.
+        After Ctrl-C, when the current update is finished and the checkpoint is written. A second
+        Ctrl-C stops at once, and leaves the earlier checkpoint.
 
     Notes
     -----
-    The model ends in eval mode, without gradients, and with `settings.patience` has the weights of
-    its best evaluation. The caller's random generators, those of the CPU and of CUDA, stay as they
-    were: dropout draws from a generator that is seeded anew in each step from `settings.seed`, the
-    step and the process.
+    The model ends in eval mode and without gradients. With `settings.patience` it has the weights
+    of its best evaluation. The random generators of the caller stay as they were: dropout draws
+    from a generator that each step seeds anew with `settings.seed`, the step and the process.
 
     Under ``torchrun`` each process calls this function with the same arguments, its model on its
     own device. Each takes its rows of every batch; the gradient is that of the whole batch. The
@@ -108,6 +111,8 @@ def train(
     >>> history.step, history.losses[-1] < 0.01
     (60, True)
     """
+    check_bool("progress", progress)
+    checkpoint = None if checkpoint is None else check_path("checkpoint", checkpoint)
     device = _check(model, batches, settings, loss, validate, checkpoint)
     if loss is None:
         loss = functools.partial(cross_entropy, label_smoothing=settings.label_smoothing)
@@ -145,10 +150,10 @@ def evaluate(
     Parameters
     ----------
     model : torch.nn.Module
-        As for `train`. It and its parts are left in the modes in which they were.
+        As for `train`. The model and its parts stay in the modes in which they were.
     batches : iterable of Batch
     loss : callable, optional
-        As for `train`; the cross-entropy unless given.
+        As for `train`; by default the cross-entropy.
 
     Returns
     -------
@@ -157,7 +162,7 @@ def evaluate(
     Raises
     ------
     TypeError, ValueError
-        If `batches` are no `Batch` objects, or hold no label.
+        If `batches` are not `Batch` objects, or hold no label.
 
     Examples
     --------
@@ -171,7 +176,7 @@ def evaluate(
     device = _device(model)
     total, tokens = 0.0, 0
     with evaluating(model):
-        for batch in batches:
+        for batch in iterator("batches", batches, "Batch objects"):
             logits, labels, mask = predict(model, checked(batch), device, "float32")
             n = int(batch.label_mask.sum())
             if n:

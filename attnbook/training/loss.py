@@ -36,9 +36,9 @@ def cross_entropy(
     Parameters
     ----------
     logits : array z, shape (..., n, V), real floating dtype
-        Logits, **not** probabilities: the softmax is taken here.
+        Logits, **not** probabilities: this function takes the softmax.
     targets : integer array y, shape (..., n)
-        The right tokens. Those that the mask leaves out may be any number, such as -100.
+        The right tokens. Where the mask is False they may be any number, such as -100.
     mask : boolean array, shape (..., n), optional
         **True = counts.** Padding must be False.
     label_smoothing : float
@@ -47,8 +47,8 @@ def cross_entropy(
     Returns
     -------
     array, shape ()
-        Of the dtype of `logits`; half precision is computed in float32. 0 if no token counts,
-        where PyTorch's function gives NaN.
+        In the dtype of `logits`; half precision is computed in float32. It is 0 if no token counts,
+        where the function of PyTorch gives NaN.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Several processes that train one model: who I am among them, and sums over all of them."""
+"""The processes that train one model together, and sums over all of them."""
 
 import atexit
 import os
@@ -10,16 +10,9 @@ from torch import distributed
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that ``torchrun`` started; a single one without it.
+    """The processes that ``torchrun`` started, or a single one without it.
 
-    Attributes
-    ----------
-    rank : int
-        The number of this one.
-    world : int
-        How many there are.
-    device : torch.device
-        Where this one keeps its model.
+    `rank` is the number of this process among `world`; it keeps its model on `device`.
     """
 
     rank: int

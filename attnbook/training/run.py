@@ -63,6 +63,8 @@ class Run:
         if not isinstance(mean, torch.Tensor) or mean.ndim:
             got = tuple(mean.shape) if isinstance(mean, torch.Tensor) else type(mean).__name__
             raise TypeError(f"loss must return a tensor of shape (), got {got}")
+        if not mean.requires_grad:
+            raise ValueError("loss must return a number that depends on the logits, got a constant")
         loss = group.sum(mean.item() * mine) / tokens
         self._check_finite("loss", loss)
         # the wrapper takes the mean over processes; the batch has the sum over its tokens

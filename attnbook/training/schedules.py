@@ -55,7 +55,7 @@ def learning_rate(step: int, settings: Settings) -> float:
     """
     if not isinstance(settings, Settings):
         raise TypeError(f"settings must be Settings, got {type(settings).__name__}")
-    k = check_int("step", step) + 1
+    k = check_int("step", step, at_most=2**63 - 1) + 1
     w = max(settings.warmup, 1)
     if k <= w:
         return settings.lr * (k / w)

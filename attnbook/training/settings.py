@@ -1,59 +1,64 @@
 """What a training run is told, and what it tells."""
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from attnbook.arrays.arguments import check_choice, check_int, check_number
 
-OPTIMIZERS = ("adamw", "sgd")
-SCHEDULES = ("constant", "inverse_sqrt", "cosine")
-PRECISIONS = ("float32", "bfloat16", "float16")
+CHOICES = {
+    "optimizer": ("adamw", "sgd"),
+    "schedule": ("constant", "inverse_sqrt", "cosine"),
+    "precision": ("float32", "bfloat16", "float16"),
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. Everything that decides the result, but for the model and the batches.
+    """How to train: everything that decides the result, except the model and the batches.
 
     Attributes
     ----------
     steps : int
-        Number of updates.
+        The number of updates.
     lr : float
-        The learning rate, at its highest.
+        The highest learning rate of the run.
     optimizer : str
-        ``"adamw"``, or ``"sgd"``: params - lr · grads, without momentum.
+        ``"adamw"``, or ``"sgd"``, which is params - lr · grads, without momentum.
     betas : pair of floats
-        Of AdamW: how much of the last mean of the gradients, and of their squares, is kept.
+        AdamW keeps running means of the gradients and of their squares. In each update a mean
+        keeps this share of its old value: the first share is for the gradients, the second for
+        their squares.
     weight_decay : float
-        The share of each *matrix* that lr removes: W - lr · weight_decay · W. Biases, gains and
-        everything else of one axis stay.
+        Each update makes each *matrix* W smaller by lr · weight_decay · W. Biases, gains and all
+        other parameters of one axis stay.
     warmup : int
-        Number of updates over which the learning rate rises to `lr`; 0 for none.
+        The learning rate rises to `lr` over this number of updates; 0 leaves the warm-up out.
     schedule : str
-        What it does then: ``"constant"``, ``"inverse_sqrt"`` or ``"cosine"``; see `learning_rate`.
+        How the learning rate goes on after the warm-up: ``"constant"``, ``"inverse_sqrt"`` or
+        ``"cosine"``; see `learning_rate`.
     final_lr : float
-        Where the cosine ends.
+        The learning rate at which the cosine ends.
     label_smoothing : float
-        Of the loss: the share of each label that is spread over the vocabulary.
+        The share of each label that the loss spreads over the vocabulary.
     clip : float, optional
-        Longest gradient, over all parameters together; a longer one is shortened to it.
+        A gradient longer than this, over all parameters together, is shortened to this length.
     precision : str
-        ``"float32"`` computes in the model's own dtype. ``"bfloat16"`` and ``"float16"`` compute
-        in half precision what ``torch.autocast`` finds safe, and keep the parameters as they are;
+        ``"float32"`` computes in the dtype of the model. ``"bfloat16"`` and ``"float16"`` compute
+        in half precision what ``torch.autocast`` finds safe, and keep the parameters as they are.
         float16 needs a CUDA device and scales its loss.
     seed : int
-        Of the dropout. The order of the batches has its own, in `batches`.
+        The seed of the dropout. `Batches` has a seed of its own for the order of the batches.
     eval_every : int, optional
-        Number of updates from one evaluation to the next.
+        The number of updates from one evaluation to the next.
     patience : int, optional
-        Stop after so many evaluations in a row without a new best. The model then ends with the
-        weights of its best evaluation.
+        Training stops after this many evaluations in a row without a new best. The model then ends
+        with the weights of its best evaluation.
     checkpoint_every : int, optional
-        Number of updates from one checkpoint to the next.
+        The number of updates from one checkpoint to the next.
 
     Raises
     ------
     TypeError, ValueError
-        If a value is not of its type or range.
+        If a value does not have its type or is out of its range.
 
     Examples
     --------
@@ -63,29 +68,29 @@ class Settings:
 
     steps: int
     lr: float
-    optimizer: str = field(default="adamw", kw_only=True)
-    betas: tuple[float, float] = field(default=(0.9, 0.98), kw_only=True)
-    weight_decay: float = field(default=0.0, kw_only=True)
-    warmup: int = field(default=0, kw_only=True)
-    schedule: str = field(default="constant", kw_only=True)
-    final_lr: float = field(default=0.0, kw_only=True)
-    label_smoothing: float = field(default=0.0, kw_only=True)
-    clip: float | None = field(default=None, kw_only=True)
-    precision: str = field(default="float32", kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    eval_every: int | None = field(default=None, kw_only=True)
-    patience: int | None = field(default=None, kw_only=True)
-    checkpoint_every: int | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    optimizer: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+    warmup: int = 0
+    schedule: str = "constant"
+    final_lr: float = 0.0
+    label_smoothing: float = 0.0
+    clip: float | None = None
+    precision: str = "float32"
+    seed: int = 0
+    eval_every: int | None = None
+    patience: int | None = None
+    checkpoint_every: int | None = None
 
     def __post_init__(self):
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("precision", self.precision, PRECISIONS)
-        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
-            self._set(name, check_int(name, getattr(self, name), at_least=least))
-        for name in ("eval_every", "patience", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                self._set(name, check_int(name, getattr(self, name), at_least=1))
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        self._set("seed", check_int("seed", self.seed, at_most=2**128 - 1))
+        self._set("warmup", check_int("warmup", self.warmup, at_most=2**63 - 1))
+        for name in ("steps", "eval_every", "patience", "checkpoint_every"):
+            if name == "steps" or getattr(self, name) is not None:
+                self._set(name, check_int(name, getattr(self, name), 1, at_most=2**63 - 1))
         for name in ("lr", "weight_decay", "final_lr", "label_smoothing"):
             self._set(name, check_number(name, getattr(self, name)))
         self._check_betas()
@@ -137,13 +142,14 @@ class History:
     Attributes
     ----------
     losses : list of float
-        Mean loss over the tokens of the batch, before the update that it causes.
+        The mean loss over the tokens of each batch, before the update that it causes.
     learning_rates : list of float
+        The learning rate of each update.
     gradient_norms : list of float
-        Length of the gradient over all parameters, before it is clipped. With float16 it is
+        The length of the gradient over all parameters, before it is clipped. With float16 it is
         infinite or NaN where the update was left out and the scale of the loss lowered.
     evaluations : list of (int, float)
-        Number of updates made, and what `validate` returned then.
+        The number of updates made, and what `validate` returned then.
     """
 
     losses: list[float] = field(default_factory=list)

@@ -1,8 +1,7 @@
-"""How weights are put together, as what JSON can hold; and the weights built again of it."""
+"""The structure of weights in terms that JSON can hold, and the weights built from it again."""
 
 from typing import Any
 
-import attnbook
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.weights import PLAIN, Weights, check_part
 
@@ -19,7 +18,7 @@ def structure(weights: Any) -> Any:
 def rebuilt(part: Any, arrays: dict[str, Array]) -> Any:
     """Return the weights that `structure` described, with the arrays of these names.
 
-    Builds public classes of this package alone, whatever it is given. Raises TypeError or
+    Builds classes of weights of this package alone, whatever it is given. Raises TypeError or
     ValueError if `part` describes no such thing.
     """
     if isinstance(part, list):
@@ -31,16 +30,28 @@ def rebuilt(part: Any, arrays: dict[str, Array]) -> Any:
             raise ValueError(f"a structure whose array {part['array']!r} is not in the file")
         return arrays[part["array"]]
     name, parts = str(part.get("class")), part.get("fields")
-    kind = getattr(attnbook, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Weights) and isinstance(parts, dict)):
+    kind = _classes().get(name)
+    if kind is None or not isinstance(parts, dict):
         raise ValueError(f"a structure of a class that attnbook does not have, {name}")
     return kind(**{name: rebuilt(value, arrays) for name, value in parts.items()})
+
+
+def _classes() -> dict[str, type[Weights]]:
+    """Return the dataclasses of weights that this package defines, by their names."""
+    found, left = {}, [Weights]
+    while left:
+        kinds = left.pop().__subclasses__()
+        left += kinds
+        for kind in kinds:
+            if kind.__module__.startswith("attnbook.") and "__dataclass_fields__" in vars(kind):
+                found[kind.__name__] = kind
+    return found
 
 
 def _described(label, value, prefix):
     if isinstance(value, Weights):
         kind = type(value)
-        if getattr(attnbook, kind.__name__, None) is not kind:
+        if _classes().get(kind.__name__) is not kind:
             raise TypeError(f"{label} must be of a class of attnbook, got {kind.__qualname__}")
         parts = {
             n: _described(prefix + n, getattr(value, n), f"{prefix}{n}.") for n in value._names

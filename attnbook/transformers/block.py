@@ -1,6 +1,7 @@
 """A transformer block without a feed-forward network: attention, then one linear map.
 
-Source A of the book defines it so. Its residual additions need three widths to agree (claim 16).
+The first of the notes that the book restates defines it in this way. The block adds arrays of three
+widths, which must therefore agree (claim 16).
 """
 
 from dataclasses import dataclass
@@ -9,13 +10,32 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import Array, check_floats, check_int
-from attnbook.arrays.projections import check_matrices, generator, project, xavier
+from attnbook.arrays.projections import check_width, generator, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _multi_head_attention
+from attnbook.multi_head.attention import multi_head_attention_of
+from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.layer_norm import LayerNormWeights, _norm
-from attnbook.transformers.layers import check_layer_mask
+from attnbook.transformers.layer import misfits
+from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
+
+# The mathematics, of checked arrays.
+
+
+def transformer_block_of(x, weights, mask, impl=REFERENCE):
+    query, key, value = [
+        project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
+    ]
+    attended, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
+    y = project(attended, weights.W_attended) + x
+    norm = weights.attention_norm
+    y = layer_norm_of(y, norm.gain, norm.bias, norm.epsilon)
+    z = project(y, weights.W_output) + y
+    norm = weights.output_norm
+    return layer_norm_of(z, norm.gain, norm.bias, norm.epsilon), A
+
+
+# The weights, and the functions, which check what they are given.
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,24 +79,17 @@ class TransformerBlockWeights(Weights):
     output_norm: LayerNormWeights
 
     def __post_init__(self):
-        check_part("attention", self.attention, MultiHeadWeights)
-        for name in ("attention_norm", "output_norm"):
-            check_part(name, getattr(self, name), LayerNormWeights)
-        names = ("W_query", "W_key", "W_value", "W_attended", "W_output")
-        matrices = {name: getattr(self, name) for name in names}
-        check_floats(**(matrices | self.arrays()))
-        check_matrices(**matrices)
+        self.check_fields()
         _check_dims(self.W_query.shape[0], self.W_query.shape[1], self.W_output.shape[1])
         d_model = self.W_query.shape[0]
         if self.attention.W_O is None:
             raise ValueError(f"attention.W_O must have {d_model} columns, got None")
-        for name, x in self.arrays().items():
-            letters = name.split(".")[-1]
-            if x.ndim == 2 and letters != "W_O" and x.shape[0] != d_model:
-                raise ValueError(f"{name} must have {d_model} rows, got {tuple(x.shape)}")
-            of_heads = letters in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V")
-            if not of_heads and x.shape[-1] != d_model:
-                raise ValueError(f"{name} must have {d_model} columns, got {tuple(x.shape)}")
+        own = ((name, getattr(self, name)) for name in self._letters)
+        square = ((name, axis, tuple(x.shape)) for name, x in own for axis in (0, 1))
+        wrong = (fit for fit in square if fit[2][fit[1]] != d_model)
+        for name, axis, shape in (*wrong, *misfits(self, d_model)):
+            what = "rows" if axis == 0 and len(shape) == 2 else "columns"
+            raise ValueError(f"{name} must have {d_model} {what}, got {shape}")
 
     @classmethod
     def init(
@@ -93,14 +106,32 @@ class TransformerBlockWeights(Weights):
         for name, dim in dims.items():
             check_int(name, dim, at_least=1)
         _check_dims(input_dim, hidden_dim, output_dim)
-        W_query, W_key, W_value, W_attended, W_output = (
-            xavier(rng, input_dim, input_dim) for _ in range(5)
-        )
+        matrices = cls.drawn(rng, bias=False, d_model=input_dim)
         return cls(
-            *(W_query, W_key, W_value, MultiHeadWeights.init(rng, input_dim, n_heads)),
-            *(W_attended, W_output),
-            *(LayerNormWeights.init(input_dim), LayerNormWeights.init(input_dim)),
+            **matrices,
+            attention=MultiHeadWeights.init(rng, input_dim, n_heads),
+            attention_norm=LayerNormWeights.init(input_dim),
+            output_norm=LayerNormWeights.init(input_dim),
         )
+
+
+def transformer_block_with_weights(
+    x: Annotated[Array, "... n d_model"],
+    weights: TransformerBlockWeights,
+    mask: Annotated[Array, "..."] | None = None,
+) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
+    """Return the output of `transformer_block` and the attention weights of every head.
+
+    The parameters and what is raised are those of `transformer_block`; there is no `impl`, since
+    the reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    A : array, shape (..., h, n, n)
+    """
+    _check(x, weights, mask)
+    return transformer_block_of(x, weights, mask)
 
 
 def transformer_block(
@@ -145,16 +176,16 @@ def transformer_block(
     >>> transformer_block(np.eye(5, 8), TransformerBlockWeights.init(0, 8, 8, 2, 8)).shape
     (5, 8)
     """
-    check_part("weights", weights, TransformerBlockWeights)
     check_impl(impl)
+    _check(x, weights, mask)
+    return transformer_block_of(x, weights, mask, impl)[0]
+
+
+def _check(x, weights, mask):
+    check_part("weights", weights, TransformerBlockWeights)
     check_floats(x=x, weights=weights.W_query)
-    d_model = weights.W_query.shape[0]
-    if x.ndim < 2 or x.shape[-1] != d_model:
-        raise ValueError(
-            f"x must have shape (..., n, {d_model}) to match the weights, got {tuple(x.shape)}"
-        )
-    check_layer_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
-    return _transformer_block(x, weights, mask, impl)
+    check_width("x", x, weights.W_query.shape[0])
+    check_head_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
 
 
 def _check_dims(input_dim, hidden_dim, output_dim):
@@ -163,16 +194,3 @@ def _check_dims(input_dim, hidden_dim, output_dim):
             "input_dim, hidden_dim and output_dim must agree, since the block adds arrays of "
             f"these widths, got {input_dim}, {hidden_dim} and {output_dim}"
         )
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _transformer_block(x, weights, mask, impl=REFERENCE):
-    query, key, value = (
-        project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
-    )
-    heads = weights.attention
-    attended, _ = _multi_head_attention(query, key, value, heads, mask, impl=impl)
-    y = _norm(project(attended, weights.W_attended) + x, weights.attention_norm)
-    return _norm(project(y, weights.W_output) + y, weights.output_norm)

@@ -1,152 +1,111 @@
 """The decoder: self-attention, attention to what the encoder made, and feed-forward."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
-import numpy as np
-
-from attnbook.arrays.arguments import Array, array_namespace, broadcast_shapes, check_floats
-from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights, check_part
-from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _attend, _keys_and_values
-from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.feed_forward import FeedForwardWeights, _feed_forward
-from attnbook.transformers.layer_norm import LayerNormWeights, _norm
-from attnbook.transformers.layers import (
-    Stack,
-    check_layer,
-    check_layer_mask,
-    check_stack,
-    check_stack_inputs,
-    keep,
-    residual,
-    turn_by,
+from attnbook.arrays.arguments import (
+    Array,
+    broadcast_shapes,
+    check_floats,
 )
+from attnbook.arrays.deprecation import takes_return_weights
+from attnbook.arrays.projections import check_width
+from attnbook.arrays.weights import check_part
+from attnbook.kernels import REFERENCE, check_impl
+from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.transformers.feed_forward import feed_forward_of
+from attnbook.transformers.layer import DecoderLayerWeights
+from attnbook.transformers.layer_norm import layer_norm_of
+from attnbook.transformers.residual import residual
+from attnbook.transformers.stack import DecoderWeights, check_stream
+
+# The mathematics, of checked arrays.
 
 
-@dataclass(frozen=True, eq=False)
-class DecoderLayerWeights(Weights):
-    """The weights of one decoder layer, and where it normalises.
+def memory_keys_and_values(memory, layers):
+    """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
+    if memory is None:
+        return (None,) * len(layers)
+    heads = []
+    for layer in layers:
+        heads.append(keys_and_values(memory, memory, layer.cross_attention))
+    return tuple(heads)
 
-    Attributes
-    ----------
-    self_attention : MultiHeadWeights
-        From d_model to d_model.
-    cross_attention : MultiHeadWeights, optional
-        Queries and output of width d_model; keys and values as wide as the memory. Without it the
-        layer attends to its own tokens alone, as in a language model.
-    feed_forward : FeedForwardWeights
-        From d_model to d_model.
-    self_attention_norm, cross_attention_norm, feed_forward_norm : LayerNormWeights
-        The second stands where there is a cross-attention.
-    norm : str
-        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
 
-    Raises
-    ------
-    TypeError, ValueError
-        As in `EncoderLayerWeights`; ValueError for a cross-attention without its normalisation,
-        or the reverse.
+def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
+    """Return the output, and A of both attentions of every layer.
 
-    Examples
-    --------
-    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
-    >>> len(weights.arrays())
-    26
+    `memory` are its keys and values for each layer; `past` is a cache, to which those of `x` are
+    appended.
     """
-
-    self_attention: MultiHeadWeights
-    cross_attention: MultiHeadWeights | None
-    feed_forward: FeedForwardWeights
-    self_attention_norm: LayerNormWeights
-    cross_attention_norm: LayerNormWeights | None
-    feed_forward_norm: LayerNormWeights
-    norm: str = "pre"
-
-    def __post_init__(self):
-        check_layer(self)
-        if (self.cross_attention is None) != (self.cross_attention_norm is None):
-            raise ValueError(
-                "cross_attention and cross_attention_norm must both be there or both be None"
-            )
-        cross = self.cross_attention
-        if cross is not None and cross.W_K.shape[0] != cross.W_V.shape[0]:
-            raise ValueError(
-                f"cross_attention must have W_K and W_V of as many rows as the memory is wide, "
-                f"got {cross.W_K.shape[0]} and {cross.W_V.shape[0]}"
-            )
-
-    @classmethod
-    def init(
-        cls,
-        rng: "np.random.Generator | int",
-        d_model: int,
-        n_heads: int,
-        d_ff: int,
-        *,
-        cross: bool = True,
-        norm: str = "pre",
-        activation: str = "relu",
-        bias: bool = True,
-        n_kv_heads: int | None = None,
-    ) -> "DecoderLayerWeights":
-        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
-
-        Parameters are those of `EncoderLayerWeights.init`; without `cross` there is no
-        cross-attention.
-        """
-        rng = generator(rng)
-        attentions = [
-            MultiHeadWeights.init(rng, d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias)
-            for _ in range(1 + cross)
-        ]
-        norms = [LayerNormWeights.init(d_model, bias=bias) for _ in range(3)]
-        return cls(
-            attentions[0],
-            attentions[1] if cross else None,
-            FeedForwardWeights.init(rng, d_model, d_ff, activation=activation, bias=bias),
-            norms[0],
-            norms[1] if cross else None,
-            norms[2],
-            norm,
-        )
+    A, A_memory = [], []
+    for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
+        keep = None if past is None else partial(past.append, i)
+        x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
+        A.append(both[0])
+        A_memory.append(both[1])
+    if (norm := weights.final_norm) is not None:
+        x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
+    return x, (tuple(A), tuple(A_memory))
 
 
-@dataclass(frozen=True, eq=False)
-class DecoderWeights(Stack):
-    """The weights of a stack of decoder layers, and of a normalisation after the last.
+def decoder_layer_of(x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **how):
+    """Return the output, and A of both attentions; `memory` are its keys and values.
 
-    Attributes
-    ----------
-    layers : tuple of DecoderLayerWeights
-        May be empty; either all have a cross-attention or none.
-    final_norm : LayerNormWeights, optional
-        Pre-norm layers need it: nothing else normalises their sum.
-
-    Examples
-    --------
-    >>> weights = DecoderWeights.init(0, 6, d_model=8, n_heads=2, d_ff=32, cross=False)
-    >>> len(weights.layers)
-    6
+    `how` are ``rotate_from``, ``keep`` and ``is_causal`` of the attention to the target.
     """
-
-    _layer = DecoderLayerWeights
-
-    layers: tuple[DecoderLayerWeights, ...]
-    final_norm: LayerNormWeights | None = None
-
-    def __post_init__(self):
-        check_stack(self, DecoderLayerWeights)
-        widths = dict.fromkeys(_width_of_memory(layer) for layer in self.layers)  # in order
-        if len(widths) > 1:
-            raise ValueError(
-                "layers must all attend to a memory of one width, or none to any, "
-                f"got {' and '.join(str(width) for width in widths)}"
-            )
+    norm, own, cross = weights.norm, weights.self_attention, weights.cross_attention
+    attend_to_target = partial(self_attention_of, weights=own, mask=mask, impl=impl, **how)
+    x, A = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
+    A_memory = None
+    if memory is not None:
+        attend_to_memory = partial(attend, heads=memory, weights=cross, mask=memory_mask, impl=impl)
+        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, norm, drop)
+    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
+    x, _ = residual(x, feed, weights.feed_forward_norm, norm, drop)
+    return x, (A, A_memory)
 
 
+# The functions, which check what they are given.
+
+
+def decoder_layer_with_weights(
+    x: Annotated[Array, "... n_t d_model"],
+    memory: Annotated[Array, "... n_s d_memory"] | None,
+    weights: DecoderLayerWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    memory_mask: Annotated[Array, "..."] | None = None,
+    *,
+    drop: Callable[[Array], Array] | None = None,
+    rotate: bool = False,
+) -> tuple[
+    Annotated[Array, "... n_t d_model"],
+    Annotated[Array, "... h n_t n_t"],
+    Annotated[Array, "... h n_t n_s"] | None,
+]:
+    """Return the output of `decoder_layer` and the weights of both attentions.
+
+    The parameters and what is raised are those of `decoder_layer`; there is no `impl`, since the
+    reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n_t, d_model)
+    A : array, shape (..., h, n_t, n_t)
+        The weights over the target.
+    A_memory : array, shape (..., h, n_t, n_s), or None
+        The weights over the memory, where there is a cross-attention.
+    """
+    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
+    how = {"drop": drop, "rotate_from": 0 if rotate else None}
+    heads = memory_keys_and_values(memory, (weights,))[0]
+    output, (A, A_memory) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
+    return output, A, A_memory
+
+
+@takes_return_weights(decoder_layer_with_weights)
 def decoder_layer(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,
@@ -157,8 +116,7 @@ def decoder_layer(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n_t d_model"]:
     r"""Let the target tokens attend to each other, then to the memory, then feed forward.
 
     .. math:: y = x + \operatorname{MultiHead}(x', x', x'), \qquad
@@ -186,14 +144,11 @@ def decoder_layer(
         positions apart.
     impl : str
         Who attends, as in `attention`.
-    return_weights : bool
-        Also return the weights of both attentions, which the reference alone keeps.
 
     Returns
     -------
     array, shape (..., n_t, d_model)
-        And with `return_weights` a triple of it, the weights over the target (..., h, n_t, n_t),
-        and those over the source (..., h, n_t, n_s) or None.
+        `decoder_layer_with_weights` also returns the weights of both attentions.
 
     Raises
     ------
@@ -216,16 +171,44 @@ def decoder_layer(
     >>> decoder_layer(np.eye(5, 8), np.eye(7, 8), weights, masking.causal(5)).shape
     (5, 8)
     """
-    check_part("weights", weights, DecoderLayerWeights)
-    check_impl(impl, return_weights)
-    check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
-    heads = _memory_heads(memory, (weights,))[0]
-    output, (shares, cross, _) = _decoder_layer(
-        *(x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl, False)
-    )
-    return (output, shares, cross) if return_weights else output
+    check_impl(impl)
+    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
+    how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
+    heads = memory_keys_and_values(memory, (weights,))[0]
+    return decoder_layer_of(x, heads, weights, mask, memory_mask, **how)[0]
 
 
+def decoder_with_weights(
+    x: Annotated[Array, "... n_t d_model"],
+    memory: Annotated[Array, "... n_s d_memory"] | None,
+    weights: DecoderWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    memory_mask: Annotated[Array, "..."] | None = None,
+    *,
+    drop: Callable[[Array], Array] | None = None,
+    rotate: bool = False,
+) -> tuple[Annotated[Array, "... n_t d_model"], tuple[Array, ...], tuple[Array | None, ...]]:
+    """Return the output of `decoder` and the weights of both attentions of every layer.
+
+    The parameters and what is raised are those of `decoder`; there is no `impl`, since the
+    reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n_t, d_model)
+    A : tuple of arrays, shape (..., h, n_t, n_t), one a layer
+        The weights over the target.
+    A_memory : tuple of arrays, shape (..., h, n_t, n_s), or of None, one a layer
+        The weights over the memory, where there is a cross-attention.
+    """
+    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
+    how = {"drop": drop, "rotate_from": 0 if rotate else None}
+    heads = memory_keys_and_values(memory, weights.layers)
+    output, (A, A_memory) = decoder_of(x, heads, weights, mask, memory_mask, **how)
+    return output, A, A_memory
+
+
+@takes_return_weights(decoder_with_weights)
 def decoder(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,
@@ -236,8 +219,7 @@ def decoder(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n_t d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
 
     Parameters
@@ -245,14 +227,13 @@ def decoder(
     x : array, shape (..., n_t, d_model)
     memory : array, shape (..., n_s, d_memory), or None
     weights : DecoderWeights
-    mask, memory_mask, drop, rotate, impl, return_weights
+    mask, memory_mask, drop, rotate, impl
         As in `decoder_layer`; the masks hold in every layer.
 
     Returns
     -------
     array, shape (..., n_t, d_model)
-        And with `return_weights` a triple of it and two tuples, one entry a layer: the weights
-        over the target (..., h, n_t, n_t), and those over the source (..., h, n_t, n_s) or None.
+        `decoder_with_weights` also returns the weights of both attentions of every layer.
 
     Raises
     ------
@@ -274,23 +255,19 @@ def decoder(
     >>> decoder(np.eye(5, 8), np.eye(7, 8), weights).shape
     (5, 8)
     """
-    check_part("weights", weights, DecoderWeights)
-    check_impl(impl, return_weights)
-    check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate)
-    heads = _memory_heads(memory, weights.layers)
-    output, (shares, cross, _) = _decoder(
-        x, heads, weights, mask, memory_mask, drop or keep, turn_by(rotate), None, impl
-    )
-    return (output, shares, cross) if return_weights else output
+    check_impl(impl)
+    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
+    how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
+    heads = memory_keys_and_values(memory, weights.layers)
+    return decoder_of(x, heads, weights, mask, memory_mask, **how)[0]
 
 
-def check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate):
-    """Raise unless target tokens, memory and masks fit a layer or a stack."""
-    check_stack_inputs(x, weights, mask, rotate)
-    layers = getattr(weights, "layers", (weights,))
-    if not layers:
+def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop):
+    check_part("weights", weights, kind)
+    check_stream(x, weights, mask, rotate, drop)
+    if not weights.layers:
         return
-    width = _width_of_memory(layers[0])
+    width = weights.layers[0].d_memory
     if width is None or memory is None:
         if width is not None:
             raise ValueError("memory must be an array for the cross-attention, got None")
@@ -299,69 +276,11 @@ def check_decoder_inputs(x, memory, weights, mask, memory_mask, rotate):
                 raise ValueError(f"{name} must be None, since no layer has a cross-attention")
         return
     check_floats(x=x, memory=memory)
-    if memory.ndim < 2 or memory.shape[-1] != width:
-        raise ValueError(
-            f"memory must have shape (..., n_s, {width}) to match the weights, "
-            f"got {tuple(memory.shape)}"
-        )
+    check_width("memory", memory, width, "n_s")
     if broadcast_shapes(tuple(x.shape[:-2]), tuple(memory.shape[:-2])) is None:
         raise ValueError(
             f"memory must have leading axes that broadcast with {tuple(x.shape[:-2])}, "
             f"got shape {tuple(memory.shape)}"
         )
-    cross = [layer.cross_attention for layer in layers]
-    check_layer_mask("memory_mask", memory_mask, "x", x, x.shape[:-1], memory.shape[:-1], cross)
-
-
-def _width_of_memory(layer):
-    return None if layer.cross_attention is None else layer.cross_attention.W_K.shape[0]
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _memory_heads(memory, layers):
-    """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
-    if memory is None:
-        return (None,) * len(layers)
-    return tuple(_keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
-
-
-def _decoder(
-    x, memory, weights, mask, memory_mask, drop, turn, past, impl=REFERENCE, is_causal=False
-):
-    past = (None,) * len(weights.layers) if past is None else past
-    others = []
-    for layer, heads, before in zip(weights.layers, memory, past, strict=True):
-        x, other = _decoder_layer(
-            x, heads, layer, mask, memory_mask, drop, turn, before, impl, is_causal
-        )
-        others.append(other)
-    if weights.final_norm is not None:
-        x = _norm(x, weights.final_norm)
-    return x, tuple(zip(*others, strict=True)) if others else ((), (), ())
-
-
-def _decoder_layer(x, memory, weights, mask, memory_mask, drop, turn, past, impl, is_causal):
-    """`past` holds keys and values of the tokens before `x`; the new ones are returned last."""
-
-    def attend_to_target(y):
-        heads = _keys_and_values(y, y, weights.self_attention, turn)
-        if past is not None:
-            xp = array_namespace(y)
-            heads = tuple(xp.concat(pair, axis=-2) for pair in zip(past, heads, strict=True))
-        output, shares = _attend(y, heads, weights.self_attention, mask, turn, impl, is_causal)
-        return output, (shares, heads)
-
-    def attend_to_memory(y):
-        return _attend(y, memory, weights.cross_attention, memory_mask, impl=impl)
-
-    def feed_forward(y):
-        return _feed_forward(y, weights.feed_forward, drop), None
-
-    order, cross = weights.norm, None
-    x, (shares, heads) = residual(x, attend_to_target, weights.self_attention_norm, order, drop)
-    if memory is not None:
-        x, cross = residual(x, attend_to_memory, weights.cross_attention_norm, order, drop)
-    x, _ = residual(x, feed_forward, weights.feed_forward_norm, order, drop)
-    return x, (shares, cross, heads)
+    cross = [layer.cross_attention for layer in weights.layers]
+    check_head_mask("memory_mask", memory_mask, "x", x, x.shape[:-1], memory.shape[:-1], cross)

@@ -57,3 +57,9 @@ def dropout(
     kept = placed(generator(rng).random(tuple(x.shape)) >= rate, x)
     xp = array_namespace(x)
     return xp.where(kept, x / (1 - rate), xp.zeros_like(x))
+
+
+def check_drop(drop):
+    """Raise TypeError unless `drop` can be called, or is None, which drops nothing."""
+    if drop is not None and not callable(drop):
+        raise TypeError(f"drop must be callable or None, got {type(drop).__name__}")

@@ -7,11 +7,24 @@ from typing import Annotated
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
-    check_array,
+    check_bool,
     check_float,
     check_same_home,
     dtype_name,
 )
+
+# The mathematics, of checked arrays.
+
+
+def embed_of(ids, table, scale):
+    xp = array_namespace(table)
+    ids = xp.astype(ids, xp.int64, copy=False)
+    flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
+    rows = xp.reshape(flat, (*ids.shape, table.shape[1]))
+    return rows * math.sqrt(table.shape[1]) if scale else rows
+
+
+# The function, which checks what it is given.
 
 
 def embed(
@@ -37,8 +50,8 @@ def embed(
     Raises
     ------
     TypeError
-        If `ids` are not integers or `table` is not of a real floating dtype, or they are of
-        different libraries.
+        If `ids` are not integers, `table` is not of a real floating dtype, they are of different
+        libraries, or `scale` is not a bool.
     ValueError
         If an id is below 0 or not below V, `ids` has no axis or `table` not two, or they are on
         different devices.
@@ -63,7 +76,8 @@ def embed(
     if table.ndim != 2:
         raise ValueError(f"table must have shape (V, d_model), got {tuple(table.shape)}")
     check_ids("ids", ids, table.shape[0], "table", table)
-    return _embed(ids, table, scale)
+    check_bool("scale", scale)
+    return embed_of(ids, table, scale)
 
 
 def check_ids(name, ids, n_known, like_name, like):
@@ -71,15 +85,15 @@ def check_ids(name, ids, n_known, like_name, like):
 
     With `n_known` None they may be any integers.
     """
-    check_array(name, ids)
+    check_same_home(name, ids, like_name, like)
     xp = array_namespace(ids)
     if not xp.isdtype(ids.dtype, "integral"):
         raise TypeError(f"{name} must be an array of integers, got {dtype_name(ids.dtype)}")
-    check_same_home(name, ids, like_name, like)
     if ids.ndim == 0:
         raise ValueError(f"{name} must have shape (..., n), got ()")
-    if n_known is None or 0 in ids.shape or _traced():
-        return
+    torch = sys.modules.get("torch")
+    if n_known is None or 0 in ids.shape or (torch and torch.compiler.is_compiling()):
+        return  # inside torch.compile reading a number would cut the graph in two
     try:
         least, most = int(xp.min(ids)), int(xp.max(ids))
     except RuntimeError:  # PyTorch's, for numbers that cannot be read: in vmap, on the meta device
@@ -89,21 +103,3 @@ def check_ids(name, ids, n_known, like_name, like):
             f"{name} must be from 0 to {n_known - 1} to be known to {like_name}, "
             f"got {least if least < 0 else most}"
         )
-
-
-def _traced():
-    """True while torch.compile looks on: reading a number would cut its graph in two."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _embed(ids, table, scale):
-    xp = array_namespace(table)
-    if dtype_name(ids.dtype) != "int64":
-        ids = xp.astype(ids, xp.int64)
-    flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
-    rows = xp.reshape(flat, (*ids.shape, table.shape[1]))
-    return rows * math.sqrt(table.shape[1]) if scale else rows

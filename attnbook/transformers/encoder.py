@@ -5,129 +5,68 @@ r"""The encoder: layers of self-attention and feed-forward, each added to what i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
-
-import numpy as np
+from functools import partial
+from typing import Annotated
 
 from attnbook.arrays.arguments import Array
-from attnbook.arrays.projections import generator
-from attnbook.arrays.weights import Weights, check_part
+from attnbook.arrays.deprecation import takes_return_weights
+from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.multi_head.heads import _multi_head_attention
-from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.feed_forward import FeedForwardWeights, _feed_forward
-from attnbook.transformers.layer_norm import LayerNormWeights, _norm
-from attnbook.transformers.layers import (
-    Stack,
-    check_layer,
-    check_stack,
-    check_stack_inputs,
-    keep,
-    residual,
-    turn_by,
-)
+from attnbook.multi_head.attention import self_attention_of
+from attnbook.transformers.feed_forward import feed_forward_of
+from attnbook.transformers.layer import EncoderLayerWeights
+from attnbook.transformers.layer_norm import layer_norm_of
+from attnbook.transformers.residual import residual
+from attnbook.transformers.stack import EncoderWeights, check_stream
+
+# The mathematics, of checked arrays.
 
 
-@dataclass(frozen=True, eq=False)
-class EncoderLayerWeights(Weights):
-    """The weights of one encoder layer, and where it normalises.
+def encoder_layer_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
+    how = {"mask": mask, "rotate_from": rotate_from, "impl": impl}
+    attend = partial(self_attention_of, weights=weights.self_attention, **how)
+    x, A = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
+    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
+    x, _ = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
+    return x, A
 
-    Attributes
-    ----------
-    self_attention : MultiHeadWeights
-        From d_model to d_model.
-    feed_forward : FeedForwardWeights
-        From d_model to d_model.
-    self_attention_norm, feed_forward_norm : LayerNormWeights
-    norm : str
-        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
 
-    Raises
-    ------
-    TypeError, ValueError
-        If a part is of another class or width, the arrays are not of one library, device and
-        dtype, or `norm` is unknown.
+def encoder_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
+    A = []
+    for layer in weights.layers:
+        x, A_of_layer = encoder_layer_of(x, layer, mask, drop, rotate_from, impl)
+        A.append(A_of_layer)
+    if (norm := weights.final_norm) is not None:
+        x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
+    return x, tuple(A)
 
-    Examples
-    --------
-    >>> weights = EncoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
-    >>> len(weights.arrays()), weights.norm
-    (16, 'pre')
+
+# The functions, which check what they are given.
+
+
+def encoder_layer_with_weights(
+    x: Annotated[Array, "... n d_model"],
+    weights: EncoderLayerWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    drop: Callable[[Array], Array] | None = None,
+    rotate: bool = False,
+) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
+    """Return the output of `encoder_layer` and the attention weights of every head.
+
+    The parameters and what is raised are those of `encoder_layer`; there is no `impl`, since the
+    reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    A : array, shape (..., h, n, n)
     """
-
-    self_attention: MultiHeadWeights
-    feed_forward: FeedForwardWeights
-    self_attention_norm: LayerNormWeights
-    feed_forward_norm: LayerNormWeights
-    norm: str = "pre"
-
-    def __post_init__(self):
-        check_layer(self)
-
-    @classmethod
-    def init(
-        cls,
-        rng: "np.random.Generator | int",
-        d_model: int,
-        n_heads: int,
-        d_ff: int,
-        *,
-        norm: str = "pre",
-        activation: str = "relu",
-        bias: bool = True,
-        n_kv_heads: int | None = None,
-    ) -> "EncoderLayerWeights":
-        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
-        d_model, n_heads, d_ff : int
-            Width of the tokens, number of heads, width of the hidden layer.
-        norm, activation : str
-        bias : bool
-            Without it no matrix and no normalisation has one.
-        n_kv_heads : int, optional
-            As in `MultiHeadWeights`.
-        """
-        rng = generator(rng)
-        return cls(
-            MultiHeadWeights.init(rng, d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias),
-            FeedForwardWeights.init(rng, d_model, d_ff, activation=activation, bias=bias),
-            LayerNormWeights.init(d_model, bias=bias),
-            LayerNormWeights.init(d_model, bias=bias),
-            norm,
-        )
+    _check(x, weights, EncoderLayerWeights, mask, rotate, drop)
+    return encoder_layer_of(x, weights, mask, drop, 0 if rotate else None)
 
 
-@dataclass(frozen=True, eq=False)
-class EncoderWeights(Stack):
-    """The weights of a stack of encoder layers, and of a normalisation after the last.
-
-    Attributes
-    ----------
-    layers : tuple of EncoderLayerWeights
-        May be empty.
-    final_norm : LayerNormWeights, optional
-        Pre-norm layers need it: nothing else normalises their sum.
-
-    Examples
-    --------
-    >>> EncoderWeights.init(0, 6, d_model=8, n_heads=2, d_ff=32).final_norm.gain.shape
-    (8,)
-    """
-
-    _layer = EncoderLayerWeights
-
-    layers: tuple[EncoderLayerWeights, ...]
-    final_norm: LayerNormWeights | None = None
-
-    def __post_init__(self):
-        check_stack(self, EncoderLayerWeights)
-
-
+@takes_return_weights(encoder_layer_with_weights)
 def encoder_layer(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderLayerWeights,
@@ -136,8 +75,7 @@ def encoder_layer(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n d_model"]:
     r"""Let the tokens attend to each other, then pass each through the feed-forward network.
 
     .. math:: y = x + \operatorname{MultiHead}(\operatorname{LN}_1(x)), \qquad
@@ -160,18 +98,17 @@ def encoder_layer(
         Rotate queries and keys by their positions, as `positions.rotary` does.
     impl : str
         Who attends, as in `attention`.
-    return_weights : bool
-        Also return the attention weights of every head, which the reference alone keeps.
 
     Returns
     -------
     array, shape (..., n, d_model)
-        And with `return_weights` a pair of it and the weights (..., h, n, n).
+        `encoder_layer_with_weights` also returns the attention weights of every head.
 
     Raises
     ------
     TypeError, ValueError
-        As in `multi_head_attention`; ValueError if a head has odd width and `rotate` is set.
+        As in `multi_head_attention`; TypeError if `rotate` is not a bool or `drop` cannot be
+        called, ValueError if a head has odd width and `rotate` is set.
 
     Notes
     -----
@@ -190,13 +127,34 @@ def encoder_layer(
     >>> encoder_layer(np.eye(5, 8), weights).shape
     (5, 8)
     """
-    check_part("weights", weights, EncoderLayerWeights)
-    check_impl(impl, return_weights)
-    check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder_layer(x, weights, mask, drop or keep, turn_by(rotate), impl)
-    return (output, shares) if return_weights else output
+    check_impl(impl)
+    _check(x, weights, EncoderLayerWeights, mask, rotate, drop)
+    return encoder_layer_of(x, weights, mask, drop, 0 if rotate else None, impl)[0]
 
 
+def encoder_with_weights(
+    x: Annotated[Array, "... n d_model"],
+    weights: EncoderWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    drop: Callable[[Array], Array] | None = None,
+    rotate: bool = False,
+) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
+    """Return the output of `encoder` and the attention weights of every layer.
+
+    The parameters and what is raised are those of `encoder`; there is no `impl`, since the
+    reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    A : tuple of arrays, shape (..., h, n, n), one a layer
+    """
+    _check(x, weights, EncoderWeights, mask, rotate, drop)
+    return encoder_of(x, weights, mask, drop, 0 if rotate else None)
+
+
+@takes_return_weights(encoder_with_weights)
 def encoder(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderWeights,
@@ -205,21 +163,20 @@ def encoder(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
 
     Parameters
     ----------
     x : array, shape (..., n, d_model)
     weights : EncoderWeights
-    mask, drop, rotate, impl, return_weights
+    mask, drop, rotate, impl
         As in `encoder_layer`; the mask holds in every layer.
 
     Returns
     -------
     array, shape (..., n, d_model)
-        And with `return_weights` a pair of it and a tuple of weights (..., h, n, n), one a layer.
+        `encoder_with_weights` also returns the attention weights of every layer.
 
     Raises
     ------
@@ -238,39 +195,14 @@ def encoder(
     --------
     >>> import numpy as np
     >>> weights = EncoderWeights.init(0, 3, d_model=8, n_heads=2, d_ff=32)
-    >>> output, shares = encoder(np.eye(5, 8), weights, return_weights=True)
-    >>> output.shape, len(shares)
-    ((5, 8), 3)
+    >>> encoder(np.eye(5, 8), weights).shape
+    (5, 8)
     """
-    check_part("weights", weights, EncoderWeights)
-    check_impl(impl, return_weights)
-    check_stack_inputs(x, weights, mask, rotate)
-    output, shares = _encoder(x, weights, mask, drop or keep, turn_by(rotate), impl)
-    return (output, shares) if return_weights else output
+    check_impl(impl)
+    _check(x, weights, EncoderWeights, mask, rotate, drop)
+    return encoder_of(x, weights, mask, drop, 0 if rotate else None, impl)[0]
 
 
-# The mathematics. These may rely on checked arrays.
-
-
-def _encoder(x, weights, mask, drop, turn=None, impl=REFERENCE):
-    shares = []
-    for layer in weights.layers:
-        x, share = _encoder_layer(x, layer, mask, drop, turn, impl)
-        shares.append(share)
-    if weights.final_norm is not None:
-        x = _norm(x, weights.final_norm)
-    return x, tuple(shares)
-
-
-def _encoder_layer(x, weights, mask, drop, turn=None, impl=REFERENCE):
-    x, shares = residual(
-        x,
-        lambda y: _multi_head_attention(y, y, y, weights.self_attention, mask, turn, impl),
-        *(weights.self_attention_norm, weights.norm, drop),
-    )
-    x, _ = residual(
-        x,
-        lambda y: (_feed_forward(y, weights.feed_forward, drop), None),
-        *(weights.feed_forward_norm, weights.norm, drop),
-    )
-    return x, shares
+def _check(x, weights, kind, mask, rotate, drop):
+    check_part("weights", weights, kind)
+    check_stream(x, weights, mask, rotate, drop)

@@ -13,16 +13,44 @@ from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_bool,
     check_choice,
     check_float,
     check_floats,
     check_int,
 )
 from attnbook.arrays.erf import erf
-from attnbook.arrays.projections import check_matrices, generator, project, xavier
+from attnbook.arrays.projections import check_width, generator, project
 from attnbook.arrays.weights import Weights, check_part
 
 ACTIVATIONS = ("relu", "gelu")
+
+
+# The mathematics, of checked arrays.
+
+
+def feed_forward_of(x, weights, drop=None):
+    """Return the output, and None: there is nothing else, such as attention weights."""
+    hidden = project(x, weights.W_1, weights.b_1)  # (..., n, d_ff)
+    hidden = relu_of(hidden) if weights.activation == "relu" else gelu_of(hidden)
+    if drop is not None:
+        hidden = drop(hidden)
+    return project(hidden, weights.W_2, weights.b_2), None
+
+
+def relu_of(x):
+    xp = array_namespace(x)
+    return xp.where(x <= 0, xp.zeros_like(x), x)  # maximum would have the gradient 1/2 at 0
+
+
+def gelu_of(x):
+    xp = array_namespace(x)
+    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    y = wide * (0.5 * (1 + erf(wide / math.sqrt(2))))
+    return xp.astype(y, x.dtype, copy=False)
+
+
+# The weights, and the functions, which check what they are given.
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +79,8 @@ class FeedForwardWeights(Weights):
     (4, 16)
     """
 
+    token_widths = ("d_model", "d_out")
+
     W_1: Annotated[Array, "d_model d_ff"]
     b_1: Annotated[Array, "d_ff"] | None
     W_2: Annotated[Array, "d_ff d_out"]
@@ -58,10 +88,9 @@ class FeedForwardWeights(Weights):
     activation: str = "relu"
 
     def __post_init__(self):
-        arrays = {"W_1": self.W_1, "W_2": self.W_2} | self.arrays()
-        check_floats(**arrays)
-        check_matrices(W_1=self.W_1, W_2=self.W_2)
+        self.check_fields()
         check_choice("activation", self.activation, ACTIVATIONS)
+        arrays = self.arrays()
         d_ff, d_out = self.W_2.shape
         expected = {"W_1": (self.W_1.shape[0], d_ff), "b_1": (d_ff,), "b_2": (d_out,)}
         for name, shape in expected.items():
@@ -95,9 +124,8 @@ class FeedForwardWeights(Weights):
         """
         rng = generator(rng)
         d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
-        W_1, W_2 = xavier(rng, d_model, d_ff), xavier(rng, d_ff, d_model)
-        b_1, b_2 = (np.zeros(d_ff), np.zeros(d_model)) if bias else (None, None)
-        return cls(W_1, b_1, W_2, b_2, activation)
+        sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
+        return cls(**cls.drawn(rng, bias=check_bool("bias", bias), **sizes), activation=activation)
 
 
 def feed_forward(
@@ -137,12 +165,8 @@ def feed_forward(
     """
     check_part("weights", weights, FeedForwardWeights)
     check_floats(x=x, weights=weights.W_1)
-    if x.ndim < 2 or x.shape[-1] != weights.W_1.shape[0]:
-        raise ValueError(
-            f"x must have shape (..., n, {weights.W_1.shape[0]}) to match the weights, "
-            f"got {tuple(x.shape)}"
-        )
-    return _feed_forward(x, weights)
+    check_width("x", x, weights.W_1.shape[0])
+    return feed_forward_of(x, weights)[0]
 
 
 def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
@@ -169,7 +193,7 @@ def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     array([0., 2.])
     """
     check_float("x", x)
-    return _relu(x)
+    return relu_of(x)
 
 
 def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
@@ -207,27 +231,4 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     array([-0.1587,  0.    ,  0.8413])
     """
     check_float("x", x)
-    return _gelu(x)
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _feed_forward(x, weights, drop=None):
-    hidden = project(x, weights.W_1, weights.b_1)  # (..., n, d_ff)
-    hidden = _relu(hidden) if weights.activation == "relu" else _gelu(hidden)
-    if drop is not None:
-        hidden = drop(hidden)
-    return project(hidden, weights.W_2, weights.b_2)
-
-
-def _relu(x):
-    xp = array_namespace(x)
-    return xp.where(x <= 0, xp.zeros_like(x), x)  # maximum would have the gradient 1/2 at 0
-
-
-def _gelu(x):
-    xp = array_namespace(x)
-    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
-    y = wide * (0.5 * (1 + erf(wide / math.sqrt(2))))
-    return xp.astype(y, x.dtype, copy=False)
+    return gelu_of(x)

@@ -12,12 +12,31 @@ from attnbook.arrays.arguments import (
     Array,
     accumulation_dtype,
     array_namespace,
+    check_bool,
     check_float,
     check_floats,
     check_int,
     check_number,
 )
 from attnbook.arrays.weights import Weights
+
+# The mathematics, of checked arrays.
+
+
+def layer_norm_of(x, gain, bias, epsilon):
+    xp = array_namespace(x)
+    wide = accumulation_dtype(xp, x.dtype)
+    y = xp.astype(x, wide, copy=False)
+    y = y - xp.mean(y, axis=-1, keepdims=True)
+    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
+    if gain is not None:
+        y = y * xp.astype(gain, wide, copy=False)
+    if bias is not None:
+        y = y + xp.astype(bias, wide, copy=False)
+    return xp.astype(y, x.dtype, copy=False)
+
+
+# The weights, and the function, which checks what it is given.
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +62,16 @@ class LayerNormWeights(Weights):
     array([1., 1., 1.])
     """
 
+    token_widths = ("d_model",)
+
     gain: Annotated[Array, "d_model"] | None = None
     bias: Annotated[Array, "d_model"] | None = None
     epsilon: float = 1e-5
 
     def __post_init__(self):
         check_number("epsilon", self.epsilon)
+        self.check_fields()
         arrays = self.arrays()
-        if arrays:
-            check_floats(**arrays)
         lengths = {tuple(x.shape) for x in arrays.values()}
         for name, x in arrays.items():
             if x.ndim != 1 or len(lengths) > 1:
@@ -62,6 +82,7 @@ class LayerNormWeights(Weights):
     def init(cls, d_model: int, *, bias: bool = True) -> "LayerNormWeights":
         """Return gains of 1 and biases of 0, as float64 NumPy arrays."""
         d_model = check_int("d_model", d_model, at_least=1)
+        check_bool("bias", bias)
         return cls(np.ones(d_model), np.zeros(d_model) if bias else None)
 
 
@@ -125,24 +146,4 @@ def layer_norm(
             raise ValueError(
                 f"{name} must have shape ({x.shape[-1]},) to match x, got {tuple(v.shape)}"
             )
-    return _layer_norm(x, gain, bias, check_number("epsilon", epsilon))
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _layer_norm(x, gain, bias, epsilon):
-    xp = array_namespace(x)
-    wide = accumulation_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
-    y = y - xp.mean(y, axis=-1, keepdims=True)
-    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
-    if gain is not None:
-        y = y * xp.astype(gain, wide, copy=False)
-    if bias is not None:
-        y = y + xp.astype(bias, wide, copy=False)
-    return xp.astype(y, x.dtype, copy=False)
-
-
-def _norm(x, weights):
-    return _layer_norm(x, weights.gain, weights.bias, weights.epsilon)
+    return layer_norm_of(x, gain, bias, check_number("epsilon", epsilon))

@@ -1,29 +1,125 @@
 """The transformer: from token ids of a source and a target to logits of each next token.
 
-`attnbook.encoder` and `attnbook.decoder` hold the layers, `attnbook.transformer_weights` the
+`transformers.encoder` and `transformers.decoder` hold the stacks, `transformers.weights` the
 arrays; this file joins them.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from attnbook.arrays.arguments import (
     Array,
     array_namespace,
     broadcast_shapes,
+    check_bool,
     check_float,
     check_floats,
 )
+from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
-from attnbook.positions import learned, sinusoidal
-from attnbook.transformers.decoder import _decoder, _memory_heads
-from attnbook.transformers.embed import _embed, check_ids
-from attnbook.transformers.encoder import _encoder
-from attnbook.transformers.layers import check_layer_mask, keep, turn_by
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.positions import sinusoidal_of
+from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
+from attnbook.transformers.dropout import check_drop
+from attnbook.transformers.embed import check_ids, embed_of
+from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.weights import TransformerWeights
 
+# The mathematics, of checked arrays.
 
+
+def transformer_of(
+    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl=REFERENCE
+):
+    memory, A = encode(source, weights, source_mask, drop=drop, impl=impl)
+    heads = memory_keys_and_values(memory, weights.decoder.layers)
+    how = {"drop": drop, "impl": impl, "is_causal": is_causal}
+    logits, (own, cross) = decode(target, heads, weights, target_mask, memory_mask, **how)
+    cross = cross if weights.encoder is not None else ()
+    return logits, {"encoder": A, "decoder": own, "cross": cross}
+
+
+def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
+    """Return what the encoder makes of the source, and its attention weights."""
+    if weights.encoder is None:
+        return None, ()
+    x = _placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
+    x = x if drop is None else drop(x)
+    rotate_from = 0 if weights.positions == "rotary" else None
+    return encoder_of(x, weights.encoder, mask, drop, rotate_from, impl)
+
+
+def decode(
+    target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
+):
+    """Return the logits of `target`, or of its `last` token alone, and the attention weights.
+
+    `memory` are its keys and values. The first token stands at `start`, after what the cache
+    ``past=`` holds; `impl` and `is_causal` say how it attends.
+    """
+    x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
+    x = x if drop is None else drop(x)
+    rotate_from = start if weights.positions == "rotary" else None
+    how |= {"drop": drop, "rotate_from": rotate_from}
+    x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
+    return _logits(x[..., -1:, :] if last else x, weights), others
+
+
+def _placed_tokens(tokens, table, positions, weights, start=0):
+    """Return the embedding of the tokens with their positions added."""
+    if table is None:
+        return tokens
+    x = embed_of(tokens, table, weights.scale_embeddings)
+    n, d_model = x.shape[-2:]
+    if weights.positions == "learned":
+        return x + positions[start : start + n, :]
+    if weights.positions in ("sinusoidal", "interleaved"):
+        return x + sinusoidal_of(n, d_model, start, weights.positions == "interleaved", x)
+    return x
+
+
+def _logits(x, weights):
+    xp = array_namespace(x)
+    if weights.output is not None:
+        x = xp.matmul(x, weights.output)
+    elif weights.target_embedding is not None:
+        x = xp.matmul(x, xp.matrix_transpose(weights.target_embedding))
+    return x if weights.b_out is None else x + weights.b_out
+
+
+# The functions, which check what they are given.
+
+
+def transformer_with_weights(
+    source: Annotated[Array, "..."] | None,
+    target: Annotated[Array, "..."],
+    weights: TransformerWeights,
+    *,
+    source_mask: Annotated[Array, "..."] | None = None,
+    target_mask: Annotated[Array, "..."] | None = None,
+    memory_mask: Annotated[Array, "..."] | None = None,
+    is_causal: bool = True,
+    drop: Callable[[Array], Array] | None = None,
+) -> tuple[Annotated[Array, "... n_t V_t"], dict[str, tuple[Array, ...]]]:
+    """Return the logits of `transformer` and all attention weights.
+
+    The parameters and what is raised are those of `transformer`; there is no `impl`, since the
+    reference alone keeps the weights.
+
+    Returns
+    -------
+    logits : array, shape (..., n_t, V_t)
+    A : dict of tuples of arrays, one a layer
+        ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
+        (..., h, n_t, n_s). A tuple is empty where there is no such attention.
+    """
+    masks = (source_mask, target_mask, memory_mask)
+    masks = _check(source, target, weights, masks, is_causal, drop)
+    return transformer_of(source, target, weights, *masks, is_causal, drop)
+
+
+@takes_return_weights(transformer_with_weights)
 def transformer(
     source: Annotated[Array, "..."] | None,
     target: Annotated[Array, "..."],
@@ -35,8 +131,7 @@ def transformer(
     is_causal: bool = True,
     drop: Callable[[Array], Array] | None = None,
     impl: str = REFERENCE,
-    return_weights: bool = False,
-) -> Any:
+) -> Annotated[Array, "... n_t V_t"]:
     r"""Return the logits of the next token at every place of the target.
 
     .. math:: M = \operatorname{Encoder}(\sqrt{d}\,E_s[\text{source}] + PE), \qquad
@@ -66,20 +161,18 @@ def transformer(
         As in `encoder_layer`; also applied to both embeddings.
     impl : str
         Who attends, as in `attention`.
-    return_weights : bool
-        Also return all attention weights, which the reference alone keeps.
 
     Returns
     -------
     array, shape (..., n_t, V_t), or (..., n_t, d_model) without embeddings and output
-        Logits; `softmax` makes probabilities of them. With `return_weights` a pair of it and a
-        dict of tuples, one entry a layer: ``"encoder"`` (..., h, n_s, n_s), ``"decoder"``
-        (..., h, n_t, n_t) and ``"cross"`` (..., h, n_t, n_s).
+        Logits; `softmax` makes probabilities of them. `transformer_with_weights` also returns all
+        attention weights.
 
     Raises
     ------
     TypeError
-        If ids are not integers, a mask is not boolean, or libraries differ.
+        If ids are not integers, a mask is not boolean, libraries differ, `is_causal` is not a
+        bool, or `drop` cannot be called.
     ValueError
         If an id is not in the vocabulary, a sequence is longer than the learned positions, shapes
         do not fit, devices differ, or `source` is there without an encoder or the reverse.
@@ -100,58 +193,64 @@ def transformer(
     >>> transformer(np.array([[3, 1, 4]]), np.array([[0, 5]]), weights).shape
     (1, 2, 11)
     """
+    check_impl(impl)
+    masks = (source_mask, target_mask, memory_mask)
+    masks = _check(source, target, weights, masks, is_causal, drop)
+    return transformer_of(source, target, weights, *masks, is_causal, drop, impl)[0]
+
+
+def _check(source, target, weights, masks, is_causal, drop):
+    """Return the masks, that of the memory filled in, or raise if anything does not fit."""
+    source_mask, target_mask, memory_mask = masks
     check_part("weights", weights, TransformerWeights)
-    check_impl(impl, return_weights)
-    queries = _check_tokens("target", target, weights)
-    keys = _check_source(source, weights, source_mask, memory_mask)
-    if keys and source is not None and broadcast_shapes(queries[:-1], keys[:-1]) is None:
+    check_bool("is_causal", is_causal)
+    check_drop(drop)
+    known = weights.target_embedding, weights.target_positions
+    queries = _check_tokens("target", target, weights, *known)
+    keys = check_source(source, weights, source_mask, memory_mask)
+    if keys and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
             f"source must have leading axes that broadcast with {queries[:-1]}, "
             f"got shape {tuple(source.shape)}"
         )
-    if source_mask is not None and weights.encoder is not None:
+    if source_mask is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
-        check_layer_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
+        check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
         memory_mask = mask_for_memory(source_mask) if memory_mask is None else memory_mask
-    own, cross = (
-        [getattr(layer, name) for layer in weights.decoder.layers]
-        for name in ("self_attention", "cross_attention")
-    )
-    check_layer_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
-    check_layer_mask("target_mask", target_mask, "target", target, queries, queries, own)
-    logits, shares = _transformer(
-        *(source, target, weights, source_mask, target_mask, memory_mask, bool(is_causal)),
-        *(drop or keep, impl),
-    )
-    return (logits, shares) if return_weights else logits
+    layers = weights.decoder.layers
+    if memory_mask is not None:
+        cross = [layer.cross_attention for layer in layers]
+        check_head_mask("memory_mask", memory_mask, "target", target, queries, keys, cross)
+    if target_mask is not None:
+        own = [layer.self_attention for layer in layers]
+        check_head_mask("target_mask", target_mask, "target", target, queries, queries, own)
+    return source_mask, target_mask, memory_mask
 
 
 def mask_for_memory(source_mask):
     """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
-    same = source_mask is not None and (source_mask.ndim == 1 or source_mask.shape[-2] == 1)
+    same = source_mask is not None and (source_mask.ndim < 2 or source_mask.shape[-2] == 1)
     return source_mask if same else None
 
 
-def _check_tokens(name, tokens, weights, start=0):
+def _check_tokens(name, tokens, weights, table, positions):
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
-    table = weights.embedding(name)
     if table is None:
         return _check_features(name, tokens, weights)
     check_ids(name, tokens, table.shape[0], f"{name}_embedding", table)
-    positions = getattr(weights, f"{name}_positions")
-    if positions is not None and start + tokens.shape[-1] > positions.shape[0]:
+    if positions is not None and tokens.shape[-1] > positions.shape[0]:
         raise ValueError(
             f"{name} must have at most {positions.shape[0]} tokens, as many as learned positions, "
-            f"got {start + tokens.shape[-1]}"
+            f"got {tokens.shape[-1]}"
         )
     return tuple(tokens.shape)
 
 
 def _check_features(name, x, weights):
     check_float(name, x)
-    d_model, arrays = weights.d_model, weights.arrays()
-    for like in list(arrays.values())[:1]:
+    if (like := weights.any_array()) is not None:
         check_floats(**{name: x, "weights": like})
+    d_model = weights.d_model
     if x.ndim < 2 or x.shape[-1] != (d_model or x.shape[-1]):
         raise ValueError(
             f"{name} must have shape (..., n, {d_model or 'd_model'}), got {tuple(x.shape)}"
@@ -159,74 +258,15 @@ def _check_features(name, x, weights):
     return tuple(x.shape[:-1])
 
 
-def _check_source(source, weights, source_mask, memory_mask):
+def check_source(source, weights, source_mask, memory_mask):
     """Return the shape (..., n_s) of the source, or None where there is no encoder, or raise."""
     if weights.encoder is not None:
         if source is None:
             raise ValueError("source must be an array for the encoder, got None")
-        return _check_tokens("source", source, weights)
+        known = weights.embedding("source"), weights.source_positions
+        return _check_tokens("source", source, weights, *known)
     given = {"source": source, "source_mask": source_mask, "memory_mask": memory_mask}
     for name, x in given.items():
         if x is not None:
             raise ValueError(f"{name} must be None, since the weights have no encoder")
     return None
-
-
-# The mathematics. These may rely on checked arrays.
-
-
-def _transformer(
-    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl
-):
-    memory, shares = _encode(source, weights, source_mask, drop, impl)
-    heads = _memory_heads(memory, weights.decoder.layers)
-    logits, (own, cross, _) = _decode(
-        target, heads, weights, target_mask, memory_mask, drop, impl=impl, is_causal=is_causal
-    )
-    cross = cross if weights.encoder is not None else ()
-    return logits, {"encoder": shares, "decoder": own, "cross": cross}
-
-
-def _encode(source, weights, mask, drop, impl=REFERENCE):
-    """Return what the encoder makes of the source, and its attention weights."""
-    if weights.encoder is None:
-        return None, ()
-    x = drop(_placed_tokens("source", source, weights, 0))
-    return _encoder(x, weights.encoder, mask, drop, turn_by(weights.positions == "rotary"), impl)
-
-
-def _decode(
-    target, memory, weights, mask, memory_mask, drop, past=None, start=0, last=False, **how
-):
-    """Return the logits of `target`, or of its `last` token alone.
-
-    Its first token stands at `start`, after `past`; `how` it attends is `impl` and `is_causal`.
-    """
-    x = drop(_placed_tokens("target", target, weights, start))
-    turn = turn_by(weights.positions == "rotary", start)
-    x, others = _decoder(x, memory, weights.decoder, mask, memory_mask, drop, turn, past, **how)
-    return _logits(x[..., -1:, :] if last else x, weights), others
-
-
-def _placed_tokens(name, tokens, weights, start):
-    """Return the embedding of the tokens with their positions added."""
-    table = weights.embedding(name)
-    if table is None:
-        return tokens
-    x = _embed(tokens, table, weights.scale_embeddings)
-    n, d_model = x.shape[-2:]
-    if weights.positions == "learned":
-        return x + learned(getattr(weights, f"{name}_positions"), n, start=start)
-    if weights.positions in ("sinusoidal", "interleaved"):
-        interleaved = weights.positions == "interleaved"
-        return x + sinusoidal(n, d_model, start=start, interleaved=interleaved, like=x)
-    return x
-
-
-def _logits(x, weights):
-    xp = array_namespace(x)
-    if weights.output is not None:
-        x = xp.matmul(x, weights.output)
-    elif weights.target_embedding is not None:
-        x = xp.matmul(x, xp.matrix_transpose(weights.target_embedding))
-    return x if weights.b_out is None else x + weights.b_out

@@ -5,12 +5,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_choice, check_floats, check_int
+from attnbook.arrays.arguments import Array, check_bool, check_choice, check_int
 from attnbook.arrays.projections import generator, xavier
-from attnbook.arrays.weights import Weights, check_part
-from attnbook.transformers.decoder import DecoderWeights
-from attnbook.transformers.encoder import EncoderWeights
-from attnbook.transformers.layers import width_of
+from attnbook.arrays.weights import Weights
+from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 
 POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
 
@@ -67,17 +65,9 @@ class TransformerWeights(Weights):
     scale_embeddings: bool = True
 
     def __post_init__(self):
-        check_part("decoder", self.decoder, DecoderWeights)
-        if self.encoder is not None:
-            check_part("encoder", self.encoder, EncoderWeights)
         check_choice("positions", self.positions, POSITIONS)
-        if not isinstance(self.scale_embeddings, bool):
-            raise TypeError(
-                f"scale_embeddings must be a bool, got {type(self.scale_embeddings).__name__}"
-            )
-        arrays = self.arrays()
-        if arrays:
-            check_floats(**arrays)
+        check_bool("scale_embeddings", self.scale_embeddings)
+        self.check_fields()
         self._check_parts()
         self._check_shapes()
         self._check_pairs()
@@ -106,27 +96,22 @@ class TransformerWeights(Weights):
 
     def _check_shapes(self):
         """Raise unless every part has the width of the others."""
-        for name, x in self.arrays().items():
-            axes = 1 if name == "b_out" else 2
-            if "." not in name and x.ndim != axes:
-                raise ValueError(
-                    f"{name} must have {'1 axis' if axes == 1 else '2 axes'}, "
-                    f"got shape {tuple(x.shape)}"
-                )
+        if self.b_out is not None and self.b_out.ndim != 1:
+            raise ValueError(f"b_out must have 1 axis, got shape {tuple(self.b_out.shape)}")
         widths = {
-            name: part.shape[-1]
-            for name, part in vars(self).items()
-            if name.endswith(("_embedding", "_positions")) and part is not None
+            name: getattr(self, name).shape[-1]
+            for name, letters in self._letters.items()
+            if letters[-1] == "d_model" and getattr(self, name) is not None
         }
         for name, stack in (("decoder", self.decoder), ("encoder", self.encoder)):
             if stack is not None and stack.layers:
-                widths[name] = width_of(stack.layers[0])
+                widths[name] = stack.layers[0].d_model
             if stack is not None and stack.final_norm is not None:
                 for part, x in stack.final_norm.arrays().items():
                     widths[f"{name}.final_norm.{part}"] = x.shape[0]
         for layer in self.decoder.layers[:1]:
-            if layer.cross_attention is not None:
-                widths["the decoder's memory"] = layer.cross_attention.W_K.shape[0]
+            if layer.d_memory is not None:
+                widths["the decoder's memory"] = layer.d_memory
         if self.output is not None:
             widths["output"] = self.output.shape[0]
         if len(set(widths.values())) > 1:
@@ -150,8 +135,8 @@ class TransformerWeights(Weights):
         if self.encoder is not None:
             attentions += [layer.self_attention for layer in self.encoder.layers]
         for attention in attentions if self.positions == "rotary" else ():
-            if (d_k := attention.W_Q.shape[1] // attention.n_heads) % 2:
-                raise ValueError(f'd_k must be even with positions="rotary", got {d_k}')
+            if attention.d_k % 2:
+                raise ValueError(f'd_k must be even with positions="rotary", got {attention.d_k}')
         sines = self.positions in ("sinusoidal", "interleaved")
         if sines and self.target_embedding is not None and self.target_embedding.shape[-1] % 2:
             raise ValueError(
@@ -163,10 +148,10 @@ class TransformerWeights(Weights):
     def d_model(self) -> int | None:
         """Width of the tokens; None where nothing has a width."""
         for stack in (self.decoder, self.encoder):
-            if stack is not None and stack.layers:
-                return width_of(stack.layers[0])
-        widths = [x.shape[-1] for x in self.arrays().values()]
-        return widths[0] if widths else None
+            if stack is not None and stack.d_model is not None:
+                return stack.d_model
+        x = self.any_array()
+        return None if x is None else x.shape[-1]
 
     def embedding(self, name: str) -> Array | None:
         """Return the embedding of the ``"source"`` or the ``"target"``, shared or not."""
@@ -234,6 +219,8 @@ class TransformerWeights(Weights):
             n_heads, a name is unknown, or n_positions stands without learned positions.
         """
         rng = generator(rng)
+        check_bool("tied", tied)
+        check_bool("bias", bias)
         n_layers = check_int("n_layers", n_layers)
         n_encoder_layers = n_layers if n_encoder_layers is None else n_encoder_layers
         crossed = check_int("n_encoder_layers", n_encoder_layers) > 0
@@ -250,6 +237,7 @@ class TransformerWeights(Weights):
                 f'n_positions must be given with positions="learned" and only then, '
                 f"got {n_positions} with {positions!r}"
             )
+        check_int("d_model", d_model, at_least=1)
         sizes: Any = (d_model, n_heads, d_ff)
         options: Any = {
             **{"norm": norm, "activation": activation, "bias": bias},

@@ -8,72 +8,28 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from cases import attention_cases, heads_cases, shaken
+from cases import attention_cases, heads_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Shaped, jaxtyped
+from public_calls import public_calls
 
 import attnbook
 from attnbook import masking, positions
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.weights import Weights
 
-FUNCTIONS = (
-    attnbook.softmax,
-    attnbook.log_softmax,
-    attnbook.attention_weights,
-    attnbook.attention,
-    attnbook.attention_vjp,
-    attnbook.single_head_attention,
-    attnbook.split_heads,
-    attnbook.merge_heads,
-    attnbook.multi_head_attention,
-    attnbook.RunningSoftmax.read,
-    attnbook.layer_norm,
-    attnbook.feed_forward,
-    attnbook.relu,
-    attnbook.gelu,
-    attnbook.dropout,
-    attnbook.embed,
-    attnbook.cross_entropy,
-    attnbook.encoder_layer,
-    attnbook.encoder,
-    attnbook.decoder_layer,
-    attnbook.decoder,
-    attnbook.transformer,
-    attnbook.transformer_block,
-    positions.sinusoidal,
-    positions.learned,
-    positions.rotary,
-)
-CLASSES = (attnbook.RunningSoftmax, attnbook.SingleHeadWeights, attnbook.MultiHeadWeights)
-TREES = (
-    attnbook.LayerNormWeights,
-    attnbook.FeedForwardWeights,
-    attnbook.EncoderLayerWeights,
-    attnbook.EncoderWeights,
-    attnbook.DecoderLayerWeights,
-    attnbook.DecoderWeights,
-    attnbook.TransformerWeights,
-    attnbook.TransformerBlockWeights,
-)
-MAKERS = {
-    masking.causal: "n_q n_k",
-    masking.sliding_window: "n_q n_k",
-    masking.prefix: "... n_q n_k",
-    masking.strided: "n_q n_k",
-    masking.block_diagonal: "n_q n_k",
-    masking.padding: "... 1 n",
-    masking.from_valid_lengths: "...",
+BARE = {"move", "draw", "to_additive", "from_additive", "to_sdpa", "to_mha"}
+"""What takes an array of any shape and gives back that shape, or draws it."""
+
+PUBLIC = {
+    f.__qualname__: f
+    for module in (attnbook, masking, positions)
+    for name in module.__all__
+    if callable(f := getattr(module, name))
 }
-CONVERTERS = {masking.to_additive, masking.from_additive, masking.to_sdpa, masking.to_mha}
-NOT_ARRAYS = {
-    *("axis", "scale", "weights", "return_weights", "dtype", "n_heads", "n_kv_heads"),
-    *("x", "library_name", "device", "like"),  # of any shape, in `move` and as a pattern
-    *("epsilon", "activation", "rate", "rng", "label_smoothing", "norm", "drop", "rotate"),
-    *("n", "d_model", "start", "interleaved", "base", "is_causal", "positions"),
-    *("scale_embeddings", "impl"),
-}
+CLASSES = tuple(c for c in PUBLIC.values() if dataclasses.is_dataclass(c))
+CALLS = {name: call for name, call in public_calls().items() if name in PUBLIC}
 
 
 def shape_of(annotation: Any) -> str | None:
@@ -101,7 +57,7 @@ def parts_of(held: Any) -> list[Any]:
     """Return a dataclass of arrays and all that are inside it."""
     if isinstance(held, tuple):
         return [part for one in held for part in parts_of(one)]
-    if not isinstance(held, (*CLASSES, *TREES)):
+    if not isinstance(held, CLASSES):
         return []
     inner = vars(held).values() if isinstance(held, Weights) else ()
     return [held, *(part for value in inner for part in parts_of(value))]
@@ -117,7 +73,12 @@ def checked(function):
     def wrapper(*args, **kwargs):
         result = function(*args, **kwargs)
         values = signature.bind(*args, **kwargs).arguments
-        check_shapes({**values, "return": result}, annotations, function.__name__)
+        results = {"return": result}
+        if isinstance(result, tuple):
+            results = {f"return {i}": part for i, part in enumerate(result)}
+            kinds = typing.get_args(signature.return_annotation)
+            annotations.update(zip(results, kinds, strict=True))
+        check_shapes(values | results, annotations, function.__name__)
         for held in (*values.values(), result):
             for part in parts_of(held):
                 fields = {f.name: f.type for f in dataclasses.fields(part)}
@@ -127,40 +88,35 @@ def checked(function):
     return wrapper
 
 
-def test_every_array_in_a_public_signature_has_a_shape():
-    seen = 0
-    for function in FUNCTIONS:
-        for name, parameter in inspect.signature(function).parameters.items():
-            shaped = shape_of(parameter.annotation) is not None
-            plain = name in NOT_ARRAYS - {"x"}
-            assert shaped != plain, f"{function.__qualname__}: {name}"
-            seen += shaped
-    for maker, shape in MAKERS.items():
-        assert shape_of(inspect.signature(maker).return_annotation) == shape
-    for cls in (*CLASSES, *TREES):
-        for field in dataclasses.fields(cls):
-            shaped, inner = shape_of(field.type) is not None, "Weights" in str(field.type)
-            assert shaped != (field.name in NOT_ARRAYS or inner), f"{cls.__name__}: {field.name}"
-            seen += shaped
-    attention, heads = 2 + 4 + 5 + 6 + 4 + 2 + 4 + 2, 3 + 4 + 8
-    layers = (3 + 1 + 1 + 1 + 1 + 2 + 3) + (2 + 2 + 4 + 4 + 5 + 2) + (0 + 1 + 1)
-    trees = 2 + 4 + 0 + 0 + 0 + 0 + 6 + 5
-    assert seen == attention + heads + layers + trees
+@pytest.mark.parametrize("name", sorted(PUBLIC.keys() - BARE))
+def test_every_array_in_a_public_signature_has_a_shape(name):
+    thing = PUBLIC[name]
+    if dataclasses.is_dataclass(thing):
+        annotations = {field.name: field.type for field in dataclasses.fields(thing)}
+    else:
+        annotations = inspect.get_annotations(thing)
+    for argument, annotation in annotations.items():
+        if "Array" in str(annotation) and argument != "like":  # a pattern of any shape
+            assert shape_of(annotation) is not None, f"{name}: {argument}"
 
 
-def test_every_public_function_is_covered():
-    public = [getattr(attnbook, name) for name in attnbook.__all__]
-    functions = {f for f in public if inspect.isfunction(f)}
-    assert functions - set(FUNCTIONS) == {attnbook.backends, attnbook.move}
-    assert inspect.signature(attnbook.move).parameters["x"].annotation is Array
-    classes = {c for c in public if inspect.isclass(c)}
-    assert classes - {*CLASSES, *TREES} == {attnbook.Backend}
-    assert {thing for thing in public if inspect.ismodule(thing)} == {masking, positions}
-    assert {getattr(positions, name) for name in positions.__all__} <= set(FUNCTIONS)
-    of_masks = {getattr(masking, name) for name in masking.__all__}
-    assert of_masks == {*MAKERS, *CONVERTERS, masking.draw}
-    for function in (*CONVERTERS, masking.draw):
-        assert inspect.signature(function).parameters["mask"].annotation is Array
+def test_every_public_function_has_a_call():
+    functions = {name for name, f in PUBLIC.items() if inspect.isfunction(f)}
+    assert functions - CALLS.keys() == {"backends", "draw", "relu", "gelu"}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - BARE))
+def test_every_call_keeps_its_signature(library, name):
+    function, given = CALLS[name]
+    in_library = {
+        key: library.array(x)
+        if isinstance(x, np.ndarray)
+        else library.place(x)
+        if isinstance(x, Weights)
+        else x
+        for key, x in given.items()
+    }
+    checked(function)(**in_library)
 
 
 def test_the_check_itself_can_fail():
@@ -220,90 +176,9 @@ def test_heads_keep_their_signature(library, case):
     width = case.weights.n_heads * case.weights.W_V.shape[1] // case.weights.n_kv_heads
     d_out = width if case.weights.W_O is None else case.weights.W_O.shape[1]
     assert tuple(output.shape) == (*leading, query.shape[-2], d_out)
-    _, shares = attnbook.multi_head_attention(query, key, value, weights, mask, return_weights=True)
+    function = checked(attnbook.multi_head_attention_with_weights)
+    _, A = function(query, key, value, weights, mask)
     leading = np.broadcast_shapes(case.query.shape[:-2], case.key.shape[:-2])
-    assert tuple(shares.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
+    assert tuple(A.shape) == (*leading, weights.n_heads, query.shape[-2], key.shape[-2])
     split = checked(attnbook.split_heads)(output, 1)
     assert tuple(checked(attnbook.merge_heads)(split).shape) == tuple(output.shape)
-
-
-@given(*(st.integers(0, 5) for _ in range(2)), st.lists(st.integers(0, 3), max_size=3))
-def test_masks_keep_their_signature(library, n_q, n_k, lengths):
-    like = library.array(np.zeros(1))
-    checked(masking.causal)(n_q, n_k, like=like)
-    checked(masking.sliding_window)(n_q, n_k, left=1, like=like)
-    checked(masking.prefix)(n_q, n_k + 3, length=lengths, like=like)
-    checked(masking.strided)(n_q, n_k, stride=2, like=like)
-    checked(masking.block_diagonal)(lengths, like=like)
-    checked(masking.padding)(lengths, 3, like=like)
-    checked(masking.from_valid_lengths)(lengths, 3)
-
-
-@pytest.mark.parametrize("function", [attnbook.softmax, attnbook.log_softmax])
-@given(st.lists(st.sampled_from((0, 1, 3, 5)), min_size=1, max_size=4))
-def test_softmax_keeps_the_shape(library, function, shape):
-    x = library.array(np.zeros(shape))
-    for axis in range(-len(shape), len(shape)):
-        assert checked(function)(x, axis).shape == x.shape
-
-
-# The transformer.
-
-
-@given(
-    st.sampled_from(((), (2,), (3, 1))), st.integers(0, 4), st.integers(0, 5),
-    st.sampled_from(("pre", "post")), st.booleans(),
-)  # fmt: skip
-def test_layers_keep_their_signature(library, leading, n_t, n_s, norm, rotate):
-    x, memory = (library.array(np.ones((*leading, n, 6))) for n in (n_t, n_s))
-    one = attnbook.EncoderLayerWeights.init(0, 6, 3, 5, norm=norm)
-    two = attnbook.DecoderLayerWeights.init(0, 6, 3, 5, norm=norm)
-    stacks = attnbook.EncoderWeights((one,)), attnbook.DecoderWeights((two,))
-    encoder_layer, encoder, decoder_layer, decoder = (
-        functools.partial(checked(f), rotate=rotate)
-        for f in (
-            attnbook.encoder_layer,
-            attnbook.encoder,
-            attnbook.decoder_layer,
-            attnbook.decoder,
-        )
-    )
-    for output in (
-        encoder_layer(x, library.place(one)),
-        encoder(x, library.place(stacks[0])),
-        decoder_layer(x, memory, library.place(two)),
-        decoder(x, memory, library.place(stacks[1])),
-        checked(attnbook.layer_norm)(x, library.array(np.ones(6)), library.array(np.ones(6))),
-        checked(attnbook.feed_forward)(x, library.place(one.feed_forward)),
-        checked(attnbook.relu)(x),
-        checked(attnbook.gelu)(x),
-        checked(attnbook.dropout)(x, 0.5, 0),
-        checked(positions.rotary)(x),
-        checked(attnbook.transformer_block)(
-            x, library.place(attnbook.TransformerBlockWeights.init(0, 6, 6, 3, 6))
-        ),
-    ):
-        assert tuple(output.shape) == (*leading, n_t, 6)
-
-
-@given(
-    st.sampled_from(((), (2,), (3, 1))), st.integers(0, 4), st.integers(0, 5),
-    st.sampled_from(("sinusoidal", "learned", "rotary")), st.booleans(), st.booleans(),
-)  # fmt: skip
-def test_transformers_keep_their_signature(library, leading, n_t, n_s, kind, tied, crossed):
-    weights = attnbook.TransformerWeights.init(
-        *(0, 7, *((11,) if crossed else ())),
-        **{"d_model": 6, "n_heads": 3, "d_ff": 5, "n_layers": 1, "n_encoder_layers": int(crossed)},
-        **{"tied": tied, "positions": kind, "n_positions": 5 if kind == "learned" else None},
-    )
-    weights = library.place(shaken(weights))
-    source = library.array(np.zeros((*leading, n_s), int)) if crossed else None
-    target = library.array(np.zeros((*leading, n_t), int))
-    logits = checked(attnbook.transformer)(source, target, weights)
-    assert tuple(logits.shape) == (*leading, n_t, 7)
-    loss = checked(attnbook.cross_entropy)(logits, target, target == 0)
-    assert tuple(loss.shape) == ()
-    rows = checked(attnbook.embed)(target, weights.target_embedding)
-    assert tuple(rows.shape) == (*leading, n_t, 6)
-    table = checked(positions.sinusoidal)(n_t, 6, like=rows)
-    assert tuple(checked(positions.learned)(table, n_t).shape) == (n_t, 6)

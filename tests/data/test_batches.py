@@ -1,7 +1,5 @@
 """Batches: every example once an epoch, the same at the same step, padded and masked rightly."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -224,111 +222,6 @@ def test_pad(rows, with_id):
     assert filled.shape == (len(rows), width)
     assert lengths.tolist() == [len(row) for row in rows]
     assert filled.tolist() == [row + [with_id] * (width - len(row)) for row in rows]
-
-
-ONE = [[3, 4]]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Batches([], [], 1), ValueError, "targets must hold at least 1 sequence, got none"),
-        (lambda: Batches(None, np.zeros((0, 5), int), 1), ValueError, "got none"),
-        (
-            lambda: Batches(ONE * 2, ONE, 1),
-            ValueError,
-            "sources must be as many as targets, 1, got 2",
-        ),
-        (lambda: Batches(ONE, ONE, 2), ValueError, "batch_size must be at most the data, 1, got 2"),
-        (lambda: Batches(ONE, ONE, 0), ValueError, "batch_size must be at least 1, got 0"),
-        (lambda: Batches(ONE, ONE, 1.0), TypeError, "batch_size must be an int, got float"),
-        (lambda: Batches(ONE, ONE, 1, -1), ValueError, "seed must be at least 0, got -1"),
-        (lambda: Batches(ONE, ONE, 1, pool=0), ValueError, "pool must be at least 1, got 0"),
-        (lambda: Batches(ONE, ONE, 1, pad=-1), ValueError, "pad must be at least 0, got -1"),
-        (lambda: Batches(ONE, ONE, 1, start=-1), ValueError, "start must be at least 0, got -1"),
-        (lambda: Batches(ONE, ONE, 1, stop="2"), TypeError, "stop must be an int, got str"),
-        (
-            lambda: Batches([[3], []], ONE * 2, 1),
-            ValueError,
-            "sources must hold at least 1 id each, got none in sources[1]",
-        ),
-        (
-            lambda: Batches(None, [[3, 4], [3]], 1, start=None, stop=None),
-            ValueError,
-            "targets must hold at least 2 ids each, so that there is one to predict, got 1 in "
-            "targets[1]",
-        ),
-        (
-            lambda: Batches(None, [[3], []], 1, start=None),
-            ValueError,
-            "targets must hold at least 1 ids each, so that there is one to predict, got 0 in "
-            "targets[1]",
-        ),
-        (lambda: Batches(ONE, [[3, -4]], 1), ValueError, "targets[0] must be at least 0, got -4"),
-        (lambda: Batches([[-3]], ONE, 1), ValueError, "sources[0] must be at least 0, got -3"),
-        (lambda: Batches([[0.5]], ONE, 1), TypeError, "sources[0] must be ints, got float64"),
-        (lambda: Batches(["ab"], ONE, 1), TypeError, "sources[0] must be ints, got <U2"),
-        (lambda: Batches([3], ONE, 1), ValueError, "sources[0] must have 1 axis, got shape ()"),
-        (
-            lambda: Batches(np.ones((1, 2, 3), int), ONE, 1),
-            ValueError,
-            "sources must have 2 axes, got shape (1, 2, 3)",
-        ),
-        (
-            lambda: Batches(None, [[3], [4, 2]], 1),
-            ValueError,
-            "targets must not hold the id of stop, 2, got it in targets[1]",
-        ),
-        (
-            lambda: Batches(None, [[1, 3]], 1),
-            ValueError,
-            "targets must not hold the id of start, 1, got it in targets[0]",
-        ),
-        (lambda: Batches(ONE, ONE, 1)(-1), ValueError, "step must be at least 0, got -1"),
-        (lambda: Batches(ONE, ONE, 1)(0.0), TypeError, "step must be an int, got float"),
-        (lambda: Batches(ONE, ONE, 1)(0).shard(1, 1), ValueError, "rank must be below world = 1"),
-        (lambda: Batches(ONE, ONE, 1)(0).shard(-1, 1), ValueError, "rank must be at least 0"),
-        (lambda: Batches(ONE, ONE, 1)(0).shard(0, 0), ValueError, "world must be at least 1"),
-        (
-            lambda: Batches(ONE, ONE, 1)(0).shard(0, 2),
-            ValueError,
-            "world must be at most the rows of the batch, 1, got 2",
-        ),
-        (lambda: Batch(None, [[3.5]], None, [1]), TypeError, "target must be ints, got float64"),
-        (
-            lambda: Batch(None, [3], None, [1]),
-            ValueError,
-            "target must have 2 axes, got shape (1,)",
-        ),
-        (lambda: Batch(None, [[3]], None, None), TypeError, "target_lengths must be ints"),
-        (
-            lambda: Batch(None, [[3]], None, [0]),
-            ValueError,
-            "target_lengths must be at least 1, got 0",
-        ),
-        (
-            lambda: Batch(None, [[3]], None, [1, 1]),
-            ValueError,
-            "target and target_lengths must have 1 rows as target has, got 1 and 2",
-        ),
-        (
-            lambda: Batch(None, [[3]], None, [2]),
-            ValueError,
-            "target_lengths must be at most the width of target, 1, got 2",
-        ),
-        (
-            lambda: Batch([[3], [4]], [[3]], [1, 1], [1]),
-            ValueError,
-            "source and source_lengths must have 1 rows as target has, got 2 and 2",
-        ),
-        (lambda: Batch([[3]], [[3]], None, [1]), TypeError, "source_lengths must be ints"),
-        (lambda: Batch(None, [[3]], [1], [1]), TypeError, "source must be ints, got object"),
-        (lambda: pad([[3, -1]]), ValueError, "sequences[0] must be at least 0, got -1"),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()
 
 
 def test_start_and_stop_may_be_other_ids_or_absent():

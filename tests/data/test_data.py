@@ -18,54 +18,32 @@ import pytest
 from attnbook import data
 from attnbook.data import digits, text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PER_CLASS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def stored_bytes() -> bytes:
-    return resources.files("attnbook.data").joinpath("digits.npz").read_bytes()
-
-
-def test_shapes_and_dtypes():
+def test_digits_are_the_real_ones():
     data = digits()
     assert data.images.shape == (1797, 8, 8)
     assert data.labels.shape == (1797,)
-    assert data.images.dtype == np.float64
-    assert data.labels.dtype == np.int64
-
-
-def test_each_class_has_its_number_of_pictures():
-    assert np.bincount(digits().labels).tolist() == PER_CLASS
-
-
-def test_pixels_are_sixteenths_from_0_to_1():
-    sixteenths = digits().images * 16
-    assert sixteenths.min() == 0
-    assert sixteenths.max() == 16
+    assert (data.images.dtype, data.labels.dtype) == (np.float64, np.int64)
+    assert np.bincount(data.labels).tolist() == PER_CLASS
+    sixteenths = data.images * 16
+    assert (sixteenths.min(), sixteenths.max()) == (0, 16)
     np.testing.assert_array_equal(sixteenths, np.round(sixteenths))
-
-
-def test_no_picture_is_blank():
-    assert (digits().images.max(axis=(1, 2)) > 0).all()
-
-
-def test_file_is_the_one_that_was_made():
+    assert (sixteenths.max(axis=(1, 2)) > 0).all()
+    stored = resources.files("attnbook.data").joinpath("digits.npz").read_bytes()
     expected = "aa64e930663d6e9271e1566601d65e70236553f73ec6cb041a4ab37167cf1d04"
-    assert hashlib.sha256(stored_bytes()).hexdigest() == expected
+    assert hashlib.sha256(stored).hexdigest() == expected
 
 
-def test_each_call_returns_fresh_arrays():
+def test_digits_are_fresh_and_frozen():
     first = digits()
-    first.images[:] = 7
-    first.labels[:] = 7
-    second = digits()
-    assert second.images.max() == 1
-    assert np.bincount(second.labels).tolist() == PER_CLASS
-
-
-def test_record_is_frozen():
+    first.images[:] = first.labels[:] = 7
+    assert digits().images.max() == 1
+    assert np.bincount(digits().labels).tolist() == PER_CLASS
     with pytest.raises(AttributeError):
-        digits().images = None
+        first.images = None
 
 
 def test_equal_to_scikit_learn():
@@ -136,7 +114,7 @@ def test_text_is_printable_ascii():
     ],
 )
 def test_text_without_typography(prose, plain):
-    module = importlib.import_module("attnbook.data.text")
+    module = importlib.import_module("attnbook.data.prose")
     assert module._to_ascii(prose) == plain
 
 
@@ -174,11 +152,12 @@ def wheel_names(tmp_path_factory):
 @pytest.mark.parametrize(
     "ending",
     [
+        "attnbook/data/date_words.toml",
         "attnbook/data/digits.npz",
         "attnbook/compilers/numbers.cu",
-        "attnbook/kernels/layout.cu",
-        "attnbook/kernels/naive.cu",
-        "attnbook/kernels/tiled.cu",
+        "attnbook/kernels/cuda/layout.cu",
+        "attnbook/kernels/cuda/naive.cu",
+        "attnbook/kernels/cuda/tiled.cu",
         "attnbook/sketch/index.cu",
         "attnbook/sketch/sketch.cu",
         "licenses/LICENSE",
@@ -197,7 +176,17 @@ def test_wheel_contains_the_package_alone(wheel_names):
 
 @pytest.mark.parametrize(
     "module",
-    ["batch", "batches", "dates", "digits", "markov", "reversal", "text", "vocabulary", "windows"],
+    [
+        "batch",
+        "batches",
+        "corpus",
+        "date_pairs",
+        "handwriting",
+        "markov_source",
+        "prose",
+        "reversal_task",
+        "vocabulary",
+    ],
 )
 def test_docstring_examples(module):
     results = doctest.testmod(importlib.import_module(f"attnbook.data.{module}"))

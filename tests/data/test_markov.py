@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 
 import numpy as np
 import pytest
@@ -178,38 +177,3 @@ def test_what_is_passed_is_not_kept():
     source = Markov(T)
     T[:] = 7
     assert source.transitions.max() == 0.9
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Markov([[1.0]]), TypeError, "transitions must be an array"),
-        (lambda: Markov(np.eye(2, dtype=int)), TypeError, "array of floats, got int64"),
-        (lambda: Markov(np.ones(1)), ValueError, "2 axes or more of one length"),
-        (lambda: Markov(np.ones((2, 3)) / 3), ValueError, "of at least 1, got (2, 3)"),
-        (lambda: Markov(np.ones((0, 0))), ValueError, "of at least 1, got (0, 0)"),
-        (lambda: Markov(np.ones((2, 2))), ValueError, "rows that are at least 0 and sum to 1"),
-        (lambda: Markov(np.array([[2.0, -1.0]] * 2)), ValueError, "rows that are at least 0"),
-        (lambda: Markov(np.array([[np.nan, 1.0]] * 2)), ValueError, "rows that are at least 0"),
-        (lambda: Markov(np.eye(2)), ValueError, "one stationary distribution, got several"),
-        (lambda: markov(0, 0), ValueError, "n_symbols must be at least 1, got 0"),
-        (lambda: markov(0, 2, order=0), ValueError, "order must be at least 1, got 0"),
-        (lambda: markov(0, 2, concentration=0), ValueError, "must be above 0, got 0.0"),
-        (lambda: markov(0, 2, concentration=-1), ValueError, "concentration must be finite"),
-        (lambda: markov(None, 2), TypeError, "rng must be a numpy.random.Generator or an int"),
-        (lambda: markov(0, 2).sample(0, -1, 2), ValueError, "n_sequences must be at least 0"),
-        (lambda: markov(0, 2).sample(0, 1, -2), ValueError, "length must be at least 0, got -2"),
-        (lambda: markov(0, 2).sample("a", 1, 2), TypeError, "rng must be a numpy.random.Generator"),
-        (
-            lambda: markov(0, 2).conditional([0, 2]),
-            ValueError,
-            "ids must be below the number of symbols, 2, got 2",
-        ),
-        (lambda: markov(0, 2).conditional([-1]), ValueError, "ids must be at least 0, got -1"),
-        (lambda: markov(0, 2).conditional([0.5]), TypeError, "ids must be ints, got float64"),
-        (lambda: markov(0, 2).conditional(1), ValueError, "ids must have shape (..., n), got ()"),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()

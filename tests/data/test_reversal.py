@@ -1,7 +1,5 @@
 """Sequences and their reversal."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,27 +61,3 @@ def test_ideal_attention_turns_a_sequence_round(n):
     x = np.random.default_rng(n).normal(size=(n, 3))
     np.testing.assert_array_equal(A @ x, np.array([x[n - 1 - i] for i in range(n)]).reshape(n, 3))
     A[:] = 7  # not read-only
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: reversal(0, -1), ValueError, "n_pairs must be at least 0, got -1"),
-        (lambda: reversal(0, 1.0), TypeError, "n_pairs must be an int, got float"),
-        (lambda: reversal(0.5, 1), TypeError, "rng must be a numpy.random.Generator or an int"),
-        (lambda: reversal(0, 1, n_symbols=0), ValueError, "n_symbols must be at least 1, got 0"),
-        (lambda: reversal(0, 1, length=0), ValueError, "length must be at least 1, got 0"),
-        (lambda: reversal(0, 1, length=(0, 3)), ValueError, "length[0] must be at least 1, got 0"),
-        (lambda: reversal(0, 1, length=(3, "4")), TypeError, "length[1] must be an int, got str"),
-        (
-            lambda: reversal(0, 1, length=(4, 3)),
-            ValueError,
-            "length must be (least, greatest), got (4, 3)",
-        ),
-        (lambda: reversal(0, 1, length=(1, 2, 3)), ValueError, "or a pair of ints, got (1, 2, 3)"),
-        (lambda: reversal_attention(-1), ValueError, "n must be at least 0, got -1"),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()

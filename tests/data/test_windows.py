@@ -1,7 +1,5 @@
 """The parts of a text and its windows."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,31 +61,3 @@ def test_text_to_windows_and_back():
     assert len(vocabulary) <= 96 + 3
     rows = windows(vocabulary.encode(text()), 61, stride=61)
     assert "".join(vocabulary.decode(row[:-1]) for row in rows) == text()[: 61 * len(rows)]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: split_paragraphs(3), TypeError, "text must be a str, got int"),
-        (lambda: split_paragraphs("a\n\nb", 0), ValueError, "between 0 and 1, got 0.0"),
-        (lambda: split_paragraphs("a\n\nb", 1), ValueError, "between 0 and 1, got 1.0"),
-        (lambda: split_paragraphs("a\n\nb", -0.1), ValueError, "held_out must be finite and"),
-        (lambda: split_paragraphs("a\n\nb", "0.1"), TypeError, "held_out must be a real number"),
-        (lambda: split_paragraphs("a\nb"), ValueError, "text must have two paragraphs"),
-        (lambda: split_paragraphs("a b\n\n"), ValueError, "text must have two paragraphs"),
-        (lambda: split_paragraphs(""), ValueError, "text must have two paragraphs"),
-        (
-            lambda: windows([1, 2, 3], 3),
-            ValueError,
-            "ids must be at least length + 1 = 4, got 3",
-        ),
-        (lambda: windows([1, -2, 3], 2), ValueError, "ids must be at least 0, got -2"),
-        (lambda: windows(["a", "b"], 1), TypeError, "ids must be ints, got <U1"),
-        (lambda: windows([[1, 2]], 1), ValueError, "ids must have 1 axis, got shape (1, 2)"),
-        (lambda: windows([1, 2], 0), ValueError, "length must be at least 1, got 0"),
-        (lambda: windows([1, 2], 1, stride=0), ValueError, "stride must be at least 1, got 0"),
-    ],
-)
-def test_errors(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()

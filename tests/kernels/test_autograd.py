@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnbook
-from attnbook.kernels import _autograd, tiled
+from attnbook.kernels import autograd, tiled
 
 
 def drawn(*shapes, dtype=torch.float64, grad=True):
@@ -23,7 +23,7 @@ FLAT = ((5, 4), (7, 4), (7, 3))
 
 
 def attend(query, key, value, mask=None, bias=None, scale=0.5, is_causal=True):
-    return _autograd.differentiable(tiled, query, key, value, mask, bias, scale, is_causal)
+    return autograd.differentiable(tiled, query, key, value, mask, bias, scale, is_causal)
 
 
 def test_gradcheck_with_broadcast_leading_axes():

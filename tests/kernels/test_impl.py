@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -62,8 +61,8 @@ def test_grouped_heads_are_not_repeated_and_agree(library, mask, is_causal):
 def test_causal_is_the_causal_mask(library):
     weights, x = library.place(HEADS), library.array(tokens(7, 12))
     mask = attnbook.masking.causal(7, like=x)
-    got = attnbook.multi_head_attention(x, x, x, weights, is_causal=True, return_weights=True)
-    wanted = attnbook.multi_head_attention(x, x, x, weights, mask, return_weights=True)
+    got = attnbook.multi_head_attention_with_weights(x, x, x, weights, is_causal=True)
+    wanted = attnbook.multi_head_attention_with_weights(x, x, x, weights, mask)
     for ours, theirs in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
 
@@ -208,15 +207,15 @@ def test_modules_pass_their_impl_on(name):
     kind, weights = MODULES[name]
     x = torch.tensor(tokens(2, 7, 12))
     made = kind(weights, **tiled)
-    message = re.escape("return_weights must be False for impl='tiled'")
+    message = r"^impl must be 'reference' for the attention weights, got 'tiled'$"
     with pytest.raises(ValueError, match=message):
-        made(x, return_weights=True)
+        made.forward_with_weights(x)
     torch.testing.assert_close(made(x), kind(weights)(x))
     if name in ("one head", "heads"):
         wanted = kind(weights)(x, mask=torch.tensor(CAUSAL))
         torch.testing.assert_close(made(x, is_causal=True), wanted)
     made.impl = "reference"  # that of the module that is called: its parts do not decide
-    torch.testing.assert_close(made(x, return_weights=True)[0], kind(weights)(x))
+    torch.testing.assert_close(made.forward_with_weights(x)[0], kind(weights)(x))
 
 
 def test_copies_of_torch_modules_begin_with_the_reference():

@@ -1,11 +1,13 @@
 """The ladder as a set: every rung, in every library that it takes, against float64 loops."""
 
+import contextlib
 import functools
 import importlib
 import math
 import sys
 import tracemalloc
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import oracle
@@ -23,19 +25,30 @@ HERE += (("torch", "cuda"), ("cupy", "cuda"))
 LINEAR = ("tiled", "threads", "numba", "packed")
 """Rungs on the CPU whose memory grows with n alone."""
 
+LANES = (16, 8, 4)
+"""Numbers in a register of AVX-512, of AVX2, and of SSE2 or Neon: a tile of its own for each."""
+
 
 @dataclass(frozen=True)
 class Rung:
     """A kernel with arrays of one library on one device."""
 
     kernel: kernels.Kernel
-    library: ArrayLibrary
+    library: Any
+    lanes: int = 0  # for *packed*: the registers of another processor
 
     @property
     def dtypes(self):
         return [d for d in self.library.dtypes if d in (self.kernel.dtypes or self.library.dtypes)]
 
+    @property
+    def trainable(self):
+        return self.kernel.trainable
+
     def __call__(self, *arrays, **options):
+        attend = getattr(self.library, "attention", None)  # of the stand-in for CuPy
+        if attend is not None:
+            return attend(self.kernel.name, *arrays, **options)
         return attnbook.attention(*arrays, **options, impl=self.kernel.name)
 
     def vjp(self, *arrays, **options):
@@ -48,11 +61,17 @@ def rungs(wanted=lambda kernel, name: True):
     for kernel in kernels.LADDER:
         for name, device in HERE:
             fits = name in (kernel.takes or (name,)) and device == (kernel.device or device)
-            if fits and wanted(kernel, name):
-                marks = [pytest.mark.gpu] if device == "cuda" else []
-                label = f"{kernel.name}-{name}" + ("-cuda" if device == "cuda" else "")
-                rung = Rung(kernel, ArrayLibrary(name, device))
-                found.append(pytest.param(rung, id=label, marks=marks))
+            if not (fits and wanted(kernel, name)):
+                continue
+            marks = [pytest.mark.gpu] if device == "cuda" else []
+            label = f"{kernel.name}-{name}" + ("-cuda" if device == "cuda" else "")
+            every = LANES if label == "packed-numpy" else (0,)
+            for lanes in every:
+                rung = Rung(kernel, ArrayLibrary(name, device), lanes)
+                own = f"{label}-{lanes} lanes" if lanes else label
+                found.append(pytest.param(rung, id=own, marks=marks))
+        if "cupy" in kernel.takes and wanted(kernel, "cupy"):
+            found.append(pytest.param(Rung(kernel, None), id=f"{kernel.name}-stand-in"))
     return found
 
 
@@ -60,19 +79,23 @@ def rungs(wanted=lambda kernel, name: True):
 def rung(request):
     """Each rung that can run here; the others skip and say why."""
     rung = request.param
+    if rung.library is None:
+        yield replace(rung, library=request.getfixturevalue("stand_in"))
+        return
     library = rung.library
     for package in {library.name, rung.kernel.needs} - {""}:
         pytest.importorskip(package, reason=f"{package} is not installed")
     on_gpu = library.device == "cuda"
     if on_gpu and not importlib.import_module(library.name).cuda.is_available():
         pytest.skip(f"{library.name} sees no CUDA device")
-    if library.name != "array_api_strict":
-        yield rung
-        return
-    strict = importlib.import_module("array_api_strict")
-    with strict.ArrayAPIStrictFlags(
-        boolean_indexing=False, data_dependent_shapes=False, enabled_extensions=()
-    ):
+    with contextlib.ExitStack() as stack:
+        if rung.lanes:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr("attnbook.kernels.packed.lanes", lambda: rung.lanes)
+        if library.name == "array_api_strict":
+            strict = importlib.import_module("array_api_strict")
+            off = {"boolean_indexing": False, "data_dependent_shapes": False}
+            stack.enter_context(strict.ArrayAPIStrictFlags(**off, enabled_extensions=()))
         yield rung
 
 
@@ -116,25 +139,25 @@ def huge():
     return Case(query, key, numbers(5, 3), None, None, 1.0)
 
 
-FEW = ((7, 5), (13, 5), (13, 3))
-MANY = ((13, 5), (7, 5), (7, 3))
+FEW = ((19, 5), (37, 5), (37, 3))
+MANY = ((37, 5), (19, 5), (19, 3))
 CASES = {
     "fewer queries": (drawn(*FEW), False),
     "more queries": (drawn(*MANY), False),
     "fewer queries, causal": (drawn(*FEW), True),
     "more queries, causal": (drawn(*MANY), True),
-    "mask": (drawn(*FEW, mask=some(7, 13)), False),
-    "mask with empty rows": (drawn(*FEW, mask=empty_rows(7, 13)), False),
-    "mask of keys": (drawn(*FEW, mask=some(13)), False),
-    "mask of queries": (drawn(*FEW, mask=some(7, 1)), False),
+    "mask": (drawn(*FEW, mask=some(19, 37)), False),
+    "mask with empty rows": (drawn(*FEW, mask=empty_rows(19, 37)), False),
+    "mask of keys": (drawn(*FEW, mask=some(37)), False),
+    "mask of queries": (drawn(*FEW, mask=some(19, 1)), False),
     "one mask for all": (drawn(*FEW, mask=np.array(False)), False),
-    "bias": (drawn(*FEW, bias=numbers(7, 13)), False),
-    "bias of keys": (drawn(*FEW, bias=numbers(13)), False),
+    "bias": (drawn(*FEW, bias=numbers(19, 37)), False),
+    "bias of keys": (drawn(*FEW, bias=numbers(37)), False),
     "everything": (
-        drawn(*FEW, mask=empty_rows(7, 13), bias=numbers(7, 13), scale=0.3),
+        drawn(*FEW, mask=empty_rows(19, 37), bias=numbers(19, 37), scale=0.3),
         True,
     ),
-    "everything, more queries": (drawn(*MANY, mask=some(13, 7), bias=numbers(7)), True),
+    "everything, more queries": (drawn(*MANY, mask=some(37, 19), bias=numbers(19)), True),
     "grouped heads": (
         drawn(
             *((2, 3, 2, 7, 5), (2, 3, 1, 11, 5), (2, 3, 1, 11, 3)),
@@ -142,6 +165,21 @@ CASES = {
             bias=numbers(3, 2, 7, 11),
         ),
         True,
+    ),
+    "grouped heads, one query": (
+        drawn(
+            *((2, 3, 2, 1, 5), (2, 3, 1, 29, 5), (2, 3, 1, 29, 3)),
+            mask=some(2, 1, 1, 1, 29),
+            bias=numbers(3, 2, 1, 29),
+        ),
+        True,
+    ),
+    "axes that do not merge": (
+        drawn(
+            *((2, 1, 2, 1, 7, 5), (1, 2, 1, 3, 5, 5), (1, 2, 1, 3, 5, 3)),
+            mask=some(2, 1, 1, 3, 1, 5),
+        ),
+        False,
     ),
     "leading axes": (
         drawn((2, 1, 7, 5), (3, 11, 5), (5, 1, 1, 11, 2), mask=some(2, 1, 1, 11)),
@@ -209,11 +247,11 @@ def test_any_case(rung, case, is_causal):
 
 
 def test_a_query_that_sees_nothing_gets_exact_zeros(rung):
-    case = CASES["more queries, causal"][0]  # the first six of 13 queries see none of 7 keys
+    case = CASES["more queries, causal"][0]  # the first 18 of 37 queries see none of 19 keys
     for dtype in rung.dtypes:
         output = rung.library.numpy(rung(*case.arrays(rung.library, dtype)[0], is_causal=True))
-        assert np.all(output[:6] == 0)
-        assert np.all(output[6:] != 0)
+        assert np.all(output[:18] == 0)
+        assert np.all(output[18:] != 0)
 
 
 def test_nan_and_infinity_stay_in_their_row_and_masked_keys_out(rung):
@@ -364,7 +402,7 @@ def transposed(library, x, dtype):
 
 @pytest.mark.parametrize("form", [strided, transposed])
 def test_strides_do_not_matter(rung, form):
-    case = drawn((2, 7, 5), (2, 13, 5), (2, 13, 3), mask=some(7, 13), bias=numbers(7, 13))
+    case = drawn((2, 19, 5), (2, 37, 5), (2, 37, 3), mask=some(19, 37), bias=numbers(19, 37))
     arrays, options = case.arrays(rung.library, "float32")
     wanted = rung.library.numpy(rung(*arrays, **options))
     arrays = [form(rung.library, x, "float32") for x in (case.query, case.key, case.value)]
@@ -376,7 +414,7 @@ def test_strides_do_not_matter(rung, form):
 
 
 def test_inputs_are_not_written_to(rung):
-    case = drawn(*FEW, mask=some(7, 13), bias=numbers(7, 13))
+    case = drawn(*FEW, mask=some(19, 37), bias=numbers(19, 37))
     arrays, options = case.arrays(rung.library, "float32")  # NumPy's are read-only
     everything = [*arrays, options["mask"], options["bias"]]
     before = [bits(rung.library, x) for x in everything]
@@ -534,13 +572,13 @@ def test_gradients_of_empty_rows_are_zero_and_finite(rung):
         assert bool((leaves[0].grad[np.flatnonzero(hidden)] == 0).all())
 
 
-def test_what_is_not_trainable_says_so(rung):
-    if rung.kernel.trainable:
-        pytest.skip("it is trainable")
-    arrays = drawn((5, 3), (5, 3), (5, 3)).arrays(rung.library, "float32")[0]
-    message = r"^impl must have a backward pass \(reference, tiled, numba, packed, triton\), got '"
-    with pytest.raises(ValueError, match=message + rung.kernel.name):
-        rung.vjp(*arrays, arrays[0])
+@pytest.mark.parametrize("impl", [k.name for k in kernels.LADDER if not (k.trainable or k.needs)])
+def test_what_is_not_trainable_says_so(impl):
+    x = np.ones((5, 3))
+    able = ", ".join(["reference", *(k.name for k in kernels.LADDER if k.trainable)])
+    message = rf"^impl must have a backward pass \({able}\), got '{impl}'$"
+    with pytest.raises(ValueError, match=message):
+        attnbook.attention_vjp(x, x, x, x, impl=impl)
 
 
 # What is refused.

@@ -1,36 +1,42 @@
-"""The compiled rungs on the CPU: tiles of every shape, chunks of keys, few queries, odd strides.
+"""What the compiled rungs on the CPU alone can get wrong: tiles, chunks, strides, registers.
 
-What every rung must do is in test_kernels.py; here is what only these can get wrong.
+What every rung must do is in test_kernels.py, which runs *packed* with the registers of every
+processor. Here each way to the output is compared with PyTorch in float64, in sizes of several
+tiles.
 """
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from attnbook import kernels
+import attnbook
 
 numba = pytest.importorskip("numba")
-from attnbook.kernels import _compiled, _simd, packed  # noqa: E402
+from attnbook.compilers import register_tiles  # noqa: E402
+from attnbook.compilers.register_tiles import TILES, Tile  # noqa: E402
 from attnbook.kernels import numba as plain  # noqa: E402
-from attnbook.kernels._arranged import arrange  # noqa: E402
-from attnbook.kernels._numba_tiles import exp  # noqa: E402
-from attnbook.kernels._simd import TILES, Tile  # noqa: E402
+from attnbook.kernels import packed  # noqa: E402
+from attnbook.kernels.numba_loops import backward, products  # noqa: E402
+from attnbook.kernels.numba_loops import forward as panels  # noqa: E402
+from attnbook.kernels.numba_loops.arrays import arrange  # noqa: E402
+from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
-HERE = _simd.lanes()
-WAYS = {"numba": plain.forward, "few": None}
-WAYS |= {f"packed{lanes}": None for lanes in TILES}
+HERE = f"packed{register_tiles.lanes()}"
+WAYS = ("numba", "few", *(f"packed{lanes}" for lanes in TILES))
+every_way = pytest.mark.parametrize("way", WAYS)
+ways_here = pytest.mark.parametrize("way", ["numba", "few", HERE])
+IMPLS = pytest.mark.parametrize("impl", ["numba", "packed"])
 
 
-def run(way, *arguments, **options):
+def run(way, *arguments):
     """Return output and log_total: by the plain loops, by tiles for so many lanes, or by none."""
-    if way == "numba":
-        return plain.forward(*arguments, **options)
-    if way == "few":
-        panels = packed._panels_of(None)
-        return _compiled.compute(panels, arguments, few=True, **options)
-    return packed.forward(*arguments, tile=TILES[int(way.removeprefix("packed"))], **options)
+    tile = None if way in ("numba", "few") else TILES[int(way.removeprefix("packed"))]
+    return panels.forward(tile, arguments, few=way == "few")
 
 
 def exact(query, key, value, mask=None, bias=None, scale=1.0, is_causal=False):
@@ -79,26 +85,20 @@ def hidden(n_q, n_k):
 LONG = {"numba": (67, 149), "few": (2, 2311)} | {f"packed{n}": (19, 283) for n in TILES}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@every_way
 @pytest.mark.parametrize("is_causal", [False, True], ids=["all", "causal"])
 def test_tiles_of_every_shape(way, is_causal):
     n_q, n_k = LONG[way]
     bias = numbers(3, n_q, n_k, seed=5)
+    biases = (None, bias[0, :1], bias[:, :, :1], bias)
+    masks = hidden(n_q, n_k)
     for inputs in (some(n_q, n_k), some(n_q, n_k, d_k=8, d_v=24, key_heads=(2, 3))):
         check(way, *inputs, None, None, 0.3, is_causal)
-        check(way, *inputs, None, bias, 0.3, is_causal)
-        check(way, *inputs, hidden(n_q, n_k)[0], bias[0, :1], 0.3, is_causal)
-        check(way, *inputs, hidden(n_q, n_k)[1], bias[:, :, :1], 0.3, is_causal)
+        for i, mask in enumerate(masks):
+            check(way, *inputs, mask, biases[i % 4], 0.3, is_causal)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_masks_of_every_shape(way):
-    n_q, n_k = LONG[way]
-    for mask in hidden(n_q, n_k):
-        check(way, *some(n_q, n_k), mask, None, 0.3, False)
-
-
-@pytest.mark.parametrize("way", WAYS)
+@every_way
 def test_keys_in_many_chunks(way):
     inputs = some(3, 4099, heads=(2,), key_heads=())
     mask = np.ones((3, 4099), dtype=bool)
@@ -107,13 +107,7 @@ def test_keys_in_many_chunks(way):
     check(way, *inputs, mask, None, 0.3, False)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_more_queries_than_keys(way):
-    check(way, *some(7, 2), None, None, 1.0, True)
-    check(way, *some(1, 1, d_k=1, d_v=1), None, None, 1.0, False)
-
-
-@pytest.mark.parametrize("way", WAYS)
+@every_way
 def test_extreme_scores(way):
     n_q, n_k = LONG[way]
     query, key, value = some(n_q, n_k, heads=(1,), key_heads=(1,))
@@ -124,7 +118,7 @@ def test_extreme_scores(way):
         np.testing.assert_allclose(output, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@every_way
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_score_that_is_no_number_stays_in_its_rows(way, bad):
     n_q, n_k = LONG[way]
@@ -145,7 +139,7 @@ def test_a_score_that_is_no_number_stays_in_its_rows(way, bad):
             np.testing.assert_array_equal(np.isnan(output[0, :, 0]), seen_by)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@every_way
 def test_minus_infinity_weighs_nothing(way):
     n_q, n_k = LONG[way]
     query, key, value = some(n_q, n_k, heads=(1,), key_heads=(1,))
@@ -156,17 +150,6 @@ def test_minus_infinity_weighs_nothing(way):
     output = run(way, query, broken, value, None, None, 0.3, False)[0]
     wanted = exact(query, np.abs(key), np.where(seen[:, None], value, 0), seen, scale=0.3)[0]
     np.testing.assert_allclose(output, wanted, rtol=3e-6, atol=3e-6)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_bits_do_not_depend_on_the_threads(way):
-    n_q, n_k = LONG[way]
-    inputs = some(n_q, n_k)
-    found = set()
-    for n_threads in (1, 2, 5, 2):
-        got = run(way, *inputs, None, None, 0.3, True, n_threads=n_threads)
-        found.add(tuple(x.tobytes() for x in got))
-    assert len(found) == 1
 
 
 def strangers(x):
@@ -180,7 +163,7 @@ def strangers(x):
     yield unaligned
 
 
-@pytest.mark.parametrize("way", ["numba", "few", f"packed{HERE}"])
+@ways_here
 def test_strides_change_no_bit(way):
     n_q, n_k = 2, 37
     query, key, value = some(n_q, n_k)
@@ -212,44 +195,18 @@ def test_groups_are_the_axes_that_share_keys():
     assert arrange(query, key, key, None, None, 1.0, False).work.starts.shape == (6, 3, 10)
     value = numbers(5, 6, 4)
     assert arrange(query, key, value, None, None, 1.0, False).work.starts.shape == (6, 15, 2)
-    check(f"packed{HERE}", query, key, value, None, None, 1.0, False)
+    check(HERE, query, key, value, None, None, 1.0, False)
     check("numba", query, key, value, None, numbers(2, 1, 1, 7, 6), 1.0, True)
 
 
-@pytest.mark.parametrize("module", [plain, packed])
-def test_sizes_of_zero(module):
-    for shape in ((0, 3, 4), (2, 0, 4)):
-        query, key = numbers(*shape), numbers(2, 3, 4)[: shape[0]]
-        output, log_total = module.forward(query, key, key, None, None, 1.0, True)
-        assert output.shape == shape
-        assert log_total.shape == (*shape[:2], 1)
-    output, log_total = module.forward(*some(3, 0), None, None, 1.0, False)
-    np.testing.assert_array_equal(output, np.zeros((2, 3, 3, 11)))
-    np.testing.assert_array_equal(log_total, np.full((2, 3, 3, 1), -np.inf))
-    query, key, value = some(3, 5, d_k=0)
-    output, log_total = module.forward(query, key, value, None, None, 1.0, False)
-    wanted = np.broadcast_to(value.mean(axis=-2, keepdims=True), output.shape)
-    np.testing.assert_allclose(output, wanted, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(log_total, math.log(5))
-    output, log_total = module.forward(*some(3, 5, d_v=0), None, None, 1.0, False)
+@ways_here
+def test_log_total_of_sizes_of_zero(way):
+    for n_q, n_k, d_k, expected in ((0, 3, 4, 0), (3, 0, 4, -np.inf), (3, 5, 0, math.log(5))):
+        _, log_total = run(way, *some(n_q, n_k, d_k), None, None, 1.0, False)
+        np.testing.assert_allclose(log_total, np.full((2, 3, n_q, 1), expected))
+    output, log_total = run(way, *some(3, 5, d_v=0), None, None, 1.0, False)
     assert output.shape == (2, 3, 3, 0)
     np.testing.assert_allclose(log_total, exact(*some(3, 5))[1], rtol=1e-6)
-
-
-@pytest.mark.parametrize("module", [plain, packed])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_tensors_of_any_precision(module, dtype):
-    query, key, value, bias = (
-        torch.tensor(x).to(dtype) for x in (*some(19, 5), numbers(19, 5, seed=5))
-    )
-    mask = torch.tensor(hidden(19, 5)[1])
-    output, log_total = module.forward(query.requires_grad_(), key, value, mask, bias, 0.3, False)
-    wide = (x.detach().float() for x in (query, key, value))
-    wanted, wanted_log = exact(*wide, mask, bias.float(), 0.3)
-    assert output.dtype == dtype
-    atol = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 3e-6}[dtype]
-    np.testing.assert_allclose(output.float(), wanted, rtol=atol, atol=atol)
-    np.testing.assert_allclose(log_total, wanted_log, rtol=3e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("module", [plain, packed])
@@ -265,6 +222,17 @@ def test_tensors_that_are_negated_when_they_are_read(module):
         found.append((output, *module.backward(x, *rest, output, log_total, output)))
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)
+
+
+@ways_here
+def test_early_keys_weigh_no_more_after_many_tiles(way):
+    n = 200_000
+    value = np.zeros((n, 1), np.float32)
+    value[0] = n
+    nothing = np.zeros((n, 1), np.float32)
+    output, log_total = run(way, nothing[:2], nothing, value, None, None, 1.0, False)
+    np.testing.assert_allclose(output, 1, rtol=1e-6)
+    np.testing.assert_allclose(log_total, math.log(n), rtol=1e-7)
 
 
 # Registers and the exponential
@@ -283,8 +251,8 @@ def test_tensors_that_are_negated_when_they_are_read(module):
 )
 def test_the_processor_chooses_the_registers(monkeypatch, features, lanes):
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
-    assert _simd.lanes.__wrapped__() == lanes
-    monkeypatch.setattr(_simd, "lanes", _simd.lanes.__wrapped__)
+    assert register_tiles.lanes.__wrapped__() == lanes
+    monkeypatch.setattr(packed, "lanes", register_tiles.lanes.__wrapped__)
     assert packed.vector_unit().endswith(f", {lanes} lanes")
     assert TILES[lanes].lanes == lanes
     assert TILES[lanes].width % lanes == 0
@@ -297,7 +265,7 @@ def _exp_of(x):
 
 @numba.njit
 def _weigh(tile, x, top, total):
-    _simd.weigh(tile, x, 0, len(x), top, total)
+    register_tiles.weigh(tile, x, 0, len(x), top, total)
 
 
 @pytest.mark.parametrize("tile", [Tile(16, 1, 1), Tile(4, 1, 1)], ids=["16", "4"])
@@ -325,18 +293,173 @@ def test_the_exponential(tile):
     np.testing.assert_allclose(total, wanted.sum(axis=0), rtol=3e-7)
 
 
-@pytest.mark.parametrize("way", ["numba", "few", f"packed{HERE}"])
-def test_early_keys_weigh_no_more_after_many_tiles(way):
-    n = 200_000
-    value = np.zeros((n, 1), np.float32)
-    value[0] = n
-    nothing = np.zeros((n, 1), np.float32)
-    output, log_total = run(way, nothing[:2], nothing, value, None, None, 1.0, False)
-    np.testing.assert_allclose(output, 1, rtol=1e-6)
-    np.testing.assert_allclose(log_total, math.log(n), rtol=1e-7)
+def test_the_tiles_of_the_backward_pass():
+    for lanes, tile in backward.TILES.items():
+        assert tile.lanes == lanes
+        assert backward.KEYS % tile.width == 0
 
 
-def test_rungs_name_what_they_agree_with():
-    assert kernels.KERNELS["packed"].reference == "numba"
-    assert kernels.KERNELS["packed"].load() is packed
-    assert kernels.KERNELS["numba"].load() is plain
+@numba.njit
+def multiplied(tile, part, a, a_row, a_column, b, c, rows, columns, depth, add):
+    if add:
+        products.product_onto(tile, part, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
+    else:
+        products.product(tile, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
+
+
+@pytest.mark.parametrize("tile", [None, *backward.TILES.values()], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_product(tile, turned):
+    """Every tile that any processor uses, with rows and depths that do not fill it."""
+    rng = np.random.default_rng(4)
+    columns = 64 if tile else 61
+    for rows, depth in ((1, 1), (7, 5), (29, 8), (96, 31)):
+        a = rng.standard_normal((depth, rows) if turned else (rows, depth)).astype(np.float32)
+        b = rng.standard_normal((depth, columns)).astype(np.float32)
+        c = rng.standard_normal((rows + 5, columns)).astype(np.float32)
+        right = (a.T if turned else a).astype(np.float64) @ b
+        for add, first in ((False, 0), (True, 2)):
+            to, part = c.copy(), np.empty_like(c)
+            steps = (1, rows) if turned else (depth, 1)
+            multiplied(tile, part, a.ravel(), *steps, b, to[first:], rows, columns, depth, add)
+            np.testing.assert_allclose(
+                to[first : first + rows], right + add * c[first : first + rows], atol=1e-4
+            )
+            np.testing.assert_array_equal(to[:first], c[:first])
+            np.testing.assert_array_equal(to[first + rows :], c[first + rows :])
+
+
+# The backward pass
+
+
+def causal(n_q, n_k):
+    return np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q
+
+
+def exact_grads(arrays, grad, mask=None, bias=None, scale=None, is_causal=False):
+    """Return the gradients by autograd in float64, of inputs that are rounded already."""
+    leaves = [torch.as_tensor(x).double().requires_grad_() for x in arrays]
+    q, k, v = leaves
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if bias is not None:
+        scores = scores + torch.tensor(bias).double()
+    seen = (
+        np.ones(scores.shape, dtype=bool) if mask is None else np.broadcast_to(mask, scores.shape)
+    )
+    seen = torch.tensor(seen & causal(*scores.shape[-2:]) if is_causal else seen)
+    scores = torch.where(seen, scores, -torch.inf)
+    top = scores.detach().amax(-1, keepdim=True).clamp(min=-1e300)
+    weights = torch.where(seen, scores - top, -torch.inf).exp()
+    total = weights.sum(-1, keepdim=True)
+    ((weights / torch.where(total == 0, 1.0, total)) @ v).backward(torch.as_tensor(grad).double())
+    return [x.grad.numpy() for x in leaves]
+
+
+def draw(query, key, value, seed=3, spread=1.0):
+    """Return q, k, v and a gradient of the output in float32."""
+    rng = np.random.default_rng(seed)
+    lead = np.broadcast_shapes(query[:-2], key[:-2], value[:-2])
+    shapes = (query, key, value, (*lead, query[-2], value[-1]))
+    *arrays, grad = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    return [x * np.float32(spread) for x in arrays], grad
+
+
+@IMPLS
+def test_nan_reaches_its_own_query_only(impl):
+    arrays, grad = draw((103, 7), (109, 7), (109, 5))
+    arrays[0][5, 2] = np.nan
+    grad_query, *_ = attnbook.attention_vjp(*arrays, grad, impl=impl)
+    assert np.isnan(grad_query[5]).all()
+    assert np.isfinite(np.delete(grad_query, 5, axis=0)).all()
+
+
+@IMPLS
+def test_tensors_and_strides(impl):
+    """Tensors that need a gradient, transposed inputs and repeated masks give the same bits."""
+    arrays, grad = draw((2, 101, 7), (2, 103, 7), (2, 103, 5))
+    mask = np.arange(103) % 3 > 0
+    right = attnbook.attention_vjp(*arrays, grad, mask, impl=impl)
+    turned = [np.asfortranarray(x) for x in (*arrays, grad)]
+    wide = np.broadcast_to(mask, (2, 101, 103))
+    in_torch = [torch.tensor(x, requires_grad=True) for x in (*arrays, grad)]
+    for got in (
+        attnbook.attention_vjp(*turned, wide, impl=impl),
+        attnbook.attention_vjp(*in_torch, torch.tensor(mask).expand(2, 101, 103), impl=impl),
+    ):
+        for ours, other in zip(got, right, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), other)
+    assert all(isinstance(x, torch.Tensor) and not x.requires_grad for x in got)
+
+
+def test_work_is_shared_out(monkeypatch):
+    """One head is split among threads; a small one is not worth it."""
+    seen = []
+    in_parts = backward.in_parts
+
+    def spy(function, n, n_threads):
+        seen.append(n_threads)
+        in_parts(function, n, n_threads)
+
+    monkeypatch.setattr(backward, "in_parts", spy)
+    monkeypatch.setattr("attnbook.arrays.threads._cores", lambda: 2)
+    for n in (8, 601):
+        arrays, grad = draw((n, 16), (n, 16), (n, 16))
+        attnbook.attention_vjp(*arrays, grad, impl="packed")
+    assert seen == [1, 2]
+
+
+@IMPLS
+def test_no_matrix_of_weights_is_kept(impl):
+    n = 3001
+    arrays, grad = draw((n, 4), (n, 4), (n, 4))
+    mask = np.broadcast_to(np.arange(n) % 7 > 0, (n, n))
+    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl=impl)
+    tracemalloc.start()
+    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl=impl)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < n * n
+
+
+LEADS = (
+    ((), (), ()),
+    ((2,), (2,), (2,)),
+    ((2, 3), (2, 1), (2, 1)),
+    ((2,), (), (1,)),
+    ((), (2, 1), (3,)),
+    ((2, 3), (1, 3), (3,)),
+)
+
+
+@st.composite
+def cases(draw_one):
+    """Draw shapes around the size of a tile, leading axes that broadcast, and options."""
+    size = st.sampled_from((1, 2, 17, 95, 96, 97, 191, 193, 211))
+    n_q, n_k = draw_one(size), draw_one(size)
+    d_k, d_v = (draw_one(st.sampled_from((1, 3, 16, 32, 33))) for _ in range(2))
+    leads = draw_one(st.sampled_from(LEADS))
+    shapes = [(*leads[0], n_q, d_k), (*leads[1], n_k, d_k), (*leads[2], n_k, d_v)]
+    rng = np.random.default_rng(draw_one(st.integers(0, 2**32 - 1)))
+    scores = (*np.broadcast_shapes(*leads[:2]), n_q, n_k)
+    forms = (None, scores, (n_q, n_k), (n_q, 1), (n_k,))
+    of_mask, of_bias = draw_one(st.sampled_from(forms)), draw_one(st.sampled_from(forms))
+    options = {
+        "mask": None if of_mask is None else rng.random(of_mask) < 0.5,
+        "bias": None if of_bias is None else rng.standard_normal(of_bias, dtype=np.float32),
+        "scale": draw_one(st.sampled_from((None, 0.0, 0.3, 2.0))),
+        "is_causal": draw_one(st.booleans()),
+    }
+    return shapes, options
+
+
+@IMPLS
+@settings(max_examples=20, deadline=None)
+@given(case=cases(), seed=st.integers(0, 2**32 - 1))
+def test_any_shape(impl, case, seed):
+    shapes, options = case
+    arrays, grad = draw(*shapes, seed=seed)
+    got = attnbook.attention_vjp(*arrays, grad, **options, impl=impl)
+    exact = exact_grads(arrays, grad, **options)
+    for ours, right in zip(got, exact, strict=True):
+        assert ours.shape == right.shape
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=2e-5 * (1 + np.abs(right).max()))

@@ -28,7 +28,8 @@ NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
 @pytest.fixture(scope="module")
 def interpreted():
     """What each case found wrong in Triton's interpreter."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE.parent)}
+    paths = os.pathsep.join((str(HERE.parent), str(HERE.parents[1])))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", str(HERE / "triton_cases.py")]
     done = subprocess.run(
         command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=900
@@ -81,19 +82,14 @@ def compiled(monkeypatch):
     """Kernels that a call would launch, by name, compiled in place of being launched."""
     import triton
 
-    from attnbook.kernels import (
-        _triton_backward,
-        _triton_decode,
-        _triton_forward,
-        _triton_tiles,
-    )
+    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
 
     found = {}
 
     def compile_only(kernel, programs, *args, **meta):
         found[kernel.__name__] = kernel.warmup(*args, grid=(programs,), **meta)
 
-    for module in (_triton_backward, _triton_decode, _triton_forward, _triton_tiles):
+    for module in (backward, decode, forward, tiles):
         monkeypatch.setattr(module, "launch", compile_only)
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
     return found
@@ -167,14 +163,14 @@ def test_decoding_compiles_for_sm_90(compiled, tmp_path):
 
 def test_sizes_of_one_compile(compiled):
     """Triton compiles a size of 1 as a constant of its own."""
-    from attnbook.kernels import _triton_backward, _triton_decode, _triton_forward
-    from attnbook.kernels._triton_arrays import operands
+    from attnbook.kernels.triton_kernels import backward, decode, forward
+    from attnbook.kernels.triton_kernels.operands import operands
 
     one = torch.empty((1, 1, 1), dtype=torch.bfloat16)
     x = operands(one, one, one, one == 0, one, 1.0, True)
-    _triton_forward.forward(x)
-    _triton_decode.forward(x)
-    _triton_backward.backward(x, one, one.float(), one)
+    forward.forward(x)
+    decode.forward(x)
+    backward.backward(x, one, one.float(), one)
     assert len(compiled) == 7
 
 
@@ -199,7 +195,7 @@ def test_arrays_must_be_on_a_gpu():
 
 
 def test_arrays_of_rows_that_start_anywhere_are_copied():
-    from attnbook.kernels._triton_arrays import aligned
+    from attnbook.kernels.triton_kernels.operands import aligned
 
     x = torch.arange(3 * 5 * 8, dtype=torch.float32).reshape(3, 5, 8)
     assert aligned(x).data_ptr() == x.data_ptr()
@@ -216,12 +212,12 @@ def test_arrays_of_rows_that_start_anywhere_are_copied():
 def test_keys_are_split_among_the_whole_device(monkeypatch):
     from types import SimpleNamespace
 
-    from attnbook.kernels import _triton_tiles
-    from attnbook.kernels._triton_tiles import Tile, splits_of_keys
+    from attnbook.kernels.triton_kernels import tiles
+    from attnbook.kernels.triton_kernels.tiles import Tile, splits_of_keys
 
     device = SimpleNamespace(type="cuda")
     sizes = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(_triton_tiles.torch.cuda, "get_device_properties", lambda device: sizes)
+    monkeypatch.setattr(tiles.torch.cuda, "get_device_properties", lambda device: sizes)
     tile = Tile(16, 64, 4, 4)
     for n_k, programs, expected in ((10**6, 8, 33), (10**6, 1000, 1), (700, 8, 3), (1, 8, 1)):
         x = SimpleNamespace(query=SimpleNamespace(device=device), n_k=n_k)

@@ -40,12 +40,12 @@ def test_agrees_with_the_function(d_out, mask):
     weights = head(d_out)
     module = Attention(weights)
     arrays = inputs()
-    expected, attended = attnbook.single_head_attention(
-        *arrays, weights.to("torch"), mask, return_weights=True
+    expected, attended = attnbook.single_head_attention_with_weights(
+        *arrays, weights.to("torch"), mask
     )
     torch.testing.assert_close(module(*arrays, mask), expected)
     torch.testing.assert_close(module(*arrays, mask=mask), expected)
-    output, shares = module(*arrays, mask, return_weights=True)
+    output, shares = module.forward_with_weights(*arrays, mask)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(shares, attended)
     assert shares.shape == (2, 3, 13)
@@ -267,12 +267,12 @@ def test_layer_agrees_with_the_function(options, mask):
     weights = layer(**options)
     module = MultiHeadAttention(weights)
     arrays = layer_inputs()
-    expected, attended = attnbook.multi_head_attention(
-        *arrays, weights.to("torch"), mask, return_weights=True
+    expected, attended = attnbook.multi_head_attention_with_weights(
+        *arrays, weights.to("torch"), mask
     )
     torch.testing.assert_close(module(*arrays, mask), expected)
     torch.testing.assert_close(module(*arrays, mask=mask), expected)
-    output, shares = module(*arrays, mask, return_weights=True)
+    output, shares = module.forward_with_weights(*arrays, mask)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(shares, attended)
     assert shares.shape == (2, 4, 3, 13)
@@ -356,7 +356,7 @@ def same_results(ours, theirs, widths, dtype=torch.float64, **tolerance):
         if mask is not None:
             argument = masking.to_mha(mask, None if mask.ndim == 2 else shape)
         mine, yours = ([x.requires_grad_() for x in layer_inputs(dtype, widths)] for _ in "12")
-        output, shares = ours(*mine, mask, return_weights=True)
+        output, shares = ours.forward_with_weights(*mine, mask)
         expected = theirs(*yours, attn_mask=argument, average_attn_weights=False)
         torch.testing.assert_close(output, expected[0], **tolerance)
         torch.testing.assert_close(shares, expected[1], **tolerance)

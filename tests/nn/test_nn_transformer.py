@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attnbook as ab
 from attnbook import check, masking, nn
-from attnbook.nn._module import WeightsModule
+from attnbook.nn.module import WeightsModule
 
 # PyTorch says so each time that its fast path cannot be taken
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -53,47 +53,32 @@ X, MEMORY = features(3, 5, 8), features(3, 7, 8, seed=2)
 SOURCE, TARGET = ids(3, 7), ids(3, 5, seed=2)
 PADDING = masking.padding(torch.tensor([[7], [2], [4]]), 7)  # (3, 1, 1, 7)
 CAUSAL = masking.causal(5, like=X)
-LAYER = {"rotate": True, "return_weights": True}
-MODEL = {"source_mask": PADDING, "target_mask": CAUSAL, "is_causal": False, "return_weights": True}
+LAYER = {"rotate": True}
+MODEL = {"source_mask": PADDING, "target_mask": CAUSAL, "is_causal": False}
 
-# of each module: its weights, what it is called with, and the function it must equal
+# of each module: its weights, what it is called with, the function it must equal, and where that
+# takes its weights
 CASES = {
-    "LayerNorm": (
-        ab.LayerNormWeights.init(8),
-        ((X,), {}),
-        lambda w, x: ab.layer_norm(x, w.gain, w.bias, epsilon=w.epsilon),
-    ),
+    "LayerNorm": (ab.LayerNormWeights.init(8), (X,), {}, "layer_norm", None),
     "FeedForward": (
-        ab.FeedForwardWeights.init(0, 8, 5, activation="gelu"),
-        ((X,), {}),
-        lambda w, x: ab.feed_forward(x, w),
+        ab.FeedForwardWeights.init(0, 8, 5, activation="gelu"), (X,), {}, "feed_forward", 1
     ),
     "EncoderLayer": (
-        ab.EncoderLayerWeights.init(0, **SIZES),
-        ((X, CAUSAL), LAYER),
-        lambda w, x, *masks, **options: ab.encoder_layer(x, w, *masks, **options),
+        ab.EncoderLayerWeights.init(0, **SIZES), (X, CAUSAL), LAYER, "encoder_layer", 1
     ),
     "DecoderLayer": (
         ab.DecoderLayerWeights.init(0, **SIZES, norm="post"),
-        ((X, MEMORY, CAUSAL, PADDING), LAYER),
-        lambda w, x, memory, *masks, **options: ab.decoder_layer(x, memory, w, *masks, **options),
+        (X, MEMORY, CAUSAL, PADDING), LAYER, "decoder_layer", 2
     ),
-    "Encoder": (
-        ab.EncoderWeights.init(0, 2, **SIZES),
-        ((X, CAUSAL), LAYER),
-        lambda w, x, *masks, **options: ab.encoder(x, w, *masks, **options),
-    ),
+    "Encoder": (ab.EncoderWeights.init(0, 2, **SIZES), (X, CAUSAL), LAYER, "encoder", 1),
     "Decoder": (
-        ab.DecoderWeights.init(0, 2, **SIZES),
-        ((X, MEMORY, CAUSAL, PADDING), LAYER),
-        lambda w, x, memory, *masks, **options: ab.decoder(x, memory, w, *masks, **options),
+        ab.DecoderWeights.init(0, 2, **SIZES), (X, MEMORY, CAUSAL, PADDING), LAYER, "decoder", 2
     ),
     "Transformer": (
         model_weights(n_encoder_layers=1, tied=False, source_vocabulary=13),
-        ((SOURCE, TARGET), MODEL),
-        lambda w, source, target, **options: ab.transformer(source, target, w, **options),
+        (SOURCE, TARGET), MODEL, "transformer", 2
     ),
-}
+}  # fmt: skip
 cases = pytest.mark.parametrize("name", CASES)
 DROPPING = [name for name in CASES if name not in ("LayerNorm", "FeedForward")]
 
@@ -114,8 +99,15 @@ def same(a, b, **tolerance):
 
 
 def case(name):
-    weights, (arguments, options), function = CASES[name]
-    return getattr(nn, name), shaken(weights), arguments, options, function
+    weights, arguments, options, function, place = CASES[name]
+
+    def call(w, *arguments, suffix="", **options):
+        if place is None:
+            return ab.layer_norm(*arguments, w.gain, w.bias, epsilon=w.epsilon)
+        arguments = (*arguments[:place], w, *arguments[place:])
+        return getattr(ab, function + suffix)(*arguments, **options)
+
+    return getattr(nn, name), shaken(weights), arguments, options, call
 
 
 # A module holds parameters and calls its function.
@@ -135,6 +127,15 @@ def test_agrees_with_the_function(name):
     for n, p in module.named_parameters():
         torch.testing.assert_close(p.grad, leaves[n].grad)
     assert bool(next(module.parameters()).grad.any())
+    if name in DROPPING:
+        both = module.forward_with_weights(*arguments, **options)
+        weights = weights.to("torch")
+        expected = function(weights, *arguments, suffix="_with_weights", **options)
+        same(both, expected, rtol=0, atol=0)
+        same(flat(both)[0], result, rtol=0, atol=0)
+        message = f"call {name}.forward_with_weights for the weights"
+        with pytest.warns(DeprecationWarning, match=message):
+            same(module(*arguments, **options, return_weights=True), both, rtol=0, atol=0)
 
 
 @cases

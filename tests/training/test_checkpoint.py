@@ -9,17 +9,21 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
 from cases import need
+from error_table import assert_raises, error_rows
 from train_models import Small, heeding_interrupts, settings, small_batches, weights_of
 
 import attnbook
 from attnbook.arrays import tensor_file
 from attnbook.arrays.weights import Weights
+from attnbook.data import Batches
+from attnbook.nn import Transformer
 from attnbook.training.checkpoints import Progress, load, load_weights, save, save_weights
 from attnbook.training.loop import History, train
 
@@ -146,30 +150,45 @@ class Foreign(attnbook.LayerNormWeights):
     """A class of a user."""
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"W_Q": np.ones(3)}, "weights must be Weights, got dict"),
-        (
-            Foreign(np.ones(3), np.zeros(3)),
-            "weights must be of a class of attnbook, got Foreign",
-        ),
-        (  # the name alone does not make it one
-            type("LayerNormWeights", (Foreign,), {})(np.ones(3), np.zeros(3)),
-            "weights must be of a class of attnbook, got LayerNormWeights",
-        ),
-    ],
-)
-def test_save_weights_refuses(tmp_path, weights, message):
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        save_weights(tmp_path / "weights", weights)
+NORM = (np.ones(3), np.zeros(3))
+NAMESAKE = type("LayerNormWeights", (Foreign,), {})(*NORM)  # the name alone is not enough
+ERRORS = r"""
+save_weights("file", {"W_Q": np.ones(3)})
+    TypeError: weights must be Weights, got dict
+save_weights("file", Foreign(*NORM))
+    TypeError: weights must be of a class of attnbook, got Foreign
+save_weights("file", NAMESAKE)
+    TypeError: weights must be of a class of attnbook, got LayerNormWeights
+save_weights({}, TREES["norm"]())
+    TypeError: path must be a path or a str, got dict
+load_weights(3)
+    TypeError: path must be a path or a str, got int
+load_weights("file", "jax")
+    ValueError: library must be one of numpy, torch, cupy, array_api_strict, got 'jax'
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_saving_and_loading_refuse(tmp_path, monkeypatch, call, kind, message):
+    monkeypatch.chdir(tmp_path)
+    assert_raises(call, kind, message, globals())
     assert os.listdir(tmp_path) == []
 
 
-def test_load_weights_knows_its_libraries():
-    message = "library must be one of numpy, torch, cupy, array_api_strict, got 'jax'"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        load_weights("anything", "jax")
+def test_a_checkpoint_of_the_first_version_loads_and_goes_on(tmp_path):
+    """The file has four updates, made before modules moved to where they are now."""
+    path = tmp_path / "run"
+    path.write_bytes(Path(__file__).with_name("version_1.safetensors").read_bytes())
+    sizes = {"d_model": 4, "n_heads": 2, "d_ff": 3, "n_layers": 1, "n_encoder_layers": 0}
+    weights = attnbook.TransformerWeights.init(1, 5, **sizes)
+    assert plain(load_weights(path)) == plain(weights)
+    batches = Batches(None, [[3, 4, 3, 4, 3, 4]] * 3, batch_size=2, start=None, stop=None)
+    models = [Transformer(weights.to("torch", dtype="float64")) for _ in range(2)]
+    for model, checkpoint in zip(models, (path, None), strict=True):
+        history = train(model, batches, settings(6, 0.05, seed=3), checkpoint=checkpoint)
+    for got, expected in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    assert history.step == 6
 
 
 FORGED = [
@@ -233,15 +252,16 @@ def refuses(path, message="must hold attnbook checkpoint, got "):
         load_weights(path)
 
 
-def test_every_flipped_bit_is_found(tmp_path):
+def test_every_flipped_bit_and_every_truncation_is_found(tmp_path):
     path = tmp_path / "run"
     save_weights(path, attnbook.LayerNormWeights(np.ones(2), np.zeros(2)))
     good = path.read_bytes()
     assert len(good) < 800
-    for place in range(len(good)):
-        damaged = bytearray(good)
-        damaged[place] ^= 1 << (place % 8)
-        path.write_bytes(damaged)
+    damaged = [good[:size] for size in range(len(good))] + [good + b"\0"]
+    for place, byte in enumerate(good):
+        damaged.append(good[:place] + bytes([byte ^ 1 << (place % 8)]) + good[place + 1 :])
+    for data in damaged:
+        path.write_bytes(data)
         with pytest.raises(ValueError, match=r"run must hold attnbook weights"):
             load_weights(path)
 
@@ -256,19 +276,6 @@ def test_headers_of_every_length_are_read(tmp_path, size):
         lengths.add((tmp_path / "file").read_bytes()[0])
         assert tensor_file.read(tmp_path / "file", "weights")[1].keys() == arrays.keys()
     assert len(lengths) == 32
-
-
-def test_every_truncation_is_found(tmp_path):
-    path = tmp_path / "run"
-    save_weights(path, attnbook.LayerNormWeights(np.ones(2), np.zeros(2)))
-    good = path.read_bytes()
-    for size in range(len(good)):
-        path.write_bytes(good[:size])
-        with pytest.raises(ValueError, match=r"run must hold attnbook weights"):
-            load_weights(path)
-    path.write_bytes(good + b"\0")
-    with pytest.raises(ValueError, match=r"run must hold attnbook weights"):
-        load_weights(path)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):
@@ -324,16 +331,13 @@ def test_other_versions_and_kinds_are_refused(tmp_path, monkeypatch):
     refuses(path, "must hold attnbook checkpoint, got version 2 of its format, not 1")
     save_weights(path, TREES["norm"]())
     model = Small()
+    optimizer = torch.optim.AdamW(model.parameters())
     with pytest.raises(ValueError, match=r"must hold attnbook checkpoint, got attnbook weights$"):
-        load(path, model, torch.optim.AdamW(model.parameters()), settings())
-
-
-def test_a_missing_file_is_a_missing_file(tmp_path):
-    model = Small()
+        load(path, model, optimizer, settings())
     with pytest.raises(FileNotFoundError):
-        load(tmp_path / "run", model, torch.optim.AdamW(model.parameters()), settings())
+        load(tmp_path / "missing", model, optimizer, settings())
     with pytest.raises(FileNotFoundError):
-        load_weights(tmp_path / "run")
+        load_weights(tmp_path / "missing")
 
 
 # Checkpoints
@@ -467,31 +471,27 @@ def test_training_refuses_what_is_no_checkpoint(tmp_path):
 # At once or not at all
 
 
-@pytest.mark.parametrize("broken", ["fsync", "replace"])
-def test_a_failing_write_leaves_the_old_file_alone(tmp_path, monkeypatch, broken):
+def failing(*_):
+    raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize(
+    ("broken", "how", "error"),
+    [
+        ("fsync", failing, OSError),
+        ("replace", failing, OSError),
+        ("fsync", lambda file: signal.raise_signal(signal.SIGINT), KeyboardInterrupt),
+    ],
+)
+def test_a_failing_write_leaves_the_old_file_alone(tmp_path, monkeypatch, broken, how, error):
     path = tmp_path / "weights"
     save_weights(path, TREES["norm"]())
     good = path.read_bytes()
-
-    def fail(*arguments):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, broken, fail)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(os, broken, how)
+    with pytest.raises(error):
         save_weights(path, TREES["heads"]())
     monkeypatch.undo()
     assert path.read_bytes() == good
-    assert os.listdir(tmp_path) == ["weights"]
-
-
-def test_an_interrupted_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
-    path = tmp_path / "weights"
-    save_weights(path, TREES["norm"]())
-    monkeypatch.setattr(os, "fsync", lambda file: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        save_weights(path, TREES["heads"]())
-    monkeypatch.undo()
-    assert_same(load_weights(path), TREES["norm"]())
     assert os.listdir(tmp_path) == ["weights"]
 
 
@@ -515,11 +515,33 @@ def test_the_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
     assert calls[0][2] == (tmp_path / "weights").stat().st_size
 
 
-def test_leftovers_of_a_killed_write_are_overwritten(tmp_path):
-    (tmp_path / "weights.partial").write_bytes(b"half a file" * 10_000)
-    save_weights(tmp_path / "weights", TREES["norm"]())
-    assert os.listdir(tmp_path) == ["weights"]
-    assert_same(load_weights(tmp_path / "weights"), TREES["norm"]())
+WRITE = """
+import sys, numpy as np, attnbook
+path, gain = sys.argv[1], np.full(997, float(sys.argv[2]))
+while True:
+    attnbook.training.save_weights(path, attnbook.LayerNormWeights(gain, gain))
+"""
+
+
+def test_two_processes_write_to_one_path_and_a_third_reads_it(tmp_path):
+    path = tmp_path / "weights"
+    save_weights(path, attnbook.LayerNormWeights(np.zeros(997), np.zeros(997)))
+    command = [sys.executable, "-c", WRITE, path]
+    writers = [
+        subprocess.Popen([*command, str(n)], stderr=subprocess.PIPE, text=True) for n in (1, 2)
+    ]
+    seen = set()
+    try:
+        while not {1.0, 2.0} <= seen:
+            assert [writer.poll() for writer in writers] == [None, None]
+            got = load_weights(path)
+            assert len({*got.gain, *got.bias}) == 1
+            seen.add(float(got.gain[0]))
+    finally:
+        for writer in writers:
+            writer.kill()
+            assert writer.communicate()[1] == ""
+    assert len(list(tmp_path.iterdir())) <= 3  # a killed writer may leave an unfinished file
 
 
 def test_the_metadata_is_json_without_numbers_that_json_lacks(tmp_path):

@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from error_table import assert_raises, error_rows
 from safetensors.torch import load_file
 from train_models import (
     Small,
@@ -175,17 +176,14 @@ def test_modes_and_gradients():
         modes.append(("evaluation", model.training, torch.is_grad_enabled()))
         return 0.0
 
-    train(model.eval(), small_batches(), settings(4, eval_every=2), loss=loss, validate=validate)
+    batches = small_batches()
+    train(model.eval(), batches, settings(4, eval_every=2), loss=loss, validate=validate)
     update, evaluation = ("update", True, True), ("evaluation", False, False)
     assert modes == [update, update, evaluation, update, update, evaluation]
     assert not model.training
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_mode_is_eval_after_an_error_too():
-    model = Small()
     with pytest.raises(ZeroDivisionError):
-        train(model, lambda step: small_batches()(1 // (1 - step)), settings())
+        train(model, lambda step: batches(1 // (1 - step)), settings())
     assert not model.training
 
 
@@ -199,7 +197,7 @@ def test_dropout_has_its_own_seed_and_leaves_the_callers_generators_alone():
     assert train(Small(), small_batches(), settings(seed=2)).losses != first
 
 
-def test_dropout_is_another_in_each_step():
+def test_dropout_is_another_in_each_step_and_process():
     kept = []
 
     class Spy(Small):
@@ -209,6 +207,12 @@ def test_dropout_is_another_in_each_step():
 
     train(Spy(), small_batches(), settings(5))
     assert len({tuple(draw.tolist()) for draw in kept}) == 5
+    draws = []
+    with torch.random.fork_rng():
+        for rank in (0, 1, 0):
+            _seed(3, 5, Processes(rank, 2, torch.device("cpu")))
+            draws.append(torch.rand(7).tolist())
+    assert draws[0] == draws[2] != draws[1]
 
 
 def test_random_numbers_of_an_evaluation_do_not_change_the_run():
@@ -221,37 +225,22 @@ def test_random_numbers_of_an_evaluation_do_not_change_the_run():
     assert evaluated.evaluations == [(3, 1.0), (6, 1.0), (9, 1.0), (12, 1.0)]
 
 
-@pytest.mark.parametrize("patience", [1, 2, 3])
-def test_stops_early_with_the_best_weights(patience):
-    script = iter([5.0, 3.0, 4.0, 3.0, 3.5, 1.0, 2.0, 2.0, 2.0, 2.0])
-    seen = []
+@pytest.mark.parametrize(
+    ("patience", "last", "best"), [(1, 3, 1), (2, 4, 1), (3, 5, 1), (None, 7, 6)]
+)
+def test_stops_early_with_the_best_weights(patience, last, best):
+    script, seen = iter([5.0, 3.0, 4.0, 3.0, 3.5, 1.0, 2.0]), []
 
     def validate(model):
         seen.append(weights_of(model))
         return next(script)
 
-    model = Small()
-    chosen = settings(20, eval_every=2, patience=patience)
+    model, chosen = Small(), settings(14, eval_every=2, patience=patience)
     history = train(model, small_batches(), chosen, validate=validate)
-    last, best = {1: (3, 1), 2: (4, 1), 3: (5, 1)}[patience]
-    if patience == 3:  # the third in a row after the second would be the sixth, a new best
-        last, best = 5, 1
     assert len(history.evaluations) == last
     assert history.step == 2 * last
-    assert history.best == (4, 3.0)
-    assert same(weights_of(model), seen[best])
-
-
-def test_without_patience_the_last_weights_stay():
-    seen = []
-
-    def validate(model):
-        seen.append(weights_of(model))
-        return float(len(seen))
-
-    model = Small()
-    train(model, small_batches(), settings(6, eval_every=2), validate=validate)
-    assert same(weights_of(model), seen[-1])
+    assert history.best == ((4, 3.0) if patience else (12, 1.0))
+    assert same(weights_of(model), seen[best])  # without patience those of the last update
 
 
 def test_evaluate_is_the_mean_over_all_tokens():
@@ -392,18 +381,39 @@ def test_early_stop_goes_on_with_the_best_weights_and_the_same_patience(tmp_path
     assert same(weights_of(third), weights_of(straight))
 
 
-def work(*tasks, processes=1):
-    """Run the worker on `tasks`, one after the other, as one process or several."""
-    command = [sys.executable]
-    if processes > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command += ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
-        command += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command += [str(WORKER), json.dumps(tasks)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+CHECKPOINTED = {"steps": 10, "lr": 0.03, "checkpoint_every": 3}
+PLAIN = {"steps": 8, "lr": 0.05, "optimizer": "sgd", "clip": 0.3, "label_smoothing": 0.1}
+STOPPED = {"steps": 20, "lr": 0.3, "eval_every": 2, "patience": 2, "schedule": "cosine"}
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory):
+    """What the worker says and leaves: of two runs that die, and of three on two processes."""
+    folder = tmp_path_factory.mktemp("runs")
+    killed = {"settings": CHECKPOINTED, "checkpoint": str(folder / "killed in a step")}
+    torn = killed | {"checkpoint": str(folder / "killed in a write")}
+    common = {"drop": 0.0, "dtype": "float64", "report": 1}  # of the one that does not evaluate
+    resumed = common | {"settings": PLAIN, "checkpoint": str(folder / "resumed")}
+    groups = [
+        (1, [killed | {"kill_in_step": 8}]),
+        (1, [torn | {"kill_in_write": 4}]),
+        (
+            2,
+            [
+                resumed | {"interrupt_in_step": 3},  # Ctrl-C reaches one of the two alone
+                resumed | {"out": str(folder / "plain"), "progress": True},
+                common | {"settings": STOPPED, "out": str(folder / "stopped")},
+            ],
+        ),
+    ]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, str(WORKER), json.dumps(groups)]
+    environment = os.environ | group | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -416,97 +426,57 @@ def one_thread():
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("death", [{"kill_in_step": 8}, {"kill_in_write": 4}])
-def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(tmp_path, death):
-    path = tmp_path / "run.safetensors"
-    task = {
-        "settings": {"steps": 10, "lr": 0.03, "checkpoint_every": 3},
-        "checkpoint": str(path),
-    }
-    assert work(task | death).returncode == -signal.SIGKILL
-    partial = path.with_name(path.name + ".partial")
-    assert partial.exists() == ("kill_in_write" in death)
-    # writes after 0, 3, 6 and 9 updates: it dies in the last of them or before
-    assert len(load_file(path)["history.losses"]) == 6
-    model, straight = Small(), Small()
-    chosen = Settings(**task["settings"])
-    history = train(model, small_batches(), chosen, checkpoint=path)
-    assert history == train(straight, small_batches(), replace(chosen, checkpoint_every=None))
-    assert same(weights_of(model), weights_of(straight))
-    assert not partial.exists()
+def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(worked):
+    folder, out, _ = worked
+    assert out.count(f"ended by signal {int(signal.SIGKILL)}") == 2
+    (left,) = folder.glob("*.partial")
+    assert left.match("killed in a write.*")
+    straight = Small()
+    history = train(straight, small_batches(), Settings(10, 0.03))
+    for name in ("killed in a step", "killed in a write"):
+        # writes after 0, 3, 6 and 9 updates: it dies in the last of them or before
+        assert len(load_file(folder / name)["history.losses"]) == 6
+        model, chosen = Small(), Settings(**CHECKPOINTED)
+        assert train(model, small_batches(), chosen, checkpoint=folder / name) == history
+        assert same(weights_of(model), weights_of(straight))
 
 
 # Two processes
 
 
-PLAIN = {"optimizer": "sgd", "clip": 0.3, "label_smoothing": 0.1}
-STOPPED = {"eval_every": 2, "patience": 2, "schedule": "cosine"}
-
-
 @pytest.mark.usefixtures("one_thread")
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_are_one(worked):
     """Their losses and weights are those of one process with the same batches, resumed or not."""
-    common = {"drop": 0.0, "checkpoint": str(tmp_path / "run")}
-    common["report"] = 1  # the process that neither evaluates nor writes; Ctrl-C reaches it alone
-    doubles = {"settings": {"steps": 8, "lr": 0.05, **PLAIN}, "dtype": "float64"}
-    singles = {"settings": {"steps": 40, "lr": 0.3, **STOPPED}}
-    tasks = [
-        common | doubles | {"interrupt_in_step": 3},
-        common | doubles | {"out": str(tmp_path / "doubles"), "progress": True},
-        common | singles | {"out": str(tmp_path / "singles"), "checkpoint": None},
-    ]
-    done = work(*tasks, processes=2)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "step 4 of 8" in done.stdout  # where the first task was interrupted
-    assert done.stderr.count("8/8") == 1  # one bar, not two
+    folder, out, errors = worked
+    assert "step 4 of 8" in out  # where the first task was interrupted
+    assert errors.count("8/8") == 1  # one bar, not two
     shards = [[small_batches()(step).shard(rank, 2) for rank in (0, 1)] for step in range(8)]
     tokens = [[shard.label_mask.sum() for shard in pair] for pair in shards]
     assert sum(mine != others for mine, others in tokens) > 4  # else a mean of means would do
-    check_alike(load_file(tmp_path / "doubles"), PLAIN | {"steps": 8, "lr": 0.05}, torch.float64)
-    history = check_alike(
-        load_file(tmp_path / "singles"), STOPPED | {"steps": 40, "lr": 0.3}, torch.float32
-    )
-    assert history.step < 40
-
-
-def check_alike(got, given, dtype):
-    """Compare what two processes wrote with a run of one."""
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
-    validate = None
-    if "eval_every" in given:
-        validate = functools.partial(evaluate, batches=[small_batches(seed=1)(0)])
-    model = Small(dtype=dtype, drop=0.0)
-    history = train(model, small_batches(), Settings(**given), validate=validate)
-    for name, values in asdict(history).items():
-        values = torch.tensor(values, dtype=torch.float64)
-        close(got[f"history.{name}"], values, tolerance)
-    for name, x in weights_of(model).items():
-        close(got[name], x, tolerance)
-    return history
-
-
-def test_each_process_drops_other_units():
-    draws = []
-    with torch.random.fork_rng():
-        for rank in (0, 1, 0):
-            _seed(3, 5, Processes(rank, 2, torch.device("cpu")))
-            draws.append(torch.rand(7).tolist())
-    assert draws[0] == draws[2] != draws[1]
+    validate = functools.partial(evaluate, batches=[small_batches(seed=1)(0)])
+    for name, chosen in (("plain", PLAIN), ("stopped", STOPPED)):
+        got, model = load_file(folder / name), Small(dtype=torch.float64, drop=0.0)
+        more = {"validate": validate} if name == "stopped" else {}
+        history = train(model, small_batches(), Settings(**chosen), **more)
+        for kind, values in asdict(history).items():
+            close(got[f"history.{kind}"], torch.tensor(values, dtype=torch.float64))
+        for parameter, x in weights_of(model).items():
+            close(got[parameter], x)
+    assert history.step < 20
 
 
 # Ctrl-C
 
 
-def test_interrupt_finishes_the_update_and_writes(tmp_path):
-    path, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
-    model = Small()
+@pytest.mark.parametrize("step", [4, 11])  # the last one too
+def test_interrupt_finishes_the_update_and_writes(tmp_path, step):
+    path, before, model = tmp_path / "run", signal.getsignal(signal.SIGINT), Small()
     with pytest.raises(KeyboardInterrupt):
-        train(model, interrupting(small_batches(), 4), settings(), checkpoint=path)
+        train(model, interrupting(small_batches(), step), settings(), checkpoint=path)
     assert signal.getsignal(signal.SIGINT) is before
     stored = load_file(path)
-    assert len(stored["history.losses"]) == 5
-    for name, p in model.named_parameters():
-        assert torch.equal(stored[f"model.{name}"], p)
+    assert len(stored["history.losses"]) == step + 1
+    assert all(torch.equal(stored[f"model.{name}"], p) for name, p in model.named_parameters())
 
 
 def test_second_interrupt_stops_at_once(tmp_path):
@@ -521,13 +491,6 @@ def test_second_interrupt_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(Small(), twice, settings(), checkpoint=path)
     assert len(load_file(path)["history.losses"]) == 0
-
-
-def test_interrupt_in_the_last_update_is_not_lost(tmp_path):
-    path = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        train(Small(), interrupting(small_batches(), 11), settings(), checkpoint=path)
-    assert len(load_file(path)["history.losses"]) == 12
 
 
 def test_runs_in_a_thread_and_where_interrupts_are_ignored():
@@ -603,23 +566,16 @@ def test_compiled_models_train_and_share_checkpoints(tmp_path):
     assert not compiled._orig_mod.training
 
 
-def test_bar_appears_on_request(capsys):
-    train(Small(), small_batches(), settings())
+def test_bar_appears_on_request(tmp_path, capsys, monkeypatch):
+    train(Small(), small_batches(), settings(5), checkpoint=tmp_path / "run")
     assert capsys.readouterr() == ("", "")
-    history = train(Small(), small_batches(), settings(), progress=True)
+    options = {"checkpoint": tmp_path / "run", "progress": True}
+    history = train(Small(), small_batches(), settings(), **options)
     out, err = capsys.readouterr()
     assert out == ""
+    assert "5/12" in err  # where the run goes on
     assert "12/12" in err
     assert f"loss={history.losses[-1]:.4f}" in err
-
-
-def test_bar_starts_where_the_run_goes_on(tmp_path, capsys):
-    train(Small(), small_batches(), settings(5), checkpoint=tmp_path / "run")
-    train(Small(), small_batches(), settings(), checkpoint=tmp_path / "run", progress=True)
-    assert "5/12" in capsys.readouterr().err
-
-
-def test_bar_without_tqdm_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     train(Small(), small_batches(), settings(1))
     message = re.escape("progress=True needs tqdm: pip install 'attnbook[train]'")
@@ -628,19 +584,29 @@ def test_bar_without_tqdm_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("torch", "attnbook.train needs PyTorch: pip install 'attnbook[train]'"),
-        ("safetensors", "attnbook.checkpoint needs safetensors: pip install 'attnbook[train]'"),
-    ],
+    ("missing", "library", "name"),
+    [("torch", "PyTorch", "train"), ("safetensors", "safetensors", "load_weights")],
 )
-def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, message):
+def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, library, name):
     monkeypatch.setitem(sys.modules, missing, None)
-    for name in ("train", "_train_run", "_processes", "checkpoint", "_tensor_file"):
-        monkeypatch.delitem(sys.modules, f"attnbook.{name}", raising=False)
-        monkeypatch.delattr(attnbook, name, raising=False)
+    for module in [module for module in sys.modules if module.startswith("attnbook.training.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "attnbook.arrays.tensor_file")
+    monkeypatch.delattr(attnbook.arrays, "tensor_file")
+    message = f"attnbook.training needs {library}: pip install 'attnbook[train]'"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        importlib.import_module("attnbook.train")
+        getattr(attnbook.training, name)
+
+
+@pytest.mark.parametrize("former", ["train", "checkpoint"])
+def test_the_former_places_of_its_names_warn_and_hold_them(former):
+    sys.modules.pop(f"attnbook.{former}", None)
+    message = f"^attnbook.{former} is attnbook.training now$"
+    with pytest.warns(DeprecationWarning, match=message):
+        module = importlib.import_module(f"attnbook.{former}")
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is getattr(attnbook.training, name)
 
 
 def test_evaluation_leaves_every_part_in_its_own_mode():
@@ -657,95 +623,85 @@ def test_evaluation_leaves_every_part_in_its_own_mode():
 # Errors
 
 
-REFUSED = [
-    ({"model": 3}, TypeError, "model must be a torch.nn.Module, got int"),
-    ({"model": torch.nn.ReLU()}, ValueError, "model must have parameters, got none"),
-    ({"batches": [1]}, TypeError, "batches must be callable, got list"),
-    ({"batches": None}, TypeError, "batches must be callable, got NoneType"),
-    ({"batches": lambda step: 3}, TypeError, "batches must give Batch objects, got int"),
-    ({"settings": {}}, TypeError, "settings must be Settings, got dict"),
-    ({"loss": 3}, TypeError, "loss must be callable, got int"),
-    ({"validate": 3}, TypeError, "validate must be callable, got int"),
-    (
-        {"loss": lambda logits, labels, mask: 3.0},
-        TypeError,
-        "loss must return a tensor of shape (), got float",
-    ),
-    (
-        {"loss": lambda logits, labels, mask: logits[0, 0]},
-        TypeError,
-        "loss must return a tensor of shape (), got (8,)",
-    ),
-    (
-        {"settings": settings(precision="float16")},
-        ValueError,
-        "precision 'float16' needs a model on a CUDA device, got one on cpu; "
-        "'bfloat16' runs on the CPU too",
-    ),
-    (
-        {"settings": settings(label_smoothing=0.1), "loss": cross_entropy},
-        ValueError,
-        "label_smoothing is for the default loss and must be 0 with loss=, got 0.1",
-    ),
-    (
-        {"settings": settings(eval_every=1)},
-        ValueError,
-        "validate must be given with eval_every, got None",
-    ),
-    (
-        {"settings": settings(checkpoint_every=1)},
-        ValueError,
-        "checkpoint must be given with checkpoint_every, got None",
-    ),
-    (
-        {"validate": lambda model: 1.0},
-        ValueError,
-        "eval_every must be given with validate, got None",
-    ),
-    (
-        {"validate": lambda model: "low", "settings": settings(eval_every=1)},
-        TypeError,
-        "validate must return a number, got str",
-    ),
-    (
-        {"validate": lambda model: math.nan, "settings": settings(eval_every=1)},
-        ValueError,
-        "validate must return a number, got nan",
-    ),
-    (
-        {"loss": lambda logits, labels, mask: logits.sum() * math.inf},
-        FloatingPointError,
-        "loss must be finite, got ",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"), REFUSED, ids=[message for *_, message in REFUSED]
-)
-def test_train_refuses(wrong, error, message):
+def refused(**wrong):
+    """Call `train` with right arguments but for these."""
     right = {"model": Small(), "batches": small_batches(), "settings": settings()}
-    arguments = right | wrong
-    first = (arguments.pop("model"), arguments.pop("batches"), arguments.pop("settings"))
-    with pytest.raises(error, match=f"^{re.escape(message)}"):
-        train(*first, **arguments)
+    return train(**(right | wrong))
 
 
-def test_a_model_without_anything_to_train_is_refused():
-    with pytest.raises(ValueError, match=r"^model must have parameters that require gradients"):
-        train(Small().requires_grad_(False), small_batches(), settings())
+def constant(logits, labels, mask):
+    return torch.tensor(3.0)
 
 
-def test_a_batch_without_labels_is_refused():
-    empty = Batch(None, np.zeros((2, 3), np.int64), None, np.array([1, 1]))
-    with pytest.raises(ValueError, match=r"^batches\(0\) must hold at least 1 label, got none$"):
-        train(Small(), lambda step: empty, settings())
-    with pytest.raises(ValueError, match=r"^batches must hold at least 1 label, got none$"):
-        evaluate(Small(), [])
-    with pytest.raises(TypeError, match=r"^batches must give Batch objects, got int$"):
-        evaluate(Small(), [3])
+ERRORS = r"""
+refused(model=3)
+    TypeError: model must be a torch.nn.Module, got int
+refused(model=torch.nn.ReLU())
+    ValueError: model must have parameters, got none
+refused(model=Small().requires_grad_(False))
+    ValueError: model must have parameters that require gradients, got none
+refused(batches=[1])
+    TypeError: batches must be callable, got list
+refused(batches=None)
+    TypeError: batches must be callable, got NoneType
+refused(batches=lambda step: 3)
+    TypeError: batches must give Batch objects, got int
+refused(batches=lambda step: EMPTY)
+    ValueError: batches(0) must hold at least 1 label, got none
+refused(settings={})
+    TypeError: settings must be Settings, got dict
+refused(settings=settings(precision="float16"))
+    ValueError: precision 'float16' needs a model on a CUDA device, got one on cpu; 'bfloat16' runs
+    on the CPU too
+refused(settings=settings(label_smoothing=0.1), loss=cross_entropy)
+    ValueError: label_smoothing is for the default loss and must be 0 with loss=, got 0.1
+refused(settings=settings(eval_every=1))
+    ValueError: validate must be given with eval_every, got None
+refused(settings=settings(checkpoint_every=1))
+    ValueError: checkpoint must be given with checkpoint_every, got None
+refused(loss=3)
+    TypeError: loss must be callable, got int
+refused(loss=lambda logits, labels, mask: 3.0)
+    TypeError: loss must return a tensor of shape (), got float
+refused(loss=lambda logits, labels, mask: logits[0, 0])
+    TypeError: loss must return a tensor of shape (), got (8,)
+refused(loss=constant)
+    ValueError: loss must return a number that depends on the logits, got a constant
+refused(loss=lambda logits, labels, mask: (logits**2).sum() * math.inf)
+    FloatingPointError: loss must be finite, got inf in step 0; a lower learning rate, a longer
+    warm-up or clipping may help
+refused(validate=3)
+    TypeError: validate must be callable, got int
+refused(validate=lambda model: 1.0)
+    ValueError: eval_every must be given with validate, got None
+refused(validate=lambda model: "low", settings=settings(eval_every=1))
+    TypeError: validate must return a number, got str
+refused(validate=lambda model: math.nan, settings=settings(eval_every=1))
+    ValueError: validate must return a number, got nan
+refused(checkpoint=2**63)
+    TypeError: checkpoint must be a path or a str, got int
+refused(progress="no")
+    TypeError: progress must be a bool, got str
+evaluate(Small(), 3)
+    TypeError: batches must be a sequence of Batch objects, got int
+evaluate(Small(), [3])
+    TypeError: batches must give Batch objects, got int
+evaluate(Small(), [])
+    ValueError: batches must hold at least 1 label, got none
+evaluate(Small(), [EMPTY])
+    ValueError: batches must hold at least 1 label, got none
+"""
+EMPTY = Batch(None, np.zeros((2, 3), np.int64), None, np.array([1, 1]))
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_training_refuses(call, kind, message):
+    assert_raises(call, kind, message, globals())
+
+
+def test_a_batch_without_labels_does_not_count():
     one = small_batches()(0)
-    assert evaluate(Small(), [one, empty]) == evaluate(Small(), [one])
+    assert evaluate(Small(), [one, EMPTY]) == evaluate(Small(), [one])
 
 
 def test_infinite_gradients_leave_the_parameters_as_they_were():

@@ -1,0 +1,261 @@
+"""Call the reader's function on one case, and turn whatever comes back into arrays or a finding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import dtype_name, library
+from attnbook.arrays.move import move
+from attnbook.arrays.weights import Weights
+from attnbook.check.report import FailingCase
+from attnbook.check.sandbox import Budget, Outcome, call
+from attnbook.check.signatures import bare, binds, named_options, signature_of
+from attnbook.check.steps import Case, Check, Values, agree
+
+PRETTY = {"numpy": "NumPy", "torch": "PyTorch", "cupy": "CuPy"}
+HALF = {"float16": "three", "bfloat16": "two"}
+"""The formats of 16 bits, and how many decimal digits they keep."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the reader's function made of one case: values, or the error it raised."""
+
+    case: Case
+    values: Values
+    expected: Values
+    error: BaseException | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the values have the shapes that they should have."""
+        return [x.shape for x in self.values] == [x.shape for x in self.expected]
+
+    @property
+    def wrong(self) -> bool:
+        return self.error is None and not agree(self.values, self.expected, self.case)
+
+    @property
+    def failing(self) -> FailingCase:
+        """The case as a report holds it."""
+        got, expected = map(_one_or_all, (self.values, self.expected))
+        return FailingCase(self.case.arguments, self.case.options, got, expected)
+
+
+def _one_or_all(values: Values) -> Any:
+    return values[0] if len(values) == 1 else values or None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What ends a check without success."""
+
+    mistake: str | None
+    message: str
+    detail: str = ""
+    case: FailingCase | None = None
+    mistakes: tuple[str, ...] = ()
+
+
+class Found(Exception):  # noqa: N818
+    """Carries a finding out of the examination."""
+
+    def __init__(self, finding: Finding):
+        self.finding = finding
+
+
+class Caller:
+    """The reader's function, the time it has left, and what was remarked upon on the way."""
+
+    def __init__(self, check: Check, function: Callable, seconds: float, libraries: list[str]):
+        self.check = check
+        self.function = function
+        self.budget = Budget(seconds)
+        self.batches_only = False
+        self.homes: set[str] = set()  # the libraries of what comes back where no array goes in
+        self.remarks: dict[str, list[str]] = {name: [] for name in libraries}
+
+    def remark(self, name: str, text: str) -> None:
+        if text not in self.remarks[name]:
+            self.remarks[name].append(text)
+
+    def attempt(self, case: Case, name: str) -> Attempt:
+        """Call the function on `case` in the library of that name."""
+        originals = case.input
+        given = {key: _give(x, name) for key, x in originals.items()}
+        lifted = self._lifted(case)
+        arguments = tuple(
+            given[key][None] if key in lifted else given[key] for key in case.arguments
+        )
+        keywords = {key: given[key] for key in case.options}
+        outcome = call(self.function, arguments, keywords, self.budget)
+        if outcome.stopped:
+            mistake = "waits" if outcome.stopped.startswith("waits") else "hangs"
+            raise _found(mistake, f"Your function {outcome.stopped}", case)
+        if outcome.printed:
+            self.remark(name, "it prints; the check holds the text back.")
+        if outcome.error is not None:
+            return Attempt(case, (), (), outcome.error)
+        values = self._values(outcome, case, name)
+        if lifted:
+            values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
+        for key, x in originals.items():
+            after = _arrays_in(given[key])
+            changed = (
+                not np.array_equal(_as_numpy(after[part]), before)
+                for part, before in _arrays_in(x).items()
+            )
+            if any(changed):
+                raise _found(
+                    f"changes {key}",
+                    f"Your function changes its input `{key}` in place, so the caller's array "
+                    "is no longer what it was. Compute a new array instead, without +=, *= "
+                    "or an assignment to a slice of it.",
+                    case,
+                )
+        return Attempt(case, values, self.check.expected(case), None)
+
+    def _lifted(self, case: Case) -> frozenset[str]:
+        """Return the names of the arrays to which a function for batches alone gets an axis."""
+        if not self.batches_only or any(
+            case.arrays[key].ndim > self.check.sequence_axes for key in self.check.sequences
+        ):
+            return frozenset()
+        return frozenset(self.check.sequences)
+
+    def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
+        returned, wanted = outcome.value, tuple(self.check.results)
+        problem = self._known(returned) or _unfit(returned, wanted)
+        if problem:
+            raise _found(*problem, case)
+        results = (returned,) if len(wanted) == 1 else returned
+        return tuple(
+            self._array(x, label, case, name) for x, label in zip(results, wanted, strict=True)
+        )
+
+    def _known(self, returned: Any) -> tuple[str, str] | None:
+        """Return name and message of the mistake that such an object tells."""
+        for mistake in self.check.mistakes:
+            if mistake.told_by(returned):
+                return mistake.name, mistake.message
+        return None
+
+    def _array(self, x: Any, label: str, case: Case, name: str) -> np.ndarray:
+        try:
+            if type(x) in (np.matrix, np.ma.MaskedArray):
+                raise TypeError
+            home = library(x)
+            # a copy: the next call may write into the same array
+            value = np.array(x if home == "numpy" else move(x, "numpy"))
+            fits = array_api_compat.array_namespace(value).isdtype(value.dtype, self.check.kind)
+        except Exception:  # whatever the object does, it is no array that can be read
+            source = ", of the library that the inputs come from" if case.has_library else ""
+            message = (
+                f"Your function returns {kind_of(x)} as {label}, where an array is "
+                f"expected{source}."
+            )
+            raise _found("wrong type", message, case) from None
+        if not fits:
+            wanted = {
+                "bool": "booleans",
+                "real floating": "floating-point numbers",
+                "integral": "integers",
+            }
+            problem = self._known(value) or (
+                "wrong dtype",
+                f"The dtype of your {label} is {value.dtype}, where {wanted[self.check.kind]} "
+                "are expected. An array made to be filled, or a comparison, may have set it.",
+            )
+            raise _found(*problem, case)
+        got, given = dtype_name(x.dtype), case.dtype or "float64"
+        if got in HALF and given not in HALF:
+            message = (
+                f"Your {label} come back as {got}, which keeps {HALF[got]} digits, where {given} "
+                "is expected. Return the dtype that came in."
+            )
+            raise _found("wrong dtype", message, case)
+        if not case.has_library:
+            self.homes.add(home)
+            return value
+        if home != name:
+            self.remark(
+                name, f"it returns an array of {PRETTY.get(home, home)} for one of {PRETTY[name]}."
+            )
+        same_kind = ("float" in given) == (self.check.kind == "real floating")
+        if case.dtype and same_kind and got != case.dtype:
+            self.remark(name, f"it returns {got} for {case.dtype}.")
+        return value
+
+
+def _found(mistake: str, message: str, case: Case) -> Found:
+    given = FailingCase(case.arguments, case.options)
+    return Found(Finding(mistake, message, f"It was given {case}.", given, (mistake,)))
+
+
+def _unfit(returned: Any, wanted: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return what is wrong with an object that does not hold as many results as are wanted."""
+    if returned is None:
+        return "no return", "Your function returns None: is the `return` missing?"
+    if len(wanted) == 1:
+        if not isinstance(returned, tuple):
+            return None
+        return (
+            "returns a tuple",
+            f"Your function returns a tuple of {len(returned)}; this exercise asks for one "
+            f"array, the {wanted[0]} alone.",
+        )
+    several = isinstance(returned, (tuple, list))
+    if several and len(returned) == len(wanted):
+        return None
+    return (
+        "wrong number of results",
+        f"Your function must return {len(wanted)} arrays, ({', '.join(wanted)}), in this "
+        f"order; it returns {len(returned) if several else kind_of(returned)}.",
+    )
+
+
+def _give(x: Any, name: str) -> Any:
+    """Return a copy of `x` in the library of that name."""
+    if isinstance(x, Weights):
+        return x.with_arrays({part: _give(array, name) for part, array in x.arrays().items()})
+    if isinstance(x, np.ndarray):
+        return x.copy() if name == "numpy" else move(x.copy(), name)
+    return x.to(name) if hasattr(x, "to") else x
+
+
+def _as_numpy(x: Any) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else move(x, "numpy")
+
+
+def _arrays_in(x: Any) -> dict[str, Any]:
+    """Return the arrays that the function might change, each by its name."""
+    if isinstance(x, Weights):
+        return x.arrays()
+    return {"": x} if hasattr(x, "shape") else {}
+
+
+def kind_of(x: Any) -> str:
+    """Return the type of `x` with its article, such as ``"a list"``."""
+    kind = type(x).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def accepted_options(check: Check, function: Callable) -> frozenset[str]:
+    """Return the options that `function` takes by name; raise Found if it cannot be called."""
+    signature = signature_of(function)
+    if signature is None:
+        return frozenset()
+    required = [name for name in check.parameters if name not in check.options]
+    if not binds(signature, len(required)):
+        count = len(check.parameters)
+        message = (
+            f"Your function takes {bare(signature)}, but it is called with {count} "
+            f"argument{'s' * (count > 1)} by position: ({', '.join(check.parameters)}). Every "
+            "further argument needs a default value."
+        )
+        raise Found(Finding("wrong arguments", message, mistakes=("wrong arguments",)))
+    by_position = signature.bind(*required).arguments
+    return named_options(signature, check.options) - frozenset(by_position)

@@ -1,0 +1,345 @@
+"""The check of the chance that a p-stable hash puts two vectors into one interval, in steps."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import library
+from attnbook.arrays.erf import erf
+from attnbook.arrays.move import move
+from attnbook.check.engine import run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes, moved
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way, each
+from attnbook.sketch import StableHash
+
+
+def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the collision probability of the p-stable hash ⌊(a · x + b)/r⌋ at a distance c.
+
+    That is P(c) = 1 − 2Φ(−r/c) − 2c/(√(2π) r) · (1 − exp(−r²/(2c²))) with the distribution
+    function Φ of the normal distribution, and P(0) = 1 (Datar et al. 2004). Runs `f` on distances
+    below and above the width, on widths other than 1, on distance 0, on single numbers and on
+    arrays, in float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(distance, width)``, by position. `width` is a float above 0, `distance` a
+        float of at least 0 or an array of them. It returns a number, or an array of the shape of
+        `distance`. It may be written for single numbers alone or for arrays alone: then it may
+        raise on the other, and a remark says so. A closed form and an accurate integral are both
+        right.
+    time_limit : float
+        Seconds of computing for all calls together; twice as long if it takes arrays alone.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import math
+    >>> from attnbook import check
+    >>> def my_probability(distance, width):
+    ...     return 1 - 2 / math.pi * math.acos(min(distance / width, 1))
+    >>> check.collision_probability(my_probability).mistake
+    'arccos'
+    """
+    report = run(COLLISION_PROBABILITY, f, time_limit)
+    if report.mistake != "raises":
+        return report
+    of_arrays = run(_OF_ARRAYS, f, time_limit)
+    if of_arrays.mistake != "raises":
+        return of_arrays
+    # both raise: say where it got further, by stages of as many cases as the first
+    first, other = (len(check.stages[0].cases) for check in (COLLISION_PROBABILITY, _OF_ARRAYS))
+    return of_arrays if of_arrays.cases * first > report.cases * other else report
+
+
+def _phi(z):
+    return (1 + erf(z / math.sqrt(2))) / 2
+
+
+def _closed_form(s, t, c, r):
+    term = s.front(s.factor, t, c, r) * s.bracket(s.power(s.exponent(t, c, r)))
+    return s.combine(1 - s.tails * s.phi(s.argument(t)), term)
+
+
+STEPS: dict[str, Any] = {
+    "distance": lambda c: c,
+    "width": lambda r: r,
+    "ratio": lambda c, r: r / c,
+    "probability": _closed_form,
+    "phi": _phi,
+    "argument": lambda t: -t,
+    "tails": 2.0,
+    "exponent": lambda t, c, r: -t * t / 2,
+    "power": np.exp,
+    "bracket": lambda power: 1 - power,
+    "factor": 2 / math.sqrt(2 * math.pi),
+    "front": lambda factor, t, c, r: factor / t,
+    "combine": lambda near, term: near - term,
+    "finish": lambda p: p,
+    "at_zero": 1.0,
+}
+
+
+def probability_from_steps(s, distance, width):
+    """Return the probability by the steps `s`, each of t = r/c; they never see a distance of 0."""
+    c = np.asarray(distance, dtype=float)
+    apart, r = s.distance(np.where(c == 0, 1.0, c)), s.width(width)
+    return np.where(c == 0, s.at_zero, s.finish(s.probability(s, s.ratio(apart, r), apart, r)))
+
+
+def _of_t(*functions: Callable) -> tuple[Way, ...]:
+    """Return ways that have another formula altogether, of t = r/c."""
+    return tuple({"probability": lambda s, t, c, r, f=f: f(t)} for f in functions)
+
+
+def _of_angles(angle: Callable) -> tuple[Way, ...]:
+    """Return 1 − (2/π)·`angle(z)` for z as it is, NaN beyond 1, and for z cut to 1."""
+
+    def way(z, cut):
+        return {WHOLE: lambda c, r: np.asarray(1 - 2 / math.pi * angle(cut(z(np.asarray(c), r))))}
+
+    return tuple(
+        way(z, cut)
+        for z in (lambda c, r: c / r, lambda c, r: c / (2 * r), lambda c, r: c / 2)
+        for cut in (lambda z: z, lambda z: np.minimum(z, 1.0))
+    )
+
+
+_MEAN = math.sqrt(2 / math.pi)
+
+_MISTAKES = mistakes(
+    """
+    arccos: You use 1 − (2/π)·arccos(c/r). It is 0 at distance 0, so equal vectors never meet, and
+        it grows with the distance. It is no probability of this hash at all: that one is 1 −
+        2Φ(−r/c) − 2c/(√(2π) r)·(1 − exp(−r²/(2c²))).
+    SimHash's probability: You use an arcsine, or the angle. 1 − (2/π)·arcsin(c/2) belongs to
+        sign-SimHash and unit vectors, which know no width. Here two projections, a distance of
+        c·|N(0, 1)| apart, must fall into one interval of length r.
+    c and r exchanged: You exchange distance and width: the argument of Φ is −r/c, and the exponent
+        −r²/(2c²). Yours is 0 at distance 0 and grows with the distance.
+    one tail: You subtract Φ(−r/c) once. A projection can differ by more than r to either side:
+        there are two tails, 2Φ(−r/c).
+    tails of the other side: You count the tails with a wrong factor: they are 2Φ(−r/c), two of
+        them, and are subtracted from 1.
+    sign inside Φ: You use Φ(r/c), which is above 1/2, so your numbers are negative. The tails are
+        Φ(−r/c).
+    erf for Φ: Your Φ is not the distribution function of the normal distribution: Φ(z) = (1 +
+        erf(z/√2))/2. Look for the √2, the 1 and the half.
+    density for Φ: You use the density of the normal distribution for Φ. Φ is its integral, the
+        chance to be below.
+    exponent without the 2: Your exponential is exp(−r²/c²). The exponent of a normal density has a
+        2 below: exp(−r²/(2c²)). Mind that −r**2 / 2 * c**2 multiplies by c².
+    exponent without the square: Your exponential is exp(−r/(2c)), or exp(−r/c). The ratio is
+        squared: exp(−r²/(2c²)).
+    sign of the exponent: Your exponential grows: the sign in exp(−r²/(2c²)) is missing. In Python
+        -x**2 is −(x²), and (-x)**2 is x².
+    no 1 − exp: You multiply by exp(−r²/(2c²)), or by nothing. The factor is 1 − exp(−r²/(2c²)).
+    second term added: You add the last term. It is subtracted: it is the chance that the offset b
+        puts an end of an interval between the two.
+    second term forgotten: You return 1 − 2Φ(−r/c), the chance that the projections are less than r
+        apart. They may still lie on two sides of an end of an interval: the last term is missing.
+    root of 2π: The factor of your last term is not 2c/(√(2π) r). The root is over 2π as a whole,
+        and it stands below, as r does: in Python a / b * c multiplies by c.
+    last term without its 2: The factor of your last term is half or twice what it should be:
+        2c/(√(2π) r).
+    last term upside down: The factor of your last term has r/c where it should have c/r.
+    normal for its absolute value: Your numbers are half of what they should be: at distance 0 they
+        go to 1/2. The integral takes the density of |a · (x − y)|, which is twice that of a · (x −
+        y) on one side.
+    Cauchy: This is the probability for directions from the Cauchy distribution, which is 1-stable
+        and belongs to the distance Σ|xᵢ − yᵢ|. Normal directions belong to the Euclidean one.
+    no random direction: You return 1 − c/r, as if the projections were c apart. Their distance is
+        c·|N(0, 1)|: often less, and now and then much more.
+    mean of the distance: You put the mean distance of the projections, √(2/π) c, into 1 − z/r. That
+        is a tangent of P: it is right for small c alone. 1 − z/r is cut off at 0 first, and then
+        averaged.
+    Gaussian kernel: You return exp(−c²/(2r²)), or exp(−c²/r²). That is a kernel of the distance,
+        and has its shape, but it is not this probability.
+    product for the ratio: You use r·c where r/c belongs: your numbers grow with the distance, or
+        change with its unit.
+    several projections: You return P², for two projections a table, or 1 − (1 − P)², for two
+        tables. This is the chance for one projection.
+    distance squared: You use c² for c, or √c. `distance` is the Euclidean distance itself.
+    not colliding: Your numbers are 1 − P: the chance to fall into two intervals.
+    width ignored: Your numbers do not depend on the width, as if it were 1. It is measured in the
+        unit of the distance: only r/c counts.
+    ratio squared: You put (r/c)² or √(r/c) where r/c belongs. Φ takes −r/c itself; the square
+        stands in the exponent alone.
+    distance 0: At distance 0 your function divides by 0, or returns something else than 1. A vector
+        always meets its equal: return 1 there. In an array, make the distance safe before you
+        divide, as where(c == 0, 1, c) does, and choose afterwards.
+    """,
+    {
+        "arccos": _of_angles(np.arccos),
+        "SimHash's probability": _of_angles(np.arcsin),
+        "c and r exchanged": (
+            *each("ratio", lambda c, r: c / r),
+            {"ratio": lambda c, r: c / r, "at_zero": math.nan},
+        ),
+        "one tail": each("tails", 1.0),
+        "tails of the other side": each("tails", 0.5, -2.0),
+        "sign inside Φ": each("argument", lambda t: t),
+        "erf for Φ": each(
+            "phi",
+            lambda z: (1 + erf(z)) / 2,
+            erf,
+            lambda z: erf(z / math.sqrt(2)),
+            lambda z: 1 + erf(z / math.sqrt(2)),
+            lambda z: erf(z / math.sqrt(2)) / 2,
+            lambda z: (1 + erf(z / 2)) / 2,
+            lambda z: (1 + erf(z * math.sqrt(2))) / 2,
+            lambda z: 1 - erf(z / math.sqrt(2)),
+        ),
+        "density for Φ": each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
+        "exponent without the 2": each(
+            "exponent", lambda t, c, r: -t * t, lambda t, c, r: -(r**2) / 2 * c**2
+        ),
+        "exponent without the square": each("exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t),
+        "sign of the exponent": each(
+            "exponent", lambda t, c, r: t * t / 2, lambda t, c, r: t * t, lambda t, c, r: t / 2
+        ),
+        "no 1 − exp": each("bracket", lambda power: power, lambda power: 1.0),
+        "second term added": each("combine", lambda near, term: near + term),
+        "second term forgotten": each("combine", lambda near, term: near),
+        "root of 2π": (
+            *each(
+                "factor",
+                2 / (2 * math.pi),
+                2 / (math.sqrt(2) * math.pi),
+                2 / math.sqrt(math.pi),
+                1 / math.sqrt(math.pi),
+                2 / math.pi,
+                2 * math.sqrt(2 * math.pi),
+                2 / math.sqrt(2) * math.pi,
+            ),
+            *each("front", lambda factor, t, c, r: factor * c * r),
+        ),
+        "last term without its 2": each(
+            "factor", 1 / math.sqrt(2 * math.pi), 4 / math.sqrt(2 * math.pi)
+        ),
+        "last term upside down": each("front", lambda factor, t, c, r: factor * t),
+        "normal for its absolute value": each("finish", lambda p: p / 2),
+        "Cauchy": _of_t(lambda t: 2 * np.arctan(t) / math.pi - np.log1p(t * t) / (math.pi * t)),
+        "no random direction": _of_t(lambda t: 1 - 1 / t, lambda t: np.maximum(1 - 1 / t, 0)),
+        "mean of the distance": _of_t(
+            lambda t: 1 - _MEAN / t, lambda t: np.maximum(1 - _MEAN / t, 0)
+        ),
+        "Gaussian kernel": _of_t(lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2)),
+        "product for the ratio": each("ratio", lambda c, r: r * c),
+        "several projections": each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
+        "distance squared": each("distance", np.square, np.sqrt),
+        "not colliding": each("finish", lambda p: 1 - p),
+        "width ignored": each("width", lambda r: 1.0),
+        "ratio squared": each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
+        "distance 0": each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
+    },
+)
+
+
+def _reference(distance, width):
+    return np.asarray(StableHash.collision_probability(distance, float(width)))
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with arrays without axes as plain numbers, in and out."""
+
+    def adapted(distance, width):
+        found = function(distance if distance.ndim else float(distance), width)
+        plain = isinstance(found, (int, float, np.generic)) and not isinstance(found, bool)
+        return move(np.asarray(float(found)), library(distance)) if plain else found
+
+    signature = signature_of(function)
+    if signature is None:
+        return function
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | None:
+    expected = _reference(**case.arguments)
+    if values[0].shape != expected.shape or not np.allclose(values[0], expected, rtol=0, atol=0.02):
+        return None
+    return (
+        "They are nearly right: is this an estimate from random vectors, or an integral on too "
+        "coarse a grid? Five digits are asked for; the closed form has all."
+    )
+
+
+def _lies_between_0_and_1(case: Case, values: Values, again: Callable) -> str | None:
+    if np.all((values[0] >= -1e-6) & (values[0] <= 1 + 1e-6)):
+        return None
+    return "A probability lies between 0 and 1; here one does not."
+
+
+_PROPERTIES = (
+    _digits_are_enough,
+    _lies_between_0_and_1,
+    moved(
+        lambda given: {"distance": 2 * given["distance"]},
+        lambda near, far: far <= near + 1e-6,
+        "At twice the distance the probability must not be larger; here it is larger.",
+    ),
+    moved(
+        lambda given: {
+            "distance": 2 * given["distance"],
+            "width": np.float64(2 * given["width"]),
+        },
+        np.isclose,
+        "Doubling distance and width together must change nothing; here the result changes.",
+    ),
+)
+
+
+def _case(distance: list | float, width: float, dtype: str = "float64") -> Case:
+    about = "" if isinstance(distance, list) else f" (distance {distance})"
+    return Case({"distance": np.array(distance, dtype=dtype), "width": width}, about=about)
+
+
+_ROW = [0.75, 0.1, 1.3, 5.0, 2.0, 0.5, 23.0]
+_PAIRS = ((0.5, 2.0), (0.75, 0.5), (1.7, 3.0), (2.5, 1.7), (9.0, 1.5), (0.3, 7.0))
+
+_NUMBERS = (
+    Stage(tuple(_case(c, r) for c, r in _PAIRS)),
+    Stage((_case(0.0, 0.5), _case(0.0, 2.0)), errors={ZeroDivisionError: "distance 0"}),
+)
+_ARRAYS = (
+    Stage((_case(_ROW, 1.5), _case([[0.2, 3.0], [1.0, 0.7], [5.0, 0.5]], 0.7))),
+    Stage((_case([0.5, 0.0, 3.0], 2.0), _case([[0.0], [1.5]], 0.5))),
+    Stage((_case(_ROW, 1.5, "float32"), _case([0.0, 1.0, 2.5], 2.5, "float32"))),
+)
+
+
+def _as_far_as_taken(stages: tuple[Stage, ...], what: str) -> tuple[Stage, ...]:
+    first, *others = stages
+    return (replace(first, may_raise=what), *(replace(stage, within=what) for stage in others))
+
+
+COLLISION_PROBABILITY = Check(
+    name="collision_probability",
+    parameters=("distance", "width"),
+    results={"probability": "distance.shape"},
+    reference=_reference,
+    compute=probability_from_steps,
+    steps=STEPS,
+    stages=(*_NUMBERS, *_as_far_as_taken(_ARRAYS, "arrays")),
+    mistakes=_MISTAKES,
+    properties=_PROPERTIES,
+    adapt=_adapt,
+)
+_OF_ARRAYS = replace(
+    COLLISION_PROBABILITY, stages=(*_ARRAYS, *_as_far_as_taken(_NUMBERS, "single numbers"))
+)

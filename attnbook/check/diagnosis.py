@@ -1,0 +1,76 @@
+"""Find out which mistake was made: compute each of a check's, then two together, and compare."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnbook.check.calls import Attempt
+from attnbook.check.steps import WHOLE, Check, Mistake, Way, agree
+
+MOST_PAIRS = 30_000
+"""How many pairs of ways are computed at most."""
+
+
+def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
+    """Return the mistake, or the two, whose numbers are those of all `attempts`; none if unknown.
+
+    The mistakes that are listed first win, and one wins over two.
+    """
+    # where the function is wrong most models differ, and small inputs are cheap
+    attempts = sorted(attempts, key=lambda attempt: (not attempt.wrong, attempt.case.size))
+    ways = [(mistake, way) for mistake in check.mistakes for way in mistake.ways]
+    for mistake, way in ways:
+        if _matches(check, way, attempts):
+            return (mistake,)
+    for mistake, way in ways:
+        for variant in check.variants:
+            if _disjoint(way, variant) and _matches(check, {**variant, **way}, attempts):
+                return (mistake,)
+    if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
+        return ()  # two mistakes make NaN of anything
+    seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
+    for mistakes, way in itertools.islice(_pairs(check, seen), MOST_PAIRS):
+        if _matches(check, way, attempts):
+            return mistakes
+    return ()
+
+
+def _pairs(
+    check: Check, ways: list[tuple[Mistake, Way]]
+) -> Iterator[tuple[tuple[Mistake, ...], Way]]:
+    """Yield two ways together: first two of one mistake, then of two, then beside a variant."""
+    pairs = [
+        ((first, second), {**a, **b})
+        for (first, a), (second, b) in itertools.combinations(ways, 2)
+        if _disjoint(a, b)
+    ]
+    yield from (((first,), way) for (first, second), way in pairs if first is second)
+    different = [(mistakes, way) for mistakes, way in pairs if mistakes[0] is not mistakes[1]]
+    yield from different
+    for variant in check.variants:
+        yield from ((m, {**variant, **way}) for m, way in different if _disjoint(way, variant))
+
+
+def _disjoint(a: Way, b: Way) -> bool:
+    return WHOLE not in a and not a.keys() & b.keys()
+
+
+def _shows(check: Check, way: Way, attempts: list[Attempt]) -> bool:
+    """Tell whether a way changes any of the right results."""
+    model = check.model(way)
+    for attempt in attempts:
+        try:
+            if not agree(model(attempt.case), attempt.expected, attempt.case):
+                return True
+        except Exception:  # it does not fit these shapes; another change may make it fit
+            return True
+    return False
+
+
+def _matches(check: Check, way: Way, attempts: list[Attempt]) -> bool:
+    model = check.model(way)
+    try:
+        return all(agree(a.values, model(a.case), a.case) for a in attempts)
+    except Exception:  # the mistake does not fit these inputs
+        return False

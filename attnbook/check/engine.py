@@ -1,0 +1,352 @@
+"""The engine of all checks: cases in stages, in every array library, and what went wrong in words.
+
+The stages of a check run in order and the first that fails ends it. A mistake is recognised by
+computing it: its numbers must be those of the reader's function in the stage that failed and in all
+before. What no mistake explains is described by the properties that do not hold.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_number
+from attnbook.check.calls import PRETTY, Attempt, Caller, Finding, Found, accepted_options
+from attnbook.check.diagnosis import explain
+from attnbook.check.report import FailingCase, Report
+from attnbook.check.sandbox import describe_error, error_text
+from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
+from attnbook.kernels.backends import backends
+
+HINTS = {
+    RecursionError: " It calls itself without end.",
+    SystemExit: " A function hands back its result with return; exit ends the whole program.",
+    KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
+}
+UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
+
+
+class Raises(Exception):  # noqa: N818
+    """The function raises in one library; it may still be right in another."""
+
+    def __init__(self, finding: Finding, error: BaseException):
+        self.finding, self.error = finding, error
+
+
+def run(check: Check, function: Callable, time_limit: float) -> Report:
+    """Check `function` in every array library that is present."""
+    seconds = check_number("time_limit", time_limit)
+    if not callable(function):
+        if not _is_result(function):
+            raise TypeError(
+                f"f must be a function of ({', '.join(check.parameters)}), "
+                f"got {type(function).__name__}"
+            )
+        return _refused(
+            check,
+            "called already",
+            "You pass what your function returned. Pass the function itself, without calling it: "
+            f"check.{check.name.split(',')[0]}(my_function), and no brackets after its name.",
+        )
+    if inspect.isclass(function):
+        name = function.__name__
+        return _refused(
+            check,
+            "class for an object",
+            f"You pass the class `{name}`. Make an object of it first, and pass that: "
+            f"check.{check.name.split(',')[0]}({name}(…)).",
+        )
+    return Examination(check, function, seconds).report()
+
+
+def _is_result(x: Any) -> bool:
+    """Tell whether `x` looks like what a function has returned: an array, or several."""
+    several = isinstance(x, (tuple, list)) and len(x) > 0
+    return hasattr(x, "shape") or (several and all(_is_result(part) for part in x))
+
+
+def _refused(check: Check, mistake: str, message: str) -> Report:
+    return Report(check.name, False, mistake, message, "", (), (), 0, (), mistakes=(mistake,))
+
+
+def either(checks: dict[str, Check], function: Callable, time_limit: float) -> Report:
+    """Run checks that differ by a convention: a function that passes one of them is right.
+
+    Return the report of the first that passes, with a remark, else the most telling. `checks` are
+    keyed by the remark that says which convention it is. A report is telling if its mistake is one
+    that the check knows.
+    """
+    failed: list[Report] = []
+    telling: list[Report] = []
+    for remark, check in checks.items():
+        report = run(check, function, time_limit)
+        if report.passed:
+            return replace(report, remarks=(remark, *report.remarks))
+        failed.append(report)
+        if {*report.mistakes} & {mistake.name for mistake in check.mistakes}:
+            telling.append(report)
+        elif report.mistake not in (None, "wrong shape", "NaN"):  # in every convention the same
+            break
+    one = [report for report in telling if len(report.mistakes) == 1]
+    return (one or telling or failed)[0]
+
+
+def present() -> list[str]:
+    """Return the array libraries that can run here, NumPy first."""
+    ready = {backend.name for backend in backends() if backend.available}
+    names = {"NumPy, CPU": "numpy", "PyTorch, CPU": "torch", "CuPy, CUDA": "cupy"}
+    return [library_name for name, library_name in names.items() if name in ready]
+
+
+class Examination:
+    """One run of one check over one function."""
+
+    def __init__(self, check: Check, function: Callable, seconds: float):
+        self.check = check
+        self.function = check.adapt(function)
+        self.cases = 0
+        self.general: list[str] = []
+        self.failed_beyond: set[str] = set()
+        self.told = False  # the finding of an earlier library is the one that is reported
+        libraries = present()
+        if not check.stages[0].cases[0].has_library:  # then the function chooses the library
+            libraries = libraries[:1]
+        self.calls = Caller(check, self.function, seconds, libraries)
+
+    def report(self) -> Report:
+        raised: dict[str, Raises] = {}
+        wrong: dict[str, Finding] = {}
+        right: list[str] = []
+        try:
+            takes = accepted_options(self.check, self.function)
+            self.general = [
+                f"`{option}` was not checked: your function takes no argument of that name."
+                for option in self.check.remarked_options
+                if option not in takes
+            ]
+            for name in self.calls.remarks:
+                try:
+                    self._library(name, takes)
+                    right.append(name)
+                except Raises as raises:
+                    raised[name] = raises
+                except Found as found:
+                    wrong[name] = found.finding
+                    self.told = True
+        except Found as found:
+            return self._report(found.finding, ())
+        where = " and ".join(PRETTY[name] for name in right)
+        if not right:
+            return self._report(_first_finding(wrong, raised), ())
+        # it is judged by the library that it is written for: the functions of that one can return
+        # anything on the arrays of another
+        for name in wrong:
+            self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} its result differs."]
+        for name, problem in raised.items():
+            text = describe_error(problem.error)
+            self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
+        finding = Finding(None, "agrees with the reference")
+        return self._report(finding, tuple(sorted(self.calls.homes) or right), right[0])
+
+    def _report(self, finding: Finding, libraries: tuple[str, ...], home: str = "") -> Report:
+        """Return the report of a function that is right in the library `home`, or in none."""
+        remarks = self.general if home else []
+        remarks = remarks + self.calls.remarks[home or next(iter(self.calls.remarks))]
+        if self.calls.budget.unlimited:
+            remarks = [*remarks, "no thread can be started here, so no limit of time was set."]
+        others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
+        return Report(
+            check=self.check.name,
+            passed=bool(home),
+            mistake=finding.mistake,
+            message=finding.message,
+            detail=finding.detail,
+            remarks=tuple(remarks),
+            library_remarks=tuple(text for text in others if text not in remarks),
+            cases=self.cases,
+            libraries=libraries,
+            case=finding.case,
+            mistakes=finding.mistakes,
+        )
+
+    def _library(self, name: str, takes: frozenset[str]) -> None:
+        first = self.check.stages[0].cases[0]
+        self._find_batches_only(first, name)
+        self._repeat(first, name)
+        passed: list[Attempt] = []
+        self.failed_beyond.clear()
+        for stage in self.check.stages:
+            if stage.within in self.failed_beyond:
+                continue
+            if not stage.option or stage.option in takes:
+                passed += self._stage(stage, name, passed)
+
+    def _find_batches_only(self, case: Case, name: str) -> None:
+        """Find out whether the function takes one sequence, or else batches alone."""
+        self.calls.batches_only = False
+        if not self.check.sequences:
+            return
+        alone = self.calls.attempt(case, name)
+        if alone.error is None and alone.fits:
+            return
+        self.calls.batches_only = True
+        batch = self.calls.attempt(case, name)
+        # what sums over the first axis fits a batch of one by chance
+        sums = any(x.ndim < e.ndim for x, e in zip(alone.values, alone.expected, strict=True))
+        self.calls.batches_only = batch.error is None and (
+            alone.error is not None or (batch.fits and not sums)
+        )
+        if self.calls.batches_only:
+            error = alone.error
+            happens = f"it raises {type(error).__name__}" if error else "its result is wrong"
+            self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
+
+    def _repeat(self, case: Case, name: str) -> None:
+        first, second = self.calls.attempt(case, name), self.calls.attempt(case, name)
+        if (
+            first.error is None
+            and second.error is None
+            and not agree(first.values, second.values, case)
+        ):
+            raise Found(
+                Finding(
+                    "not deterministic",
+                    "Your function gives two results for one input. Look for random numbers, a "
+                    "dropout that is still on, or a variable outside the function that it changes.",
+                    difference(self.check, case, second.values, first.values),
+                    replace(second, expected=first.values).failing,
+                    ("not deterministic",),
+                )
+            )
+
+    def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
+        attempts = [self.calls.attempt(case, name) for case in stage.cases]
+        self.cases += len(attempts)
+        returned = [attempt for attempt in attempts if attempt.error is None]
+        wrong = [attempt for attempt in returned if attempt.wrong]
+        errors = [(a.case, a.error) for a in attempts if a.error is not None]
+        if stage.beyond and (errors or wrong):
+            self.failed_beyond.add(stage.beyond)
+            self.calls.remark(name, self._beyond(stage, errors, wrong, returned + passed, name))
+            return [attempt for attempt in returned if not attempt.wrong]
+        if wrong and self.told:
+            raise Found(Finding(None, ""))
+        if wrong:
+            raise Found(self._diagnose(wrong, returned + passed, name))
+        if not errors:
+            return returned
+        case, error = errors[0]
+        if stage.may_raise:
+            self.failed_beyond.add(stage.may_raise)
+            kind = type(error).__name__
+            self.calls.remark(name, f"on {stage.may_raise} it raises {kind}.")
+            return returned
+        known = [m for m in self.check.mistakes if m.name == stage.errors.get(type(error))]
+        given = FailingCase(case.arguments, case.options)
+        if known:
+            told = (known[0].name, known[0].message, f"It was given {case}.")
+            finding = Finding(*told, given, (known[0].name,))
+        else:
+            finding = replace(_explain(case, error, attempts, name), case=given)
+        raise Raises(finding, error)
+
+    def _beyond(
+        self,
+        stage: Stage,
+        errors: list[tuple[Case, BaseException]],
+        wrong: list[Attempt],
+        returned: list[Attempt],
+        name: str,
+    ) -> str:
+        """Say what happens on inputs that a function for matrices need not take."""
+        happens = f"it raises {type(errors[0][1]).__name__}" if errors else "its result is wrong"
+        text = f"on {stage.beyond} {happens}."
+        finding = self._diagnose(wrong, returned, name) if wrong else None
+        if finding and {*finding.mistakes} & {mistake.name for mistake in self.check.mistakes}:
+            text += f" {finding.message}"
+        return text
+
+    def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:
+        shaped = [attempt for attempt in wrong if not attempt.fits]
+        smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
+        shown = smallest if shaped else self._legible(smallest, name)
+        detail = difference(self.check, shown.case, shown.values, shown.expected)
+        mistakes = explain(self.check, returned)
+        if mistakes:
+            names = tuple(mistake.name for mistake in mistakes)
+            message = " ".join(mistake.message for mistake in mistakes)
+            if len(mistakes) > 1:
+                message = f"Two mistakes at once. {message}"
+            return Finding("; ".join(names), message, detail, shown.failing, names)
+        if shaped and not self.check.any_length:
+            return Finding(
+                "wrong shape",
+                f"Your result has the wrong shape. {detail}",
+                case=shown.failing,
+                mistakes=("wrong shape",),
+            )
+        if not all(np.isfinite(x).all() for x in smallest.values):
+            return Finding(
+                "NaN",
+                "Your result holds NaN or infinity where the right numbers are finite. The usual "
+                "causes: exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.",
+                detail,
+                shown.failing,
+                ("NaN",),
+            )
+        return Finding(None, self._describe(smallest, name), detail, shown.failing)
+
+    def _legible(self, attempt: Attempt, name: str) -> Attempt:
+        """Return what the function makes of rounded numbers, if it is wrong on these as well."""
+        floats = {key: x for key, x in attempt.case.arrays.items() if x.dtype.kind == "f"}
+        if not self.check.legible or any(np.max(np.abs(x)) > 8 for x in floats.values() if x.size):
+            return attempt
+        rounded = {key: np.round(2 * x) + 0 for key, x in floats.items()}  # no -0
+        plain = self._again(attempt.case, name, **rounded)
+        return plain if plain.wrong else attempt
+
+    def _again(self, case: Case, name: str, **arrays: np.ndarray) -> Attempt:
+        return self.calls.attempt(replace(case, arguments={**case.arguments, **arrays}), name)
+
+    def _describe(self, attempt: Attempt, name: str) -> str:
+        def again(**arrays: np.ndarray) -> Values:
+            return self._again(attempt.case, name, **arrays).values
+
+        for holds in self.check.properties:
+            sentence = holds(attempt.case, attempt.values, again)
+            if sentence:
+                return f"{UNKNOWN} {sentence}"
+        if not attempt.fits:
+            got, wanted = attempt.values[0].shape, attempt.expected[0].shape
+            if len(got) != 1 or len(wanted) != 1:
+                return f"Your result has the wrong shape: {got}, where {wanted} is right."
+            return f"Your result holds {got[0]} numbers where {wanted[0]} are right."
+        return UNKNOWN
+
+
+def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:
+    """Return what NumPy says, unless the function is written for another library."""
+    if wrong:
+        return next(iter(wrong.values()))
+
+    def is_foreign(raises: Raises) -> bool:  # then another library got further
+        unknown = isinstance(raises.error, AttributeError)
+        return unknown or "tensor" in error_text(raises.error).lower()
+
+    return min(raised.values(), key=is_foreign).finding
+
+
+def _explain(case: Case, error: BaseException, attempts: list[Attempt], name: str) -> Finding:
+    message = f"Your function raises {describe_error(error)}."
+    for kind, hint in HINTS.items():
+        if isinstance(error, kind):
+            message += hint
+    if "only 0-dimensional arrays" in error_text(error):
+        message += " The functions of math take one number; NumPy's take arrays."
+    square = [attempt for attempt in attempts if attempt.case.is_square]
+    if square and all(attempt.error is None for attempt in square):
+        message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
+    arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
+    return Finding("raises", message, f"It was given {case}{arrays}.", mistakes=("raises",))

@@ -1,0 +1,313 @@
+"""The check that no output depends on a later input, and what a leak looks like."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.calls import Finding, Found
+from attnbook.check.dependence import Dependence, bare_reshape, changed_case, measure
+from attnbook.check.examples import Examples
+from attnbook.check.probing import (
+    IN_MODE,
+    SAME_ORDER,
+    SequenceProbe,
+    directions,
+)
+from attnbook.check.report import Report
+from attnbook.check.sentences import sentences
+
+LARGE = (1e2, 1e5, 1e8)
+LARGE_SEEDS = (1, 2, 3)
+DRAWS = 24
+"""How many futures are compared where a mistake is to be named."""
+
+FUTURE = sentences(
+    """
+    another sequence leaks in: An output depends on another sequence of the batch. Look for a
+        softmax or a .T over the axis of the batch, for batch_first, which is False by default in
+        PyTorch, for a reshape that splits the batch, and for statistics of the batch as in
+        BatchNorm.
+    no causal mask: Every output depends on every input: there is no causal mask, or it does not
+        arrive. Hide the scores of later keys, with −∞, before the softmax.
+    softmax over the queries: Every output depends on every later input, but only through a few
+        numbers: it looks like a softmax over the queries, whose sum runs over later queries, mask
+        or not, or like a normalisation over the whole sequence. Take the softmax over the keys, the
+        last axis.
+    mask after the softmax: Every output depends on every later input, but these do no more than
+        scale what each head gives: it looks like a mask after the softmax. Hidden weights are zero
+        there, but their exponentials still stand in the sum that each row was divided by. Hide the
+        scores, with −∞, before the softmax.
+    causal mask inverted: Your model sees only the future: an output depends on later inputs and not
+        on earlier ones. The causal mask is inverted or transposed. Here True means that query i may
+        attend to key j, for j ≤ i; for nn.MultiheadAttention True means that it may not.
+    off by one: Each output depends on the next {k} and on nothing later: the diagonal of the causal
+        mask is too high. Query i may attend to keys j ≤ i: tril(…), and what is hidden is triu(…,
+        diagonal=1). If there are more keys than queries, see where the last query stands.
+    bare reshape: What sees what is the pattern of a bare reshape into {k} heads with a causal mask:
+        one token becomes several places of the sequence, and the mask orders those. Split (n, h·d)
+        to (n, h, d) and then swap the axes, and swap them back before you merge.
+    large negative number: With inputs {k:g} times as large the future leaks in. Scores are hidden
+        with a large negative number, and visible scores that are lower still are outbid by it. Only
+        −∞ is below every score.
+    mask after the exponential: With inputs {k:g} times as large later inputs turn an output into
+        NaN, or wipe it out. It looks like a mask after the softmax or the exponential: a hidden
+        score far above the visible ones makes these underflow, and 0/0 is NaN, or zero with a
+        guard. Hide the scores, with −∞, before the maximum is taken.
+    causal mask dropped: Every output depends on every input{mode}, where the causal mask is
+        dropped. Look for `self.training`, and for a faster path through the code that takes no
+        mask. A loss measured there is not that of the model.
+    NaN: Your model returns NaN or infinity. A query that may attend to nothing gives NaN, since its
+        scores are all −∞.
+    together: An output depends on later inputs when all of them change, though not when one does.
+        Look for a maximum, a mean or a norm over the whole sequence.
+    unknown: An output depends on a later input, and the pattern is not one that this check knows.
+        Look at how the mask is made, and at everything else that mixes positions: normalisation
+        over the sequence, convolutions, pooling.
+    """
+)
+
+
+def no_future_leak(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
+    """Check that no output of a model depends on a later input.
+
+    Changes each input alone, and all inputs after a position together, and sees which outputs
+    move; with inputs like the example, and with smaller and much larger ones, so that a mask of
+    −1e4 that large scores outbid is found too. A `torch.nn.Module` is checked in train mode and in
+    eval mode (without gradients). If there is a leak, the report says what it looks like.
+
+    Parameters
+    ----------
+    model : callable
+        Called as ``model(x)``. It returns an array (batch, n, ...) of floats, or a tuple that
+        begins with it. A module, or a function that uses modules, is given back as it was.
+    example : array, shape (batch, n, ...) or (n, d) of floats, or (batch, n) or (n,) of integers
+        What the model takes, as an array of the library that it works in; a `torch.nn.Module` gets
+        it as a tensor of its own dtype, on its device. At least two positions; the mistake is
+        easiest to name with six to twelve, and with more positions than heads. Of a batch at most 4
+        sequences are used, and of integer tokens those between the smallest and the largest.
+    time_limit : float
+        Seconds of computing for all runs together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `model` is not callable, `example` is not such an array, or `time_limit` is not a finite
+        number of at least 0.
+
+    Notes
+    -----
+    PyTorch's random numbers are set to one seed before each run, so a dropout is no leak.
+    Changes of less than 5e-6 of the largest output count as rounding (in half precision of less
+    than a few units in the last place); a leak of weight 1e-4 is found. Of tokens a few are tried
+    at each position, so a leak through a single one of many can be missed. A large negative number
+    behind a normalisation or an embedding stays hidden, since no input makes the scores large
+    there.
+    Cost: in each mode about 15 runs a position, 6 with tokens, of at most 24 positions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import attention, check
+    >>> x = np.random.default_rng(0).normal(size=(2, 7, 5))
+    >>> report = check.no_future_leak(lambda x: attention(x, x, x), x)
+    >>> report.mistake
+    'no causal mask'
+    >>> mask = np.tri(7, dtype=bool)
+    >>> print(check.no_future_leak(lambda x: attention(x, x, x, mask), x))
+    ✓ no_future_leak: no output depends on a later input
+    """
+    probe = SequenceProbe(model, example, time_limit, Examples(example))
+
+    def only(finding: Finding, mode: str) -> Finding:
+        if finding.mistake != "no causal mask":
+            return finding
+        text = FUTURE["causal mask dropped"].format(mode=f"{IN_MODE[mode]} only")
+        return replace(finding, mistake=f"causal mask dropped{IN_MODE[mode]}", message=text)
+
+    passes = "no output depends on a later input"
+    return probe.report("no_future_leak", passes, lambda mode: _find(probe, mode), only)
+
+
+def _find(probe: SequenceProbe, mode: str) -> Finding | None:
+    if probe.is_random(mode) and mode != "train":
+        probe.remark("its random numbers change the output{mode}: is a dropout on?", mode)
+    found = measure(probe, mode)
+    finding = _diagnose(probe, found)
+    if finding is not None:
+        _one_row_a_position(probe, mode)
+    elif not found.sees.any():
+        probe.fail(
+            "constant",
+            f"No output depends on any input{IN_MODE[mode]}, so there is nothing to check. Are all "
+            "weights zero?",
+        )
+    else:
+        _look_at_the_past(probe, found)
+    return finding
+
+
+def _diagnose(probe: SequenceProbe, found: Dependence) -> Finding | None:
+    n, mode = len(found.sees), IN_MODE[found.mode]
+    if found.others:
+        return Finding(
+            "another sequence leaks in",
+            FUTURE["another sequence leaks in"],
+            f"Changing one sequence of {probe.examples.batch} moves an output of another{mode}.",
+        )
+    leaks = found.sees & found.later & found.known[:, np.newaxis]
+    if leaks.any():
+        i, c = map(int, np.argwhere(leaks)[0])
+        detail = f"Changing input {found.columns[c]} moves output {i}, of 0 to {n - 1}{mode}."
+        name, k = _name(probe, found)
+        return Finding(name, FUTURE[name or "unknown"].format(k=k), detail, found.shown.get((i, c)))
+    if not found.known.all():
+        i = int(np.argmin(found.known))
+        detail = f"Output {i}, of 0 to {n - 1}, is not finite{mode}."
+        return Finding("NaN", FUTURE["NaN"], detail)
+    return _changed_together(probe, found)
+
+
+def _name(probe: SequenceProbe, found: Dependence) -> tuple[str | None, Any]:
+    """Return the name of the mistake that the leaks look like, and the number in its sentence."""
+    n = len(found.sees)
+    if found.matches(np.ones((n, n), dtype=bool)):
+        return _name_full(probe, found.mode), None
+    # the last query sees nothing through an inverted mask, and then often everything
+    rows = (found.known & (np.arange(n) < n - 1))[:, np.newaxis]
+    if found.sees[found.later & rows].all() and not found.sees[(found.distance < 0) & rows].any():
+        return "causal mask inverted", None
+    ahead = int(found.distance[found.sees].max())
+    narrow = found.is_a_window and not found.sees[found.distance < 0].all()
+    heads = bare_reshape(found, causal=True) if ahead > 1 and not narrow else None
+    if heads:
+        return "bare reshape", heads
+    if np.array_equal(found.sees & found.later, found.later & (found.distance <= ahead)):
+        return "off by one", "token" if ahead == 1 else f"{ahead} tokens"
+    return None, None
+
+
+def _name_full(probe: SequenceProbe, mode: str) -> str:
+    """Name what lets every input reach every output, by what later inputs can do to a row."""
+    last = (probe.examples.n - 1) // 2  # of the rows looked at
+    ranks = []
+    for size in (
+        (1.0, 0.1) if probe.examples.floats else (1.0,)
+    ):  # saturated weights move too little
+        x = probe.examples.base(1, size)
+        output = probe.outputs(x, mode)[0, [0, last]].reshape(2, -1)
+        after = [_with_other_future(probe, x, last + 1, s, mode, size) for s in range(DRAWS)]
+        changes = np.array(after)[:, [0, last]].reshape(DRAWS, 2, -1) - output
+        largest = np.abs(changes).max(axis=(0, 2))
+        changes = changes / largest[:, np.newaxis]
+        epsilon = 2.0**-52 if probe.dtype == "float64" else probe.epsilon
+        rounding = float(np.max(8 * epsilon * np.abs(output).max(axis=1) / largest))
+        tables = (changes[:, 0], changes[:, 1], changes.reshape(DRAWS, -1))
+        ranks.append([directions(table, max(1e-3, rounding)) for table in tables])
+    first, middle, both = np.max(ranks, axis=0)
+    if not 0 < 4 * first <= min(DRAWS, changes.shape[-1]):
+        return "no causal mask"
+    # a sum over the keys scales what a head gives, in each row by another number; sums over the
+    # queries weigh each value anew, in a later row more of them; a norm does the same to all rows
+    if first < both and 0 < middle < 2 * first:
+        return "mask after the softmax"
+    return "softmax over the queries"
+
+
+def _with_other_future(
+    probe: SequenceProbe, x: np.ndarray, j: int, seed: int, mode: str, scale: float = 1.0
+) -> np.ndarray:
+    """Return the outputs of the first sequence when its inputs from `j` on are others."""
+    y = x.copy()
+    y[0, j:] = probe.examples.other(x, 100 + seed, scale)[0, j:]
+    return probe.outputs(y, mode)[0]
+
+
+def _changed_together(probe: SequenceProbe, found: Dependence) -> Finding | None:
+    """Change everything after a position: like the example, and with much larger inputs."""
+    for size in (1.0, *LARGE) if probe.examples.floats else (1.0,):
+        for seed in LARGE_SEEDS:
+            x = probe.examples.base(seed, size)
+            # larger still, for a large negative number that is added to the scores
+            new = probe.examples.other(x, 2 * seed + 1, 10 * size if size > 1 else size)
+            output = probe.outputs(x, found.mode)
+            known = np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
+            for j in found.columns[1:]:
+                y = x.copy()
+                y[:, j:] = new[:, j:]
+                got = probe.outputs(y, found.mode)
+                leaks = np.argwhere((probe.far(got, output, SAME_ORDER) & known)[:, :j])
+                if len(leaks):
+                    row, i = leaks[0].tolist()
+                    case = changed_case(x.copy(), y, got[row, i], output[row, i])
+                    x[0] = x[row]
+                    return _together(probe, x, i, int(j), size, found.mode, case)
+    return None
+
+
+def _together(
+    probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str, case: Any
+) -> Finding:
+    name, key = None, "together"
+    if size > 1:
+        lost = _is_lost(probe, x, i, j, size, mode)
+        name = key = "mask after the exponential" if lost else "large negative number"
+    detail = f"Changing all inputs from {j} on moves output {i}{IN_MODE[mode]}."
+    return Finding(name, FUTURE[key].format(k=size), detail, case)
+
+
+def _is_lost(probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str) -> bool:
+    """Tell whether output i is NaN, or the same few numbers, in whatever future moves it.
+
+    Hidden values that are mixed in make it another one each time.
+    """
+    outputs = np.array(
+        [probe.outputs(x, mode)[0]]
+        + [_with_other_future(probe, x, j, seed, mode, 10 * size) for seed in range(DRAWS)]
+    )[:, i].reshape(1 + DRAWS, -1)
+    if not np.isfinite(outputs).all():
+        return True
+    outputs = np.round(outputs / np.abs(outputs).max(), 4)
+    moved = outputs[(outputs != outputs[0]).any(axis=-1)]
+    return 0 < 2 * len(np.unique(moved, axis=0)) <= len(moved)
+
+
+def _one_row_a_position(probe: SequenceProbe, mode: str) -> None:
+    """Fail if the output has no row for each position, which a width of n by chance can hide."""
+    x, n = probe.examples.base(0), probe.examples.n
+    may_hide = probe.outputs(x, mode).ndim == 2 or n in x.shape[2:]
+    if n == 2 or not may_hide:  # a model may squeeze the axis of a single position
+        return
+    try:
+        probe.outputs(x[:, :-1], mode)
+    except Found as found:
+        if found.finding.mistake != "wrong shape":  # it takes n positions and no others
+            return
+        message = f"{found.finding.message} Return one output for each position, in their order."
+        probe.fail("wrong shape", message, found.finding.detail)
+
+
+def _look_at_the_past(probe: SequenceProbe, found: Dependence) -> None:
+    if not found.sees[found.distance < 0].any():
+        probe.remark(
+            "no output depends on an earlier input{mode}: is attention switched off, or a matrix "
+            "still zero? Then a mask cannot be seen either.",
+            found.mode,
+        )
+    elif not found.is_a_window and (heads := bare_reshape(found, causal=True)):
+        probe.remark(
+            f"what sees what is the pattern of a bare reshape into {heads} heads{{mode}}, or of "
+            "packed documents: no future, but not all of the past either. "
+            "check.heads_are_independent tells.",
+            found.mode,
+        )
+    if not found.sees[found.distance == 0].any():
+        probe.remark(
+            "no output depends on its own input{mode}, as with a mask without its diagonal.",
+            found.mode,
+        )

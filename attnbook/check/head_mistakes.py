@@ -1,0 +1,216 @@
+"""Attention of heads in steps, and the ways to split, to weigh and to merge them wrongly."""
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.sentences import sentences
+from attnbook.check.steps import Check, Mistake
+
+NAMES = ("query", "key", "value")
+
+HEADS = sentences(
+    """
+    bare reshape: Heads are split and merged by a bare reshape to (h, n, d): each head gets a few
+        tokens whole instead of a part of every token. Reshape (n, h·d) to (n, h, d), then swap the
+        axes of n and h, and swap them back before you merge.
+    bare reshape in the split: Heads are split by a bare reshape to (h, n, d): each head gets a few
+        tokens whole instead of a part of every token. Reshape (n, h·d) to (n, h, d), then swap the
+        axes of n and h.
+    missing transpose in the merge: Heads are merged by a bare reshape from (h, n, d), which puts
+        rows of one head side by side. Swap the axes of h and n first, then reshape (n, h, d) to (n,
+        h·d).
+    attention over the heads: Each token attends over its own heads, and tokens never meet: the axes
+        of n and h were not swapped, so the last two axes are (h, d) where they should be (n, d).
+    interleaved features: Head i gets every h-th feature: the width is reshaped to (d, h). Here a
+        head is a block of neighbouring features: reshape it to (h, d).
+    scale by d_model: The scores are divided by √d_model, the width of all heads together. A dot
+        product in one head has d_head terms: divide by √d_head.
+    no scale: The scores are not scaled. Divide them by √d_head before the softmax.
+    scale without the root: The scores are divided by d_head. Divide them by its square root,
+        √d_head.
+    scale multiplied: The scores are multiplied by √d_head. Divide them by it.
+    no softmax: The values are weighed by the scores, or by their exponentials: the weights of a
+        query do not sum to one. Take a softmax over the keys.
+    softmax over the heads: The softmax runs over the heads, so they share out each key between
+        them. It runs over the keys, the last axis of the scores.
+    softmax over the queries: The softmax runs over the queries. It runs over the keys, the last
+        axis of the scores.
+    one head: There is one head over the whole width: the heads are never split, so all features
+        share one set of weights.
+    heads averaged: The heads are averaged or added up. They are put side by side, (n, h·d): each
+        keeps its own features.
+    one head for all: The same head, the first or the last, stands in every block of the output.
+        Block i is head i.
+    key used as value: The output is made of the keys. The keys are for the scores; the values are
+        what is added up.
+    query used as key: The scores are those of the queries with each other: the key is not used.
+    query and key swapped: Query and key have changed places, which shows in their masks and their
+        lengths: the rows of the scores belong to the queries, the columns to the keys.
+    heads in another order: The right heads are there, but not side by side in their order: block i
+        of the output must be head i. Look at how heads are collected and joined.
+    features in another order: The right heads are there, but their features are mixed up: block i
+        of the output must be head i, with its features in order. Look at the reshape of the merge.
+    output scaled: The right heads are there, each number {k:.4g} times as large as it should be.
+        The output of a head is softmax(q · k/√d_head) times the values, and nothing else.
+    output projection: The right heads are there, but mixed by a matrix: an output projection W_O
+        stands behind them. Check the part before it, or with the identity as W_O.
+    mixed: The heads mix: one block of the output depends on another block of the inputs. Look at
+        how heads are split and merged, and for a projection or a normalisation over the whole
+        width.
+    unknown: The heads do not mix, but a head is not attention of its block: look at the scale, the
+        softmax, and at what else is done to query, key and value.
+    """
+)
+
+
+class Layout:
+    """Where the heads are in an array, and the shapes of query, key and value."""
+
+    def __init__(self, h: int, axis: int | None, shapes: list[tuple[int, ...]]):
+        self.h, self.axis, self.shapes = h, axis, shapes
+        if axis not in (None, -3, -2):
+            raise ValueError(f"head_axis must be None, -3 or -2, got {axis!r}")
+        where = -1 if axis is None else axis
+        letters = {None: f"(..., n, {h}·d)", -3: f"(..., {h}, n, d)", -2: f"(..., n, {h}, d)"}
+        for shape in shapes:
+            enough = len(shape) >= -(-2 if axis is None else -3)
+            divides = enough and (shape[-1] % h == 0 if axis is None else shape[where] == h)
+            if not divides or 0 in shape:
+                raise ValueError(f"example must have shape {letters[axis]}, got {shape}")
+
+    def draw(self, seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([seed, self.h])
+        return [rng.normal(size=shape) for shape in self.shapes]
+
+    def split(self, x: np.ndarray) -> np.ndarray:
+        """Return (..., h, n, d)."""
+        if self.axis is None:
+            x = x.reshape(*x.shape[:-1], self.h, -1)
+        return x if self.axis == -3 else x.swapaxes(-2, -3)
+
+    def merge(self, x: np.ndarray) -> np.ndarray:
+        """Take (..., h, n, d) back to where it came from."""
+        x = x if self.axis == -3 else x.swapaxes(-2, -3)
+        return x.reshape(*x.shape[:-2], -1) if self.axis is None else x
+
+    def reference(self, *arrays: np.ndarray, hide: Callable = lambda scores: scores) -> np.ndarray:
+        """Return attention of each block alone."""
+        return _attend(SimpleNamespace(**{**STEPS, "hide": hide}), self, *arrays)
+
+
+def _softmax(scores, axis):
+    exponentials = np.exp(scores - np.max(scores, axis=axis, keepdims=True))
+    return exponentials / np.sum(exponentials, axis=axis, keepdims=True)
+
+
+STEPS: dict[str, Any] = {
+    "take": lambda query, key, value: (query, key, value),
+    "split": lambda layout, x: layout.split(x),
+    "factor": lambda layout, d: 1 / math.sqrt(d),
+    "hide": lambda scores: scores,
+    "normalise": _softmax,
+    "axis": -1,
+    "merge": lambda layout, heads: layout.merge(heads),
+}
+
+
+def _attend(steps: Any, layout: Layout, *arrays: np.ndarray) -> np.ndarray:
+    q, k, v = (steps.split(layout, x) for x in steps.take(*arrays))
+    scores = q @ k.swapaxes(-1, -2) * steps.factor(layout, q.shape[-1])
+    return steps.merge(layout, steps.normalise(steps.hide(scores), steps.axis) @ v)
+
+
+def causal(scores):
+    n_q, n_k = scores.shape[-2:]
+    return np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), scores, -np.inf)
+
+
+def _bare_split(layout, x):
+    return x.reshape(*x.shape[:-2], layout.h, x.shape[-2], -1)
+
+
+def _bare_merge(layout, heads):
+    *leading, h, n, d = heads.shape
+    return heads.reshape(*leading, n, h * d)
+
+
+def _interleaved_split(layout, x):
+    return np.moveaxis(x.reshape(*x.shape[:-1], -1, layout.h), -1, -3)
+
+
+def _interleaved_merge(layout, heads):
+    *leading, h, n, d = heads.shape
+    return np.moveaxis(heads, -3, -1).reshape(*leading, n, h * d)
+
+
+def _joined(how: Callable) -> Callable:
+    """Return the merge that makes one head of all, and repeats it in the place of each."""
+    return lambda layout, heads: layout.merge(
+        np.repeat(how(heads, axis=-3, keepdims=True), layout.h, axis=-3)
+    )
+
+
+_OVER_HEADS = {
+    "split": lambda layout, x: layout.split(x).swapaxes(-2, -3),
+    "merge": lambda layout, heads: layout.merge(heads.swapaxes(-2, -3)),
+}
+_ONE_HEAD = {"split": lambda layout, x: x, "merge": lambda layout, heads: heads}
+_OF_THE_WIDTH: dict[str, tuple[dict[str, Any], ...]] = {
+    "bare reshape": ({"split": _bare_split, "merge": _bare_merge},),
+    "bare reshape in the split": ({"split": _bare_split},),
+    "missing transpose in the merge": ({"merge": _bare_merge},),
+    "interleaved features": (
+        {"split": _interleaved_split},
+        {"split": _interleaved_split, "merge": _interleaved_merge},
+    ),
+    "features in another order": ({"merge": _interleaved_merge},),
+    "one head": (_ONE_HEAD,),
+}
+"""What can go wrong where the heads share the last axis."""
+_OF_THE_HEADS: dict[str, tuple[dict[str, Any], ...]] = {
+    "attention over the heads": (_OVER_HEADS,),
+    "scale by d_model": ({"factor": lambda layout, d: 1 / math.sqrt(layout.h * d)},),
+    "no scale": ({"factor": lambda layout, d: 1.0},),
+    "scale without the root": ({"factor": lambda layout, d: 1 / d},),
+    "scale multiplied": ({"factor": lambda layout, d: math.sqrt(d)},),
+    "softmax over the heads": ({"axis": -3},),
+    "softmax over the queries": ({"axis": -2},),
+    "no softmax": (
+        {"normalise": lambda scores, axis: scores},
+        {"normalise": lambda scores, axis: np.exp(scores)},
+    ),
+    "heads averaged": (
+        {"merge": _joined(np.mean)},
+        {"merge": _joined(np.sum)},
+        {"merge": lambda layout, heads: heads.mean(axis=-3)},
+        {"merge": lambda layout, heads: heads.sum(axis=-3)},
+    ),
+    "one head for all": (
+        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., :1, :, :])},
+        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., -1:, :, :])},
+    ),
+    "heads in another order": ({"merge": lambda layout, x: layout.merge(np.flip(x, axis=-3))},),
+    "key used as value": ({"take": lambda query, key, value: (query, key, key)},),
+    "query used as key": ({"take": lambda query, key, value: (query, query, value)},),
+    "query and key swapped": ({"take": lambda query, key, value: (key, query, value)},),
+}
+
+
+def check_of(layout: Layout) -> Check:
+    """Return the computation of the heads in steps, with all the ways to get one wrong."""
+    table = {**(_OF_THE_WIDTH if layout.axis is None else {}), **_OF_THE_HEADS}
+    return Check(
+        name="heads_are_independent",
+        parameters=("query", "key", "value"),
+        results={"output": "(..., n, h·d)"},
+        reference=layout.reference,
+        stages=(),
+        mistakes=tuple(Mistake(name, HEADS[name], ways) for name, ways in table.items()),
+        compute=lambda steps, *arrays: _attend(steps, layout, *arrays),
+        steps=STEPS,
+        variants=({"hide": causal},),
+    )

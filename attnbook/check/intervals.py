@@ -1,0 +1,268 @@
+"""The check of the p-stable hash in steps: the interval into which a projection falls."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes, moved
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.sketch import StableHash
+
+
+def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the codes of the p-stable hash, ⌊(a · x + b)/r⌋ for each direction a and its offset b.
+
+    Runs `f` on a square, on one vector, on one projection, on sizes that are all different primes,
+    on projections that end exactly where an interval does, with widths below and above 1, in
+    float64 and float32, and on vectors so far out that a code does not fit an int32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, directions, offsets, width)``, by position, on arrays (n, d),
+        (n_projections, d) and (n_projections,), and a float above 0. It returns an array
+        (n, n_projections) of integers.
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_hash(x, directions, offsets, width):
+    ...     return ((x @ directions.T + offsets) / width).astype(np.int64)
+    >>> check.stable_hash(my_hash).mistake
+    'truncated'
+    """
+    return run(STABLE_HASH, f, time_limit)
+
+
+def _is_float(returned: Any) -> bool:
+    return "float" in str(getattr(returned, "dtype", ""))
+
+
+def _codes(x, directions, offsets, width):
+    hashes = StableHash(directions[np.newaxis], offsets[np.newaxis], width)
+    return hashes.codes(x)[..., 0, :]
+
+
+STABLE_HASH_STEPS: dict[str, Callable] = {
+    "project": lambda x, directions: x @ directions.T,
+    "offset": lambda offsets, width: offsets,
+    "width": lambda width: width,
+    "inside": lambda along, offsets, width: (along + offsets) / width,
+    "cut": np.floor,
+    "show": lambda codes: codes,
+    "hold": lambda codes: codes,
+}
+
+
+def stable_hash_from_steps(s, x, directions, offsets, width):
+    """Return the codes by the steps `s`."""
+    along, offsets = s.project(x, directions), s.offset(offsets, width)
+    codes = s.cut(s.inside(along, offsets, s.width(width)))
+    return s.show(s.hold(codes).astype(np.int64))
+
+
+def _unit(x):
+    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
+
+
+_STABLE_HASH_MISTAKES = mistakes(
+    """
+    floats for integers: Your codes are floating-point numbers: floor keeps the dtype. A code is
+        part of a key of a table. Turn it into int64 after the floor.
+    truncated: You cut off the digits, which rounds towards 0: the interval around 0 is twice as
+        long as the others, and vectors on either side of 0 meet in it. Take the floor before you
+        turn the number into an integer.
+    rounded: You round to the nearest integer, which moves every interval by half a width. Take the
+        floor.
+    rounded up: You round up. Take the floor: an interval holds its left end and not its right one.
+    right ends: Your intervals hold their right end, and not the left one: ⌈t⌉ − 1 is ⌊t⌋ but for
+        integers. A vector of zeros, such as padding, may lie on an end. Take the floor.
+    offset forgotten: You do not use the offsets. Without them 0 is an end of an interval in every
+        projection, so two vectors on either side of it never meet, however near they are.
+    offset divided alone: You divide the offset and not the projection: in a + b / r the division
+        comes first. Write (a + b) / r.
+    offset outside the division: You add the offset after you divide by the width. It is measured in
+        the unit of the vectors, from 0 to r, and is added before: (a · x + b) / r.
+    offset subtracted: You subtract the offset. It is added: (a · x + b) / r. The hash would be as
+        good, but its codes are others, and codes of two rules never meet.
+    width forgotten: You do not divide by the width, so your intervals have length 1 whatever it is.
+    width multiplied: You multiply by the width. A larger width must give longer intervals, so fewer
+        codes: divide by it.
+    width squared: You divide by the square of the width. Divide by the width: (a · x + b) / r.
+    rounded twice: You take a floor before you divide, and another one after. Unless the width is an
+        integer that moves the ends of the intervals. Divide first, then take the floor.
+    sign for the floor: You keep the sign alone. That is SimHash; this hash numbers the intervals of
+        a line.
+    no negative codes: You take the absolute value, so vectors on opposite sides of 0 meet. A code
+        may be negative.
+    vectors normalised: You divide the vectors, or the directions, by their length. This hash looks
+        at distances, and lengths are part of them; cosines are the business of SimHash.
+    codes summed: You add up the codes of a vector, so that different ones can give one sum. Return
+        them all, (n, n_projections); how they are joined to one key is another step.
+    transposed: Your result has a row for each projection. It has a row for each vector, (n,
+        n_projections).
+    offset of the vector: You add an offset for each vector, where each projection has one:
+        (n_projections,) is added along the last axis. It runs only where n is n_projections.
+    one offset for all: You add the first offset to every projection. Each has its own.
+    directions transposed: You take the columns of `directions` for the directions. Its rows are,
+        (n_projections, d): multiply x by its transpose. It runs only where n_projections is d.
+    int32: Your codes are cut to int32: those beyond 2³¹ are wrong. A code grows with the length of
+        a vector over the width, so use int64.
+    remainder: You take a remainder of the codes, so intervals far apart get one code. A code may
+        have any size; what brings it into the range of a table comes later.
+    """,
+    {
+        "truncated": each("cut", np.trunc),
+        "rounded": each("cut", np.rint, lambda t: np.floor(t + 0.5)),
+        "rounded up": each("cut", np.ceil, lambda t: np.floor(t) + 1),
+        "right ends": each("cut", lambda t: np.ceil(t) - 1),
+        "offset forgotten": ({"offset": lambda offsets, width: 0.0},),
+        "offset divided alone": each(
+            "inside", lambda along, offsets, width: along + offsets / width
+        ),
+        "offset outside the division": (
+            *each("inside", lambda along, offsets, width: along / width + offsets),
+            *(
+                {"inside": lambda along, b, width: np.floor(along / width) + b, "cut": cut}
+                for cut in (np.trunc, np.rint, np.floor)
+            ),
+        ),
+        "offset subtracted": ({"offset": lambda offsets, width: -offsets},),
+        "width forgotten": ({"width": lambda width: 1.0},),
+        "width multiplied": (
+            {"width": lambda width: 1 / width},
+            *each("inside", lambda along, offsets, width: along * width + offsets),
+        ),
+        "width squared": (
+            {"width": lambda width: width**2},
+            *each("inside", lambda along, offsets, width: (along / width + offsets) / width),
+        ),
+        "rounded twice": each(
+            "inside",
+            lambda along, offsets, width: np.floor(along + offsets) / width,
+            lambda along, offsets, width: (np.floor(along) + offsets) / width,
+            lambda along, offsets, width: np.trunc(along + offsets) / width,
+            lambda along, offsets, width: np.rint(along + offsets) / width,
+        ),
+        "sign for the floor": each("cut", lambda t: t >= 0, lambda t: t > 0, np.sign),
+        "no negative codes": (
+            {"project": lambda x, directions: np.abs(x @ directions.T)},
+            *each("inside", lambda along, offsets, width: np.abs(along + offsets) / width),
+            *each(
+                "cut",
+                lambda t: np.abs(np.floor(t)),
+                lambda t: np.abs(np.trunc(t)),
+                lambda t: np.maximum(np.floor(t), 0),
+            ),
+        ),
+        "vectors normalised": tuple(
+            {"project": lambda x, a, u=u, v=v: u(x) @ v(a).T}
+            for u, v in ((_unit, np.asarray), (np.asarray, _unit), (_unit, _unit))
+        ),
+        "codes summed": ({"show": partial(np.sum, axis=-1)},),
+        "transposed": ({"show": np.transpose},),
+        "offset of the vector": ({"offset": lambda offsets, width: offsets[:, np.newaxis]},),
+        "one offset for all": (
+            {"offset": lambda offsets, width: offsets[0]},
+            {"offset": lambda offsets, width: np.mean(offsets)},
+        ),
+        "directions transposed": ({"project": lambda x, directions: x @ directions},),
+        "remainder": tuple(
+            {"hold": lambda codes, n=n: codes % n} for n in (2, 8, 10, 16, 64, 100, 256, 2**16)
+        ),
+        "int32": (
+            {"hold": lambda codes: codes.astype(np.int64).astype(np.int32)},
+            {"hold": lambda codes: np.clip(codes, -(2.0**31), 2.0**31 - 1)},
+            {"hold": lambda codes: np.where(np.abs(codes) < 2.0**31, codes, -(2.0**31))},
+        ),
+    },
+    {"floats for integers": _is_float},
+)
+
+
+def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | None:
+    """Recognise float32, in which every order of summation gives other last digits."""
+    expected = _codes(*case.arguments.values())
+    if values[0].shape != expected.shape or not np.allclose(values[0], expected, rtol=1e-4):
+        return None
+    return (
+        "Your codes agree in their first digits, and no further: is something computed in float32? "
+        "Project, add and divide in the dtype of the vectors."
+    )
+
+
+_STABLE_HASH_PROPERTIES = (
+    _digits_are_enough,
+    moved(
+        lambda given: {"x": np.flip(given["x"], axis=0)},
+        lambda codes, flipped: np.flip(flipped, axis=0) == codes,
+        "Reversing the order of the vectors must reverse the codes; here it changes them.",
+    ),
+    moved(
+        lambda given: {"x": 0 * given["x"] - 1e3 * np.sum(given["directions"], axis=0)},
+        lambda codes, far: np.any(far < 0),
+        "Far out on one side the codes are negative; yours never are. What brings them into the "
+        "range of a table comes later.",
+    ),
+    moved(
+        lambda given: {"offsets": given["offsets"] + given["width"]},
+        lambda codes, added: added == codes + 1,
+        "Adding the width to every offset must add 1 to every code; here it adds something else.",
+    ),
+)
+
+
+def _points(
+    n: int, d: int, n_projections: int, width: float, dtype: str = "float64", size: float = 1.0
+) -> Case:
+    offsets = width * np.random.default_rng([34, n_projections]).uniform(size=n_projections)
+    arrays = {"x": size * draw(32, n, d), "directions": draw(33, n_projections, d)}
+    arrays["offsets"] = offsets
+    given: dict[str, Any] = {name: x.astype(dtype) for name, x in arrays.items()}
+    return Case({**given, "width": width})
+
+
+_AT_THE_ENDS = {
+    "x": np.array([[1.0, -1.0], [0.0, 0.0], [2.0, 1.0], [-3.0, 1.0], [0.0, -2.0]]),
+    "directions": np.array([[1.0, 1.0], [-1.0, 3.0], [1.0, -2.0]]),
+    "offsets": np.array([0.0, 0.5, 0.25]),
+    "width": 0.5,
+}
+_SIZES_AND_WIDTHS = (
+    *((3, 3, 3, 0.75), (7, 5, 3, 2.5), (5, 3, 5, 0.3)),
+    *((11, 2, 2, 1.5), (1, 7, 5, 0.7), (13, 3, 1, 0.6)),
+)
+
+STABLE_HASH = Check(
+    name="stable_hash",
+    parameters=("x", "directions", "offsets", "width"),
+    results={"codes": "(n, n_projections)"},
+    reference=_codes,
+    compute=stable_hash_from_steps,
+    steps=STABLE_HASH_STEPS,
+    stages=(
+        Stage(tuple(_points(*sizes) for sizes in _SIZES_AND_WIDTHS)),
+        Stage((Case(_AT_THE_ENDS),)),
+        Stage((_points(3, 3, 3, 0.75, "float32"), _points(5, 7, 3, 2.5, "float32"))),
+        Stage((_points(5, 3, 2, 0.01, size=1e8), _points(3, 3, 3, 1e-3, size=1e7))),
+    ),
+    mistakes=_STABLE_HASH_MISTAKES,
+    properties=_STABLE_HASH_PROPERTIES,
+    kind="integral",
+)

@@ -1,0 +1,129 @@
+"""The check of the cross-entropy: of logits, in nats, as a mean over the tokens that count."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import run
+from attnbook.check.log_probabilities import LOSS_MISTAKES, LOSS_STEPS, loss_from_steps
+from attnbook.check.report import Report
+from attnbook.check.signatures import signature_of, with_options
+from attnbook.check.steps import Case, Check, Stage, Values, draw
+
+
+def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a cross-entropy of logits.
+
+    Runs `f` on sizes that are all different primes and on as many tokens as there are words, on one
+    token, on logits of ±1000, in float64 and float32, on batches; and with masks if it takes them.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(logits, targets)``, by position, on an array (n, V) and integers (n,) from 0
+        to V - 1; and with a boolean `mask` (n,), **True = counts**, if it takes an argument of that
+        name. It returns one number, the mean of -log softmax(logits)[target] over the tokens that
+        count. It may be written for one sequence, without leading axes.
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check, log_softmax, softmax
+    >>> def my_loss(logits, targets):
+    ...     rows = log_softmax(softmax(logits))
+    ...     return -np.take_along_axis(rows, targets[..., None], axis=-1).mean()
+    >>> check.cross_entropy(my_loss).mistake
+    'softmax twice'
+    """
+    return run(CROSS_ENTROPY, f, time_limit)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with its mask by that name, and plain numbers as arrays."""
+    adapted = with_options(function, ("logits", "targets"), {"mask": (None, ())})
+    signature = signature_of(adapted)
+    if signature is None:
+        return function
+
+    def as_array(*given, **options):
+        loss = adapted(*given, **options)
+        return np.asarray(loss) if isinstance(loss, (float, np.generic)) else loss
+
+    as_array.__signature__ = signature  # type: ignore[attr-defined]
+    return as_array
+
+
+def shift_changes_nothing(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether 1 added to every logit leaves the loss as it is."""
+    moved = again(logits=case.arrays["logits"] + 1)
+    if moved and not np.allclose(moved[0], values[0]):
+        return "Adding 1 to every logit must change nothing; yours changes the loss."
+    return None
+
+
+def _case(*shape: int, dtype: str = "float64", mask: list | None = None) -> Case:
+    *leading, n, n_known = shape
+    targets = (np.arange(math.prod(shape[:-1])) * 2 + 1).reshape(*leading, n) % n_known
+    logits = 2 * draw(25, *shape)
+    options = {} if mask is None else {"mask": np.array(mask)}
+    return Case({"logits": logits.astype(dtype), "targets": targets}, options)
+
+
+def _large(*rows: list[float]) -> Case:
+    logits = np.array(rows)
+    return Case({"logits": logits, "targets": np.arange(len(rows)) % logits.shape[1]})
+
+
+_HALF = [True, False, True, True, False]
+_LENGTHS = [[True, True, True], [True, False, False]]
+
+CROSS_ENTROPY = Check(
+    name="cross_entropy",
+    parameters=("logits", "targets"),
+    results={"loss": "()"},
+    reference=attnbook.cross_entropy,
+    compute=loss_from_steps,
+    steps=LOSS_STEPS,
+    # no tokens give 0, or NaN
+    variants=({"reduce": lambda losses, n: np.sum(losses * n) / max(np.sum(n), 1)},),
+    stages=(
+        Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
+        Stage((_case(5, 7, dtype="float32"),)),
+        Stage(
+            (_large([1000.0, 0.0, 1.0], [3.0, 1000.0, 999.0]),),
+            errors={OverflowError: "exp overflows"},
+        ),
+        Stage(
+            (_large([0.0, 0.0, 1000.0], [1000.0, -1000.0, 0.0]),),
+            errors={OverflowError: "exp overflows", ValueError: "logarithm of 0"},
+        ),
+        Stage((_large([1000.0, 999.0, 1001.0], [-999.0, -1001.0, -1000.0]),)),
+        Stage((_case(5, 7, mask=_HALF), _case(3, 2, mask=[False, True, True])), option="mask"),
+        Stage((_case(2, 5, 7), _case(3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage(
+            (_case(2, 3, 5, mask=_LENGTHS),),
+            option="mask",
+            may_raise="a mask for each sequence, (batch, n),",
+            within="a batch (leading axes)",
+        ),
+    ),
+    mistakes=LOSS_MISTAKES,
+    properties=(shift_changes_nothing,),
+    options=("mask",),
+    remarked_options=("mask",),
+    adapt=_adapt,
+    legible=True,
+)

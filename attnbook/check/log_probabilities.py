@@ -1,0 +1,352 @@
+"""The cross-entropy in steps: log-probabilities, those of the targets, and their mean."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import each
+
+
+def _log_total(z, largest, axis):
+    return largest + np.log(np.sum(np.exp(z - largest), axis=axis, keepdims=True))
+
+
+def _picked(rows, targets):
+    return np.take_along_axis(rows, targets[..., np.newaxis], axis=-1)[..., 0]
+
+
+def _mean(losses, counted):
+    return np.sum(losses * counted) / np.sum(counted)  # np.mean would warn of no tokens
+
+
+LOSS_STEPS: dict[str, Callable] = {
+    "prepare": lambda logits, mask: logits,
+    "axis": lambda: -1,
+    "largest": lambda z, axis: np.max(z, axis=axis, keepdims=True),
+    "log_total": _log_total,
+    "rows": lambda z, log_total, axis: z - log_total,
+    "choose": lambda targets, n_known: targets,
+    "pick": _picked,
+    "negate": np.negative,
+    "count": lambda mask, losses: np.ones_like(losses) if mask is None else mask,
+    "reduce": _mean,
+    "finish": lambda loss, logits: loss,
+}
+
+
+def loss_from_steps(steps: Any, logits, targets, mask=None):
+    z, axis = steps.prepare(logits, mask), steps.axis()
+    log_total = steps.log_total(z, steps.largest(z, axis), axis)
+    rows = steps.rows(z, log_total, axis)
+    losses = steps.negate(steps.pick(rows, steps.choose(targets, logits.shape[-1])))
+    loss = steps.reduce(losses, steps.count(mask, losses))
+    return np.asarray(steps.finish(loss, logits))
+
+
+def _probabilities(z, log_total, axis):
+    return np.exp(z - log_total)
+
+
+def _off(p, targets):
+    """Return how far each probability is from the one-hot target."""
+    return p - np.eye(p.shape[-1])[targets]
+
+
+def _by_softmax(z, axis):
+    """Return probabilities that are rounded to 0 where they are tiny."""
+    weights = np.exp(z - np.max(z, axis=axis, keepdims=True))
+    return weights / np.sum(weights, axis=axis, keepdims=True)
+
+
+def _through(function: Callable) -> Callable:
+    """Return the step `rows` that is `function` of the probabilities."""
+    return lambda z, log_total, axis: function(_by_softmax(z, axis))
+
+
+def _mean_of_means(losses, counted):
+    """Take the mean of each sequence first."""
+    return np.mean(np.sum(losses * counted, axis=-1) / np.sum(counted, axis=-1))
+
+
+def _reduced(whole: Callable, masked: Callable) -> Callable:
+    """Return `whole(losses)` where every token counts, else `masked(losses, counted)`."""
+    return lambda losses, counted: (
+        masked(losses, counted) if counted.dtype == bool else whole(losses)
+    )
+
+
+def _aligned(rows: slice, targets: slice) -> Callable:
+    return lambda r, t: _picked(r[..., rows, :], t[..., targets])
+
+
+def _shifted(forward: bool, edge: Callable) -> Callable:
+    """Return the targets moved by one place, with `edge(targets)` in the gap."""
+
+    def choose(targets, n_known):
+        gap = np.broadcast_to(edge(targets), targets[..., :1].shape)
+        parts = [gap, targets[..., :-1]] if forward else [targets[..., 1:], gap]
+        return np.concatenate(parts, axis=-1)
+
+    return choose
+
+
+_KEPT_FROM_0 = tuple(
+    {"rows": _through(lambda p, e=e, keep=keep: np.log(keep(p, e)))}
+    for e in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-16, 1e-20, 1e-30, 1e-300)
+    for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
+)
+
+LOSS_MISTAKES = mistakes(
+    """
+    softmax twice: You apply a softmax before a cross-entropy that expects logits, so the softmax is
+        taken twice. The second one gets numbers between 0 and 1: the loss cannot fall near 0, and
+        its gradients are small. Hand over the logits as they are.
+    logits taken for probabilities: You take the logarithm of the logits themselves. They may be
+        negative, and their logarithm is NaN. The softmax comes before the logarithm.
+    sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
+        sum to one. The words compete: take the softmax.
+    exponential forgotten: You divide the logits by their sum. The softmax divides their
+        exponentials.
+    no logarithm: You return the mean probability of the targets, or its negative. The loss is the
+        mean of −log p.
+    squared error: You return a squared difference of probabilities and one-hot targets. The loss is
+        −log p of the target.
+    sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
+        end: the logarithm of the sum of all exponentials, which the other words raise, is added.
+    logarithm of the sum forgotten: You subtract the sum of the exponentials itself. Its logarithm
+        is subtracted.
+    maximum not added back: You subtract the largest logit inside the exponential and not outside
+        it, so it is in the loss. log Σ exp z = max + log Σ exp(z − max).
+    mean of the exponentials: You take the mean of the exponentials where their sum belongs: the
+        loss is too small by log V.
+    sign: Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model
+        gets better: −log p.
+    softmax over the tokens: Your softmax runs over the tokens, so the tokens compete with each
+        other for a word. The words compete for a token: the last axis.
+    one softmax for all: All probabilities of all tokens together sum to one. Each token has a
+        softmax of its own: name the axis and keep it.
+    base 2: Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural
+        logarithm; a bit is ln 2 = 0.69 nats.
+    every pair: You take the column of every target in every row, n² numbers, and average them all.
+        Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
+    targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
+    share of the hits: You return how often the likeliest word is the target, or is not. That has no
+        gradient: the loss is −log p of the target.
+    entropy of the prediction: You return the entropy −Σ p log p of the prediction, or the sum of
+        all log p. Only the word of the target counts.
+    labels smoothed: You smooth the labels: a part of the loss is that of all other words. The loss
+        asked for is −log p of the target alone.
+    target of another token: You compare the prediction of each token with the target of the one
+        after it, or before it. Logits and targets are aligned already: row i belongs to target i.
+    another word: You take the word before or after the target: ids count from 0, as the columns of
+        the logits do.
+    sum for mean: You return the sum over the tokens. The mean does not depend on how many tokens
+        there are, so one learning rate suits all lengths.
+    mean over the vocabulary: You divide by n·V, the number of all entries, as the mean of a one-hot
+        matrix times log-probabilities does. One number counts for each token: divide by n.
+    divided by another number: You divide the sum by n − 1 or n + 1. Divide it by the number of the
+        tokens that count.
+    median for the mean: You return the median, the largest or the last loss. The loss is their
+        mean.
+    loss scaled: You multiply the loss by a number, or halve it. It is the mean of −log p itself.
+    perplexity returned: You return the perplexity, the exponential of the loss.
+    not averaged: You return a loss for each token. Training needs one number: their mean.
+    exp overflows: exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of
+        each row first, which changes nothing.
+    logarithm of 0: You take the softmax first and then its logarithm. A probability below 1e-308 is
+        rounded to 0, and log 0 is −∞. Compute the logarithm at once: z − max − log Σ exp(z − max).
+    logarithm kept from 0: You add a small number to the probabilities, or cut them off at it,
+        before the logarithm. Then no loss is above about 20 or 30, and a hopeless token has no
+        gradient. Compute the logarithm at once: z − max − log Σ exp(z − max).
+    largest logit of all rows: You subtract the largest logit of all tokens. In a row that lies far
+        below it every exponential is rounded to 0. Subtract the largest of each row.
+    mask ignored: The mask changes nothing: padding counts like any token. Its targets mean nothing,
+        and the model learns to predict padding.
+    mask inverted: You count the tokens that the mask hides. True means that the token counts.
+    mean over all tokens: You zero the losses of padding, which is right, and divide by the number
+        of all tokens, padding included: the more padding, the smaller the loss. Divide by the
+        number of tokens that count, the sum of the mask.
+    sum under a mask: With a mask you return the sum over the tokens that count. Divide by their
+        number.
+    padding not zeroed: You divide by the number of tokens that count, and sum over all of them,
+        padding too. Multiply the losses by the mask first.
+    logits masked: You multiply the logits by the mask, so padding counts as log V. The mask says
+        which losses count: apply it after −log p.
+    mean of the means: You average each sequence first and then the sequences, so a token of a short
+        sequence counts more than one of a long sequence. Sum over all tokens that count, and divide
+        once.
+    divided by the number of sequences: You sum over the tokens of a sequence and average over the
+        batch. Divide by the number of all tokens that count.
+    """,
+    {
+        "softmax twice": each("prepare", lambda z, mask: _by_softmax(z, -1)),
+        "logits taken for probabilities": (
+            {"rows": lambda z, total, a: np.log(z)},
+            {"rows": lambda z, total, a: np.log(np.abs(z))},
+            *(
+                {"rows": lambda z, log_total, axis, e=e, keep=keep: np.log(keep(z, e))}
+                for e in (1e-8, 1e-9, 1e-10, 1e-12)
+                for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
+            ),
+        ),
+        "sigmoid for softmax": each("rows", lambda z, total, a: -np.logaddexp(0, -z)),
+        "exponential forgotten": each(
+            "rows", lambda z, total, a: np.log(z / np.sum(z, axis=a, keepdims=True))
+        ),
+        "no logarithm": (
+            {"rows": _probabilities},
+            {"rows": _probabilities, "negate": np.positive},
+            {"rows": lambda *given: _probabilities(*given) - 1},
+        ),
+        "squared error": (
+            {"rows": lambda *given: -((1 - _probabilities(*given)) ** 2)},
+            {"rows": _probabilities, "pick": lambda p, t: -np.sum(_off(p, t) ** 2, axis=-1)},
+            {"rows": _probabilities, "pick": lambda p, t: -np.mean(_off(p, t) ** 2, axis=-1)},
+        ),
+        "sum of exponentials forgotten": each(
+            "log_total", lambda z, largest, a: 0 * largest, lambda z, largest, a: largest
+        ),
+        "logarithm of the sum forgotten": each(
+            "log_total",
+            lambda z, largest, a: np.sum(np.exp(z), axis=a, keepdims=True),
+            lambda z, largest, a: largest + np.sum(np.exp(z - largest), axis=a, keepdims=True),
+        ),
+        "maximum not added back": each(
+            "log_total",
+            lambda z, largest, a: np.log(np.sum(np.exp(z - largest), axis=a, keepdims=True)),
+        ),
+        "mean of the exponentials": each(
+            "log_total", lambda z, largest, a: _log_total(z, largest, a) - math.log(z.shape[-1])
+        ),
+        "sign": each("negate", np.positive),
+        "softmax over the tokens": each("axis", lambda: -2, lambda: 0),
+        "one softmax for all": each("axis", lambda: None),
+        "base 2": tuple(
+            {"finish": lambda loss, logits, base=base: loss / math.log(base)} for base in (2, 10)
+        ),
+        "every pair": each("pick", lambda r, t: r[..., t]),
+        "targets ignored": each(
+            "pick",
+            lambda r, t: np.max(r, axis=-1),
+            lambda r, t: np.min(r, axis=-1),
+            lambda r, t: r[..., 0],
+        ),
+        "share of the hits": tuple(
+            {
+                "pick": lambda rows, targets, hit=hit: (np.argmax(rows, -1) == targets) == hit,
+                "negate": lambda hits: hits * 1.0,
+            }
+            for hit in (True, False)
+        ),
+        "entropy of the prediction": each(
+            "pick",
+            lambda r, t: np.sum(np.exp(r) * r, axis=-1),
+            lambda r, t: np.sum(r, axis=-1),
+            lambda r, t: np.mean(r, axis=-1),
+        ),
+        "labels smoothed": tuple(
+            {
+                "pick": lambda rows, targets, e=e, over=over: (
+                    (1 - e) * _picked(rows, targets) + e * over(rows, _picked(rows, targets))
+                )
+            }
+            for e in (0.1, 0.05, 0.2)
+            for over in (
+                lambda r, own: np.mean(r, axis=-1),
+                lambda r, own: (np.sum(r, axis=-1) - own) / (r.shape[-1] - 1),
+            )
+        ),
+        "target of another token": (
+            *(
+                {"pick": _aligned(rows, targets), "count": cut}
+                for rows, targets in (
+                    (slice(None, -1), slice(1, None)),
+                    (slice(1, None), slice(None, -1)),
+                )
+                for cut in (
+                    LOSS_STEPS["count"],
+                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., 1:],
+                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., :-1],
+                )
+            ),
+            {"choose": lambda t, n_known: np.roll(t, 1, axis=-1)},
+            {"choose": lambda t, n_known: np.roll(t, -1, axis=-1)},
+            *(
+                {"choose": _shifted(forward, edge)}
+                for forward in (False, True)
+                for edge in (lambda t: 0, lambda t: t[..., -1:], lambda t: t[..., :1], lambda t: -1)
+            ),
+            {"choose": lambda t, n_known: t[..., ::-1]},
+            {"choose": lambda t, n_known: np.broadcast_to(t[..., :1], t.shape)},
+        ),
+        "another word": each(
+            "choose",
+            lambda t, n_known: t - 1,
+            lambda t, n_known: (t + 1) % n_known,
+            lambda t, n_known: np.minimum(t + 1, n_known - 1),
+            lambda t, n_known: np.maximum(t - 1, 0),
+        ),
+        "sum for mean": each("reduce", lambda x, n: np.sum(x * n)),
+        "mean over the vocabulary": (
+            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.size},
+            {"finish": lambda loss, z: loss / z.shape[-1]},
+            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.shape[-1]},
+        ),
+        "divided by another number": tuple(
+            {
+                "reduce": lambda losses, counted, by=by: (
+                    np.sum(losses * counted) / (np.sum(counted) + by)
+                )
+            }
+            for by in (-1, 1)
+        ),
+        "median for the mean": tuple(
+            {"reduce": lambda losses, counted, f=f: f(losses)}
+            for f in (np.median, np.max, np.min, lambda x: x[..., -1], lambda x: x[..., 0])
+        ),
+        "loss scaled": tuple(
+            {"finish": lambda loss, logits, factor=factor: loss * factor}
+            for factor in (2.0, 0.5, 100.0)
+        ),
+        "perplexity returned": each("finish", lambda loss, z: np.exp(loss)),
+        "not averaged": each("reduce", lambda x, n: x * n, lambda x, n: x),
+        "exp overflows": (
+            {
+                "rows": lambda z, total, a: np.log(
+                    np.exp(z) / np.sum(np.exp(z), axis=a, keepdims=True)
+                )
+            },
+            {"largest": lambda z, a: np.zeros_like(np.max(z, axis=a, keepdims=True))},
+        ),
+        "logarithm of 0": each("rows", _through(np.log)),
+        "logarithm kept from 0": _KEPT_FROM_0,
+        "largest logit of all rows": (
+            {"largest": lambda z, a: np.max(z)},
+            {
+                "rows": lambda z, total, a: np.log(
+                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), a, keepdims=True)
+                )
+            },
+        ),
+        "mask ignored": each("count", lambda mask, x: np.ones_like(x)),
+        "mask inverted": each(
+            "count", lambda mask, x: np.ones_like(x) if mask is None else np.logical_not(mask)
+        ),
+        "mean over all tokens": each("reduce", _reduced(np.mean, lambda x, n: np.mean(x * n))),
+        "sum under a mask": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x * n))),
+        "padding not zeroed": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x) / np.sum(n))),
+        "logits masked": (
+            {
+                "prepare": lambda z, mask: z if mask is None else z * mask[..., np.newaxis],
+                "count": lambda mask, x: np.ones_like(x),
+            },
+        ),
+        "mean of the means": each("reduce", _mean_of_means),
+        "divided by the number of sequences": each(
+            "reduce", lambda x, n: _mean(x, n) if x.ndim < 2 else np.sum(x * n) / len(x)
+        ),
+    },
+)

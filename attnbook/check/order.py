@@ -1,0 +1,182 @@
+"""The check that a model does not know the order of its inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.calls import Finding
+from attnbook.check.dependence import HEADS, ORDINARY, bare_reshape, changed_case, measure
+from attnbook.check.examples import Examples
+from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe
+from attnbook.check.report import FailingCase, Report
+from attnbook.check.sentences import sentences
+
+ORDER = sentences(
+    """
+    another sequence leaks in: An output depends on another sequence of the batch. Look for a
+        softmax or a .T over the axis of the batch, and for batch_first, which is False by default
+        in PyTorch.
+    causal mask: Outputs depend on earlier inputs only, so the order matters: there is a causal
+        mask, or a model that reads from left to right.
+    bare reshape: The order matters as it does with a bare reshape into {k} heads{where}. Split (n,
+        h·d) to (n, h, d) and then swap the axes, and swap them back before you merge.
+    order lost: Permuting the inputs leaves the outputs where they are: output i does not belong to
+        input i. Look for a sort, and for one result that is cut into rows.
+    place: Each output depends on its own input alone, and on the place where that stands: positions
+        are added or rotated in, or each place has weights of its own.
+    window: Which inputs an output depends on is decided by their distance, so the order matters: it
+        is so in a convolution, and under a mask for a sliding window.
+    unknown: The order of the inputs matters. Look for positions that are added or rotated in, for a
+        mask, and for a reshape without a transpose where heads are split or merged.
+    """
+)
+
+
+def permutation_equivariance(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
+    """Check that permuting the inputs of a model permutes its outputs, and no more: f(Px) = P f(x).
+
+    So it is for attention without positions and without a mask. Each sequence of the batch is
+    permuted in its own way, so sequences that mix are found too. A `torch.nn.Module` is checked in
+    train mode and in eval mode (without gradients).
+
+    Parameters
+    ----------
+    model, example, time_limit
+        As in `no_future_leak`.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `no_future_leak`.
+
+    Notes
+    -----
+    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
+    another order. A mode with dropout is left out: what it drops depends on the position.
+    A softmax over the queries is permutation-equivariant too, so this check does not find it;
+    `check.attention` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import attention, check
+    >>> x = np.random.default_rng(0).normal(size=(2, 7, 5))
+    >>> print(check.permutation_equivariance(lambda x: attention(x, x, x), x))
+    ✓ permutation_equivariance: permuting the inputs permutes the outputs
+    >>> mask = np.tri(7, dtype=bool)
+    >>> check.permutation_equivariance(lambda x: attention(x, x, x, mask), x).mistake
+    'causal mask'
+    """
+    probe = SequenceProbe(model, example, time_limit, Examples(example))
+    passes = "permuting the inputs permutes the outputs"
+    return probe.report("permutation_equivariance", passes, lambda mode: _find(probe, mode))
+
+
+def _find(probe: SequenceProbe, mode: str) -> Finding | None:
+    if probe.is_random(mode):
+        if mode == "train":
+            probe.leave_out(mode)
+            return None
+        probe.fail(
+            "not deterministic",
+            f"Your model gives two results for one input{IN_MODE[mode]}. Look for a dropout "
+            "that is still on: F.dropout wants training=self.training.",
+        )
+    wrong = _first_difference(probe, mode, lambda x: x, lambda y: y)
+    return None if wrong is None else Finding(*_name(probe, mode), *wrong)
+
+
+def _orders(batch: int, n: int) -> list[np.ndarray]:
+    """Return permutations, one for each sequence of the batch: reversed, shifted and random."""
+    rng = np.random.default_rng(n)
+    shift = np.roll(np.arange(n), 1)
+    return [
+        np.array([np.arange(n)[::-1], *(shift for _ in range(batch - 1))]),
+        np.array([shift, *(np.arange(n) for _ in range(batch - 1))]),
+        *(np.array([rng.permutation(n) for _ in range(batch)]) for _ in range(3)),
+    ]
+
+
+def _permuted(x: np.ndarray, order: np.ndarray) -> np.ndarray:
+    return np.stack([sequence[p] for sequence, p in zip(x, order, strict=True)])
+
+
+def _first_difference(
+    probe: SequenceProbe, mode: str, before: Callable, after: Callable, moves: Callable = _permuted
+) -> tuple[str, FailingCase] | None:
+    """Compare ``after(model(before(x)))`` for an x and for permutations of it."""
+    for seed, scale in ORDINARY:
+        x = probe.examples.base(seed, scale)
+        output = after(probe.outputs(before(x), mode))
+        for order in _orders(*x.shape[:2]):
+            y = _permuted(x, order)
+            got, expected = after(probe.outputs(before(y), mode)), moves(output, order)
+            off = probe.far(got, expected, OTHER_ORDER)
+            if off.any():
+                row, i = np.argwhere(off)[0]
+                shown = ", ".join(map(str, order[row][:12])) + (", …" if x.shape[1] > 12 else "")
+                return (
+                    f"With the inputs of sequence {row} in the order {shown}, its output {i} is "
+                    f"not that of input {order[row][i]}{IN_MODE[mode]}.",
+                    changed_case(x, y, got[row, i], expected[row, i]),
+                )
+    return None
+
+
+def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
+    found = measure(probe, mode)
+    name, values = None, {}
+    if found.others:
+        name = "another sequence leaks in"
+    elif not _first_difference(probe, mode, lambda x: x, lambda y: y, lambda y, order: y):
+        name = "order lost"
+    elif not found.sees[found.distance != 0].any():
+        name = "place"
+    elif found.sees[found.distance < 0].any() and not found.sees[found.later].any():
+        name = "causal mask"
+    elif found.is_a_window and not found.sees.all():
+        name = "window"
+    else:
+        heads, where = _missing_transpose(probe, mode)
+        if not heads:
+            heads, where = bare_reshape(found, causal=False), ", or where tokens attend in blocks"
+        if heads:
+            name, values = "bare reshape", {"k": heads, "where": where}
+    return name, ORDER[name or "unknown"].format(**values)
+
+
+def _missing_transpose(probe: SequenceProbe, mode: str) -> tuple[int | None, str]:
+    """Undo a bare reshape at the inputs or at the outputs, and see whether the order still matters.
+
+    That shows one only where no projection stands between the reshape and the outside.
+    """
+    x = probe.examples.base(0)
+    output = probe.outputs(x, mode)
+    for h in HEADS:
+        into = probe.examples.floats and x.ndim == 3 and x.shape[2] % h == 0
+        out_of = output.ndim == 3 and output.shape[2] % h == 0
+        for split, merge in ((False, True), (True, False)):
+            if (split and not into) or (merge and not out_of):
+                continue
+            before = (lambda x, h=h: _heads_first(x, h)) if split else (lambda x: x)
+            after = (lambda y, h=h: _heads_last(y, h)) if merge else (lambda y: y)
+            if not _first_difference(probe, mode, before, after):
+                return h, f", where heads are {'split' if split else 'merged'}"
+    return None, ""
+
+
+def _heads_first(x: np.ndarray, h: int) -> np.ndarray:
+    """Arrange (batch, n, h·d) so that a bare reshape to (batch, h, n, d) splits it rightly."""
+    batch, n, width = x.shape
+    return x.reshape(batch, n, h, width // h).swapaxes(1, 2).reshape(batch, n, width)
+
+
+def _heads_last(x: np.ndarray, h: int) -> np.ndarray:
+    """Take (batch, h, n, d), merged by a bare reshape, apart, and merge it rightly."""
+    batch, n, width = x.shape
+    return x.reshape(batch, h, n, width // h).swapaxes(1, 2).reshape(batch, n, width)

@@ -1,0 +1,325 @@
+"""The check that padding does not reach the outputs of real tokens."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from attnbook import masking
+from attnbook.check.calls import Finding, Found
+from attnbook.check.dependence import changed_case
+from attnbook.check.examples import Examples
+from attnbook.check.probing import (
+    IN_MODE,
+    OTHER_ORDER,
+    SAME_ORDER,
+    SequenceProbe,
+    directions,
+)
+from attnbook.check.report import FailingCase, Report
+from attnbook.check.sentences import sentences
+
+LARGE = (1e2, 1e5, 1e8)
+
+PADDING = sentences(
+    """
+    another sequence leaks in: The output of a sequence depends on the tokens of another sequence of
+        the batch. Look for a softmax or a .T over the axis of the batch, and for batch_first, which
+        is False by default in PyTorch.
+    another sequence's padding: The output of a sequence depends on the lengths of the others: it is
+        masked with their padding. The mask stands along the wrong axis, or is repeated in the wrong
+        order: where batch and heads share an axis, each mask stands h times in a row,
+        repeat_interleave and not repeat.
+    padding ignored: The mask changes nothing, and what stands in the padding moves the outputs of
+        real tokens: the padding is ignored. Does the mask arrive, and in every layer?
+    padding mask inverted: The real tokens see the padding and not each other: the mask is inverted.
+        Here True means that a token may be attended to; for key_padding_mask in PyTorch True means
+        that it is ignored.
+    padding masked on the queries: The mask hides rows of the scores, not columns: padded queries
+        see nothing, while real queries still see the padding. Padding is hidden as keys, with a
+        mask (batch, 1, n).
+    hidden score not −∞: A padded token has a fixed score that does not depend on it, such as 0, and
+        its value is mixed in. exp(0) is 1, not 0: a hidden score must be −∞, before the softmax.
+    not renormalised: The padding reaches the outputs only through a few numbers: it looks like a
+        mask after the softmax. Hidden weights are zero then, but the rest no longer sum to one.
+        Hide the scores, with −∞, before the softmax.
+    padding counted: What stands in the padding does not matter, but how much of it there is does:
+        it still counts in a sum. Tokens set to zero are not hidden, since a score of 0 has weight
+        exp(0) = 1; a mean over n divides by too much. Hide the scores, with −∞, before the softmax.
+    large negative number: With inputs {k:g} times as large the padding leaks in. Scores are hidden
+        with a large negative number, and visible scores that are lower still are outbid by it. Only
+        −∞ is below every score.
+    mask after the exponential: With inputs {k:g} times as large the padding leaks in as NaN or
+        infinity. It looks like a mask after the softmax or the exponential: a hidden score far
+        above the visible ones makes these underflow, and 0/0 is NaN. Hide the scores, with −∞,
+        before the softmax.
+    batch of one: In a batch of one sequence what stands in the padding moves the outputs of real
+        tokens, in a larger batch it does not: the mask is left out for a single sequence. That one
+        may be padded too.
+    NaN: The output of a real token is NaN or infinity. A query that may attend to nothing has
+        scores that are all −∞; an inverted mask does this to a sequence without padding.
+    unknown: What stands in the padding moves the outputs of real tokens, though the mask changes
+        something. Is it boolean, or are 0 and 1 added to the scores? Does it reach every layer?
+        Does anything else mix positions, such as a convolution, a mean or BatchNorm?
+    """
+)
+
+
+def padding_invariance(
+    model: Callable,
+    example: Any,
+    *,
+    padding: Callable[[np.ndarray, int], Any] | None = None,
+    time_limit: float = 30.0,
+) -> Report:
+    """Check that padding does not reach the outputs of real tokens.
+
+    Gives the sequences of the batch different lengths. The outputs before those lengths must stay
+    the same whatever stands behind them (other tokens, huge numbers), whatever lengths the other
+    sequences have, in a batch of one, and without any padding. Outputs behind the lengths may be
+    anything. A `torch.nn.Module` is checked in train mode and in eval mode (without gradients).
+
+    Parameters
+    ----------
+    model : callable
+        Called as ``model(x, mask)``. It returns an array (batch, n, ...) of floats, or a tuple
+        that begins with it. A module, or a function that uses modules, is given back as it was.
+    example : array, shape (batch, n, ...) of floats, or (batch, n) of integers
+        What the model takes, without padding, as an array of the library that it works in; a
+        `torch.nn.Module` gets it as a tensor of its own dtype, on its device. At least 4
+        positions; of a batch at most 4 sequences are used, and of integer tokens those
+        between the smallest and the largest.
+    padding : callable, optional
+        Makes the second argument of the model from the lengths, an integer array (batch,), and n.
+        By default `attnbook.masking.padding`, which gives a boolean mask (batch, 1, n),
+        **True = may attend**. Arrays of NumPy that it returns are moved to the library of the
+        model. For the lengths themselves pass ``lambda lengths, n: lengths``; for a
+        key_padding_mask of PyTorch, ``lambda lengths, n: ~masking.padding(lengths, n)[:, 0]``; for
+        heads, ``lambda lengths, n: masking.padding(lengths, n)[:, None]``.
+    time_limit : float
+        Seconds of computing for all runs together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `model` or `padding` is not callable, `example` is not such an array, or `time_limit` is
+        not a finite number of at least 0.
+
+    Notes
+    -----
+    PyTorch's random numbers are set to one seed before each run. With dropout in train mode the
+    runs without padding are left out there, since a dropout differs with the shape.
+    Changes of less than 5e-6 of the largest output count as rounding, and less than 2e-4 between
+    runs of different lengths. That NaN in the padding stays there is not asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import attention, check
+    >>> x = np.random.default_rng(0).normal(size=(3, 7, 5))
+    >>> print(check.padding_invariance(lambda x, mask: attention(x, x, x, mask), x))
+    ✓ padding_invariance: padding does not reach the outputs of real tokens
+    >>> check.padding_invariance(lambda x, mask: attention(x, x, x), x).mistake
+    'padding ignored'
+    """
+    examples = Examples(example, min_batch=3)
+    if not examples.batched or examples.n < 4:
+        raise ValueError(
+            "example must have shape (batch, n, ...) with n of at least 4, "
+            f"got {tuple(example.shape)}"
+        )
+    maker = masking.padding if padding is None else padding
+    if not callable(maker):
+        raise TypeError(f"padding must be callable, got {type(maker).__name__}")
+    probe = SequenceProbe(model, example, time_limit, examples)
+    passes = "padding does not reach the outputs of real tokens"
+    return probe.report("padding_invariance", passes, lambda mode: _Mode(probe, maker, mode).find())
+
+
+class _Leak(Found):
+    """Padding reaches an output, in one mode at least."""
+
+
+class _Mode:
+    """The examination of a model in one mode."""
+
+    def __init__(self, probe: SequenceProbe, padding: Callable, mode: str):
+        self.probe, self.padding, self.mode, self.draws = probe, padding, mode, probe.examples
+        n = self.draws.n
+        # every sequence padded, then one without padding: through an inverted mask that one is NaN
+        self.all_lengths = [
+            np.array(lengths)[: self.draws.batch]
+            for lengths in ([n - 1, n // 2, n - 2, 1], [n // 2, n, n - 1, 1])
+        ]
+        self.lengths = self.all_lengths[0]
+
+    def find(self) -> Finding | None:
+        try:
+            self.examine()
+        except _Leak as leak:
+            return leak.finding
+        return None
+
+    def examine(self) -> None:
+        random = self.probe.is_random(self.mode, mask=self.mask(self.lengths, self.draws.n))
+        for lengths in self.all_lengths:
+            self.lengths = lengths
+            x = self.draws.base(0)
+            output = self.run(x)
+            self.finite(output)
+            self.other_sequences(x, output)
+            self.content(x, output)
+        if random:
+            self.probe.remark(
+                "it is random{mode}, so runs of another length were left out there.", self.mode
+            )
+        else:
+            self.without_padding(x, output)
+        self.large()
+        self.batch_of_one(x)
+        if np.array_equal(self.unpadded(x), output, equal_nan=True):
+            self.probe.remark(
+                "the mask changes nothing{mode}, and need not: real tokens do not see what comes "
+                "after them.",
+                self.mode,
+            )
+
+    def run(self, x: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
+        lengths = self.lengths if lengths is None else lengths
+        return self.probe.outputs(x, self.mode, mask=self.mask(lengths, x.shape[1]))
+
+    def unpadded(self, x: np.ndarray) -> np.ndarray:
+        """Return the outputs with a mask that shows everything."""
+        return self.run(x, np.full_like(self.lengths, self.draws.n))
+
+    def mask(self, lengths: np.ndarray, n: int) -> Any:
+        return self.probe.make("padding", self.padding, lengths.copy(), n)
+
+    @property
+    def real(self) -> np.ndarray:
+        return np.arange(self.draws.n) < self.lengths[:, np.newaxis]
+
+    def refill(self, x: np.ndarray, seed: int, scale: float = 1.0) -> np.ndarray:
+        """Return `x` with other padding."""
+        y = x.copy()
+        y[~self.real] = self.draws.other(x, seed, scale)[~self.real]
+        return y
+
+    def moved(self, got: np.ndarray, output: np.ndarray) -> np.ndarray:
+        return np.argwhere(self.probe.far(got, output, SAME_ORDER) & self.real)
+
+    def leak(
+        self, name: str | None, what: str, case: FailingCase | None = None, k: Any = None
+    ) -> NoReturn:
+        lengths = tuple(self.lengths.tolist())
+        detail = f"With lengths {lengths}, {what}{IN_MODE[self.mode]}."
+        raise _Leak(Finding(name, PADDING[name or "unknown"].format(k=k), detail, case))
+
+    def finite(self, output: np.ndarray) -> None:
+        bad = ~np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1) & self.real
+        if bad.any():
+            row, i = np.argwhere(bad)[0]
+            self.leak("NaN", f"output {i} of sequence {row} is not finite")
+
+    def other_sequences(self, x: np.ndarray, output: np.ndarray) -> None:
+        for row in range(self.draws.batch):
+            others = np.arange(self.draws.batch) != row
+            y = np.where(others.reshape(-1, *(1,) * (x.ndim - 1)), self.draws.other(x, 5), x)
+            if row in self.moved(self.run(y), output)[:, 0]:
+                what = f"other tokens elsewhere move sequence {row}"
+                self.leak("another sequence leaks in", what)
+            lengths = np.where(others, self.draws.n + 1 - self.lengths, self.lengths)
+            if row in self.moved(self.run(x, lengths), output)[:, 0]:
+                what = f"other lengths elsewhere, {tuple(lengths.tolist())}, move sequence {row}"
+                self.leak("another sequence's padding", what)
+
+    def content(self, x: np.ndarray, output: np.ndarray) -> None:
+        for seed in (1, 3):
+            y = self.refill(x, seed)
+            got = self.run(y)
+            for row, i in self.moved(got, output).tolist():
+                what = f"other padding in sequence {row} moves its output {i}"
+                case = changed_case(x, y, got[row, i], output[row, i])
+                self.leak(self.name(x, output, row), what, case)
+
+    def name(self, x: np.ndarray, output: np.ndarray, row: int) -> str | None:
+        """Name the mistake, knowing that padding moves real outputs of a sequence."""
+        differs = self.probe.far(self.unpadded(x), output, SAME_ORDER)
+        if not differs.any():
+            return "padding ignored"
+        if not (differs & self.real).any():
+            return "padding masked on the queries"
+        if self.is_inverted(x, output):
+            return "padding mask inverted"
+        if self.draws.floats and self.is_affine(x, row):
+            return "hidden score not −∞"
+        others = [self.run(self.refill(x, 100 + seed))[row, 0] for seed in range(24)]
+        changes = np.array([(other - output[row, 0]).ravel() for other in others])
+        few = 0 < 4 * directions(changes) <= min(changes.shape)  # a head or so
+        return "not renormalised" if few else None
+
+    def is_inverted(self, x: np.ndarray, output: np.ndarray) -> bool:
+        """Tell whether the first token reaches no other real output of a padded sequence."""
+        y = x.copy()
+        y[:, 0] = self.draws.other(x, 7)[:, 0]
+        moved = self.moved(self.run(y), output)
+        padded = self.lengths[moved[:, 0]] < self.draws.n
+        return not (padded & (moved[:, 1] > 0)).any()
+
+    def is_affine(self, x: np.ndarray, row: int) -> bool:
+        """Tell whether outputs change in proportion to what stands in the padding."""
+        steps = []
+        for factor in (0.0, 1.0, 2.0):
+            y = x.copy()
+            y[~self.real] = factor * self.draws.other(x, 9)[~self.real]
+            steps.append(self.run(y)[row, : self.lengths[row]])
+        first, second = steps[1] - steps[0], steps[2] - steps[1]
+        return bool(np.abs(second - first).max() <= 1e-3 * np.abs(first).max())
+
+    def without_padding(self, x: np.ndarray, output: np.ndarray) -> None:
+        for row, length in enumerate(self.lengths):
+            try:
+                alone = self.run(x[row : row + 1, :length], self.lengths[row : row + 1])
+            except Found as found:
+                if found.finding.mistake != "raises":
+                    raise
+                self.probe.remark(
+                    f"on {length} tokens instead of {self.draws.n} it raises, so runs of another "
+                    "length were left out."
+                )
+                return
+            if alone.shape[2:] != output.shape[2:]:
+                self.probe.remark(
+                    "the shape of its output depends on n, so runs of another length were left out."
+                )
+                return
+            off = self.probe.far(alone, output[row : row + 1, :length], OTHER_ORDER)
+            if off.any():
+                self.leak("padding counted", f"sequence {row} differs from a run on it alone")
+
+    def large(self) -> None:
+        for size in LARGE if self.draws.floats else ():
+            for seed in (1, 2, 3):
+                x = self.draws.base(seed, size)
+                y = self.refill(x, 2 * seed + 1, 10 * size)
+                output, got = self.run(x), self.run(y)
+                finite = np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
+                for row, i in self.moved(got, output).tolist():
+                    if finite[row, i]:
+                        number = np.isfinite(got[row, i]).all()
+                        self.leak(
+                            "large negative number" if number else "mask after the exponential",
+                            f"other padding in sequence {row} moves its output {i}",
+                            changed_case(x, y, got[row, i], output[row, i]),
+                            size,
+                        )
+
+    def batch_of_one(self, x: np.ndarray) -> None:
+        lengths, length = self.lengths[:1], self.lengths[0]
+        first, second = (self.run(y[:1], lengths)[:, :length] for y in (x, self.refill(x, 1)))
+        if self.probe.far(second, first, SAME_ORDER).any():
+            self.leak("batch of one", "other padding in sequence 0 alone moves its outputs")

@@ -1,0 +1,291 @@
+"""A learned head in steps: projections, attention, W_O. The check of it."""
+
+import math
+from collections.abc import Callable
+
+import array_api_compat
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import run
+from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check.outputs import (
+    ATTENTION_STEPS,
+    OUTPUT_MISTAKES,
+    attention_from_steps,
+    order_of_keys_is_free,
+)
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import binds, signature_of
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
+from attnbook.check.weights import (
+    EMPTY,
+    FLIPPED,
+    LARGE,
+    NOTHING,
+    OUTBID,
+    OUTBID_MASK,
+    RAGGED,
+    SPREAD,
+    WEIGHT_MISTAKES,
+)
+
+
+def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a learned head: project query, key and value, then attend.
+
+    Runs `f` on widths that are all different primes, on a square and on inputs of one width, on
+    one token, on scores of ±1000, in float64 and float32, on batches; and with a mask and a W_O if
+    it takes them.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, W_Q, W_K, W_V)``, by position, on (n_q, d_query),
+        (n_k, d_key), (n_k, d_value), (d_query, d_k), (d_key, d_k) and (d_value, d_v); with a
+        seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
+        as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
+        many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention, check
+    >>> def my_head(query, key, value, W_Q, W_K, W_V):
+    ...     return attention(query @ W_Q, key @ W_K, value)
+    >>> check.single_head(my_head).mistake
+    'values not projected'
+    """
+    return run(SINGLE_HEAD, f, time_limit)
+
+
+PROJECTION_STEPS: dict[str, Callable] = {
+    # query, key, value, W_Q, W_K, W_V
+    "project_query": lambda x, y, z, a, b, c: x @ a,
+    "project_key": lambda x, y, z, a, b, c: y @ b,
+    "project_value": lambda x, y, z, a, b, c: z @ c,
+    "width": lambda x, y, a, c, h: None,  # query, key, W_Q, W_V, n_heads: what replaces d_k
+    "output": lambda output, W_O: output @ W_O,
+}
+HEAD_STEPS = {**PROJECTION_STEPS, **ATTENTION_STEPS}
+
+
+def head_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
+    """Return the output of one head by the steps `s`."""
+    given = (query, key, value, W_Q, W_K, W_V)
+    q, k, v = s.project_query(*given), s.project_key(*given), s.project_value(*given)
+    scale = scale_of(s.width(query, key, W_Q, W_V, 1))
+    output = attention_from_steps(s, q, k, v, mask=mask, scale=scale)
+    return output if W_O is None else s.output(output, W_O)
+
+
+def scale_of(width):
+    return None if width is None else 1 / math.sqrt(width)
+
+
+def _project(product, given):
+    x = given["xyz".index(product[0])]
+    for letter in product[1:]:
+        W = given[3 + "abc".index(letter.lower())]
+        x = x @ (W.T if letter.isupper() else W)
+    return x
+
+
+def _by(**products: str) -> Way:
+    """Return the way with other projections, such as key="ya" for key @ W_Q.
+
+    The letters are x, y, z for query, key, value and a, b, c for W_Q, W_K, W_V; a capital stands
+    for a transpose, and a letter alone for an input that is not projected.
+    """
+    return {
+        f"project_{name}": lambda *given, product=product: _project(product, given)
+        for name, product in products.items()
+    }
+
+
+PROJECTION_MISTAKES = mistakes(
+    """
+    nothing projected: You apply plain attention to the inputs and use no matrix. Project query, key
+        and value first, each by its own.
+    values not projected: You mix the values as they came. What a head passes on is value W_V, of
+        width d_v.
+    keys not projected: You compare the projected queries with the keys as they came. It runs only
+        where d_key = d_k. Both sides need their matrix: query W_Q and key W_K.
+    queries not projected: You compare the queries as they came with the projected keys. It runs
+        only where d_query = d_k. Both sides need their matrix: query W_Q and key W_K.
+    W transposed: You multiply by the transpose of a matrix. It runs only where the matrix is
+        square. W_Q has shape (d_query, d_k), so a row of the input times W_Q is a row of width d_k.
+    W_Q used for the keys: You project the keys with W_Q. Then a token always matches itself best,
+        and the head cannot learn to look for something else. Keys have a matrix of their own, W_K.
+    W_K used for the queries: You project the queries with W_K. Queries have a matrix of their own,
+        W_Q.
+    W_Q and W_K swapped: You project the queries with W_K and the keys with W_Q. Each input goes
+        with the matrix of its own name.
+    W_K used for the values: You project the values with W_K. What a token offers to be found by and
+        what it passes on are two things: values have a matrix of their own, W_V.
+    W_Q used for the values: You project the values with W_Q. Values have a matrix of their own,
+        W_V.
+    W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input goes with
+        the matrix of its own name.
+    self-attention only: You take keys or values from the query, so the head only ever looks at
+        itself. In cross-attention they come from elsewhere: project the arguments `key` and
+        `value`.
+    values from the key: You project the argument `key` to get the values. They may differ: the
+        values come from the argument `value`.
+    """,
+    {
+        "nothing projected": (_by(query="x", key="y", value="z"),),
+        "values not projected": (_by(value="z"),),
+        "keys not projected": (_by(key="y"),),
+        "queries not projected": (_by(query="x"),),
+        "W transposed": (
+            _by(query="xA", key="yB", value="zC"),
+            {**_by(query="xA", key="yB", value="zC"), "output": lambda x, W_O: x @ W_O.T},
+            _by(query="xA"),
+            _by(key="yB"),
+            _by(value="zC"),
+        ),
+        "W_Q used for the keys": (_by(key="ya"),),
+        "W_K used for the queries": (_by(query="xb"),),
+        "W_Q and W_K swapped": (_by(query="xb", key="ya"),),
+        "W_K used for the values": (_by(value="zb"),),
+        "W_Q used for the values": (_by(value="za"),),
+        "W_K and W_V swapped": (_by(key="yc", value="zb"),),
+        "self-attention only": (_by(key="xb", value="xc"), _by(key="xb"), _by(value="xc")),
+        "values from the key": (_by(value="yc"),),
+    },
+)
+"""Those of one head, which several heads make too."""
+
+_OUTPUT_MATRIX_MISTAKES = mistakes(
+    """
+    scale by d_model: You divide the scores by the root of the width of the input. The dot products
+        are taken after the projection, where each has d_k terms: divide by √d_k.
+    W_O forgotten: Your function takes `W_O` and does not use it: the output keeps the width d_v.
+        Multiply the mixed values by W_O at the end.
+    W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
+        shape (d_v, d_out).
+    """,
+    {
+        "scale by d_model": each(
+            "width", lambda x, y, a, c, h: x.shape[-1], lambda x, y, a, c, h: y.shape[-1]
+        ),
+        "W_O forgotten": ({"output": lambda output, W_O: output},),
+        "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
+    },
+)
+
+
+def _reference(query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
+    weights = attnbook.SingleHeadWeights(W_Q, W_K, W_V, W_O)
+    return attnbook.single_head_attention(query, key, value, weights, mask)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` as one of six arrays, if it takes `SingleHeadWeights` or needs a W_O."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+    parameters = signature.parameters
+
+    def with_weights(query, key, value, W_Q, W_K, W_V, W_O=None, **options):
+        weights = attnbook.SingleHeadWeights(W_Q, W_K, W_V, W_O)
+        return function(query, key, value, weights, **options)
+
+    def with_output(query, key, value, W_Q, W_K, W_V, W_O=None, **options):
+        if W_O is None:
+            xp = array_api_compat.array_namespace(W_V)
+            W_O = xp.eye(W_V.shape[1], dtype=W_V.dtype, device=array_api_compat.device(W_V))
+        return function(query, key, value, W_Q, W_K, W_V, W_O=W_O, **options)
+
+    if list(parameters)[3:4] == ["weights"] or (binds(signature, 4) and not binds(signature, 6)):
+        adapted = with_weights
+    elif "W_O" in parameters and not binds(signature, 6):
+        adapted = with_output
+    else:
+        return function
+    if "mask" in parameters:
+        return adapted
+    return lambda query, key, value, W_Q, W_K, W_V, W_O=None: adapted(
+        query, key, value, W_Q, W_K, W_V, W_O
+    )
+
+
+def _sizes(n_q, n_k, d_query, d_key, d_value, d_k, d_v, leading=(), dtype="float64"):
+    drawn = {
+        "query": draw(6, *leading, n_q, d_query),
+        "key": draw(7, *leading, n_k, d_key),
+        "value": draw(8, *leading, n_k, d_value),
+        "W_Q": draw(9, d_query, d_k) / math.sqrt(d_query),
+        "W_K": draw(10, d_key, d_k) / math.sqrt(d_key),
+        "W_V": draw(11, d_value, d_v) / math.sqrt(d_value),
+    }
+    return {name: x.astype(dtype) for name, x in drawn.items()}
+
+
+def _through_identity(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {**inputs, "W_Q": np.eye(4), "W_K": np.eye(4), "W_V": np.eye(2)}
+
+
+_SIZES = (
+    (3, 3, 3, 3, 3, 3, 3),  # a square
+    (2, 3, 5, 7, 11, 13, 17),  # every size another prime
+    (3, 2, 5, 5, 5, 2, 7),  # one width for all inputs
+    (2, 5, 3, 3, 3, 2, 2),  # and one for all that is projected
+    (1, 2, 3, 3, 3, 2, 1),  # a small one
+    (1, 1, 3, 3, 3, 2, 5),  # one token
+)
+
+SINGLE_HEAD = Check(
+    name="single_head",
+    parameters=("query", "key", "value", "W_Q", "W_K", "W_V"),
+    results={"output": "(..., n_q, d_v or d_out)"},
+    reference=_reference,
+    compute=head_from_steps,
+    steps=HEAD_STEPS,
+    variants=VARIANTS,
+    stages=(
+        Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
+        Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
+        Stage((Case(_through_identity(LARGE)),), errors=LARGE_ERRORS),
+        Stage((Case(_through_identity(SPREAD)),), errors=SPREAD_ERRORS),
+        Stage(
+            tuple(
+                Case(_sizes(2, 3, 5, 7, 11, 2, d_v), {"W_O": draw(12, d_v, d_out) / 2})
+                for d_v, d_out in ((3, 3), (5, 7))
+            ),
+            option="W_O",
+        ),
+        Stage(
+            (Case(_sizes(2, 3, 5, 7, 11, 13, 17, (19,))), Case(_sizes(3, 3, 3, 3, 3, 3, 3, (3,)))),
+            beyond="a batch (leading axes)",
+        ),
+        Stage(
+            (
+                Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": RAGGED}),
+                Case(_sizes(3, 3, 5, 7, 11, 13, 17), {"mask": FLIPPED}),
+            ),
+            option="mask",
+        ),
+        Stage((Case(_through_identity(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
+        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": EMPTY}),), option="mask"),
+        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": NOTHING}),), option="mask"),
+    ),
+    mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
+    properties=(order_of_keys_is_free,),
+    options=("W_O", "mask"),
+    remarked_options=("W_O", "mask"),
+    adapt=_adapt,
+    legible=True,
+)

@@ -1,0 +1,259 @@
+"""Run a reader's function so that whatever it does, the caller goes on.
+
+It runs in a thread of its own with a limit of computing time: of the processor time of that thread,
+so a busy machine changes nothing. What it prints is held back, warnings are off, and every
+exception is caught, those of `sys.exit` and Ctrl-C among them.
+"""
+
+import contextlib
+import contextvars
+import ctypes
+import io
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+IDLE_SECONDS = 60.0
+IDLE_SHARE = 0.02
+"""A thread that computes less than this share of so many seconds on the clock on the wall waits."""
+
+WALL_FACTOR = 10.0
+"""Where threads have no clock of their own, the limit is so many times as far, on the wall."""
+
+_LIBRARY_FOLDERS = (
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), ""),  # attnbook itself
+    *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")),
+)
+_one_at_a_time = threading.Lock()  # standard output and warning filters belong to the process
+
+
+class Budget:
+    """Seconds of computing that calls share, and how much is spent.
+
+    Inside of a call, as in a check within a check, what is spent counts for the outer one too.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.spent = 0.0
+        self.unlimited = False  # a call ran where no thread can be started
+        self._outer = _current.get()
+
+    @property
+    def left(self) -> float:
+        own = self.seconds - self.spent
+        return own if self._outer is None else min(own, self._outer.left)
+
+    def spend(self, seconds: float) -> None:
+        self.spent += seconds
+        if self._outer is not None:
+            self._outer.spend(seconds)
+
+
+_current: contextvars.ContextVar[Budget | None] = contextvars.ContextVar("_current", default=None)
+
+
+class _Abandoned(BaseException):
+    """Ends a thread that ran out of time; no `except Exception` of the reader's stops it."""
+
+
+class _Sink(io.TextIOBase):
+    """Standard output that keeps nothing but whether something was written."""
+
+    used = False
+
+    def write(self, text: str) -> int:
+        self.used = True
+        return len(text)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call did: returned a value, raised an error, or was stopped.
+
+    `stopped` is empty, or completes "Your function …" in a message on why it was ended.
+    """
+
+    value: Any
+    error: BaseException | None
+    stopped: str
+    printed: bool
+
+
+class _Work:
+    """One call in a thread, and the clock of that thread."""
+
+    def __init__(self, function: Callable, arguments: tuple, keywords: dict[str, Any]):
+        self.function, self.arguments, self.keywords = function, arguments, keywords
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.clock: int | None = None
+        self.seconds: float | None = None  # of computing, once it is done
+
+    def __call__(self) -> None:
+        began = _seconds_of_this_thread()
+        with contextlib.suppress(AttributeError, OSError):  # not every platform has such clocks
+            self.clock = time.pthread_getcpuclockid(threading.get_ident())
+        try:
+            _thread_count_of_torch()
+            with np.errstate(all="ignore"):
+                self.value = self.function(*self.arguments, **self.keywords)
+        except BaseException as error:
+            self.error = error
+        ended = _seconds_of_this_thread()
+        self.seconds = None if began is None or ended is None else ended - began
+
+    def computed(self) -> float | None:
+        """Return the seconds that the thread has computed so far, None if nobody knows."""
+        if self.seconds is not None:
+            return self.seconds
+        try:
+            return None if self.clock is None else time.clock_gettime(self.clock)
+        except OSError:  # it has just ended
+            return None
+
+
+def _seconds_of_this_thread() -> float | None:
+    try:
+        return time.thread_time()
+    except (AttributeError, OSError):  # not every platform has such clocks
+        return None
+
+
+def call(function: Callable, arguments: tuple, keywords: dict[str, Any], budget: Budget) -> Outcome:
+    """Call `function` and wait for it until the computing time of `budget` is spent."""
+    work, sink = _Work(function, arguments, keywords), _Sink()
+    if budget.left <= 0:
+        return Outcome(None, None, _not_done(budget.seconds), sink.used)
+    if _current.get() is not None:  # the call around this one holds the lock and keeps things quiet
+        stopped = _run(work, budget)
+    else:
+        with _one_at_a_time, warnings.catch_warnings(), contextlib.redirect_stdout(sink):
+            warnings.simplefilter("ignore")
+            stopped = _run(work, budget)
+    if stopped:
+        return Outcome(None, None, stopped, sink.used)
+    return Outcome(work.value, work.error, "", sink.used)
+
+
+def _not_done(seconds: float, clock: str = "") -> str:
+    return (
+        f"is not done after {seconds:g} seconds{clock}. Look for a loop that never ends, or one "
+        "that does far too much work for so small an input."
+    )
+
+
+def _thread_count_of_torch() -> None:
+    """Give this thread the number of threads that the caller set with `torch.set_num_threads`.
+
+    OpenMP keeps that number for each thread; PyTorch sets it in a new one when it is first asked.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):  # while it is imported it has not
+        torch.get_num_threads()
+
+
+def _run(work: _Work, budget: Budget) -> str:
+    """Run `work` and return why it was stopped, or nothing."""
+    context = contextvars.copy_context()
+    context.run(_current.set, budget)
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+    try:
+        if sys.platform == "emscripten":  # Python in a browser has no threads
+            raise RuntimeError
+        thread.start()
+    except RuntimeError:
+        budget.unlimited = True
+        context.run(work)
+        return ""
+    stopped = ""
+    try:
+        stopped = _wait(thread, work, budget)
+        return stopped
+    finally:  # also when the user interrupts the wait
+        # where Python 3.11 traces, it stands still while an exception is due in a blocked thread
+        blocked = stopped.startswith("waits") and sys.gettrace() is not None
+        if thread.is_alive() and not blocked:
+            _hush()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Abandoned)
+            )
+
+
+def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
+    """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
+    charged, mark = 0.0, budget.spent
+    began = moved = time.monotonic()
+    while thread.is_alive():
+        # in short waits, for only between two of them does a check inside a check see that it is
+        # abandoned, and abandons in turn what it waits for
+        thread.join(min(max(budget.left, 0.005), 0.05))
+        now, computed = time.monotonic(), work.computed()
+        if computed is not None:
+            budget.spend(computed - charged)
+            charged = computed
+        if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
+            mark, moved = budget.spent, now
+        if not thread.is_alive():
+            break
+        if budget.left <= 0:
+            return _not_done(budget.seconds)
+        if work.clock is not None and now - moved > IDLE_SECONDS:
+            return (
+                f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "
+                "next to nothing. Look for a sleep, for input(), or for a lock nobody releases."
+            )
+        if work.clock is None and now - began > WALL_FACTOR * budget.left:
+            return _not_done(WALL_FACTOR * budget.seconds, " on the clock on the wall")
+    if work.seconds is not None:
+        budget.spend(max(0.0, work.seconds - charged))
+    return "" if budget.left > 0 else _not_done(budget.seconds)
+
+
+def _hush() -> None:
+    """Let Python say nothing of an `_Abandoned` that meets its thread inside a clean-up.
+
+    Where an exception cannot go on, in a callback of a weak reference say, Python prints it. This
+    one is ours and no news to the reader; all others are printed as before.
+    """
+    before = sys.unraisablehook
+    if getattr(before, "hushes", None) is _Abandoned:
+        return
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is not _Abandoned:
+            before(unraisable)
+
+    hook.hushes = _Abandoned  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and first line of the text of any error, also of one that cannot be printed."""
+    return traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type, first line of the text, and the last line of the reader's code on the way."""
+    text = error_text(error)
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARY_FOLDERS))
+    ]
+    if not frames:
+        return text
+    path, line, name = frames[-1]
+    place = f"{text}, at line {line} of {name}"
+    source = linecache.getline(path, line).strip()
+    return f"{place}: `{source}`" if source else place

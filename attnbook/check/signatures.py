@@ -1,0 +1,87 @@
+"""How a reader's function can be called: its signature, and the options that it takes."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def signature_of(function: Callable) -> inspect.Signature | None:
+    """Return the signature by which `function` is called, None if it does not tell."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and isinstance(function, torch.nn.Module):
+            return inspect.signature(function.forward)  # a module is called through it
+        return inspect.signature(function)
+    except Exception:  # some functions written in C do not tell, and an object may do anything
+        return None
+
+
+def binds(signature: inspect.Signature, count: int) -> bool:
+    """Tell whether a function of this signature can be called with `count` by position."""
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def bare(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature without defaults and annotations, to be shown."""
+    return inspect.Signature(
+        [p.replace(default=p.empty, annotation=p.empty) for p in signature.parameters.values()]
+    )
+
+
+def named_options(signature: inspect.Signature, options: tuple[str, ...]) -> frozenset[str]:
+    """Return which of `options` can be passed by name; ``**options`` takes a mask."""
+    named = {
+        name
+        for name, p in signature.parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        named.add("mask")
+    return frozenset(named & set(options))
+
+
+def with_options(
+    function: Callable, parameters: tuple[str, ...], options: dict[str, tuple[Any, tuple[str, ...]]]
+) -> Callable:
+    """Return `function` with its options by name.
+
+    `options` gives for each its value where a case has none, and its other names. A value that is
+    not None is always passed on. A function that wants some of them by position gets them so.
+    """
+    signature = signature_of(function)
+    if signature is None:
+        return function
+    count = len(parameters)
+    if binds(signature, count):
+        names = {
+            option: name
+            for option, (_, others) in options.items()
+            for name in (option, *others)
+            if name in list(signature.parameters)[count:]
+        }
+    else:
+        wanted = (n for n in range(1, len(options) + 1) if binds(signature, count + n))
+        names = dict.fromkeys(list(options)[: next(wanted, 0)], "")
+    if not names:
+        return function
+
+    def adapted(*given, **chosen):
+        chosen = {name: options[name][0] for name in names} | chosen
+        if not all(names.values()):
+            return function(*given, *(chosen[name] for name in names))
+        named = {names[name]: x for name, x in chosen.items() if x is not None}
+        return function(*given, **named)
+
+    adapted.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in parameters]
+        + [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=options[name][0])
+            for name in names
+        ]
+    )
+    return adapted

@@ -1,0 +1,405 @@
+"""The check of attention over the union of the buckets that a query falls into, in steps.
+
+The steps are those of attention, with a mask that is made of the signatures.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import run
+from attnbook.check.normalization import VARIANTS, guarded, plain_maximum, unguarded
+from attnbook.check.outputs import ATTENTION_MISTAKES, ATTENTION_STEPS, attention_from_steps
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes, moved, sentences
+from attnbook.check.steps import (
+    Case,
+    Check,
+    Mistake,
+    Stage,
+    Values,
+    Way,
+    draw,
+    each,
+    only,
+    renamed,
+    without,
+)
+from attnbook.check.weights import BATCH_MISTAKES, DOT_ON_A_BATCH, LARGE, SPREAD, hide_nothing
+
+
+def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check attention over the keys that share a bucket with the query in at least one table.
+
+    Key j is a candidate of query i where query_signatures[i, t] == key_signatures[j, t] in one
+    table t or more. The output of a query is softmax(q · k/√d) over its candidates, each counted
+    once, times their values; a query without candidates gets zeros. Runs `f` on a square, on one
+    query, one key and one table, on sizes that are all different primes, on keys that are found
+    in several tables, on queries that find nothing, on scores of ±1000, in float64 and float32,
+    and on signatures that need all bits of an int64.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, query_signatures, key_signatures)``, by position, on
+        arrays (n_q, d), (n_k, d) and (n_k, d_v) of floats and (n_q, n_tables) and (n_k, n_tables)
+        of int64. It returns the output alone, of shape (n_q, d_v).
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import attention, check
+    >>> def my_sketch(query, key, value, query_signatures, key_signatures):
+    ...     meets = query_signatures[:, None, :] == key_signatures[None, :, :]
+    ...     return attention(query, key, value, meets.all(axis=-1))
+    >>> check.sketch_attention(my_sketch).mistake
+    'every table'
+    """
+    return run(SKETCH_ATTENTION, f, time_limit)
+
+
+def _meets_in(query_signatures, key_signatures):
+    """Return where query and key share the bucket of a table, (n_q, n_k, n_tables)."""
+    return query_signatures[:, np.newaxis, :] == key_signatures[np.newaxis, :, :]
+
+
+def _union(meets):
+    return np.any(meets, axis=-1)
+
+
+SKETCH_STEPS: dict[str, Callable] = {
+    **ATTENTION_STEPS,
+    "signatures": lambda signatures: signatures,
+    "meets": _meets_in,
+    "join": _union,
+    "combine": lambda s, meets, *arrays: attention_from_steps(s, *arrays, mask=s.join(meets)),
+    "rows": lambda output, meets: output,
+}
+
+
+def sketch_from_steps(s, query, key, value, query_signatures, key_signatures):
+    """Return the output by the steps `s`."""
+    meets = s.meets(s.signatures(query_signatures), s.signatures(key_signatures))
+    return s.rows(s.combine(s, meets, query, key, value), meets)
+
+
+def _counted(s, meets, *arrays):
+    """Count a key once in each table where it is found: t copies of exp(s) are exp(s + log t)."""
+    counts = np.sum(meets, axis=-1)
+    return attention_from_steps(s, *arrays, mask=counts > 0, bias=np.log(np.maximum(counts, 1)))
+
+
+def _by_table(join: Callable) -> Way:
+    """Return what `join(outputs, found)` makes of one softmax a table, (n_tables, n_q, d_v)."""
+
+    def combine(s, meets, *arrays):
+        masks = np.moveaxis(meets, -1, 0)
+        outputs = np.stack([attention_from_steps(s, *arrays, mask=mask) for mask in masks])
+        return join(outputs, np.any(masks, axis=-1)[..., np.newaxis])
+
+    return {"combine": combine}
+
+
+def _first_that_found(outputs, found):
+    """Return the output of the first table whose bucket is not empty."""
+    first = np.argmax(found, axis=0)
+    return np.take_along_axis(outputs, first[np.newaxis], axis=0)[0]
+
+
+def _crossed(query_signatures, key_signatures):
+    """Compare the signature of each table with those of all tables."""
+    pairs = query_signatures[:, np.newaxis, :, np.newaxis] == key_signatures[:, np.newaxis, :]
+    return np.any(pairs, axis=-1)
+
+
+_OF_TABLES = mistakes(
+    """
+    duplicates kept: A key that is found in several tables counts several times: t buckets give it t
+        times the weight. Take the union of the buckets, each key once.
+    every table: You ask for the same bucket in every table. One table is enough: the tables are
+        joined by OR (any), and it is the projections within a table that are joined by AND.
+    two tables or more: You ask for the same bucket in at least two tables, or in half of them. One
+        is enough: more tables are there to find more keys.
+    sum over the tables: You take a softmax in each table and add the results up. The weights of a
+        query then sum to the number of its tables that hold something, not to 1. Join the buckets
+        first, and take one softmax.
+    mean over all tables: You take a softmax in each table and divide their sum by the number of
+        tables. A table whose bucket is empty adds nothing but is counted, so the weights sum to
+        less than 1. Join the buckets first, and take one softmax.
+    mean over the tables: You take a softmax in each table and the mean over the tables that hold
+        something. The weights sum to 1, but a key found by two tables counts twice, and one that is
+        alone in its bucket gets all of a table. Join the buckets first, and take one softmax.
+    one table alone: You look into one table, the first or the last. A near key may be missed by one
+        table; that is why there are several. Look into all of them.
+    tables mixed up: You compare signatures of different tables: the signature of a query in table t
+        with that of a key in another. Each table has its own directions, so that equality means
+        nothing.
+    signatures added up: You add the signatures of all tables up and compare the sums. Compare table
+        by table.
+    signatures in fewer bits: You turn the signatures into floats, or into integers of 32 bits, and
+        different ones become equal. A float64 holds 53 bits exactly and a float32 holds 24: compare
+        int64.
+    empty rows left out: Queries that find no key are missing from your result, so later rows move
+        up. Keep a row of zeros for each.
+    """,
+    {
+        "duplicates kept": ({"combine": _counted},),
+        "every table": each("join", lambda meets: np.all(meets, axis=-1)),
+        "two tables or more": each(
+            "join",
+            lambda meets: np.sum(meets, axis=-1) > 1,
+            lambda meets: 2 * np.sum(meets, axis=-1) > meets.shape[-1],
+            lambda meets: 2 * np.sum(meets, axis=-1) >= meets.shape[-1],
+        ),
+        "sum over the tables": (_by_table(lambda outputs, found: np.sum(outputs, axis=0)),),
+        "mean over all tables": (_by_table(lambda outputs, found: np.mean(outputs, axis=0)),),
+        "mean over the tables": (
+            _by_table(lambda outs, found: outs.sum(axis=0) / np.maximum(found.sum(axis=0), 1)),
+        ),
+        "one table alone": (
+            *each("join", lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
+            _by_table(_first_that_found),
+        ),
+        "tables mixed up": (
+            {"meets": _crossed},
+            {"meets": lambda query, key: _meets_in(query, key[:, ::-1])},
+        ),
+        "signatures added up": (
+            {"signatures": lambda signatures: np.sum(signatures, axis=-1, keepdims=True)},
+        ),
+        "signatures in fewer bits": tuple(
+            {"signatures": lambda signatures, dtype=dtype: signatures.astype(dtype)}
+            for dtype in ("float64", "float32", "int32", "int16", "int8")
+        ),
+        "empty rows left out": ({"rows": lambda output, meets: output[_union(meets).any(-1)]},),
+    },
+)
+
+_TEXTS = sentences(
+    """
+    buckets ignored: You attend to every key: the signatures are not used. That is exact attention,
+        whose cost a sketch is there to avoid.
+    candidates inverted: You attend to the keys that share no bucket with the query. Those that
+        share one are the candidates.
+    softmax over all keys: You take the softmax over all keys and then drop those that are no
+        candidates. The weights that are left sum to less than 1, and every key was scored. Take the
+        softmax over the candidates alone.
+    score 0 for the others: You set the scores of the other keys to 0, which still gives them exp(0)
+        = 1 in the softmax. Leave them out, or set their scores to −∞.
+    unnormalised: You multiply the values by the exponentials and never divide by their sum.
+    mean of the candidates: You return the plain mean of the candidates' values. The hash finds
+        them; the softmax of their scores says how much each counts.
+    best candidate alone: You return the value of the candidate with the largest score. That is a
+        search for the nearest key; attention weighs all candidates.
+    query without candidates: A query that shares no bucket with any key comes out as NaN, or raises
+        an error: its softmax runs over nothing. Such queries occur in every sketch. Give them
+        zeros, as attention does for a query that may see nothing.
+    empty row uniform: A query that shares no bucket with any key gets the mean of all values. A
+        large negative number in the place of −∞ does that: where every score is the same number,
+        all keys count the same. Give such a query zeros.
+    empty row sees everything: A query that shares no bucket with any key attends to all keys. That
+        is the full cost again, for the very queries that the keys are far from. Give it zeros.
+    no maximum: exp overflows at large scores: subtract the largest score of the candidates first.
+        The weights are the same.
+    maximum over all keys: You subtract the largest score of all keys, or of all queries. Where the
+        candidates lie far below it their exponentials underflow, and the query comes out as 0 or
+        NaN. Subtract the largest score of the candidates of each query.
+    """
+)
+_NAMES = {
+    "mask inverted": "candidates inverted",
+    "mask ignored": "buckets ignored",
+    "mask multiplies the scores": "score 0 for the others",
+    "mask after the softmax": "softmax over all keys",
+    "mask after the exponential": "maximum over all keys",
+    "maximum of the whole array": "maximum over all keys",
+    "maximum over the wrong axis": "maximum over all keys",
+    "empty row NaN": "query without candidates",
+    "mask with a large negative number": "empty row uniform",
+    "empty row uniform": "empty row uniform",
+    "empty row sees everything": "empty row sees everything",
+    "mean of the values": "mean of the candidates",
+    "hard look-up": "best candidate alone",
+    "no maximum": "no maximum",
+    "not normalised": "unnormalised",
+}
+"""What the mistakes of attention with a mask are called where the mask is made of buckets."""
+
+_OF_ATTENTION = renamed(
+    without(ATTENTION_MISTAKES, DOT_ON_A_BATCH[0], *(mistake.name for mistake in BATCH_MISTAKES)),
+    {old: (new, _TEXTS[new]) for old, new in _NAMES.items()},
+)
+
+
+def _late(shift: Callable, divide: Callable) -> Way:
+    """Return the way that takes the exponentials of all keys and hides some of them afterwards."""
+    return {
+        "hide": hide_nothing,
+        "shift": shift,
+        "divide": lambda powers, total: powers,
+        "after": lambda powers, mask, *others: np.where(
+            np.any(mask, axis=-1, keepdims=True),
+            divide(powers * mask, np.sum(powers * mask, axis=-1, keepdims=True)),
+            0,
+        ),
+    }
+
+
+_FIRST = ("+∞ for hidden scores", "query without candidates", "empty row sees everything")
+_MISTAKES = (
+    *_OF_TABLES,
+    *only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
+    *without(_OF_ATTENTION, *_FIRST),
+    Mistake(
+        "maximum over all keys",
+        _TEXTS["maximum over all keys"],
+        tuple(
+            _late(shift, divide)
+            for shift in (plain_maximum, lambda x, axis: np.max(x))
+            for divide in (unguarded, guarded)
+        ),
+    ),
+)
+
+
+def _candidates(case: Case) -> np.ndarray:
+    return _union(_meets_in(*(case.arguments[f"{who}_signatures"] for who in ("query", "key"))))
+
+
+def _outputs_between_candidates(case: Case, values: Values, again: Callable) -> str | None:
+    for output, found in zip(values[0], _candidates(case), strict=True):
+        there = case.arrays["value"][found]
+        if len(there) == 0 or output.shape != there.shape[1:]:
+            continue
+        if np.any(output < there.min(axis=0) - 1e-5) or np.any(output > there.max(axis=0) + 1e-5):
+            return (
+                "Each output is a weighted mean of the candidates' values and lies between the "
+                "smallest and the largest of its column; here one lies outside."
+            )
+    return None
+
+
+def _reversed(axis: int, *names: str) -> Callable:
+    return lambda given: {name: np.flip(given[name], axis=axis) for name in names}
+
+
+def _unseen_by_the_first(given: dict) -> dict:
+    """Return other keys and values where query 0 does not find them."""
+    meets = _meets_in(given["query_signatures"], given["key_signatures"])
+    unseen = ~_union(meets)[0][:, np.newaxis]
+    return {name: given[name] + unseen for name in ("key", "value")}
+
+
+_PROPERTIES = (
+    moved(
+        _unseen_by_the_first,
+        lambda output, other: np.isclose(output, other)[0],
+        "Changing keys that share no bucket with a query must not change its output; here the "
+        "output changes.",
+    ),
+    moved(
+        _reversed(0, "key", "value", "key_signatures"),
+        np.isclose,
+        "Reversing the order of keys, values and their signatures together must change nothing; "
+        "here it changes the output.",
+    ),
+    moved(
+        _reversed(1, "query_signatures", "key_signatures"),
+        np.isclose,
+        "Reversing the order of the tables must change nothing; here it changes the output.",
+    ),
+    _outputs_between_candidates,
+)
+
+
+def _case(
+    sizes: tuple[int, int, int, int],
+    query_signatures: list,
+    key_signatures: list,
+    dtype: str = "float64",
+) -> Case:
+    n_q, n_k, d, d_v = sizes
+    arrays = {"query": draw(35, n_q, d), "key": draw(36, n_k, d), "value": draw(37, n_k, d_v)}
+    return _signed(
+        {name: x.astype(dtype) for name, x in arrays.items()}, query_signatures, key_signatures
+    )
+
+
+def _signed(arrays: dict, query_signatures: list, key_signatures: list) -> Case:
+    signatures = {"query_signatures": query_signatures, "key_signatures": key_signatures}
+    given = {name: np.array(rows, dtype=np.int64) for name, rows in signatures.items()}
+    return Case({**arrays, **given})
+
+
+# every query finds a key; one in two tables, one in the first alone, one in the last alone
+_SQUARE = ([[1, 2, 3], [4, 1, 5], [1, -6, 7]], [[1, 2, 0], [4, 3, 7], [13, -6, 3]])
+_WIDE = ([[5, 0], [-3, 2]], [[5, 1], [0, 2], [5, 0], [-3, 5], [2, 2], [-3, 2], [1, 0]])
+_TALL = ([[1, 4, 2], [3, 0, 0], [3, 4, 1], [0, 9, 2], [1, 5, 6]], [[1, 4, 2], [3, 5, 2]])
+_ONE_TABLE = ([[7], [-1], [3]], [[-1], [7], [3], [7], [-1]])
+_EMPTY = ([[1, 2], [8, 9], [3, 4]], [[1, 0], [3, 2], [5, 4], [1, 2], [2, 1]])
+_BIG = 2**62
+_BITS = (
+    [[_BIG, 5], [-_BIG + 1, 2**33 + 7], [2**40 + 3, _BIG - 2]],
+    [
+        [_BIG, 7],
+        [_BIG - 1, 2**34 + 5],
+        [-_BIG, 2**33 + 7],
+        [-_BIG + 1, 5],
+        [3, _BIG - 2],
+        [2**40 + 2, _BIG - 3],
+        [2**41 + 3, 7],
+    ],
+)
+"""Signatures that are equal in 8, 16, 24, 32 or 53 bits, and not in 64."""
+
+_OF_NOTHING = (ValueError, ZeroDivisionError, IndexError, RuntimeError)
+"""What a largest score of no scores, or a division by their sum, raises in one library or other."""
+
+SKETCH_ATTENTION = Check(
+    name="sketch_attention",
+    parameters=("query", "key", "value", "query_signatures", "key_signatures"),
+    results={"output": "(n_q, d_v)"},
+    reference=lambda query, key, value, of_queries, of_keys: attnbook.attention(
+        query, key, value, _union(_meets_in(of_queries, of_keys))
+    ),
+    compute=sketch_from_steps,
+    steps=SKETCH_STEPS,
+    variants=VARIANTS,
+    stages=(
+        Stage(
+            (
+                _case((3, 3, 3, 3), *_SQUARE),
+                _case((2, 7, 3, 5), *_WIDE),
+                _case((5, 2, 7, 3), *_TALL),
+                _case((3, 5, 2, 7), *_ONE_TABLE),
+                _case((1, 1, 5, 2), [[4, 2]], [[3, 2]]),
+                _case((3, 3, 5, 2), *_SQUARE),
+            )
+        ),
+        Stage((_case((3, 3, 3, 3), *_SQUARE, "float32"), _case((2, 7, 3, 5), *_WIDE, "float32"))),
+        Stage(
+            (_case((3, 5, 2, 7), *_EMPTY), _case((1, 2, 3, 2), [[1]], [[2], [0]])),
+            errors=dict.fromkeys(_OF_NOTHING, "query without candidates"),
+        ),
+        Stage((_signed(LARGE, *_SQUARE),), errors={OverflowError: "no maximum"}),
+        Stage(
+            # the candidates are those with the lowest scores
+            (_signed(SPREAD, [[1, 2], [3, 4]], [[0, 4], [3, 2], [1, 2]]),),
+            errors={ZeroDivisionError: "maximum over all keys"},
+        ),
+        Stage((_case((3, 7, 5, 3), *_BITS),)),
+    ),
+    mistakes=_MISTAKES,
+    properties=_PROPERTIES,
+)

@@ -1,0 +1,372 @@
+"""Layer normalisation in steps: mean, variance, the root with epsilon, gain and bias."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import binds, signature_of, with_options
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
+
+EPSILON = 1e-5
+_PARAMETERS = ("x", "gain", "bias")
+
+
+def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a layer normalisation with gain and bias.
+
+    Runs `f` on a square, on one token and on sizes that are primes, on rows of tiny variance, on
+    constant rows and on rows far from 0, in float64, float32 and float16, on batches, and with
+    other values of epsilon if it takes them.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, gain, bias)``, by position, on (n, d_model), (d_model,) and (d_model,), and
+        with `epsilon` or `eps` if it takes an argument of that name; otherwise it must use 1e-5.
+        A function of `x` alone is taken for one without gain and bias. It returns an array of the
+        shape of `x`. It may be written for one sequence, without leading axes.
+    time_limit : float
+        Seconds of computing for all calls together.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_norm(x, gain, bias):
+    ...     deviation = x.std(axis=-1, keepdims=True)
+    ...     return gain * (x - x.mean(axis=-1, keepdims=True)) / (deviation + 1e-5) + bias
+    >>> check.layer_norm(my_norm).mistake
+    'epsilon outside the root'
+    """
+    return run(LAYER_NORM, f, time_limit)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with epsilon under that name, and with gain and bias if it has none."""
+    signature = signature_of(function)
+    if signature is not None and binds(signature, 1) and not binds(signature, 2):
+        return lambda x, gain, bias: function(x) * gain + bias
+    return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
+
+
+def _average(x, axis):
+    return np.mean(x, axis=axis, keepdims=True)
+
+
+def _lost(x, axis):
+    """Return the average without the axis that is reduced."""
+    return np.mean(x, axis=axis)
+
+
+NORM_STEPS: dict[str, Callable] = {
+    # squares of half precision overflow
+    "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
+    "enter_norm": lambda x, gain, bias: x,
+    "norm_axis": lambda x: -1,
+    "mean": _average,
+    "variance": lambda x, mean, axis: _average((x - mean) ** 2, axis),
+    "epsilon": lambda epsilon: epsilon,
+    "deviation": lambda variance, epsilon: np.sqrt(variance + epsilon),
+    "centre": lambda x, mean: x - mean,
+    "standardise": lambda centred, mean, deviation: centred / deviation,
+    "affine": lambda x, gain, bias: gain * x + bias,
+}
+
+
+def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
+    """Compute layer normalisation from its steps."""
+    x = steps.enter_norm(steps.widen(x), gain, bias)
+    axis = steps.norm_axis(x)
+    mean = steps.mean(x, axis)
+    variance = steps.variance(x, mean, axis)
+    deviation = steps.deviation(variance, steps.epsilon(epsilon))
+    return steps.affine(steps.standardise(steps.centre(x, mean), mean, deviation), gain, bias)
+
+
+def _sum_of_squares(x, mean, axis):
+    return np.sum((x - mean) ** 2, axis=axis, keepdims=True)
+
+
+def _unbiased(x, mean, axis):
+    squares = _sum_of_squares(x, mean, axis)
+    return squares / (x.size // squares.size - 1)
+
+
+def _outside(variance, epsilon):
+    return np.sqrt(variance) + epsilon
+
+
+def _about_zero(x, mean, axis):
+    return _average(x * x, axis)
+
+
+def _one_reduced_over(wrong: Any) -> tuple[Way, ...]:
+    """Return the ways that reduce another axis for the mean alone, or for the variance alone."""
+    return (
+        {
+            "mean": lambda x, axis: _average(x, wrong),
+            "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
+        },
+        {"variance": lambda x, mean, axis: np.var(x, axis=wrong, keepdims=True)},
+    )
+
+
+NORM_MISTAKES = mistakes(
+    """
+    over the sequence: You take mean and variance over the tokens: every feature has mean 0 along
+        the sequence. Layer normalisation looks at each token by itself: reduce the last axis, the
+        features.
+    over all axes: You take one mean and one variance for the whole array, so a token depends on all
+        others. Each token has its own: pass axis=−1 and keepdims=True.
+    variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
+        torch.std and torch.var use d − 1 unless they are told unbiased=False.
+    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
+        PyTorch does. With trained weights the same ε must be used as in training.
+    epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
+        root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
+    variance with n − 1 and epsilon outside: You divide by a standard deviation that has d − 1 below
+        its sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
+        normalisation divides by √(σ² + ε): d below the sum of σ², and ε under the root.
+    no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
+        row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
+    epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
+        to the variance, under the root.
+    variance without the root: You divide by the variance σ² + ε. Divide by its root: then the
+        numbers have variance 1.
+    root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
+    mean not subtracted: You divide by the size of a row but never subtract its mean. That is RMS
+        normalisation, another layer. Here the mean of each token goes first.
+    mean added: You add the mean of a row where you should subtract it.
+    mean subtracted last: You divide first and subtract the mean afterwards, which was not divided.
+        Subtract it before: (x − μ)/√(σ² + ε).
+    median for the mean: You take the median of a row. Layer normalisation takes its mean.
+    sum for the mean: You take the sum of a row where its mean belongs: divide by d, the number of
+        features.
+    variance about zero: You subtract the mean, but your variance is the mean of x², of the row as
+        it came. Take the mean of (x − μ)².
+    variance as a difference: You take the mean of x² and subtract μ². Both are huge where a row is
+        far from 0, and rounding loses their difference: in float32 it can be 0, or negative. Take
+        the mean of (x − μ)².
+    range for the deviation: You divide by the largest number of a row minus its smallest. Layer
+        normalisation divides by the standard deviation, √(σ² + ε).
+    mean absolute deviation: You divide by the mean of |x − μ|. The standard deviation is the root
+        of the mean of (x − μ)².
+    only centred: You subtract the mean and never divide by the standard deviation.
+    gain and bias forgotten: You return the normalised rows themselves. The gain multiplies them and
+        the bias is added, feature by feature.
+    gain forgotten: You add the bias and never multiply by the gain.
+    bias forgotten: You multiply by the gain and never add the bias.
+    gain and bias swapped: You multiply by the bias and add the gain. The gain, which starts at 1,
+        multiplies; the bias, which starts at 0, is added.
+    gain or bias used twice: You use the gain in the place of the bias too, or the bias in that of
+        the gain: g · x̂ + b.
+    bias before the gain: You add the bias first and then multiply by the gain, which scales the
+        bias too. The gain comes first: g · x̂ + b.
+    bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
+    gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
+    gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
+        division, so that they can give each feature a mean and a scale of its own.
+    keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
+        of token j. It runs only where the array is square. Pass keepdims=True.
+    """,
+    {
+        "over the sequence": (
+            *({"norm_axis": lambda x, axis=axis: axis} for axis in (-2, 0)),
+            *_one_reduced_over(-2),
+        ),
+        "over all axes": (
+            *({"norm_axis": lambda x, axis=axis: axis} for axis in (None, (-1, -2))),
+            *_one_reduced_over(None),
+        ),
+        "variance with n − 1": each("variance", _unbiased),
+        "epsilon outside the root": tuple(
+            {"deviation": _outside, "epsilon": lambda epsilon, factor=factor: epsilon * factor}
+            for factor in (1.0, 0.1, 0.01, 0.001, 10.0, 100.0)
+        ),
+        "variance with n − 1 and epsilon outside": tuple(
+            {
+                "variance": _unbiased,
+                "deviation": _outside,
+                "epsilon": lambda epsilon, factor=factor: epsilon * factor,
+            }
+            for factor in (1.0, 0.1, 0.001)
+        ),
+        "no epsilon": (
+            {"epsilon": lambda e: 0.0},
+            {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
+        ),
+        "epsilon of another size": tuple(
+            {"epsilon": lambda epsilon, other=other: other}
+            for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+        ),
+        "epsilon as a floor": each(
+            "deviation",
+            lambda v, e: np.maximum(np.sqrt(v), e),
+            lambda v, e: np.sqrt(np.maximum(v, e)),
+        ),
+        "variance without the root": each("deviation", lambda v, e: v + e),
+        "root multiplied": each("standardise", lambda y, m, s: y * s),
+        "mean not subtracted": (
+            {"centre": lambda x, m: x, "variance": _about_zero},
+            {"centre": lambda x, m: x},
+        ),
+        "mean added": each("centre", lambda x, m: x + m),
+        "mean subtracted last": (
+            {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
+        ),
+        "median for the mean": (
+            {"mean": lambda x, a: np.median(x, axis=a, keepdims=True)},
+            {
+                "mean": lambda x, a: np.median(x, axis=a, keepdims=True),
+                "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True),
+            },
+        ),
+        "sum for the mean": (
+            {"variance": _sum_of_squares},
+            {"variance": _sum_of_squares, "epsilon": lambda e: 0.0},
+            {"variance": lambda x, m, a: _sum_of_squares(x, m, a) / x.shape[-2]},
+            {"mean": lambda x, a: np.sum(x, axis=a, keepdims=True)},
+        ),
+        "variance about zero": each("variance", _about_zero),
+        "variance as a difference": each("variance", lambda x, m, a: _average(x * x, a) - m * m),
+        "range for the deviation": tuple(
+            {
+                "centre": centre,
+                "variance": lambda x, m, a: np.ptp(x, axis=a, keepdims=True),
+                "deviation": np.add,
+            }
+            for centre in (lambda x, m: x - np.min(x, -1, keepdims=True), np.subtract)
+        ),
+        "mean absolute deviation": (
+            {"variance": lambda x, m, a: _average(np.abs(x - m), a)},
+            {"variance": lambda x, m, a: _average(np.abs(x - m), a), "deviation": np.add},
+        ),
+        "only centred": each("standardise", lambda y, m, s: y),
+        "gain and bias forgotten": each("affine", lambda x, g, b: x),
+        "gain forgotten": each("affine", lambda x, g, b: x + b),
+        "bias forgotten": each("affine", lambda x, g, b: g * x),
+        "gain and bias swapped": each("affine", lambda x, g, b: b * x + g),
+        "gain or bias used twice": each(
+            "affine", lambda x, g, b: g * x + g, lambda x, g, b: b * x + b
+        ),
+        "bias before the gain": each("affine", lambda x, g, b: g * (x + b)),
+        "bias not added": each("affine", lambda x, g, b: g * x - b, lambda x, g, b: g * x * b),
+        "gain not multiplied": each(
+            "affine",
+            lambda x, g, b: x / g + b,
+            lambda x, g, b: x + g + b,
+            lambda x, g, b: (1 + g) * x + b,
+        ),
+        "gain and bias before": (
+            {"enter_norm": lambda x, g, b: g * x + b, "affine": lambda x, g, b: x},
+            {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
+        ),
+        "keepdims forgotten": (
+            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a)},
+            {"variance": lambda x, m, a: np.var(x, axis=a)},
+            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True)},
+            {"mean": _lost, "variance": lambda x, m, a: _lost((x - m) ** 2, a)},
+            {"mean": _lost},
+        ),
+    },
+)
+"""What goes wrong in a normalisation wherever it stands, in a layer too."""
+
+_OF_ARRAYS = mistakes(
+    """
+    squares overflow in half precision: You square in float16, whose largest number is 65504: the
+        variance is infinite, and the rows become 0. Compute in float32 and round the result.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
+        Write −1, which is the last axis of any array.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
+    """,
+    {
+        "squares overflow in half precision": each("widen", lambda x: x),
+        "axis 1 of a batch": each("norm_axis", lambda x: 1),
+        "epsilon ignored": each("epsilon", lambda e: EPSILON),
+    },
+)
+
+
+def rows_are_standardised(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether every row has mean 0 before gain and bias."""
+    gain, bias = case.arrays["gain"], case.arrays["bias"]
+    totals = np.sum((values[0] - bias) / gain, axis=-1)
+    worst = totals.flatten()[np.argmax(np.abs(totals))]
+    if abs(worst) < 1e-3:
+        return None
+    return (
+        "Before gain and bias every row has mean 0; take your bias off and divide by your gain, "
+        f"and here a row sums to {worst:.4g}."
+    )
+
+
+def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether the last token changes what becomes of the others."""
+    x = case.arrays["x"].copy()
+    x[..., -1, :] += np.arange(1, 1 + x.shape[-1])
+    moved = again(x=x)
+    if moved and not np.allclose(moved[0][..., :-1, :], values[0][..., :-1, :]):
+        return "Changing the last token must not change the others; yours changes them."
+    return None
+
+
+def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: float) -> Case:
+    x = draw(20, *shape) * size + draw(21, *shape[:-1], 1)
+    gain, bias = 1 + draw(22, shape[-1]) / 3, draw(23, shape[-1])
+    arrays = {"x": x, "gain": gain, "bias": bias}
+    return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
+
+
+_CONSTANT = Case({**_case(2, 3).arguments, "x": np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])})
+# every sum is exact in float32, and so are the squares but for what the deviations add
+_FAR = Case(
+    {
+        **_case(3, 4, dtype="float32").arguments,
+        "x": np.array([[4096], [-8192], [6]], np.float32)
+        + np.array([0.5, -0.5, 0.25, -0.25], np.float32),
+    }
+)
+
+LAYER_NORM = Check(
+    name="layer_norm",
+    parameters=_PARAMETERS,
+    results={"output": "x.shape"},
+    reference=attnbook.layer_norm,
+    compute=normalize,
+    steps=NORM_STEPS,
+    stages=(
+        Stage(
+            (
+                *(_case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
+                _case(2, 5, size=1e-3),
+                _case(3, 5, size=1e-2),
+                _CONSTANT,
+            ),
+            errors={ZeroDivisionError: "no epsilon"},
+        ),
+        Stage((_case(3, 3, dtype="float32"), _case(2, 5, dtype="float32"))),
+        Stage((_FAR,)),
+        Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
+        Stage((_case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
+    ),
+    mistakes=(*NORM_MISTAKES, *_OF_ARRAYS),
+    properties=(tokens_are_alone, rows_are_standardised),
+    options=("epsilon",),
+    adapt=_adapt,
+    legible=True,
+)

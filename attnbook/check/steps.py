@@ -1,0 +1,258 @@
+"""What a check is made of: cases, the steps of the right computation, and ways to get them wrong.
+
+A check is data. `Check.compute` runs named steps; a mistake names the steps that it replaces, so
+that two mistakes can be made together, and a larger computation takes over the steps and the
+mistakes of a smaller one.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.arrays.weights import Weights
+
+Values = tuple[np.ndarray, ...]
+
+Way = Mapping[str, Any]
+"""One way to make a mistake: the steps that it replaces, by name. ``{"compute": f}`` replaces the
+whole computation by ``f(*arguments, **options)`` and goes with no other way."""
+
+WHOLE = "compute"
+
+TOLERANCES = {2: (1e-2, 1e-2), 4: (1e-4, 1e-5), 8: (1e-5, 1e-6)}
+"""Relative and absolute tolerance by the bytes of a number.
+
+Wide enough for a cast to float32 on the way and for finite differences; no mistake is so small.
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input: arguments by position, arrays, weights and ints, and options by name.
+
+    An object with a method `to` is given in each library, as arrays are. `about` ends the
+    description of the case.
+    """
+
+    arguments: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """Arguments and options together, by name."""
+        return {**self.arguments, **self.options}
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
+
+    @property
+    def has_library(self) -> bool:
+        """Whether something in it lives in an array library."""
+        return any(hasattr(x, "to") for x in self.arguments.values()) or bool(self.arrays)
+
+    @property
+    def size(self) -> int:
+        arguments = self.arguments.values()
+        ints = (x for x in arguments if isinstance(x, int))
+        return sum(x.size for x in self.arrays.values()) + sum(ints)
+
+    @property
+    def dtype(self) -> str:
+        """That of the first array of floats, else of the first array; empty without one."""
+        found = sorted((x.dtype for x in self.arrays.values()), key=lambda dtype: dtype.kind != "f")
+        return found[0].name if found else ""
+
+    @property
+    def is_square(self) -> bool:
+        return len({size for x in self.arrays.values() for size in x.shape}) == 1
+
+    def __str__(self) -> str:
+        shown = ", ".join(_shown(name, x) for name, x in self.input.items())
+        return shown + (f" of {self.dtype}" if self.dtype else "") + self.about
+
+
+def _shown(name: str, x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"{name} {x.shape}"
+    return name if hasattr(x, "to") else f"{name} = {x}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Cases that belong together.
+
+    With `option` the stage runs only if the function takes an argument of that name. With
+    `beyond`, which completes "on … it raises", they lie beyond what is asked of a function for
+    matrices: whatever goes wrong there is only remarked upon. With `may_raise`, which completes the
+    same words, an error is remarked upon and a wrong result is wrong. With `within` the stage runs
+    only if the stage of that `beyond` or `may_raise` went well. `errors` names the mistake that an
+    error of plain Python shows in this stage.
+    """
+
+    cases: tuple[Case, ...]
+    option: str = ""
+    beyond: str = ""
+    may_raise: str = ""
+    within: str = ""
+    errors: dict[type[BaseException], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A classic wrong answer: its name, what a teacher says about it, and the ways to make it.
+
+    What is no result of the right type at all is recognised by `told_by`, which is given the object
+    that was returned, or the NumPy array of a wrong dtype.
+    """
+
+    name: str
+    message: str
+    ways: tuple[Way, ...] = ()
+    told_by: Callable[[Any], bool] = lambda returned: False
+
+
+def each(step: str, *wrong: Any) -> tuple[Way, ...]:
+    """Return a way for each of the wrong functions, or numbers, in the place of one step."""
+    return tuple({step: function} for function in wrong)
+
+
+def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
+    """Return the mistakes with another name and message for some of them."""
+    return tuple(
+        Mistake(*names.get(m.name, (m.name, m.message)), m.ways, m.told_by) for m in mistakes
+    )
+
+
+def without(mistakes: tuple[Mistake, ...], *names: str) -> tuple[Mistake, ...]:
+    """Return the mistakes but those of these names."""
+    return tuple(m for m in mistakes if m.name not in names)
+
+
+def only(mistakes: tuple[Mistake, ...], *names: str) -> tuple[Mistake, ...]:
+    """Return the mistakes of these names, in the order of the table."""
+    return tuple(m for m in mistakes if m.name in names)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Everything that the engine needs to know to check one kind of function.
+
+    Of `parameters`, which are passed by position, one that is also an option may be missing.
+    `results` maps the name of each returned array to its shape in letters. `reference` gives the
+    right results; ``compute(steps, *arguments, **options)`` gives them too if the steps are those
+    of `steps`, and those of a mistake if some are replaced. A way of `variants` is not wrong: a
+    right function may do a step so, and next to a mistake it changes the numbers.
+
+    `kind` is what the results hold, "real floating" numbers, "integral" ones or "bool". A function
+    that takes batches alone is handed each of the `sequences`, which have `sequence_axes` axes,
+    with a leading axis of length 1. With `any_length` the shape of a result is part of the answer.
+    With `legible` an input may be rounded to be shown, where the function is wrong on that as well.
+
+    A property looks at ``(case, values, again)``, where ``again(**arrays)`` calls the function once
+    more with some arrays replaced and returns its values (none if it raises); it returns a
+    sentence if it does not hold. Of `options`, those in `remarked_options` are remarked upon if
+    they are missing. `adapt` turns the reader's function into one of `parameters`.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    results: dict[str, str]
+    reference: Callable[..., Any]
+    stages: tuple[Stage, ...]
+    mistakes: tuple[Mistake, ...]
+    compute: Callable[..., Any] | None = None
+    steps: Mapping[str, Any] = field(default_factory=dict)
+    variants: tuple[Way, ...] = ()
+    properties: tuple[Callable[..., str | None], ...] = ()
+    options: tuple[str, ...] = ()
+    remarked_options: tuple[str, ...] = ()
+    adapt: Callable[[Callable], Callable] = lambda function: function
+    kind: str = "real floating"
+    sequences: tuple[str, ...] = ()
+    sequence_axes: int = 2
+    any_length: bool = False
+    legible: bool = False
+
+    def __post_init__(self) -> None:
+        ways = [*self.variants, *(way for mistake in self.mistakes for way in mistake.ways)]
+        unknown = {step for way in ways for step in way} - {*self.steps, WHOLE}
+        if unknown:
+            raise ValueError(f"{self.name} has no step {', '.join(sorted(unknown))}")
+
+    def expected(self, case: Case) -> Values:
+        with np.errstate(all="ignore"):
+            return as_tuple(self.reference(*map(_widen, case.arguments.values()), **case.options))
+
+    def model(self, way: Way) -> Callable[[Case], Values]:
+        """Return the computation in which the steps of `way` are replaced, as one of a case."""
+        function = way.get(WHOLE)
+        if function is None:
+            assert self.compute is not None
+            function = functools.partial(self.compute, SimpleNamespace(**{**self.steps, **way}))
+
+        def values(case: Case) -> Values:
+            with np.errstate(all="ignore"):
+                return as_tuple(function(*case.arguments.values(), **case.options))
+
+        return values
+
+
+def _widen(x: Any) -> Any:
+    if isinstance(x, Weights):
+        return x.with_arrays({name: _widen(array) for name, array in x.arrays().items()})
+    is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
+    return x.astype(np.float64, copy=False) if is_float else x
+
+
+def as_tuple(values: Any) -> Values:
+    return values if isinstance(values, tuple) else (values,)
+
+
+def agree(got: Values, expected: Values, case: Case) -> bool:
+    """Tell whether shapes and numbers agree, to the lower of the two precisions."""
+    return len(got) == len(expected) and all(
+        g.shape == e.shape and bool(np.all(close(g, e, case)))
+        for g, e in zip(got, expected, strict=True)
+    )
+
+
+def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
+    """Compare number by number, those of integers and booleans exactly."""
+    if got.dtype.kind != "f":
+        return got == expected
+    bound = np.dtype(case.dtype or np.float64)
+    rtol, atol = TOLERANCES[min(got.dtype.itemsize, bound.itemsize)]
+    with np.errstate(all="ignore"):
+        return np.isclose(got.astype(float), expected.astype(float), rtol, atol, equal_nan=True)
+
+
+def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
+    """Say where `got` first differs from `expected`: in shape, else in a number."""
+    for (label, letters), g, e in zip(check.results.items(), got, expected, strict=True):
+        if g.shape != e.shape:
+            return f"With {case}: {label} must have shape {letters} = {e.shape}, got {g.shape}."
+        off = np.argwhere(~close(g, e, case))
+        if len(off):
+            index = tuple(off[0].tolist())
+            place = f"[{', '.join(map(str, index))}]" if index else ""
+            return f"With {case}: {label}{place} is {_distinct(g[index], e[index])}."
+    return ""
+
+
+def _distinct(got: float, expected: float) -> str:
+    if isinstance(expected, (np.bool, np.integer)):
+        return f"{got}, expected {expected}"
+    short, long = (f"{got:.{digits}g}, expected {expected:.{digits}g}" for digits in (4, 17))
+    return long if f"{got:.4g}" == f"{expected:.4g}" else short
+
+
+@functools.cache
+def draw(seed: int, *shape: int) -> np.ndarray:
+    """Return the same normal numbers for the same seed and shape, always."""
+    return np.random.default_rng([seed, *shape]).normal(size=shape)

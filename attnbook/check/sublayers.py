@@ -1,0 +1,377 @@
+"""A layer of the transformer in steps: what enters each sublayer, the residuals, and their order.
+
+Encoder and decoder layers are computed here, from the steps of attention, of the feed-forward
+network and of layer normalisation, and of a few of their own for each sublayer.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.heads import HEADS_STEPS, MULTI_HEAD_ATTENTION, heads_from_steps
+from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
+from attnbook.check.sentences import mistakes
+from attnbook.check.standardization import NORM_MISTAKES, NORM_STEPS, normalize
+from attnbook.check.steps import Case, Check, Mistake, Way, draw, each, only
+
+SELF, CROSS, FEED = SUBLAYERS = ("self", "cross", "feed")
+
+
+# What enters a sublayer, how its result is joined to its input, and how the sum leaves. `norm` is
+# the layer normalisation of the sublayer, `start` the input of the whole layer.
+
+
+def _before(x, start, norm, order):
+    return norm(x) if order == "pre" else x
+
+
+def _join(x, entered, made, start, norm, order):
+    return x + made
+
+
+def _after(y, norm, order):
+    return norm(y) if order == "post" else y
+
+
+def as_it_is(x, *others):
+    """Return `x`."""
+    return x
+
+
+LAYER_STEPS: dict[str, Callable] = {
+    "order": as_it_is,
+    "sequence": as_it_is,
+    "norms": as_it_is,
+    "matrices": as_it_is,
+    "bias": as_it_is,
+    "exchange": lambda x, memory: (x, memory),
+    "masks": lambda mask, memory_mask, n: (mask, memory_mask),
+    "to_target": lambda x, raw: (x, x, x),
+    "to_memory": lambda x, memory, norm, order: (x, memory, memory),
+    **{f"before_{name}": _before for name in SUBLAYERS},
+    **{f"join_{name}": _join for name in SUBLAYERS},
+    **{f"after_{name}": _after for name in SUBLAYERS},
+    **HEADS_STEPS,
+    **FEED_STEPS,
+    **NORM_STEPS,
+}
+
+
+class _Affine:
+    """What takes the place of a matrix in ``x @ W`` and adds a bias."""
+
+    __array_ufunc__ = None  # so that NumPy leaves the product to it
+
+    def __init__(self, W: np.ndarray, bias: np.ndarray):
+        self.W, self.bias, self.shape = W, bias, W.shape
+
+    def __rmatmul__(self, x):
+        return x @ self.W + self.bias
+
+    def __getitem__(self, rows):
+        return _Affine(self.W[rows], self.bias)
+
+    @property
+    def T(self):  # noqa: N802
+        return _Affine(self.W.T, self.bias)
+
+
+def _several_heads(s, inputs, w, mask):
+    query, key, value = inputs
+    W_Q, W_K, W_V, W_O = (
+        _Affine(W, s.bias(b))
+        for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
+    )
+    return heads_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O, w.n_heads, mask)
+
+
+def encode(s: Any, x, weights, mask=None):
+    """Compute an encoder layer from its steps."""
+    return _run(s, x, None, weights, mask, None)
+
+
+def decode(s: Any, x, memory, weights, mask=None, memory_mask=None):
+    """Compute a decoder layer from its steps."""
+    x, memory = s.exchange(x, memory)
+    return _run(s, x, memory, weights, mask, memory_mask)
+
+
+def _run(s, x, memory, w, mask, memory_mask):
+    order, start = s.order(w.norm), x
+    mask, memory_mask = s.masks(mask, memory_mask, x.shape[-2])
+    names = SUBLAYERS if memory is not None else (SELF, FEED)
+    fields = {SELF: "self_attention", CROSS: "cross_attention", FEED: "feed_forward"}
+    norms = s.norms({name: getattr(w, f"{fields[name]}_norm") for name in names})
+    matrices = s.matrices({name: getattr(w, fields[name]) for name in names})
+    for name in s.sequence(names):
+
+        def norm(y, n=norms[name]):
+            return normalize(s, y, n.gain, n.bias, n.epsilon)
+
+        def made(y, raw, name=name, w=matrices[name], norm=norm):
+            if name == FEED:
+                return feed(s, y, w.W_1, w.b_1, w.W_2, w.b_2)
+            if name == SELF:
+                return _several_heads(s, s.to_target(y, raw), w, mask)
+            return _several_heads(s, s.to_memory(y, memory, norm, order), w, memory_mask)
+
+        before, join, after = (getattr(s, f"{way}_{name}") for way in ("before", "join", "after"))
+        y = before(x, start, norm, order)
+        x = after(join(x, y, made(y, x), start, norm, order), norm, order)
+    return x
+
+
+def around(names: Iterable[str] = SUBLAYERS, **steps: Callable) -> Way:
+    """Return the way that replaces `before`, `join` or `after` of these sublayers."""
+    return {f"{step}_{name}": wrong for name in names for step, wrong in steps.items()}
+
+
+# Wrong ways around a sublayer.
+
+
+def _in_order(wanted: str, wrong: Callable, right: Callable) -> Callable:
+    """Return the step that is `wrong` in one norm order alone."""
+    return lambda *given: (wrong if given[-1] == wanted else right)(*given)
+
+
+def _only_made(x, entered, made, start, norm, order):
+    return made
+
+
+def _normalised(x, *others):
+    norm = others[-2]
+    return norm(x)
+
+
+def _made_normalised(x, entered, made, start, norm, order):
+    return x + norm(made)
+
+
+def lost(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
+    """Return the ways without a residual: in both orders, in one of them."""
+    return (
+        around(names, join=_only_made),
+        *(around(names, join=_in_order(o, _only_made, _join)) for o in ("pre", "post")),
+    )
+
+
+def from_entered(names: Iterable[str] = SUBLAYERS) -> Way:
+    """Return the way that adds what enters a sublayer, normalised in pre-norm."""
+    return around(names, join=lambda x, entered, made, *others: entered + made)
+
+
+def bare(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
+    """Return the ways without normalisation: in both orders, in one of them."""
+    return (
+        around(names, before=as_it_is, after=as_it_is),
+        around(names, before=as_it_is),
+        around(names, after=as_it_is),
+    )
+
+
+def arranged(*names: str) -> Way:
+    """Return the way that runs the sublayers in this order, or leaves some out."""
+    return {"sequence": lambda given: [name for name in names if name in given]}
+
+
+def norms_of(*sources: str) -> Way:
+    """Return the way that gives each sublayer the normalisation of another, in their order."""
+    return {
+        "norms": lambda norms: {
+            name: norms[source] for name, source in zip(norms, sources, strict=True)
+        }
+    }
+
+
+ORDER_MISTAKES = mistakes(
+    """
+    pre-norm for post-norm: You normalise before each sublayer, x + f(LN(x)), where weights.norm
+        says "post": the sum is normalised, LN(x + f(x)).
+    post-norm for pre-norm: You normalise the sum, LN(x + f(x)), where weights.norm says "pre": the
+        sublayer gets the normalised input, x + f(LN(x)).
+    norm orders mixed up: Your two orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x +
+        f(x)).
+    """,
+    {
+        "pre-norm for post-norm": each("order", lambda norm: "pre"),
+        "post-norm for pre-norm": each("order", lambda norm: "post"),
+        "norm orders mixed up": each("order", lambda norm: "post" if norm == "pre" else "pre"),
+    },
+)
+
+RESIDUAL_MISTAKES = mistakes(
+    """
+    no residuals: You return what the sublayers make and never add what they were given. Each
+        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
+    no residual around self-attention: The residual around the self-attention is missing: add x to
+        what it returns.
+    no residual around the feed-forward network: The residual around the feed-forward network is
+        missing: add its input to what it returns.
+    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
+        x itself, as it came: x + f(LN(x)), not LN(x) + f(LN(x)).
+    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum. It is
+        added: x + f(…).
+    residual twice: You add the input of a sublayer twice. Once: x + f(…).
+    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
+        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
+    normalised twice: You normalise before each sublayer and after the sum too. One of the two:
+        pre-norm before, post-norm after.
+    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
+    self-attention not normalised: The normalisation that belongs to the self-attention is missing.
+    feed-forward network not normalised: The normalisation that belongs to the feed-forward network
+        is missing.
+    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
+        follow each other: it reads what the sublayer before it, residual and all, has made.
+    residual from the input of the layer: Around the feed-forward network you add the input of the
+        whole layer, so what the others have added is lost. Add the input of the feed-forward
+        network.
+    """,
+    {
+        "no residuals": lost(),
+        "no residual around self-attention": lost((SELF,)),
+        "no residual around the feed-forward network": lost((FEED,)),
+        "residual from the normalised input": (
+            from_entered(),
+            from_entered((SELF,)),
+            from_entered((FEED,)),
+        ),
+        "residual not added": tuple(
+            around(join=join)
+            for join in (
+                lambda x, y, f, *others: x - f,
+                lambda x, y, f, *others: x * f,
+                lambda x, y, f, *others: (x + f) / 2,
+                lambda x, y, f, *others: (x + f) / np.sqrt(2),
+            )
+        ),
+        "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
+        "norm inside the residual": tuple(
+            way
+            for names in (SUBLAYERS, (SELF,), (FEED,))
+            for way in (
+                around(names, before=as_it_is, join=_made_normalised, after=as_it_is),
+                around(names, join=_in_order("post", _made_normalised, _join), after=as_it_is),
+            )
+        ),
+        "normalised twice": (
+            around(before=_normalised, after=_normalised),
+            around(after=_normalised),
+            around(before=_normalised),
+            around((FEED,), after=_normalised),
+            around((SELF,), after=_normalised),
+        ),
+        "no normalisation": bare(),
+        "self-attention not normalised": bare((SELF,)),
+        "feed-forward network not normalised": bare((FEED,)),
+        "sublayers side by side": (
+            around(
+                (FEED,), before=lambda x, start, norm, order: _before(start, start, norm, order)
+            ),
+        ),
+        "residual from the input of the layer": (
+            around((FEED,), join=lambda x, y, f, start, *others: start + f),
+        ),
+    },
+)
+
+
+_OF_HEADS = (
+    *("bare reshape in the split", "bare reshape in the join", "bare reshape in both"),
+    *("interleaved features", "heads joined in reverse", "one big head", "heads averaged"),
+    *("heads summed", "softmax over the heads", "scale by √d_model", "scale by √h"),
+    *("W_O forgotten", "W_O transposed", "no scale", "scale by d_k", "scale multiplied"),
+    *("root cut to an integer", "softmax over the query axis", "no softmax", "scores ignored"),
+    *("sign of the scores", "one sum for all", "not normalised", "mask multiplies the scores"),
+    *("mask added to the scores", "mask after the softmax", "nothing projected"),
+    *("values not projected", "keys not projected", "queries not projected", "W transposed"),
+    *("W_Q used for the keys", "W_K used for the queries", "W_K used for the values"),
+    *("W_Q used for the values", "W_Q and W_K swapped", "W_K and W_V swapped"),
+)
+_OF_FEED = (
+    *("no activation", "activation after the second matrix", "activation twice"),
+    *("activation before the first matrix", "another activation", "leaky activation"),
+    *("both biases forgotten", "b_1 forgotten", "b_2 forgotten", "b_1 after the activation"),
+    *("bias subtracted", "residual inside", "matrices transposed"),
+)
+_OF_NORM = (
+    *("over the sequence", "over all axes", "variance with n − 1"),
+    *("variance with n − 1 and epsilon outside", "epsilon outside the root", "no epsilon"),
+    *("epsilon of another size", "variance without the root", "root multiplied"),
+    *("mean not subtracted", "sum for the mean", "variance about zero", "only centred"),
+    *("gain and bias forgotten", "gain forgotten", "bias forgotten", "gain and bias swapped"),
+    *("bias before the gain", "gain and bias before"),
+)
+"""What goes wrong inside of the pieces and is looked for in a layer too."""
+
+_BIASES = mistakes(
+    """
+    biases forgotten: You multiply by the matrices and add no biases. b_Q, b_K, b_V and b_O belong
+        to them.
+    """,
+    {"biases forgotten": each("bias", np.zeros_like)},
+)
+
+_MOST_WAYS = 4
+"""Of one mistake of a piece: every way makes a pair with every other."""
+
+
+def _of(mistakes: tuple[Mistake, ...], names: tuple[str, ...], piece: str) -> tuple[Mistake, ...]:
+    """Return the mistakes of a piece of the layer, with a word on where they are."""
+    return tuple(
+        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:_MOST_WAYS])
+        for m in only(mistakes, *names)
+    )
+
+
+PIECE_MISTAKES = (
+    *mistakes(
+        """
+        self-attention missing: There is no self-attention in your layer: no token sees another.
+        feed-forward network missing: Your layer ends before its last sublayer, the feed-forward
+            network.
+        one sublayer twice: One of your sublayers runs twice. Each runs once.
+    """,
+        {
+            "self-attention missing": (arranged(CROSS, FEED),),
+            "feed-forward network missing": (arranged(SELF, CROSS),),
+            "one sublayer twice": (
+                arranged(SELF, CROSS, FEED, FEED),
+                arranged(SELF, SELF, CROSS, FEED),
+            ),
+        },
+    ),
+    *_of(_BIASES, ("biases forgotten",), "multi-head attention"),
+    *_of(MULTI_HEAD_ATTENTION.mistakes, _OF_HEADS, "multi-head attention"),
+    *_of(FEED_MISTAKES, _OF_FEED, "feed-forward network"),
+    *_of(NORM_MISTAKES, _OF_NORM, "layer normalisation"),
+)
+
+
+def varied(weights: Any) -> Any:
+    """Return the same structure with normal numbers everywhere, in gains and biases too."""
+    return weights.with_arrays(
+        {
+            name: draw(40 + i, *x.shape) / np.sqrt(x.shape[0]) + name.endswith("gain")
+            for i, (name, x) in enumerate(weights.arrays().items())
+        }
+    )
+
+
+def in_both_orders(*sizes: tuple[int, ...], case: Callable, **options: Any) -> tuple[Case, ...]:
+    """Return a case of each size in pre-norm and in post-norm."""
+    return tuple(case(norm, *size, **options) for size in sizes for norm in ("pre", "post"))
+
+
+def of_order(check: Check, norm: str | None) -> Check:
+    """Return the check with the cases of one norm order alone."""
+    if norm is None:
+        return check
+    if norm not in ("pre", "post"):
+        raise ValueError(f"norm must be one of pre, post, got {norm!r}")
+    stages = (
+        replace(stage, cases=tuple(c for c in stage.cases if c.arguments["weights"].norm == norm))
+        for stage in check.stages
+    )
+    return replace(check, stages=tuple(stage for stage in stages if stage.cases))

@@ -1,0 +1,358 @@
+"""Products of small matrices whose sums stay in the registers, and 2ˣ of whole vectors, for Numba.
+
+A `Tile` says how many registers hold the sums. It is a type of its own to Numba, so a loop that is
+given another tile is compiled anew, for as many numbers a vector, vectors and rows. All is written
+for LLVM, Numba's compiler, which turns it into what the processor has: AVX-512, AVX2, SSE2 or Neon.
+
+Arrays are C-contiguous, of one dtype, float32 or float64. Places are counted in numbers from the
+start of an array, so one product reads rows of any stride.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import (
+    NativeValue,
+    intrinsic,
+    models,
+    overload_attribute,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_FUSED = ("contract",)  # a product and a sum with one rounding, where the processor has that
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of a tile of sums: `rows` times `vectors` registers of `lanes` numbers."""
+
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def width(self) -> int:
+        """The columns of the tile."""
+        return self.lanes * self.vectors
+
+
+TILES = {16: Tile(16, 8, 2), 8: Tile(8, 4, 3), 4: Tile(4, 4, 3)}
+"""By lanes: with AVX-512 16 of 32 registers hold sums, with AVX2 12 of 16; SSE2 and Neon have 4."""
+
+
+@functools.cache
+def lanes() -> int:
+    """Return how many float32 numbers a vector register of this processor holds."""
+    has = llvmlite.binding.get_host_cpu_features()
+    if has.get("avx512f"):
+        return 16
+    return 8 if has.get("avx2") and has.get("fma") else 4
+
+
+class TileType(types.Type):
+    """What Numba knows of a `Tile`: everything."""
+
+    def __init__(self, lanes: int, rows: int, vectors: int) -> None:
+        super().__init__(name=f"Tile({lanes}, {rows}, {vectors})")
+        self.lanes, self.rows, self.vectors = lanes, rows, vectors
+
+
+@typeof_impl.register(Tile)
+def _typeof(tile, context):
+    return _type_of(tile)
+
+
+@functools.cache
+def _type_of(tile):
+    return TileType(tile.lanes, tile.rows, tile.vectors)
+
+
+@unbox(TileType)
+def _unbox(typ, obj, context):
+    return NativeValue(context.context.get_dummy_value())
+
+
+register_model(TileType)(models.OpaqueModel)
+
+
+@overload_attribute(TileType, "rows")
+def _rows(tile):
+    rows = tile.rows
+    return lambda tile: rows
+
+
+@overload_attribute(TileType, "width")
+def _width(tile):
+    width = tile.lanes * tile.vectors
+    return lambda tile: width
+
+
+class _Vectors:
+    """Writes the code of one call: loads, stores and sums of the vectors of its tile."""
+
+    def __init__(self, context, builder, signature, args):
+        self.context, self.builder, self.signature, self.args = context, builder, signature, args
+        self.tile: TileType = signature.args[0]
+        number = context.get_value_type(signature.args[1].dtype)
+        self.vector = ir.VectorType(number, self.tile.lanes)
+        self.columns = range(self.tile.vectors)
+
+    def start(self, i, at=None):
+        """Return a pointer to the number `at` of the array that is argument i."""
+        make = self.context.make_array(self.signature.args[i])
+        data = make(self.context, self.builder, self.args[i]).data
+        return data if at is None else self.builder.gep(data, [at])
+
+    def row(self, at):
+        """Return the vectors of the row that begins at a pointer."""
+        return [self.builder.load(self._vector(at, j), align=4) for j in self.columns]
+
+    def store(self, row, at):
+        """Store the vectors of a row from a pointer on."""
+        for j in self.columns:
+            self.builder.store(row[j], self._vector(at, j), align=4)
+
+    def _vector(self, at, j):
+        at = self.builder.gep(at, [_I64(self.tile.lanes * j)])
+        return self.builder.bitcast(at, self.vector.as_pointer())
+
+    def spread(self, number):
+        """Return a vector with `number` in all its lanes."""
+        empty = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(empty, number, _I32(0))
+        zeros = ir.Constant(ir.VectorType(_I32, self.tile.lanes), [0] * self.tile.lanes)
+        return self.builder.shuffle_vector(one, empty, zeros)
+
+    def multiply_add(self, a, b, c):
+        """Return a b + c."""
+        return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    def sums(self, n_rows, n, step):
+        """Return rows of vectors that begin as 0, after ``rows = step(k, rows)`` for each k < n."""
+        builder, before = self.builder, self.builder.block
+        loop, after = (builder.append_basic_block(name) for name in ("loop", "after"))
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(_I64)
+        rows = [[builder.phi(self.vector) for _ in self.columns] for _ in range(n_rows)]
+        new = step(k, rows)
+        following = builder.add(k, _I64(1))
+        k.add_incoming(_I64(0), before)
+        k.add_incoming(following, loop)
+        for phis, values in zip(rows, new, strict=True):
+            for phi, value in zip(phis, values, strict=True):
+                phi.add_incoming(ir.Constant(self.vector, None), before)
+                phi.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, n), loop, after)
+        builder.position_at_end(after)
+        return new
+
+
+# Products. Of a tile, C has `rows` rows and lanes · vectors columns; A has as many rows and `depth`
+# columns, at least one, and B the reverse. They stand at places a0, b0, c0: row i and column k of A
+# at a0 + i a_row + k a_column, so A may be a transpose; rows of B and C are b_row and c_row apart
+# and contiguous. Each sum begins with 0 and is made in the order of k. Where fewer than tile.rows
+# rows are asked for, the last one is done more than once.
+
+
+def _product(end: Callable[..., None]) -> Any:
+    """Return the intrinsic that makes the sums of A B and leaves them to `end`."""
+
+    def generate(context, builder, signature, args):
+        code = _Vectors(context, builder, signature, args)
+        _, _, a0, a_row, a_column, _, b0, b_row, _, c0, c_row, rows, depth, _ = args
+        a, b, c = code.start(1, a0), code.start(5, b0), code.start(8, c0)
+        last = builder.sub(rows, _I64(1))
+        clamped = [
+            builder.select(builder.icmp_signed("<", _I64(i), last), _I64(i), last)
+            for i in range(code.tile.rows)
+        ]
+        a_rows = [builder.gep(a, [builder.mul(i, a_row)]) for i in clamped]
+        c_rows = [builder.gep(c, [builder.mul(i, c_row)]) for i in clamped]
+
+        def step(k, sums):
+            of_b = code.row(builder.gep(b, [builder.mul(k, b_row)]))
+            at = builder.mul(k, a_column)
+            added = []
+            for a_at, row in zip(a_rows, sums, strict=True):
+                number = code.spread(builder.load(builder.gep(a_at, [at])))
+                added.append([code.multiply_add(number, of_b[j], row[j]) for j in code.columns])
+            return added
+
+        end(code, c_rows, code.sums(code.tile.rows, depth, step))
+        return context.get_dummy_value()
+
+    def product(
+        typingctx,
+        tile,
+        a,
+        a0,
+        a_row,
+        a_column,
+        b,
+        b0,
+        b_row,
+        c,
+        c0,
+        c_row,
+        rows,
+        depth,
+        column=None,
+    ):
+        n, column = types.int64, types.none if column is None else column
+        return types.void(tile, a, n, n, n, b, n, n, c, n, n, n, n, column), generate
+
+    return intrinsic(product)
+
+
+def _store(code, to, sums):
+    for at, row in zip(to, sums, strict=True):
+        code.store(row, at)
+
+
+def _add(code, to, sums):
+    old = [code.row(at) for at in to]  # all of them first: the last may be there more than once
+    for row, added in zip(old, sums, strict=True):
+        row[:] = map(code.builder.fadd, row, added)
+    _store(code, to, old)
+
+
+def _add_to_scaled(code, to, sums):
+    factors = code.row(code.start(13))
+    old = [code.row(at) for at in to]
+    for row, added in zip(old, sums, strict=True):
+        row[:] = map(code.multiply_add, row, factors, added)
+    _store(code, to, old)
+
+
+def _store_with_top(code, to, sums):
+    _store(code, to, sums)
+    builder, top = code.builder, code.start(13)
+    highest = code.row(top)
+    for row in sums:
+        for j in code.columns:  # NaN is not larger
+            larger = builder.fcmp_ordered(">", row[j], highest[j])
+            highest[j] = builder.select(larger, row[j], highest[j])
+    code.store(highest, top)
+
+
+multiply: Any = _product(_store)
+"""C = A B: ``multiply(tile, a, a0, a_row, a_column, b, b0, b_row, c, c0, c_row, rows, depth)``."""
+
+multiply_add: Any = _product(_add)
+"""C = C + A B."""
+
+multiply_top: Any = _product(_store_with_top)
+"""C = A B, and the last argument, `top`, grows to the largest number of each column."""
+
+multiply_onto: Any = _product(_add_to_scaled)
+"""C = C · factor + A B, where the last argument has a factor for each column."""
+
+
+# The exponential
+
+
+def _weigh(typingctx, tile, s, s0, rows, top, total):
+    """Replace each of `rows` rows s by e**(s - top), and set `total` to the sum of each column."""
+    signature = types.void(tile, s, types.int64, types.int64, top, total)
+
+    def generate(context, builder, signature, args):
+        code = _Vectors(context, builder, signature, args)
+        s, tops = code.start(1, args[2]), code.row(code.start(4))
+        log2_e = ir.Constant(code.vector, [LOG2_E] * code.tile.lanes)
+
+        def step(i, sums):
+            at = builder.gep(s, [builder.mul(i, _I64(code.tile.lanes * code.tile.vectors))])
+            below = map(builder.fsub, code.row(at), tops)
+            weights = [_exp2(code, builder.fmul(x, log2_e)) for x in below]
+            code.store(weights, at)
+            return [list(map(builder.fadd, sums[0], weights))]
+
+        (sums,) = code.sums(1, args[3], step)
+        code.store(sums, code.start(5))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+weigh: Any = intrinsic(_weigh)
+
+LOG2_E = float(np.float32(np.log2(np.e)))
+
+TO_INTEGER = 1.5 * 2**23
+"""float32 numbers of this size are 1 apart, so a sum with it is rounded to an integer."""
+
+
+def exp2_coefficients() -> tuple[float, ...]:
+    """Return the coefficients of a polynomial for 2**x on [-1/2, 1/2], the first exactly 1.
+
+    So 2**0 is 1: sums that are carried from tile to tile are multiplied by it again and again. The
+    others fit (2**x - 1) / x at Chebyshev's points, each error weighed by what it does to 2**x.
+    """
+    points = 0.5 * np.cos(np.pi * (np.arange(100) + 0.5) / 100)
+    slopes = np.expm1(points * np.log(2)) / points
+    fitted = np.polynomial.polynomial.polyfit(points, slopes, 4, w=abs(points) / 2**points)
+    return 1.0, *fitted.astype(np.float32).tolist()
+
+
+def _exp2(code, x):
+    """Return 2**x of a vector below 127.5: exactly 0 where x < -126.5, and NaN where x is NaN."""
+    builder, vector = code.builder, code.vector
+    ints = ir.VectorType(_I32, vector.count)
+
+    def all_lanes(number, vector=vector):
+        return ir.Constant(vector, [number] * vector.count)
+
+    lowest, to_integer = all_lanes(-127.0), all_lanes(TO_INTEGER)
+    x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
+    shifted = builder.fadd(x, to_integer)
+    f = builder.fsub(x, builder.fsub(shifted, to_integer))
+    *lower, highest = exp2_coefficients()
+    power = all_lanes(highest)
+    for coefficient in reversed(lower):
+        power = code.multiply_add(power, f, all_lanes(coefficient))
+    exponent = builder.add(builder.bitcast(shifted, ints), all_lanes(127, ints))
+    exponent = builder.shl(exponent, all_lanes(23, ints))  # of -127: the bits of 0
+    return builder.fmul(power, builder.bitcast(exponent, vector))
+
+
+# Instructions that Numba has no words for
+
+
+def _claim(typingctx, counter):
+    """Return ``counter[0]`` and add 1 to it, in one step that no other thread can part."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw("add", data, _I64(1), "monotonic")
+
+    return types.int64(counter), generate
+
+
+def _prefetch(typingctx, x, i):
+    """Ask for the cache line of ``x.ravel()[i]``; `x` is C-contiguous. A wrong `i` does no harm."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        shape = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], shape)
+        to_read, to_keep, data_cache = _I32(0), _I32(3), _I32(1)
+        builder.call(function, [address, to_read, to_keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(x, i), generate
+
+
+claim: Any = intrinsic(_claim)
+prefetch: Any = intrinsic(_prefetch)

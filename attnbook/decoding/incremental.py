@@ -1,0 +1,89 @@
+"""The decoder that goes on from what it has read, with a cache or without."""
+
+import contextlib
+import importlib
+from typing import Annotated, Any
+
+from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace, library
+from attnbook.decoding.kv_cache import KVCache, gather
+from attnbook.single_head.softmax import log_softmax_of
+from attnbook.transformers.decoder import memory_keys_and_values
+from attnbook.transformers.transformer import decode, encode, mask_for_memory
+from attnbook.transformers.weights import TransformerWeights
+
+
+class IncrementalDecoder:
+    """A decoder and what it has read so far.
+
+    With a cache it keeps the keys and values of every layer and reads each token once. Without one
+    it keeps the tokens and reads all of them again at every step.
+    """
+
+    def __init__(
+        self,
+        weights: TransformerWeights,
+        source: Array | None,
+        source_mask: Array | None,
+        cache: KVCache | None,
+        impl: str,
+    ):
+        self.weights, self.cache, self.impl = weights, cache, impl
+        self.memory_mask = mask_for_memory(source_mask)
+        self.tokens: Any = None
+        self.n = self.n_read = 0  # tokens so far, and in the last pass
+        self.no_graph: Any = contextlib.nullcontext
+        if library(weights.target_embedding) == "torch":
+            self.no_graph = importlib.import_module("torch").no_grad
+        with self.no_graph():
+            memory, _ = encode(source, weights, source_mask, impl=impl)
+            self.memory = memory_keys_and_values(memory, weights.decoder.layers)
+
+    def allow_beams(self) -> None:
+        """Let the tokens have an axis of beams after that of the batch, over one memory."""
+        self.memory = tuple(
+            None if heads is None else tuple(x[:, None, ...] for x in heads)
+            for heads in self.memory
+        )
+        if self.memory_mask is not None and self.memory_mask.ndim == 4:
+            self.memory_mask = self.memory_mask[:, None, ...]
+
+    def read(
+        self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
+    ) -> Annotated[Array, "... V"]:
+        """Read `tokens` after those read before; return log p of the token that comes next.
+
+        Where a sequence has `ended` all tokens get the same: what is read there is padding.
+        """
+        xp = array_namespace(tokens)
+        if self.cache is None:
+            if self.tokens is not None:
+                tokens = xp.concat([self.tokens, tokens], axis=-1)
+            self.tokens, self.n = tokens, 0
+        self.n_read = m = tokens.shape[-1]
+        with self.no_graph():
+            logits, _ = decode(
+                *(tokens, self.memory, self.weights, None, self.memory_mask),
+                past=self.cache,
+                start=self.n,
+                last=True,
+                impl=self.impl,
+                is_causal=m > 1,  # one token may see all
+            )
+            logits = logits[..., 0, :]  # (..., V)
+            if ended is not None:
+                logits = xp.where(ended[..., None], xp.zeros_like(logits), logits)
+            self.n += m
+            if not bool(xp.all(xp.isfinite(xp.max(logits, axis=-1)))):
+                raise ValueError(
+                    f"weights must give finite logits to the best token, got NaN or infinity "
+                    f"after {self.n} tokens"
+                )
+            wide = accumulation_dtype(xp, logits.dtype)
+            return log_softmax_of(xp.astype(logits, wide, copy=False), axis=-1)
+
+    def follow(self, parents: Annotated[Array, "batch beams"]) -> None:
+        """Go on with these beams of what was read, in this order."""
+        if self.cache is None:
+            self.tokens = gather(self.tokens, parents)
+        else:
+            self.cache.reorder(parents)

@@ -1,0 +1,163 @@
+"""The keys and values of the tokens that a decoder has read, so that it reads each token once."""
+
+import math
+from typing import Annotated
+
+import array_api_compat
+
+from attnbook.arrays.arguments import Array, array_namespace, check_array, check_floats
+
+BLOCK = 64
+"""The room for tokens is a multiple of this."""
+
+
+class KVCache:
+    """The keys and values of every layer of a decoder, in arrays that grow in place.
+
+    ``len(cache)`` is the number of tokens that all layers hold. Each layer has one array of keys
+    and one of values, with free room behind the last token. New tokens are written into that room.
+    Where it does not suffice, the layer moves to arrays of at least twice as many tokens, so that n
+    steps copy O(n) tokens in all, not O(n²).
+
+    `greedy_decode` and the others make a cache of their own with ``cache=True``, and write into
+    yours with ``cache=KVCache()``: to look at it afterwards, or to change what it does by a
+    subclass.
+
+    Notes
+    -----
+    It writes in place, which the gradients of PyTorch do not allow, so it refuses keys and values
+    that need one: decode under ``torch.no_grad()``.
+
+    References
+    ----------
+    Chapter `decoding`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cache = KVCache()
+    >>> keys, values = cache.append(0, np.ones((2, 3, 5)), np.ones((2, 3, 7)))
+    >>> keys, values = cache.append(0, np.zeros((2, 1, 5)), np.zeros((2, 1, 7)))
+    >>> len(cache), keys.shape, values.shape
+    (4, (2, 4, 5), (2, 4, 7))
+    """
+
+    def __init__(self):
+        self._rooms: list[tuple[Array, Array]] = []  # for each layer, keys and values
+        self._lengths: list[int] = []
+
+    def __len__(self) -> int:
+        return min(self._lengths, default=0)
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers that have written."""
+        return len(self._rooms)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all arrays in bytes, with the free room."""
+        arrays = [x for room in self._rooms for x in room]
+        return sum(math.prod(x.shape) * array_namespace(x).finfo(x.dtype).bits // 8 for x in arrays)
+
+    def keys(self, layer: int) -> Annotated[Array, "... n d_k"]:
+        """Return the keys of a layer so far: a view, so do not write into it."""
+        return self._rooms[layer][0][..., : self._lengths[layer], :]
+
+    def values(self, layer: int) -> Annotated[Array, "... n d_v"]:
+        """Return the values of a layer so far: a view, so do not write into it."""
+        return self._rooms[layer][1][..., : self._lengths[layer], :]
+
+    def append(
+        self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
+    ) -> tuple[Annotated[Array, "... n d_k"], Annotated[Array, "... n d_v"]]:
+        """Write the keys and values of m new tokens of a layer, and return those of all n so far.
+
+        Parameters
+        ----------
+        layer : int
+            The number of the layer, at most the number of layers that have written.
+        keys : array, shape (..., m, d_k)
+        values : array, shape (..., m, d_v)
+            Each fits what the layer holds in all but m: shape, dtype, library and device.
+
+        Returns
+        -------
+        pair of arrays, shapes (..., n, d_k) and (..., n, d_v)
+            Views of the cache, so do not write into them.
+
+        Raises
+        ------
+        TypeError
+            If keys and values are no arrays, or of other libraries or dtypes.
+        ValueError
+            If a shape does not fit, the layer is not the next one, or PyTorch records a graph.
+        """
+        self._check(layer, keys, values)
+        if layer == len(self._rooms):
+            self._rooms.append((keys, values))
+            self._lengths.append(0)
+        held, n = self._rooms[layer], self._lengths[layer]
+        total = n + keys.shape[-2]
+        if n == 0 or total > held[0].shape[-2]:
+            capacity = -(-max(total, 2 * n, 1) // BLOCK) * BLOCK
+            held = self._rooms[layer] = _moved(held, n, capacity)
+        held[0][..., n:total, :] = keys
+        held[1][..., n:total, :] = values
+        self._lengths[layer] = total
+        return held[0][..., :total, :], held[1][..., :total, :]
+
+    def reorder(self, index: Annotated[Array, "batch m"]) -> None:
+        """Let every layer go on with other sequences: number i of row b was `index[b, i]`.
+
+        Arrays of keys have the axes (batch, beams, ...), and m may differ from the number of beams.
+        Raises a ValueError if `index` does not have the axes (batch, m).
+        """
+        check_array("index", index)
+        for layer, (keys, values) in enumerate(self._rooms):
+            if index.ndim != 2 or index.shape[0] != keys.shape[0]:
+                shape = tuple(index.shape)
+                raise ValueError(f"index must have shape ({keys.shape[0]}, m), got {shape}")
+            room = -(-(self._lengths[layer] + 1) // BLOCK) * BLOCK  # with a place for the next
+            keys, values = keys[..., :room, :], values[..., :room, :]
+            self._rooms[layer] = gather(keys, index), gather(values, index)
+
+    def _check(self, layer, keys, values):
+        if not 0 <= layer <= len(self._rooms):
+            raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
+        is_first = layer == len(self._rooms)
+        if is_first:
+            check_floats(keys=keys, values=values)
+        held = (keys, values) if is_first else self._rooms[layer]
+        for name, x, like in (("keys", keys, held[0]), ("values", values, held[1])):
+            if x.ndim < 2:
+                raise ValueError(f"{name} must have shape (..., m, d), got {tuple(x.shape)}")
+            if x.dtype != like.dtype:
+                check_floats(cache=like, **{name: x})
+            shape = (*like.shape[:-2], keys.shape[-2], like.shape[-1])
+            if x.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
+            if getattr(x, "requires_grad", False):
+                raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
+
+
+def _moved(room, n, capacity):
+    """Return a room for `capacity` tokens with the `n` tokens of another."""
+    xp, larger = array_namespace(room[0]), []
+    for x in room:
+        shape, device = (*x.shape[:-2], capacity, x.shape[-1]), array_api_compat.device(x)
+        larger.append(xp.empty(shape, dtype=x.dtype, device=device))
+        larger[-1][..., :n, :] = x[..., :n, :]
+    return tuple(larger)
+
+
+def gather(
+    x: Annotated[Array, "batch n ..."], index: Annotated[Array, "batch m"]
+) -> Annotated[Array, "batch m ..."]:
+    """Return x[b, index[b, i]] at [b, i]."""
+    xp = array_namespace(x)
+    batch, n, *rest = x.shape
+    rows = xp.expand_dims(xp.arange(batch, device=array_api_compat.device(x)) * n, axis=1)
+    flat = xp.reshape(x, (batch * n, *rest))
+    picked = xp.take(flat, xp.reshape(rows + index, (-1,)), axis=0)
+    return xp.reshape(picked, (batch, index.shape[1], *rest))

@@ -1,0 +1,1 @@
+"""The loops of the rungs *numba* and *packed*, compiled by Numba."""

@@ -1,0 +1,172 @@
+"""The loops for few queries and many keys, as when a model decodes one token after a long cache.
+
+Every key and every value is used a few times only, so the memory sets the pace: nothing is packed,
+rows are read once and in order. The queries that share a key head, its
+groups, stand side by side, and the keys are split in chunks, as many as the sizes say, whose
+maxima, totals and weighted sums are merged in the order of the keys.
+"""
+
+import numpy as np
+
+from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
+from attnbook.compilers.register_tiles import claim
+from attnbook.kernels.numba_loops.arrays import BIAS, KEY, MASK, OUTPUT, QUERY, VALUE
+from attnbook.kernels.numba_loops.panels import exp
+
+KEYS = 64
+"""Keys of a block."""
+
+_ZERO, _HIDDEN = np.float32(0), np.float32(-np.inf)
+_AT = np.uint64
+
+
+@compile_sums
+def score(work, head, key, keys, queries, scores):
+    """Make the scores of all rows with a block of keys, each sum in the lanes of vectors."""
+    n_rows, d = queries.shape
+    for j in range(keys):
+        at = work.starts[KEY, head, 0] + (key + j) * work.key_row
+        for r in range(n_rows):
+            total = _ZERO
+            for c in range(d):
+                total += queries[r, c] * work.key[_AT(at + c)]
+            scores[r, j] = total
+
+
+@compile_fused
+def hide(work, head, key, keys, scores):
+    """Add the bias, and hide what the rows may not see."""
+    for r in range(scores.shape[0]):
+        group, i = divmod(r, work.n_q)
+        if work.has_bias:
+            at = work.starts[BIAS, head, group] + i * work.bias_row + key * work.bias_column
+            for j in range(keys):
+                scores[r, j] += work.bias[at + j * work.bias_column]
+        if work.has_mask:
+            at = work.starts[MASK, head, group] + i * work.mask_row + key * work.mask_column
+            for j in range(keys):
+                if not work.mask[at + j * work.mask_column]:
+                    scores[r, j] = _HIDDEN
+        if work.is_causal:
+            for j in range(max(0, i + work.n_k - work.n_q + 1 - key), keys):
+                scores[r, j] = _HIDDEN
+
+
+@compile_fused
+def add_values(work, head, key, keys, weights, weighted):
+    """Add the values of a block, as the rows weigh them, four keys at a time."""
+    n_rows, d = weighted.shape
+    row = work.value_row
+    for j in range(0, keys, 4):
+        at = work.starts[VALUE, head, 0] + (key + j) * row
+        if keys - j < 4:
+            for i in range(keys - j):
+                for r in range(n_rows):
+                    for c in range(d):
+                        weighted[r, c] += weights[r, j + i] * work.value[_AT(at + i * row + c)]
+        else:
+            for r in range(n_rows):
+                w0, w1, w2, w3 = four(weights[r], j)
+                for c in range(d):
+                    v0, v1 = work.value[_AT(at + c)], work.value[_AT(at + c + row)]
+                    v2, v3 = work.value[_AT(at + c + 2 * row)], work.value[_AT(at + c + 3 * row)]
+                    weighted[r, c] += w0 * v0 + w1 * v1 + w2 * v2 + w3 * v3
+
+
+@compile_fused
+def highest(row, top):
+    """Return the largest number of `row` and `top`; NaN is not larger."""
+    for x in row:
+        top = x if x > top else top
+    return top
+
+
+@compile_fused
+def weigh(row, top):
+    """Replace each number x of `row` by e**(x - top)."""
+    for j in range(row.size):
+        row[j] = exp(row[j] - top)
+
+
+@compile_sums
+def sum_of(row):
+    """Return the sum of `row`, made in vectors."""
+    total = _ZERO
+    for x in row:
+        total += x
+    return total
+
+
+@compile_fused
+def four(x, at):
+    """Return four numbers from `at` on."""
+    return x[at], x[at + 1], x[at + 2], x[at + 3]
+
+
+@compile_loops
+def attend_few(work, n_chunks, counter, partial):
+    """Write the sums, total and maximum of chunk after chunk until `counter` has passed all.
+
+    partial : (heads, n_chunks, rows, d_v + 2)
+    """
+    _, heads, groups = work.starts.shape
+    n_rows, d_v = groups * work.n_q, work.d_v
+    queries = np.empty((n_rows, work.d_k), np.float32)
+    scores, weighted = np.empty((n_rows, KEYS), np.float32), np.empty((n_rows, d_v), np.float32)
+    top, total = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
+    while True:
+        task = claim(counter)
+        if task >= heads * n_chunks:
+            break
+        head, chunk = divmod(task, n_chunks)
+        for r in range(n_rows):
+            group, i = divmod(r, work.n_q)
+            at = work.starts[QUERY, head, group] + i * work.query_row
+            for c in range(work.d_k):
+                queries[r, c] = work.query[at + c] * work.scale
+        weighted[:], total[:], top[:] = _ZERO, _ZERO, _HIDDEN
+        stop = work.n_k * (chunk + 1) // n_chunks
+        for key in range(work.n_k * chunk // n_chunks, stop, KEYS):
+            keys = min(KEYS, stop - key)
+            score(work, head, key, keys, queries, scores)
+            if work.has_mask or work.has_bias or work.is_causal:
+                hide(work, head, key, keys, scores)
+            for r in range(n_rows):
+                row = scores[r, :keys]
+                below, top[r] = top[r], highest(row, top[r])
+                safe = top[r] if top[r] > _HIDDEN else _ZERO
+                factor = exp(below - safe)
+                weigh(row, safe)
+                total[r] = total[r] * factor + sum_of(row)
+                if factor != np.float32(1):
+                    for c in range(d_v):
+                        weighted[r, c] *= factor
+            add_values(work, head, key, keys, scores, weighted)
+        for r in range(n_rows):
+            for c in range(d_v):
+                partial[head, chunk, r, c] = weighted[r, c]
+            partial[head, chunk, r, d_v] = total[r]
+            partial[head, chunk, r, d_v + 1] = top[r]
+
+
+@compile_loops
+def merge(work, partial, output, log_total):
+    """Write the output from the sums of the chunks, in the order of the keys."""
+    heads, n_chunks, n_rows, width = partial.shape
+    d_v = width - 2
+    for head in range(heads):
+        for r in range(n_rows):
+            group, i = divmod(r, work.n_q)
+            row = work.starts[OUTPUT, head, group] + i
+            top, total = _HIDDEN, _ZERO
+            for chunk in range(n_chunks):
+                top = max(top, partial[head, chunk, r, d_v + 1])
+            safe = top if top > _HIDDEN else _ZERO
+            for chunk in range(n_chunks):
+                factor = exp(partial[head, chunk, r, d_v + 1] - safe)
+                total += factor * partial[head, chunk, r, d_v]
+                for c in range(d_v):
+                    output[row, c] += factor * partial[head, chunk, r, c]
+            for c in range(d_v):
+                output[row, c] = output[row, c] / total if total != _ZERO else _ZERO
+            log_total[row] = np.float64(top) + np.log(np.float64(total))

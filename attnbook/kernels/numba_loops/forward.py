@@ -1,0 +1,175 @@
+"""The forward pass of the rungs *numba* and *packed*: panels of queries meet all keys.
+
+A panel stands one query a column, and meets a tile of keys at a time. The scores of a tile, its
+weights and its weighted sums are then rows that are treated alike, and nothing leaves the inner
+caches in between. The panel is copied; keys and values are read where they are.
+
+Where there are few panels the keys are split in chunks, each with a maximum, a total and weighted
+sums of its own, and these are merged in the order of the keys.
+
+Threads take pieces of work from a counter, one after the other. Which thread takes which changes no
+bit: a piece is computed by one, in one order, and how many pieces there are depends on sizes alone.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from attnbook.arrays.arguments import Array
+from attnbook.arrays.threads import in_parts, n_threads_for
+from attnbook.compilers.jit import compile_fused, compile_loops
+from attnbook.compilers.register_tiles import Tile, claim
+from attnbook.kernels.numba_loops.arrays import KEY, VALUE, Work, arrange, restored
+from attnbook.kernels.numba_loops.few_queries import attend_few, merge
+from attnbook.kernels.numba_loops.panels import (
+    aligned,
+    clear,
+    count_seen,
+    gather,
+    hide,
+    raise_top,
+    step_up,
+    write,
+)
+from attnbook.kernels.numba_loops.products import product, product_onto, weigh
+
+WIDTH, KEYS = 128, 64
+"""For the plain loops: queries of a panel, and keys of a tile."""
+
+TILE_KEYS = 128
+"""Keys of a tile whose columns are those of the registers: its scores stay in the inner cache."""
+
+WORTH = 2**20
+"""Multiplications that are worth another thread."""
+
+FEW = 8
+"""Queries of a key head for which the memory is slower than the loops without tiles."""
+
+ENOUGH = 16
+"""Pieces of work that keep several cores busy: fewer panels than these are split by keys."""
+
+PIECES, LEAST = 64, 1024
+"""Chunks of keys that keep many cores busy, and keys of a chunk that are worth its merging."""
+
+
+def forward(
+    tile: Tile | None, arguments: tuple, *, few: bool, n_threads: int | None = None
+) -> tuple[Array, Array]:
+    """Return the output and log_total of the checked `arguments`, by products of a tile's shape.
+
+    `few` lets a few queries go without tiles. Their scores are then sums in another order than the
+    backward pass makes them in, so it is for calls that none follows.
+    """
+    query, _, value = arguments[:3]
+    work, leading, _ = arrange(*arguments)
+    shape, d_v = (*leading, work.n_q), value.shape[-1]
+    output = np.zeros((math.prod(shape), work.d_v), np.float32)
+    log_total = np.full(len(output), -np.inf)  # float64: e**(score - log_total) is to be exact
+    if len(output) and work.n_k:
+        size = len(output) * work.n_k * (work.d_k + work.d_v)
+        n_threads = n_threads_for(size, n_threads, WORTH)
+        make = _without_tiles if few and work.starts.shape[2] * work.n_q <= FEW else _by_panels
+        make(tile, work, n_threads, output, log_total)
+    output = output[:, :d_v].reshape(*shape, d_v)
+    return restored(output, query), restored(log_total.reshape(*shape, 1), query, exact=True)
+
+
+def _by_panels(tile, work, n_threads, output, log_total):
+    _, n_heads, n_groups = work.starts.shape
+    n_rows = n_groups * work.n_q
+    width = min(WIDTH, -(-n_rows // 16) * 16) if tile is None else tile.width
+    n_panels = n_heads * -(-n_rows // width)
+    n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // n_panels))
+    partial = _partial(work, n_chunks if n_chunks > 1 else 0)
+    sizes = (width, KEYS if tile is None else TILE_KEYS, n_chunks)
+    share(lambda counter: attend(tile, work, sizes, counter, partial, output, log_total), n_threads)
+    if n_chunks > 1:
+        merge(work, partial, output, log_total)
+
+
+def _without_tiles(tile, work, n_threads, output, log_total):
+    n_chunks = max(1, min(work.n_k // LEAST, PIECES // work.starts.shape[1]))
+    partial = _partial(work, n_chunks)
+    share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
+    merge(work, partial, output, log_total)
+
+
+def _partial(work: Work, n_chunks: int) -> np.ndarray:
+    """Return room for the weighted sums, the total and the maximum of each row in each chunk."""
+    _, n_heads, n_groups = work.starts.shape
+    return np.empty((n_heads, n_chunks, n_groups * work.n_q, work.d_v + 2), np.float32)
+
+
+def share(function: Callable[..., None], n_threads: int) -> None:
+    """Call ``function(counter)`` in so many threads, with one counter for all."""
+    counter = np.zeros(1, np.int64)
+    in_parts(lambda *_: function(counter), n_threads, n_threads)
+
+
+@compile_loops
+def attend(tile, work, sizes, counter, partial, output, log_total):
+    """Take panels, or chunks of them, one after the other until `counter` has passed them all."""
+    width, tile_keys, n_chunks = sizes
+    n_rows = work.starts.shape[2] * work.n_q
+    panels = -(-n_rows // width)
+    n_tasks = work.starts.shape[1] * panels * n_chunks
+    panel, limits = aligned(work.d_k, width), np.empty(width, np.int32)
+    scores, part = aligned(tile_keys, width), aligned(work.d_v, width)
+    weighted, vectors = aligned(work.d_v, width), aligned(6, width)
+    top, total = vectors[1], vectors[4]
+    space = (panel, limits, scores, part, weighted, vectors)
+    while True:
+        i = claim(counter)
+        if i >= n_tasks:
+            break
+        place, chunk = divmod(n_tasks - 1 - i, n_chunks)  # under a causal mask the longest first
+        head, first = place // panels, place % panels * width
+        rows = min(width, n_rows - first)
+        start, stop = work.n_k * chunk // n_chunks, work.n_k * (chunk + 1) // n_chunks
+        meet(tile, work, (head, first, rows), start, stop, space)
+        if n_chunks == 1:
+            write(work, head, first, rows, weighted, top, total, output, log_total)
+        else:
+            for r in range(rows):
+                for c in range(work.d_v):
+                    partial[head, chunk, first + r, c] = weighted[c, r]
+                partial[head, chunk, first + r, work.d_v] = total[r]
+                partial[head, chunk, first + r, work.d_v + 1] = top[r]
+
+
+@compile_fused
+def meet(tile, work, task, start, stop, space):
+    """Let a panel of queries meet the keys from `start` to `stop`."""
+    panel, limits, scores, part, weighted, vectors = space
+    below, top, safe = vectors[0], vectors[1], vectors[2]
+    factor, total, tile_total = vectors[3], vectors[4], vectors[5]
+    head, first, rows = task
+    tile_keys, width = scores.shape
+    lowest, highest = gather(work, head, first, rows, panel, limits)
+    clear(weighted, total, top, below)
+    for key in range(start, min(stop, highest + 1), tile_keys):
+        keys = min(tile_keys, stop - key)
+        allowed = rows * keys
+        if work.has_mask:
+            allowed = count_seen(work, head, first, rows, key, keys)
+            if allowed == 0:
+                continue
+        row = work.key_row
+        at = work.starts[KEY, head, 0] + key * row
+        if work.has_bias or allowed < rows * keys or key + keys - 1 > lowest:
+            product(tile, work.key, at, row, 1, panel, scores, keys, width, work.d_k, None)
+            hide(work, head, first, rows, key, keys, allowed, limits, lowest, scores)
+            raise_top(scores, keys, top)
+        else:
+            product(tile, work.key, at, row, 1, panel, scores, keys, width, work.d_k, top)
+        step_up(top, below, factor, safe)
+        weigh(tile, scores, keys, safe, tile_total)
+        row = work.value_row
+        at = work.starts[VALUE, head, 0] + key * row
+        product_onto(
+            *(tile, part, work.value, at, 1, row, scores),
+            *(weighted, work.d_v, width, keys, factor),
+        )
+        for r in range(width):
+            total[r] = total[r] * factor[r] + tile_total[r]

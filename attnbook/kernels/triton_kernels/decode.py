@@ -1,0 +1,146 @@
+"""Decoding: few queries over many keys, which are split among the programs and merged in order.
+
+One query of one head fills one tile and would keep one program busy. So the keys are cut into
+ranges, each program takes the running softmax over one range, and a second kernel merges the
+(maximum, total, weighted values) of all ranges, from the first to the last. Query heads that share
+a key head lie in one tile, so their keys are read once.
+
+Dao, Haziza, Massa, Sizov (2023), "Flash-Decoding for long-context inference".
+"""
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+
+from attnbook.kernels.triton_kernels import tiles as tiling
+from attnbook.kernels.triton_kernels.forward import (
+    HIDDEN,
+    attend,
+    empty_state,
+    finish,
+    head_of,
+    power,
+    tiles_of,
+)
+from attnbook.kernels.triton_kernels.operands import launch
+
+MOST_ROWS = 64
+"""Up to so many queries of one key head, this is the path."""
+
+
+@triton.jit
+def range_kernel(
+    x,
+    tops,  # of each range: maximum, total and weighted values of every row
+    totals,
+    weighted,
+    splits,
+    KIND: tl.constexpr,
+    SHARED: tl.constexpr,  # how many heads of queries share one of keys
+):
+    """Attend from all queries of one key head to one range of the keys."""
+    place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
+    g_own = x.G // SHARED
+    a, b, g = place // (x.B * g_own), place // g_own % x.B, place % g_own
+
+    # Row r is query r % n_q of head g + r // n_q.
+    rows = tl.arange(0, KIND.BLOCK_Q)
+    there = tl.minimum(rows, SHARED * x.n_q - 1)[:, None]
+    heads = a, b, (g + there // x.n_q).to(tl.int64)
+    own = (there % x.n_q).to(tl.int64)
+    columns = tl.arange(0, KIND.D_K)[None, :]
+    query = head_of(x.query, x.strides[0], heads) + own * x.strides[0][3] + columns
+    query_tile = tl.load(query, mask=columns < x.d_k, other=0.0)  # (BLOCK_Q, D_K)
+    mask = (head_of(x.mask, x.strides[3], heads) + own * x.strides[3][3], x.strides[3][4])
+    bias = (head_of(x.bias, x.strides[4], heads) + own * x.strides[4][3], x.strides[4][4])
+    seen = own.to(tl.int32) + (x.n_k - x.n_q), mask, bias
+    key, value = head_of(x.key, x.strides[1], (a, b, g)), head_of(x.value, x.strides[2], (a, b, g))
+    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
+    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+
+    # This range: tiles [first, end), of which those before `whole` need no mask.
+    n_tiles = tl.cdiv(x.n_k, KIND.BLOCK_K)
+    first = (split.to(tl.int64) * n_tiles // splits).to(tl.int32)
+    end = ((split.to(tl.int64) + 1) * n_tiles // splits).to(tl.int32)
+    seen_by_all = x.n_k
+    if KIND.CAUSAL:
+        seen_by_all = tl.maximum(x.n_k - x.n_q + 1, 0)
+    if KIND.MASK:
+        seen_by_all = 0
+    whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
+
+    state = empty_state(KIND.BLOCK_Q, KIND.D_V)
+    for MASKED in tl.static_range(2):
+        start, stop = whole if MASKED else first, end if MASKED else whole
+        state = attend(
+            *(state, query_tile, keys, values, start, stop, key, x, seen, False, MASKED, KIND)
+        )
+    top, total, sums = state
+    n_rows = x.A * x.B * x.G * x.n_q
+    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * x.n_q) + rows
+    columns = tl.arange(0, KIND.D_V)[None, :]
+    inside = rows < SHARED * x.n_q
+    tl.store(tops + places, top, mask=inside)
+    tl.store(totals + places, total, mask=inside)
+    tl.store(weighted + places[:, None] * KIND.D_V + columns, sums, mask=inside[:, None])
+
+
+@triton.jit
+def merge_kernel(
+    parts,  # as range_kernel stored them
+    output,
+    log_total,
+    n_rows,
+    splits,
+    d_v,
+    D_V: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):
+    """Merge the ranges of one row, AT_ONCE of them at a time."""
+    tops, totals, weighted = parts
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, D_V)
+    top, total, sums = empty_state(1, D_V)
+    for first in range(0, splits, AT_ONCE):
+        split = first + tl.arange(0, AT_ONCE)
+        there = split < splits
+        places = split.to(tl.int64) * n_rows + row
+        of_top = tl.load(tops + places, mask=there, other=HIDDEN)
+        of_total = tl.load(totals + places, mask=there, other=0.0)
+        places = places[:, None] * D_V + columns[None, :]
+        of_sums = tl.load(weighted + places, mask=there[:, None], other=0.0)
+        higher = tl.maximum(top, tl.max(of_top, 0))
+        shift = tl.where(higher == HIDDEN, 0.0, higher)
+        dtype = output.dtype.element_ty
+        fade, share = power(top - shift, dtype), power(of_top - shift, dtype)  # (1,), (AT_ONCE,)
+        total = total * fade + tl.sum(of_total * share, 0)
+        sums = sums * fade[:, None] + tl.sum(of_sums * share[:, None], 0)[None, :]
+        top = higher
+    place = row + tl.arange(0, 1)
+    finish((top, total, sums), output, log_total, place, place < n_rows, d_v, D_V)
+
+
+def takes(x):
+    """Say whether `Operands` have so few queries that this path is theirs."""
+    return x.n_q * x.n_shared <= MOST_ROWS
+
+
+def forward(x, tile=None, splits=None):
+    """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
+    tile = tile or tiling.tile_for(x, tiling.DECODE, tiling.DECODE_SINGLE)
+    tile = replace(tile, block_q=tiling.padded(x.n_q * x.n_shared))
+    programs = x.heads // x.n_shared
+    splits = splits or tiling.splits_of_keys(x, tile, programs)
+    n_rows, width = x.heads * x.n_q, tiling.padded(x.d_v)
+    parts = tuple(
+        torch.empty(splits * n_rows * size, dtype=torch.float32, device=x.query.device)
+        for size in (1, 1, width)
+    )
+    results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    constants = tiling.options(x, tile) | {"SHARED": x.n_shared}
+    launch(range_kernel, programs * splits, x.call, *parts, splits, **constants)
+    numbers = (n_rows, splits, x.d_v)
+    launch(merge_kernel, n_rows, parts, *results, *numbers, D_V=width, AT_ONCE=16)
+    return results

@@ -1,0 +1,236 @@
+"""The forward pass on the matrix units: a tile of queries a program, the running softmax inside.
+
+Each program holds BLOCK_Q queries on the chip and walks over the keys, BLOCK_K at a time: a
+product of matrices for the scores, the running softmax, a product with the values. The scores
+never reach memory. Tiles that a mask or the causal order hides are not visited, tiles that are
+visible as a whole are not masked; so the walk has two parts, and only the second one masks.
+
+Dao (2023), "FlashAttention-2: faster attention with better parallelism and work partitioning".
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from attnbook.kernels.triton_kernels import tiles as tiling
+from attnbook.kernels.triton_kernels.operands import launch
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+HIDDEN = tl.constexpr(float("-inf"))
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def product(x, y, sums=None):
+    """Return the matrix product x y, added to `sums`, in float32; float32 itself is not rounded."""
+    if INTERPRETED and x.dtype == tl.bfloat16:  # which the interpreter multiplies as integers
+        x, y = x.to(tl.float32), y.to(tl.float32)
+    return tl.dot(x, y, sums, input_precision="ieee")
+
+
+@triton.jit
+def power(x, dtype: tl.constexpr):
+    """Return e^x of scores, or of differences of them, in the unit of `dtype`.
+
+    Half precision counts scores in units of log₂, so that the power of 2, which is the instruction
+    that a GPU has, needs no factor. For float32 they are not multiplied with log₂e, which would
+    round them: a row of one large score must get back a weight of exactly 1 in the backward pass.
+    """
+    return tl.exp2(x * LOG2E) if dtype == tl.float32 else tl.exp2(x)
+
+
+@triton.jit
+def natural(x, dtype: tl.constexpr):
+    """Return scores of the unit of `dtype` in natural units."""
+    return x if dtype == tl.float32 else x * LN2
+
+
+@triton.jit
+def head_of(pointer, strides, head):
+    """Return where the rows of one head begin; 64 bits, since arrays pass 2³¹ numbers."""
+    a, b, g = head
+    pointer += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1]
+    return pointer + g.to(tl.int64) * strides[2]
+
+
+@triton.jit
+def heads_of(x, head):
+    """Return query, key, value, mask and bias of one head."""
+    return (
+        head_of(x.query, x.strides[0], head),
+        head_of(x.key, x.strides[1], head),
+        head_of(x.value, x.strides[2], head),
+        head_of(x.mask, x.strides[3], head),
+        head_of(x.bias, x.strides[4], head),
+    )
+
+
+@triton.jit
+def tiles_of(pointer, row_stride, n, d, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Return a descriptor of the (n, d) rows of one head: loads (BLOCK, D), zeros outside."""
+    width = tl.maximum(d, 1)  # rows of no numbers are stored as zeros
+    return tl.make_tensor_descriptor(pointer, [n, width], [row_stride, 1], [BLOCK, D])
+
+
+@triton.jit
+def rows_of(rows, x, mask, bias):
+    """Return the last key that the causal order shows each row, and its rows of mask and bias."""
+    rows = tl.minimum(rows, x.n_q - 1)  # rows past the end are the last one again
+    there = rows.to(tl.int64)
+    mask_rows = (mask + there * x.strides[3][3], x.strides[3][4])
+    bias_rows = (bias + there * x.strides[4][3], x.strides[4][4])
+    return rows + (x.n_k - x.n_q), mask_rows, bias_rows  # the last query stands at the last key
+
+
+@triton.jit
+def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
+    """Return where the list of one tile begins: how many whole, how many in all, which."""
+    return head_of(tiles, strides, head) + tile.to(tl.int64) * strides[3] if KIND.MASK else tiles
+
+
+@triton.jit
+def tiles_of_keys(tiles, tile, x, KIND: tl.constexpr):
+    """Return w and e: a tile of queries sees tiles [0, w) as a whole and tiles [w, e) in part."""
+    if KIND.MASK:
+        return tl.load(tiles), tl.load(tiles + 1)
+    if KIND.CAUSAL:
+        own = tile * KIND.BLOCK_Q + (x.n_k - x.n_q)  # the last key that the first row sees
+        whole = tl.maximum(tl.minimum(own + 1, x.n_k), 0) // KIND.BLOCK_K
+        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, x.n_k), 0)
+        return whole, tl.cdiv(end, KIND.BLOCK_K)
+    return x.n_k // KIND.BLOCK_K, tl.cdiv(x.n_k, KIND.BLOCK_K)
+
+
+@triton.jit
+def tile_at(i, tiles, LISTED: tl.constexpr):
+    """Return the i-th tile to visit: the i-th of a list, or tile i where there is none."""
+    return tl.load(tiles + i) if LISTED else i
+
+
+@triton.jit
+def scores_of(products, columns, x, rows, MASKED: tl.constexpr, KIND: tl.constexpr):
+    """Return scores from the products q · k: scaled, biased, −∞ where hidden.
+
+    A tile lies either way: `columns`, the keys, against `rows`, the last key that the causal order
+    shows each query, and its rows of mask and bias, each with the stride along them.
+    """
+    last_seen, mask, bias = rows
+    scores = products * x.score_scale
+    if KIND.BIAS:
+        places = bias[0] + columns.to(tl.int64) * bias[1]
+        numbers = tl.load(places, mask=columns < x.n_k, other=0.0)
+        scores += numbers.to(tl.float32) * x.bias_scale
+    if MASKED:
+        seen = columns <= last_seen if KIND.CAUSAL else columns < x.n_k
+        if KIND.MASK:
+            places = mask[0] + columns.to(tl.int64) * mask[1]
+            seen = seen & (tl.load(places, mask=seen, other=0) != 0)
+        scores = tl.where(seen, scores, HIDDEN)
+    return scores
+
+
+@triton.jit
+def attend(
+    state,  # running maximum (BLOCK_Q,), sum (BLOCK_Q,) and weighted values (BLOCK_Q, D_V)
+    query,  # (BLOCK_Q, D_K), on the chip
+    keys,  # descriptors of the keys and of the values
+    values,
+    first,  # which tiles of keys: from `first` up to `end`, of a list if LISTED
+    end,
+    tiles,
+    x,
+    rows,  # of the queries, (BLOCK_Q, 1): see `rows_of`
+    LISTED: tl.constexpr,
+    MASKED: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Take tiles of keys into the running softmax of a tile of queries."""
+    top, total, weighted = state
+    for i in tl.range(first, end):
+        start = tile_at(i, tiles, LISTED) * KIND.BLOCK_K
+        columns = (start + tl.arange(0, KIND.BLOCK_K))[None, :]
+        key = keys.load([start, 0])  # (BLOCK_K, D_K)
+        scores = product(query, key.T)  # (BLOCK_Q, BLOCK_K)
+        if MASKED or KIND.BIAS:
+            scores = scores_of(scores, columns, x, rows, MASKED, KIND)
+            higher = tl.maximum(top, tl.max(scores, 1))
+            shift = tl.where(higher == HIDDEN, 0.0, higher)  # all hidden so far: no −∞ − −∞
+            weights = power(scores - shift[:, None], query.dtype)
+        else:  # the scale in the same multiply-add as the shift
+            higher = tl.maximum(top, tl.max(scores, 1) * x.score_scale)
+            shift = tl.where(higher == HIDDEN, 0.0, higher)
+            weights = power(scores * x.score_scale - shift[:, None], query.dtype)
+        fade = power(top - shift, query.dtype)
+        total = total * fade + tl.sum(weights, 1)
+        weighted = weighted * fade[:, None]
+        value = values.load([start, 0])  # (BLOCK_K, D_V)
+        weighted = product(weights.to(value.dtype), value, weighted)
+        top = higher
+    return top, total, weighted
+
+
+@triton.jit
+def forward_kernel(x, tiles, tiles_strides, output, log_total, KIND: tl.constexpr):
+    """Attend from one tile of queries of one head; `tiles` are lists of those to visit, if any."""
+    n_tiles = tl.cdiv(x.n_q, KIND.BLOCK_Q)
+    place = tl.program_id(0) // n_tiles
+    tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
+    head = place // (x.B * x.G), place // x.G % x.B, place % x.G
+    query, key, value, mask, bias = heads_of(x, head)
+    queries = tiles_of(query, x.strides[0][3], x.n_q, x.d_k, KIND.BLOCK_Q, KIND.D_K)
+    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
+    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
+    seen = rows_of(rows[:, None], x, mask, bias)
+    tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
+    whole, end = tiles_of_keys(tiles, tile, x, KIND)
+    state = empty_state(KIND.BLOCK_Q, KIND.D_V)
+    query_tile = queries.load([tile * KIND.BLOCK_Q, 0])  # (BLOCK_Q, D_K)
+    for MASKED in tl.static_range(2):
+        first, last = whole if MASKED else 0, end if MASKED else whole
+        state = attend(
+            *(state, query_tile, keys, values, first, last, tiles + 2, x, seen),
+            *(KIND.MASK, MASKED, KIND),
+        )
+    places = place.to(tl.int64) * x.n_q + rows
+    finish(state, output, log_total, places, rows < x.n_q, x.d_v, KIND.D_V)
+
+
+@triton.jit
+def empty_state(BLOCK_Q: tl.constexpr, D_V: tl.constexpr):
+    """Return the running softmax over no key."""
+    top = tl.full((BLOCK_Q,), HIDDEN, tl.float32)
+    return top, tl.zeros((BLOCK_Q,), tl.float32), zeros(BLOCK_Q, D_V)
+
+
+@triton.jit
+def zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return a tile of zeros."""
+    return tl.zeros((ROWS, COLUMNS), tl.float32)
+
+
+@triton.jit
+def finish(state, output, log_total, places, there, d_v, D_V: tl.constexpr):
+    """Divide by the totals and store the rows at `places`; rows that saw no key are 0."""
+    top, total, weighted = state
+    columns = tl.arange(0, D_V)
+    total = tl.where(total == 0.0, 1.0, total)  # log₂ 1 = 0, and `top` is −∞
+    weighted = weighted / total[:, None]
+    tl.store(
+        output + places[:, None] * d_v + columns[None, :],
+        weighted.to(output.dtype.element_ty),
+        mask=there[:, None] & (columns[None, :] < d_v),
+    )
+    log = natural(top, output.dtype.element_ty) + tl.log2(total) * LN2
+    tl.store(log_total + places, log, mask=there)
+
+
+def forward(x, tile=None):
+    """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
+    tile = tile or tiling.tile_for(x, tiling.FORWARD, tiling.FORWARD_SINGLE)
+    results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    programs = x.heads * triton.cdiv(x.n_q, tile.block_q)
+    tiles = tiling.tiles_to_visit(x, tile)
+    launch(forward_kernel, programs, x.call, *tiles, *results, **tiling.options(x, tile))
+    return results

@@ -1,0 +1,194 @@
+"""How large the tiles of the Triton kernels are, and which of them a mask leaves to visit.
+
+`tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
+that are visible as a whole, which need no masking, then those that are visible in part. Hidden
+tiles are on no list. The masks of a causal call are joined with the causal order.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from attnbook.kernels.triton_kernels.operands import launch, strides_of
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many queries and keys a program holds, by how many warps, and how far it reads ahead."""
+
+    block_q: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int | None = None  # at most so many a thread: 128 let two programs of 8 warps run
+
+
+# By the width of a tile's rows, the wider of D_K and D_V, and chosen by the code that the compiler
+# makes of them for sm_90. 128 registers a thread let two programs of 8 warps run on one
+# multiprocessor: while one takes exponentials, the other multiplies matrices.
+FORWARD = {
+    16: Tile(128, 64, 8, 3, 128),
+    32: Tile(128, 64, 8, 3, 128),
+    64: Tile(128, 64, 8, 3, 128),
+    128: Tile(128, 64, 8, 2, 128),
+    256: Tile(128, 64, 8, 2),
+}
+OF_KEYS = {
+    16: Tile(64, 128, 8, 2),
+    32: Tile(64, 128, 8, 2),
+    64: Tile(64, 128, 8, 2),
+    128: Tile(64, 128, 8, 2),
+    256: Tile(32, 64, 8, 1),
+}
+OF_QUERIES = {
+    16: Tile(128, 64, 8, 2, 128),
+    32: Tile(128, 64, 8, 2, 128),
+    64: Tile(128, 64, 8, 2, 128),
+    128: Tile(128, 64, 8, 2),
+    256: Tile(64, 32, 8, 2),
+}
+DECODE = {
+    16: Tile(0, 128, 4, 4),
+    32: Tile(0, 128, 4, 4),
+    64: Tile(0, 128, 4, 4),
+    128: Tile(0, 64, 4, 4),
+    256: Tile(0, 32, 4, 4),
+}
+"""`block_q` of decoding is as many queries as there are."""
+# float32 is multiplied without the matrix units: both factors of a product lie in registers.
+FORWARD_SINGLE = DECODE_SINGLE = {
+    16: Tile(32, 32, 8, 1),
+    32: Tile(32, 32, 8, 1),
+    64: Tile(32, 32, 8, 1),
+    128: Tile(16, 32, 4, 1),
+    256: Tile(16, 16, 8, 1),
+}
+OF_KEYS_SINGLE = {
+    16: Tile(16, 32, 4, 1),
+    32: Tile(16, 32, 4, 1),
+    64: Tile(16, 32, 4, 1),
+    128: Tile(16, 32, 8, 1),
+    256: Tile(16, 16, 8, 1),
+}
+OF_QUERIES_SINGLE = {
+    16: Tile(16, 16, 4, 1),
+    32: Tile(16, 16, 4, 1),
+    64: Tile(16, 16, 4, 1),
+    128: Tile(16, 16, 8, 1),
+    256: Tile(16, 16, 8, 1),
+}
+PER_PROCESSOR, TILES_EACH = 2, 4
+"""How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
+
+
+def padded(d):
+    """Return the width of a tile of rows of d numbers: a power of 2, at least 16."""
+    return max(triton.next_power_of_2(d), 16)
+
+
+def tile_for(x, half, single):
+    """Return the `Tile` of `Operands` from the table of its dtype."""
+    table = single if x.query.dtype == torch.float32 else half
+    return table[max(padded(x.d_k), padded(x.d_v))]
+
+
+def splits_of_keys(x, tile, programs):
+    """Return into how many ranges decoding cuts the keys: enough for the whole device."""
+    processors = 1
+    if x.query.device.type == "cuda":
+        processors = torch.cuda.get_device_properties(x.query.device).multi_processor_count
+    most = triton.cdiv(triton.cdiv(x.n_k, tile.block_k), TILES_EACH)
+    return max(1, min(most, PER_PROCESSOR * processors // programs))
+
+
+@triton.jit
+def kinds_kernel(
+    mask,
+    kinds,
+    strides,
+    sizes,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """Store of one tile of the mask: 0 hidden, 1 visible in part, 2 visible as a whole."""
+    _, B, G, n_q, n_k = sizes
+    k_tiles = tl.cdiv(n_k, BLOCK_K)
+    q_tiles = tl.cdiv(n_q, BLOCK_Q)
+    place = tl.program_id(0)
+    tile_k, tile_q, head = place % k_tiles, place // k_tiles % q_tiles, place // k_tiles // q_tiles
+    a, b, g = head // (B * G), head // G % B, head % G
+    rows = tile_q * BLOCK_Q + tl.arange(0, BLOCK_Q)[:, None]
+    columns = tile_k * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
+    mask += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1] + g.to(tl.int64) * strides[2]
+    mask += rows.to(tl.int64) * strides[3] + columns.to(tl.int64) * strides[4]
+    inside = (rows < n_q) & (columns < n_k)
+    seen = (tl.load(mask, mask=inside, other=0) != 0) & inside
+    if CAUSAL:
+        seen = seen & (columns <= rows + (n_k - n_q))
+    # Rows past the end are no reason to mask; columns past the end are.
+    whole = tl.min(tl.min((seen | (rows >= n_q)).to(tl.int32), 1), 0)
+    some = tl.max(tl.max(seen.to(tl.int32), 1), 0)
+    tl.store(kinds + place, (whole * some + some).to(tl.int8))
+
+
+def tiles_to_visit(x, tile, of_keys=False):
+    """List the tiles of keys that each tile of queries visits, or, `of_keys`, the transpose.
+
+    Returns an int32 array (A, B, G, tiles of one side, 2 + tiles of the other) and its strides. A
+    row holds how many tiles are visible as a whole, how many at all, and which, in this order.
+    Without a mask there is none, and the kernels count.
+    """
+    if x.mask is None:
+        return x.query, (0,) * 5  # no kernel will read it
+    strides = strides_of(x.mask)
+    own = [1 if step == 0 else size for size, step in zip(x.mask.shape, strides, strict=True)][:3]
+    n_tiles = triton.cdiv(x.n_q, tile.block_q), triton.cdiv(x.n_k, tile.block_k)
+    kinds = torch.empty((*own, *n_tiles), dtype=torch.int8, device=x.mask.device)
+    launch(
+        kinds_kernel,
+        kinds.numel(),
+        x.mask,
+        kinds,
+        strides,
+        (*own, x.n_q, x.n_k),
+        BLOCK_Q=tile.block_q,
+        BLOCK_K=tile.block_k,
+        CAUSAL=x.is_causal,
+    )
+    if of_keys:
+        kinds = kinds.transpose(-1, -2)
+    order = torch.argsort(kinds, dim=-1, descending=True, stable=True)
+    counts = [(kinds == 2).sum(-1, keepdim=True), (kinds > 0).sum(-1, keepdim=True)]
+    tiles = torch.cat([*counts, order], dim=-1).to(torch.int32).contiguous()
+    return tiles, strides_of(tiles)
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for."""
+
+    D_K: int  # widths of the tiles of rows
+    D_V: int
+    BLOCK_Q: int  # queries and keys of a tile
+    BLOCK_K: int
+    CAUSAL: bool
+    MASK: bool
+    BIAS: bool
+
+
+def options(x, tile):
+    """Return what a kernel is compiled for, and how."""
+    has_mask, has_bias = x.mask is not None, x.bias is not None
+    sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
+    return {
+        "KIND": Kind(*sizes, x.is_causal, has_mask, has_bias),
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+        # a tile of bias takes registers of its own
+        "maxnreg": None if has_bias else tile.registers,
+        # float32: a score must have the same bits in the forward and in the backward pass
+        "enable_fp_fusion": x.query.dtype != torch.float32,
+    }

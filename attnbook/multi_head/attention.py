@@ -1,0 +1,222 @@
+r"""Multi-head attention: several heads side by side, each over its own projection of the inputs.
+
+.. math:: \text{MultiHead}(X, Y, Z) = \bigl[\,A_1 Z W_V^{(1)} \;\big|\; \dots \;\big|\;
+          A_h Z W_V^{(h)}\,\bigr]\, W_O
+"""
+
+import math
+from typing import Annotated
+
+from attnbook import kernels
+from attnbook.arrays.arguments import (
+    Array,
+    accumulation_dtype,
+    and_causal,
+    array_namespace,
+    check_bool,
+)
+from attnbook.arrays.deprecation import takes_return_weights
+from attnbook.arrays.projections import check_inputs, project
+from attnbook.arrays.weights import check_part
+from attnbook.kernels import REFERENCE, check_impl
+from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.positions import rotary_of
+from attnbook.single_head.attention import weights_of
+
+# The mathematics, of checked arrays.
+
+
+def multi_head_attention_of(
+    query, key, value, weights, mask, rotate_from=None, impl=REFERENCE, is_causal=False
+):
+    heads = keys_and_values(key, value, weights, rotate_from)
+    return attend(query, heads, weights, mask, rotate_from, impl, is_causal)
+
+
+def keys_and_values(key, value, weights, rotate_from=None):
+    """Project and split what is attended to; rotate the keys if the first has a position."""
+    k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
+    v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
+    if rotate_from is not None:
+        k = rotary_of(k, rotate_from)
+    return k, v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
+
+
+def attend(query, heads, weights, mask, rotate_from=None, impl=REFERENCE, is_causal=False):
+    """Project and split the queries, attend with every head, join, and project back.
+
+    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v). Also returns the
+    attention weights A of every head, or None where `impl` keeps none.
+    """
+    xp, h = array_namespace(query), weights.n_heads
+    q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
+    if rotate_from is not None:
+        q = rotary_of(q, rotate_from)
+    k, v = heads
+    if impl == REFERENCE:
+        if weights.n_kv_heads < h:
+            k, v = repeat_heads(k, h), repeat_heads(v, h)
+        mask = and_causal(mask, q, k) if is_causal else mask
+        wide = accumulation_dtype(xp, q.dtype)
+        q, k = xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False)
+        A = weights_of(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+        mixed = xp.matmul(A, xp.astype(v, wide, copy=False))  # (..., h, n_q, d_v)
+        A = xp.astype(A, query.dtype, copy=False)
+    else:
+        mixed, A = _mixed_by(impl, q, k, v, mask, is_causal), None
+    output = xp.astype(merge_heads_of(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
+    if weights.W_O is not None:
+        output = project(output, weights.W_O, weights.b_O)
+    return output, A
+
+
+def self_attention_of(
+    x, weights, mask, rotate_from=None, keep=None, impl=REFERENCE, is_causal=False
+):
+    """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
+    heads = keys_and_values(x, x, weights, rotate_from)
+    heads = heads if keep is None else keep(*heads)
+    return attend(x, heads, weights, mask, rotate_from, impl, is_causal)
+
+
+def _mixed_by(impl, q, k, v, mask, is_causal):
+    """Return the values that a kernel mixes, which reads a key head once for its queries."""
+    xp = array_namespace(q)
+    *leading, h, n_q, d_k = q.shape
+    h_kv, scale = k.shape[-3], 1 / math.sqrt(d_k)
+    if h_kv == h:
+        return kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+    groups = (h_kv, h // h_kv)
+    q = xp.reshape(q, (*leading, *groups, n_q, d_k))
+    k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
+    if mask is not None and mask.ndim > 2:
+        *before, heads, rows, columns = mask.shape
+        mask = xp.reshape(mask, (*before, *(groups if heads == h else (1, 1)), rows, columns))
+    mixed = kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+    *leading, _, _, _, d_v = mixed.shape
+    return xp.reshape(mixed, (*leading, h, n_q, d_v))
+
+
+# The functions, which check what they are given.
+
+
+def multi_head_attention_with_weights(
+    query: Annotated[Array, "... n_q d_query"],
+    key: Annotated[Array, "... n_k d_key"],
+    value: Annotated[Array, "... n_k d_value"],
+    weights: MultiHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    is_causal: bool = False,
+) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... h n_q n_k"]]:
+    """Return the output of `multi_head_attention` and the attention weights of every head.
+
+    The parameters and what is raised are those of `multi_head_attention`; there is no `impl`,
+    since the reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n_q, d_out)
+    A : array, shape (..., h, n_q, n_k)
+        How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.ones((3, 5, 8))
+    >>> output, A = multi_head_attention_with_weights(x, x, x, MultiHeadWeights.init(0, 8, 2))
+    >>> output.shape, A.shape
+    ((3, 5, 8), (3, 2, 5, 5))
+    """
+    _check(query, key, value, weights, mask, is_causal)
+    return multi_head_attention_of(query, key, value, weights, mask, is_causal=is_causal)
+
+
+@takes_return_weights(multi_head_attention_with_weights)
+def multi_head_attention(
+    query: Annotated[Array, "... n_q d_query"],
+    key: Annotated[Array, "... n_k d_key"],
+    value: Annotated[Array, "... n_k d_value"],
+    weights: MultiHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    is_causal: bool = False,
+    impl: str = REFERENCE,
+) -> Annotated[Array, "... n_q d_out"]:
+    r"""Apply all heads at once: project, split, attend, join, and project back if there is a W_O.
+
+    .. math:: \bigl[\,\operatorname{head}_1 \mid \dots \mid \operatorname{head}_h\,\bigr]\, W_O,
+        \qquad \operatorname{head}_i
+        = \operatorname{Attention}(XW_Q^{(i)},\, YW_K^{(i)},\, ZW_V^{(i)})
+
+    Parameters
+    ----------
+    query : array X, shape (..., n_q, d_query)
+    key : array Y, shape (..., n_k, d_key)
+    value : array Z, shape (..., n_k, d_value)
+        Self-attention passes one array three times.
+    weights : MultiHeadWeights
+    mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
+        **True = may attend.** A mask of 2 axes holds for all heads and sequences; one for each
+        sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
+        padding is (batch, 1, 1, n_k). With as many sequences as queries a mask (batch, n_k) cannot
+        be told from one of (n_q, n_k), and is taken for that.
+    is_causal : bool
+        Also hide every key that comes later than its query, as in `attention`.
+    impl : str
+        Who attends, as in `attention`; the projections are the same for all.
+
+    Returns
+    -------
+    array, shape (..., n_q, d_out), or (..., n_q, h·d_v) without W_O
+        `multi_head_attention_with_weights` also returns the attention weights of every head.
+
+    Raises
+    ------
+    TypeError
+        As in `attention`.
+    ValueError
+        If an input is not as wide as its matrix is high, or leading axes or the mask do not
+        broadcast. A mask of 3 axes that fits as one for each head and as one for each sequence is
+        refused: say which by an axis of length 1. Also as in `attention`.
+
+    Notes
+    -----
+    A query that may see no key gets zeros from every head, and so the row b_O, or zeros, as its
+    output. The scores of each head are divided by √d_k, the width of the *head*.
+    In half precision the projections are rounded to that precision, the attention is not; under
+    ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
+    0 · NaN is NaN.
+    With n_kv_heads below n_heads the keys and values are projected once for each group. The
+    reference then repeats them: the cache of a decoder shrinks, this function's own memory does
+    not. The others read each group's keys where they are.
+    Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory; from
+    ``impl="tiled"`` on, O(h (n_q + n_k) (d_k + d_v)) memory.
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.2.2; Shazeer (2019), "Fast
+    Transformer decoding"; Ainslie et al. (2023), "GQA"; chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = MultiHeadWeights.init(0, d_model=8, n_heads=2)
+    >>> x = np.ones((3, 5, 8))
+    >>> multi_head_attention(x, x, x, weights).shape
+    (3, 5, 8)
+    """
+    check_impl(impl)
+    _check(query, key, value, weights, mask, is_causal)
+    output, _ = multi_head_attention_of(query, key, value, weights, mask, None, impl, is_causal)
+    return output
+
+
+def _check(query, key, value, weights, mask, is_causal):
+    check_part("weights", weights, MultiHeadWeights)
+    check_bool("is_causal", is_causal)
+    inputs = {"query": query, "key": key, "value": value}
+    check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
+    check_head_mask("mask", mask, "query", query, query.shape[:-1], key.shape[:-1], [weights])

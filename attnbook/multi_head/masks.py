@@ -1,0 +1,45 @@
+"""Masks of many heads: which axis is the batch's, which the heads', and whether they fit."""
+
+from attnbook.arrays.arguments import broadcast_shapes, check_boolean, check_mask
+
+
+def check_head_mask(name, mask, like_name, like, queries, keys, attentions):
+    """Raise unless `mask` fits the scores in every attention, and lives where `like` does.
+
+    `queries` and `keys` are the shapes (..., n) of the tokens.
+    """
+    if mask is None:
+        return
+    leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
+    for n_heads in sorted({attention.n_heads for attention in attentions}):
+        shape = (*leading, n_heads, queries[-1], keys[-1])
+        _check_axes(name, mask, shape)
+        check_mask(mask, like, shape, name, like_name)
+
+
+def _check_axes(name, mask, shape):
+    """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
+    check_boolean(mask, name)
+    *leading, n_heads, n_q, n_k = shape
+    got, batch = tuple(mask.shape), leading[-1] if leading else None
+    if got == (batch, n_k) and batch not in (1, n_q):
+        raise ValueError(
+            f"{name} must broadcast to (..., h, n_q, n_k) = {shape}, got {got}; "
+            f"one row of keys a sequence is {name}[:, None, None]"
+        )
+    if mask.ndim < 3 or got[-3] == 1:
+        return
+    fits_sequences = mask.ndim == 3 and got[0] == batch
+    if got[-3] != n_heads:
+        hint = f"; one mask a sequence is {name}[:, None]" if fits_sequences else ""
+        entries = "1 entry" if n_heads == 1 else f"1 or {n_heads} entries"
+        raise ValueError(
+            f"{name} must have {entries} on the axis of the heads, the third from the right, "
+            f"got shape {got}{hint}"
+        )
+    if fits_sequences:
+        raise ValueError(
+            f"{name} must say what its first axis is, since there are {n_heads} heads and "
+            f"{n_heads} sequences: {name}[None] has one mask a head, {name}[:, None] one a "
+            f"sequence; got shape {got}"
+        )

@@ -1,0 +1,248 @@
+"""The weights of a layer: which parts it has, and how wide each is towards the tokens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_bool, check_choice
+from attnbook.arrays.projections import generator
+from attnbook.arrays.weights import Weights
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.transformers.feed_forward import FeedForwardWeights
+from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.transformers.residual import ORDERS
+
+
+class Layer(Weights):
+    """Base of the weights of a layer: parts that read the tokens and add to them.
+
+    The fields of a layer say what its parts are. The widths that a part has towards the tokens,
+    those in its `token_widths`, are all d_model, but for what `of_memory` names.
+    """
+
+    of_memory: ClassVar[tuple[str, ...]] = ()
+
+    self_attention: MultiHeadWeights
+    norm: str
+
+    @property
+    def d_model(self) -> int:
+        """Width of the tokens."""
+        return self.self_attention.W_Q.shape[0]
+
+    @property
+    def layers(self) -> tuple[Self, ...]:
+        """The layer alone, as a stack of one."""
+        return (self,)
+
+    def check_layer(self) -> None:
+        """Raise unless the parts are of one home and fit each other's widths."""
+        self.check_fields()
+        check_choice("norm", self.norm, ORDERS)
+        d_model = self.d_model
+        for name, axis, shape in misfits(self, d_model, self.of_memory):
+            if axis == 0 and len(shape) == 2:
+                raise ValueError(f"{name} must have {d_model} rows, got shape {shape}")
+            raise ValueError(
+                f"{name} must have length {d_model} on its last axis, the width of the tokens "
+                f"that it is added to, got shape {shape}"
+            )
+        for name, part in vars(self).items():
+            if isinstance(part, MultiHeadWeights) and part.d_out != d_model:
+                raise ValueError(
+                    f"{name} must have heads that join to width {d_model}, or a W_O, "
+                    f"got {part.d_out}"
+                )
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        norm: str = "pre",
+        activation: str = "relu",
+        bias: bool = True,
+        n_kv_heads: int | None = None,
+    ) -> Self:
+        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator or int
+            Where the numbers come from; an int is a seed.
+        d_model, n_heads, d_ff : int
+            Width of the tokens, number of heads, width of the hidden layer.
+        norm, activation : str
+        bias : bool
+            Without it no matrix and no normalisation has one.
+        n_kv_heads : int, optional
+            As in `MultiHeadWeights`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not an int of at least 1, d_model is not divisible by n_heads, a name
+            is unknown, or `bias` is not a bool.
+        """
+        rng = generator(rng)
+        options = {"activation": activation, "bias": bias, "n_kv_heads": n_kv_heads}
+        return cls._made(rng, (d_model, n_heads, d_ff), norm, **options)
+
+    @classmethod
+    def _made(cls, rng, sizes, norm, *, activation, bias, n_kv_heads, without=()) -> Self:
+        """Return a layer of parts that are drawn in the order of the fields."""
+        d_model, n_heads, d_ff = sizes
+        made: dict[str, Any] = dict.fromkeys(without)
+        for name, kind in cls._kinds.items():
+            if name in without:
+                continue
+            if kind is MultiHeadWeights:
+                made[name] = kind.init(rng, d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias)
+            elif kind is FeedForwardWeights:
+                made[name] = kind.init(rng, d_model, d_ff, activation=activation, bias=bias)
+            else:
+                made[name] = kind.init(d_model, bias=bias)
+        return cls(**made, norm=norm)  # type: ignore[call-arg]  # a dataclass of these
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderLayerWeights(Layer):
+    """The weights of one encoder layer, and where it normalises.
+
+    Attributes
+    ----------
+    self_attention : MultiHeadWeights
+        From d_model to d_model.
+    feed_forward : FeedForwardWeights
+        From d_model to d_model.
+    self_attention_norm, feed_forward_norm : LayerNormWeights
+    norm : str
+        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a part is of another class or width, the arrays are not of one library, device and
+        dtype, or `norm` is unknown.
+
+    Examples
+    --------
+    >>> weights = EncoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
+    >>> len(weights.arrays()), weights.norm
+    (16, 'pre')
+    """
+
+    self_attention: MultiHeadWeights
+    feed_forward: FeedForwardWeights
+    self_attention_norm: LayerNormWeights
+    feed_forward_norm: LayerNormWeights
+    norm: str = "pre"
+
+    def __post_init__(self):
+        self.check_layer()
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderLayerWeights(Layer):
+    """The weights of one decoder layer, and where it normalises.
+
+    Attributes
+    ----------
+    self_attention : MultiHeadWeights
+        From d_model to d_model.
+    cross_attention : MultiHeadWeights, optional
+        Queries and output of width d_model; keys and values as wide as the memory. Without it the
+        layer attends to its own tokens alone, as in a language model.
+    feed_forward : FeedForwardWeights
+        From d_model to d_model.
+    self_attention_norm, cross_attention_norm, feed_forward_norm : LayerNormWeights
+        The second stands where there is a cross-attention.
+    norm : str
+        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `EncoderLayerWeights`; ValueError for a cross-attention without its normalisation,
+        or the reverse.
+
+    Examples
+    --------
+    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
+    >>> len(weights.arrays())
+    26
+    """
+
+    of_memory = ("cross_attention.d_key", "cross_attention.d_value")
+
+    self_attention: MultiHeadWeights
+    cross_attention: MultiHeadWeights | None
+    feed_forward: FeedForwardWeights
+    self_attention_norm: LayerNormWeights
+    cross_attention_norm: LayerNormWeights | None
+    feed_forward_norm: LayerNormWeights
+    norm: str = "pre"
+
+    def __post_init__(self):
+        self.check_layer()
+        cross = self.cross_attention
+        if (cross is None) != (self.cross_attention_norm is None):
+            raise ValueError(
+                "cross_attention and cross_attention_norm must both be there or both be None"
+            )
+        if cross is not None and cross.W_K.shape[0] != cross.W_V.shape[0]:
+            raise ValueError(
+                f"cross_attention must have W_K and W_V of as many rows as the memory is wide, "
+                f"got {cross.W_K.shape[0]} and {cross.W_V.shape[0]}"
+            )
+
+    @property
+    def d_memory(self) -> int | None:
+        """Width of the memory; None without a cross-attention."""
+        return None if self.cross_attention is None else self.cross_attention.W_K.shape[0]
+
+    @classmethod
+    def init(  # type: ignore[override]  # it has one argument more
+        cls,
+        rng: "np.random.Generator | int",
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        cross: bool = True,
+        norm: str = "pre",
+        activation: str = "relu",
+        bias: bool = True,
+        n_kv_heads: int | None = None,
+    ) -> Self:
+        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
+
+        Parameters are those of `EncoderLayerWeights.init`; without `cross` there is no
+        cross-attention.
+        """
+        rng = generator(rng)
+        without = () if check_bool("cross", cross) else ("cross_attention", "cross_attention_norm")
+        options = {"activation": activation, "bias": bias, "n_kv_heads": n_kv_heads}
+        return cls._made(rng, (d_model, n_heads, d_ff), norm, **options, without=without)
+
+
+def misfits(
+    weights: Weights, width: int, others: tuple[str, ...] = ()
+) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """Yield name, axis and shape where a part of `weights` does not have the width of the tokens.
+
+    `others` names what may have another width, such as ``cross_attention.d_key``.
+    """
+    for field in weights._kinds:
+        part = getattr(weights, field)
+        for name, letters in () if part is None else part._letters.items():
+            x = getattr(part, name)
+            for axis, letter in () if x is None else enumerate(letters):
+                towards_tokens = letter in part.token_widths and f"{field}.{letter}" not in others
+                if towards_tokens and x.shape[axis] != width:
+                    yield f"{field}.{name}", axis, tuple(x.shape)

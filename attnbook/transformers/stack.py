@@ -1,0 +1,130 @@
+"""The weights of a stack: layers of one width, and a normalisation after the last."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int
+from attnbook.arrays.projections import check_width, generator
+from attnbook.arrays.weights import Weights
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.transformers.dropout import check_drop
+from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
+from attnbook.transformers.layer_norm import LayerNormWeights
+
+
+class Stack(Weights):
+    """Base of the weights of an encoder and of a decoder: layers, and a norm after the last."""
+
+    layers: tuple[Any, ...]
+    final_norm: LayerNormWeights | None
+
+    @property
+    def d_model(self) -> int | None:
+        """Width of the tokens; None where nothing has a width."""
+        widths = self._widths()
+        return widths[0] if widths else None
+
+    def _widths(self) -> list[int]:
+        norm = () if self.final_norm is None else self.final_norm.arrays().values()
+        return [layer.d_model for layer in self.layers] + [x.shape[0] for x in norm]
+
+    def __post_init__(self):
+        self.check_fields()
+        widths = self._widths()
+        if len(set(widths)) > 1:
+            raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
+
+    @classmethod
+    def init(
+        cls,
+        rng: "np.random.Generator | int",
+        n_layers: int,
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        norm: str = "pre",
+        final_norm: bool | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw `n_layers` layers; `options` are those of the `init` of a layer.
+
+        There is a final normalisation if `final_norm` says so; by default with pre-norm alone.
+        """
+        rng = generator(rng)
+        wanted = norm == "pre" if final_norm is None else check_bool("final_norm", final_norm)
+        layers = tuple(
+            cls._kinds["layers"].init(rng, d_model, n_heads, d_ff, norm=norm, **options)
+            for _ in range(check_int("n_layers", n_layers))
+        )
+        last = LayerNormWeights.init(d_model, bias=options.get("bias", True)) if wanted else None
+        return cls(layers, last)  # type: ignore[call-arg]  # a dataclass of these two
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderWeights(Stack):
+    """The weights of a stack of encoder layers, and of a normalisation after the last.
+
+    Attributes
+    ----------
+    layers : tuple of EncoderLayerWeights
+        May be empty.
+    final_norm : LayerNormWeights, optional
+        Pre-norm layers need it: nothing else normalises their sum.
+
+    Examples
+    --------
+    >>> EncoderWeights.init(0, 6, d_model=8, n_heads=2, d_ff=32).final_norm.gain.shape
+    (8,)
+    """
+
+    layers: tuple[EncoderLayerWeights, ...]
+    final_norm: LayerNormWeights | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderWeights(Stack):
+    """The weights of a stack of decoder layers, and of a normalisation after the last.
+
+    Attributes
+    ----------
+    layers : tuple of DecoderLayerWeights
+        May be empty; either all have a cross-attention or none.
+    final_norm : LayerNormWeights, optional
+        Pre-norm layers need it: nothing else normalises their sum.
+
+    Examples
+    --------
+    >>> weights = DecoderWeights.init(0, 6, d_model=8, n_heads=2, d_ff=32, cross=False)
+    >>> len(weights.layers)
+    6
+    """
+
+    layers: tuple[DecoderLayerWeights, ...]
+    final_norm: LayerNormWeights | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        widths = dict.fromkeys(layer.d_memory for layer in self.layers)  # in order
+        if len(widths) > 1:
+            raise ValueError(
+                "layers must all attend to a memory of one width, or none to any, "
+                f"got {' and '.join(str(width) for width in widths)}"
+            )
+
+
+def check_stream(x, weights, mask, rotate, drop):
+    """Raise unless tokens `x` and what is done to them fit a layer or a stack."""
+    check_bool("rotate", rotate)
+    check_drop(drop)
+    check_float("x", x)
+    if (like := weights.any_array()) is not None:
+        check_floats(x=x, weights=like)
+    check_width("x", x, weights.d_model)
+    attentions = [layer.self_attention for layer in weights.layers]
+    for attention in attentions if rotate else ():
+        if attention.d_k % 2:
+            raise ValueError(f"d_k must be even to rotate pairs of features, got {attention.d_k}")
+    check_head_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], attentions)

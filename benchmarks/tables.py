@@ -1,0 +1,164 @@
+"""The tables of a benchmark: measured one after another, each within its time, and kept at once.
+
+A table is a list of steps, such as one for each size, the cheap ones first. Before each step the
+log says what comes and how long the rest may take. A step that would exceed the time of its table
+is left out, and leaves a row that says why. After each table the record so far is written beside
+the place of the whole one, so that an interrupted run loses one table.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import harness
+
+SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
+
+
+class Step(NamedTuple):
+    """A part of a table."""
+
+    about: Mapping[str, Any]  # what tells it from the others of its table
+    work: float  # about how much, in any unit that the steps of a table share
+    run: Callable[[], list[dict[str, Any]]]  # returns its rows
+
+
+class Tables:
+    """The record of a benchmark while it grows.
+
+    Parameters
+    ----------
+    record : mapping
+        What is known before anything is measured.
+    path : Path, optional
+        Where the whole record goes; without it nothing is written.
+    seconds : float
+        How long a table may take. A step that has begun is not interrupted.
+    log : function
+        Takes each line of progress.
+    clock : function
+        Tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        path: Path | None = None,
+        *,
+        seconds: float = SECONDS,
+        log: Callable[[str], None] = harness.log,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self.record = {**record, "table_seconds": {}}
+        self.path, self.seconds, self.log, self.clock = path, seconds, log, clock
+
+    def add(self, **facts: Any) -> None:
+        """Put into the record what is no table."""
+        self.record |= facts
+
+    def parity(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put into the record, and tell, which cases agree with the reference."""
+        for row in rows:
+            if not row["holds"]:
+                self.log(f"parity fails: {row}")
+        self.log(f"parity: {sum(row['holds'] for row in rows)} of {len(rows)} cases hold")
+        self.add(parity=rows)
+
+    def whole(self, name: str, table: Callable[[], Any]) -> Any:
+        """Measure a table of one piece and return it."""
+        self.log(f"{name} begins")
+        start = self.clock()
+        self.record[name] = table()
+        self._close(name, start)
+        return self.record[name]
+
+    def measure(self, name: str, steps: Sequence[Step], *told: str) -> list[dict[str, Any]]:
+        """Measure a table and return its rows; `told` are the fields that the log tells apart."""
+        rows: list[dict[str, Any]] = []
+        self.record[name] = rows
+        start, seen = self.clock(), list[tuple[float, float]]()
+        for i, step in enumerate(steps):
+            left = self.seconds - (self.clock() - start)
+            wanted = expected(seen, step.work)
+            title = f"{name} {i + 1} of {len(steps)}, {shown(step.about)}"
+            if seen and wanted > left:
+                reason = f"left out: it takes about {wanted:.0f} s, and {max(left, 0):.0f} s remain"
+                self.log(f"{title}: {reason}")
+                missing = dict.fromkeys(harness.MEASURED)
+                rows.append({**step.about, **missing, "reason": reason})
+                continue
+            rest = sum(expected(seen, later.work) for later in steps[i:])
+            soon = f"about {duration(min(rest, left))} to go, " if seen else ""
+            self.log(f"{title}: {soon}{duration(left)} allowed")
+            before = self.clock()
+            found = step.run()
+            seen.append((step.work, self.clock() - before))
+            rows += found
+            if told and found:
+                self.log(harness.summary(found, *told))
+        self._close(name, start)
+        return rows
+
+    def _close(self, name: str, start: float) -> None:
+        """Note how long a table took, and write the record so far."""
+        seconds = self.clock() - start
+        self.log(f"{name}: {duration(seconds)}")
+        self.record["table_seconds"][name] = round(seconds, 1)
+        if self.path is not None:
+            harness.write(self.record, self.path.with_suffix(".partial"))
+
+    def finish(self) -> Path:
+        """Write the whole record in the place of the former one, and return its path."""
+        if self.path is None:
+            raise ValueError("path must be a place to write to, got None")
+        harness.write(self.record, self.path.with_suffix(".partial")).replace(self.path)
+        return self.path
+
+
+def steps(
+    timings: Callable[..., list[dict[str, Any]]],
+    device: str,
+    sizes: Sequence[int],
+    dtypes: Sequence[str],
+    *,
+    quick: bool,
+    name: str = "n",
+    power: int = 2,
+) -> list[Step]:
+    """Return a step for each size and dtype, whose work grows with this power of the size."""
+    return [
+        Step({name: n, "dtype": dtype}, n**power, partial(timings, device, dtype, n, quick=quick))
+        for n in sizes
+        for dtype in dtypes
+    ]
+
+
+def expected(seen: Sequence[tuple[float, float]], work: float) -> float:
+    """Return about how many seconds `work` takes, given the works and seconds seen so far.
+
+    A part of the time does not depend on the work, and a first step may compile what later ones
+    use. So this is the lower of two guesses: on the line through the largest step and the largest
+    of the smaller ones, and in proportion to the quickest one. What is no more work than a step
+    seen is expected to take no longer, and after a single one nothing tells how it grows.
+    """
+    if not seen:
+        return 0.0
+    most, seconds = max(seen)
+    smaller = [step for step in seen if step[0] < most]
+    if work <= most or not smaller:
+        return min((took for done, took in seen if done >= work), default=seconds)
+    less, before = max(smaller)
+    line = seconds + max(0.0, seconds - before) * (work - most) / (most - less)
+    return min(line, work * min(took / done for done, took in seen))
+
+
+def duration(seconds: float) -> str:
+    """Return a time as one reads it: seconds below two minutes, minutes above."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def shown(about: Mapping[str, Any]) -> str:
+    """Return the fields of a step as a phrase."""
+    return ", ".join(f"{name} = {value}" for name, value in about.items())

@@ -1,0 +1,422 @@
+"""Answers that readers might hand in to the checks of hashes and of attention over buckets.
+
+A wrong answer stands under the name of the mistake that its check must find, or of two.
+"""
+
+import math
+
+import numpy as np
+
+import attnbook as ab
+
+# SimHash.
+
+
+def signs(test=lambda p: p >= 0, place=lambda j, k: 1 << j):
+    """Return the reader who goes through vectors and directions in loops."""
+
+    def answer(x, directions):
+        signatures = np.zeros(len(x), dtype=np.int64)
+        for i, row in enumerate(x):
+            for j, direction in enumerate(directions):
+                signatures[i] += int(test(float(row @ direction))) * place(j, len(directions))
+        return signatures
+
+    return answer
+
+
+def packed(bits):
+    """Shift and add, from the highest bit down."""
+    signature = 0 * bits[:, 0]
+    for j in reversed(range(bits.shape[1])):
+        signature = 2 * signature + bits[:, j]
+    return signature
+
+
+def right_simhash(x, directions):
+    return packed((x @ directions.T >= 0) * 1)
+
+
+def torch_simhash(x, directions):
+    import torch
+
+    bits = torch.nn.functional.linear(x, directions) >= 0
+    return (bits.long() << torch.arange(len(directions))).sum(-1)
+
+
+RIGHT_SIMHASH = (
+    signs(),
+    lambda x, a: (x @ a.T >= 0).astype(np.int64) @ (1 << np.arange(len(a))),
+    lambda x, a: np.bitwise_or.reduce(
+        (~(np.einsum("nd,kd->nk", x, a) < 0)).astype(np.int64) << np.arange(len(a)), axis=1
+    ),
+)
+
+SIMHASH = {
+    "bits not packed": lambda x, a: x @ a.T >= 0,
+    "bits not packed 2": lambda x, a: (x @ a.T >= 0).astype(int),
+    "floats for integers": lambda x, a: (x @ a.T >= 0) @ 2.0 ** np.arange(len(a)),
+    "bits reversed": signs(place=lambda j, k: 1 << (k - 1 - j)),
+    "bits reversed 2": lambda x, a: np.array(
+        [int("".join("01"[int(p >= 0)] for p in row), 2) for row in x @ a.T]
+    ),
+    "strict sign": signs(lambda p: p > 0),
+    "sign inverted": signs(lambda p: p <= 0),
+    "signs for bits": lambda x, a: packed(2 * (x @ a.T >= 0) - 1),
+    "floor for the sign": lambda x, a: packed(np.floor(x @ a.T).astype(int)),
+    "bits summed": signs(place=lambda j, k: 1),
+    "parity": lambda x, a: np.bitwise_xor.reduce((x @ a.T >= 0).astype(int), axis=1),
+    "exclusive or for the power": signs(place=lambda j, k: 2 ^ j),
+    "bits reversed; exclusive or for the power": signs(place=lambda j, k: 2 ^ (k - 1 - j)),
+    "2·j for the power": signs(place=lambda j, k: 2 * j),
+    "powers of 10": lambda x, a: np.array(
+        [int("".join("01"[int(p >= 0)] for p in row)) for row in x @ a.T]
+    ),
+    "shifted once more": signs(place=lambda j, k: 2 << j),
+    "packed into bytes": lambda x, a: np.packbits(x @ a.T >= 0, axis=1),
+    "first projection alone": lambda x, a: (x @ a[0] >= 0).astype(int),
+    "one projection left out": lambda x, a: right_simhash(x, a[1:]) << 1,
+    "another threshold": signs(lambda p: p > 0.5),
+    "mean for a threshold": lambda x, a: packed(
+        (x @ a.T >= (x @ a.T).mean(axis=1, keepdims=True)) * 1
+    ),
+    "vectors centred": lambda x, a: right_simhash(x - x.mean(axis=0), a),
+    "projections summed": lambda x, a: ((x @ a.T).sum(-1) >= 0).astype(int),
+    "largest projection": lambda x, a: np.argmax(abs(x @ a.T), axis=-1),
+    "directions transposed": lambda x, a: packed((x @ a >= 0) * 1),
+    "packed over the vectors": lambda x, a: packed((x @ a.T >= 0).T * 1),
+    "too few bits": lambda x, a: right_simhash(x, a).astype(np.int32),
+    "too few bits 2": lambda x, a: right_simhash(x, a) % 2**31,
+    "packed in floats": lambda x, a: ((x @ a.T >= 0) @ 2.0 ** np.arange(len(a))).astype(int),
+    "bits reversed; signs for bits": lambda x, a: packed(np.sign(x @ a.T).astype(int)[:, ::-1]),
+    "vectors centred 2": lambda x, a: packed((((x - x.mean(0)) @ a.T) > 0) * 1),
+}
+
+
+# The p-stable hash.
+
+
+def codes(cut=np.floor, inside=lambda p, b, r: (p + b) / r, along=lambda x, a: x @ a.T):
+    return lambda x, a, b, r: cut(inside(along(x, a), b, r)).astype(np.int64)
+
+
+right_codes = codes()
+
+
+def codes_in_loops(x, directions, offsets, width):
+    out = np.empty((len(x), len(directions)), dtype=np.int64)
+    for i in range(len(x)):
+        for j in range(len(directions)):
+            out[i, j] = math.floor((float(x[i] @ directions[j]) + float(offsets[j])) / width)
+    return out
+
+
+def torch_codes(x, directions, offsets, width):
+    import torch
+
+    return torch.floor(torch.nn.functional.linear(x, directions, offsets) / width).long()
+
+
+RIGHT_CODES = (
+    codes_in_loops,
+    lambda x, a, b, r: ((x @ a.T + b[None, :]) // r).astype(np.int64),
+    lambda x, a, b, r: np.floor(np.divide(np.einsum("nd,kd->nk", x, a) + b, r)).astype("int64"),
+)
+
+
+def unit(x):
+    return x / np.sqrt((x * x).sum(-1, keepdims=True))
+
+
+STABLE_HASH = {
+    "floats for integers": lambda x, a, b, r: (x @ a.T + b) // r,
+    "truncated": lambda x, a, b, r: np.array(
+        [[int((p + c) / r) for p, c in zip(row, b, strict=True)] for row in x @ a.T]
+    ),
+    "rounded": codes(np.round),
+    "rounded up": codes(np.ceil),
+    "right ends": codes(lambda t: np.ceil(t) - 1),
+    "offset forgotten": lambda x, a, b, r: (x @ a.T // r).astype(int),
+    "offset divided alone": codes(inside=lambda p, b, r: p + b / r),
+    "offset outside the division": codes(inside=lambda p, b, r: p / r + b),
+    "truncated; offset outside the division": codes(np.trunc, lambda p, b, r: p / r + b),
+    "offset outside the division 2": codes(np.trunc, lambda p, b, r: np.floor(p / r) + b),
+    "offset outside the division 3": codes(inside=lambda p, b, r: (p + b * r) / r),
+    "offset subtracted": codes(inside=lambda p, b, r: (p - b) / r),
+    "width forgotten": codes(inside=lambda p, b, r: p + b),
+    "width multiplied": codes(inside=lambda p, b, r: p * r + b),
+    "width squared": lambda x, a, b, r: right_codes(x / r, a, b, r),
+    "rounded twice": codes(inside=lambda p, b, r: np.floor(p + b) / r),
+    "sign for the floor": codes(np.sign),
+    "no negative codes": lambda *given: abs(right_codes(*given)),
+    "vectors normalised": lambda x, a, b, r: right_codes(unit(x), a, b, r),
+    "codes summed": lambda *given: right_codes(*given).sum(-1),
+    "transposed": lambda x, a, b, r: np.floor((a @ x.T + b[:, None]) / r).astype(int),
+    "offset of the vector": codes(inside=lambda p, b, r: (p + b[:, None]) / r),
+    "one offset for all": codes(inside=lambda p, b, r: (p + b[0]) / r),
+    "directions transposed": codes(along=lambda x, a: x @ a),
+    "remainder": lambda *given: right_codes(*given) % 2**16,
+    "int32": lambda *given: right_codes(*given).astype(np.int32),
+    "truncated; offset forgotten": lambda x, a, b, r: (x @ a.T / r).astype(int),
+    "rounded; offset subtracted": codes(np.rint, lambda p, b, r: (p - b) / r),
+    "rounded up; width multiplied": codes(np.ceil, lambda p, b, r: (p + b) * r),
+    "offset outside the division; transposed": lambda *given: (
+        codes(inside=lambda p, b, r: p / r + b)(*given).T
+    ),
+}
+
+
+# The collision probability.
+
+
+def phi(z):
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+ROOT = math.sqrt(2 * math.pi)
+
+
+def datar(
+    near=lambda c, r: 1 - 2 * phi(-r / c),
+    front=lambda c, r: 2 * c / (ROOT * r),
+    bracket=lambda c, r: 1 - math.exp(-r * r / (2 * c * c)),
+    at_zero=1.0,
+):
+    """Return the probability of single numbers."""
+    return lambda c, r: at_zero if c == 0 else near(c, r) - front(c, r) * bracket(c, r)
+
+
+right_probability = datar()
+
+
+def on_arrays(function):
+    return np.vectorize(function, otypes=[float])
+
+
+def probability_of_arrays(distance, width):
+    """Write into an array, which takes arrays alone."""
+    out = np.ones_like(distance)
+    apart = distance > 0
+    out[apart] = on_arrays(right_probability)(distance[apart], width)
+    return out
+
+
+def probability_by_integral(distance, width):
+    """Integrate 2φ(z)(1 − cz/r) from 0 to r/c by Gauss-Legendre in many pieces."""
+    if distance == 0:
+        return 1
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    end = min(width / distance, 40)
+    pieces = np.linspace(0, end, 41)
+    z = (pieces[:-1, None] + pieces[1:, None] + nodes * (end / 40)) / 2
+    f = 2 * np.exp(-z * z / 2) / ROOT * (1 - distance * z / width)
+    return float(np.sum(f * weights) * end / 80)
+
+
+def torch_probability(distance, width):
+    import torch
+
+    t = width / torch.where(distance == 0, width, distance)
+    loss = math.sqrt(2 / math.pi) / t * -torch.expm1(-t * t / 2)
+    return torch.where(distance == 0, 1.0, torch.erf(t / math.sqrt(2)) - loss)
+
+
+COLLISION_PROBABILITY = {
+    "arccos": lambda c, r: 1 - 2 / math.pi * math.acos(min(c / r, 1)),
+    "SimHash's probability": lambda c, r: 1 - np.arccos(1 - c * c / 2) / math.pi,
+    "c and r exchanged": lambda c, r: right_probability(r, c) if c else math.nan,
+    "one tail": datar(near=lambda c, r: 1 - phi(-r / c)),
+    "tails of the other side": datar(near=lambda c, r: 1 - phi(-r / c) / 2),
+    "sign inside Φ": datar(near=lambda c, r: 1 - 2 * phi(r / c)),
+    "erf for Φ": datar(near=lambda c, r: math.erf(r / c)),
+    "density for Φ": datar(near=lambda c, r: 1 - 2 * math.exp(-r * r / c / c / 2) / ROOT),
+    "exponent without the 2": datar(bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))),
+    "exponent without the 2 2": datar(bracket=lambda c, r: 1 - math.exp(-(r**2) / 2 * c**2)),
+    "exponent without the square": datar(bracket=lambda c, r: 1 - math.exp(-r / (2 * c))),
+    "sign of the exponent": datar(bracket=lambda c, r: 1 - math.exp(r * r / c / c / 2)),
+    "no 1 − exp": datar(bracket=lambda c, r: math.exp(-r * r / c / c / 2)),
+    "second term added": datar(front=lambda c, r: -2 * c / (ROOT * r)),
+    "second term forgotten": datar(front=lambda c, r: 0),
+    "root of 2π": datar(front=lambda c, r: 2 * c / (math.sqrt(2) * math.pi * r)),
+    "last term without its 2": datar(front=lambda c, r: c / (ROOT * r)),
+    "last term upside down": datar(front=lambda c, r: 2 * r / (ROOT * c)),
+    "normal for its absolute value": lambda c, r: right_probability(c, r) / 2,
+    "Cauchy": lambda c, r: (
+        2 * math.atan(r / c) / math.pi - math.log(1 + (r / c) ** 2) / (math.pi * r / c)
+    ),
+    "no random direction": lambda c, r: max(0, 1 - c / r),
+    "mean of the distance": lambda c, r: max(0, 1 - math.sqrt(2 / math.pi) * c / r),
+    "Gaussian kernel": lambda c, r: math.exp(-((c / r) ** 2) / 2),
+    "product for the ratio": lambda c, r: right_probability(1 / c, r) if c else 1,
+    "several projections": lambda c, r: 1 - (1 - right_probability(c, r)) ** 2,
+    "distance squared": lambda c, r: right_probability(c**2, r),
+    "not colliding": lambda c, r: 1 - right_probability(c, r),
+    "width ignored": lambda c, r: right_probability(c, 1),
+    "ratio squared": lambda c, r: right_probability(1, (r / c) ** 2) if c else 1,
+    "distance 0": lambda c, r: right_probability(c, r) if c else 1 / c,
+    "distance 0 2": datar(at_zero=0.0),
+    "distance 0 3": lambda c, r: probability_of_arrays(c, r) * c / c,
+    "one tail; exponent without the 2": datar(
+        near=lambda c, r: 1 - phi(-r / c), bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))
+    ),
+    "erf for Φ; last term upside down": datar(
+        near=lambda c, r: math.erf(r / c), front=lambda c, r: 2 * r / (ROOT * c)
+    ),
+}
+
+
+# Attention over buckets.
+
+
+def sketch(
+    join=lambda meets: meets.any(-1),
+    meets=lambda of_queries, of_keys: of_queries[:, None] == of_keys[None],
+    factor=lambda query, value: query.shape[1] ** -0.5,
+    weigh=None,
+    empty=None,
+    values=lambda query, key, value: value,
+):
+    """Return the reader who makes a mask of what meets; `weigh(scores, mask)` gives the weights."""
+
+    def weights(scores, mask):
+        hidden = np.where(mask, scores, -np.inf)
+        best = np.where(mask.any(1, keepdims=True), hidden.max(1, keepdims=True), 0)
+        powers = np.exp(hidden - best)
+        total = powers.sum(1, keepdims=True)
+        return powers / np.where(total == 0, 1, total)
+
+    def answer(query, key, value, of_queries, of_keys):
+        mask = join(meets(of_queries, of_keys))
+        scores = query @ key.T * factor(query, value)
+        found = (weigh or weights)(scores, mask)
+        if empty is not None:
+            found = np.where(mask.any(1, keepdims=True), found, empty(scores))
+        return found @ values(query, key, value)
+
+    return answer
+
+
+right_sketch = sketch()
+
+
+def by_dicts(query, key, value, query_signatures, key_signatures):
+    """Build a dict of buckets for each table, as a sketch does."""
+    tables = []
+    for t in range(key_signatures.shape[1]):
+        buckets = {}
+        for j, signature in enumerate(key_signatures[:, t].tolist()):
+            buckets.setdefault(signature, []).append(j)
+        tables.append(buckets)
+    out = np.zeros((len(query), value.shape[1]), dtype=value.dtype)
+    for i, signatures in enumerate(query_signatures.tolist()):
+        rows = set().union(*(table.get(s, ()) for table, s in zip(tables, signatures, strict=True)))
+        if rows:
+            rows = sorted(rows)
+            scores = key[rows] @ query[i] / np.sqrt(query.shape[1])
+            weights = np.exp(scores - scores.max())
+            out[i] = weights @ value[rows] / weights.sum()
+    return out
+
+
+def torch_sketch(query, key, value, query_signatures, key_signatures):
+    import torch
+
+    mask = (query_signatures.unsqueeze(1) == key_signatures.unsqueeze(0)).any(-1)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query[None], key[None], value[None], attn_mask=mask[None]
+    )[0]
+    return torch.where(mask.any(-1, keepdim=True), out, torch.zeros_like(out))
+
+
+def per_table(join, one=right_sketch):
+    """Return what `join` makes of the outputs of the tables and of whether they found something."""
+
+    def answer(query, key, value, of_queries, of_keys):
+        pairs = [(of_queries[:, [t]], of_keys[:, [t]]) for t in range(of_keys.shape[1])]
+        found = [(q == k.T).any(1, keepdims=True) for q, k in pairs]
+        return join([one(query, key, value, *pair) for pair in pairs], np.array(found))
+
+    return answer
+
+
+def counted(query, key, value, of_queries, of_keys):
+    """Put a key into the list once for each table that finds it."""
+    rows = []
+    for q, signatures in zip(query, of_queries, strict=True):
+        found = [j for t, s in enumerate(signatures) for j in np.flatnonzero(of_keys[:, t] == s)]
+        powers = np.exp(key[found] @ q / len(q) ** 0.5)
+        rows.append(powers @ value[found] / powers.sum() if found else 0 * value[0])
+    return np.array(rows)
+
+
+def late(scores, mask):
+    powers = np.exp(scores - scores.max(-1, keepdims=True)) * mask
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total == 0, 1.0, total)
+
+
+def as_dtype(dtype):
+    return sketch(meets=lambda q, k: q.astype(dtype)[:, None] == k.astype(dtype)[None])
+
+
+def no_rows(query, key, value, of_queries, of_keys):
+    out = right_sketch(query, key, value, of_queries, of_keys)
+    return out[(of_queries[:, None] == of_keys[None]).any((1, 2))]
+
+
+SKETCH_ATTENTION = {
+    "duplicates kept": counted,
+    "every table": sketch(lambda meets: meets.all(-1)),
+    "two tables or more": sketch(lambda meets: meets.sum(-1) >= 2),
+    "two tables or more 2": sketch(lambda meets: meets.mean(-1) > 0.5),
+    "sum over the tables": per_table(lambda outputs, found: sum(outputs)),
+    "mean over all tables": per_table(lambda outputs, found: sum(outputs) / len(outputs)),
+    "mean over the tables": per_table(
+        lambda outputs, found: sum(outputs) / np.maximum(found.sum(0), 1)
+    ),
+    "one table alone": sketch(lambda meets: meets[..., 0]),
+    "one table alone 2": per_table(
+        lambda outs, found: np.take_along_axis(np.array(outs), found.argmax(0)[None], 0)[0]
+    ),
+    "tables mixed up": sketch(
+        meets=lambda q, k: q[:, None, :, None] == k[None, :, None], join=lambda m: m.any((2, 3))
+    ),
+    "signatures added up": sketch(meets=lambda q, k: q.sum(1)[:, None, None] == k.sum(1)[:, None]),
+    "buckets ignored": lambda query, key, value, *signatures: ab.attention(query, key, value),
+    "candidates inverted": sketch(lambda meets: ~meets.any(-1)),
+    "softmax over all keys": sketch(weigh=lambda s, mask: ab.softmax(s) * mask),
+    "score 0 for the others": sketch(weigh=lambda s, mask: ab.softmax(s * mask)),
+    "no scale": sketch(factor=lambda query, value: 1.0),
+    "scale by d_k": sketch(factor=lambda query, value: 1 / query.shape[1]),
+    "scale multiplied": sketch(factor=lambda query, value: query.shape[1] ** 0.5),
+    "scale by √d_v": sketch(factor=lambda query, value: value.shape[1] ** -0.5),
+    "unnormalised": sketch(weigh=lambda s, mask: np.exp(s) * mask),
+    "mean of the candidates": sketch(
+        weigh=lambda s, mask: mask / np.maximum(mask.sum(1, keepdims=True), 1)
+    ),
+    "best candidate alone": sketch(
+        weigh=lambda s, mask: mask * (s == np.where(mask, s, -np.inf).max(1, keepdims=True))
+    ),
+    "key used as value": sketch(values=lambda query, key, value: key),
+    "weights returned": sketch(values=lambda query, key, value: np.eye(len(key), dtype=key.dtype)),
+    "query without candidates": sketch(empty=lambda scores: np.nan),
+    "empty row uniform": sketch(weigh=lambda s, mask: ab.softmax(np.where(mask, s, -1e9))),
+    "empty row sees everything": sketch(empty=ab.softmax),
+    "empty rows left out": no_rows,
+    "no maximum": sketch(
+        weigh=lambda s, m: np.exp(s) * m / np.maximum((np.exp(s) * m).sum(1, keepdims=True), 1e-99)
+    ),
+    "maximum over all keys": sketch(weigh=late),
+    "signatures in fewer bits": as_dtype("float64"),
+    "signatures in fewer bits 2": as_dtype("int32"),
+    "every table; no scale": sketch(lambda meets: meets.all(-1), factor=lambda query, value: 1.0),
+    "one table alone; scale by d_k": sketch(
+        lambda meets: meets[..., 0], factor=lambda query, value: 1 / query.shape[1]
+    ),
+    "sum over the tables; no scale": per_table(
+        lambda outputs, found: sum(outputs), sketch(factor=lambda query, value: 1.0)
+    ),
+    "candidates inverted; key used as value": sketch(
+        lambda meets: ~meets.any(-1), values=lambda query, key, value: key
+    ),
+}

@@ -1,0 +1,635 @@
+"""Hash tables that readers might hand in to the check of one, right and wrong.
+
+A wrong table stands under the name of the mistake that the check must find. Most are the one right
+table with a method replaced, and each is tried with one of three hash functions.
+"""
+
+import numpy as np
+
+
+class RobinHood:
+    """A right table: a list of slots, None or [key, value]."""
+
+    most = 0.75
+
+    def __init__(self, n_slots=8):
+        self.slots = [None] * n_slots
+        self.n = 0
+
+    @property
+    def n_slots(self):
+        return len(self.slots)
+
+    def hash(self, key):
+        return key
+
+    def home(self, key):
+        return self.hash(key) % len(self.slots)
+
+    def next(self, slot):
+        return (slot + 1) % len(self.slots)
+
+    def away(self, slot):
+        """Return how far the entry of a slot is from its home."""
+        return (slot - self.home(self.slots[slot][0])) % len(self.slots)
+
+    def ends(self, slot, away):
+        """Tell whether a search ends at a slot."""
+        return self.slots[slot] is None or self.away(slot) < away
+
+    def same(self, slot, key):
+        return self.slots[slot][0] == key
+
+    def find(self, key):
+        slot, away = self.home(key), 0
+        while not self.ends(slot, away):
+            if self.same(slot, key):
+                return slot
+            slot, away = self.next(slot), away + 1
+        return None
+
+    def get(self, key):
+        slot = self.find(key)
+        return None if slot is None else self.slots[slot][1]
+
+    def is_full(self):
+        return self.n + 1 > self.most * len(self.slots)
+
+    def insert(self, key, value):
+        slot = self.find(key)
+        if slot is not None:
+            self.slots[slot][1] = value
+            return
+        if self.is_full():
+            self.grow()
+        self.put([key, value])
+        self.n += 1
+
+    def swaps(self, slot, away):
+        return self.away(slot) < away
+
+    def put(self, entry):
+        slot, away = self.home(entry[0]), 0
+        while self.slots[slot] is not None:
+            if self.swaps(slot, away):
+                away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
+            slot, away = self.next(slot), away + 1
+        self.slots[slot] = entry
+
+    def grow(self):
+        old, self.slots = self.slots, [None] * (2 * len(self.slots))
+        for entry in old:
+            if entry is not None:
+                self.put(entry)
+
+    def moves_back(self, slot):
+        return self.slots[slot] is not None and self.away(slot) > 0
+
+    def move(self, slot, after):
+        self.slots[slot] = self.slots[after]
+
+    def delete(self, key):
+        slot = self.find(key)
+        if slot is None:
+            return False
+        after = self.next(slot)
+        while self.moves_back(after):
+            self.move(slot, after)
+            slot, after = after, self.next(after)
+        self.slots[slot] = None
+        self.n -= 1
+        return True
+
+
+class Counting(RobinHood):
+    """The same with everything that the check looks at."""
+
+    def __len__(self):
+        return self.n
+
+    def __contains__(self, key):
+        return self.find(key) is not None
+
+    def displacements(self):
+        return np.array([self.away(i) for i, x in enumerate(self.slots) if x is not None])
+
+
+class Linear(RobinHood):
+    """Linear probing without swaps, with tombstones: a slot is None, [key, value] or []."""
+
+    used = 0
+
+    def away(self, slot):
+        return 0 if not self.slots[slot] else super().away(slot)
+
+    def ends(self, slot, away):
+        return self.slots[slot] is None
+
+    def same(self, slot, key):
+        return self.slots[slot] and self.slots[slot][0] == key
+
+    def swaps(self, slot, away):
+        return False
+
+    def is_full(self):
+        return self.used + 1 > self.most * len(self.slots)
+
+    def put(self, entry):
+        super().put(entry)
+        self.used += 1
+
+    def grow(self, factor=None):
+        entries = [x for x in self.slots if x]
+        factor = factor or (2 if 2 * len(entries) > self.most * len(self.slots) else 1)
+        self.slots, self.used = [None] * (factor * len(self.slots)), 0
+        for entry in entries:
+            self.put(entry)
+
+    def delete(self, key):
+        slot = self.find(key)
+        if slot is not None:
+            self.slots[slot] = []
+            self.n -= 1
+        return slot is not None
+
+
+class LinearCounting(Linear):
+    def displacements(self):
+        return [self.away(i) for i, x in enumerate(self.slots) if x]
+
+
+class Chained:
+    """A list of entries a slot; delete raises KeyError, and there is no n_slots to choose."""
+
+    def __init__(self):
+        self.buckets = [[] for _ in range(4)]
+
+    def bucket(self, key):
+        return self.buckets[hash(key) % len(self.buckets)]
+
+    def get(self, key, default=None):
+        return dict(self.bucket(key)).get(key, default)
+
+    def insert(self, key, value):
+        self.remove(key)
+        self.bucket(key).append((key, value))
+        if sum(map(len, self.buckets)) > len(self.buckets):
+            entries = [entry for bucket in self.buckets for entry in bucket]
+            self.buckets = [[] for _ in range(3 * len(self.buckets) + 1)]
+            for key, value in entries:
+                self.bucket(key).append((key, value))
+
+    def remove(self, key):
+        bucket = self.bucket(key)
+        bucket[:] = [entry for entry in bucket if entry[0] != key]
+
+    def delete(self, key):
+        if key not in dict(self.bucket(key)):
+            raise KeyError(key)
+        self.remove(key)
+
+
+class OfDict(dict):
+    insert = dict.__setitem__
+
+    def delete(self, key):
+        self.pop(key, None)
+
+
+class OfArrays:
+    """Arrays of keys, values and displacements, of a size that has to be given."""
+
+    def __init__(self, size, dtype=np.int64):
+        self.n, self.dtype = 0, dtype
+        self.clear(size)
+
+    def clear(self, size):
+        self.key, self.value = np.zeros(size, self.dtype), np.zeros(size, np.int64)
+        self.away = np.full(size, -1)
+
+    def insert(self, key, value):
+        i = self.find(key)
+        if i >= 0:
+            self.value[i] = value
+            return
+        if self.n >= len(self.key) // 2:
+            old = [*zip(self.key[self.away >= 0], self.value[self.away >= 0], strict=True)]
+            self.clear(2 * len(self.key))
+            for pair in old:
+                self.put(*pair)
+        self.put(key, value)
+        self.n += 1
+
+    def put(self, key, value):
+        i, away = int(key) % len(self.key), 0
+        while self.away[i] >= 0:
+            if self.away[i] < away:
+                key, self.key[i] = int(self.key[i]), key
+                value, self.value[i] = int(self.value[i]), value
+                away, self.away[i] = int(self.away[i]), away
+            i, away = (i + 1) % len(self.key), away + 1
+        self.key[i], self.value[i], self.away[i] = key, value, away
+
+    def find(self, key):
+        i = int(key) % len(self.key)
+        while self.away[i] >= 0:
+            if self.key[i] == key:
+                return i
+            i = (i + 1) % len(self.key)
+        return -1
+
+    def get(self, key):
+        i = self.find(key)
+        return self.value[i] if i >= 0 else None
+
+    def delete(self, key):
+        i = self.find(key)
+        if i < 0:
+            return np.False_
+        while self.away[(i + 1) % len(self.key)] > 0:
+            j = (i + 1) % len(self.key)
+            self.key[i], self.value[i], self.away[i] = self.key[j], self.value[j], self.away[j] - 1
+            i = j
+        self.away[i] = -1
+        self.n -= 1
+        return np.True_
+
+
+def made(*bases, **methods):
+    """Return a table with some methods replaced."""
+    return type("Table", bases or (RobinHood,), methods)
+
+
+SquareRootHome = made(Counting, home=lambda self, key: int(abs(key) ** 0.5) % len(self.slots))
+OneHome = made(Counting, home=lambda self, key: 3 % len(self.slots))
+
+
+def make_counting():
+    return Counting(16)
+
+
+RIGHT = (
+    *(RobinHood, Counting, Linear, Chained, OfDict, OfArrays),
+    *(make_counting, SquareRootHome, OneHome),
+)
+
+
+# Wrong tables: methods of a reader.
+
+
+def raise_key_error(self, key):
+    if self.find(key) is None:
+        raise KeyError(key)
+    return self.slots[self.find(key)][1]
+
+
+def free_slots_hold_zero(self, key):
+    slot = self.home(key)
+    for _ in self.slots:
+        there = self.slots[slot] or [0, 0]
+        if there[0] == key:
+            self.slots[slot] = self.slots[slot] or there
+            return slot
+        if there[0] == 0:
+            return None
+        slot = self.next(slot)
+    return None
+
+
+class FloatKeys(RobinHood):
+    def insert(self, key, value):
+        super().insert(int(float(key)), value)
+
+    def find(self, key):
+        return super().find(int(float(key)))
+
+
+class Int32Keys(RobinHood):
+    def insert(self, key, value):
+        np.zeros(1, dtype=np.int32)[0] = key
+        super().insert(key, value)
+
+
+def insert_without_looking(self, key, value):
+    if self.is_full():
+        self.grow()
+    self.put([key, value])
+    self.n += 1
+
+
+def compare_after_the_swap(self, key, value):
+    if self.is_full():
+        self.grow()
+    slot, away, entry = self.home(key), 0, [key, value]
+    while self.slots[slot] is not None:
+        if self.away(slot) <= away and self.slots[slot][0] != entry[0]:
+            away, entry, self.slots[slot] = self.away(slot), self.slots[slot], entry
+        elif self.slots[slot][0] == entry[0]:
+            self.slots[slot] = entry
+            return
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
+    self.n += 1
+
+
+def insert_once(self, key, value):
+    if self.find(key) is None:
+        RobinHood.insert(self, key, value)
+
+
+def put_with_displacement(self, entry):
+    """Store displacements, which nobody corrects when an entry moves back."""
+    slot, entry = self.home(entry[0]), [*entry[:2], 0]
+    while self.slots[slot] is not None:
+        if self.slots[slot][2] < entry[2]:
+            entry, self.slots[slot] = self.slots[slot], entry
+        slot, entry[2] = self.next(slot), entry[2] + 1
+    self.slots[slot] = entry
+
+
+def clear_home(self, key):
+    self.slots[self.home(key)] = None
+
+
+def clear_first(self, key):
+    stored = [i for i, x in enumerate(self.slots) if x is not None]
+    if stored:
+        self.slots[stored[0]] = None
+        self.n -= 1
+
+
+def take_freed(self, key, value):
+    slot = self.home(key)
+    while self.slots[slot] and self.slots[slot][0] != key:
+        slot = self.next(slot)
+    if not self.slots[slot]:
+        self.used += self.slots[slot] is None
+        if self.used > self.most * len(self.slots):
+            self.grow()
+            return self.insert(key, value)
+        self.n += 1
+    self.slots[slot] = [key, value]
+
+
+class NoWayBack(RobinHood):
+    def __init__(self, n_slots=8):
+        super().__init__(n_slots)
+        self.deleted = set()
+
+    def delete(self, key):
+        there = super().delete(key)
+        self.deleted.add(key)
+        return there
+
+    def get(self, key):
+        return None if key in self.deleted else super().get(key)
+
+
+class ComesBack(Linear):
+    """Mark deleted keys, and forget the marks when the table grows."""
+
+    marks = frozenset()
+
+    def get(self, key):
+        return None if key in self.marks else super().get(key)
+
+    def insert(self, key, value):
+        self.marks = self.marks - {key}
+        super().insert(key, value)
+
+    def grow(self):
+        super().grow()
+        self.marks = frozenset()
+
+    def delete(self, key):
+        there = self.get(key) is not None
+        self.marks = self.marks | {key}
+        return there
+
+
+def drop_what_is_pushed_out(self, entry):
+    slot, away = self.home(entry[0]), 0
+    while self.slots[slot] is not None and self.away(slot) >= away:
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
+
+
+def start_anew_after_a_swap(self, entry):
+    slot, away = self.home(entry[0]), 0
+    while self.slots[slot] is not None:
+        if self.away(slot) < away:
+            entry, self.slots[slot], away = self.slots[slot], entry, -1
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
+
+
+def swap_keys_alone(self, entry):
+    entry, slot, away = list(entry), self.home(entry[0]), 0
+    while self.slots[slot] is not None:
+        if self.away(slot) < away:
+            away, there = self.away(slot), self.slots[slot]
+            entry[0], there[0] = there[0], entry[0]
+        slot, away = self.next(slot), away + 1
+    self.slots[slot] = entry
+
+
+def move_keys_alone(self, slot, after):
+    self.slots[slot] = [self.slots[after][0], self.slots[slot][1]]
+
+
+def find_to_the_end(self, key):
+    for slot in range(self.home(key), len(self.slots)):
+        if self.slots[slot] is None:
+            return None
+        if self.slots[slot][0] == key:
+            return slot
+    return None
+
+
+def stay_in_place(self, key):
+    slot = self.home(key)
+    while self.slots[slot] is not None and self.slots[slot][0] != key:
+        pass
+    return None if self.slots[slot] is None else slot
+
+
+def full_error(self):
+    raise MemoryError("the table is full")
+
+
+def insert_if_there_is_room(self, key, value):
+    if self.find(key) is not None or not self.is_full():
+        RobinHood.insert(self, key, value)
+
+
+def forget_the_new_one(self, key, value):
+    if self.find(key) is None and self.is_full():
+        self.grow()
+    else:
+        RobinHood.insert(self, key, value)
+
+
+def grow_with_other_values(self):
+    old, self.slots = self.slots, [None] * (2 * len(self.slots))
+    for i, entry in enumerate(old):
+        if entry is not None:
+            self.put([entry[0], i])
+
+
+class CountsOverwrites(Counting):
+    def insert(self, key, value):
+        self.n += self.find(key) is not None
+        super().insert(key, value)
+
+
+class CountsMissing(Counting):
+    def delete(self, key):
+        self.n -= self.find(key) is None
+        return super().delete(key)
+
+
+class CountsOn(Counting):
+    inserted = 0
+
+    def insert(self, key, value):
+        self.inserted += self.find(key) is None
+        super().insert(key, value)
+
+    def __len__(self):
+        return self.inserted
+
+
+_one = RobinHood()
+WRONG = {
+    "shared storage": lambda: _one,
+    "missing key raises": made(get=lambda self, key: self.slots[self.find(key)][1]),
+    "missing key raises 2": made(get=raise_key_error),
+    "missing key gives a value": made(
+        get=lambda self, key: -1 if self.find(key) is None else self.slots[self.find(key)][1]
+    ),
+    "a key marks free slots": made(find=free_slots_hold_zero),
+    "a key marks free slots 2": made(
+        find=lambda self, key: None if key == -1 else RobinHood.find(self, key)
+    ),
+    "a value counts as missing": made(get=lambda self, key: RobinHood.get(self, key) or None),
+    "a value counts as missing 2": made(
+        get=lambda self, key: None if RobinHood.get(self, key) == -1 else RobinHood.get(self, key)
+    ),
+    "negative keys": made(find=lambda self, key: None if key < 0 else RobinHood.find(self, key)),
+    "large keys": FloatKeys,
+    "large keys 2": Int32Keys,
+    "large keys 3": lambda n_slots: OfArrays(n_slots, dtype=float),
+    "identity": made(same=lambda self, slot, key: self.slots[slot][0] is key),
+    "nothing stored": made(put=lambda self, entry: None),
+    "old value kept": made(insert=insert_once),
+    "values added up": made(
+        insert=lambda self, key, value: RobinHood.insert(self, key, value + (self.get(key) or 0))
+    ),
+    "second entry": made(insert=insert_without_looking),
+    "second entry 2": made(
+        insert=insert_without_looking, swaps=lambda self, slot, away: self.away(slot) <= away
+    ),
+    "second entry 3": made(insert=compare_after_the_swap),
+    "delete keeps the key": made(delete=lambda self, key: self.find(key) is not None),
+    "delete leaves a hole": made(moves_back=lambda self, slot: False),
+    "delete leaves a hole 2": made(moves_back=lambda self, slot: self.slots[slot] is not None),
+    "delete leaves a hole 3": made(
+        put=put_with_displacement, away=lambda self, slot: self.slots[slot][2]
+    ),
+    "delete takes another key": made(delete=clear_home),
+    "delete takes another key 2": made(delete=clear_first),
+    "freed slot taken too early": made(Linear, insert=take_freed),
+    "no way back": NoWayBack,
+    "deleted keys come back": ComesBack,
+    "keys not compared": made(same=lambda self, slot, key: True),
+    "keys not compared 2": made(
+        same=lambda self, slot, key: self.home(self.slots[slot][0]) == self.home(key)
+    ),
+    "collision overwrites": made(
+        put=lambda self, entry: self.slots.__setitem__(self.home(entry[0]), entry)
+    ),
+    "swapped entry lost": made(put=drop_what_is_pushed_out),
+    "swapped entry lost 2": made(put=start_anew_after_a_swap),
+    "search gives up": made(
+        ends=lambda self, slot, away: away > 0 or RobinHood.ends(self, slot, away)
+    ),
+    "search gives up 2": made(swaps=lambda self, slot, away: False),
+    "search gives up 3": made(
+        ends=lambda self, slot, away: (
+            self.slots[slot] is None or (away > 0 and self.away(slot) <= away)
+        )
+    ),
+    "key and value parted": made(put=swap_keys_alone),
+    "key and value parted 2": made(move=move_keys_alone),
+    "end of the table": made(next=lambda self, slot: slot + 1),
+    "end of the table 2": made(find=find_to_the_end),
+    "end of the table 3": made(
+        moves_back=lambda self, slot: slot > 0 and RobinHood.moves_back(self, slot)
+    ),
+    "end of the table 4": made(away=lambda self, slot: slot - self.home(self.slots[slot][0])),
+    "endless search": made(find=stay_in_place),
+    "endless search 2": made(
+        ends=lambda self, slot, away: False,
+        same=lambda self, slot, key: self.slots[slot] is not None and self.slots[slot][0] == key,
+    ),
+    "no growth": made(grow=lambda self: None),
+    "no growth 2": made(grow=full_error),
+    "no growth 3": made(insert=insert_if_there_is_room),
+    "no growth 4": made(ends=lambda self, slot, away: self.slots[slot] is None, most=1),
+    "keys lost at growth": made(
+        grow=lambda self: setattr(self, "slots", self.slots + [None] * len(self.slots))
+    ),
+    "keys lost at growth 2": made(
+        grow=lambda self: setattr(self, "slots", [None] * (2 * len(self.slots)))
+    ),
+    "keys lost at growth 3": made(insert=forget_the_new_one),
+    "keys lost at growth 4": made(grow=grow_with_other_values),
+    "tombstones never freed": made(Linear, is_full=RobinHood.is_full),
+    "tombstones never freed 2": made(Linear, grow=lambda self: Linear.grow(self, 2)),
+    "overwriting counted": CountsOverwrites,
+    "missing deletions counted": CountsMissing,
+    "deletions not counted": CountsOn,
+    "wrong length": made(Counting, __len__=lambda self: len(self.slots)),
+    "answer of delete": made(Counting, delete=lambda self, key: [RobinHood.delete(self, key)] > []),
+    "membership": made(
+        Counting, __contains__=lambda self, key: self.slots[self.home(key)] is not None
+    ),
+    "membership 2": made(Counting, __contains__=lambda self, key: self.get(key) == key),
+    "displacements": made(Counting, displacements=lambda self: [0] * len(self.slots)),
+    "negative displacement": made(
+        Counting,
+        displacements=lambda self: [
+            i - self.home(x[0]) for i, x in enumerate(self.slots) if x is not None
+        ],
+    ),
+    "displacement at home": made(
+        Counting, displacements=lambda self: Counting.displacements(self) + 1
+    ),
+    "displacements all 0": made(
+        Counting, displacements=lambda self: 0 * Counting.displacements(self)
+    ),
+}
+
+
+def multiplied(self, key):
+    return (key * 0x9E3779B97F4A7C15 % 2**64) >> 32
+
+
+_RANDOM = np.random.default_rng(5).integers(2**62, size=(8, 256)).tolist()
+
+
+def tabulated(self, key):
+    hashed = 0
+    for table, byte in zip(_RANDOM, (key % 2**64).to_bytes(8, "little"), strict=True):
+        hashed ^= table[byte]
+    return hashed
+
+
+HASHES = {"remainder": None, "multiplied": multiplied, "tabulated": tabulated}
+
+
+def with_hash(make, name):
+    """Return the table with another hash function."""
+    if HASHES[name] is None or not isinstance(make, type):
+        return make
+    return type(make.__name__, (make,), {"hash": HASHES[name]})

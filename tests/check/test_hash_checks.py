@@ -1,0 +1,610 @@
+"""The checks of hashes, sketches and tables: wrong answers hear their sentence, right ones pass."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+import sketch_answers as answers
+import table_answers as tables
+
+import attnbook as ab
+from attnbook import check
+from attnbook.check import collisions, intervals, sign_bits, sketching
+from attnbook.check.hash_tables import _look_at_displacements
+from attnbook.check.sandbox import Budget
+from attnbook.check.steps import Case
+from attnbook.check.table_mistakes import MESSAGES
+from attnbook.check.table_runs import Failure, Step, Tables
+from attnbook.sketch import RobinHoodTable, SimHash, StableHash
+from attnbook.sketch.functional import sketch_attention
+
+WRONG = {
+    "simhash": answers.SIMHASH,
+    "stable_hash": answers.STABLE_HASH,
+    "collision_probability": answers.COLLISION_PROBABILITY,
+    "sketch_attention": answers.SKETCH_ATTENTION,
+}
+CHECKS = {
+    "simhash": sign_bits.SIMHASH,
+    "stable_hash": intervals.STABLE_HASH,
+    "collision_probability": collisions.COLLISION_PROBABILITY,
+    "sketch_attention": sketching.SKETCH_ATTENTION,
+}
+PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
+
+
+def need_torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def mistake_of(wrong, known):
+    """Drop the number that tells several answers with one mistake apart."""
+    return wrong if wrong in known else re.sub(r" \d$", "", wrong)
+
+
+def rejected_with_its_sentence(report, name, wrong):
+    known = {mistake.name: mistake.message for mistake in CHECKS[name].mistakes}
+    names = [mistake_of(part, known) for part in wrong.split("; ")]
+    assert not report
+    assert sorted(report.mistakes) == sorted(names), report
+    assert all(known[mistake] in report.message for mistake in names)
+    assert re.search(r"^(With .* (is|must have)|It was given) ", report.detail)
+    assert report.libraries == ()
+    assert report.case is not None
+
+
+@pytest.fixture
+def numpy_alone(monkeypatch):
+    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
+
+
+@pytest.mark.parametrize(("name", "wrong"), PAIRS)
+@pytest.mark.usefixtures("numpy_alone")
+def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong):
+    rejected_with_its_sentence(getattr(check, name)(WRONG[name][wrong]), name, wrong)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_steps_compute_what_the_reference_does(name):
+    checked = CHECKS[name]
+    right = checked.model({})
+    for case in (case for stage in checked.stages for case in stage.cases):
+        for got, expected in zip(right(case), checked.expected(case), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_projection_is_near_an_edge_that_rounding_could_cross():
+    for name in ("simhash", "stable_hash"):
+        for case in (case for stage in CHECKS[name].stages for case in stage.cases):
+            x, directions, *more = case.arguments.values()
+            along = (x @ directions.T + more[0]) / more[1] if more else x @ directions.T
+            off = np.abs(along - np.round(along)) if more else np.abs(along)
+            assert np.all((off == 0) | (off > 2e-4))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.usefixtures("numpy_alone")
+def test_every_way_to_make_a_mistake_is_told(name):
+    """A reader may make each mistake in each way of the table; some numbers have two names."""
+    checked = CHECKS[name]
+    for mistake in checked.mistakes:
+        for way in mistake.ways:
+
+            def answer(*given, way=way):
+                case = Case(dict(zip(checked.parameters, given, strict=True)))
+                return checked.model(way)(case)[0]
+
+            report = getattr(check, name)(answer)
+            assert not report, (mistake.name, way)
+            assert report.mistake is not None, (mistake.name, way, report)
+
+
+# Right answers.
+
+RIGHT = {
+    "simhash": (
+        lambda x, directions: SimHash(directions[None]).signatures(x)[:, 0],
+        answers.right_simhash,
+        *answers.RIGHT_SIMHASH,
+    ),
+    "stable_hash": (
+        lambda x, a, b, width: StableHash(a[None], b[None], width).codes(x)[:, 0],
+        answers.right_codes,
+        *answers.RIGHT_CODES,
+    ),
+    "collision_probability": (
+        StableHash.collision_probability,
+        answers.on_arrays(answers.right_probability),
+        answers.right_probability,
+        answers.probability_by_integral,
+        answers.probability_of_arrays,
+    ),
+    "sketch_attention": (
+        lambda q, k, v, s, t: ab.attention(q, k, v, (s[:, None] == t[None]).any(-1)),
+        answers.right_sketch,
+        answers.by_dicts,
+        answers.sketch(
+            weigh=lambda scores, mask: (
+                ab.softmax(np.where(mask, scores, -1e300)) * mask.any(-1, keepdims=True)
+            )
+        ),
+    ),
+}
+ONLY_TORCH = {
+    "simhash": answers.torch_simhash,
+    "stable_hash": answers.torch_codes,
+    "collision_probability": answers.torch_probability,
+    "sketch_attention": answers.torch_sketch,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "i"), [(name, i) for name, functions in RIGHT.items() for i in range(len(functions))]
+)
+def test_a_right_answer_in_any_style_passes(name, i):
+    report = getattr(check, name)(RIGHT[name][i])
+    assert report, report
+    assert (report.mistake, report.detail) == (None, "")
+    assert report.message == "agrees with the reference"
+    assert "numpy" in report.libraries
+    assert report.cases > 5
+
+
+@pytest.mark.parametrize("name", ONLY_TORCH)
+def test_a_right_answer_for_pytorch_alone_passes(name):
+    need_torch()
+    report = getattr(check, name)(ONLY_TORCH[name])
+    assert report, report
+    assert report.libraries[-1:] == ("torch",)
+
+
+def test_the_package_passes_every_check_without_a_note():
+    need_torch()
+    for name, functions in RIGHT.items():
+        report = getattr(check, name)(functions[0])
+        assert report.libraries[:2] == ("numpy", "torch")
+        assert report.notes == ()
+    report = check.robin_hood_table(RobinHoodTable)
+    assert report, report
+    assert report.notes == ()
+
+
+class Given:
+    """A hash whose signatures are given."""
+
+    def __init__(self, query_signatures, key_signatures):
+        self.of_queries, self.of_keys = query_signatures, key_signatures
+        self.n_tables = query_signatures.shape[1]
+
+    def signatures(self, x):
+        return self.of_keys
+
+    def query_signatures(self, x):
+        return self.of_queries
+
+
+def test_the_sketch_of_the_package_passes():
+    def sketch(query, key, value, *signatures):
+        return sketch_attention(query, key, value, hash=Given(*signatures))
+
+    assert check.sketch_attention(sketch, time_limit=60), check.sketch_attention(sketch)
+
+
+def test_the_compiled_table_passes():
+    pytest.importorskip("numba", reason="Numba is not installed")
+    report = check.robin_hood_table(
+        lambda n_slots: RobinHoodTable(n_slots, impl="numba"), time_limit=60
+    )
+    assert report, report
+
+
+def test_single_numbers_and_arrays_are_both_right_and_remarked_upon(monkeypatch):
+    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
+    report = check.collision_probability(answers.right_probability)
+    assert report.remarks == ("on arrays it raises ValueError.",)
+    report = check.collision_probability(answers.probability_of_arrays)
+    assert report.remarks == ("on single numbers it raises TypeError.",)
+
+    def of_neither(distance, width):
+        raise ValueError("at once")
+
+    report = check.collision_probability(of_neither)
+    assert report.mistake == "raises"
+    assert "(distance 0.5)" in report.detail
+
+    def soon_wrong_on_arrays(distance, width):
+        out = answers.probability_of_arrays(distance, width)
+        if distance.dtype == np.float32:
+            raise ValueError("late")
+        return out
+
+    report = check.collision_probability(soon_wrong_on_arrays)
+    assert report.mistake == "raises"
+    assert "ValueError: late" in report.message
+
+
+def test_integers_are_written_in_full():
+    def wrong(x, directions):
+        return answers.right_simhash(x, directions) ^ (1 << 36 if len(directions) > 60 else 0)
+
+    report = check.simhash(wrong)
+    assert re.search(r" is \d{18,}, expected \d{18,}\.$", report.detail)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_functions_that_fail_in_every_way(name):
+    function = getattr(check, name)
+
+    def raises(*given):
+        raise ValueError("so")
+
+    def hangs(*given):
+        while True:
+            pass
+
+    with pytest.raises(TypeError, match=r"^f must be a function of \(.*\), got int$"):
+        function(5)
+    with pytest.raises(ValueError, match=r"^time_limit must be finite and at least 0, got -1.0$"):
+        function(print, time_limit=-1)
+    assert function(lambda: None).mistake == "wrong arguments"
+    report = function(raises)
+    assert report.mistake == "raises"
+    assert report.message.startswith("Your function raises ValueError: so, at line ")
+    assert function(hangs, time_limit=0.1).mistake == "hangs"
+    assert function(lambda *given: None).mistake == "no return"
+    for rubbish in ("text", {}, object(), [[object()]], np.array([True])):
+        assert not function(lambda *given, rubbish=rubbish: rubbish)
+
+
+UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
+
+
+def neighbour(x):
+    return 3 * x - 2 * np.roll(x, 1, axis=0)
+
+
+def estimated(c, r):
+    drawn = np.abs(np.random.default_rng(0).normal(size=20000))
+    return float(np.mean(np.maximum(0, 1 - c * drawn / r)))
+
+
+def in_float32(x, a, b, r):
+    x, a, b = (given.astype(np.float32) for given in (x, a, b))
+    return answers.right_codes(x, a, b, float(np.float32(r)))
+
+
+ODD = {
+    ("simhash", "order of the vectors"): lambda x, a: answers.right_simhash(neighbour(x), a),
+    ("simhash", "twice as long"): lambda x, a: answers.packed((x @ a.T > 0.7) * 1),
+    ("simhash", "lowest bit and no other"): lambda x, a: (
+        answers.right_simhash(x, a) ^ 2 * (answers.right_simhash(x, a) & 1)
+    ),
+    ("simhash", ""): lambda x, a: answers.right_simhash(x, a) ^ 1,
+    ("stable_hash", "order of the vectors"): lambda x, *more: answers.right_codes(
+        neighbour(x), *more
+    ),
+    ("stable_hash", "never are"): lambda *given: answers.right_codes(*given) % 5,
+    ("stable_hash", "here it adds something else"): lambda *given: 3 * answers.right_codes(*given),
+    ("stable_hash", "float32"): in_float32,
+    ("collision_probability", "nearly right: is this an estimate"): estimated,
+    ("collision_probability", "here one does not"): lambda c, r: (
+        2 * answers.right_probability(c, r)
+    ),
+    ("collision_probability", "here it is larger"): lambda c, r: (
+        answers.right_probability(c, r) * c / 9
+    ),
+    ("collision_probability", "here the result changes"): lambda c, r: answers.right_probability(
+        c + 0.3, r
+    ),
+    ("sketch_attention", "smallest and the largest"): lambda *g: 3 * answers.right_sketch(*g),
+    ("sketch_attention", "here the output changes"): lambda q, k, v, *signatures: (
+        0.9 * answers.right_sketch(q, k, v, *signatures) + 0.1 * ab.attention(q, k, v)
+    ),
+    ("sketch_attention", "order of keys"): answers.sketch(
+        lambda meets: meets.any(-1) & (meets.any(-1).cumsum(-1) == 1)
+    ),
+    ("sketch_attention", "order of the tables"): lambda *given: (
+        (answers.right_sketch(*given) + answers.SKETCH_ATTENTION["one table alone 2"](*given)) / 2
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "sentence"), ODD)
+@pytest.mark.usefixtures("numpy_alone")
+def test_numbers_that_no_model_explains_name_the_property_that_fails(name, sentence):
+    report = getattr(check, name)(ODD[name, sentence])
+    assert report.mistake is None, report
+    assert report.message.startswith(UNKNOWN)
+    assert sentence in report.message
+    assert sentence or report.message == UNKNOWN
+
+
+# Hash tables.
+
+
+SLOW = ("endless search", "no growth", "tombstones never freed")
+TABLES = [
+    (wrong, list(tables.HASHES)[i % 3], 2.0 if wrong.startswith(SLOW) else 60.0)
+    for i, wrong in enumerate(tables.WRONG)
+]
+"""A search that does not end is waited for."""
+
+
+@pytest.mark.parametrize(("wrong", "hashed", "seconds"), TABLES)
+def test_a_wrong_table_is_rejected_with_its_own_sentence(wrong, hashed, seconds):
+    make = tables.with_hash(tables.WRONG[wrong], hashed)
+    report = check.robin_hood_table(make, time_limit=seconds)
+    mistake = mistake_of(wrong, MESSAGES)
+    assert not report
+    assert (report.mistake, report.message) == (mistake, MESSAGES[mistake])
+    assert re.search(
+        r"^(A short run that fails, on an empty table( with n_slots=8)?: .* "
+        r"(returned|raised|does not come back)|After )",
+        report.detail,
+    )
+
+
+@pytest.mark.parametrize("hashed", tables.HASHES)
+@pytest.mark.parametrize("i", range(len(tables.RIGHT)))
+def test_a_right_table_of_any_kind_passes(i, hashed):
+    report = check.robin_hood_table(tables.with_hash(tables.RIGHT[i], hashed))
+    assert report, report
+    assert (report.mistake, report.detail, report.message) == (None, "", "agrees with a dict")
+    assert report.cases > 150
+
+
+def test_the_shortest_run_is_shown():
+    def shown(make):
+        return check.robin_hood_table(make).detail.partition(": ")[2]
+
+    assert shown(tables.WRONG["delete leaves a hole"]) == (
+        "insert(0, 10), insert(8, 20), delete(0), get(8) returned None, expected 20."
+    )
+    assert (
+        shown(tables.WRONG["old value kept"])
+        == "insert(1, 10), insert(1, 20), get(1) returned 10, expected 20."
+    )
+    assert (
+        shown(tables.WRONG["a value counts as missing"])
+        == "insert(1, 0), get(1) returned None, expected 0."
+    )
+    assert (
+        shown(tables.WRONG["missing key raises 2"])
+        == "get(1) raised KeyError: 1, at line "
+        + (shown(tables.WRONG["missing key raises 2"]).partition("line ")[2])
+    )
+    assert shown(tables.WRONG["end of the table 3"]) == (
+        "insert(7, 10), insert(15, 20), delete(7), get(15) returned None, expected 20."
+    )
+    growth = shown(tables.WRONG["keys lost at growth"])
+    assert growth.count("insert") < 10
+    assert "get(" in growth
+    long = Failure((*(Step("insert", i, i) for i in range(30)), Step("get", 3)), "lost")
+    assert str(long) == (
+        "insert(0, 0), insert(1, 1), insert(2, 2), insert(3, 3), insert(4, 4), insert(5, 5), "
+        "insert(6, 6), insert(7, 7), … 20 more …, insert(28, 28), insert(29, 29), get(3) returned "
+        "None, expected None."
+    )
+    for got, text in ((np.int64(3), "3"), (True, "True"), ("a", "a str"), ([], "a list")):
+        made = type("Returns", (tables.RobinHood,), {"get": lambda self, key, got=got: got})
+        failure = Tables(made, Budget(5.0)).run([Step("get", 4)])
+        assert str(failure) == f"get(4) returned {text}, expected None."
+
+
+def test_false_displacements_are_shown():
+    report = check.robin_hood_table(tables.WRONG["displacement at home"])
+    assert report.detail == "After 1 insertion of random keys it begins with 1."
+
+
+def test_the_remarks_on_a_table():
+    assert check.robin_hood_table(tables.Counting).remarks == ()
+    (text,) = check.robin_hood_table(tables.RobinHood).remarks
+    assert "no method `displacements`" in text
+    (text,) = check.robin_hood_table(tables.LinearCounting).remarks
+    assert re.search(r"mean 1\.\d\d and variance \d+\.\d, as in a table that does not swap", text)
+    texts = check.robin_hood_table(tables.Chained).remarks
+    assert "delete raises KeyError for a key that is not stored." in texts
+
+    class Prints(tables.Counting):
+        def get(self, key):
+            print(key)
+            return super().get(key)
+
+        def displacements(self):
+            return None
+
+    assert set(check.robin_hood_table(Prints).remarks) == {
+        "it prints; the check holds the text back.",
+        "`displacements()` does not return a number for each stored key.",
+    }
+
+
+def test_a_platform_without_threads_is_remarked_upon(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    (text,) = check.robin_hood_table(tables.Counting).remarks
+    assert text == "no thread can be started here, so no limit of time was set."
+
+
+def test_swaps_are_told_from_none_at_any_load():
+    for most in (0.5, 0.65, 0.75, 0.85):
+        for kind, notes in ((tables.Counting, 0), (tables.LinearCounting, 1)):
+            for hashed in tables.HASHES:
+                made = tables.with_hash(type("Table", (kind,), {"most": most}), hashed)
+                runs = Tables(made, Budget(60.0))
+                runs.methods.add("displacements")
+                _look_at_displacements(runs)
+                assert len(runs.remarks) == notes
+
+
+def test_how_a_table_is_made():
+    sizes = []
+
+    class WithSize(tables.RobinHood):
+        def __init__(self, n_slots=64):
+            sizes.append(n_slots)
+            super().__init__(n_slots)
+
+    class WithASize(WithSize):
+        def __init__(self, size):
+            super().__init__(size)
+
+    class WithNone(WithSize):
+        def __init__(self, load=0.5):
+            super().__init__()
+
+    class WithTwo(WithSize):
+        def __init__(self, one, two):
+            super().__init__()
+
+    for kind, size in ((WithSize, 8), (WithASize, 8), (WithNone, 64), (lambda: WithSize(5), 5)):
+        assert check.robin_hood_table(kind)
+        assert set(sizes) == {size}
+        sizes.clear()
+    report = check.robin_hood_table(WithTwo)
+    assert report.mistake == "wrong arguments"
+    assert "is made with (one, two), but" in report.message
+    wrong = type("Wrong", (tables.WRONG["delete leaves a hole"], WithASize), {})
+    assert "an empty table made with 8: insert" in check.robin_hood_table(wrong).detail
+
+
+def test_tables_that_fail_in_every_way():
+    with pytest.raises(TypeError, match=r"^make must be callable, got RobinHood$"):
+        check.robin_hood_table(tables.RobinHood())
+    with pytest.raises(ValueError, match=r"^time_limit must be finite and at least 0, got -1.0$"):
+        check.robin_hood_table(tables.RobinHood, time_limit=-1)
+
+    def raises():
+        raise ValueError("so")
+
+    report = check.robin_hood_table(raises)
+    assert report.mistake == "raises"
+    assert report.message.startswith("Making an empty table raises ValueError: so, at line")
+
+    def hangs():
+        while True:
+            pass
+
+    report = check.robin_hood_table(hangs, time_limit=0.2)
+    assert (report.mistake, report.message) == ("raises", "Making an empty table does not end.")
+    report = check.robin_hood_table(dict)
+    assert report.mistake == "missing method"
+    assert "a dict without a method `insert`" in report.message
+    assert check.robin_hood_table(lambda: None).mistake == "missing method"
+
+    class Breaks(tables.RobinHood):
+        def insert(self, key, value):
+            if key == 3:
+                raise RuntimeError("three")
+            super().insert(key, value)
+
+    report = check.robin_hood_table(Breaks)
+    assert report.mistake == "raises"
+    assert report.message.startswith("Your table raises RuntimeError: three, at line")
+    assert ": insert(3, 10) raised RuntimeError: three, at line" in report.detail
+
+    class NoSlots(tables.RobinHood):
+        @property
+        def n_slots(self):
+            raise ValueError("not told")
+
+    assert check.robin_hood_table(NoSlots)
+
+    class NoName(tables.RobinHood):
+        def grow(self):
+            self.slots = twice_as_many  # noqa: F821
+
+    report = check.robin_hood_table(NoName)
+    assert report.mistake == "raises"
+    assert "NameError: name 'twice_as_many' is not defined, at line" in report.message
+
+    class MadeOnce(tables.RobinHood):
+        left = 2
+
+        def __init__(self, n_slots=8):
+            super().__init__(n_slots)
+            MadeOnce.left -= 1
+            if MadeOnce.left < 0:
+                raise OSError("no more")
+
+    report = check.robin_hood_table(MadeOnce)
+    assert report.mistake == "raises"
+    assert report.message.startswith("Your table raises OSError: no more, at line")
+
+    class Quits(tables.RobinHood):
+        def delete(self, key):
+            sys.exit("no")
+
+    assert check.robin_hood_table(Quits).message.startswith("Your table raises SystemExit: no")
+
+    class Rubbish(tables.RobinHood):
+        def get(self, key):
+            return np.array([1, 2])
+
+    report = check.robin_hood_table(Rubbish)
+    assert report.mistake == "missing key gives a value"
+    assert report.detail.endswith("returned a ndarray, expected None.")
+
+    class Odd(tables.RobinHood):
+        """Doubles the value of one key."""
+
+        def get(self, key):
+            value = super().get(key)
+            return value and (2 * value if self.n == 3 else value)
+
+    report = check.robin_hood_table(Odd)
+    assert report.mistake is None
+    assert report.message.startswith("Your table differs from a dict")
+
+
+def busy(rounds):
+    return sum(range(rounds))
+
+
+def test_a_table_too_slow_is_not_called_wrong_about_anything_else():
+    class Slow(tables.RobinHood):
+        def get(self, key):
+            busy(20_000)
+            return super().get(key)
+
+    report = check.robin_hood_table(Slow, time_limit=0.5)
+    assert report.mistake == "hangs"
+    assert report.message.startswith("The check is not done after 0.5 seconds. Your table is right")
+
+
+def test_a_table_that_is_slow_with_many_keys_alone_is_right():
+    class SlowWithMany(tables.RobinHood):
+        def insert(self, key, value):
+            if self.n > 300:
+                busy(200_000)
+            super().insert(key, value)
+
+    report = check.robin_hood_table(SlowWithMany, time_limit=3)
+    assert report, report
+    assert report.remarks[0].startswith("the runs with many keys were cut short after ")
+
+
+def test_a_failure_that_comes_and_goes_is_shown_as_it_was():
+    rng = np.random.default_rng(0)
+
+    class Random(tables.RobinHood):
+        def get(self, key):
+            return None if rng.random() < 0.02 else super().get(key)
+
+    report = check.robin_hood_table(Random)
+    assert not report
+    assert "returned None, expected" in report.detail
+
+
+def test_a_run_stops_where_it_differs():
+    steps = [Step("insert", 1, 10), Step("get", 1), Step("delete", 1), Step("get", 1)]
+    failure = Tables(tables.WRONG["delete keeps the key"], Budget(5.0)).run(steps)
+    assert (failure.kind, failure.got, failure.expected, failure.grew) == ("ghost", 10, None, False)
+    assert failure.steps == tuple(steps)
+    assert Tables(tables.RobinHood, Budget(5.0)).run(steps) is None
+    grows = [Step("insert", i, 10 + i) for i in range(9)] + [Step("get", 77), Step("len")]
+    failure = Tables(tables.WRONG["wrong length"], Budget(5.0)).run(grows)
+    assert (failure.kind, failure.got, failure.expected, failure.grew) == ("length", 16, 9, True)

@@ -1,0 +1,124 @@
+"""The cache grows in place, follows the beams, and refuses what does not fit."""
+
+import numpy as np
+import pytest
+import torch
+from cases import NOT_AN_ARRAY
+from decoding_models import model
+from error_table import assert_raises, error_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbook.decoding import KVCache, beam_search, greedy_decode
+from attnbook.decoding.kv_cache import BLOCK
+
+
+@given(st.lists(st.sampled_from((0, 1, 2, 61, 200)), min_size=1, max_size=7), st.integers(0, 99))
+def test_it_holds_all_that_was_appended(library, sizes, seed):
+    rng, cache = np.random.default_rng(seed), KVCache()
+    pieces = [[rng.normal(size=(2, 3, m, d)) for d in (5, 7)] for m in sizes]
+    whole = [np.concatenate(x, axis=-2) for x in zip(*pieces, strict=True)]
+    n = 0
+    for keys, values in pieces:
+        assert len(cache) == n
+        for layer in (0, 1):
+            pair = [library.array(x) for x in (keys, values)]
+            got = cache.append(layer, *pair)
+            assert all(library.same_kind(x, y) for x, y in zip(got, pair, strict=True))
+        n += keys.shape[-2]
+        for layer in (0, 1):
+            found = got if layer else (cache.keys(0), cache.values(0))
+            for x, all_of_it in zip(found, whole, strict=True):
+                np.testing.assert_array_equal(library.numpy(x), all_of_it[..., :n, :])
+    assert len(cache) == n
+    room = cache.nbytes // (2 * 2 * 3 * (5 + 7) * 8)  # in tokens
+    assert room % BLOCK == 0
+    assert n <= room <= max(2 * n + BLOCK, max(sizes) + BLOCK)
+
+
+def test_it_grows_in_place_and_seldom():
+    cache, rooms = KVCache(), set()
+    for n in range(1, 1001):
+        keys, _ = cache.append(0, np.full((1, 2), float(n)), np.ones((1, 3)))
+        assert np.shares_memory(keys, cache.keys(0))
+        rooms.add(cache.nbytes)
+    assert len(rooms) == 5  # 64, 128, 256, 512 and 1024 tokens
+    assert keys[:, 0].tolist() == list(range(1, 1001))
+
+
+def test_reorder_gives_each_beam_what_its_parent_had(library):
+    rng, cache = np.random.default_rng(0), KVCache()
+    keys, values = rng.normal(size=(2, 3, 5, 1, 7)), rng.normal(size=(2, 3, 5, 1, 2))
+    cache.append(0, library.array(keys), library.array(values))
+    for index in (np.array([[2, 0, 2, 1], [1, 1, 0, 2]]), np.array([[3], [0]])):
+        cache.reorder(library.array(index))
+        rows = np.arange(2)[:, None]
+        keys, values = keys[rows, index], values[rows, index]
+        cache.append(0, library.array(keys[..., :1, :]), library.array(values[..., :1, :]))
+        keys, values = (np.concatenate([x, x[..., :1, :]], axis=-2) for x in (keys, values))
+        np.testing.assert_array_equal(library.numpy(cache.keys(0)), keys)
+        np.testing.assert_array_equal(library.numpy(cache.values(0)), values)
+
+
+@pytest.mark.parametrize("decode", [greedy_decode, beam_search])
+def test_a_cache_of_the_caller_is_filled(library, decode):
+    weights, cache = library.place(model(0, encoder=False, n_kv_heads=1)), KVCache()
+    more = {"n_beams": 3} if decode is beam_search else {}
+    options = {"prompt": library.array(np.array([[3, 1]] * 2)), "max_length": 4} | more
+    result = decode(weights, cache=cache, **options)
+    np.testing.assert_array_equal(
+        library.numpy(result.tokens), library.numpy(decode(weights, **options).tokens)
+    )
+    assert len(cache) == 2 + 4 - 1  # the last token is not read
+    beams = (3,) if more else ()
+    assert tuple(cache.keys(1).shape) == tuple(cache.values(0).shape) == (2, *beams, 1, 5, 4)
+    with pytest.raises(ValueError, match=r"^cache must be empty, got one of 5 tokens$"):
+        decode(weights, cache=cache, **options)
+
+
+def test_a_subclass_may_watch_it():
+    sizes = []
+
+    class Watched(KVCache):
+        def append(self, layer, keys, values):
+            sizes.append((layer, keys.shape[-2]))
+            return super().append(layer, keys, values)
+
+    greedy_decode(model(0), np.ones((1, 5), int), prompt=1, max_length=3, cache=Watched())
+    assert sizes == [(0, 1), (1, 1)] * 3
+
+
+def filled(*leading):
+    cache = KVCache()
+    cache.append(0, np.ones((*leading, 3, 2)), np.ones((*leading, 3, 5)))
+    return cache
+
+
+ERRORS = rf"""
+filled().append(0, np.ones((1, 3)), np.ones((1, 5)))
+    ValueError: keys must have shape (1, 2), got (1, 3)
+filled().append(0, np.ones((1, 2)), np.ones((2, 5)))
+    ValueError: values must have shape (1, 5), got (2, 5)
+filled().append(0, np.ones((1, 2), "float32"), np.ones((1, 5)))
+    TypeError: keys must have the dtype of cache (float64), got float32
+filled().append(2, np.ones((1, 2)), np.ones((1, 5)))
+    ValueError: layer must be from 0 to 1, got 2
+KVCache().append(0, [1.0], np.ones((1, 5)))
+    TypeError: keys {NOT_AN_ARRAY}list
+KVCache().append(0, np.ones((1, 2)), np.ones((2, 5)))
+    ValueError: values must have shape (1, 5), got (2, 5)
+KVCache().append(0, np.ones(3), np.ones(3))
+    ValueError: keys must have shape (..., m, d), got (3,)
+KVCache().append(0, torch.ones(1, 2, requires_grad=True), torch.ones(1, 5))
+    ValueError: keys must need no gradient: decode under torch.no_grad()
+filled(3, 2).reorder(np.zeros((2, 1), int))
+    ValueError: index must have shape (3, m), got (2, 1)
+filled().reorder([[0]])
+    TypeError: index {NOT_AN_ARRAY}list
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_the_cache_refuses(call, kind, message):
+    names = {"np": np, "torch": torch, "KVCache": KVCache, "filled": filled}
+    assert_raises(call, kind, message, names)

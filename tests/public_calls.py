@@ -1,0 +1,132 @@
+"""A right call of every public function: the ground of the tests of shapes and of odd arguments."""
+
+import numpy as np
+
+import attnbook
+from attnbook import data, decoding, masking, positions, sketch
+
+
+def public_calls():
+    """Return for each name a function and the arguments of a call that is right."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=size) for size in ((3, 5), (7, 5), (7, 2)))
+    x, mask = rng.normal(size=(2, 3, 4)), np.ones((3, 7), bool)
+    options = {"mask": mask, "scale": 0.5, "is_causal": False}
+    rotary = rng.normal(size=(3, 4))
+    ids, lengths = np.array([[1, 2, 0], [2, 1, 1]]), [2, 3]
+    single = attnbook.SingleHeadWeights.init(0, 5, d_k=3, d_v=2)
+    many = attnbook.MultiHeadWeights.init(0, 4, 2)
+    sizes = {"d_model": 4, "n_heads": 2, "d_ff": 3}
+    encoder = attnbook.EncoderWeights.init(0, 2, **sizes)
+    decoder = attnbook.DecoderWeights.init(0, 2, **sizes)
+    model = attnbook.TransformerWeights.init(0, 5, **sizes, n_layers=1)
+    block = attnbook.TransformerBlockWeights.init(0, 4, 4, 2, 4)
+    key, value = rng.normal(size=(20, 4)), rng.normal(size=(20, 3))
+    hash_ = sketch.SimHash.init(0, 4, n_tables=2, n_projections=3)
+    everything = {
+        attnbook.softmax: {"x": q, "axis": -1},
+        attnbook.log_softmax: {"x": q, "axis": -1},
+        attnbook.attention_weights: {"query": q, "key": k, **options},
+        attnbook.attention: {"query": q, "key": k, "value": v, **options, "impl": "tiled"},
+        attnbook.attention_vjp: {
+            **{"query": q, "key": k, "value": v, "grad_output": np.ones((3, 2))},
+            **options,
+        },
+        attnbook.single_head_attention: {"query": q, "key": k, "value": k, "weights": single},
+        attnbook.split_heads: {"x": x, "n_heads": 2},
+        attnbook.merge_heads: {"x": np.ones((2, 3, 4))},
+        attnbook.multi_head_attention: {
+            **{"query": x, "key": x, "value": x, "weights": many, "mask": np.eye(3, dtype=bool)},
+            **{"is_causal": True, "impl": "naive"},
+        },
+        attnbook.layer_norm: {"x": x, "gain": np.ones(4), "bias": np.ones(4), "epsilon": 1e-5},
+        attnbook.feed_forward: {"x": x, "weights": encoder.layers[0].feed_forward},
+        attnbook.dropout: {"x": x, "rate": 0.5, "rng": 0},
+        attnbook.embed: {"ids": ids, "table": np.ones((5, 4)), "scale": True},
+        attnbook.encoder_layer: {"x": x, "weights": encoder.layers[0], "rotate": False},
+        attnbook.encoder: {"x": x, "weights": encoder, "rotate": True},
+        attnbook.decoder_layer: {"x": x, "memory": x, "weights": decoder.layers[0]},
+        attnbook.decoder: {"x": x, "memory": x, "weights": decoder, "rotate": False},
+        attnbook.transformer: {"source": ids, "target": ids, "weights": model, "is_causal": True},
+        attnbook.transformer_block: {"x": x, "weights": block},
+        attnbook.cross_entropy: {
+            "logits": np.ones((2, 3, 5)),
+            "targets": ids,
+            "label_smoothing": 0.1,
+        },
+        attnbook.move: {"x": x, "library_name": "torch", "dtype": "float32"},
+        attnbook.SingleHeadWeights.init: {"rng": 0, "d_query": 5, "d_k": 3, "d_v": 2, "d_out": 4},
+        attnbook.MultiHeadWeights.init: {"rng": 0, "d_model": 4, "n_heads": 2, "bias": True},
+        attnbook.FeedForwardWeights.init: {"rng": 0, "d_model": 4, "d_ff": 3, "activation": "gelu"},
+        attnbook.EncoderLayerWeights.init: {"rng": 0, **sizes, "norm": "pre"},
+        attnbook.DecoderLayerWeights.init: {"rng": 0, **sizes, "cross": True},
+        attnbook.EncoderWeights.init: {"rng": 0, "n_layers": 2, **sizes, "final_norm": True},
+        attnbook.TransformerWeights.init: {
+            **{"rng": 0, "target_vocabulary": 5, **sizes, "n_layers": 1, "tied": True},
+            **{"positions": "learned", "n_positions": 9, "bias": False, "scale_embeddings": True},
+        },
+        many.with_arrays: {"arrays": many.arrays()},
+        many.to: {"library": "torch", "dtype": "float32"},
+        masking.causal: {"n_q": 3, "n_k": 5, "like": q},
+        masking.sliding_window: {"n_q": 3, "n_k": 5, "left": 1, "right": 1},
+        masking.prefix: {"n_q": 3, "n_k": 5, "length": 2},
+        masking.strided: {"n_q": 3, "n_k": 5, "stride": 2},
+        masking.block_diagonal: {"lengths": lengths, "key_lengths": lengths},
+        masking.padding: {"lengths": lengths, "n": 5},
+        masking.from_valid_lengths: {"valid_lens": lengths, "n_k": 5},
+        masking.to_additive: {"mask": mask, "dtype": "float32"},
+        masking.from_additive: {"mask": np.zeros((3, 7))},
+        masking.to_mha: {"mask": mask, "scores_shape": (2, 2, 3, 7)},
+        masking.to_sdpa: {"mask": mask},
+        positions.sinusoidal: {"n": 3, "d_model": 4, "start": 1, "interleaved": True},
+        positions.rotary: {"x": rotary, "start": 2, "interleaved": False, "base": 100.0},
+        positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
+        decoding.greedy_decode: {
+            **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
+            **{"pad": 0, "cache": True},
+        },
+        decoding.beam_search: {
+            **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
+            **{"n_beams": 2, "length_penalty": 0.6},
+        },
+        data.pad: {"sequences": [[1, 2], [3]], "pad": 0},
+        decoding.sample: {
+            **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "rng": 0},
+            **{"temperature": 0.5, "top_k": 3, "top_p": 0.9},
+        },
+        data.markov: {"rng": 0, "n_symbols": 3, "order": 1, "concentration": 1.0},
+        data.reversal: {"rng": 0, "n_pairs": 3, "length": (3, 5), "n_symbols": 4},
+        data.dates: {"rng": 0, "n_train": 3, "n_test": 2, "languages": ("de", "fr")},
+        data.windows: {"ids": np.arange(9), "length": 3, "stride": 2},
+        data.Vocabulary.of: {"texts": ["a", "b"]},
+        data.Batches: {
+            **{"sources": [[1, 2], [3]], "targets": [[1], [2]], "batch_size": 1, "seed": 0},
+            **{"start": 4, "stop": 2, "pad": 0, "pool": 2},
+        },
+        sketch.plan: {"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2, "max_bytes": 1e6},
+        sketch.StableHash.init: {"rng": 0, "d": 4, "width": 1.0, "n_tables": 2},
+        sketch.BucketIndex: {"n_tables": 2, "impl": "reference", "seed": 0},
+        sketch.lift_keys: {"key": key, "longest": 9.0},
+        sketch.sort_buckets: {"signatures": np.array([3, 1, 3])},
+        sketch.uniform_tail: {
+            **{"scores": np.ones((3, 5)), "value": np.ones((5, 2)), "n_keys": 9, "delta": 0.1},
+        },
+        sketch.SimHash.init: {"rng": 0, "d": 4, "n_tables": 2, "n_projections": 3},
+        sketch.SketchAttention: {
+            **{"hash": hash_, "estimator": "union", "tail": "none", "n_samples": 9, "delta": 0.1},
+            **{"max_bucket": 7, "n_heavy": 2, "n_cells": 1, "seed": 0, "impl": "reference"},
+        },
+        sketch.sketch_attention: {
+            "query": np.ones((2, 4)),
+            "key": key,
+            "value": value,
+            "hash": hash_,
+        },
+        sketch.RobinHoodTable: {"n_slots": 8, "load_factor": 0.5, "seed": 0},
+    }
+    calls = {f.__qualname__: (f, given) for f, given in everything.items()}
+    for name in [name for name in attnbook.__all__ if name.endswith("_with_weights")]:
+        given = calls[name.removesuffix("_with_weights")][1]
+        given = {key: x for key, x in given.items() if key != "impl"}
+        calls[name] = (getattr(attnbook, name), given)
+    return calls

@@ -1,0 +1,809 @@
+"""The layers and stacks of encoder and decoder: one contract, in every library, against the loop.
+
+Each kind below is called through `run`; what a kind has of its own stands at the end.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, leaves_of, need, shaken
+from error_table import assert_raises, error_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attnbook
+from attnbook import (
+    DecoderLayerWeights,
+    DecoderWeights,
+    EncoderLayerWeights,
+    EncoderWeights,
+    FeedForwardWeights,
+    LayerNormWeights,
+    MultiHeadWeights,
+    check,
+    decoder,
+    encoder,
+    encoder_layer,
+    masking,
+)
+from attnbook.decoding import KVCache
+from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of layer or stack: its function, weights and oracle, and whether it has a memory."""
+
+    function: str
+    weights: Any
+    cross: bool | None = None  # None for an encoder
+
+    @property
+    def stack(self):
+        return "layer" not in self.function
+
+    def init(self, rng=0, n_layers=2, d_model=6, n_heads=3, d_ff=5, **options):
+        layers = (n_layers,) if self.stack else ()
+        options |= {} if self.cross is None else {"cross": self.cross}
+        return self.weights.init(rng, *layers, d_model, n_heads, d_ff, **options)
+
+    def made(self, seed=0, **options):
+        """Return weights in which nothing is 0 or 1."""
+        return shaken(self.init(**options), seed)
+
+    def run(self, weights, x, memory=None, mask=None, memory_mask=None, suffix="", **options):
+        given = (weights, mask) if self.cross is None else (memory, weights, mask, memory_mask)
+        return getattr(attnbook, self.function + suffix)(x, *given, **options)
+
+    def exact(self, weights, x, memory=None, mask=None, memory_mask=None, rotate=False):
+        turn = oracle.rotary if rotate else oracle.as_it_is
+        given = (weights, mask) if self.cross is None else (memory, weights, mask, memory_mask)
+        return getattr(oracle, self.function)(x, *given, turn=turn)
+
+    def memory(self, library, *shape, dtype=None, seed=1):
+        return library.array(tokens(*shape, seed=seed), dtype) if self.cross else None
+
+
+KINDS = {
+    "encoder layer": Kind("encoder_layer", EncoderLayerWeights),
+    "decoder layer": Kind("decoder_layer", DecoderLayerWeights, True),
+    "decoder layer alone": Kind("decoder_layer", DecoderLayerWeights, False),
+    "encoder": Kind("encoder", EncoderWeights),
+    "decoder": Kind("decoder", DecoderWeights, True),
+    "decoder alone": Kind("decoder", DecoderWeights, False),
+}
+STACKS = [name for name, kind in KINDS.items() if kind.stack]
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+stacks = pytest.mark.parametrize("kind", [KINDS[name] for name in STACKS], ids=STACKS)
+orders = pytest.mark.parametrize("norm", ["pre", "post"])
+LEADING = (((), ()), ((2,), (2,)), ((2,), ()), ((), (2,)), ((3, 1), (2,)), ((0,), ()))
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def optional(library, x):
+    return None if x is None else library.array(x)
+
+
+def flat(result):
+    """Return the arrays of a result, however they are nested, without None."""
+    if isinstance(result, (tuple, list)):
+        return [x for part in result for x in flat(part)]
+    return [] if result is None else [result]
+
+
+# Against the loop.
+
+
+@kinds
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=12)
+@given(
+    st.sampled_from(LEADING), st.sampled_from((0, 1, 4)), st.sampled_from((0, 1, 5)),
+    st.sampled_from(LAYER_MASKS), st.sampled_from(LAYER_MASKS),
+    st.fixed_dictionaries({
+        "norm": st.sampled_from(("pre", "post")),
+        "activation": st.sampled_from(("relu", "gelu")),
+        "bias": st.booleans(),
+        "n_kv_heads": st.sampled_from((None, 1, 3)),
+    }),
+    st.sampled_from((0, 1, 3)), st.sampled_from((None, False, True)), st.booleans(),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_agrees_with_the_loop(
+    library, kind, dtype, leading, n_t, n_s, mask, memory_mask, options, n_layers, final, rotate,
+    seed,
+):  # fmt: skip
+    if kind.stack:
+        options = options | {"n_layers": n_layers, "final_norm": final}
+    weights, rng = kind.made(seed, **options), np.random.default_rng(seed)
+    if kind.stack:
+        expected = options["norm"] == "pre" if final is None else final
+        assert (weights.final_norm is not None) == expected
+        assert len(weights.layers) == n_layers
+    crossed = kind.cross and (n_layers or not kind.stack)
+    x = library.array(tokens(*leading[0], n_t, 6, seed=seed), dtype)
+    memory = kind.memory(library, *leading[1], n_s, 6, dtype=dtype) if crossed else None
+    both = np.broadcast_shapes(*leading) if crossed else leading[0]
+    mask = layer_mask(rng, mask, (*leading[0], 3, n_t, n_t))
+    memory_mask = layer_mask(rng, memory_mask, (*both, 3, n_t, n_s)) if crossed else None
+    before, placed = library.numpy(x).copy(), library.place(weights, dtype)
+    given = (placed, x, memory, optional(library, mask), optional(library, memory_mask))
+    got, *A = kind.run(*given, suffix="_with_weights", rotate=rotate)
+    numbers = None if memory is None else library.numpy(memory)
+    held_weights = held(library, weights, dtype)
+    exact, *exact_A = kind.exact(held_weights, before, numbers, mask, memory_mask, rotate=rotate)
+    assert tuple(got.shape) == (*both, n_t, 6) or not crossed
+    assert library.same_kind(got, x)
+    close(library.numpy(got), exact, dtype, size=2000)
+    if kind.stack:
+        assert all(isinstance(part, tuple) and len(part) == n_layers for part in A)
+        assert kind.cross is not False or A[1] == (None,) * n_layers
+    assert len(flat(A)) == len(flat(exact_A))
+    for one, other in zip(flat(A), flat(exact_A), strict=True):
+        assert library.same_kind(one, x)
+        close(library.numpy(one), other, dtype, size=500)
+    alone = kind.run(*given, rotate=rotate)
+    np.testing.assert_array_equal(library.numpy(alone), library.numpy(got))
+    np.testing.assert_array_equal(library.numpy(x), before)
+    for name, array in placed.arrays().items():
+        expected = library.numpy(library.array(weights.arrays()[name], dtype))
+        np.testing.assert_array_equal(library.numpy(array), expected)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@orders
+@pytest.mark.parametrize("rotate", [False, True])
+@stacks
+def test_half_precision(library, kind, dtype, norm, rotate):
+    need(library, dtype)
+    weights = kind.made(norm=norm, activation="gelu")
+    x, memory = library.array(tokens(2, 4, 6), dtype), kind.memory(library, 5, 6, dtype=dtype)
+    result = kind.run(
+        library.place(weights, dtype), x, memory, suffix="_with_weights", rotate=rotate
+    )
+    assert all(library.same_kind(y, x) for y in flat(result))
+    numbers = None if memory is None else library.numpy(memory)
+    held_weights = held(library, weights, dtype)
+    exact = kind.exact(held_weights, library.numpy(x), numbers, rotate=rotate)[0]
+    atol = {"float16": 0.03, "bfloat16": 0.3}[dtype]
+    np.testing.assert_allclose(library.numpy(result[0]), exact, atol=atol)
+
+
+# PyTorch's own layers.
+
+
+def torch_heads(attention):
+    return MultiHeadWeights(
+        *(W.T for W in attention.in_proj_weight.split(6)),
+        attention.out_proj.weight.T,
+        *attention.in_proj_bias.split(6),
+        attention.out_proj.bias,
+        n_heads=3,
+    )
+
+
+@pytest.mark.parametrize("kind", [KINDS["encoder layer"], KINDS["decoder layer"]])
+@orders
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_agrees_with_torch_and_has_its_gradients(kind, norm, activation, causal):
+    torch.manual_seed(5)
+    theirs = torch.nn.TransformerDecoderLayer if kind.cross else torch.nn.TransformerEncoderLayer
+    module = theirs(
+        6, 3, 5, dropout=0.0, activation=activation, norm_first=norm == "pre",
+        batch_first=True, dtype=torch.float64,
+    )  # fmt: skip
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.7)
+    one, two = module.linear1, module.linear2
+    network = FeedForwardWeights(one.weight.T, one.bias, two.weight.T, two.bias, activation)
+    heads = [torch_heads(module.self_attn)]
+    heads += [torch_heads(module.multihead_attn)] if kind.cross else []
+    norms = [getattr(module, f"norm{i + 1}") for i in range(len(heads) + 1)]
+    norms = [LayerNormWeights(norm.weight, norm.bias) for norm in norms]
+    weights = kind.weights(*heads, network, *norms, norm)
+    x = torch.tensor(tokens(2, 7, 6), requires_grad=True)
+    memory = torch.tensor(tokens(2, 5, 6, seed=1), requires_grad=True) if kind.cross else None
+    mask = masking.causal(7, like=x) if causal else None
+    memory_mask = torch.rand(7, 5, generator=torch.Generator().manual_seed(0)) < 0.6
+    memory_mask[:, 0] = True
+    hidden = None if mask is None else ~mask
+    if kind.cross:
+        expected = module(x, memory, tgt_mask=hidden, memory_mask=~memory_mask)
+    else:
+        expected = module(x, src_mask=hidden)
+    ours = kind.run(weights, x, memory, mask, memory_mask)
+    torch.testing.assert_close(ours, expected)
+    leaves = [x, *([memory] if kind.cross else []), *module.parameters()]
+    cotangent = torch.tensor(tokens(2, 7, 6, seed=1))
+    grads = (torch.autograd.grad(y, leaves, cotangent) for y in (ours, expected))
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@orders
+@pytest.mark.parametrize("kind", [KINDS["encoder layer"], KINDS["decoder layer"]])
+def test_gradcheck(kind, norm):
+    weights = kind.made(d_model=4, n_heads=2, d_ff=3, norm=norm, activation="gelu").to("torch")
+    weights, leaves = leaves_of(weights)
+    x = torch.tensor(tokens(3, 4), requires_grad=True)
+    memory = torch.tensor(tokens(2, 4, seed=1), requires_grad=True)
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+
+    def function(x, memory, *arrays):
+        one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
+        return kind.run(one, x, memory, mask, mask[:, :2], rotate=True)
+
+    inputs = (x, memory.detach().requires_grad_(bool(kind.cross)), *leaves.values())
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [*HALF, "float32", "float64"])
+@orders
+@stacks
+def test_gradients_reach_everything_and_are_finite(kind, dtype, norm):
+    weights, leaves = leaves_of(kind.made(norm=norm, final_norm=True).to("torch", dtype=dtype))
+    x, memory = (
+        torch.tensor(tokens(2, n, 6), dtype=getattr(torch, dtype), requires_grad=True)
+        for n in (4, 5)
+    )
+    inputs = {"x": x, "memory": memory} if kind.cross else {"x": x}
+    padding = (
+        masking.padding(torch.tensor([[4], [0]]), 4),
+        masking.padding(torch.tensor([[5], [0]]), 5),
+    )
+    given = (memory, *padding) if kind.cross else (None, padding[0], None)
+    kind.run(weights, x, *given).square().sum().backward()
+    for name, leaf in {**inputs, **leaves}.items():
+        assert leaf.grad.dtype == leaf.dtype
+        assert bool(torch.isfinite(leaf.grad).all()), name
+        # a bias of the keys shifts all scores of a query alike, which the softmax does not see
+        assert bool((leaf.grad != 0).any()) or name.endswith("b_K"), name
+
+
+@stacks
+def test_vmap_meta_and_devices(kind):
+    weights = kind.made().to("torch")
+    x, memory = torch.tensor(tokens(3, 4, 6)), torch.tensor(tokens(3, 5, 6))
+
+    def run(a, b, weights=weights, **options):
+        return kind.run(weights, a, b if kind.cross else None, rotate=True, **options)
+
+    torch.testing.assert_close(torch.func.vmap(run)(x, memory), run(x, memory))
+    there = weights.to(device="meta")
+    empty, *A = run(x.to("meta"), memory.to("meta"), there, suffix="_with_weights")
+    assert (empty.shape, flat(A)[1].shape) == ((3, 4, 6), (3, 3, 4, 4))
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    arrays = (strict.asarray(tokens(n, 6), device=device) for n in (4, 5))
+    there = kind.made().to("array_api_strict", device=device)
+    assert run(*arrays, there).device == device
+
+
+# Properties.
+
+
+@orders
+@stacks
+def test_without_positions_order_does_not_matter(kind, norm):
+    weights, memory = kind.made(norm=norm, activation="gelu"), tokens(5, 6, seed=1)
+    memory = memory if kind.cross else None
+    for rotate in (False, True):
+        report = check.permutation_equivariance(
+            lambda x, rotate=rotate: kind.run(weights, x, memory, rotate=rotate), tokens(3, 7, 6)
+        )
+        assert report.passed != rotate, report
+    if kind.cross:  # the source is not rotated
+        x, order = tokens(4, 6), np.random.default_rng(0).permutation(5)
+        got, expected = (kind.run(weights, x, m, rotate=True) for m in (memory[order], memory))
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+@orders
+@stacks
+def test_a_causal_mask_leaks_nothing(kind, norm):
+    weights, mask = kind.made(norm=norm), masking.causal(7)
+    memory = tokens(5, 6, seed=1) if kind.cross else None
+    for rotate in (False, True):
+        report = check.no_future_leak(
+            lambda x, rotate=rotate: kind.run(weights, x, memory, mask, rotate=rotate),
+            tokens(2, 7, 6),
+        )
+        assert report.passed, report
+    # layers add no mask by themselves
+    assert not check.no_future_leak(lambda x: kind.run(weights, x, memory), tokens(2, 7, 6)).passed
+
+
+def padding(lengths, n):
+    return masking.padding(lengths, n)[:, None]
+
+
+@orders
+@stacks
+def test_padding_hides_what_is_behind_it(kind, norm):
+    weights, x = kind.made(norm=norm), tokens(3, 4, 6)
+    memory = tokens(3, 7, 6, seed=1)
+    one = memory[:1] if kind.cross else None
+    report = check.padding_invariance(
+        lambda x, mask: kind.run(weights, x, one, mask, rotate=True),
+        *(tokens(3, 7, 6),),
+        padding=padding,
+    )
+    assert report.passed, report
+    if not kind.cross:
+        return
+    # of a source that ends early nothing else reaches the target, and it weighs nothing
+    lengths = [7, 2, 5]
+    given = (weights, x, memory, None, padding(lengths, 7))
+    got, _, A = kind.run(*given, suffix="_with_weights")
+    for i, length in enumerate(lengths):
+        alone = kind.run(weights, x[i], memory[i, :length])
+        np.testing.assert_allclose(got[i], alone, atol=1e-12)
+        assert all((one[i][..., length:] == 0).all() for one in A)
+
+
+def test_rotation_sees_distances_alone(library):
+    # tokens behind two hidden ones stand two places later, and are the same to each other
+    weights = library.place(KINDS["encoder"].made())
+    x = tokens(5, 6)
+    later = np.concatenate([tokens(2, 6, seed=1), x])
+    mask = library.array(np.arange(7) >= 2)
+    got = library.numpy(encoder(library.array(later), weights, mask, rotate=True))[2:]
+    expected = library.numpy(encoder(library.array(x), weights, rotate=True))
+    np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+def test_a_token_that_sees_nothing_keeps_its_residual(library):
+    weights = KINDS["encoder layer"].made(norm="pre", bias=False)
+    x = tokens(4, 6)
+    mask = library.array(np.arange(4)[:, np.newaxis] > np.zeros((1, 4)))  # the first sees nothing
+    got = library.numpy(encoder_layer(library.array(x), library.place(weights), mask))
+    y = oracle.feed_forward(oracle.norm_of(x[:1], weights.feed_forward_norm), weights.feed_forward)
+    np.testing.assert_allclose(got[:1], x[:1] + y, atol=1e-12)
+    assert np.isfinite(got).all()
+
+
+@stacks
+@orders
+@pytest.mark.parametrize(("chunk", "leading"), [(1, (2,)), (2, ()), (3, (2, 1))])
+def test_the_past_continues_where_it_ended(library, kind, norm, chunk, leading):
+    if kind.cross is None:
+        return
+    weights = library.place(kind.made(norm=norm, n_kv_heads=1))
+    x = tokens(*leading, 7, 6)
+    memory, whole = kind.memory(library, *leading, 5, 6), library.array(x)
+    expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
+    heads, past, outputs = memory_keys_and_values(memory, weights.layers), KVCache(), []
+    for start in range(0, 7, chunk):
+        stop = min(start + chunk, 7)
+        new = library.array(x[..., start:stop, :])
+        mask = masking.causal(stop - start, stop, like=new)
+        y, _ = decoder_of(new, heads, weights, mask, None, past=past)
+        assert len(past) == stop
+        assert tuple(past.keys(1).shape) == tuple(past.values(0).shape) == (*leading, 1, stop, 2)
+        outputs.append(library.numpy(y))
+    np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)
+
+
+# Dropout.
+
+
+@orders
+@kinds
+def test_drop_is_applied_to_all_sublayers_and_to_the_hidden_units(library, kind, norm):
+    weights, seen = kind.made(norm=norm), []
+
+    def drop(y):
+        seen.append(tuple(y.shape))
+        return 2 * y
+
+    x, memory = tokens(2, 4, 6), tokens(7, 6, seed=1) if kind.cross else None
+    got = kind.run(library.place(weights), library.array(x), optional(library, memory), drop=drop)
+    places = [(2, 4, 6)] * (1 + bool(kind.cross)) + [(2, 4, 5), (2, 4, 6)]
+    assert seen == places * len(weights.layers)
+    factors = {"W_O": 2, "b_O": 2, "W_2": 4, "b_2": 2}  # what a `drop` that doubles does
+    doubled = weights.with_arrays(
+        {name: factors.get(name.split(".")[-1], 1) * x for name, x in weights.arrays().items()}
+    )
+    close(library.numpy(got), kind.exact(doubled, x, memory)[0], "float64", size=2000)
+
+
+def test_what_is_dropped_whole_leaves_the_residual(library):
+    x, weights = library.array(tokens(2, 4, 6)), KINDS["encoder layer"].made(norm="pre")
+    got = encoder_layer(x, library.place(weights), drop=lambda y: 0 * y)
+    np.testing.assert_array_equal(library.numpy(got), library.numpy(x))
+
+
+# The weights.
+
+
+def same_arrays(one, other):
+    assert list(one.arrays()) == list(other.arrays())
+    for name, x in other.arrays().items():
+        np.testing.assert_array_equal(one.arrays()[name], x)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", [k for k in KINDS.values() if not k.stack])
+def test_init_draws_attentions_then_feed_forward(kind, bias):
+    options = {"norm": "post", "activation": "gelu", "bias": bias, "n_kv_heads": 1}
+    weights = kind.init(3, **options)
+    rng, norm = np.random.default_rng(3), LayerNormWeights.init(6, bias=bias)
+    expected = {}
+    for name in ("self_attention", "cross_attention")[: 1 + bool(kind.cross)]:
+        expected[name] = MultiHeadWeights.init(rng, 6, 3, n_kv_heads=1, bias=bias)
+        expected[f"{name}_norm"] = norm
+    network = FeedForwardWeights.init(rng, 6, 5, activation="gelu", bias=bias)
+    expected |= {"feed_forward": network, "feed_forward_norm": norm}
+    for name, part in vars(weights).items():
+        if name in expected:
+            same_arrays(part, expected[name])
+        else:
+            assert part in ("post", None)
+    assert (weights.norm, weights.feed_forward.activation) == ("post", "gelu")
+    assert (weights.self_attention.n_heads, weights.self_attention.n_kv_heads) == (3, 1)
+
+
+@kinds
+def test_init_defaults(kind):
+    weights = kind.init()
+    for one in weights.layers:
+        assert (one.norm, one.feed_forward.activation) == ("pre", "relu")
+        assert (len(one.arrays()), one.self_attention.n_kv_heads) == (16 + 10 * bool(kind.cross), 3)
+        parts = [part for name, part in vars(one).items() if name != "norm"]
+        assert type(one)(*parts).norm == "pre"
+    if kind.stack:
+        assert kind.weights(weights.layers).final_norm is None
+        assert weights.final_norm.bias is not None
+        assert kind.init(bias=False).final_norm.bias is None
+        assert kind.init(norm="post").final_norm is None
+    if kind.cross:  # which is the default
+        assert DecoderLayerWeights.init(0, 6, 3, 5).cross_attention is not None
+        assert DecoderWeights.init(0, 1, 6, 3, 5).layers[0].cross_attention is not None
+
+
+@stacks
+def test_init_of_a_stack_draws_layer_after_layer(kind):
+    weights, rng = kind.init(np.random.default_rng(3), 3, norm="post"), np.random.default_rng(3)
+    (layer,) = (k for k in KINDS.values() if not k.stack and f"{kind.function}_layer" == k.function
+                and k.cross == kind.cross)  # fmt: skip
+    for one in weights.layers:
+        same_arrays(one, layer.init(rng, norm="post"))
+    assert len(weights.layers) == 3
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("g", [1, 2, 4])
+@stacks
+def test_number_of_parameters(kind, bias, g):
+    d, d_ff, h, n, attentions = 8, 11, 4, 3, 1 + bool(kind.cross)
+    weights = kind.init(0, n, d, h, d_ff, bias=bias, n_kv_heads=g)
+    of_heads = 2 * d * d + 2 * d * (d * g // h) + bias * (2 * d + 2 * d * g // h)
+    of_layer = attentions * of_heads + 2 * d * d_ff + bias * (d_ff + d)
+    of_layer += (1 + attentions) * d * (1 + bias)
+    assert sum(x.size for x in weights.arrays().values()) == n * of_layer + d * (1 + bias)
+
+
+def unusual():
+    """Return encoders and decoders whose layers are not alike, or have widths of their own."""
+    layer, wide = KINDS["encoder layer"].made, KINDS["decoder layer"].made
+    bare = EncoderLayerWeights(
+        MultiHeadWeights.init(0, 6, 3, output=False), FeedForwardWeights.init(1, 6, 5, bias=False),
+        LayerNormWeights(epsilon=0.5), LayerNormWeights(epsilon=0.25), "post",
+    )  # fmt: skip
+    of_7 = MultiHeadWeights.init(0, 6, 3, d_key=7, bias=True)
+    return {
+        "norms without gain, heads without output": EncoderWeights((bare,)),
+        "heads of other widths": EncoderWeights(
+            (replace(layer(), self_attention=MultiHeadWeights.init(0, 6, 2, d_k=2, d_v=5)),)
+        ),
+        "heads of odd width": KINDS["encoder"].made(n_heads=2),
+        "other heads in each layer": EncoderWeights(
+            (layer(), layer(n_heads=1), layer(norm="post"))
+        ),
+        "a memory of its own width": DecoderWeights(
+            (replace(wide(), cross_attention=of_7),
+             replace(wide(1, norm="post"), cross_attention=of_7))
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", unusual())
+def test_unusual_layers_are_taken(library, name):
+    weights, x = unusual()[name], library.array(tokens(2, 4, 6))
+    kind = KINDS["encoder" if isinstance(weights, EncoderWeights) else "decoder"]
+    memory = kind.memory(library, 5, 7)
+    mask = np.random.default_rng(0).random((2, 1, 4, 4)) < 0.7
+    rotate = name == "heads of other widths"
+    got = kind.run(library.place(weights), x, memory, library.array(mask), rotate=rotate)
+    numbers = None if memory is None else library.numpy(memory)
+    exact = kind.exact(weights, library.numpy(x), numbers, mask, rotate=rotate)
+    close(library.numpy(got), exact[0], "float64", size=2000)
+
+
+# Errors.
+
+
+def part(of="encoder layer", **parts):
+    return replace(KINDS[of].made(), **parts)
+
+
+def call(of="encoder layer", x=(4, 6), memory=(5, 6), weights=None, mask=None, memory_mask=None,
+         dtype="float64", **options):  # fmt: skip
+    kind = KINDS[of]
+    x, memory = (np.ones(a, dtype) if isinstance(a, tuple) else a for a in (x, memory))
+    weights = kind.made() if weights is None else weights
+    memory = None if kind.cross is None else memory
+    return kind.run(weights, x, memory, mask, memory_mask, **options)
+
+
+def one(of="encoder layer", **options):
+    return KINDS[of].made(**options)
+
+
+def heads(*arguments, **options):
+    return MultiHeadWeights.init(0, *arguments, **options)
+
+
+ERRORS = """
+part(self_attention=None)
+    TypeError: self_attention must be MultiHeadWeights, got NoneType
+part(self_attention=attnbook.SingleHeadWeights.init(0, 6, d_k=2, d_v=6))
+    TypeError: self_attention must be MultiHeadWeights, got SingleHeadWeights
+part(feed_forward=None)
+    TypeError: feed_forward must be FeedForwardWeights, got NoneType
+part(self_attention_norm=None)
+    TypeError: self_attention_norm must be LayerNormWeights, got NoneType
+part(feed_forward_norm=np.ones(6))
+    TypeError: feed_forward_norm must be LayerNormWeights, got ndarray
+part(norm="both")
+    ValueError: norm must be one of pre, post, got 'both'
+part(feed_forward=FeedForwardWeights.init(0, 6, 5).to(dtype="float32"))
+    TypeError: feed_forward.W_1 must have the dtype of self_attention.W_Q (float64), got float32
+part(feed_forward_norm=LayerNormWeights.init(6).to("torch"))
+    TypeError: feed_forward_norm.gain must be an array of the same library as self_attention.W_Q
+    (numpy), got torch
+part(self_attention=heads(6, 3, d_key=5))
+    ValueError: self_attention.W_K must have 6 rows, got shape (5, 6)
+part(self_attention=heads(6, 3, d_value=7))
+    ValueError: self_attention.W_V must have 6 rows, got shape (7, 6)
+part(self_attention=heads(6, 3, d_out=7))
+    ValueError: self_attention.W_O must have length 6 on its last axis, the width of the tokens
+    that it is added to, got shape (6, 7)
+part(self_attention=heads(6, 3, d_v=5, output=False))
+    ValueError: self_attention must have heads that join to width 6, or a W_O, got 15
+part(self_attention=heads(6, 3, n_kv_heads=1, d_v=1, output=False))
+    ValueError: self_attention must have heads that join to width 6, or a W_O, got 3
+part(feed_forward=FeedForwardWeights(np.ones((5, 4)), None, np.ones((4, 6)), None))
+    ValueError: feed_forward.W_1 must have 6 rows, got shape (5, 4)
+part(feed_forward=FeedForwardWeights(np.ones((6, 4)), None, np.ones((4, 5)), None))
+    ValueError: feed_forward.W_2 must have length 6 on its last axis, the width of the tokens that
+    it is added to, got shape (4, 5)
+part(self_attention_norm=LayerNormWeights(np.ones(5)))
+    ValueError: self_attention_norm.gain must have length 6 on its last axis, the width of the
+    tokens that it is added to, got shape (5,)
+part(feed_forward_norm=LayerNormWeights(None, np.ones(1)))
+    ValueError: feed_forward_norm.bias must have length 6 on its last axis, the width of the
+    tokens that it is added to, got shape (1,)
+EncoderLayerWeights.init(None, 6, 3, 5)
+    TypeError: rng must be a numpy.random.Generator or an int, got NoneType
+EncoderLayerWeights.init(0, 6, 4, 5)
+    ValueError: d_model must be divisible by n_heads, got d_model = 6 and n_heads = 4
+EncoderLayerWeights.init(0, 6, 3, 5, norm="both")
+    ValueError: norm must be one of pre, post, got 'both'
+EncoderLayerWeights.init(0, 6, 3, 0)
+    ValueError: d_ff must be at least 1, got 0
+EncoderWeights([one()])
+    TypeError: layers must be a tuple, got list
+EncoderWeights((one(), DecoderLayerWeights.init(0, 6, 3, 5)))
+    TypeError: layers[1] must be EncoderLayerWeights, got DecoderLayerWeights
+EncoderWeights((one(),), np.ones(6))
+    TypeError: final_norm must be LayerNormWeights, got ndarray
+EncoderWeights((one(), one(d_model=9), one()))
+    ValueError: layers and final_norm must have one width d_model, got [6, 9, 6]
+EncoderWeights((one(),), LayerNormWeights.init(5))
+    ValueError: layers and final_norm must have one width d_model, got [6, 5, 5]
+EncoderWeights((one(), one().to(dtype="float32")))
+    TypeError: layers.1.self_attention.W_Q must have the dtype of layers.0.self_attention.W_Q
+    (float64), got float32
+EncoderWeights.init(0, -1, 6, 3, 5)
+    ValueError: n_layers must be at least 0, got -1
+EncoderWeights.init(0, 2.0, 6, 3, 5)
+    TypeError: n_layers must be an int, got float
+call(weights=one("encoder"))
+    TypeError: weights must be EncoderLayerWeights, got EncoderWeights
+call("encoder", weights=one())
+    TypeError: weights must be EncoderWeights, got EncoderLayerWeights
+call("encoder layer", [[1.0]])
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+call(dtype="int64")
+    TypeError: x must have a real floating dtype, got int64
+call(dtype="float32")
+    TypeError: weights must have the dtype of x (float32), got float64
+call("encoder", torch.ones(4, 6))
+    TypeError: weights must be an array of the same library as x (torch), got numpy
+call("encoder layer", (2, 4, 5))
+    ValueError: x must have shape (..., n, 6) to match the weights, got (2, 4, 5)
+call("encoder", (6,))
+    ValueError: x must have shape (..., n, 6) to match the weights, got (6,)
+call("encoder", "x", weights=EncoderWeights(()))
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got str
+call("encoder", (3,), weights=EncoderWeights(()))
+    ValueError: x must have shape (..., n, d_model) to match the weights, got (3,)
+call("encoder", (4, 5), weights=EncoderWeights((), LayerNormWeights.init(6)))
+    ValueError: x must have shape (..., n, 6) to match the weights, got (4, 5)
+call("encoder", weights=EncoderWeights((one(), one(n_heads=2))), rotate=True)
+    ValueError: d_k must be even to rotate pairs of features, got 3
+call(mask=torch.ones(4, 4, dtype=torch.bool))
+    TypeError: mask must be an array of the same library as x (numpy), got torch
+call(weights=one(n_heads=2), rotate=True)
+    ValueError: d_k must be even to rotate pairs of features, got 3
+call(mask=np.ones((4, 4)))
+    TypeError: mask must be boolean, True = may attend, got float64; it looks like a boolean mask
+    stored as numbers: pass mask == 1
+call(mask=[[True]])
+    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    list
+call(mask=np.ones((4, 5), bool))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
+    (4, 5)
+call(x=(2, 4, 6), mask=np.ones((2, 4, 4), bool))
+    ValueError: mask must have 1 or 3 entries on the axis of the heads, the third from the right,
+    got shape (2, 4, 4); one mask a sequence is mask[:, None]
+call("encoder", (4, 6), weights=EncoderWeights((one(), one(n_heads=1))), mask=np.ones((3, 4, 4),
+bool))
+    ValueError: mask must have 1 entry on the axis of the heads, the third from the right, got
+    shape (3, 4, 4)
+part("decoder layer", self_attention=None)
+    TypeError: self_attention must be MultiHeadWeights, got NoneType
+part("decoder layer", cross_attention=np.ones((6, 6)))
+    TypeError: cross_attention must be MultiHeadWeights, got ndarray
+part("decoder layer", cross_attention_norm=None)
+    ValueError: cross_attention and cross_attention_norm must both be there or both be None
+part("decoder layer", cross_attention=None)
+    ValueError: cross_attention and cross_attention_norm must both be there or both be None
+part("decoder layer", cross_attention_norm=np.ones(6))
+    TypeError: cross_attention_norm must be LayerNormWeights, got ndarray
+part("decoder layer", feed_forward_norm=None)
+    TypeError: feed_forward_norm must be LayerNormWeights, got NoneType
+part("decoder layer", feed_forward=None)
+    TypeError: feed_forward must be FeedForwardWeights, got NoneType
+part("decoder layer", norm="sandwich")
+    ValueError: norm must be one of pre, post, got 'sandwich'
+part("decoder layer", cross_attention=heads(9, 3, d_key=6, d_out=6))
+    ValueError: cross_attention.W_Q must have 6 rows, got shape (9, 9)
+part("decoder layer", cross_attention=heads(6, 3, d_key=5, d_value=7))
+    ValueError: cross_attention must have W_K and W_V of as many rows as the memory is wide, got 5
+    and 7
+part("decoder layer", cross_attention=heads(6, 3, d_out=7))
+    ValueError: cross_attention.W_O must have length 6 on its last axis, the width of the tokens
+    that it is added to, got shape (6, 7)
+part("decoder layer", cross_attention=heads(6, 3, d_v=3, output=False))
+    ValueError: cross_attention must have heads that join to width 6, or a W_O, got 9
+part("decoder layer", cross_attention_norm=LayerNormWeights.init(5))
+    ValueError: cross_attention_norm.gain must have length 6 on its last axis, the width of the
+    tokens that it is added to, got shape (5,)
+DecoderWeights((x for x in ()))
+    TypeError: layers must be a tuple, got generator
+DecoderWeights((EncoderLayerWeights.init(0, 6, 3, 5),))
+    TypeError: layers[0] must be DecoderLayerWeights, got EncoderLayerWeights
+DecoderWeights((one("decoder layer"), one("decoder layer", d_model=9)))
+    ValueError: layers and final_norm must have one width d_model, got [6, 9]
+DecoderWeights((one("decoder layer"), one("decoder layer alone")))
+    ValueError: layers must all attend to a memory of one width, or none to any, got 6 and None
+DecoderWeights((one("decoder layer"), replace(one("decoder layer"), cross_attention=heads(6, 3,
+d_key=7, bias=True)), one("decoder layer")))
+    ValueError: layers must all attend to a memory of one width, or none to any, got 6 and 7
+call("decoder layer", weights=EncoderLayerWeights.init(0, 6, 3, 5))
+    TypeError: weights must be DecoderLayerWeights, got EncoderLayerWeights
+call("decoder", weights=one("decoder layer"))
+    TypeError: weights must be DecoderWeights, got DecoderLayerWeights
+call("decoder layer", [[1.0]])
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+call("decoder", (4, 5))
+    ValueError: x must have shape (..., n, 6) to match the weights, got (4, 5)
+call("decoder layer", (6,))
+    ValueError: x must have shape (..., n, 6) to match the weights, got (6,)
+call("decoder layer", memory=None)
+    ValueError: memory must be an array for the cross-attention, got None
+call("decoder layer", memory=[[1.0]])
+    TypeError: memory must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    list
+call("decoder layer", memory=np.ones((5, 6), "float32"))
+    TypeError: memory must have the dtype of x (float64), got float32
+call("decoder", memory=torch.ones(5, 6, dtype=torch.float64))
+    TypeError: memory must be an array of the same library as x (numpy), got torch
+call("decoder layer", memory=(5, 7))
+    ValueError: memory must have shape (..., n_s, 6) to match the weights, got (5, 7)
+call("decoder layer", memory=(6,))
+    ValueError: memory must have shape (..., n_s, 6) to match the weights, got (6,)
+call("decoder layer", (2, 4, 6), (3, 5, 6))
+    ValueError: memory must have leading axes that broadcast with (2,), got shape (3, 5, 6)
+call("decoder layer", weights=one("decoder layer alone"))
+    ValueError: memory must be None, since no layer has a cross-attention
+call("decoder", memory=None, weights=one("decoder alone"), memory_mask=np.ones((4, 5), bool))
+    ValueError: memory_mask must be None, since no layer has a cross-attention
+call("decoder layer", weights=one("decoder layer", n_heads=2), rotate=True)
+    ValueError: d_k must be even to rotate pairs of features, got 3
+call("decoder", "x", None, DecoderWeights(()))
+    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got str
+call("decoder", weights=one("decoder", n_heads=2), rotate=True)
+    ValueError: d_k must be even to rotate pairs of features, got 3
+call("decoder", mask=np.ones((4, 5), bool))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
+    (4, 5)
+call("decoder layer", mask=torch.ones(4, 4, dtype=torch.bool))
+    TypeError: mask must be an array of the same library as x (numpy), got torch
+call("decoder layer", memory_mask=torch.ones(4, 5, dtype=torch.bool))
+    TypeError: memory_mask must be an array of the same library as x (numpy), got torch
+call("decoder layer", mask=np.ones((4, 5), bool))
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
+    (4, 5)
+call("decoder layer", memory_mask=np.ones((4, 4), bool))
+    ValueError: memory_mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 5),
+    got (4, 4)
+call("decoder layer", memory_mask=np.ones((4, 5), int))
+    TypeError: memory_mask must be boolean, True = may attend, got int64; it looks like a boolean
+    mask stored as numbers: pass mask == 1
+call("decoder", (2, 4, 6), (5, 6), memory_mask=np.ones((2, 4, 5), bool))
+    ValueError: memory_mask must have 1 or 3 entries on the axis of the heads, the third from the
+    right, got shape (2, 4, 5); one mask a sequence is memory_mask[:, None]
+# flags and what can be called
+EncoderLayerWeights.init(0, 6, 3, 5, bias=np.array(True))
+    TypeError: bias must be a bool, got ndarray
+DecoderLayerWeights.init(0, 6, 3, 5, cross=2**31)
+    TypeError: cross must be a bool, got int
+EncoderWeights.init(0, 1, 6, 3, 5, final_norm="no")
+    TypeError: final_norm must be a bool, got str
+EncoderLayerWeights.init(0, 2**30, 1, 2**31 - 1)
+    ValueError: widths must make matrices that fit in memory, got shape (1073741824, 1073741824)
+part(self_attention=())
+    TypeError: self_attention must be MultiHeadWeights, got tuple
+part(norm=np.array(["pre", "post"]))
+    ValueError: norm must be one of pre, post, got ndarray
+part(norm={})
+    ValueError: norm must be one of pre, post, got {}
+one().with_arrays(None)
+    TypeError: arrays must be a dict of arrays, got NoneType
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_error(call, kind, message):
+    assert_raises(call, kind, message, globals())
+
+
+@kinds
+@pytest.mark.parametrize("suffix", ["", "_with_weights"])
+def test_flags_and_drop_are_checked(kind, suffix):
+    weights, memory = kind.made(), np.ones((5, 6)) if kind.cross else None
+    for wrong in ("no", np.array(True), 1, None):
+        message = f"^rotate must be a bool, got {type(wrong).__name__}$"
+        with pytest.raises(TypeError, match=message):
+            kind.run(weights, np.ones((4, 6)), memory, rotate=wrong, suffix=suffix)
+    for wrong in (-1, 0, "no"):
+        message = f"^drop must be callable or None, got {type(wrong).__name__}$"
+        with pytest.raises(TypeError, match=message):
+            kind.run(weights, np.ones((4, 6)), memory, drop=wrong, suffix=suffix)
+
+
+@kinds
+def test_return_weights_is_deprecated(kind):
+    weights, memory = kind.made(), np.ones((5, 6)) if kind.cross else None
+    given, x = (weights, tokens(4, 6), memory), tokens(4, 6)
+    message = f"^return_weights is deprecated: call {kind.function}_with_weights for the weights$"
+    for wanted, suffix in ((True, "_with_weights"), (False, "")):
+        expected = flat(kind.run(*given, suffix=suffix))
+        with pytest.warns(DeprecationWarning, match=message):
+            got = flat(kind.run(*given, return_weights=wanted))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(TypeError, match=r"^return_weights must be a bool, got int$"):
+        kind.run(weights, x, memory, return_weights=1)
