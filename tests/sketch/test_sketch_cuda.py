@@ -283,7 +283,7 @@ def test_vectors_that_are_too_wide(gpu):
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )
 @pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch):
+def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch, tmp_path):
     if isinstance(gpu.cupy, cupy_on_cpu.CupyOnCpu):
         # the layers above take any library, here NumPy
         plain = cupy_on_cpu.CupyOnCpu(gpu.cupy.folder, ndarray=np.ndarray)
@@ -303,6 +303,9 @@ def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch):
         output, evidence = sketch.attention_output(move(query), return_evidence=True)
         names = ("candidates", "found_probability", "missed_mass", "bound")
         answers.append([output, *(getattr(evidence, name) for name in names)])
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", impl="reference")
+    np.testing.assert_array_equal(again.query(query)[0], gpu.host(sketch.query(move(query))[0]))
     for ours, theirs in zip(*reversed(answers), strict=True):
         np.testing.assert_allclose(gpu.host(ours), theirs, rtol=1e-7, atol=1e-9)
 
