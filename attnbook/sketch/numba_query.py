@@ -14,7 +14,7 @@ import numpy as np
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
-from attnbook.compilers.simd import prefetch
+from attnbook.compilers.register_tiles import prefetch
 from attnbook.sketch.bucket_tables import BucketTables
 from attnbook.sketch.near_keys import NearKeys
 from attnbook.sketch.numba_candidates import (
