@@ -310,6 +310,19 @@ class Int32Keys(RobinHood):
         super().insert(key, value)
 
 
+class WrappedKeys(RobinHood):
+    def insert(self, key, value):
+        super().insert(int(np.int64(key).astype(np.int32)), value)
+
+    def find(self, key):
+        return super().find(int(np.int64(key).astype(np.int32)))
+
+
+class WrappedInInsert(RobinHood):
+    def insert(self, key, value):
+        super().insert(int(np.int64(key).astype(np.int32)), value)
+
+
 def insert_without_looking(self, key, value):
     if self.is_full():
         self.grow()
@@ -519,6 +532,8 @@ WRONG = {
     "large keys": FloatKeys,
     "large keys 2": Int32Keys,
     "large keys 3": lambda n_slots: OfArrays(n_slots, dtype=float),
+    "large keys 4": WrappedKeys,
+    "large keys 5": WrappedInInsert,
     "identity": made(same=lambda self, slot, key: self.slots[slot][0] is key),
     "nothing stored": made(put=lambda self, entry: None),
     "old value kept": made(insert=insert_once),
