@@ -52,14 +52,27 @@ def merged(moments, new, sign):
 
 
 def scores(moments, query, scale):
-    """Return mean and deviation of the scores in each cell, shape (..., n_q, n_cells)."""
+    """Return mean and deviation of the scores in each cell, shape (..., n_q, n_cells).
+
+    A deviation within the rounding of the mean is 0: the keys of such a cell score alike.
+    """
     xp = array_namespace(query)
     query = query * scale
     centre = xp.matmul(query, xp.matrix_transpose(moments.means))
     variance = xp.sum(xp.matmul(query, moments.covariance) * query, axis=-1, keepdims=True)
     zero = xp.zeros_like(variance)
     deviation = xp.sqrt(xp.where(variance > 0, variance, zero))  # rounding can go below 0
-    return centre, deviation * xp.sqrt(moments.spread)
+    deviation = deviation * xp.sqrt(moments.spread)
+    noise = rounding(moments, query)
+    return centre, xp.where(deviation > noise, deviation, xp.zeros_like(deviation))
+
+
+def rounding(moments, query):
+    """Return how far the mean score of a cell may be from what it is, by rounding alone."""
+    xp = array_namespace(query)
+    lengths = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (query, moments.means))
+    of_query, of_mean = lengths
+    return 16 * xp.finfo(query.dtype).eps * column(of_query) * of_mean
 
 
 def limit(moments, query, scale):
@@ -81,7 +94,7 @@ def tail(moments, query, scale, below, counts):
     if below is not None:
         room = column(below) - centre
         flat = deviation == 0  # all scores are equal, and at the limit they count
-        counted = counted & ~(flat & (room < 0))
+        counted = counted & ~(flat & (room < -rounding(moments, query * scale)))
         safe = xp.where(flat, xp.ones_like(deviation), deviation)
         a = xp.where(flat, xp.zeros_like(room), room / safe) - deviation
         log_share, ratio = normal.below(a)
