@@ -1,9 +1,16 @@
-"""The former place of `load_weights` and `save_weights`, which is `attnbook.training` now."""
+"""The former place of checkpoints and files of weights, which are in `attnbook.training` now."""
 
 import warnings
 
-from attnbook.training.checkpoints import load_weights, save_weights
+from attnbook.training.checkpoints import (
+    Progress,
+    load,
+    load_weights,
+    save,
+    save_weights,
+    unwrapped,
+)
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["Progress", "load", "load_weights", "save", "save_weights", "unwrapped"]
 
 warnings.warn("attnbook.checkpoint is attnbook.training now", DeprecationWarning, stacklevel=2)

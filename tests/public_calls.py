@@ -100,7 +100,7 @@ def public_calls():
         data.windows: {"ids": np.arange(9), "length": 3, "stride": 2},
         data.Vocabulary.of: {"texts": ["a", "b"]},
         data.Batches: {
-            **{"sources": [[1, 2], [3]], "targets": [[1], [2]], "batch_size": 1, "seed": 0},
+            **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},
         },
         sketch.plan: {"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2, "max_bytes": 1e6},

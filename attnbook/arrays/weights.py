@@ -26,14 +26,14 @@ class ArrayTree:
     _plain: ClassVar[frozenset[str]]  # plain numbers and names
     _stacks: ClassVar[frozenset[str]]  # tuples of parts
     _optional: ClassVar[frozenset[str]]  # what may be None
-    _kinds: ClassVar[dict[str, type]]  # the class of each part, or of those in a tuple
-    _letters: ClassVar[dict[str, tuple[str, ...]]]  # of the axes of each array
+    part_kinds: ClassVar[dict[str, Any]]  # the class of each part, or of those in a tuple
+    axis_letters: ClassVar[dict[str, tuple[str, ...]]]  # of the axes of each array
 
     def __init_subclass__(cls):
         # kept by name, since torch.compile cannot look into annotations
         own = cls.__annotations__
         cls._names = tuple(name for name in own if get_origin(own[name]) is not ClassVar)
-        cls._kinds, cls._letters = {}, {}
+        cls.part_kinds, cls.axis_letters = {}, {}
         plain, stacks, optional = set(), set(), set()
         for name in cls._names:
             annotation = own[name]
@@ -44,11 +44,11 @@ class ArrayTree:
                 plain.add(name)
             elif get_origin(kind) is tuple:
                 stacks.add(name)
-                cls._kinds[name] = get_args(kind)[0]
+                cls.part_kinds[name] = get_args(kind)[0]
             elif get_origin(kind) is Annotated:
-                cls._letters[name] = tuple(kind.__metadata__[0].split())
+                cls.axis_letters[name] = tuple(kind.__metadata__[0].split())
             else:
-                cls._kinds[name] = kind
+                cls.part_kinds[name] = kind
         cls._plain, cls._stacks = frozenset(plain), frozenset(stacks)
         cls._optional = frozenset(optional)
 
@@ -66,8 +66,8 @@ class ArrayTree:
 
         A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
         """
-        made: dict[str, Any] = dict.fromkeys(cls._letters)
-        for name, letters in cls._letters.items():
+        made: dict[str, Any] = dict.fromkeys(cls.axis_letters)
+        for name, letters in cls.axis_letters.items():
             shape = [sizes[letter] for letter in letters if letter in sizes]
             if len(shape) == len(letters) == 2:
                 made[name] = xavier(rng, *shape)
@@ -89,19 +89,19 @@ class ArrayTree:
             value = getattr(self, name)
             if name in self._plain or (value is None and name in self._optional):
                 continue
-            if name in self._letters:
+            if name in self.axis_letters:
                 check_array(name, value)
             elif name not in self._stacks:
-                check_part(name, value, self._kinds[name])
+                check_part(name, value, self.part_kinds[name])
             elif not isinstance(value, tuple):
                 raise TypeError(f"{name} must be a tuple, got {type(value).__name__}")
             else:
                 for i, part in enumerate(value):
-                    check_part(f"{name}[{i}]", part, self._kinds[name])
+                    check_part(f"{name}[{i}]", part, self.part_kinds[name])
         arrays = self.arrays()
         if arrays:
             check_floats(**arrays)
-        matrices = {name for name, letters in self._letters.items() if len(letters) == 2}
+        matrices = {name for name, letters in self.axis_letters.items() if len(letters) == 2}
         check_matrices(**{name: x for name, x in arrays.items() if name in matrices})
 
     def arrays(self) -> dict[str, Array]:

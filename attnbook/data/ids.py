@@ -27,7 +27,7 @@ def check_id(name: str, number: int) -> int:
 
 
 def iterator(name: str, items: Iterable[Any], kind: str) -> Iterator[Any]:
-    """Return an iterator over `items`, or raise TypeError unless there are several."""
+    """Return an iterator over `items`, or raise TypeError unless they are several things."""
     try:
         return iter(items)
     except TypeError:

@@ -3,9 +3,15 @@
 import math
 from typing import Annotated
 
-import array_api_compat
+from array_api_compat import device
 
-from attnbook.arrays.arguments import Array, array_namespace, check_array, check_floats
+from attnbook.arrays.arguments import (
+    Array,
+    array_namespace,
+    check_array,
+    check_floats,
+    check_int,
+)
 
 BLOCK = 64
 """The room for tokens is a multiple of this."""
@@ -62,11 +68,19 @@ class KVCache:
 
     def keys(self, layer: int) -> Annotated[Array, "... n d_k"]:
         """Return the keys of a layer so far: a view, so do not write into it."""
-        return self._rooms[layer][0][..., : self._lengths[layer], :]
+        return self._held(layer)[0]
 
     def values(self, layer: int) -> Annotated[Array, "... n d_v"]:
         """Return the values of a layer so far: a view, so do not write into it."""
-        return self._rooms[layer][1][..., : self._lengths[layer], :]
+        return self._held(layer)[1]
+
+    def _held(self, layer):
+        if check_int("layer", layer) >= len(self._rooms):
+            raise ValueError(
+                f"layer must be below the number of layers, {len(self._rooms)}, got {layer}"
+            )
+        (keys, values), n = self._rooms[layer], self._lengths[layer]
+        return keys[..., :n, :], values[..., :n, :]
 
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
@@ -123,6 +137,8 @@ class KVCache:
             self._rooms[layer] = gather(keys, index), gather(values, index)
 
     def _check(self, layer, keys, values):
+        if not isinstance(layer, int):
+            check_int("layer", layer)
         if not 0 <= layer <= len(self._rooms):
             raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
         is_first = layer == len(self._rooms)
@@ -130,9 +146,11 @@ class KVCache:
             check_floats(keys=keys, values=values)
         held = (keys, values) if is_first else self._rooms[layer]
         for name, x, like in (("keys", keys, held[0]), ("values", values, held[1])):
+            if not hasattr(x, "ndim"):
+                check_array(name, x)
             if x.ndim < 2:
                 raise ValueError(f"{name} must have shape (..., m, d), got {tuple(x.shape)}")
-            if x.dtype != like.dtype:
+            if x.dtype != like.dtype or device(x) != device(like):
                 check_floats(cache=like, **{name: x})
             shape = (*like.shape[:-2], keys.shape[-2], like.shape[-1])
             if x.shape != shape:
@@ -145,8 +163,8 @@ def _moved(room, n, capacity):
     """Return a room for `capacity` tokens with the `n` tokens of another."""
     xp, larger = array_namespace(room[0]), []
     for x in room:
-        shape, device = (*x.shape[:-2], capacity, x.shape[-1]), array_api_compat.device(x)
-        larger.append(xp.empty(shape, dtype=x.dtype, device=device))
+        shape = (*x.shape[:-2], capacity, x.shape[-1])
+        larger.append(xp.empty(shape, dtype=x.dtype, device=device(x)))
         larger[-1][..., :n, :] = x[..., :n, :]
     return tuple(larger)
 
@@ -157,7 +175,7 @@ def gather(
     """Return x[b, index[b, i]] at [b, i]."""
     xp = array_namespace(x)
     batch, n, *rest = x.shape
-    rows = xp.expand_dims(xp.arange(batch, device=array_api_compat.device(x)) * n, axis=1)
+    rows = xp.expand_dims(xp.arange(batch, device=device(x)) * n, axis=1)
     flat = xp.reshape(x, (batch * n, *rest))
     picked = xp.take(flat, xp.reshape(rows + index, (-1,)), axis=0)
     return xp.reshape(picked, (batch, index.shape[1], *rest))

@@ -50,23 +50,9 @@ class Buckets:
     ) -> tuple[Annotated[Array, "n_q"], Annotated[Array, "n_q"]]:
         """Return where in `order` the bucket of each signature starts, and how many rows it has.
 
-        Parameters
-        ----------
-        signatures : int64 array, shape (n_q,)
-
-        Returns
-        -------
-        starts, counts : int64 arrays, shape (n_q,)
-            0 and 0 for a signature without a bucket.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `signatures` is not such an array of the library and on the device of the buckets.
-
-        Notes
-        -----
-        Cost: O(log m) a signature.
+        Both are int64 arrays (n_q,), and 0 for a signature without a bucket. Raises TypeError or
+        ValueError if `signatures` is not such an array of the library and on the device of the
+        buckets. Cost: O(log m) a signature.
         """
         check_signatures("signatures", signatures)
         check_same_home("signatures", signatures, "the buckets", self.order)

@@ -12,9 +12,12 @@ import numpy as np
 from attnbook.arrays.arguments import accumulation_dtype
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, read_only
-from attnbook.compilers.simd import LANES, prefetch, project_tile
+from attnbook.compilers.register_tiles import Tile, multiply, prefetch
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import FARTHEST, StableHash
+
+LANES = 16  # rows and directions of a tile: its sums take 16 of the 32 registers of AVX-512
+TILE = Tile(LANES, LANES, 1)
 
 WORTH = 2**9
 """Vectors that are worth a thread."""
@@ -41,7 +44,7 @@ def signatures(
     n_bad = []
 
     def join(start, stop, thread):
-        n_bad.append(_join_rows(x, panels, offsets, multipliers, signs, joined, start, stop))
+        n_bad.append(_join_rows(TILE, x, panels, offsets, multipliers, signs, joined, start, stop))
 
     in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
     if any(n_bad):
@@ -91,14 +94,14 @@ def _any_has_all(x, bits):
 
 
 @compile_loops
-def _join_rows(x, panels, offsets, multipliers, signs, joined, start, stop):
+def _join_rows(tile, x, panels, offsets, multipliers, signs, joined, start, stop):
     """Write the signatures of rows start … stop; return how many numbers do not fit an int64."""
     n_panels, d, _ = panels.shape
     projected = np.empty((LANES, n_panels, LANES), x.dtype)
     numbers = projected.reshape(LANES, n_panels * LANES)
     n_bad = 0
     for first in range(start, stop - LANES + 1, LANES):
-        _project(x, first, panels, projected)
+        _project(tile, x, first, panels, projected)
         n_bad += _join_tile(numbers, LANES, offsets, multipliers, signs, joined, first)
     n_rest = (stop - start) % LANES
     if n_rest:  # the last rows, filled up to a tile with zeros
@@ -106,13 +109,13 @@ def _join_rows(x, panels, offsets, multipliers, signs, joined, start, stop):
         for r in range(n_rest):
             for k in range(d):
                 rest[r, k] = x[stop - n_rest + r, k]
-        _project(rest, 0, panels, projected)
+        _project(tile, rest, 0, panels, projected)
         n_bad += _join_tile(numbers, n_rest, offsets, multipliers, signs, joined, stop - n_rest)
     return n_bad
 
 
 @compile_inner
-def _project(x, first, panels, projected):
+def _project(tile, x, first, panels, projected):
     """Multiply 16 rows of `x` with all directions: ``projected[r] = x[first + r] @ panels``."""
     n_panels, d, _ = panels.shape
     line = 64 // x.itemsize
@@ -121,7 +124,12 @@ def _project(x, first, panels, projected):
         # ask for the tile after the next, a few cache lines with each panel
         for i in range(p * share, (p + 1) * share, line):
             prefetch(x, (first + 2 * LANES) * d + i)
-        project_tile(x, first, panels, p, projected)
+        # each sum is built in the order of d with fused multiply-adds: equal rows have equal sums
+        at = p * d * LANES
+        multiply(
+            *(tile, x, first * d, d, 1, panels, at, LANES),
+            *(projected, p * LANES, n_panels * LANES, LANES, d),
+        )
 
 
 @compile_inner

@@ -109,26 +109,11 @@ class Plan:
         *,
         distinct: bool = True,
     ) -> float:
-        """Predict how many of n keys like those of `sample` a query finds.
+        """Predict how many of n keys like those of `sample` a query finds, by the mean over pairs.
 
-        Parameters
-        ----------
-        sample : array, shape (s, d)
-            Keys, drawn from those that the tables will hold.
-        queries : array, shape (q, d), optional
-            Other rows of the sample by default.
-        distinct : bool
-            Count a key once, or as often as it is found, which is the work.
-
-        Returns
-        -------
-        float
-            The mean over all pairs, times n.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `plan` for its sample.
+        `sample` are keys drawn from those that the tables will hold; `queries` are other rows of
+        the sample by default. A key counts once, or, unless `distinct`, as often as it is found,
+        which is the work. Raises as `plan` for its sample.
         """
         return self._candidates(_distances(sample, queries), distinct)
 

@@ -49,18 +49,10 @@ class RandomProjections(ArrayTree):
     def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
         r"""Return for each table the K codes of `x` as one int64, :math:`\sum_j m_j h_j(x)`.
 
-        Parameters
-        ----------
-        x : array, shape (..., d)
-            Of the library and device of `directions`; half precision is computed in float32.
-
-        Raises
-        ------
-        TypeError
-            If `x` is not an array of floats of that library.
-        ValueError
-            If it has another width or device, holds NaN or infinity, or lies so far out that a
-            code does not fit an int64.
+        `x` is an array (..., d) of the library and device of `directions`; half precision is
+        computed in float32. Raises TypeError if it is not an array of floats of that library, and
+        ValueError if it has another width or device, holds NaN or infinity, or lies so far out that
+        a code does not fit an int64.
         """
         codes = self.codes(x)
         xp, device = array_namespace(codes), array_api_compat.device(codes)

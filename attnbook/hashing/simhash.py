@@ -78,19 +78,10 @@ class SimHash(RandomProjections):
 
     @classmethod
     def init(cls, rng: Any, d: int, n_tables: int = 1, n_projections: int = 1) -> "SimHash":
-        """Draw standard normal directions (NumPy, float64).
+        """Draw standard normal directions (NumPy, float64) for vectors of width `d`.
 
-        Parameters
-        ----------
-        rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
-        d, n_tables, n_projections : int
-            Width of the vectors, L and K.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If one is not an int of at least 1, or n_projections is above 63.
+        `rng` is a numpy.random.Generator or a seed. Raises TypeError or ValueError if a number is
+        not an int of at least 1, or n_projections is above 63.
         """
         return cls(draw_directions(rng, d, n_tables, n_projections)[0])
 
@@ -114,20 +105,9 @@ class SimHash(RandomProjections):
 
         .. math:: P = 1 - \theta / \pi
 
-        Parameters
-        ----------
-        angle : float or array of floats
-            θ between the vectors, in radians, from 0 to π.
-
-        Returns
-        -------
-        float or array like `angle`
-            For unit vectors also 1 − (2/π) arcsin(‖x − y‖ / 2).
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `angle` is no number or array of floats, or one is outside [0, π].
+        `angle` is θ between the vectors in radians, a float or an array of floats from 0 to π; the
+        result is like it. For unit vectors it is also 1 − (2/π) arcsin(‖x − y‖ / 2). Raises
+        TypeError or ValueError if `angle` is no such number.
 
         Examples
         --------

@@ -6,6 +6,7 @@ r"""The p-stable hash: in which interval of a random line a vector falls.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
@@ -96,21 +97,9 @@ class StableHash(RandomProjections):
     ) -> "StableHash":
         """Draw standard normal directions and uniform offsets (NumPy, float64).
 
-        Parameters
-        ----------
-        rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
-        d : int
-            Width of the vectors.
-        width : float
-            r, the length of an interval.
-        n_tables, n_projections : int
-            L and K.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If one of the ints is below 1, or `width` is not a finite number above 0.
+        `rng` is a numpy.random.Generator or a seed, `d` the width of the vectors and `width` the
+        length r of an interval. Raises TypeError or ValueError if one of the ints is below 1, or
+        `width` is not a finite number above 0.
         """
         width = check_width(width)
         directions, rng = draw_directions(rng, d, n_tables, n_projections)
@@ -145,21 +134,9 @@ class StableHash(RandomProjections):
         .. math:: P(c) = 1 - 2\Phi(-r/c)
                   - \frac{2c}{\sqrt{2\pi}\, r}\bigl(1 - e^{-r^2 / (2c^2)}\bigr), \quad P(0) = 1
 
-        Parameters
-        ----------
-        distance : float or array of floats
-            c = ‖x − y‖, at least 0; infinity is allowed.
-        width : float
-            r, above 0.
-
-        Returns
-        -------
-        float or array like `distance`
-
-        Raises
-        ------
-        TypeError, ValueError
-            If one is not such a number.
+        `distance` is c = ‖x − y‖, a float or an array of floats, at least 0; infinity is allowed.
+        `width` is r, above 0. The result is like `distance`. Raises TypeError or ValueError if one
+        is not such a number.
 
         Examples
         --------
@@ -168,7 +145,7 @@ class StableHash(RandomProjections):
         """
         width = check_width(width)
         check_within("distance", distance, math.inf, "infinity")
-        if isinstance(distance, (int, float)):
+        if isinstance(distance, (int, float, Fraction)):
             return _collision(np.asarray(float(distance)), width)[()].item()
         return _collision(distance, width)
 

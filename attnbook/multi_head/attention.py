@@ -113,14 +113,23 @@ def multi_head_attention_with_weights(
 ) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... h n_q n_k"]]:
     """Return the output of `multi_head_attention` and the attention weights of every head.
 
-    The parameters and what is raised are those of `multi_head_attention`; there is no `impl`,
-    since the reference alone keeps the weights.
+    The reference computes them, which alone keeps the weights.
+
+    Parameters
+    ----------
+    query, key, value, weights, mask, is_causal
+        As in `multi_head_attention`.
 
     Returns
     -------
     output : array, shape (..., n_q, d_out)
     A : array, shape (..., h, n_q, n_k)
         How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `multi_head_attention`.
 
     Examples
     --------

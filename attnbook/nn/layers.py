@@ -121,10 +121,10 @@ class _Layer(DroppingModule):
             *(matrices[0], one.bias, matrices[1], two.bias, _name_of(module.activation))
         )
         parts: dict[str, Any] = {"feed_forward": network}
-        held = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
+        held: dict[Any, Any] = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
         for theirs, ours in cls._theirs.items():
             if ours in cls._names:
-                parts[ours] = held[cls._kind._kinds[ours]]._read(getattr(module, theirs))
+                parts[ours] = held[cls._kind.part_kinds[ours]]._read(getattr(module, theirs))
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:

@@ -251,7 +251,11 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         is_causal: bool = True,
     ) -> Array:
         """Return `transformer`; `source` is None where there is no encoder."""
-        masks = {"source_mask": source_mask, "target_mask": target_mask, "memory_mask": memory_mask}
+        masks: Any = {
+            "source_mask": source_mask,
+            "target_mask": target_mask,
+            "memory_mask": memory_mask,
+        }
         return transformer(
             source, target, self.weights, **masks, is_causal=is_causal, **self._how()
         )

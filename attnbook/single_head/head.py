@@ -133,14 +133,23 @@ def single_head_attention_with_weights(
 ) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... n_q n_k"]]:
     """Return the output of `single_head_attention` and the attention weights.
 
-    The parameters and what is raised are those of `single_head_attention`; there is no `impl`,
-    since the reference alone keeps the weights.
+    The reference computes them, which alone keeps the weights.
+
+    Parameters
+    ----------
+    query, key, value, weights, mask, is_causal
+        As in `single_head_attention`.
 
     Returns
     -------
     output : array, shape (..., n_q, d_out)
     A : array, shape (..., n_q, n_k)
         How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `single_head_attention`.
 
     Examples
     --------

@@ -102,9 +102,7 @@ class SketchAttention:
         impl: str = "reference",
     ):
         self._settings = Settings(
-            **{"hash": hash, "estimator": estimator, "tail": tail, "scale": scale},
-            **{"n_heavy": n_heavy, "n_cells": n_cells, "n_samples": n_samples, "delta": delta},
-            **{"max_bucket": max_bucket, "seed": seed, "impl": impl},
+            hash, estimator, tail, scale, n_heavy, n_cells, n_samples, delta, max_bucket, seed, impl
         )
         vars(self).update(vars(self._settings))  # to be read; the state has its own
         self._engine = ENGINES[impl](hash)
@@ -129,13 +127,7 @@ class SketchAttention:
         key: Annotated[Array, "m d"],
         value: Annotated[Array, "m d_v"] | None = None,
     ) -> Annotated[Array, "m"]:
-        """Add keys with their values.
-
-        Parameters
-        ----------
-        key : array, shape (m, d)
-        value : array, shape (m, d_v), optional
-            `key` by default: one context, as in the sources.
+        """Add keys with their values, those of `key` by default: one context, as in the sources.
 
         Returns
         -------
@@ -156,17 +148,10 @@ class SketchAttention:
         return update(self.state, key, key if value is None else value)
 
     def remove(self, ids: Annotated[Array, "m"]) -> None:
-        """Take keys away.
+        """Take keys away by their ids, an integer array (m,) as `update` returned them.
 
-        Parameters
-        ----------
-        ids : integer array, shape (m,)
-            As `update` returned them.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If they are no such integers, or one is not there. The sketch is then as it was.
+        Raises TypeError or ValueError if they are no such integers, or one is not there. The sketch
+        is then as it was.
         """
         if self.state.index is None:
             raise ValueError("ids must be of keys that are there, and there is none")
@@ -182,10 +167,6 @@ class SketchAttention:
         self, query: Annotated[Array, "n_q d"]
     ) -> tuple[Annotated[Array, "n_q M"], Annotated[Array, "n_q M"]]:
         """Return the different keys that the tables have for each query.
-
-        Parameters
-        ----------
-        query : array, shape (n_q, d)
 
         Returns
         -------
@@ -231,10 +212,6 @@ class SketchAttention:
     ) -> tuple[Annotated[Array, "n_q M"], Annotated[Array, "n_q M"]]:
         """Return the keys that were scored, and their weights.
 
-        Parameters
-        ----------
-        query : array, shape (n_q, d)
-
         Returns
         -------
         ids : int64 array, shape (n_q, M)
@@ -243,12 +220,7 @@ class SketchAttention:
         weights : array, shape (n_q, M)
             0 at those places. They sum to 1; to the number of buckets that hold a key with
             ``"per_table_sum"``; to less than 1 with a tail, which has the rest; to 0 where nothing
-            was found.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `query`.
+            was found. Raises as `query`.
         """
         check_query(self.state, query)
         xp = array_namespace(query)
@@ -265,23 +237,13 @@ class SketchAttention:
     ) -> Any:
         """Return the mix of values for each query.
 
-        Parameters
-        ----------
-        query : array, shape (n_q, d)
-        return_evidence : bool
-            Also return what the sketch knows of the quality of this answer.
-
         Returns
         -------
         array, shape (n_q, d_v)
             Of the dtype of `query`; zeros where nothing was found and there is no tail, and zeros
-            as wide as `query` as long as no key was ever added.
-            With `return_evidence` a pair of it and `Evidence`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `query`.
+            as wide as `query` as long as no key was ever added. With `return_evidence` a pair of it
+            and `Evidence`, which says what is known of the quality of this answer. Raises as
+            `query`.
         """
         check_query(self.state, query)
         check_bool("return_evidence", return_evidence)

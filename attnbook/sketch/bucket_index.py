@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_array, check_choice, check_int, library
+from attnbook.arrays.arguments import Array, check_array, check_choice, library
 from attnbook.arrays.projections import generator
 from attnbook.hashing.robin_hood import (
     IMPLEMENTATIONS,
@@ -27,7 +27,7 @@ from attnbook.sketch.bucket_tables import (
     entries,
     functions,
 )
-from attnbook.sketch.index import SignatureIndex, check_rows
+from attnbook.sketch.index import SignatureIndex, check_rows, check_tables
 
 MERGED_FROM = 1024  # rows in the side table, or removed ones, below which nothing is merged
 
@@ -75,7 +75,7 @@ class BucketIndex(SignatureIndex):
     """
 
     def __init__(self, n_tables: int, *, impl: str = "reference", seed: Any = 0):
-        self.n_tables = check_int("n_tables", n_tables, at_least=1)
+        self.n_tables = check_tables(n_tables)
         self.impl = check_choice("impl", impl, IMPLEMENTATIONS)
         self._functions = functions(impl)
         self._build = build_tables

@@ -4,6 +4,7 @@ Nothing here runs unless it is asked for: CuPy is imported when the first object
 kernels are compiled when the first one is launched, once a process (see `attnbook.compilers.cuda`).
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import numpy as np
@@ -79,13 +80,13 @@ class CudaHash:
         return self.offsets is NULL
 
     def signatures(self, x: Annotated[Array, "n d"]) -> Annotated[Array, "n n_tables"]:
-        """Return `hash.signatures(x)`; codes within rounding of an interval's end or a plane may differ.
+        """Return `hash.signatures(x)`; codes within rounding of an end or a plane may differ.
 
         Raises TypeError or ValueError if `x` is no such CuPy array, holds NaN or infinity, or is so
         large that a code does not fit an int64.
         """
         cupy = self._cupy
-        check_vectors("x", x, cupy, ("n", self.d))
+        check_cupy("x", x, cupy, ("n", self.d), TYPES)
         if wide_dtype("x", name_of(x.dtype)) != self.wide:
             raise TypeError(
                 f"x must be of the precision that the hash was made for, {self.wide}, "
@@ -119,24 +120,12 @@ def wide_dtype(name: str, dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def check_cupy(name: str, x: Array, cupy: Any, shape: tuple = ()) -> None:
-    """Raise unless `x` is a CuPy array of such a shape; letters in `shape` fit any size."""
+def check_cupy(name: str, x: Array, cupy: Any, shape: tuple, dtypes: Iterable[str]) -> None:
+    """Raise unless `x` is a CuPy array of such a shape, letters for any size, and of a dtype."""
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"{name} must be a CuPy array, got {type(x).__name__}")
     fits = [isinstance(n, str) or n == m for n, m in zip(shape, x.shape, strict=False)]
     if x.ndim != len(shape) or not all(fits):
-        wanted = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(x.shape)}")
-
-
-def check_vectors(name: str, x: Array, cupy: Any, shape: tuple) -> None:
-    """Raise unless `x` is a CuPy array of such a shape and of a dtype that the kernels know."""
-    check_cupy(name, x, cupy, shape)
-    wide_dtype(name, name_of(x.dtype))
-
-
-def check_exactly(name: str, x: Array, cupy: Any, dtype: str, shape: tuple) -> None:
-    """Raise unless `x` is a CuPy array of such a shape and of this dtype."""
-    check_cupy(name, x, cupy, shape)
-    if name_of(x.dtype) != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, got {name_of(x.dtype)}")
+        raise ValueError(f"{name} must have shape ({shape[0]}, {shape[1]}), got {tuple(x.shape)}")
+    if name_of(x.dtype) not in dtypes:
+        raise TypeError(f"{name} must have dtype {' or '.join(dtypes)}, got {name_of(x.dtype)}")

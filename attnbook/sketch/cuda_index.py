@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_int
+from attnbook.arrays.arguments import Array
 from attnbook.arrays.projections import generator
 from attnbook.compilers.cuda import import_cupy
 from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
 from attnbook.sketch.bucket_tables import LOAD_FACTOR
-from attnbook.sketch.cuda_hash import check_exactly, launch_for_each
-from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows
+from attnbook.sketch.cuda_hash import check_cupy, launch_for_each
+from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows, check_tables
 
 
 class CudaIndex(SignatureIndex):
@@ -27,7 +27,7 @@ class CudaIndex(SignatureIndex):
     """
 
     def __init__(self, n_tables: int, *, seed: Any = 0):
-        self.n_tables = check_int("n_tables", n_tables, at_least=1)
+        self.n_tables = check_tables(n_tables)
         self._random = generator(seed)
         self._cupy = cupy = import_cupy()
         self.mixer = cupy.asarray(draw_mixer(self._random))
@@ -58,7 +58,7 @@ class CudaIndex(SignatureIndex):
             self._build()
 
     def _check(self, signatures):
-        check_exactly("signatures", signatures, self._cupy, "int64", ("n", self.n_tables))
+        check_cupy("signatures", signatures, self._cupy, ("n", self.n_tables), ("int64",))
 
     def _add(self, signatures):
         cupy = self._cupy

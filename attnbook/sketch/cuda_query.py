@@ -4,16 +4,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_choice, check_number
+from attnbook.arrays.arguments import Array
 from attnbook.compilers.cuda import NULL, import_cupy, name_of
-from attnbook.sketch.cuda_hash import (
-    TYPES,
-    CudaHash,
-    check_exactly,
-    check_vectors,
-    launch,
-    wide_dtype,
-)
+from attnbook.sketch.cuda_hash import TYPES, CudaHash, launch, wide_dtype
 from attnbook.sketch.cuda_index import CudaIndex
 from attnbook.sketch.index import check_max_bucket
 from attnbook.sketch.near_keys import NearKeys
@@ -60,33 +53,15 @@ def answer(
     probability : CudaHash, optional
         Knows the chance P that a key is found. A P below 1e-30 counts as that.
 
-    Raises TypeError or ValueError if the arrays are not as there, a hash does not fit them, the
-    estimator is unknown or lacks its probability, or the vectors are too wide for the kernel.
+    Arguments are not checked. Raises ValueError if the vectors are too wide for the kernel.
     """
-    cupy = import_cupy()
-    wide, d_v = _check_vectors(query, key, value, index, cupy)
-    (n_q, d), n_rows = query.shape, key.shape[0]
-    check_choice("estimator", estimator, ESTIMATORS)
-    if estimator == "importance" and probability is None:
-        raise ValueError("probability must be a hash for estimator 'importance', got None")
+    cupy, (n_q, d), d_v = import_cupy(), query.shape, value.shape[1]
+    wide = wide_dtype("query", name_of(query.dtype))
     hash, n_codes = probability, 0
     if isinstance(signatures, CudaHash):
-        if probability is not None and probability is not signatures:
-            raise ValueError("probability must be the hash that makes the signatures, got another")
         hash, n_codes = signatures, signatures.n_tables * signatures.n_projections
-    else:
-        check_exactly("signatures", signatures, cupy, "int64", (n_q, index.n_tables))
-    if hash is not None:
-        _check_hash("probability" if n_codes == 0 else "signatures", hash, index, d, wide)
-    for name, x, dtype, n in (
-        ("before", before, "int64", n_q),
-        ("above", above, wide, n_q),
-        ("allowed", allowed, "bool", n_rows),
-    ):
-        if x is not None:
-            check_exactly(name, x, cupy, dtype, (n,))
     n_warps, numbers = _block(index.n_tables, n_codes, d, d_v, n_q)
-    scale, most = check_number("scale", scale), check_max_bucket(max_bucket)
+    most = check_max_bucket(max_bucket)
     index.merge()
     chance = 0 if probability is None else 1 if probability.is_of_angles else 2
     mass, largest, expected = (cupy.empty(n_q, dtype=wide) for _ in range(3))
@@ -116,30 +91,6 @@ def _pointer(cupy: Any, x: Any) -> Any:
     if x is None:
         return NULL
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
-
-
-def _check_vectors(query, key, value, index, cupy):
-    """Return the dtype to compute in and d_v, or raise."""
-    check_vectors("query", query, cupy, ("n_q", "d"))
-    n_rows, dtype = index.stored.shape[0], name_of(query.dtype)
-    for name, x, width in (("key", key, query.shape[1]), ("value", value, "d_v")):
-        check_vectors(name, x, cupy, (n_rows, width))
-        if name_of(x.dtype) != dtype:
-            raise TypeError(
-                f"{name} must have the dtype of query ({dtype}), got {name_of(x.dtype)}"
-            )
-    return wide_dtype("query", dtype), value.shape[1]
-
-
-def _check_hash(name, hash, index, d, wide):
-    if not isinstance(hash, CudaHash):
-        raise TypeError(f"{name} must be a CudaHash, got {type(hash).__name__}")
-    ours, theirs = (index.n_tables, d, wide), (hash.n_tables, hash.d, hash.wide)
-    if ours != theirs:
-        raise ValueError(
-            f"{name} must be a hash of {index.n_tables} tables, of width {d} and for {wide}, "
-            f"got {hash.n_tables} tables, width {hash.d}, {hash.wide}"
-        )
 
 
 def _block(n_tables, n_codes, d, d_v, n_q):

@@ -16,6 +16,8 @@ from attnbook.hashing.buckets import check_signatures, sort_buckets
 MOST_ROWS = 2**31 - 1
 """Rows are int32, and a map packs start and number of a bucket into one int64."""
 
+MOST_TABLES = 2**16
+
 
 class SignatureIndex(abc.ABC):
     """Base of the indices: rows that share a signature with a query, in each of several tables.
@@ -136,6 +138,11 @@ class SignatureIndex(abc.ABC):
     def _bucket_sizes(self, t: int) -> Array:
         starts = sort_buckets(self.signatures()[:, t] + 0).starts
         return starts[1:] - starts[:-1]
+
+
+def check_tables(n_tables: int) -> int:
+    """Return `n_tables` as an int of at least 1, or raise."""
+    return check_int("n_tables", n_tables, at_least=1, at_most=MOST_TABLES)
 
 
 def check_max_bucket(max_bucket: int | None) -> int:

@@ -120,30 +120,12 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments of keys and values.
 
-        Parameters
-        ----------
-        key : array, shape (n, d_k), real floating dtype
-        value : array, shape (n, d_v)
-        n_cells : int
-            Number of cells, at least 1.
-        cells : int64 array, shape (n,), optional
-            The cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few steps
-            of Lloyd's algorithm on a sample, from keys drawn with `seed`.
-        seed : int or numpy.random.Generator
-
-        Returns
-        -------
-        Moments
-            Of the library and device of `key`, in its dtype; float32 for half precision.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For anything but arrays of one library and dtype and of n rows, or cells out of range.
-
-        Notes
-        -----
-        Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k + d_v)) more for several cells.
+        `cells` is the cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few
+        steps of Lloyd's algorithm on a sample, from keys drawn with `seed`, a Generator or an int.
+        The moments are of the library and device of `key` and in its dtype, float32 for half
+        precision. Raises TypeError or ValueError for anything but arrays of one library and dtype
+        and of n rows, or cells out of range. Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k +
+        d_v)) more for several cells.
         """
         n_cells = check_int("n_cells", n_cells, at_least=1)
         seed = generator(seed)
@@ -158,10 +140,8 @@ class Moments(ArrayTree):
     def assign(self, key: Annotated[Array, "n d_k"]) -> Annotated[Array, "n"]:
         """Return the cell with the nearest mean for each key, int64; empty cells are far away.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If `key` is not an array of the width, library and dtype of these moments.
+        Raises TypeError or ValueError if `key` is not of the width, library and dtype of these
+        moments.
         """
         key = self._like(key, "key", "n")
         xp = array_namespace(key)
@@ -177,9 +157,9 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments with more keys.
 
-        They are to rounding those of `fit` on old and new keys with these cells, in whatever order keys
-        come. `cells` is the cell of each key, that of the nearest mean by default. What stays behind
-        are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
+        They are to rounding those of `fit` on old and new keys with these cells, in whatever order
+        keys come. `cells` is the cell of each key, that of the nearest mean by default. What stays
+        behind are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
         Raises as `fit`. Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
         """
         return self._changed(key, value, cells, 1.0)
@@ -192,10 +172,10 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments without keys that are in: the inverse of `add`.
 
-        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if there
-        is more than one. What is left keeps the rounding of what was there: when little is left, `fit`
-        anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and ValueError if `cells`
-        is missing or a cell has fewer keys than are removed.
+        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if
+        there is more than one. What is left keeps the rounding of what was there: when little is
+        left, `fit` anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and
+        ValueError if `cells` is missing or a cell has fewer keys than are removed.
         """
         if cells is None and self.counts.shape[0] > 1:
             raise ValueError("cells must say which cell each key is in, got None")
@@ -209,8 +189,8 @@ class Moments(ArrayTree):
         .. math:: \max_c \; m_c + \sigma_c \sqrt{2 \log(1 + N_c)}, \qquad
                   m_c = s\,q \cdot \mu_c, \quad \sigma_c^2 = s^2 s_c\, q^\top S q
 
-        A key above it is not explained by them: score it, and let `tail` count those `below`. It is -∞
-        if there are no keys. Parameters and errors are those of `tail`.
+        A key above it is not explained by them: score it, and let `tail` count those `below`. It is
+        -∞ if there are no keys. Parameters and errors are those of `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
         return gaussian_mixture.limit(self, query, scale)

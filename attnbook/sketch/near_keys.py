@@ -82,14 +82,14 @@ def near(
     kept = xp.reshape(kept, shape)
     found = Candidates(found.rows, found.found & kept, found.distinct & kept)
 
-    expected, chances = None, ()
+    expected, chances = None, list[Array]()
     distinct = xp.reshape(found.distinct, flat)
     by_importance = settings.estimator == "importance"
     if (weigh or by_importance) and settings.knows_chances:
         probability = settings.hash.retrieval_probability(q[:, None, :], key)
         sure = xp.where(distinct, probability, xp.ones_like(probability))
         expected = log_sum(masked(scores - log_chance(sure), distinct))
-        chances = (xp.reshape(probability, shape),) if by_importance else ()
+        chances = [xp.reshape(probability, shape)] if by_importance else []
     weights = ESTIMATORS[settings.estimator](xp.reshape(scores, shape), found, *chances)
     weights = xp.reshape(weights, flat)
     logits = masked(scores, distinct)

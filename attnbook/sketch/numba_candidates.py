@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.compilers.jit import compile_inner
-from attnbook.compilers.simd import prefetch
+from attnbook.compilers.register_tiles import prefetch
 from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE
 
 COUNT = 2**31 - 1

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_choice
+from attnbook.arrays.arguments import Array
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
-from attnbook.compilers.simd import prefetch
+from attnbook.compilers.register_tiles import prefetch
 from attnbook.sketch.bucket_tables import BucketTables
 from attnbook.sketch.near_keys import NearKeys
 from attnbook.sketch.numba_candidates import (
@@ -68,35 +68,13 @@ def answer(
 ) -> NearKeys:
     """Return what `near_keys.near` returns, its reference, but rows and weights.
 
-    Parameters
-    ----------
-    query, key, value : arrays
-        NumPy, all float32 or all float64; rows of `key` and `value` are the rows of the index.
-    signatures : int64 array, shape (n_q, L)
-        Of the queries.
-    scale : float
-        Scores are scale · q·k.
-    estimator : str
-        ``"union"``, ``"duplicates"`` or ``"importance"``.
-    probability : RetrievalTable, optional
-        Needed for ``"importance"``, and for `expected`.
-    max_bucket : int, optional
-        At most so many rows of a bucket, the lowest of those that are not removed.
-    before : int64 array, shape (n_q,), optional
-        Only rows below count: causal attention with ``before[i]`` keys in front of query i.
-    above : array, shape (n_q,), optional
-        Only candidates with a larger score count.
-    allowed : boolean array, shape (n,), optional
-        Only rows with True count. They are picked after the cut at `max_bucket`.
-
-    Notes
-    -----
-    O(L) a query, and O(d + d_v) for each of its candidates. Scratch: some 70 bytes for each place
+    Arrays are NumPy's, all float32 or all float64, with the rows of the index; arguments are not
+    checked. `probability` is needed for ``"importance"``, and for `expected`. Rows are picked that
+    are below `before`, of which `allowed` is True and whose score is above `above`: after the cut
+    at `max_bucket`, which counts the lowest of a bucket that are not removed. The cost is O(L) a
+    query, and O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place
     in the buckets of the query that has the most.
     """
-    check_choice("estimator", estimator, ESTIMATORS)
-    if estimator == "importance" and probability is None:
-        raise ValueError("probability must be a RetrievalTable for importance, got None")
     n_q, dtype = len(query), query.dtype
     limits = Limits(
         read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_int, check_same_home
+from attnbook.arrays.arguments import Array, array_namespace, check_same_home
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.hashing.buckets import Buckets, sort_buckets
-from attnbook.sketch.index import SignatureIndex
+from attnbook.sketch.index import SignatureIndex, check_tables
 
 
 class SortedIndex(SignatureIndex):
@@ -45,7 +45,7 @@ class SortedIndex(SignatureIndex):
     """
 
     def __init__(self, n_tables: int):
-        self.n_tables = check_int("n_tables", n_tables, at_least=1)
+        self.n_tables = check_tables(n_tables)
         self._signatures: Any = None  # (n, n_tables)
         self._rows: Any = None  # (n,), ascending
         self._n_rows = 0  # ever added

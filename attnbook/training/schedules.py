@@ -25,7 +25,7 @@ def learning_rate(step: int, settings: Settings) -> float:
     Parameters
     ----------
     step : int
-        Number of updates already made, from 0; the first update is that of step 0.
+        The number of updates already made, from 0; the first update is that of step 0.
     settings : Settings
 
     Returns

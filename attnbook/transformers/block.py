@@ -84,7 +84,7 @@ class TransformerBlockWeights(Weights):
         d_model = self.W_query.shape[0]
         if self.attention.W_O is None:
             raise ValueError(f"attention.W_O must have {d_model} columns, got None")
-        own = ((name, getattr(self, name)) for name in self._letters)
+        own = ((name, getattr(self, name)) for name in self.axis_letters)
         square = ((name, axis, tuple(x.shape)) for name, x in own for axis in (0, 1))
         wrong = (fit for fit in square if fit[2][fit[1]] != d_model)
         for name, axis, shape in (*wrong, *misfits(self, d_model)):
@@ -122,13 +122,30 @@ def transformer_block_with_weights(
 ) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
     """Return the output of `transformer_block` and the attention weights of every head.
 
-    The parameters and what is raised are those of `transformer_block`; there is no `impl`, since
-    the reference alone keeps the weights.
+    The reference computes them, which alone keeps the weights.
+
+    Parameters
+    ----------
+    x, weights, mask
+        As in `transformer_block`.
 
     Returns
     -------
     output : array, shape (..., n, d_model)
     A : array, shape (..., h, n, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `transformer_block`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = TransformerBlockWeights.init(0, 8, 8, 2, 8)
+    >>> output, A = transformer_block_with_weights(np.eye(5, 8), weights)
+    >>> output.shape, A.shape
+    ((5, 8), (2, 5, 5))
     """
     _check(x, weights, mask)
     return transformer_block_of(x, weights, mask)

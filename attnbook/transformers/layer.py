@@ -98,7 +98,7 @@ class Layer(Weights):
         """Return a layer of parts that are drawn in the order of the fields."""
         d_model, n_heads, d_ff = sizes
         made: dict[str, Any] = dict.fromkeys(without)
-        for name, kind in cls._kinds.items():
+        for name, kind in cls.part_kinds.items():
             if name in without:
                 continue
             if kind is MultiHeadWeights:
@@ -207,7 +207,7 @@ class DecoderLayerWeights(Layer):
         return None if self.cross_attention is None else self.cross_attention.W_K.shape[0]
 
     @classmethod
-    def init(  # type: ignore[override]  # it has one argument more
+    def init(
         cls,
         rng: "np.random.Generator | int",
         d_model: int,
@@ -238,9 +238,9 @@ def misfits(
 
     `others` names what may have another width, such as ``cross_attention.d_key``.
     """
-    for field in weights._kinds:
+    for field in weights.part_kinds:
         part = getattr(weights, field)
-        for name, letters in () if part is None else part._letters.items():
+        for name, letters in () if part is None else part.axis_letters.items():
             x = getattr(part, name)
             for axis, letter in () if x is None else enumerate(letters):
                 towards_tokens = letter in part.token_widths and f"{field}.{letter}" not in others

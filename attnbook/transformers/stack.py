@@ -56,7 +56,7 @@ class Stack(Weights):
         rng = generator(rng)
         wanted = norm == "pre" if final_norm is None else check_bool("final_norm", final_norm)
         layers = tuple(
-            cls._kinds["layers"].init(rng, d_model, n_heads, d_ff, norm=norm, **options)
+            cls.part_kinds["layers"].init(rng, d_model, n_heads, d_ff, norm=norm, **options)
             for _ in range(check_int("n_layers", n_layers))
         )
         last = LayerNormWeights.init(d_model, bias=options.get("bias", True)) if wanted else None

@@ -104,8 +104,12 @@ def transformer_with_weights(
 ) -> tuple[Annotated[Array, "... n_t V_t"], dict[str, tuple[Array, ...]]]:
     """Return the logits of `transformer` and all attention weights.
 
-    The parameters and what is raised are those of `transformer`; there is no `impl`, since the
-    reference alone keeps the weights.
+    The reference computes them, which alone keeps the weights.
+
+    Parameters
+    ----------
+    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop
+        As in `transformer`.
 
     Returns
     -------
@@ -113,10 +117,23 @@ def transformer_with_weights(
     A : dict of tuples of arrays, one a layer
         ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
         (..., h, n_t, n_s). A tuple is empty where there is no such attention.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `transformer`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=1)
+    >>> logits, A = transformer_with_weights(np.array([3, 1, 4]), np.array([0, 5]), weights)
+    >>> {name: tuple(x.shape for x in layers) for name, layers in A.items()}
+    {'encoder': ((2, 3, 3),), 'decoder': ((2, 2, 2),), 'cross': ((2, 2, 3),)}
     """
-    masks = (source_mask, target_mask, memory_mask)
-    masks = _check(source, target, weights, masks, is_causal, drop)
-    return transformer_of(source, target, weights, *masks, is_causal, drop)
+    given = (source, target, weights, source_mask, target_mask)
+    memory_mask = _check(*given, memory_mask, is_causal, drop)
+    return transformer_of(*given, memory_mask, is_causal, drop)
 
 
 @takes_return_weights(transformer_with_weights)
@@ -194,14 +211,13 @@ def transformer(
     (1, 2, 11)
     """
     check_impl(impl)
-    masks = (source_mask, target_mask, memory_mask)
-    masks = _check(source, target, weights, masks, is_causal, drop)
-    return transformer_of(source, target, weights, *masks, is_causal, drop, impl)[0]
+    given = (source, target, weights, source_mask, target_mask)
+    memory_mask = _check(*given, memory_mask, is_causal, drop)
+    return transformer_of(*given, memory_mask, is_causal, drop, impl)[0]
 
 
-def _check(source, target, weights, masks, is_causal, drop):
-    """Return the masks, that of the memory filled in, or raise if anything does not fit."""
-    source_mask, target_mask, memory_mask = masks
+def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):
+    """Return the mask of the memory, which may be that of the source, or raise."""
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
     check_drop(drop)
@@ -224,7 +240,7 @@ def _check(source, target, weights, masks, is_causal, drop):
     if target_mask is not None:
         own = [layer.self_attention for layer in layers]
         check_head_mask("target_mask", target_mask, "target", target, queries, queries, own)
-    return source_mask, target_mask, memory_mask
+    return memory_mask
 
 
 def mask_for_memory(source_mask):

@@ -100,7 +100,7 @@ class TransformerWeights(Weights):
             raise ValueError(f"b_out must have 1 axis, got shape {tuple(self.b_out.shape)}")
         widths = {
             name: getattr(self, name).shape[-1]
-            for name, letters in self._letters.items()
+            for name, letters in self.axis_letters.items()
             if letters[-1] == "d_model" and getattr(self, name) is not None
         }
         for name, stack in (("decoder", self.decoder), ("encoder", self.encoder)):
@@ -130,7 +130,7 @@ class TransformerWeights(Weights):
                 )
 
     def _check_pairs(self):
-        """Raise unless features come in pairs where positions turn pairs of them."""
+        """Raise unless features come in pairs where positions rotate pairs of them."""
         attentions = [layer.self_attention for layer in self.decoder.layers]
         if self.encoder is not None:
             attentions += [layer.self_attention for layer in self.encoder.layers]

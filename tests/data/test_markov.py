@@ -99,11 +99,17 @@ def test_mean_surprise_of_the_truth_is_the_entropy_rate(order):
     assert surprise == pytest.approx(source.entropy_rate(), abs=0.01)
 
 
-def test_a_known_case():
+def test_known_cases():
     source = Markov(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     np.testing.assert_allclose(source.stationary, [0.5, 0.25, 0.25])
     assert source.entropy_rate() == pytest.approx(0.5 * math.log(2))
     assert (source.n_symbols, source.order) == (3, 1)
+    one = markov(0, 1, order=2)
+    assert one.entropy_rate() == 0
+    assert one.sample(0, 2, 3).tolist() == [[0, 0, 0]] * 2
+    T = np.zeros((2, 2, 2))
+    T[..., 0] = 1.0  # from the second symbol on, 0 alone: a beginning of 1 1 never occurs
+    np.testing.assert_array_equal(Markov(T).conditional([1, 1]), [[0, 0], [1, 0]])
 
 
 def test_impossible_symbols_are_never_drawn():
@@ -112,19 +118,6 @@ def test_impossible_symbols_are_never_drawn():
     assert ((drawn[:, 1:] - drawn[:, :-1]) % 5 == 1).all()
     assert set(drawn[:, 0]) == set(range(5))
     assert Markov(ring).entropy_rate() == 0
-
-
-def test_a_beginning_that_never_occurs_has_zeros():
-    T = np.zeros((2, 2, 2))
-    T[..., 0] = 1.0  # from the second symbol on, 0 alone
-    source = Markov(T)
-    np.testing.assert_array_equal(source.conditional([1, 1]), [[0, 0], [1, 0]])
-
-
-def test_one_symbol():
-    source = markov(0, 1, order=2)
-    assert source.entropy_rate() == 0
-    assert source.sample(0, 2, 3).tolist() == [[0, 0, 0]] * 2
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -144,36 +137,22 @@ def test_conditional_of_no_batch_and_of_many_axes():
     np.testing.assert_array_equal(source.conditional(ids[1, 3].tolist()), got[1, 3])
 
 
-def test_seeds():
-    first, again, other = markov(0, 3), markov(0, 3), markov(1, 3)
+def test_seeds_and_what_is_kept():
+    first, again, other = markov(0, 3), markov(0, 3, order=1, concentration=1.0), markov(1, 3)
     np.testing.assert_array_equal(first.transitions, again.transitions)
     assert not np.array_equal(first.transitions, other.transitions)
     np.testing.assert_array_equal(first.sample(5, 2, 9), again.sample(5, 2, 9))
     assert not np.array_equal(first.sample(5, 2, 9), first.sample(6, 2, 9))
+    assert first == first != again  # not by their arrays, which have no single truth
+    with pytest.raises(AttributeError):
+        first.transitions = None
+    T = np.array([[0.5, 0.5], [0.1, 0.9]])
+    source = Markov(T)
+    T[:] = 7
+    assert source.transitions.max() == 0.9
 
 
 def test_concentration():
     rates = [markov(0, 11, concentration=c).entropy_rate() for c in (0.1, 1, 10, 1000)]
     assert rates == sorted(rates)
     assert rates[-1] == pytest.approx(math.log(11), abs=0.01)
-
-
-def test_unless_told_the_order_is_1_and_all_distributions_are_equally_likely():
-    T = markov(0, 3).transitions
-    np.testing.assert_array_equal(T, markov(0, 3, order=1, concentration=1.0).transitions)
-    assert T.shape == (3, 3)
-
-
-def test_is_frozen_and_equal_to_itself_alone():
-    source = markov(0, 2)
-    assert source == source
-    assert source != markov(0, 2)  # not by its arrays, which have no single truth
-    with pytest.raises(AttributeError):
-        source.transitions = None
-
-
-def test_what_is_passed_is_not_kept():
-    T = np.array([[0.5, 0.5], [0.1, 0.9]])
-    source = Markov(T)
-    T[:] = 7
-    assert source.transitions.max() == 0.9

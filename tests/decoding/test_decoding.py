@@ -10,7 +10,6 @@ import pytest
 import torch
 from cases import DTYPES, ArrayLibrary, need
 from decoding_models import (
-    POSITIONS,
     RING,
     TRAP,
     Alone,
@@ -26,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnbook as ab
-from attnbook import check, decoding
+from attnbook import decoding
 from attnbook.arrays.arguments import array_namespace
 from attnbook.decoding import incremental
 
@@ -367,16 +366,6 @@ def test_pytorch_records_no_graph_and_keeps_its_mode():
     result = decoding.beam_search(weights, n_beams=2, **options)
     assert not result.scores.requires_grad
     assert not decoding.sample(weights, rng=0, **options).scores.requires_grad
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_model_that_is_decoded_does_not_see_the_future(positions, norm):
-    weights = model(0, encoder=False, positions=positions, norm=norm)
-    report = check.no_future_leak(
-        lambda x: ab.transformer(None, x, weights), np.array([[1, 2, 3, 4, 5, 6]])
-    )
-    assert report.passed
 
 
 # Errors.

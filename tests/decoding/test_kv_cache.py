@@ -111,6 +111,16 @@ KVCache().append(0, np.ones(3), np.ones(3))
     ValueError: keys must have shape (..., m, d), got (3,)
 KVCache().append(0, torch.ones(1, 2, requires_grad=True), torch.ones(1, 5))
     ValueError: keys must need no gradient: decode under torch.no_grad()
+filled().append(0, [[1.0]], np.ones((1, 5)))
+    TypeError: keys {NOT_AN_ARRAY}list
+filled().append("0", np.ones((1, 2)), np.ones((1, 5)))
+    TypeError: layer must be an int, got str
+filled().append(0, torch.ones(1, 2), np.ones((1, 5)))
+    TypeError: keys must be an array of the same library as cache (numpy), got torch
+filled().keys(1)
+    ValueError: layer must be below the number of layers, 1, got 1
+KVCache().values(0)
+    ValueError: layer must be below the number of layers, 0, got 0
 filled(3, 2).reorder(np.zeros((2, 1), int))
     ValueError: index must have shape (3, m), got (2, 1)
 filled().reorder([[0]])

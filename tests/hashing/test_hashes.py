@@ -309,7 +309,9 @@ def test_a_width_of_any_kind_becomes_a_float():
         same = StableHash(strips.directions, strips.offsets, width)
         assert type(same.width) is float
         np.testing.assert_array_equal(same.signatures(x), strips.signatures(x))
-        assert StableHash.collision_probability(1.0, width) == pytest.approx(0.6095, abs=5e-5)
+        assert StableHash.collision_probability(Fraction(1), width) == pytest.approx(
+            0.6095, abs=5e-5
+        )
 
 
 def test_zero_vectors():
@@ -371,89 +373,66 @@ def test_given_functions_side_by_side(library):
 
 # Errors.
 
-SIGNS, STABLE = SimHash.init(0, D), StableHash.init(0, D, 1.0)
+SIGNS, STABLE, ONES = SimHash.init(0, D), StableHash.init(0, D, 1.0), np.ones((2, 3, 4))
+chance, met = SimHash.collision_probability, StableHash.collision_probability
+
+
+def given_by(function):
+    return GivenHash(function).signatures(np.ones((2, 2)))
+
+
 WRONG = [
-    (lambda: SimHash([[1.0]]), TypeError, "directions must be an array"),
-    (lambda: SimHash(np.ones((2, 2))), ValueError, "directions must have shape (n_tables, n_pro"),
-    (lambda: SimHash(np.ones((0, 2, 2))), ValueError, "each at least 1, got (0, 2, 2)"),
-    (lambda: SimHash.init(0, 0), ValueError, "d must be at least 1, got 0"),
-    (lambda: SimHash.init(0, 2, 0), ValueError, "n_tables must be at least 1, got 0"),
-    (lambda: SimHash.init(0, 2, 1, 64), ValueError, "at most 63 projections a table"),
-    (lambda: SimHash.init("a", 2), TypeError, "rng must be a numpy.random.Generator or an int"),
-    (lambda: StableHash.init(0, 2, 0.0), ValueError, "width must be above 0, got 0.0"),
-    (lambda: StableHash.init(0, 2, math.inf), ValueError, "width must be finite"),
-    (lambda: StableHash.init(0, 2, 1.0, 1, 0), ValueError, "n_projections must be at least 1"),
-    (
-        lambda: StableHash(np.ones((2, 3, 4)), np.ones((3, 2)), 1.0),
-        ValueError,
-        "offsets must have shape (2, 3) to match directions, got (3, 2)",
-    ),
-    (
-        lambda: StableHash(np.ones((2, 3, 4)), np.ones((2, 3), dtype=np.float32), 1.0),
-        TypeError,
-        "offsets must have the dtype of directions",
-    ),
-    (lambda: SIGNS.signatures([1.0]), TypeError, "x must be an array"),
-    (lambda: SIGNS.signatures(np.ones(D, dtype=int)), TypeError, "x must have a real floating"),
-    (lambda: SIGNS.codes(np.ones(3)), ValueError, "x must have shape (..., 7) to match the dir"),
-    (lambda: SIGNS.codes(np.array(1.0)), ValueError, "x must have shape (..., 7) to match the dir"),
-    (lambda: SIGNS.codes(np.full(D, math.nan)), ValueError, "x must be finite and have finite"),
-    (lambda: STABLE.codes(np.full(D, math.inf)), ValueError, "x must be finite and have finite"),
-    (lambda: STABLE.codes(np.full(D, 1e30)), ValueError, "within 2**62 widths of 0"),
-    (
-        lambda: SIGNS.retrieval_probability(np.ones(D), np.ones(D, dtype=np.float32)),
-        TypeError,
-        "key must have the dtype of query",
-    ),
-    (lambda: SimHash.collision_probability(4.0), ValueError, "angle must be from 0 to π, got 4.0"),
-    (lambda: SimHash.collision_probability(math.nan), ValueError, "angle must be from 0 to π"),
-    (lambda: SimHash.collision_probability("1"), TypeError, "angle must be an array"),
-    (
-        lambda: StableHash.collision_probability(np.array([-1.0]), 1.0),
-        ValueError,
-        "distance must be from 0 to infinity",
-    ),
-    (lambda: StableHash.collision_probability(1.0, -1.0), ValueError, "width must be finite and"),
-    (
-        lambda: StableHash.collision_probability(10**400, 1.0),
-        ValueError,
-        "distance must be from 0 to infinity, got 1000",
-    ),
-    (lambda: SimHash.collision_probability(10**400), ValueError, "angle must be from 0 to π, got"),
-    (lambda: lift_keys(np.ones(3)), ValueError, "key must have shape (..., n, d) with d >= 1"),
-    (lambda: lift_queries(np.full((1, 2), math.nan)), ValueError, "query must be finite, got NaN"),
-    (lambda: lift_keys(np.ones((1, 4)), 1.0), ValueError, "longest must be at least the length of"),
-    (lambda: LiftedHash(3, 1.0), TypeError, "hash must have n_tables and signatures, got int"),
-    (lambda: LiftedHash(GivenHash(len), 1.0), TypeError, "hash must be SimHash, StableHash or"),
-    (lambda: LiftedHash(SIGNS, 0.0), ValueError, "longest must be above 0, got 0.0"),
+    (lambda: SimHash([[1.0]]), "directions must be an array"),
+    (lambda: SimHash(ONES[0]), "directions must have shape (n_tables, n_projections, d) with each"),
+    (lambda: SimHash(ONES[:0]), "each at least 1, got (0, 3, 4)"),
+    (lambda: SimHash.init(0, 0), "d must be at least 1, got 0"),
+    (lambda: SimHash.init(0, 2, 0), "n_tables must be at least 1, got 0"),
+    (lambda: SimHash.init(0, 2, 1, 64), "at most 63 projections a table"),
+    (lambda: SimHash.init("a", 2), "rng must be a numpy.random.Generator or an int, got str"),
+    (lambda: StableHash.init(0, 2, 0.0), "width must be above 0, got 0.0"),
+    (lambda: StableHash.init(0, 2, math.inf), "width must be finite and at least 0, got inf"),
+    (lambda: StableHash.init(0, 2, 1.0, 1, 0), "n_projections must be at least 1, got 0"),
+    (lambda: StableHash(ONES, ONES[0], 1.0), "offsets must have shape (2, 3) to match directions"),
+    (lambda: StableHash(ONES, ONES.astype("f4"), 1.0), "offsets must have the dtype of directions"),
+    (lambda: SIGNS.signatures([1.0]), "x must be an array"),
+    (lambda: SIGNS.signatures(np.ones(D, dtype=int)), "x must have a real floating dtype"),
+    (lambda: SIGNS.codes(np.ones(3)), "x must have shape (..., 7) to match the directions, got (3"),
+    (lambda: SIGNS.codes(np.array(1.0)), "x must have shape (..., 7) to match the directions, got"),
+    (lambda: SIGNS.codes(np.full(D, math.nan)), "x must be finite and have finite projections"),
+    (lambda: STABLE.codes(np.full(D, math.inf)), "x must be finite and have finite projections"),
+    (lambda: STABLE.codes(np.full(D, 1e30)), "within 2**62 widths of 0 along every direction"),
+    (lambda: SIGNS.retrieval_probability(ONES, ONES.astype("f4")), "key must have the dtype of"),
     (
         lambda: SIGNS.retrieval_probability(np.ones((2, D)), np.ones((3, D))),
-        ValueError,
         "key must have leading axes that broadcast with those of query, (2, 7), got (3, 7)",
     ),
-    (lambda: GivenHash(), ValueError, "functions must hold at least one, got none"),
-    (lambda: GivenHash(3), TypeError, "functions must be callable, got int"),
+    (lambda: chance(4.0), "angle must be from 0 to π, got 4.0"),
+    (lambda: chance(math.nan), "angle must be from 0 to π, got nan"),
+    (lambda: chance(10**400), "angle must be from 0 to π, got 1000"),
+    (lambda: chance("1"), "angle must be an array"),
+    (lambda: met(-ONES, 1.0), "distance must be from 0 to infinity, got"),
+    (lambda: met(10**400, 1.0), "distance must be from 0 to infinity, got 1000"),
+    (lambda: met(1.0, -1.0), "width must be finite and at least 0, got -1.0"),
+    (lambda: lift_keys(np.ones(3)), "key must have shape (..., n, d) with d >= 1"),
+    (lambda: lift_queries(np.full((1, 2), math.nan)), "query must be finite, got NaN or infinity"),
+    (lambda: lift_keys(ONES, 1.0), "longest must be at least the length of every key, 2, got 1"),
+    (lambda: LiftedHash(3, 1.0), "hash must have n_tables and signatures, got int"),
+    (lambda: LiftedHash(GivenHash(len), 1.0), "hash must be SimHash, StableHash or another that"),
+    (lambda: LiftedHash(SIGNS, 0.0), "longest must be above 0, got 0.0"),
+    (lambda: GivenHash(), "functions must hold at least one, got none"),
+    (lambda: GivenHash(3), "functions must be callable, got int"),
+    (lambda: given_by(lambda x: x[:, 0]), "the answer of function 0 must be integers, got float64"),
     (
-        lambda: GivenHash(lambda x: x[:, 0]).signatures(np.ones((2, 2))),
-        TypeError,
-        "the answer of function 0 must be integers, got float64",
-    ),
-    (
-        lambda: GivenHash(lambda x: x > 0).signatures(np.ones((2, 2))),
-        ValueError,
+        lambda: given_by(lambda x: x > 0),
         "the answer of function 0 must have shape (2,), got (2, 2)",
     ),
-    (
-        lambda: GivenHash(lambda x: [1]).signatures(np.ones((2, 2))),
-        TypeError,
-        "the answer of function 0 must be an array",
-    ),
+    (lambda: given_by(lambda x: [1]), "the answer of function 0 must be an array"),
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), WRONG, ids=[w[2][:40] for w in WRONG])
-def test_wrong_arguments(call, kind, message):
-    with pytest.raises(kind, match=re.escape(message)):
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_arguments(call, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         call()
 
 

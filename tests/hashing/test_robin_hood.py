@@ -376,7 +376,7 @@ WRONG_SETTINGS = [
     ({"load_factor": "0.5"}, TypeError, "load_factor must be a real number, got str"),
     ({"load_factor": True}, TypeError, "load_factor must be a real number, got bool"),
     ({"impl": "cython"}, ValueError, "impl must be one of reference, numba, got 'cython'"),
-    ({"impl": {}}, ValueError, "impl must be one of reference, numba, got dict"),
+    ({"impl": {}}, ValueError, "impl must be one of reference, numba, got"),
     ({"seed": "a"}, TypeError, "seed must be a numpy.random.Generator or an int, got str"),
 ]
 

@@ -361,9 +361,15 @@ init(bias=True).heads()
     ValueError: weights must have no biases to be split, got b_Q, b_K, b_V, b_O
 weights(b_K=(8,)).heads()
     ValueError: weights must have no biases to be split, got b_K
+MultiHeadWeights(*[np.eye(4)] * 3, (), n_heads=2)
+    TypeError: W_O must be an array of NumPy, CuPy, PyTorch or another Array API library, got tuple
+MultiHeadWeights.init(0, 8, 2, output="no")
+    TypeError: output must be a bool, got str
+MultiHeadWeights.init(0, 8, 2, bias=np.array(True))
+    TypeError: bias must be a bool, got ndarray
 """
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+    assert_raises(call, kind, message, vars(attnbook) | globals())

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +51,8 @@ def opened(name, folder):
     cupy_on_cpu.compiler()  # skips without one
     with pytest.MonkeyPatch.context() as patch:
         module = cupy_on_cpu.CupyOnCpu(folder)
+        module.__spec__ = ModuleSpec("cupy", None)  # the fixture `library` looks for both
+        module.cuda.is_available = lambda: False
         patch.setitem(sys.modules, "cupy", module)
         # a real CuPy loads this when it is looked at, as Hypothesis does; and would ask `module`
         patch.setitem(sys.modules, "cupyx", ModuleType("cupyx"))

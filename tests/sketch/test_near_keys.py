@@ -328,12 +328,3 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
     never = np.array([[1e300 if kind == "stable" else -1.0, 0, 0]])
     least = chances(never, np.array([[1.0, 0, 0]]), table._replace(n_projections=60))
     np.testing.assert_allclose(least, np.finfo(float).smallest_normal, rtol=1e-6)
-
-
-def test_the_loops_refuse_estimators_they_do_not_have():
-    pytest.importorskip("numba")
-    case = Case(7)
-    with pytest.raises(ValueError, match="estimator must be one of"):
-        by_numba(case, 1.0, estimator="mean")
-    with pytest.raises(ValueError, match="probability must be a RetrievalTable"):
-        by_numba(case, 1.0, estimator="importance")

@@ -107,7 +107,7 @@ def test_hash_errors(gpu):
         ours.signatures(np.zeros((3, 5), dtype=np.float32))
     with pytest.raises(ValueError, match=r"x must have shape \(n, 5\), got \(3, 4\)"):
         ours.signatures(gpu.to(np.zeros((3, 4)), "float32"))
-    with pytest.raises(TypeError, match=r"x must have a dtype among float16, .*, got int64"):
+    with pytest.raises(TypeError, match=r"x must have dtype float16 or .*, got int64"):
         ours.signatures(gpu.to(np.zeros((3, 5)), "int64"))
     with pytest.raises(TypeError, match="the hash was made for, float32, got float64"):
         ours.signatures(gpu.to(np.zeros((3, 5))))
@@ -264,42 +264,11 @@ def address(x):
     return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
 
 
-def test_answer_errors(gpu):
-    hash, (query, key, value), index = asked_of(gpu)
-    signatures = hash.signatures(query)
-    for wrong, match in (
-        ((np.asarray(gpu.host(query)), key, value, signatures), "query must be a CuPy array, got"),
-        ((query[0], key, value, signatures), r"query must have shape \(n_q, d\), got \(13,\)"),
-        ((query, key[1:], value, signatures), r"key must have shape \(211, 13\), got"),
-        ((query, key, value[1:], signatures), r"value must have shape \(211, d_v\), got"),
-        ((query, key.astype("float64"), value, signatures), "key must have the dtype of query"),
-        ((query, key, value, signatures[1:]), r"signatures must have shape \(3, 5\), got"),
-        ((query.astype("int64"), key, value, signatures), "query must have a dtype among"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=match):
-            answer(*wrong, index, scale=1.0)
-    for options, match in (
-        ({"estimator": "mean"}, "estimator must be one of"),
-        ({"estimator": "importance"}, "probability must be a hash for estimator 'importance'"),
-        ({"probability": SimHash.init(0, 13)}, "probability must be a CudaHash, got SimHash"),
-        ({"scale": -1.0}, "scale must be finite and at least 0"),
-        ({"max_bucket": 0}, "max_bucket must be at least 1, got 0"),
-        ({"before": gpu.to([1, 2])}, r"before must have shape \(3,\), got \(2,\)"),
-        ({"before": gpu.to([1.0, 2.0, 3.0])}, "before must have dtype int64, got float64"),
-        ({"above": gpu.to([1, 2, 3])}, "above must have dtype float32, got int64"),
-        ({"allowed": gpu.to([1] * 211)}, "allowed must have dtype bool, got int64"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=match):
-            answer(query, key, value, signatures, index, **{"scale": 1.0, **options})
-    other = CudaHash(SimHash.init(0, 13, 5, 2))
-    with pytest.raises(ValueError, match="probability must be the hash that makes the signatures"):
-        answer(query, key, value, hash, index, scale=1.0, probability=other)
-    for other in (SimHash.init(0, 12, 5, 2), SimHash.init(0, 13, 4, 2)):
-        with pytest.raises(ValueError, match="must be a hash of 5 tables, of width 13"):
-            answer(query, key, value, CudaHash(other), index, scale=1.0)
+def test_vectors_that_are_too_wide(gpu):
+    hash, (query, *_), index = asked_of(gpu)
     wide = [gpu.to(np.zeros((n, 7000)), "float32") for n in (3, 211, 211)]
     with pytest.raises(ValueError, match="narrow enough for 6144 numbers of shared memory, got"):
-        answer(*wide, signatures, index, scale=1.0)
+        answer(*wide, hash.signatures(query), index, scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +283,7 @@ def test_answer_errors(gpu):
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )
 @pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch):
+def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch, tmp_path):
     if isinstance(gpu.cupy, cupy_on_cpu.CupyOnCpu):
         # the layers above take any library, here NumPy
         plain = cupy_on_cpu.CupyOnCpu(gpu.cupy.folder, ndarray=np.ndarray)
@@ -334,6 +303,9 @@ def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch):
         output, evidence = sketch.attention_output(move(query), return_evidence=True)
         names = ("candidates", "found_probability", "missed_mass", "bound")
         answers.append([output, *(getattr(evidence, name) for name in names)])
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", impl="reference")
+    np.testing.assert_array_equal(again.query(query)[0], gpu.host(sketch.query(move(query))[0]))
     for ours, theirs in zip(*reversed(answers), strict=True):
         np.testing.assert_allclose(gpu.host(ours), theirs, rtol=1e-7, atol=1e-9)
 

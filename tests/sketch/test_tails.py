@@ -312,86 +312,6 @@ def test_an_empty_cell_takes_no_key(library):
     np.testing.assert_array_equal(library.numpy(added.counts), [0, 7])
 
 
-# Errors
-
-
-def test_moments_refuse_what_does_not_fit():
-    moments = Moments.fit(np.ones((5, 3)), np.ones((5, 2)), 2)
-    for options, message in (
-        ({"counts": np.ones(3)}, r"counts must have shape (2,) to match means, got (3,)"),
-        ({"cross": np.ones((3, 3))}, "cross must have shape (3, 2) to match means, got (3, 3)"),
-        ({"means": np.ones(3)}, "means must have 2 axes, got shape (3,)"),
-        ({"value_means": np.ones(2)}, "value_means must have 2 axes, got shape (2,)"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            replace(moments, **options)
-    with pytest.raises(TypeError, match="counts must be an array of NumPy"):
-        replace(moments, counts=None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((np.ones((5, 3)), np.ones((4, 2))), ValueError, "value must have shape (5, d_v) to match"),
-        ((np.ones(5), np.ones((5, 2))), ValueError, "key must have 2 axes, got shape (5,)"),
-        ((np.ones((5, 3)), np.ones(5)), ValueError, "value must have 2 axes, got shape (5,)"),
-        ((np.ones((5, 3)), np.ones((5, 2)), 0), ValueError, "n_cells must be at least 1, got 0"),
-        (
-            (np.ones((5, 3)), np.ones((5, 2)), 2, np.ones(5)),
-            TypeError,
-            "cells must have an integer dtype, got float64",
-        ),
-        (
-            (np.ones((5, 3)), np.ones((5, 2)), 2, np.zeros(4, dtype=np.int64)),
-            ValueError,
-            "cells must have shape (5,), got (4,)",
-        ),
-        (
-            (np.ones((5, 3)), np.ones((5, 2)), 2, np.array([0, 1, 2, 0, 0])),
-            ValueError,
-            "cells must be from 0 to 1, got 0 to 2",
-        ),
-    ],
-)
-def test_fit_refuses_what_does_not_fit(arguments, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        Moments.fit(*arguments)
-
-
-def test_changes_refuse_what_does_not_fit():
-    key, value = np.arange(15.0).reshape(5, 3), np.ones((5, 2))
-    moments = Moments.fit(key, value, 2, np.array([0, 0, 0, 1, 1]))
-    with pytest.raises(ValueError, match="cells must say which cell each key is in, got None"):
-        moments.remove(key, value)
-    with pytest.raises(ValueError, match=r"key must hold no more keys of a cell .* got 1 too many"):
-        moments.remove(key[:3], value[:3], np.array([1, 1, 1]))
-    with pytest.raises(ValueError, match=r"key must have shape \(n, 3\), got \(5, 2\)"):
-        moments.add(value, value)
-    with pytest.raises(ValueError, match=r"value must have shape \(n, 2\), got \(5, 3\)"):
-        moments.add(key, key)
-    with pytest.raises(TypeError, match="key must have the dtype of means"):
-        moments.add(key.astype(np.float32), value.astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"query": np.ones((2, 2))}, ValueError, "query must have shape (..., n_q, 3), got (2, 2)"),
-        ({"query": np.ones(3)}, ValueError, "query must have shape (..., n_q, 3), got (3,)"),
-        ({"scale": -1.0}, ValueError, "scale must be finite and at least 0, got -1.0"),
-        ({"scale": "1"}, TypeError, "scale must be a real number, got str"),
-        ({"below": np.ones(3)}, ValueError, "below must have shape (2,), got (3,)"),
-        ({"counts": np.ones(2)}, ValueError, "counts must have shape (2, 1), got (2,)"),
-        ({"counts": np.ones((2, 1), dtype=int)}, TypeError, "counts must have a real floating"),
-    ],
-)
-def test_tail_refuses_what_does_not_fit(options, error, message):
-    moments = Moments.fit(np.ones((5, 3)), np.ones((5, 2)))
-    arguments = {"query": np.ones((2, 3)), "scale": 1.0} | options
-    with pytest.raises(error, match=re.escape(message)):
-        moments.tail(arguments.pop("query"), arguments.pop("scale"), **arguments)
-
-
 # The uniform sample
 
 
@@ -503,22 +423,79 @@ def test_samples_of_no_key_and_of_one(library, n):
         np.testing.assert_array_equal(library.numpy(tail.output), np.full((2, 3), float(s)))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"scores": np.ones(5)}, ValueError, "scores must have shape (..., n_q, s), got (5,)"),
-        ({"value": np.ones(5)}, ValueError, "value must have shape (..., s, d_v), got (5,)"),
-        ({"value": np.ones((4, 2))}, ValueError, "value must have shape (..., 5, d_v) to match"),
-        ({"value": np.ones((2, 5, 2))}, ValueError, "value must have shape (..., 5, d_v) to match"),
-        ({"n_keys": 4}, ValueError, "n_keys must be at least 5, got 4"),
-        ({"delta": 0.0}, ValueError, "delta must be above 0 and at most 0.2, got 0.0"),
-        ({"delta": 0.5}, ValueError, "delta must be above 0 and at most 0.2, got 0.5"),
-        ({"unseen": np.ones((3, 5))}, TypeError, "unseen must be boolean, True = may attend"),
-        ({"unseen": np.ones((4, 5), dtype=bool)}, ValueError, "unseen must broadcast to the shape"),
-    ],
-)
-def test_uniform_tail_refuses_what_does_not_fit(options, error, message):
-    arguments = {"scores": np.ones((3, 5)), "value": np.ones((5, 2)), "n_keys": 7} | options
-    positional = [arguments.pop(name) for name in ("scores", "value", "n_keys")]
-    with pytest.raises(error, match=re.escape(message)):
-        uniform_tail(*positional, **arguments)
+# What is refused
+
+K, V, ONES = np.arange(15.0).reshape(5, 3), np.ones((5, 2)), np.ones((3, 5))
+FITTED = Moments.fit(K, V, 2, np.array([0, 0, 0, 1, 1]))
+
+
+def tail(query=K[:2], scale=1.0, **options):
+    return FITTED.tail(query, scale, **options)
+
+
+def sampled(scores=ONES, value=V, n_keys=7, **options):
+    return uniform_tail(scores, value, n_keys, **options)
+
+
+WRONG = [
+    (lambda: replace(FITTED, counts=np.ones(3)), "counts must have shape (2,) to match means, got"),
+    (
+        lambda: replace(FITTED, cross=ONES),
+        "cross must have shape (3, 2) to match means, got",
+    ),
+    (lambda: replace(FITTED, means=np.ones(3)), "means must have 2 axes, got shape (3,)"),
+    (lambda: replace(FITTED, value_means=np.ones(2)), "value_means must have 2 axes, got shape"),
+    (lambda: replace(FITTED, counts=None), "counts must be an array of NumPy"),
+    (lambda: Moments.fit(K, V[:4]), "value must have shape (5, d_v) to match key, got (4, 2)"),
+    (lambda: Moments.fit(K[:, 0], V), "key must have 2 axes, got shape (5,)"),
+    (lambda: Moments.fit(K, V[:, 0]), "value must have 2 axes, got shape (5,)"),
+    (lambda: Moments.fit(K, V, 0), "n_cells must be at least 1, got 0"),
+    (lambda: Moments.fit(K, V, 2, np.ones(5)), "cells must have an integer dtype, got float64"),
+    (lambda: Moments.fit(K, V, 2, np.array([0] * 4)), "cells must have shape (5,), got (4,)"),
+    (
+        lambda: Moments.fit(K, V, 2, np.array([0, 1, 2, 0, 0])),
+        "cells must be from 0 to 1, got 0",
+    ),
+    (lambda: FITTED.remove(K, V), "cells must say which cell each key is in, got None"),
+    (
+        lambda: FITTED.remove(K[:3], V[:3], np.array([1] * 3)),
+        "key must hold no more keys of a",
+    ),
+    (lambda: FITTED.add(V, V), "key must have shape (n, 3), got (5, 2)"),
+    (lambda: FITTED.add(K, K), "value must have shape (n, 2), got (5, 3)"),
+    (lambda: FITTED.add(K.astype("f4"), V.astype("f4")), "key must have the dtype of means"),
+    (lambda: tail(V), "query must have shape (..., n_q, 3), got (5, 2)"),
+    (lambda: tail(np.ones(3)), "query must have shape (..., n_q, 3), got (3,)"),
+    (lambda: tail(scale=-1.0), "scale must be finite and at least 0, got -1.0"),
+    (lambda: tail(scale="1"), "scale must be a real number, got str"),
+    (lambda: tail(below=np.ones(3)), "below must have shape (2,), got (3,)"),
+    (lambda: tail(counts=np.ones(2)), "counts must have shape (2, 2), got (2,)"),
+    (lambda: tail(counts=np.ones((2, 2), dtype=int)), "counts must have a real floating dtype"),
+    (lambda: sampled(np.ones(5)), "scores must have shape (..., n_q, s), got (5,)"),
+    (lambda: sampled(value=np.ones(5)), "value must have shape (..., s, d_v), got (5,)"),
+    (lambda: sampled(value=V[:4]), "value must have shape (..., 5, d_v) to match scores"),
+    (lambda: sampled(value=np.ones((2, 5, 2))), "value must have shape (..., 5, d_v) to match"),
+    (lambda: sampled(n_keys=4), "n_keys must be at least 5, got 4"),
+    (lambda: sampled(delta=0.0), "delta must be above 0 and at most 0.2, got 0.0"),
+    (lambda: sampled(delta=0.5), "delta must be above 0 and at most 0.2, got 0.5"),
+    (lambda: sampled(unseen=ONES), "unseen must be boolean, True = may attend"),
+    (
+        lambda: sampled(unseen=np.ones((4, 5)) > 0),
+        "unseen must broadcast to the shape",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-320, 1e-17])
+def test_a_chance_of_next_to_nothing_has_a_bound(delta):
+    rng = np.random.default_rng(0)
+    scores, value = rng.standard_normal((2, 5)), rng.standard_normal((5, 2))
+    nearly_sure, sure = (sampled(scores, value, delta=d) for d in (1e-3, delta))
+    assert np.isfinite(sure.mass_error).all()
+    assert (sure.mass_error > 2 * nearly_sure.mass_error).all()

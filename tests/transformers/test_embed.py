@@ -119,6 +119,8 @@ embed(IDS, np.ones(7))
     ValueError: table must have shape (V, d_model), got (7,)
 embed(IDS, np.ones((2, 7, 3)))
     ValueError: table must have shape (V, d_model), got (2, 7, 3)
+embed(np.array([1]), np.eye(3), scale="no")
+    TypeError: scale must be a bool, got str
 """
 
 

@@ -275,6 +275,12 @@ init(0, 5, "11")
     TypeError: d_ff must be an int, got str
 init(0, 5, 11, activation="tanh")
     ValueError: activation must be one of relu, gelu, got 'tanh'
+FeedForwardWeights((1, 2), None, np.ones((2, 3)), None)
+    TypeError: W_1 must be an array of NumPy, CuPy, PyTorch or another Array API library, got tuple
+FeedForwardWeights(np.ones((3, 2)), None, np.ones((2, 3)), None, (1, 2))
+    ValueError: activation must be one of relu, gelu, got (1, 2)
+FeedForwardWeights.init(0, 3, 2, bias="no")
+    TypeError: bias must be a bool, got str
 """
 
 

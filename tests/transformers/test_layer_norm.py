@@ -229,6 +229,10 @@ LayerNormWeights.init(0)
     ValueError: d_model must be at least 1, got 0
 LayerNormWeights.init(8.0)
     TypeError: d_model must be an int, got float
+LayerNormWeights.init(3, bias=1)
+    TypeError: bias must be a bool, got int
+LayerNormWeights(gain=())
+    TypeError: gain must be an array of NumPy, CuPy, PyTorch or another Array API library, got tuple
 """
 
 

@@ -266,6 +266,10 @@ raises(TURN, ONES, start="0")
     TypeError: start must be an int, got str
 raises(TURN, ONES, base=0)
     ValueError: base must be above 0, got 0
+positions.sinusoidal(3, 4, interleaved=1)
+    TypeError: interleaved must be a bool, got int
+positions.rotary(np.ones((3, 4)), interleaved="no")
+    TypeError: interleaved must be a bool, got str
 """
 
 

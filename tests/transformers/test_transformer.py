@@ -1,6 +1,7 @@
 """The whole transformer against the loop, the two architectures of the sources, and itself."""
 
 import itertools
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +24,7 @@ from hypothesis import strategies as st
 
 import attnbook
 from attnbook import (
-    DecoderLayerWeights,
     DecoderWeights,
-    EncoderLayerWeights,
-    EncoderWeights,
-    FeedForwardWeights,
-    LayerNormWeights,
-    MultiHeadWeights,
     TransformerWeights,
     check,
     decoder,
@@ -229,6 +224,45 @@ def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
     assert not np.allclose(got, other)
 
 
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_source_mask_without_axes_is_taken(sees):
+    weights, source, target = model(), source_for("own", 2, 5), ids(2, 4)
+    got = transformer(source, target, weights, source_mask=np.array(sees))
+    wanted = transformer(source, target, weights, source_mask=np.full((1, 5), sees))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_return_weights_is_deprecated():
+    given = (source_for("own", 2, 5), ids(2, 4), model())
+    message = "^return_weights is deprecated: call transformer_with_weights for the weights$"
+    with pytest.warns(DeprecationWarning, match=message):
+        logits, A = transformer(*given, return_weights=True)
+    wanted, wanted_A = transformer_with_weights(*given)
+    np.testing.assert_array_equal(logits, wanted)
+    assert A.keys() == wanted_A.keys()
+    with pytest.raises(ValueError, match=r"^return_weights must be False for impl='tiled', which"):
+        transformer(*given, return_weights=True, impl="tiled")
+
+
+def test_a_call_checks_once():
+    """A transformer of two layers makes at most 200 calls of Python in the package."""
+    given, calls = (ids(1, 3, known=V_S), ids(1, 2), model(n_encoder_layers=2)), []
+    root = attnbook.__path__[0]
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            calls.append(frame.f_code.co_name)
+
+    transformer(*given)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        transformer(*given)
+    finally:
+        sys.setprofile(before)
+    assert len(calls) <= 200
+
+
 def test_a_source_mask_of_many_rows_does_not():
     weights, source, target = model(), source_for("own", 2, 5), ids(2, 5)
     mask = np.random.default_rng(0).random((5, 5)) < 0.5
@@ -352,53 +386,6 @@ def test_a_decoder_alone_may_work_on_features(library):
     expected = decoder(x, None, placed, masking.causal(4, like=x))
     np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
     assert (shares["encoder"], shares["cross"]) == ((), ())
-
-
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("norm", ORDERS)
-def test_agrees_with_torch_nn_transformer(norm):
-    torch.manual_seed(3)
-    module = torch.nn.Transformer(
-        6, 3, 1, 2, 5, dropout=0.0, norm_first=norm == "pre", batch_first=True,
-        dtype=torch.float64,
-    )  # fmt: skip
-    for p in module.parameters():
-        torch.nn.init.normal_(p, std=0.7)
-
-    def heads(a):
-        matrices = (W.T for W in a.in_proj_weight.split(6))
-        biases = a.in_proj_bias.split(6)
-        return MultiHeadWeights(
-            *matrices, a.out_proj.weight.T, *biases, a.out_proj.bias, n_heads=3
-        )  # fmt: skip
-
-    def two(one):
-        first, second = one.linear1, one.linear2
-        return FeedForwardWeights(first.weight.T, first.bias, second.weight.T, second.bias)
-
-    def norms(*modules):
-        return [LayerNormWeights(m.weight, m.bias, m.eps) for m in modules]
-
-    encoders = tuple(
-        EncoderLayerWeights(heads(m.self_attn), two(m), *norms(m.norm1, m.norm2), norm)
-        for m in module.encoder.layers
-    )
-    decoders = tuple(
-        DecoderLayerWeights(
-            *(heads(m.self_attn), heads(m.multihead_attn), two(m)),
-            *(*norms(m.norm1, m.norm2, m.norm3), norm),
-        )
-        for m in module.decoder.layers
-    )
-    weights = TransformerWeights(
-        DecoderWeights(decoders, *norms(module.decoder.norm)),
-        EncoderWeights(encoders, *norms(module.encoder.norm)),
-    )
-    source, target = torch.randn(2, 5, 6).double(), torch.randn(2, 4, 6).double()
-    mask = masking.causal(4, like=target)
-    torch.testing.assert_close(
-        transformer(source, target, weights), module(source, target, tgt_mask=~mask)
-    )
 
 
 # Dropout.
@@ -625,6 +612,12 @@ with_features(target=ids(2, 4))
     TypeError: target must have a real floating dtype, got int64
 with_features(np.zeros((2, 5, 6), "float32"))
     TypeError: weights must have the dtype of source (float32), got float64
+call(is_causal="False")
+    TypeError: is_causal must be a bool, got str
+call(is_causal=np.array(True))
+    TypeError: is_causal must be a bool, got ndarray
+call(drop=-1)
+    TypeError: drop must be callable or None, got int
 """
 
 

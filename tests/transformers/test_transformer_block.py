@@ -21,13 +21,14 @@ from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import attnbook
 from attnbook import (
-    LayerNormWeights,
     MultiHeadWeights,
     TransformerBlockWeights,
     check,
     masking,
     transformer_block,
+    transformer_block_with_weights,
 )
 
 LETTERS = ("W_query", "W_key", "W_value", "W_attended", "W_output")
@@ -61,68 +62,17 @@ def test_agrees_with_the_loop(library, dtype, leading, n, kind, seed):
     weights, x = block(seed), library.array(tokens(*leading, n, 6, seed=seed), dtype)
     mask = layer_mask(np.random.default_rng(seed), kind, (*leading, 3, n, n))
     before, placed = library.numpy(x).copy(), library.place(weights, dtype)
-    got = transformer_block(x, placed, None if mask is None else library.array(mask))
+    given = None if mask is None else library.array(mask)
+    got, A = transformer_block_with_weights(x, placed, given)
     assert library.same_kind(got, x)
+    assert tuple(A.shape) == (*leading, 3, n, n)
+    alone = transformer_block(x, placed, given)
+    np.testing.assert_array_equal(library.numpy(alone), library.numpy(got))
     close(library.numpy(got), loop(before, held(library, weights, dtype), mask), dtype, size=500)
     np.testing.assert_array_equal(library.numpy(x), before)
     for name, array in placed.arrays().items():
         expected = library.numpy(library.array(weights.arrays()[name], dtype))
         np.testing.assert_array_equal(library.numpy(array), expected)
-
-
-def test_source_a_block(library):
-    """As the source writes it: a list of heads, each with its own three matrices, and one W_O."""
-    rng, d, h, n = np.random.default_rng(2), 6, 2, 4
-    d_h = d // h
-
-    def draw(*shape):
-        return rng.standard_normal(shape).tolist()
-
-    linear = {name: draw(d, d) for name in ("Q", "K", "V", "first", "second")}
-    heads, W_O = [[draw(d, d_h) for _ in range(3)] for _ in range(h)], draw(d, d)
-    x = draw(n, d)
-
-    def product(a, b):
-        return [[math.fsum(row[k] * b[k][j] for k in range(len(b))) for j in range(len(b[0]))]
-                for row in a]  # fmt: skip
-
-    def plus(a, b):
-        return [[p + q for p, q in zip(r, s, strict=True)] for r, s in zip(a, b, strict=True)]
-
-    def norm(a):
-        rows = []
-        for row in a:
-            mean = math.fsum(row) / d
-            variance = math.fsum((t - mean) ** 2 for t in row) / d
-            rows.append([(t - mean) / math.sqrt(variance + 1e-5) for t in row])
-        return rows
-
-    def attention(Q, K, V):
-        rows = []
-        for q in Q:
-            dots = [math.fsum(a * b for a, b in zip(q, k, strict=True)) / math.sqrt(d_h) for k in K]
-            e = [math.exp(t) for t in dots]
-            total = math.fsum(e)
-            rows.append(
-                [math.fsum(e[j] * V[j][c] for j in range(n)) / total for c in range(d_h)]
-            )  # fmt: skip
-        return rows
-
-    Q, K, V = (product(x, linear[name]) for name in "QKV")
-    outputs = [attention(product(Q, q), product(K, k), product(V, v)) for q, k, v in heads]
-    joined = [[number for output in outputs for number in output[i]] for i in range(n)]
-    intermediate = norm(plus(product(product(joined, W_O), linear["first"]), x))
-    expected = norm(plus(product(intermediate, linear["second"]), intermediate))
-
-    fused = [np.concatenate([np.array(one[i]) for one in heads], axis=1) for i in range(3)]
-    weights = TransformerBlockWeights(
-        *(np.array(linear[name]) for name in "QKV"),
-        MultiHeadWeights(*fused, np.array(W_O), n_heads=h),
-        *(np.array(linear[name]) for name in ("first", "second")),
-        *(LayerNormWeights(), LayerNormWeights()),
-    )
-    got = transformer_block(library.array(np.array(x)), library.place(weights))
-    np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -308,4 +258,4 @@ call(mask=torch.ones(4, 4, dtype=torch.bool))
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+    assert_raises(call, kind, message, vars(attnbook) | globals())

@@ -341,6 +341,22 @@ drawn(n_heads=4)
     ValueError: d_model must be divisible by n_heads, got d_model = 6 and n_heads = 4
 drawn(norm="both")
     ValueError: norm must be one of pre, post, got 'both'
+init(tied="no")
+    TypeError: tied must be a bool, got str
+init(bias=1)
+    TypeError: bias must be a bool, got int
+init(final_norm="no")
+    TypeError: final_norm must be a bool, got str
+init(scale_embeddings=np.array(True))
+    TypeError: scale_embeddings must be a bool, got ndarray
+init(positions=["rotary"])
+    ValueError: positions must be one of sinusoidal, interleaved, learned, rotary, none, got
+    ['rotary']
+init(0, 2**40)
+    ValueError: target_vocabulary must be at most 2147483647, got 1099511627776
+part(target_embedding=())
+    TypeError: target_embedding must be an array of NumPy, CuPy, PyTorch or another Array API
+    library, got tuple
 """
 
 
