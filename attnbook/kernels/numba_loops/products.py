@@ -23,7 +23,7 @@ def product(tile, a, at, a_row, a_column, b, c, rows, columns, depth, top):
     """Set `rows` rows of C to A B, where A[i, k] is ``a[at + i a_row + k a_column]``.
 
     Each sum begins with 0 and is made in the order of k, with one rounding a step. `top` grows to
-    the largest number of each column, if it is not None.
+    the largest number of each column, if it is not None; there are then as many as the tile has.
     """
     of_b, of_c = b.shape[1], c.shape[1]
     if tile is None:
@@ -37,8 +37,9 @@ def product(tile, a, at, a_row, a_column, b, c, rows, columns, depth, top):
                 if top is None:
                     multiply(tile, a, here, a_row, a_column, b, j, of_b, c, to, of_c, n, depth)
                 else:
+                    w = tile.width  # known to the compiler
                     multiply_top(
-                        tile, a, here, a_row, a_column, b, j, of_b, c, to, of_c, n, depth, top
+                        tile, a, here, a_row, a_column, b, 0, w, c, i * w, w, n, depth, top
                     )
 
 
@@ -46,7 +47,7 @@ def product(tile, a, at, a_row, a_column, b, c, rows, columns, depth, top):
 def product_onto(tile, part, a, at, a_row, a_column, b, c, rows, columns, depth, factor):
     """Add A B to C, whose columns are first multiplied by `factor`, if it is not None.
 
-    `part` is a tile for the plain loops to use.
+    With a factor there are as many columns as the tile has. `part` is for the plain loops to use.
     """
     of_b, of_c = b.shape[1], c.shape[1]
     if tile is None:
@@ -64,8 +65,9 @@ def product_onto(tile, part, a, at, a_row, a_column, b, c, rows, columns, depth,
                 if factor is None:
                     multiply_add(tile, a, here, a_row, a_column, b, j, of_b, c, to, of_c, n, depth)
                 else:
+                    w = tile.width
                     multiply_onto(
-                        tile, a, here, a_row, a_column, b, j, of_b, c, to, of_c, n, depth, factor
+                        tile, a, here, a_row, a_column, b, 0, w, c, i * w, w, n, depth, factor
                     )
 
 
