@@ -51,6 +51,13 @@ class Evidence:
     missed_mass: Annotated[Array, "n_q"]
     bound: Annotated[Array, "n_q"]
 
+    @classmethod
+    def of_nothing(cls, n_keys: int, zeros: Array) -> "Evidence":
+        """Return that of answers of zeros, where there was nothing to score."""
+        xp = array_namespace(zeros)
+        count, unknown = xp.astype(zeros, xp.int64), xp.full_like(zeros, xp.nan)
+        return cls(n_keys, count, unknown, zeros, zeros)
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:

@@ -250,10 +250,7 @@ class SketchAttention:
         xp = array_namespace(query)
         if self.state.index is None:
             zeros = xp.zeros_like(query)
-            none = xp.zeros_like(query[:, 0])
-            count = xp.astype(none, xp.int64)
-            empty = Evidence(0, count, xp.full_like(none, xp.nan), none, none)
-            return (zeros, empty) if return_evidence else zeros
+            return (zeros, Evidence.of_nothing(0, zeros[:, 0])) if return_evidence else zeros
         whole = joined(answers(self.state, query, with_evidence=return_evidence))
         output = xp.astype(whole.output, query.dtype, copy=False)
         if not return_evidence:

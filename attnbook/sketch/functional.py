@@ -215,9 +215,7 @@ def _nothing(query, shape, n_k, d_v, return_evidence):
     device = array_api_compat.device(query)
     output = xp.zeros((*shape, d_v), dtype=query.dtype, device=device)
     zeros = xp.zeros(shape, dtype=query.dtype, device=device)
-    count, unknown = xp.astype(zeros, xp.int64), xp.full_like(zeros, xp.nan)
-    evidence = Evidence(n_k, count, unknown, zeros, zeros)
-    return (output, evidence) if return_evidence else output
+    return (output, Evidence.of_nothing(n_k, zeros)) if return_evidence else output
 
 
 def _check_causal(settings, is_causal, window):
