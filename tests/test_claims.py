@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import many_heads
+from cases import leaves_of, many_heads
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -46,15 +46,38 @@ def diameter(rows):
     return max(np.linalg.norm(a - b) for a in rows for b in rows)
 
 
+def redrawn(weights, rng, spread=1.0):
+    """Return the weights with random numbers in every array."""
+    arrays = weights.arrays().items()
+    return weights.with_arrays({name: spread * rng.standard_normal(x.shape) for name, x in arrays})
+
+
+def decoder_weights(rng, words, d, **options):
+    """Return weights of one layer without an encoder, for PyTorch, unless `options` say else."""
+    sizes = {"d_model": d, "n_heads": 2, "d_ff": 2 * d, "n_layers": 1, "n_encoder_layers": 0}
+    return attnbook.TransformerWeights.init(rng, words, **(sizes | options))
+
+
+def gradients_of(loss, leaves):
+    """Return the gradient of a number by each array, as NumPy arrays."""
+    return [x.numpy() for x in torch.autograd.grad(loss, leaves)]
+
+
+def descend(leaves, loss_of, steps, rate, optimizer=torch.optim.Adam, schedule=None, **options):
+    """Train the arrays and return the loss at every step; `loss_of(step)` computes it."""
+    stepper, curve = optimizer(leaves, lr=rate, **options), []
+    for step in range(steps):
+        for group in stepper.param_groups:
+            group["lr"] = rate * (1 if schedule is None else schedule(step))
+        loss = loss_of(step)
+        stepper.zero_grad()
+        loss.backward()
+        stepper.step()
+        curve.append(float(loss.detach()))
+    return np.array(curve)
+
+
 # 1: softmax(v + c·1) = softmax(v). Holds.
-
-
-@given(SEEDS, st.integers(1, 40), st.floats(-1e6, 1e6), SPREADS)
-def test_claim_01_a_shift_changes_nothing(seed, n, c, spread):
-    v = spread * np.random.default_rng(seed).standard_normal(n)
-    # adding c rounds each score to the grid of |v + c|, which moves a weight by that share of it
-    lost = 4 * np.finfo(float).eps * (abs(c) + np.abs(v).max()) + 1e-15
-    np.testing.assert_allclose(attnbook.softmax(v + c), attnbook.softmax(v), rtol=lost, atol=lost)
 
 
 @given(npst.arrays(np.float64, st.integers(1, 20), elements=st.integers(-700, 700)))
@@ -67,27 +90,23 @@ def test_claim_01_a_shift_of_whole_numbers_changes_not_one_bit(v):
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 11), ("float32", 88), ("float64", 709)])
 def test_claim_01_nothing_but_the_maximum_is_safe(dtype, largest):
-    def naive(v, shift):
-        exponentials = np.exp(v - v.dtype.type(shift))
-        return exponentials / exponentials.sum()
-
     def breaks(v, shift):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return not np.isfinite(naive(v, shift)).all()
+            exponentials = np.exp(v - v.dtype.type(shift))
+            return not np.isfinite(exponentials / exponentials.sum()).all()
 
-    v = np.array([largest, 0, -largest], dtype=dtype)
-    assert not breaks(v, 0)
-    above = np.array([largest + 1, 0, -largest], dtype=dtype)
-    assert breaks(above, 0)  # overflow without a shift
+    fits = np.array([largest, 0, -largest], dtype=dtype)
+    assert not breaks(fits, 0)
     spread = np.array([10 * largest] + [-10 * largest] * 4, dtype=dtype)
-    assert breaks(spread, spread.mean())  # the mean is too low
-    assert breaks(-spread, 0)  # overflow again, for four of five
-    below = np.array([-10 * largest, -11 * largest], dtype=dtype)
-    assert breaks(below, 0)  # 0/0: every exponential vanished
-    for x in (v, above, spread, -spread, below):
-        assert not breaks(x, x.max())
-        assert np.isfinite(attnbook.softmax(x)).all()
-        assert abs(float(attnbook.softmax(x).sum(dtype=np.float64)) - 1) < 1e-3
+    for v, shift in (
+        (np.array([largest + 1, 0, -largest], dtype=dtype), 0),  # overflow without a shift
+        (spread, spread.mean()),  # the mean is too low
+        (-spread, 0),  # overflow again, for four of five
+        (np.array([-10 * largest, -11 * largest], dtype=dtype), 0),  # 0/0: all vanished
+    ):
+        assert breaks(v, shift)
+        assert not breaks(v, v.max())
+        assert abs(float(attnbook.softmax(v).sum(dtype=np.float64)) - 1) < 1e-3
 
 
 # 2: Attention(Q, cK, V) = Attention(Q, K, V). False.
@@ -104,27 +123,13 @@ def test_claim_02_is_false_for_every_factor_but_one():
     assert np.abs(attnbook.softmax(2 * scores) - attnbook.softmax(scores)).max() > 0.1
 
 
-@given(triples(), SEEDS)
-def test_claim_02_repaired_translating_the_keys_changes_nothing(triple, seed):
-    query, key, value = triple
-    b = np.random.default_rng(seed).standard_normal(key.shape[1])
-    got = attnbook.attention_weights(query, key + b, scale=1e-3)
-    expected = attnbook.attention_weights(query, key, scale=1e-3)
-    np.testing.assert_allclose(got, expected, atol=1e-8)
-    moved = attnbook.attention(query, key + b, value, scale=1e-3)
-    unmoved = attnbook.attention(query, key, value, scale=1e-3)
-    np.testing.assert_allclose(moved, unmoved, atol=1e-7 * np.abs(value).max())
-
-
-def test_claim_02_repaired_translation_holds_bit_by_bit_on_whole_numbers():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        query, key = rng.integers(-8, 9, (3, 4)) * 1.0, rng.integers(-8, 9, (7, 4)) * 1.0
-        b = rng.integers(-64, 65, 4) * 1.0
-        np.testing.assert_array_equal(
-            attnbook.attention_weights(query, key + b, scale=1.0),
-            attnbook.attention_weights(query, key, scale=1.0),
-        )
+@given(SEEDS, SIZES, SIZES)
+def test_claim_02_repaired_translating_the_keys_changes_nothing(seed, n_k, d_k):
+    rng = np.random.default_rng(seed)  # whole numbers: not one bit, since nothing is rounded
+    query, key = rng.integers(-8, 9, (3, d_k)) * 1.0, rng.integers(-8, 9, (n_k, d_k)) * 1.0
+    b, value = rng.integers(-64, 65, d_k) * 1.0, rng.standard_normal((n_k, 2))
+    moved = attnbook.attention(query, key + b, value, scale=1.0)
+    np.testing.assert_array_equal(moved, attnbook.attention(query, key, value, scale=1.0))
 
 
 @given(SEEDS, st.integers(1, 9), SIZES)
@@ -146,7 +151,7 @@ def test_claim_02_repaired_limits_of_the_temperature(seed, n_k, d_v):
 def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
     rng = np.random.default_rng(seed)
     query, key = rng.standard_normal((3, 4)), spread * rng.standard_normal((n_k, 4))
-    factors = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 60)])
+    factors = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 30)])
     entropies = np.array([entropy(attnbook.attention_weights(query, c * key)) for c in factors])
     assert np.diff(entropies, axis=0).max() <= 1e-12
     np.testing.assert_allclose(entropies[0], math.log(n_k), atol=1e-12)
@@ -155,8 +160,7 @@ def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
     # its slope is −c · the variance of the scores under the weights, which is never positive
     c, step = 0.7, 1e-5
     up, down = (entropy(attnbook.attention_weights(query, (c + h) * key)) for h in (step, -step))
-    weights = attnbook.attention_weights(query, c * key)
-    scores = query @ key.T / 2
+    weights, scores = attnbook.attention_weights(query, c * key), query @ key.T / 2
     mean = np.sum(weights * scores, axis=-1, keepdims=True)
     variance = np.sum(weights * (scores - mean) ** 2, axis=-1)
     if spread <= 1.0:
@@ -170,17 +174,16 @@ def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
 def test_claim_03_the_output_is_linear_and_affine_in_the_values(triple, c, seed, width):
     query, key, value = triple
     rng = np.random.default_rng(seed)
-    size = np.abs(value).max()
-    output = attnbook.attention(query, key, value)
-    scaled = attnbook.attention(query, key, c * value)
-    np.testing.assert_allclose(scaled, c * output, atol=1e-14 * abs(c) * size * len(key))
     other = rng.standard_normal(value.shape)
-    total = attnbook.attention(query, key, value + other)
-    parts = output + attnbook.attention(query, key, other)
-    np.testing.assert_allclose(total, parts, atol=1e-13 * (size + 5))
     matrix, b = rng.standard_normal((value.shape[1], width)), 100 * rng.standard_normal(width)
-    affine = attnbook.attention(query, key, value @ matrix + b)
-    np.testing.assert_allclose(affine, output @ matrix + b, atol=1e-11 * (size + 1))
+    output, of_other = (attnbook.attention(query, key, v) for v in (value, other))
+    room = 1e-13 * (np.abs(value).max() + 10) * len(key)
+    for changed, expected, size in (
+        (c * value + other, c * output + of_other, 1 + abs(c)),
+        (value @ matrix + b, output @ matrix + b, 100),
+    ):
+        got = attnbook.attention(query, key, changed)
+        np.testing.assert_allclose(got, expected, atol=room * size)
 
 
 def test_claim_03_the_affine_form_needs_a_visible_key():
@@ -287,31 +290,12 @@ def test_claim_06_repaired_lipschitz_bound(triple, seed, step):
 @pytest.mark.parametrize("d_k", [1, 4, 7])
 def test_claim_06_repaired_bound_is_tight(d_k):
     # two keys ±1 and values ±1 in the first feature: o(q) = tanh(q/√d_k), of slope 1/√d_k at 0
-    key, value = np.zeros((2, d_k)), np.array([[1.0], [-1.0]])
-    key[:, 0] = 1.0, -1.0
-    query = np.zeros((2, d_k))
-    ratios = []
-    for h in (1.0, 1e-1, 1e-2, 1e-3):
-        query[:, 0] = h, -h
-        output = attnbook.attention(query, key, value)
-        np.testing.assert_allclose(output[0, 0], math.tanh(h / math.sqrt(d_k)))
-        ratios.append(abs(output[0, 0] - output[1, 0]) / bound(key, value, 2 * h))
-    assert max(ratios) <= 1 + 1e-12
-    assert ratios[-1] > 1 - 1e-6
-    assert ratios == sorted(ratios)
-
-
-def test_claim_06_repaired_bound_survives_a_search_for_a_worse_case():
-    rng = np.random.default_rng(6)
-    worst = 0.0
-    for _ in range(300):
-        n_k, d_k, d_v = rng.integers(2, 5), rng.integers(1, 4), rng.integers(1, 4)
-        key, value = rng.standard_normal((n_k, d_k)), rng.standard_normal((n_k, d_v))
-        query = rng.standard_normal((2, d_k)) * rng.choice([0.01, 1.0])
-        first, second = attnbook.attention(query, key, value)
-        allowed = bound(key, value, np.linalg.norm(query[0] - query[1]))
-        worst = max(worst, np.linalg.norm(first - second) / allowed)
-    assert 0.5 < worst <= 1  # the search comes near, and never above
+    key, value, query = np.zeros((2, d_k)), np.array([[1.0], [-1.0]]), np.zeros((2, d_k))
+    key[:, 0], query[:, 0] = (1, -1), (1e-3, -1e-3)
+    output = attnbook.attention(query, key, value)
+    np.testing.assert_allclose(output[0, 0], math.tanh(1e-3 / math.sqrt(d_k)))
+    moved = abs(output[0, 0] - output[1, 0])
+    assert 1 - 1e-6 < moved / bound(key, value, 2e-3) <= 1 + 1e-12
 
 
 # 7: K₁ ≈ K₂ and V₁ ≠ V₂ ⇒ the outputs differ. False.
@@ -341,26 +325,13 @@ def test_claim_07_is_false_values_can_change_unseen(seed, n_q, more, d_v):
     )
 
 
-@given(triples(), SEEDS)
-def test_claim_07_repaired_equal_keys_show_exactly_what_the_weights_see(triple, seed):
-    query, key, value = triple
-    other = value + np.random.default_rng(seed).standard_normal(value.shape)
-    weights = attnbook.attention_weights(query, key)
-    difference = attnbook.attention(query, key, other) - attnbook.attention(query, key, value)
-    size = 1e-13 * (1 + np.abs(value).max()) * len(key)
-    np.testing.assert_allclose(difference, weights @ (other - value), atol=size)
-
-
 def test_claim_07_repaired_enough_queries_see_every_change():
     # with a weight matrix of full column rank the null space is empty: each change is seen
-    rng = np.random.default_rng(7)
-    query, key = 5 * np.eye(4), 5 * np.eye(4)
-    weights = attnbook.attention_weights(query, key)
+    weights = attnbook.attention_weights(5 * np.eye(4), 5 * np.eye(4))
     assert null_space(weights).shape[1] == 0
     smallest = np.linalg.svd(weights, compute_uv=False).min()
-    for _ in range(100):
-        change = rng.standard_normal((4, 3))
-        seen = attnbook.attention(query, key, change) - attnbook.attention(query, key, 0 * change)
+    for change in np.random.default_rng(7).standard_normal((100, 4, 3)):
+        seen = attnbook.attention(5 * np.eye(4), 5 * np.eye(4), change)
         assert np.linalg.norm(seen) >= 0.999 * smallest * np.linalg.norm(change)
 
 
@@ -382,17 +353,14 @@ def test_claim_07_repaired_lower_bound_for_near_keys(triple, seed, step):
 
 
 @pytest.mark.parametrize("sizes", list(itertools.product((1, 3), (1, 5), (1, 2), (1, 2))))
-def test_claim_08_only_query_and_key_widths_and_lengths_must_agree(library, sizes):
+def test_claim_08_only_query_and_key_widths_and_lengths_must_agree(sizes):
     n_q, n_k, d_k, d_v = sizes
-    rng = np.random.default_rng(8)
-    query, key, value = (
-        library.array(rng.standard_normal(size)) for size in ((n_q, d_k), (n_k, d_k), (n_k, d_v))
-    )
-    assert tuple(attnbook.attention(query, key, value).shape) == (n_q, d_v)
+    query, key, value = np.ones((n_q, d_k)), np.ones((n_k, d_k)), np.ones((n_k, d_v))
+    assert attnbook.attention(query, key, value).shape == (n_q, d_v)
     with pytest.raises(ValueError, match=r"key must have shape \(\.\.\., n_k, "):
-        attnbook.attention(query, library.array(rng.standard_normal((n_k, d_k + 1))), value)
+        attnbook.attention(query, np.ones((n_k, d_k + 1)), value)
     with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., "):
-        attnbook.attention(query, key, library.array(rng.standard_normal((n_k + 1, d_v))))
+        attnbook.attention(query, key, np.ones((n_k + 1, d_v)))
 
 
 # 9: with h·d_v = d the joined heads have shape n × d. Holds, and then they add up.
@@ -427,16 +395,11 @@ def test_claim_09_joined_heads_are_a_sum_over_heads(seed, h, d_k, d_v, d_out, n_
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 4), SIZES)
 def test_claim_09_without_an_output_matrix_the_heads_stand_side_by_side(seed, h, d_v, n):
-    d = h * d_v
-    weights = attnbook.MultiHeadWeights.init(seed, d, h, output=False)
-    x = np.random.default_rng(seed).standard_normal((2, n, d))
+    weights = attnbook.MultiHeadWeights.init(seed, h * d_v, h, output=False)
+    x = np.random.default_rng(seed).standard_normal((2, n, h * d_v))
     output = attnbook.multi_head_attention(x, x, x, weights)
-    assert output.shape == (2, n, d)
     heads = [attnbook.single_head_attention(x, x, x, head) for head in weights.heads()]
     np.testing.assert_allclose(output, np.concatenate(heads, axis=-1), atol=1e-12)
-    with_identity = replace(weights, W_O=np.eye(d))
-    same = attnbook.multi_head_attention(x, x, x, with_identity)
-    np.testing.assert_allclose(output, same, atol=1e-12)
 
 
 # 10: (n, d_model) reshaped to (h, n, d_model / h) splits the heads. False.
@@ -445,11 +408,6 @@ def test_claim_09_without_an_output_matrix_the_heads_stand_side_by_side(seed, h,
 def bare_reshape(x, h):
     n, d_model = x.shape
     return x.reshape(h, n, d_model // h)
-
-
-NUMBERS = pytest.mark.parametrize(
-    ("n", "h"), list(itertools.product((1, 2, 3, 5, 7), (1, 2, 3, 4, 7)))
-)
 
 
 def seen_by(split, merge, n, h, d=2):
@@ -486,21 +444,15 @@ def test_claim_10_is_false_where_each_row_lands(n, h, d):
     assert (bare == right).all() == (n == 1 or h == 1)
 
 
-@NUMBERS
+@pytest.mark.parametrize(("n", "h"), list(itertools.product((1, 2, 3, 5, 7), (1, 2, 3, 4, 7))))
 def test_claim_10_is_false_a_later_token_changes_the_first_output(n, h):
     seen = seen_by(bare_reshape, attnbook.merge_heads, n, h)
     for row in range(n):
         heads = itertools.product(range(h), range(row + 1))
         assert seen[row] == {(i * n + before) // h for i, before in heads}
-    assert max(seen[0]) == n * (h - 1) // h
-    assert (max(seen[0]) > 0) == (n > 1 and h > 1)
-    assert (max(seen[0]) == n - 1) == (n <= h or n == 1)
-
-
-@NUMBERS
-def test_claim_10_repaired_the_right_split_does_not_leak(n, h):
-    seen = seen_by(attnbook.split_heads, attnbook.merge_heads, n, h)
-    assert seen == [set(range(row + 1)) for row in range(n)]
+    assert max(seen[0]) == n * (h - 1) // h  # above 0 unless n = 1 or h = 1
+    repaired = seen_by(attnbook.split_heads, attnbook.merge_heads, n, h)
+    assert repaired == [set(range(row + 1)) for row in range(n)]
 
 
 def test_claim_10_reshaping_back_hides_the_leak_and_loses_the_past():
@@ -532,9 +484,14 @@ def test_claim_11_weights_have_a_row_a_query_and_a_column_a_key(
 # 12: d must be divisible by h. Holds if each head has width d / h.
 
 
-@given(st.integers(1, 40), st.integers(1, 12), SEEDS)
-def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(d, h, seed):
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), SEEDS)
+def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
+    d, h, d_k, d_v, seed
+):
     x = np.random.default_rng(seed).standard_normal((2, d))
+    free = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)  # widths of their own
+    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, free)
+    assert (output.shape, shares.shape) == ((2, d), (h, 2, 2))
     if d % h == 0:
         weights = attnbook.MultiHeadWeights.init(seed, d, h)
         assert weights.W_Q.shape == weights.W_V.shape == (d, d)
@@ -548,15 +505,6 @@ def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
         attnbook.split_heads(x, h)
     with pytest.raises(ValueError, match=rf"divisible by n_heads = {h}, got shape \({d}, {d}\)$"):
         attnbook.MultiHeadWeights(*[np.ones((d, d))] * 3, n_heads=h)
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), SEEDS)
-def test_claim_12_heads_of_a_free_width_need_no_such_condition(d, h, d_k, d_v, seed):
-    weights = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)
-    x = np.random.default_rng(seed).standard_normal((2, d))
-    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, weights)
-    assert output.shape == (2, d)
-    assert shares.shape == (h, 2, 2)
 
 
 # 13: the mask acts on the scores, before the softmax. Holds.
@@ -578,9 +526,6 @@ def test_claim_13_masking_before_equals_zeroing_and_renormalising(triple, seed, 
     whole = mass[:, 0] > 1e-290
     renormalised = zeroed / np.where(mass > 0, mass, 1)
     np.testing.assert_allclose(before[whole], renormalised[whole], atol=1e-12)
-    visible = mask.any(axis=-1)
-    np.testing.assert_allclose(before.sum(axis=-1), visible, atol=1e-14)
-    assert (before[~mask] == 0).all()
 
 
 @given(triples(), SEEDS, SPREADS)
@@ -622,31 +567,20 @@ def test_claim_13_renormalising_afterwards_fails_where_the_visible_mass_underflo
 @given(triples(), SEEDS, st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
 def test_claim_14_without_renormalising_rows_sum_to_the_visible_mass(triple, seed, share):
     query, key, value, mask = masked_case(triple, seed, share)
-    weights = attnbook.attention_weights(query, key)
-    zeroed = weights * mask
+    zeroed = attnbook.attention_weights(query, key) * mask
     scores = query @ key.T / math.sqrt(key.shape[1])
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     mass = (shares * mask).sum(axis=-1) / shares.sum(axis=-1)
     np.testing.assert_allclose(zeroed.sum(axis=-1), mass, atol=1e-8)
-    assert (zeroed.sum(axis=-1) <= 1 + 1e-14).all()
-    hides = (weights * ~mask).sum(axis=-1)
-    np.testing.assert_allclose(zeroed.sum(axis=-1), 1 - hides, atol=1e-14)
     # so the output is the right one times that mass: too short, by what was hidden
     right = attnbook.attention(query, key, value, mask)
     room = 1e-12 * (1 + np.abs(value).max()) * len(key)
-    np.testing.assert_allclose(
-        zeroed @ value, zeroed.sum(axis=-1, keepdims=True) * right, atol=room
-    )
-
-
-def test_claim_14_equal_scores_lose_one_part_in_n_for_each_hidden_key():
-    query, key = np.ones((7, 2)), np.ones((7, 2))
-    zeroed = attnbook.attention_weights(query, key) * masking.causal(7)
-    np.testing.assert_allclose(zeroed.sum(axis=-1), np.arange(1, 8) / 7)
+    short = zeroed.sum(axis=-1, keepdims=True) * right
+    np.testing.assert_allclose(zeroed @ value, short, atol=room)
 
 
 @given(triples(), SEEDS)
-def test_claim_14_an_empty_row_is_zero_and_not_nan(library, triple, seed):
+def test_claim_14_an_empty_row_is_zero_and_not_nan(triple, seed):
     query, key, value, mask = masked_case(triple, seed, 0.5)
     mask[seed % len(query)] = False
     with np.errstate(invalid="ignore"):
@@ -657,12 +591,8 @@ def test_claim_14_an_empty_row_is_zero_and_not_nan(library, triple, seed):
     empty = ~mask.any(axis=-1)
     assert np.isnan(naive[empty]).all()
     assert np.isnan(shifted[empty]).all()
-    arrays = [library.array(x) for x in (query, key, value)]
-    weights = library.numpy(attnbook.attention_weights(*arrays[:2], library.array(mask)))
-    output = library.numpy(attnbook.attention(*arrays, library.array(mask)))
-    assert (weights[empty] == 0).all()
-    assert (output[empty] == 0).all()
-    assert np.isfinite(weights).all()
+    assert (attnbook.attention_weights(query, key, mask)[empty] == 0).all()
+    assert (attnbook.attention(query, key, value, mask)[empty] == 0).all()
 
 
 # 15: a decoder runs self-attention over the whole target, with no mask. False.
@@ -711,7 +641,8 @@ def test_claim_15_is_false_weights_that_copy_the_answer(words, n):
 
 @given(SEEDS, st.sampled_from((1, 2)), st.sampled_from((0.1, 1.0, 10.0)))
 def test_claim_15_under_a_causal_mask_no_weights_copy(seed, h, spread):
-    # over all equally likely sequences the mean loss of any weights is at least log(words)
+    # over all equally likely sequences the mean loss of any weights is at least log(words),
+    # since equal beginnings get equal predictions, whatever follows
     words, n = 3, 3
     targets = every_sequence(words, n)
     x = features(targets, words)
@@ -720,16 +651,20 @@ def test_claim_15_under_a_causal_mask_no_weights_copy(seed, h, spread):
     output = attnbook.multi_head_attention(x, x, x, weights, masking.causal(n + 1))
     found = losses(output[:, :n], targets)
     assert (found.mean(axis=0) >= math.log(words) - 1e-12).all()
-    # since equal beginnings get equal predictions, whatever follows
-    for i in range(n):
-        same_start = output[:, i].reshape(words**i, -1, words)
-        np.testing.assert_allclose(same_start, same_start[:, :1] + 0 * same_start, atol=1e-10)
 
 
 def chain(words, seed=0):
     """Return the two tokens that may follow each, equally likely."""
     rng = np.random.default_rng(seed)
     return np.array([rng.choice(words, 2, replace=False) for _ in range(words)])
+
+
+def texts(rng, follow, size, n):
+    """Return texts of n words along a chain, as a tensor."""
+    text = [rng.integers(0, len(follow), size)]
+    for _ in range(n - 1):
+        text.append(follow[text[-1], rng.integers(0, 2, size)])
+    return torch.tensor(np.stack(text, axis=1))
 
 
 class Decoder(torch.nn.Module):
@@ -749,33 +684,26 @@ class Decoder(torch.nn.Module):
         return self.word(x + self.attention(x, mask=mask))
 
 
-def trained(masked, words=12, n=8, steps=150):
+def trained(masked, words=12, n=8, steps=100):
     """Return the teacher-forced loss on new text and how often free decoding obeys the chain."""
     torch.manual_seed(0)
     rng, follow = np.random.default_rng(1), chain(words)
-    edge = words  # begins and ends every text
 
     def batch(size):
-        text = [rng.integers(0, words, size)]
-        for _ in range(n - 2):
-            text.append(follow[text[-1], rng.integers(0, 2, size)])
-        text = np.stack(text, axis=1)
-        ends = np.full((size, 1), edge)
-        return (torch.tensor(np.concatenate(x, axis=1)) for x in ((ends, text), (text, ends)))
+        ends = torch.full((size, 1), words)  # this token begins and ends every text
+        text = texts(rng, follow, size, n - 1)
+        return torch.cat([ends, text], dim=1), torch.cat([text, ends], dim=1)
+
+    def loss_of(model, size):
+        read, said = batch(size)
+        logits = model(read, masked).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(logits, said.flatten())
 
     model = Decoder(words + 1, n)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(steps):
-        read, said = batch(64)
-        loss = torch.nn.functional.cross_entropy(model(read, masked).flatten(0, 1), said.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    descend(model.parameters(), lambda step: loss_of(model, 64), steps, 0.01)
     with torch.no_grad():
-        read, said = batch(512)
-        logits = model(read, masked).flatten(0, 1)
-        forced = float(torch.nn.functional.cross_entropy(logits, said.flatten()))
-        text = torch.full((512, 1), edge)
+        forced = float(loss_of(model, 512))
+        text = torch.full((512, 1), words)
         for _ in range(n - 1):
             last = model(text, masked)[:, -1, :words]  # a word, not the end
             text = torch.cat([text, torch.multinomial(last.softmax(-1), 1)], dim=1)
@@ -844,32 +772,19 @@ def far_and_near(steps=600):
 def drawn_block(seed, d, spread):
     """Return a block of source A with all its arrays drawn at random, and the generator."""
     rng = np.random.default_rng(seed)
-    weights = attnbook.TransformerBlockWeights.init(rng, d, d, 1, d)
-    arrays = {name: spread * rng.standard_normal(x.shape) for name, x in weights.arrays().items()}
-    return weights.with_arrays(arrays), rng
-
-
-def logits_along_a_line(z, rng):
-    logits = z @ rng.standard_normal(z.shape[-1])
-    return logits - rng.uniform(logits.min(), logits.max())
+    return redrawn(attnbook.TransformerBlockWeights.init(rng, d, d, 1, d), rng, spread), rng
 
 
 @given(SEEDS, st.integers(2, 7), st.sampled_from((0.1, 1.0, 5.0)))
-def test_claim_16_along_a_line_a_linear_sublayer_changes_its_mind_at_most_twice(seed, d, spread):
+def test_claim_16_along_a_line_a_block_changes_its_mind_at_most_four_times(seed, d, spread):
     weights, rng = drawn_block(seed, d, spread)
-    y = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
-    z = attnbook.layer_norm(
-        y @ weights.W_output + y, weights.output_norm.gain, weights.output_norm.bias
-    )
-    assert sign_changes(logits_along_a_line(z, rng)) <= 2
-
-
-@given(SEEDS, st.integers(2, 7), st.sampled_from((0.1, 1.0, 5.0)))
-def test_claim_16_along_a_line_the_whole_block_changes_its_mind_at_most_four_times(seed, d, spread):
-    weights, rng = drawn_block(seed, d, spread)
-    tokens = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
-    z = attnbook.transformer_block(tokens[:, np.newaxis], weights)[:, 0]  # each token alone
-    assert sign_changes(logits_along_a_line(z, rng)) <= 4
+    line = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
+    norm = weights.output_norm
+    linear = attnbook.layer_norm(line @ weights.W_output + line, norm.gain, norm.bias)
+    block = attnbook.transformer_block(line[:, np.newaxis], weights)[:, 0]  # each token alone
+    for z, most in ((linear, 2), (block, 4)):  # the second sublayer alone at most twice
+        logits = z @ rng.standard_normal(d)
+        assert sign_changes(logits - rng.uniform(logits.min(), logits.max())) <= most
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -899,29 +814,20 @@ def test_claim_16_a_relu_layer_changes_its_mind_as_often_as_it_has_units(norm):
     assert sign_changes(z[:, 0] - z[:, 1]) == n - 1
 
 
-def learn_parity(layer, weights, steps=200, count=6):
+def learn_parity(layer, weights, steps=150, count=6):
     """Return the loss at every step of learning which of `count` numbers on a line are odd."""
     rng = np.random.default_rng(16)
-    weights = weights.to("torch")
-    free = weights.arrays() | {
-        name: torch.tensor(rng.standard_normal(shape))
-        for name, shape in (("slope", 16), ("origin", 16), ("read", 16), ("offset", ()))
-    }
-    for x in free.values():
-        x.requires_grad_()
-    inside = weights.with_arrays({name: free[name] for name in weights.arrays()})
+    inside, leaves = leaves_of(weights.to("torch"))
+    slope, origin, read = (torch.tensor(x, requires_grad=True) for x in rng.normal(size=(3, 16)))
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
     numbers = torch.linspace(-2, 2, count, dtype=torch.float64)[:, None, None]
     odd = torch.arange(count, dtype=torch.float64) % 2
-    optimizer, curve = torch.optim.Adam(free.values(), lr=0.005), []
-    for _ in range(steps):
-        z = layer(numbers * free["slope"] + free["origin"], inside)[:, 0]
-        logits = z @ free["read"] + free["offset"]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, odd)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        curve.append(float(loss.detach()))
-    return np.array(curve)
+
+    def loss_of(step):
+        logits = layer(numbers * slope + origin, inside)[:, 0] @ read + offset
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, odd)
+
+    return descend([*leaves.values(), slope, origin, read, offset], loss_of, steps, 0.005)
 
 
 def test_claim_16_source_a_cannot_learn_what_needs_five_changes_and_relu_can():
@@ -941,23 +847,22 @@ def test_claim_17_the_two_orders_as_they_are_written(seed, n, spread):
     rng = np.random.default_rng(seed)
     x = spread * rng.standard_normal((n, 6))
     for norm in ("pre", "post"):
-        weights = attnbook.EncoderLayerWeights.init(rng, 6, 3, 7, norm=norm)
-        weights = weights.with_arrays(
-            {name: rng.standard_normal(a.shape) for name, a in weights.arrays().items()}
-        )
-
-        def attend(y, w=weights.self_attention):
-            return attnbook.multi_head_attention(y, y, y, w)
-
-        def feed(y, w=weights.feed_forward):
-            return attnbook.feed_forward(y, w)
-
-        got, expected = attnbook.encoder_layer(x, weights), x
-        for f, w in ((attend, weights.self_attention_norm), (feed, weights.feed_forward_norm)):
+        w = redrawn(attnbook.EncoderLayerWeights.init(rng, 6, 3, 7, norm=norm), rng)
+        expected = x
+        for f, inside, around in (
+            (
+                lambda y, w: attnbook.multi_head_attention(y, y, y, w),
+                w.self_attention,
+                "self_attention_norm",
+            ),
+            (attnbook.feed_forward, w.feed_forward, "feed_forward_norm"),
+        ):
+            gain, bias = getattr(w, around).gain, getattr(w, around).bias
             if norm == "pre":
-                expected = expected + f(attnbook.layer_norm(expected, w.gain, w.bias))
+                expected = expected + f(attnbook.layer_norm(expected, gain, bias), inside)
             else:
-                expected = attnbook.layer_norm(expected + f(expected), w.gain, w.bias)
+                expected = attnbook.layer_norm(expected + f(expected, inside), gain, bias)
+        got = attnbook.encoder_layer(x, w)
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9 * spread)
 
 
@@ -998,14 +903,14 @@ def gradient_of_the_last_layer(norm, n_layers, seeds=4):
     sizes = []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        weights = stack(norm, n_layers, rng).to("torch")
-        arrays = {name: x.requires_grad_() for name, x in weights.arrays().items()}
+        weights, arrays = leaves_of(stack(norm, n_layers, rng).to("torch"))
         x = torch.tensor(rng.standard_normal((6, 12, 24)))
         output = torch.tensor(rng.standard_normal((24, 20)) / math.sqrt(24))
-        y = attnbook.encoder(x, weights.with_arrays(arrays), masking.causal(12, like=x))
-        attnbook.cross_entropy(y @ output, torch.tensor(rng.integers(20, size=(6, 12)))).backward()
+        y = attnbook.encoder(x, weights, masking.causal(12, like=x))
+        loss = attnbook.cross_entropy(y @ output, torch.tensor(rng.integers(20, size=(6, 12))))
         last = [x for name, x in arrays.items() if name.startswith(f"layers.{n_layers - 1}.")]
-        sizes.append(math.sqrt(sum(float((x.grad**2).sum()) for x in last if x.ndim == 2)))
+        matrices = gradients_of(loss, [x for x in last if x.ndim == 2])
+        sizes.append(math.sqrt(sum(float((x**2).sum()) for x in matrices)))
     return np.mean(sizes)
 
 
@@ -1017,29 +922,20 @@ def test_claim_17_gradients_of_the_last_layer_fall_with_depth_in_pre_norm_alone(
     assert deep_post > 2 * deep
 
 
-def train_a_stack(norm, warm_up, steps=55, words=32, n=16):
+def train_a_stack(norm, warm_up, steps=50, words=32, n=16):
     """Return the loss of six layers on a chain of words at the end of a fast training."""
     rng, follow = np.random.default_rng(0), chain(words)
-    sizes = {"n_layers": 6, "n_encoder_layers": 0, "d_model": 32, "n_heads": 4, "d_ff": 64}
-    weights = attnbook.TransformerWeights.init(rng, words, norm=norm, tied=False, **sizes)
-    weights = weights.to("torch", dtype="float32")
-    arrays = {name: x.requires_grad_() for name, x in weights.arrays().items()}
-    weights = weights.with_arrays(arrays)
-    optimizer, last = torch.optim.Adam(arrays.values(), betas=(0.9, 0.98)), []
-    for step in range(steps):
-        text = [rng.integers(0, words, 16)]
-        for _ in range(n):
-            text.append(follow[text[-1], rng.integers(0, 2, 16)])
-        text = torch.tensor(np.stack(text, axis=1))
-        for group in optimizer.param_groups:
-            group["lr"] = 0.01 * min(1.0, (step + 1) / warm_up)
+    sizes = {"n_layers": 6, "n_heads": 4, "norm": norm, "tied": False}
+    weights = decoder_weights(rng, words, 32, **sizes).to("torch", dtype="float32")
+    weights, leaves = leaves_of(weights)
+
+    def loss_of(step):
+        text = texts(rng, follow, 16, n + 1)
         logits = attnbook.transformer(None, text[:, :-1], weights)
-        loss = attnbook.cross_entropy(logits, text[:, 1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        last.append(float(loss.detach()))
-    return np.mean(last[-5:])
+        return attnbook.cross_entropy(logits, text[:, 1:])
+
+    warm = {"schedule": lambda step: min(1.0, (step + 1) / warm_up), "betas": (0.9, 0.98)}
+    return descend(leaves.values(), loss_of, steps, 0.01, **warm)[-5:].mean()
 
 
 def test_claim_17_both_orders_train_and_post_norm_needs_a_gentle_start():
@@ -1061,30 +957,12 @@ def interleaving(d):
 @given(st.integers(0, 9), EVEN, st.integers(0, 5000), st.sampled_from((2.0, 100.0, 1e4)))
 def test_claim_18_the_layouts_are_permutations(library, n, d, start, base):
     options = {"start": start, "base": base, "like": library.array(np.ones(1))}
-    halves = attnbook.positions.sinusoidal(n, d, **options)
-    pairs = attnbook.positions.sinusoidal(n, d, interleaved=True, **options)
-    np.testing.assert_array_equal(library.numpy(halves)[:, interleaving(d)], library.numpy(pairs))
-    p, i = start + np.arange(n)[:, np.newaxis], np.arange(d // 2)
-    np.testing.assert_allclose(
-        library.numpy(pairs)[:, ::2], np.sin(p / base ** (2 * i / d)), atol=1e-11
-    )
-    np.testing.assert_allclose(
-        library.numpy(pairs)[:, 1::2], np.cos(p / base ** (2 * i / d)), atol=1e-11
-    )
-
-
-@given(EVEN, st.integers(0, 10_000), st.integers(0, 10_000), st.booleans())
-def test_claim_18_products_depend_on_the_difference_alone(d, p, q, interleaved):
-    at = [
-        attnbook.positions.sinusoidal(1, d, start=x, interleaved=interleaved)[0]
-        for x in (p, q, p + 777, q + 777)
-    ]
-    np.testing.assert_allclose(at[0] @ at[1], at[2] @ at[3], atol=1e-10 * d)
-    np.testing.assert_allclose(at[0] @ at[0], d / 2, atol=1e-12 * d)
-    rates = 10_000.0 ** (-2 * np.arange(d // 2) / d)
-    np.testing.assert_allclose(at[0] @ at[1], np.cos((p - q) * rates).sum(), atol=1e-10 * d)
-    if p != q:  # no two places are alike: π is irrational
-        assert np.abs(at[0] - at[1]).max() > 1e-9
+    halves = library.numpy(attnbook.positions.sinusoidal(n, d, **options))
+    pairs = library.numpy(attnbook.positions.sinusoidal(n, d, interleaved=True, **options))
+    np.testing.assert_array_equal(halves[:, interleaving(d)], pairs)
+    angles = (start + np.arange(n)[:, np.newaxis]) / base ** (2 * np.arange(d // 2) / d)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    np.testing.assert_allclose(halves, expected, atol=1e-11)
 
 
 def turn(k, d, interleaved=False):
@@ -1109,6 +987,10 @@ def test_claim_18_a_step_is_a_fixed_rotation(d, p, k, interleaved):
     np.testing.assert_allclose(R @ turn(7, d, interleaved), turn(k + 7, d, interleaved), atol=1e-11)
     if interleaved:  # blocks of two by two
         assert (R[np.kron(np.eye(d // 2), np.ones((2, 2))) == 0] == 0).all()
+    # so products depend on the difference alone, and no two places are alike: π is irrational
+    angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
+    np.testing.assert_allclose((here * there).sum(axis=-1), np.cos(angles).sum(), atol=1e-10 * d)
+    assert k == 0 or np.abs(here - there).max() > 1e-9
 
 
 def with_features_permuted(weights, order):
@@ -1130,9 +1012,7 @@ def two_layouts(seed, norm, tied):
     rng = np.random.default_rng(seed)
     sizes = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 2}
     halves = attnbook.TransformerWeights.init(rng, 7, 5, norm=norm, tied=tied, **sizes)
-    halves = halves.with_arrays(
-        {name: rng.standard_normal(x.shape) for name, x in halves.arrays().items()}
-    )
+    halves = redrawn(halves, rng)
     pairs = replace(with_features_permuted(halves, interleaving(8)), positions="interleaved")
     return halves, pairs, rng.integers(0, 5, (2, 6)), rng.integers(0, 7, (2, 4))
 
@@ -1151,23 +1031,18 @@ def test_claim_18_the_next_linear_maps_absorb_the_permutation(seed, norm, tied):
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 def test_claim_18_training_takes_the_same_path_in_both_layouts(optimizer):
     *models, source, target = two_layouts(18, "pre", tied=True)
-    curves = []
+    source, target, curves = torch.tensor(source), torch.tensor(target), []
     for weights in models:
-        weights = weights.to("torch")
-        free = {name: (x / 4).requires_grad_() for name, x in weights.arrays().items()}
-        steps, curve = optimizer(free.values(), lr=0.05), []
-        for _ in range(8):
-            logits = attnbook.transformer(
-                torch.tensor(source), torch.tensor(target[:, :-1]), weights.with_arrays(free)
-            )
-            loss = attnbook.cross_entropy(logits, torch.tensor(target[:, 1:]))
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
-            curve.append(float(loss.detach()))
-        curves.append(curve)
+        quarter = {name: x / 4 for name, x in weights.arrays().items()}
+        weights, leaves = leaves_of(weights.with_arrays(quarter).to("torch"))
+
+        def loss_of(step, weights=weights):
+            logits = attnbook.transformer(source, target[:, :-1], weights)
+            return attnbook.cross_entropy(logits, target[:, 1:])
+
+        curves.append(descend(leaves.values(), loss_of, 8, 0.05, optimizer))
     assert curves[0][-1] < 0.95 * curves[0][0]
-    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-6)
+    np.testing.assert_allclose(*curves, rtol=1e-6)
 
 
 @given(SEEDS, st.integers(1, 9))
@@ -1186,22 +1061,17 @@ def test_claim_18_a_head_can_look_back_by_a_fixed_number_but_most_heads_see_plac
 
 @given(SEEDS, EVEN, st.integers(0, 4000), st.booleans())
 def test_claim_18_rotary_scores_depend_on_the_difference_whatever_the_features(
-    library, seed, d, start, interleaved
+    seed, d, start, interleaved
 ):
-    rng = np.random.default_rng(seed)
-    query, key = rng.standard_normal((2, 1, d))
-    same = [library.array(np.repeat(x, 9, axis=0)) for x in (query, key)]
-    turned = [
-        library.numpy(attnbook.positions.rotary(x, start=s, interleaved=interleaved))
-        for x, s in ((same[0], start), (same[1], start))
-    ]
-    scores = turned[0] @ turned[1].T
+    pair = np.random.default_rng(seed).standard_normal((2, 1, d))
+    query, key = (
+        attnbook.positions.rotary(np.repeat(x, 9, axis=0), start=start, interleaved=interleaved)
+        for x in pair
+    )
+    scores = query @ key.T
     for m in range(-8, 9):
         assert np.ptp(np.diagonal(scores, m)) < 1e-10 * (1 + np.abs(scores).max())
-    np.testing.assert_allclose(np.diagonal(scores), (query @ key.T).item(), atol=1e-10 * d)
-    np.testing.assert_allclose(
-        np.linalg.norm(turned[0], axis=-1), np.linalg.norm(query), rtol=1e-12
-    )
+    np.testing.assert_allclose(np.diagonal(scores), (pair[0] @ pair[1].T).item(), atol=1e-10 * d)
 
 
 # 19: the output embedding is the transpose of the input embedding. A definition.
@@ -1209,39 +1079,28 @@ def test_claim_18_rotary_scores_depend_on_the_difference_whatever_the_features(
 
 @given(st.integers(1, 40), EVEN, st.booleans(), st.booleans())
 def test_claim_19_tying_saves_one_table(words, d, encoded, bias):
-    sizes = {"d_model": d, "n_heads": 1, "d_ff": 3, "n_layers": 1, "bias": bias}
-    sizes["n_encoder_layers"] = int(encoded)
-
     def count(tied):
-        weights = attnbook.TransformerWeights.init(0, words, tied=tied, **sizes)
+        options = {"bias": bias, "n_encoder_layers": int(encoded), "tied": tied}
+        weights = decoder_weights(0, words, d, **options)
         return sum(math.prod(x.shape) for x in weights.arrays().values())
 
     assert count(False) - count(True) == words * d + (words if bias else 0)
 
 
 def test_claim_19_which_of_the_two_shapes_works():
-    words, d = 11, 8
-    weights = attnbook.TransformerWeights.init(
-        0, words, d_model=d, n_heads=2, d_ff=16, n_layers=1, n_encoder_layers=0, tied=False
-    )
-    assert weights.target_embedding.shape == (words, d)
-    assert weights.output.shape == (d, words)
+    weights = decoder_weights(0, 11, 8, tied=False)
+    assert (weights.target_embedding.shape, weights.output.shape) == ((11, 8), (8, 11))
     # D1's Model has both the other way round: rows that are no words, logits that do not multiply
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="mismatch"):
-        rng.standard_normal((5, d)) @ rng.standard_normal((words, d))
     with pytest.raises(ValueError, match=r"got shape \(11, 8\)|got .*11"):
-        replace(weights, output=rng.standard_normal((words, d)))
+        replace(weights, output=np.ones((11, 8)))
     with pytest.raises(ValueError, match="one width d_model"):
-        replace(weights, target_embedding=rng.standard_normal((d, words)))
+        replace(weights, target_embedding=np.ones((8, 11)))
 
 
 @given(SEEDS, st.sampled_from(("pre", "post")), st.booleans())
 def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
     rng = np.random.default_rng(seed)
-    words, d = 9, 6
-    sizes = {"d_model": d, "n_heads": 2, "d_ff": 8, "n_layers": 1, "n_encoder_layers": int(shared)}
-    tied = attnbook.TransformerWeights.init(rng, words, norm=norm, **sizes).to("torch")
+    tied = decoder_weights(rng, 9, 6, norm=norm, n_encoder_layers=int(shared)).to("torch")
     table = tied.target_embedding
     free = replace(
         tied, output=table.mT.clone(), source_embedding=table.clone() if shared else None
@@ -1250,18 +1109,16 @@ def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
     source = torch.tensor(rng.integers(0, 5, (3, 4))) if shared else None
 
     def gradients(weights):
-        arrays = {name: x.clone().requires_grad_() for name, x in weights.arrays().items()}
-        logits = attnbook.transformer(source, target[:, :-1], weights.with_arrays(arrays))
+        weights, leaves = leaves_of(weights)
+        logits = attnbook.transformer(source, target[:, :-1], weights)
         loss = attnbook.cross_entropy(logits, target[:, 1:])
-        loss.backward()
-        return float(loss.detach()), {name: x.grad.numpy() for name, x in arrays.items()}
+        grads = gradients_of(loss, list(leaves.values()))
+        return float(loss.detach()), dict(zip(leaves, grads, strict=True))
 
     one, together = gradients(tied)
     two, apart = gradients(free)
     assert abs(one - two) < 1e-12
-    parts = [apart["target_embedding"], apart["output"].T]
-    if shared:
-        parts.append(apart["source_embedding"])
+    parts = [apart["target_embedding"], apart["output"].T, apart.get("source_embedding", 0)]
     np.testing.assert_allclose(together["target_embedding"], sum(parts), atol=1e-12)
     # as input a row moves if its word occurs; as output every row does
     assert (apart["target_embedding"][5:] == 0).all()
@@ -1270,28 +1127,19 @@ def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
 
 @given(SEEDS, st.integers(2, 9), EVEN, st.sampled_from((0.1, 1.0, 10.0)))
 def test_claim_19_without_layers_a_tied_model_cannot_follow_a_cycle(seed, words, d, spread):
-    rng = np.random.default_rng(seed)
-    follow = np.roll(np.arange(words), -1)
-    sizes = {"d_model": d, "n_heads": 1, "d_ff": 1, "n_layers": 0, "n_encoder_layers": 0}
-    weights = attnbook.TransformerWeights.init(
-        rng, words, positions="none", final_norm=False, **sizes
-    )
-    tied = replace(
-        weights,
-        target_embedding=spread * rng.standard_normal((words, d)),
-        b_out=spread * rng.standard_normal(words),
-    )
-    text = np.arange(words)[:, np.newaxis]
+    rng, text = np.random.default_rng(seed), np.arange(words)[:, np.newaxis]
+    follow = np.roll(text, -1)
+    none = {"n_layers": 0, "positions": "none", "final_norm": False}
+    tied = redrawn(decoder_weights(rng, words, d, **none), rng, spread)
     # own logits are at least those of the followers on average, so half of the mass goes astray
-    loss = attnbook.cross_entropy(attnbook.transformer(None, text, tied), follow[:, np.newaxis])
+    loss = attnbook.cross_entropy(attnbook.transformer(None, text, tied), follow)
     assert loss >= math.log(2) - 1e-12
-    apart = replace(tied, target_embedding=np.eye(words, d), output=np.zeros((d, words)))
     if d >= words:
+        output = 50 * np.eye(d, words)[:, np.argsort(follow[:, 0])]
         apart = replace(
-            apart, output=50 * np.eye(d, words)[:, np.argsort(follow)], b_out=np.zeros(words)
+            tied, target_embedding=np.eye(words, d), output=output, b_out=np.zeros(words)
         )
-        logits = attnbook.transformer(None, text, apart)
-        assert attnbook.cross_entropy(logits, follow[:, np.newaxis]) < 1e-6
+        assert attnbook.cross_entropy(attnbook.transformer(None, text, apart), follow) < 1e-6
 
 
 # 20: the transformer returns probability distributions. Holds, position by position.
@@ -1300,12 +1148,7 @@ def test_claim_19_without_layers_a_tied_model_cannot_follow_a_cycle(seed, words,
 @given(SEEDS, SPREADS, st.sampled_from(("pre", "post")))
 def test_claim_20_a_distribution_at_every_position(seed, spread, norm):
     rng = np.random.default_rng(seed)
-    weights = attnbook.TransformerWeights.init(
-        rng, 7, d_model=8, n_heads=2, d_ff=12, n_layers=2, norm=norm
-    )
-    weights = weights.with_arrays(
-        {name: spread * rng.standard_normal(x.shape) for name, x in weights.arrays().items()}
-    )
+    weights = redrawn(decoder_weights(rng, 7, 8, n_encoder_layers=1, norm=norm), rng, spread)
     source, target = rng.integers(0, 7, (2, 5)), rng.integers(0, 7, (2, 4))
     rows = attnbook.softmax(attnbook.transformer(source, target, weights))
     assert rows.shape == (2, 4, 7)
@@ -1313,33 +1156,20 @@ def test_claim_20_a_distribution_at_every_position(seed, spread, norm):
     np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-13)
 
 
-def twice(logits):
-    return attnbook.softmax(attnbook.softmax(logits))
-
-
 @given(SEEDS, st.integers(2, 300), st.sampled_from((0.0, 1.0, 10.0, 1e4)))
 def test_claim_20_a_softmax_of_a_softmax_is_nearly_uniform(seed, words, spread):
-    logits = spread * np.random.default_rng(seed).standard_normal((20, words))
-    rows = twice(logits)
-    np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-13)
-    assert rows.max() <= math.e / (math.e + words - 1) + 1e-15
-    assert rows.min() >= 1 / (math.e + words - 1) - 1e-15
-    assert (rows.max(axis=-1) / rows.min(axis=-1)).max() <= math.e + 1e-12
+    rng, total = np.random.default_rng(seed), math.e + words - 1
+    once = attnbook.softmax(spread * rng.standard_normal((20, words)))
+    rows = attnbook.softmax(once)
+    assert rows.max() <= math.e / total + 1e-15
+    assert rows.min() >= 1 / total - 1e-15
+    for row, target in zip(once, rng.integers(0, words, 20), strict=True):
+        # so every loss lies within one nat
+        loss = attnbook.cross_entropy(row[np.newaxis], target[np.newaxis])  # it expects logits
+        assert math.log(total) - 1 - 1e-12 <= loss <= math.log(total) + 1e-12
     # and both ends are reached by a model that is sure
-    sure = twice(np.array([1e4] + [0.0] * (words - 1)))
-    np.testing.assert_allclose(sure[0], math.e / (math.e + words - 1))
-    np.testing.assert_allclose(sure[1:], 1 / (math.e + words - 1))
-
-
-@given(SEEDS, st.integers(2, 300), st.sampled_from((0.0, 1.0, 10.0, 1e4)))
-def test_claim_20_every_loss_lies_within_one_nat(seed, words, spread):
-    rng = np.random.default_rng(seed)
-    probabilities = attnbook.softmax(spread * rng.standard_normal((20, 1, words)))
-    targets = rng.integers(0, words, (20, 1))
-    highest = math.log(math.e + words - 1)
-    for i in range(20):
-        loss = attnbook.cross_entropy(probabilities[i], targets[i])  # it expects logits
-        assert highest - 1 - 1e-12 <= loss <= highest + 1e-12
+    sure = attnbook.softmax(attnbook.softmax(np.array([1e4] + [0.0] * (words - 1))))
+    np.testing.assert_allclose(sure, [math.e / total] + [1 / total] * (words - 1))
 
 
 @given(SEEDS, st.integers(2, 40), st.sampled_from((0.0, 1.0, 10.0)))
@@ -1350,8 +1180,7 @@ def test_claim_20_gradients_shrink(seed, words, spread):
 
     def gradient(double):
         logits = attnbook.softmax(z) if double else z
-        (g,) = torch.autograd.grad(attnbook.cross_entropy(logits, target), z)
-        return g[0].numpy()
+        return gradients_of(attnbook.cross_entropy(logits, target), [z])[0][0]
 
     p, y = attnbook.softmax(z.detach().numpy())[0], np.eye(words)[target[0]]
     g = attnbook.softmax(p) - y
@@ -1359,16 +1188,9 @@ def test_claim_20_gradients_shrink(seed, words, spread):
     np.testing.assert_allclose(gradient(False), p - y, atol=1e-14)
     if spread == 0:  # without any knowledge it is exactly one part in V
         np.testing.assert_allclose(words * gradient(True), gradient(False), atol=1e-13)
-
-
-def test_claim_20_who_is_sure_of_a_wrong_word_does_not_come_back():
-    for wrong in (5.0, 10.0, 20.0):
-        z = torch.tensor([[0.0, wrong] + [0.0] * 8], dtype=torch.float64, requires_grad=True)
-        right = torch.tensor([0])
-        (once,) = torch.autograd.grad(attnbook.cross_entropy(z, right), z)
-        (double,) = torch.autograd.grad(attnbook.cross_entropy(attnbook.softmax(z), right), z)
-        assert once.norm() > 1
-        assert double.norm() < 10 * math.exp(-wrong)
+    wrong = torch.arange(words) == (target + 1) % words  # sure of a wrong word: no way back
+    z = torch.where(wrong, 20.0, 0.0).double()[np.newaxis].requires_grad_()
+    assert np.linalg.norm(gradient(False)) > 1 > 1e6 * np.linalg.norm(gradient(True))
 
 
 def train_a_table(double, optimizer, rate, steps):
@@ -1376,14 +1198,12 @@ def train_a_table(double, optimizer, rate, steps):
     rng = np.random.default_rng(20)
     follow = torch.tensor(rng.permutation(10))
     table = torch.tensor(0.1 * rng.standard_normal((10, 10)), requires_grad=True)
-    steps_of = optimizer([table], lr=rate)
-    for _ in range(steps):
-        logits = attnbook.softmax(table) if double else table
-        loss = attnbook.cross_entropy(logits, follow)
-        steps_of.zero_grad()
-        loss.backward()
-        steps_of.step()
-    return float(loss.detach()), float((table.argmax(dim=-1) == follow).double().mean())
+
+    def loss_of(step):
+        return attnbook.cross_entropy(attnbook.softmax(table) if double else table, follow)
+
+    curve = descend([table], loss_of, steps, rate, optimizer)
+    return curve[-1], float((table.argmax(dim=-1) == follow).double().mean())
 
 
 def test_claim_20_the_loss_stalls_at_its_floor_and_the_best_guess_hides_it():
@@ -1428,12 +1248,8 @@ def test_claim_21_too_short_a_memory_has_a_floor_of_its_own(seed, drawn, spread)
     log = np.log(np.maximum(pair / pair.sum(axis=-1, keepdims=True), 1e-300))
     floor = -(pair * log).sum()
     assert floor >= source.entropy_rate() - 1e-12
-    weights = attnbook.TransformerWeights.init(
-        0,
-        words,
-        **{"d_model": words, "n_heads": 2, "d_ff": 8, "n_layers": 1, "n_encoder_layers": 0},
-        **{"tied": False, "positions": "none", "final_norm": False, "bias": False},
-    )
+    plain = {"tied": False, "positions": "none", "final_norm": False, "bias": False}
+    weights = decoder_weights(0, words, words, **plain)
     # around the best of them, and far from it; the layer moves more than the rest
     rng = np.random.default_rng(drawn)
     arrays = {}
@@ -1452,41 +1268,29 @@ def test_claim_21_too_short_a_memory_has_a_floor_of_its_own(seed, drawn, spread)
         np.testing.assert_allclose(loss, floor)
 
 
-def learner(seed, layers=1.0, words=3):
-    """Return a model of one layer, its matrices times `layers`, with free arrays."""
-    weights = attnbook.TransformerWeights.init(
-        seed,
-        words,
-        **{"d_model": 16, "n_heads": 4, "d_ff": 32, "n_layers": 1, "n_encoder_layers": 0},
-        **{"tied": False, "positions": "rotary"},
-    ).to("torch", dtype="float32")
-    arrays = {
-        name: (layers * x if ".W_" in name else x.clone()).requires_grad_()
-        for name, x in weights.arrays().items()
-    }
-    return weights.with_arrays(arrays), arrays
-
-
-def learn_a_source(source, seed, steps=150, rate=0.02, optimizer=torch.optim.Adam, **options):
+def learn_a_source(source, seed, steps=120, rate=0.02, optimizer=torch.optim.Adam, layers=1.0):
     """Return how far the loss on new text is above that of the truth, and the matrices."""
-    weights, arrays = learner(seed, **options)
+    weights = decoder_weights(seed, 3, 16, n_heads=4, tied=False, positions="rotary")
+    arrays = weights.arrays().items()
+    weights = weights.with_arrays({k: layers * x if ".W_" in k else x for k, x in arrays})
+    weights, leaves = leaves_of(weights.to("torch", dtype="float32"))
     text = torch.tensor(source.sample(seed, 24 * steps, 13)).reshape(steps, 24, 13)
-    stepper = optimizer(arrays.values(), lr=rate)
-    for step, x in enumerate(text):
-        for group in stepper.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 20) * (1 - step / steps)
-        logits = attnbook.transformer(None, x[:, :-1], weights)[:, 1:]
-        loss = attnbook.cross_entropy(logits, x[:, 2:])  # from where two symbols are known
-        stepper.zero_grad()
-        loss.backward()
-        stepper.step()
+
+    def loss_of(step):
+        logits = attnbook.transformer(None, text[step, :, :-1], weights)[:, 1:]
+        return attnbook.cross_entropy(logits, text[step, :, 2:])  # where two symbols are known
+
+    def schedule(step):
+        return min(1.0, (step + 1) / 20) * (1 - step / steps)
+
+    descend(leaves.values(), loss_of, steps, rate, optimizer, schedule)
     new = source.sample(2**20, 1000, 13)
     with torch.no_grad():
         logits = attnbook.transformer(None, torch.tensor(new[:, :-1]), weights)[:, 1:]
     guess = attnbook.log_softmax(logits.double().numpy())
     truth = np.log(source.conditional(new[:, :-1])[:, 1:])
     picked = np.take_along_axis(truth - guess, new[:, 2:, np.newaxis], axis=-1)
-    return float(picked.mean()), arrays
+    return float(picked.mean()), leaves
 
 
 def test_claim_21_training_comes_near_or_stays_away():
@@ -1585,14 +1389,6 @@ def test_claim_22_repaired_the_bound_is_nearly_reached():
         rho = eta * (1 + np.geomspace(1e-6, 10, 2000))
         bound = (np.sqrt(rho) + 2 * n * np.exp(-1e8 * (rho**2 - eta**2))).min()
         assert 0.95 * bound < error <= bound
-
-
-def test_claim_22_too_wide_a_bell_returns_the_mean():
-    net, _ = grid(64, 1)
-    x = np.linspace(0, 1, 101)[:, np.newaxis]
-    for beta, room in ((0.0, 1e-12), (1e-3, 1e-3)):
-        output = approximate(x, net, np.sin(6 * net), beta)
-        np.testing.assert_allclose(output, np.sin(6 * net).mean() + 0 * x, atol=room)
 
 
 @given(SEEDS, st.integers(2, 60), st.floats(0.0, 7.0))
