@@ -73,17 +73,17 @@ def test_provenance_has_all_fields_and_is_json(monkeypatch, absent):
 
 
 @pytest.mark.parametrize(
-    ("output", "environment", "expected"),
+    ("commit", "status", "environment", "expected"),
     [
-        (lambda *command: None, "a" * 40, ("a" * 40, None)),  # a copy without history
-        (lambda *command: None, None, ("unknown", None)),
-        (lambda *command: "" if "status" in command else "b" * 40, None, ("b" * 40, False)),
-        (lambda *command: " M x.py" if "status" in command else "b" * 40, None, ("b" * 40, True)),
+        (None, None, "a" * 40, ("a" * 40, None)),  # a copy without history
+        (None, None, None, ("unknown", None)),
+        ("b" * 40, "", None, ("b" * 40, False)),
+        ("b" * 40, " M x.py", None, ("b" * 40, True)),
     ],
 )
-def test_commit(monkeypatch, tmp_path, output, environment, expected):
+def test_commit(monkeypatch, tmp_path, commit, status, environment, expected):
     monkeypatch.setattr(origin, "ROOT", tmp_path)
-    monkeypatch.setattr(origin, "_output", output)
+    monkeypatch.setattr(origin, "_output", lambda *line: status if "status" in line else commit)
     monkeypatch.delenv("ATTNBOOK_COMMIT", raising=False)
     if environment:
         monkeypatch.setenv("ATTNBOOK_COMMIT", environment)
@@ -170,18 +170,6 @@ def test_the_affordable_size(clock, second, size):
     assert tried == [n for n in (2, 4) if n <= size]
 
 
-def test_a_slow_candidate_is_told_at_once(clock, capsys):
-    (row,) = harness.rows(
-        [candidate("a", clock.taking(19.0, np.ones(3)))],
-        *("cpu",),
-        about={},
-        baseline={},
-        quick=False,
-    )
-    assert "{'implementation': 'a', 'library': 'numpy'}: 19 s a call" in capsys.readouterr().err
-    assert row["seconds"]["median"] == 19.0
-
-
 # Tables.
 
 
@@ -235,13 +223,8 @@ def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(cloc
     growing = tables.Tables({"benchmark": "x"}, path, log=lambda line: None, clock=clock)
     growing.add(rounds=3)
     growing.measure("rows", [tables.Step({}, 1, lambda: [{"n": 1}])])
-    kept = json.loads(path.with_suffix(".partial").read_text())
-    assert kept == {
-        "benchmark": "x",
-        "table_seconds": {"rows": 0.0},
-        "rounds": 3,
-        "rows": [{"n": 1}],
-    }
+    kept = {"benchmark": "x", "table_seconds": {"rows": 0.0}, "rounds": 3, "rows": [{"n": 1}]}
+    assert json.loads(path.with_suffix(".partial").read_text()) == kept
     with pytest.raises(KeyError):
         growing.whole("model", lambda: {}["stopped"])
     assert path.read_text() == "old"
@@ -253,57 +236,38 @@ def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(cloc
         tables.Tables({}).finish()
 
 
-def test_spread_and_ratio():
-    assert harness.spread([5.0, 1.0, 2.0, 4.0, 3.0]) == {
-        "minimum": 1.0,
-        "first_quartile": 2.0,
-        "median": 3.0,
-        "third_quartile": 4.0,
-        "maximum": 5.0,
-    }
+def test_spread_and_ratio(tmp_path):
+    found = harness.spread([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert list(found.values()) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(found) == ["minimum", "first_quartile", "median", "third_quartile", "maximum"]
     assert harness.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
     assert harness.ratio([2.0, 9.0, 8.0], [1.0]) == 2.0  # of the rounds that both took part in
+    # what is no number is written as null
+    path = harness.write({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, tmp_path / "x.json")
+    assert json.loads(path.read_text()) == {"a": [None, 1.5], "b": {"c": None}}
 
 
-def three_arrays():
-    first = np.ones(100_000)
-    second = first + 1
-    return second + first  # two temporaries of 800,000 bytes live beside the result
-
-
-def three_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    first = torch.ones(100_000, dtype=torch.float64)
+def three(module, options):
+    """Return a sum; two temporaries of 800,000 bytes live beside it."""
+    first = module.ones(100_000, **options)
     second = first + 1
     return second + first
 
 
-def a_tensor_made_by_numpy():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    return torch.from_numpy(three_arrays())
-
-
-@pytest.mark.parametrize(
-    ("function", "library"),
-    [
-        (three_arrays, "numpy"),
-        (lambda: (np.ones(100_000), three_arrays()), "numpy"),  # two results
-        (three_tensors, "torch"),
-        (a_tensor_made_by_numpy, "torch"),
-    ],
-)
-def test_extra_bytes(function, library):
-    assert 1_600_000 <= harness.extra_bytes(function, library, "cpu") < 1_620_000
+@pytest.mark.parametrize("library", ["numpy", "torch", "torch of numpy"])
+def test_extra_bytes(library):
+    made = {"numpy": lambda: (np.ones(100_000), three(np, {}))}  # two results
+    if library != "numpy":
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        made["torch"] = lambda: three(torch, {"dtype": torch.float64})
+        made["torch of numpy"] = lambda: torch.from_numpy(three(np, {}))
+    found = harness.extra_bytes(made[library], library.split()[0], "cpu")
+    assert 1_600_000 <= found < 1_620_000
 
 
 def test_extra_bytes_of_an_unknown_library():
     with pytest.raises(ValueError, match="library must be one of numpy, torch, cupy, got 'jax'"):
-        harness.extra_bytes(three_arrays, "jax", "cpu")
-
-
-def test_writer_turns_nan_into_null(tmp_path):
-    path = harness.write({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, tmp_path / "x.json")
-    assert json.loads(path.read_text()) == {"a": [None, 1.5], "b": {"c": None}}
+        harness.extra_bytes(lambda: np.ones(3), "jax", "cpu")
 
 
 def test_reference_is_right_on_a_case_done_by_hand():
@@ -335,14 +299,15 @@ def short(monkeypatch):
 
 
 @pytest.mark.usefixtures("short")
-def test_rows_are_those_of_the_candidates_in_their_order():
-    first, second = rows_of([candidate("a"), candidate("b")])
+def test_rows_are_those_of_the_candidates_in_their_order(clock, capsys):
+    slow = clock.taking(19.0, np.ones(3))
+    first, second = rows_of([candidate("a", slow), candidate("b", clock.taking(1.0, np.ones(3)))])
     assert (first["implementation"], second["implementation"]) == ("a", "b")
-    assert first["n"] == 7
-    assert first["relative"] == 1
-    assert second["ratio"] == 1
+    assert (first["n"], first["relative"], first["ratio"], second["ratio"]) == (7, 1, 19, 1)
+    assert first["seconds"]["median"] == 19.0
     assert set(harness.MEASURED) < set(first)
-    assert rows_of([candidate("a")])[0]["ratio"] is None
+    assert rows_of([candidate("a", slow)])[0]["ratio"] is None
+    assert "{'implementation': 'a', 'library': 'numpy'}: 19 s a call" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("short")
@@ -351,17 +316,15 @@ def test_what_cannot_run_leaves_a_row_with_the_reason(capsys):
         raise MemoryError("no room\nfor it")
 
     broken, fine = rows_of([candidate("a", fails), candidate("b")])
-    assert broken["reason"] == "MemoryError: no room"
+    reason = "MemoryError: no room"
+    assert broken["reason"] == reason
     assert all(broken[name] is None for name in harness.MEASURED)
-    assert "cannot run {'implementation': 'a', 'library': 'numpy'}: MemoryError: no room" in (
-        capsys.readouterr().err
-    )
-    assert "reason" not in fine
-    assert fine["ratio"] == 1
+    said = capsys.readouterr().err
+    assert f"cannot run {{'implementation': 'a', 'library': 'numpy'}}: {reason}" in said
+    assert ("reason" in fine, fine["ratio"]) == (False, 1)
     lost, alone = rows_of([candidate("b", fails), candidate("a")])
-    assert lost["reason"]
+    assert (lost["reason"], alone["ratio"]) == (reason, None)
     assert alone["seconds"]
-    assert alone["ratio"] is None
 
 
 def test_summary_has_the_median_of_each_row():
@@ -540,16 +503,11 @@ def test_decoding_shrinks_the_cache_by_the_key_heads():
 def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_path):
     monkeypatch.setattr(origin, "ROOT", tmp_path)
     monkeypatch.setattr(attention, "measure", lambda device, quick, tables: None)
-    assert command_line.main(["attention", "--quick"]) == 0
-    assert command_line.main(["attention"]) == 0
-    written = {
-        str(path.relative_to(tmp_path)).replace("\\", "/"): json.loads(path.read_text())["quick"]
-        for path in tmp_path.rglob("*.json")
-    }
-    assert written == {
-        "_build/benchmarks/attention.cpu.json": True,
-        "book/data/attention.cpu.json": False,
-    }
+    for options, folder in ((["--quick"], "_build/benchmarks"), ([], "book/data")):
+        assert command_line.main(["attention", *options]) == 0
+        record = json.loads((tmp_path / folder / "attention.cpu.json").read_text())
+        assert record["quick"] == bool(options)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
 @pytest.mark.parametrize("arguments", [["attention", "--device", "cuda"], ["device"]])
