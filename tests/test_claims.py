@@ -528,19 +528,11 @@ def test_claim_13_masking_before_equals_zeroing_and_renormalising(triple, seed, 
     np.testing.assert_allclose(before[whole], renormalised[whole], atol=1e-12)
 
 
-@given(triples(), SEEDS, SPREADS)
-def test_claim_13_what_a_masked_key_holds_does_not_matter(triple, seed, spread):
+@given(triples(), SEEDS)
+def test_claim_13_what_a_masked_key_holds_does_not_matter(triple, seed):
     query, key, value, mask = masked_case(triple, seed, 0.5)
-    hidden = ~mask.any(axis=0)  # keys that no query sees
-    rng = np.random.default_rng(seed)
-    other_key = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(key.shape), key)
-    other_value = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(value.shape), value)
-    np.testing.assert_array_equal(
-        attnbook.attention(query, other_key, other_value, mask),
-        attnbook.attention(query, key, value, mask),
-    )
-    # and each row is attention over the keys that are left, as if there were no others
     output = attnbook.attention(query, key, value, mask)
+    # each row is attention over the keys that are left, as if there were no others
     for row, sees, got in zip(query, mask, output, strict=True):
         alone = attnbook.attention(row[np.newaxis], key[sees], value[sees])[0]
         np.testing.assert_allclose(got, alone, atol=1e-12 * (1 + np.abs(value).max()))
@@ -840,30 +832,6 @@ def test_claim_16_source_a_cannot_learn_what_needs_five_changes_and_relu_can():
 
 
 # 17: norm after or before. Both are sound, and their gradients differ.
-
-
-@given(SEEDS, st.integers(1, 5), st.sampled_from((1e-3, 1.0, 1e3)))
-def test_claim_17_the_two_orders_as_they_are_written(seed, n, spread):
-    rng = np.random.default_rng(seed)
-    x = spread * rng.standard_normal((n, 6))
-    for norm in ("pre", "post"):
-        w = redrawn(attnbook.EncoderLayerWeights.init(rng, 6, 3, 7, norm=norm), rng)
-        expected = x
-        for f, inside, around in (
-            (
-                lambda y, w: attnbook.multi_head_attention(y, y, y, w),
-                w.self_attention,
-                "self_attention_norm",
-            ),
-            (attnbook.feed_forward, w.feed_forward, "feed_forward_norm"),
-        ):
-            gain, bias = getattr(w, around).gain, getattr(w, around).bias
-            if norm == "pre":
-                expected = expected + f(attnbook.layer_norm(expected, gain, bias), inside)
-            else:
-                expected = attnbook.layer_norm(expected + f(expected, inside), gain, bias)
-        got = attnbook.encoder_layer(x, w)
-        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9 * spread)
 
 
 @given(SEEDS, st.integers(3, 9), st.sampled_from((0.1, 1.0, 30.0)))
@@ -1483,18 +1451,6 @@ def test_claim_23_repaired_signs_differ_on_two_arcs(seed, d, angle):
     assert abs(by_distance - p) < 3e-8
 
 
-def test_claim_23_repaired_signs_in_many_dimensions():
-    rng = np.random.default_rng(0)
-    for d in (2, 3, 17):
-        x, y = unit(rng.standard_normal((2, 40, d)))
-        y[:10] = unit(x[:10] + 0.01 * y[:10])  # near ones, and nearly opposite ones
-        y[10:20] = unit(-x[10:20] + 0.1 * y[10:20])
-        planes = sketch.SimHash.init(rng, d, n_tables=20_000)
-        p = 1 - 2 / math.pi * np.arcsin(np.linalg.norm(x - y, axis=-1) / 2)
-        assert_share(meets(planes, x, y).T, p)
-        np.testing.assert_allclose(p, 1 - np.arccos((x * y).sum(axis=-1)) / math.pi, atol=1e-7)
-
-
 def test_claim_23_signs_know_nothing_of_length():
     rng = np.random.default_rng(0)
     planes = sketch.SimHash.init(rng, 5, n_tables=20_000)
@@ -1522,15 +1478,6 @@ def test_claim_23_repaired_closed_form_is_decreasing_and_convex():
     assert p[0] == 1
     assert (falls > 0).all()
     assert (np.diff(falls) < 1e-14).all()
-
-
-@pytest.mark.parametrize("d", [1, 2, 17])
-@pytest.mark.parametrize("c", [0.01, 0.5, 3.0])
-def test_claim_23_repaired_intervals_against_simulation(d, c):
-    rng = np.random.default_rng(1)
-    lines = sketch.StableHash.init(rng, d, 0.7, n_tables=20_000)
-    p = sketch.StableHash.collision_probability(c, 0.7)
-    assert_share(meets(lines, *pair_at(rng, d, c)), p)
 
 
 @given(SEEDS, st.floats(0.0, 3.0))
@@ -1575,18 +1522,6 @@ def test_claim_24_repaired_by_a_wider_interval(delta, d_avg):
     # and no narrower one is enough where ln 1/δ is a whole number
     narrow = sketch.StableHash.collision_probability(d_avg, 2.1371 * d_avg)
     assert k * math.log(1 - narrow) > -k
-
-
-@given(st.floats(1e-6, 0.9), st.floats(0.05, 50.0), st.integers(1, 40), st.integers(1, 40))
-def test_claim_24_repaired_the_planner_keeps_the_promise(delta, d_avg, n_tables, n_projections):
-    plan = sketch.plan(1000, delta, d_avg, n_tables, n_projections)
-    p = stable_probability(d_avg, plan.width) ** n_projections
-    assert (1 - p) ** n_tables <= delta * (1 + 1e-4)
-    nearer = d_avg * np.linspace(0, 1, 50)
-    assert (np.diff(plan.miss_probability(nearer)) >= -1e-15).all()  # nearer is missed less
-    if plan.width != 2 * d_avg:  # that of the source is kept where it is enough
-        narrow = stable_probability(d_avg, 0.999 * plan.width) ** n_projections
-        assert (1 - narrow) ** n_tables > delta
 
 
 @pytest.mark.parametrize(("n_tables", "n_projections"), [(5, 1), (3, 2), (5, 4), (2, 16)])
@@ -1928,25 +1863,6 @@ def test_claim_28_dividing_once_has_less_variance_than_dividing_every_copy(n_tab
     assert square - 1 == every
 
 
-def test_claim_28_unbiased_over_draws_of_a_real_hash():
-    rng, draws, n_tables, n_projections = np.random.default_rng(2), 1500, 4, 3
-    key, query, value = rng.standard_normal((40, 5)), rng.standard_normal(5), rng.normal(size=40)
-    e = np.exp(key @ query / math.sqrt(5))
-    tables = sketch.SimHash.init(rng, 5, draws * n_tables, n_projections)
-    times = meets(tables, key, query).reshape(40, draws, n_tables).sum(axis=2).T
-    one = sketch.SimHash(tables.directions[:n_tables])
-    divided = (times > 0) * (e / one.retrieval_probability(query, key))  # (draws, 40)
-
-    def z(found, whole):
-        """Return how many standard errors the mean over the draws is away from the whole."""
-        return (found.mean() - whole) / (found.std() / math.sqrt(draws))
-
-    assert abs(z(divided.sum(axis=1), e.sum())) < FAR_OUT
-    assert abs(z(divided @ value, e @ value)) < FAR_OUT
-    assert z((times > 0) @ e, e.sum()) < -50  # the union misses, always to the same side
-    assert abs(z(times @ e, e.sum())) > 20
-
-
 def test_claim_28_union_is_exact_where_all_is_found_and_importance_is_not():
     key = np.array([[0.0, 0.0], [100.0, 0.0]])  # one table; a query in the bucket of both
     query, value = np.zeros((1, 2)), np.array([[0.0], [1.0]])
@@ -2005,15 +1921,11 @@ def test_claim_29_needs_a_key_in_the_subset():
 def test_claim_29_the_union_of_a_sketch_keeps_the_bound(seed, n, n_tables, spread):
     key, value, query = with_buckets(seed, n, 4, n_tables, spread)
     output = sketch_of(key, value, n_tables, "union").attention_output(query)
-    exact = attnbook.attention(query, key, value)
     weights = attnbook.attention_weights(query, key)
-    for q, o, right, a in zip(query, output, exact, weights, strict=True):
+    for q, o, a in zip(query, output, weights, strict=True):
         rows = sorted({i for rows in buckets_of(q, key, n_tables) for i in rows})
-        if rows:
-            missed = np.delete(a, rows).sum()
-            assert np.linalg.norm(o - right) <= missed * diameter(value) + 1e-13
-        else:
-            np.testing.assert_array_equal(o, 0)
+        allowed = np.delete(a, rows).sum() * diameter(value) + 1e-13
+        assert np.linalg.norm(o - a @ value) <= allowed if rows else (o == 0).all()
 
 
 @given(SEEDS, st.integers(2, 9), SPREADS)
@@ -2162,21 +2074,6 @@ def test_claim_30_no_arrangement_has_less_spread(seed):
     assert (others.sum(axis=1) == ours.sum()).all()  # the sum is the same for all that are left
     assert (others**2).sum(axis=1).min() == (ours**2).sum()
     assert others.max(axis=1).min() == ours.max()
-
-
-@pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])
-def test_claim_30_mean_displacement(load):
-    # the package's own hash, 20 tables; the mean of the means within 5 of its standard errors
-    n_slots, means = 499, []
-    n = int(load * n_slots)
-    for seed in range(20):
-        table = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
-        keys = np.random.default_rng(seed).permutation(10 * n)[:n] if seed % 2 else np.arange(n)
-        table.insert_many(keys, keys)
-        means.append(table.displacements().mean())
-    # the exact mean of n keys with uniform homes
-    knuth = np.cumprod((n - 1 - np.arange(n - 1)) / n_slots).sum() / 2
-    assert abs(np.mean(means) - knuth) < 5 * np.std(means, ddof=1) / math.sqrt(20)
 
 
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])
