@@ -114,13 +114,12 @@ def test_claim_01_nothing_but_the_maximum_is_safe(dtype, largest):
 
 def test_claim_02_is_false_for_every_factor_but_one():
     query, key, value = np.eye(2), np.eye(2), np.array([[0.0], [1.0]])
+    output = attnbook.attention(query, key, value)
     for c in (2.0, 0.5, 0.0, -1.0, 1 + 1e-6):
-        scaled = attnbook.attention(query, c * key, value)
-        assert np.abs(scaled - attnbook.attention(query, key, value)).max() > 1e-8
+        assert np.abs(attnbook.attention(query, c * key, value) - output).max() > 1e-8
     # scaling *weights* by c adds log c to every score, and that changes nothing
     scores = np.array([[1.0, 2.0]])
     np.testing.assert_allclose(attnbook.softmax(scores + np.log(2)), attnbook.softmax(scores))
-    assert np.abs(attnbook.softmax(2 * scores) - attnbook.softmax(scores)).max() > 0.1
 
 
 @given(SEEDS, SIZES, SIZES)
@@ -184,13 +183,9 @@ def test_claim_03_the_output_is_linear_and_affine_in_the_values(triple, c, seed,
     ):
         got = attnbook.attention(query, key, changed)
         np.testing.assert_allclose(got, expected, atol=room * size)
-
-
-def test_claim_03_the_affine_form_needs_a_visible_key():
-    query, key, value = np.ones((1, 2)), np.ones((3, 2)), np.ones((3, 1))
-    nothing = np.zeros((1, 3), bool)
-    assert attnbook.attention(query, key, 2 * value, nothing) == 0  # linear still
-    assert attnbook.attention(query, key, value + 5, nothing) == 0  # affine no longer: not 5
+    # the affine form needs a visible key: without one the output is 0, and not b
+    nothing = np.zeros((len(query), len(key)), bool)
+    assert (attnbook.attention(query, key, value @ matrix + b, nothing) == 0).all()
 
 
 # 4: the output has shape (batch, n_q, width of V). Holds.
@@ -345,8 +340,8 @@ def test_claim_07_repaired_lower_bound_for_near_keys(triple, seed, step):
     least = np.linalg.norm(weights @ (first - second)) - np.linalg.norm((weights - others) @ second)
     room = 1e-12 * (1 + np.abs(first).max()) * len(key)
     assert np.linalg.norm(outputs) >= least - room
-    if step == 0.0:  # and with equal keys it is no bound but the difference itself
-        np.testing.assert_allclose(np.linalg.norm(outputs), least, atol=room)
+    if step == 0.0:  # and with equal keys it is no bound but what the weights see of the change
+        np.testing.assert_allclose(outputs, weights @ (first - second), atol=room)
 
 
 # 8: Dim(K) = Dim(V) = Dim(Q) is required. Too strict.
@@ -734,21 +729,6 @@ def test_claim_16_the_three_widths_must_agree(dims):
             replace(weights, **{name: np.ones((8, 1))})
 
 
-@given(SEEDS, st.integers(1, 5), st.sampled_from((0.1, 1.0, 10.0)))
-def test_claim_16_the_block_as_it_is_written(library, seed, n, spread):
-    weights, rng = drawn_block(seed, 6, spread)
-    x, mask = rng.standard_normal((2, n, 6)), rng.random((n, n)) < 0.7
-    heads = (x @ w for w in (weights.W_query, weights.W_key, weights.W_value))
-    attended = attnbook.multi_head_attention(*heads, weights.attention, mask)
-    first, second = weights.attention_norm, weights.output_norm
-    y = attnbook.layer_norm(attended @ weights.W_attended + x, first.gain, first.bias)
-    # linear, residual and all: the product with one matrix
-    z = attnbook.layer_norm(y @ (weights.W_output + np.eye(6)), second.gain, second.bias)
-    moved = weights.with_arrays({name: library.array(a) for name, a in weights.arrays().items()})
-    got = attnbook.transformer_block(library.array(x), moved, library.array(mask))
-    np.testing.assert_allclose(library.numpy(got), z, rtol=1e-7, atol=1e-7 * spread)
-
-
 def sign_changes(numbers):
     """Count the changes of sign along the first axis, leaving out what rounding decides."""
     sure = numbers[np.abs(numbers) > 1e-9 * np.abs(numbers).max()]
@@ -922,43 +902,23 @@ def interleaving(d):
     return np.arange(d).reshape(2, d // 2).T.reshape(-1)
 
 
-@given(st.integers(0, 9), EVEN, st.integers(0, 5000), st.sampled_from((2.0, 100.0, 1e4)))
-def test_claim_18_the_layouts_are_permutations(library, n, d, start, base):
-    options = {"start": start, "base": base, "like": library.array(np.ones(1))}
-    halves = library.numpy(attnbook.positions.sinusoidal(n, d, **options))
-    pairs = library.numpy(attnbook.positions.sinusoidal(n, d, interleaved=True, **options))
-    np.testing.assert_array_equal(halves[:, interleaving(d)], pairs)
-    angles = (start + np.arange(n)[:, np.newaxis]) / base ** (2 * np.arange(d // 2) / d)
-    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
-    np.testing.assert_allclose(halves, expected, atol=1e-11)
-
-
-def turn(k, d, interleaved=False):
-    """Return R_k with PE(p + k) = PE(p) R_k."""
-    angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
-    c, s = np.cos(angles), np.sin(angles)
-    matrix = np.block([[np.diag(c), -np.diag(s)], [np.diag(s), np.diag(c)]])
-    order = interleaving(d)
-    return matrix[order][:, order] if interleaved else matrix
-
-
-@given(EVEN, st.integers(0, 3000), st.integers(-3000, 3000), st.booleans())
-def test_claim_18_a_step_is_a_fixed_rotation(d, p, k, interleaved):
-    if p + k < 0:
-        p -= k
-    here, there = (
-        attnbook.positions.sinusoidal(5, d, start=x, interleaved=interleaved) for x in (p, p + k)
-    )
-    R = turn(k, d, interleaved)
-    np.testing.assert_allclose(here @ R, there, atol=1e-10)
-    np.testing.assert_allclose(R @ R.T, np.eye(d), atol=1e-14)
-    np.testing.assert_allclose(R @ turn(7, d, interleaved), turn(k + 7, d, interleaved), atol=1e-11)
-    if interleaved:  # blocks of two by two
-        assert (R[np.kron(np.eye(d // 2), np.ones((2, 2))) == 0] == 0).all()
+@given(EVEN, st.integers(0, 3000), st.integers(0, 3000))
+def test_claim_18_the_layouts_are_permutations_and_a_step_a_rotation(d, p, k):
+    here, there = (attnbook.positions.sinusoidal(5, d, start=x) for x in (p, p + k))
+    pairs = attnbook.positions.sinusoidal(5, d, start=p, interleaved=True)
+    np.testing.assert_array_equal(here[:, interleaving(d)], pairs)
+    np.testing.assert_allclose(here @ turn(k, d), there, atol=1e-10)
     # so products depend on the difference alone, and no two places are alike: π is irrational
     angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
     np.testing.assert_allclose((here * there).sum(axis=-1), np.cos(angles).sum(), atol=1e-10 * d)
     assert k == 0 or np.abs(here - there).max() > 1e-9
+
+
+def turn(k, d):
+    """Return R_k with PE(p + k) = PE(p) R_k."""
+    angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
+    c, s = np.cos(angles), np.sin(angles)
+    return np.block([[np.diag(c), -np.diag(s)], [np.diag(s), np.diag(c)]])
 
 
 def with_features_permuted(weights, order):
@@ -1025,21 +985,6 @@ def test_claim_18_a_head_can_look_back_by_a_fixed_number_but_most_heads_see_plac
         scores = places @ matrix @ places.T
         along = max(np.ptp(np.diagonal(scores, -m)) for m in range(n // 2))
         assert (along < 1e-9) == constant
-
-
-@given(SEEDS, EVEN, st.integers(0, 4000), st.booleans())
-def test_claim_18_rotary_scores_depend_on_the_difference_whatever_the_features(
-    seed, d, start, interleaved
-):
-    pair = np.random.default_rng(seed).standard_normal((2, 1, d))
-    query, key = (
-        attnbook.positions.rotary(np.repeat(x, 9, axis=0), start=start, interleaved=interleaved)
-        for x in pair
-    )
-    scores = query @ key.T
-    for m in range(-8, 9):
-        assert np.ptp(np.diagonal(scores, m)) < 1e-10 * (1 + np.abs(scores).max())
-    np.testing.assert_allclose(np.diagonal(scores), (pair[0] @ pair[1].T).item(), atol=1e-10 * d)
 
 
 # 19: the output embedding is the transpose of the input embedding. A definition.
