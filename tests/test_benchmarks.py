@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import types
 from datetime import datetime
 from pathlib import Path
 
@@ -59,12 +60,15 @@ def check_provenance(provenance):
         assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
 
 
+def hide(monkeypatch, *absent):
+    """Let the named packages look as if they were not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n in absent else find(n))
+
+
 @pytest.mark.parametrize("absent", [None, "threadpoolctl"])
 def test_provenance_has_all_fields_and_is_json(monkeypatch, absent):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == absent else find(name)
-    )
+    hide(monkeypatch, absent)
     found = origin.describe("cpu", "python -m benchmarks x")
     check_provenance(found)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -408,11 +412,7 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
 @pytest.mark.usefixtures("tiny")
 def test_exact_runs_with_numpy_alone(monkeypatch, capsys):
     monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
-    found = importlib.util.find_spec
-    absent = {"torch", "numba", "jax"}
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in absent else found(name)
-    )
+    hide(monkeypatch, "torch", "numba", "jax")
     growing = tables.Tables({}, seconds=1e9)
     exact.measure("cpu", quick=True, tables=growing)
     record = growing.record
@@ -453,10 +453,6 @@ def check_rows(rows, baseline, tolerance):
             assert row.get(name, 0) >= 0
 
 
-def select(rows, **fields):
-    return [row for row in rows if fields.items() <= row.items()]
-
-
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_masking_measures_every_mask():
@@ -489,8 +485,8 @@ def test_flex_attention_that_cannot_be_compiled_is_a_row(monkeypatch, short):
 
     monkeypatch.setattr("torch.compile", lambda function, **_: no_compiler)
     rows = masking.timings("cpu", "float32", 5, quick=True)
-    assert {row["implementation"] for row in rows if "reason" in row} == {masking.FLEX}
-    assert {row["reason"] for row in rows if "reason" in row} == {"RuntimeError: no C++ compiler"}
+    found = {(row["implementation"], row["reason"]) for row in rows if "reason" in row}
+    assert found == {(masking.FLEX, "RuntimeError: no C++ compiler")}
 
 
 @pytest.mark.usefixtures("tiny")
@@ -522,15 +518,11 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys, argume
 def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
     monkeypatch.setattr(origin, "require", lambda device: None)
     monkeypatch.setattr(harness, "record", lambda name, device, command: {"benchmark": name})
-    commands = []
-
-    class Done:
-        stdout = "first\nlast\n"
-        returncode = 0
+    commands, done = [], types.SimpleNamespace(stdout="first\nlast\n", returncode=0)
 
     def fake_run(command, **_):
         commands.append(command)
-        return Done
+        return done
 
     monkeypatch.setattr(device.subprocess, "run", fake_run)
     assert device.run(["attention"], tmp_path, quick=True, command="x") == 0
@@ -539,8 +531,8 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
     assert commands[2][3:6] == ["attention", "--device", "cuda"]
     steps = json.loads((tmp_path / "device.json").read_text())["steps"]
     assert [step["last_line"] for step in steps] == ["last"] * 3
-    assert (tmp_path / "gpu-tests.txt").read_text() == "first\nlast\n"
-    Done.returncode = 1
+    assert (tmp_path / "gpu-tests.txt").read_text() == done.stdout
+    done.returncode = 1
     assert device.run(["attention"], tmp_path, quick=True, command="x") == 1
 
 
