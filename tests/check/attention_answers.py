@@ -1010,19 +1010,39 @@ WRONG = {
 }
 
 
-def only_torch(answer):
-    """Return the answer of a reader who writes for PyTorch alone."""
-
-    def torch_answer(*arrays, **options):
-        import torch
-
-        if isinstance(arrays[0], tuple):  # of a merge
-            return answer(*(tuple(map(torch.clone, part)) for part in arrays))
-        if not any(hasattr(x, "shape") for x in arrays):
-            return torch.as_tensor(np.array(answer(*arrays, **options)))
-        return answer(*(x if isinstance(x, int) else torch.clone(x) for x in arrays), **options)
-
-    return _with_options_of(answer, torch_answer)
+DOUBLES = {
+    "attention": {
+        "no scale; no softmax": lambda q, k, v: q @ k.mT @ v,
+        "no scale; softmax over the query axis": lambda q, k, v: sm(q @ k.mT, 0) @ v,
+        "scale by d_k; softmax twice": lambda q, k, v: sm(sm(q @ k.mT / q.shape[-1])) @ v,
+        "scale by √n_k; key used as value": lambda q, k, v: sm(q @ k.mT / len(k) ** 0.5) @ k,
+    },
+    "softmax": {
+        "wrong axis; base 2": lambda x: 2**x / total(2**x, 0),
+        "sign of the scores; logarithm returned": lambda x: array_namespace(x).log(sm(-x)),
+    },
+    "multi_head_attention": {
+        "scale by √d_model; W_O forgotten": lambda x, y, z, A, B, C, W, h: right_join(
+            sm(right_split(x @ A, h) @ right_split(y @ B, h).mT / x.shape[-1] ** 0.5)
+            @ right_split(z @ C, h)
+        ),
+        "bare reshape in the join; no scale": heads_answer(
+            WRONG["attention_weights"]["no scale"], join=reshaped_join
+        ),
+    },
+    "single_head": {
+        "no scale; values not projected": lambda x, y, z, A, B, C: sm((x @ A) @ (y @ B).mT) @ z
+    },
+    "attention_vjp": {
+        "scale in grad_value; second term of the softmax Jacobian": jacobian_and_value
+    },
+    "causal_mask": {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
+    "merge_attention": {
+        "total not rescaled; maximum not updated": merge_answer(
+            total="z1 + z2", result="(m1, z, u)"
+        )
+    },
+}
 
 
 def in_float32(answer):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import transformer_answers as transformer
 from array_api_compat import array_namespace
 from attention_answers import right_attention, right_join, right_split
 from transformer_answers import (
@@ -703,4 +704,19 @@ DOUBLES = {
             ),
         )[1],
     },
+}
+
+
+WRONG = {
+    "layer_norm": transformer.LAYER_NORM,
+    "positional_encoding": transformer.positions_wrong(False),
+    "positional_encoding, interleaved": transformer.positions_wrong(True),
+    "embed": transformer.EMBED,
+    "feed_forward": transformer.FEED_FORWARD,
+    "encoder_layer": ENCODER_LAYER,
+    "decoder_layer": DECODER_LAYER,
+    "teacher_forcing": transformer.TEACHER_FORCING,
+    "cross_entropy": transformer.CROSS_ENTROPY,
+    "greedy_decode": GREEDY_DECODE,
+    "greedy_decode, cached": GREEDY_DECODE_CACHED,
 }

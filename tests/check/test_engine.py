@@ -18,14 +18,13 @@ import warnings
 import attention_answers as answers
 import numpy as np
 import pytest
-from attention_answers import right_attention, right_weights, sm
+from attention_answers import right_attention, sm
 from error_table import assert_raises, error_rows
 from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check import diagnosis, sandbox
-from attnbook.check.engine import either, run
+from attnbook.check import diagnosis, engine, sandbox
 from attnbook.check.report import FailingCase
 from attnbook.check.steps import Case, Check, Mistake, Stage, draw
 
@@ -71,6 +70,10 @@ def with_mask(query: np.ndarray, key, value, mask: object, *, scale=()):
 class Attend:
     def __call__(self, query, key, value):
         return right(query, key, value)
+
+
+PARTIAL = functools.partial(attnbook.attention, scale=None)
+WITHOUT_SIGNATURE = operator.itemgetter("a")
 
 
 class Unreadable:
@@ -217,13 +220,9 @@ softmax(lambda x, axis=-1, /: sm(x, axis))
     right: `axis` was not checked: your function takes no argument of that name.
 attention(Attend())
     right: agrees
-attention(functools.partial(right))
+attention(PARTIAL)
     right: agrees
-attention(functools.partial(attnbook.attention, scale=None))
-    right: agrees
-softmax(functools.partial(answers.right_softmax, axis=-1))
-    right: agrees
-softmax(operator.itemgetter("a"))
+softmax(WITHOUT_SIGNATURE)
     raises: Your function raises IndexError
 softmax(np.ones((2, 3)))
     called already: without calling it: check.softmax(my_function)
@@ -237,7 +236,7 @@ attention(lambda query, key, value: None)
     key (3, 3), value (3, 3) of float64.
 attention_vjp(lambda *given: None)
     no return: Your function returns None
-attention(lambda q, k, v: (right(q, k, v), right_weights(q, k)))
+attention(lambda q, k, v: (right(q, k, v), answers.right_weights(q, k)))
     returns a tuple: Your function returns a tuple of 2; this exercise asks for one array, the
     output alone.
 softmax(lambda x: np.asarray(x).tolist())
@@ -290,7 +289,7 @@ attention(lambda q, k, v: right(q, k, v) * math.nan)
 
 attention(broken)
     raises: Your function raises NameError: name 'undefined_value' is not defined, at line…of
-    broken: `return value @ undefined_value  # noqa: F821`. It was given query (3, 3), key (3, 3),
+    broken: `return value @ undefined_value…`. It was given query (3, 3), key (3, 3),
     value (3, 3) of float64, as NumPy arrays.
 attention(broken_in_numpy)
     raises: of broken_in_numpy: `return np.linalg.inv
@@ -700,33 +699,33 @@ TIMES_5 = Check("times", ("x",), {"y": "x.shape"}, lambda x: 5 * x, toy().stages
 CONVENTIONS = {"with one more": toy(), "times 5": TIMES_5}
 
 EXPLAINED = """
-run(toy(), lambda x: 2 * x + 1, 9)
+engine.run(toy(), lambda x: 2 * x + 1, 9)
     right: agrees
-run(toy(), lambda x: x + 1, 9)
+engine.run(toy(), lambda x: x + 1, 9)
     not doubled: Double it.
-run(toy(), lambda x: x**2, 9)
+engine.run(toy(), lambda x: x**2, 9)
     squared: Do not square.
-run(toy(), lambda x: x * 1, 9)
+engine.run(toy(), lambda x: x * 1, 9)
     not doubled; nothing added: Two mistakes at once. Double it. Add one.
-run(toy(), lambda x: x**3, 9)
+engine.run(toy(), lambda x: x**3, 9)
     unknown: Your numbers differ
-run(toy(), lambda x: x * np.nan, 9)
+engine.run(toy(), lambda x: x * np.nan, 9)
     NaN: NaN or infinity
-run(toy(mistakes=(NEITHER,)), lambda x: x * 1, 9)
+engine.run(toy(mistakes=(NEITHER,)), lambda x: x * 1, 9)
     a: A.
-run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
+engine.run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
     nothing added: Add one.
-run(toy(variants=ALMOST), lambda x: 3 * x + 1, 9)
+engine.run(toy(variants=ALMOST), lambda x: 3 * x + 1, 9)
     unknown: Your numbers differ
-run(toy(any_length=True), lambda x: x[:, 0], 9)
+engine.run(toy(any_length=True), lambda x: x[:, 0], 9)
     unknown: Your result has the wrong shape: (
-run(FLAT, lambda x: x[:3], 9)
+engine.run(FLAT, lambda x: x[:3], 9)
     unknown: Your result holds 3 numbers where 5 are right.
-either(CONVENTIONS, lambda x: 5 * x, 9)
+engine.either(CONVENTIONS, lambda x: 5 * x, 9)
     right: times 5
-either(CONVENTIONS, lambda x: x + 1, 9)
+engine.either(CONVENTIONS, lambda x: x + 1, 9)
     not doubled: Double it.
-either(CONVENTIONS, lambda x: None, 9)
+engine.either(CONVENTIONS, lambda x: None, 9)
     no return: returns None
 """
 
@@ -738,7 +737,7 @@ def test_what_a_toy_check_says(call, mistake, said):
 
 def test_pairs_are_bounded_by_a_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
-    assert run(toy(), lambda x: x * 1, 9).mistakes == ()
+    assert engine.run(toy(), lambda x: x * 1, 9).mistakes == ()
 
 
 def test_a_way_must_name_steps():
