@@ -212,7 +212,7 @@ RIGHT = {
     ),
     "single_head": (
         ab.single_head_attention,
-        attention.head(right_attention),
+        attention.right_head,
         attention.loop_head,
         einsum_head,
         lambda x, y, z, A, B, C, W_O: right_attention(x @ A, y @ B, z @ C) @ W_O,
