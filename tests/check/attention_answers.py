@@ -8,14 +8,14 @@ number, as in "no scale 2".
 import inspect
 import math
 import re
+from dataclasses import replace
 from functools import partial
 
-import answer_programs
 import numpy as np
+from answer_programs import Program
 from array_api_compat import array_namespace, device
 
-table = partial(answer_programs.table, globals())
-written = partial(answer_programs.written, globals())
+program = partial(Program, globals())
 
 
 def exp(x):
@@ -92,15 +92,13 @@ def right_attention(q, k, v, mask=None):
 # Softmax.
 
 
-SOFTMAX_PROGRAM = """
+SOFTMAX_PROGRAM = program("""
+x
 e = exp(x)
 shifted_e = exp(x - top(x))
 out = shifted_e / total(shifted_e)
-"""
-SOFTMAX = table(
-    "x",
-    SOFTMAX_PROGRAM,
-    """
+""")
+SOFTMAX = SOFTMAX_PROGRAM.wrong("""
 wrong axis: sm(x, 0)
     exp(x) / total(exp(x), -2)
 one sum for all: e / xp.sum(e)
@@ -128,19 +126,18 @@ not the maximum: shifted(x, -top(-x))
     shifted(x, x[..., :1])
     shifted(x, np.median(np.asarray(x), axis=-1, keepdims=True))
 axis 1 of a batch: sm(x, 1)
-""",
-    "out = …",
-) | table("x, axis=-1", SOFTMAX_PROGRAM, "axis ignored: out = sm(x)")
+""") | SOFTMAX_PROGRAM.taking("axis=-1").wrong("axis ignored: out = sm(x)")
 
 
 # Weights, which are wrong in attention, in a head, in heads and in a gradient as well.
 
 
-WEIGHTS_PROGRAM = """
+WEIGHTS_PROGRAM = program("""
+q, k
 d = q.shape[-1]
 s = q @ k.mT / d**0.5
 w = sm(s)
-"""
+""")
 WEIGHT_MISTAKES = """
 no scale: s = q @ k.mT
 scale by d_k: s = q @ k.mT / d
@@ -214,34 +211,25 @@ bias after the softmax: w = sm(s) + (0 if bias is None else bias)
 HIDE = "w = sm(s) if mask is None else …"
 
 
-def with_weights(parameters, program, options=True):
+def with_weights(program, options=True):
     """Return the answers with wrong weights of a program that has the lines of the weights."""
-    found = table(parameters, program, WEIGHT_MISTAKES)
-    found |= table(f"{parameters}, mask=None", program, MASK_MISTAKES, HIDE)
+    found = program.wrong(WEIGHT_MISTAKES) | program.taking("mask=None", HIDE).wrong(MASK_MISTAKES)
     for option, mistakes in OPTION_MISTAKES.items() if options else ():
-        found |= table(f"{parameters}, {option}", program, mistakes)
+        found |= program.taking(option).wrong(mistakes)
     return found
 
 
-WEIGHTS = with_weights("q, k", WEIGHTS_PROGRAM) | table(
-    "q, k",
-    WEIGHTS_PROGRAM,
-    """
+WEIGHTS = with_weights(WEIGHTS_PROGRAM) | WEIGHTS_PROGRAM.wrong("""
 np.dot on a batch: w = sm(dot(q, k.mT) / d**0.5)
 transposed: w = right_weights(k, q)
     w = right_weights(q, k).mT
-""",
-)
+""")
 
-ATTENTION_PROGRAM = WEIGHTS_PROGRAM + "out = w @ v"
+ATTENTION_PROGRAM = program(f"q, k, v{WEIGHTS_PROGRAM.lines}out = w @ v")
 RENAMED = {"scores ignored": "mean of the values", "hard maximum": "hard look-up"}
 ATTENTION = {
-    RENAMED.get(name, name): answer
-    for name, answer in with_weights("q, k, v", ATTENTION_PROGRAM).items()
-} | table(
-    "q, k, v",
-    ATTENTION_PROGRAM,
-    """
+    RENAMED.get(name, name): answer for name, answer in with_weights(ATTENTION_PROGRAM).items()
+} | ATTENTION_PROGRAM.wrong("""
 np.dot on a batch: out = dot(w, v)
     w = sm(dot(q, k.mT) / d**0.5)
     out = dot(sm(dot(q, k.mT) / d**0.5), v)
@@ -255,8 +243,7 @@ value used as key: w = right_weights(q, v)
 key used as value: out = w @ k
 query compared with itself: w = right_weights(q, q)
 scale by √d_v: s = q @ k.mT / v.shape[-1] ** 0.5
-""",
-)
+""")
 
 
 # Learned heads, one or many.
@@ -281,31 +268,24 @@ self-attention only: yb = x @ B; zc = x @ C
     yb = x @ B
 values from the key: zc = y @ C
 """
-HEAD = "x, y, z, A, B, C"
-HEAD_PROGRAM = f"{PROJECTIONS}q = xa\nk = yb\nv = zc{ATTENTION_PROGRAM}"
-right_head = written(HEAD, HEAD_PROGRAM)
+HEAD_PROGRAM = program(
+    f"x, y, z, A, B, C{PROJECTIONS}q = xa\nk = yb\nv = zc{ATTENTION_PROGRAM.lines}"
+)
+right_head = HEAD_PROGRAM.but()
 SINGLE_HEAD = (
-    with_weights(HEAD, HEAD_PROGRAM, options=False)
-    | table(
-        HEAD,
-        HEAD_PROGRAM,
-        f"""{PROJECTION_MISTAKES}self-attention only: zc = x @ C
+    with_weights(HEAD_PROGRAM, options=False)
+    | HEAD_PROGRAM.wrong(f"""{PROJECTION_MISTAKES}self-attention only: zc = x @ C
 W transposed: xa = x @ A.T
     yb = y @ B.T
     zc = z @ C.T
 scale by d_model: s = q @ k.mT / x.shape[-1] ** 0.5
     s = q @ k.mT / y.shape[-1] ** 0.5
 scale by √d_v: s = q @ k.mT / v.shape[-1] ** 0.5
-""",
-    )
-    | table(
-        f"{HEAD}, W_O=None",
-        HEAD_PROGRAM,
-        """
+""")
+    | HEAD_PROGRAM.taking("W_O=None").wrong("""
 W_O forgotten: out = w @ v
 W_O transposed: out = w @ v if W_O is None else w @ v @ W_O.T
-""",
-    )
+""")
 )
 
 
@@ -343,10 +323,7 @@ def columns(x, h, i):
     return x[..., i * d : (i + 1) * d]
 
 
-SPLIT_HEADS = table(
-    "x, h",
-    "heads = [columns(x, h, i) for i in range(h)]\nout = heads",
-    """
+SPLIT_HEADS = program("x, h\nheads = [columns(x, h, i) for i in range(h)]\nout = heads").wrong("""
 list of heads: heads
     tuple(heads)
 bare reshape: x.reshape(*x.shape[:-2], h, x.shape[-2], x.shape[-1] // h)
@@ -368,23 +345,22 @@ not split: x
     x[..., None, :, :]
 axes counted from the front: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1)
 batch in the sequence: x.reshape(-1, h, x.shape[-1] // h).swapaxes(0, 1)
-""",
-    "out = …",
-)
+""")
 
-HEADS = f"{HEAD}, W, h"
-HEADS_PROGRAM = f"""{PROJECTIONS}
+HEADS_PROGRAM = program(f"""
+x, y, z, A, B, C, W, h
+{PROJECTIONS}
 split = right_split
 q = split(xa, h)
 k = split(yb, h)
 v = split(zc, h)
-{WEIGHTS_PROGRAM}
+{WEIGHTS_PROGRAM.lines}
 a = w @ v
 join = right_join
 joined = join(a)
 out = joined @ W
-"""
-right_heads = written(f"{HEADS}, mask=None", HEADS_PROGRAM, "w = right_weights(q, k, mask)")
+""")
+right_heads = HEADS_PROGRAM.taking("mask=None").but("w = right_weights(q, k, mask)")
 
 
 def sequence_first(x, y, z, *others):
@@ -410,13 +386,10 @@ def one_head_masked(scores, mask):
 MULTI_HEAD_ATTENTION = (
     {
         name: answer
-        for name, answer in with_weights(HEADS, HEADS_PROGRAM, options=False).items()
+        for name, answer in with_weights(HEADS_PROGRAM, options=False).items()
         if not re.match("all axes|softmax over|width from|scale by √n", name)
     }
-    | table(
-        HEADS,
-        HEADS_PROGRAM,
-        f"""{PROJECTION_MISTAKES}
+    | HEADS_PROGRAM.wrong(f"""{PROJECTION_MISTAKES}
 scale by √n_k: s = q @ k.mT / y.shape[-2] ** 0.5
 scale by √n_q: s = q @ k.mT / x.shape[-2] ** 0.5
 softmax over the query axis: w = sm(s, -2)
@@ -462,30 +435,22 @@ W_O forgotten: out = joined
 W_O transposed: out = joined @ W.T
 axes counted from the front: split = lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1);
         join = lambda x: x.swapaxes(0, 1).reshape(*x.swapaxes(0, 1).shape[:-2], -1)
-""",
-    )
-    | table(
-        f"{HEADS}, mask=None", HEADS_PROGRAM, "mask on one head: one_head_masked(s, mask)", HIDE
-    )
-    | table(
-        f"{HEADS}, mask=None",
-        HEADS_PROGRAM,
-        """
+""")
+    | HEADS_PROGRAM.taking("mask=None", HIDE).wrong("mask on one head: one_head_masked(s, mask)")
+    | HEADS_PROGRAM.taking("mask=None", HIDE.replace("…", "safe_softmax(hidden(s, …))")).wrong("""
 mask broadcast over the wrong axis: mask[:, None]
     mask[:, 0] if mask.ndim == 4 else mask
     mask[..., None, :]
 mask of the first sequence: mask[0] if mask.ndim == 4 else mask
-""",
-        HIDE.replace("…", "safe_softmax(hidden(s, …))"),
-    )
+""")
 )
 
 
 # Gradients.
 
 
-VJP = "q, k, v, g"
-VJP_PROGRAM = """
+VJP_PROGRAM = program("""
+q, k, v, g
 d = q.shape[-1]
 c = d**-0.5
 s = q @ k.mT * c
@@ -496,13 +461,10 @@ dq = ds @ k
 dk = ds.mT @ q
 dv = w.mT @ g
 out = (dq, dk, dv)
-"""
-gradients = written(VJP, VJP_PROGRAM)
+""")
+gradients = VJP_PROGRAM.but()
 ATTENTION_VJP = (
-    table(
-        VJP,
-        VJP_PROGRAM,
-        """
+    VJP_PROGRAM.wrong("""
 no scale in the gradients: ds = w * (dw - total(w * dw))
     dq = ds @ k / c
     dk = ds.mT @ q / c
@@ -547,15 +509,14 @@ all axes reversed: s = q @ k.T * c; dw = g @ v.T; dk = ds.T @ q; dv = w.T @ g
     dw = g @ v.T; dk = ds.T @ q; dv = w.T @ g
 width from shape[1]: c = k.shape[1] ** -0.5
 softmax over axis 1 of a batch: w = sm(s, 1)
-""",
-    )
+""")
     | {
         name: answer
-        for name, answer in table(f"{VJP}, mask=None", VJP_PROGRAM, MASK_MISTAKES, HIDE).items()
+        for name, answer in VJP_PROGRAM.taking("mask=None", HIDE).wrong(MASK_MISTAKES).items()
         if re.fullmatch(r"mask ignored|mask inverted|.* negative number|empty row \w+", name)
     }
-    | table(f"{VJP}, scale=None", VJP_PROGRAM, "scale ignored: w = sm(s)")
-    | table(f"{VJP}, bias=None", VJP_PROGRAM, "bias ignored: w = sm(s)")
+    | VJP_PROGRAM.taking("scale=None").wrong("scale ignored: w = sm(s)")
+    | VJP_PROGRAM.taking("bias=None").wrong("bias ignored: w = sm(s)")
 )
 
 
@@ -566,16 +527,15 @@ def right_causal(n_q, n_k):
     return np.tri(n_q, n_k, n_k - n_q, dtype=bool)
 
 
-CAUSAL_MASK = table(
-    "n_q, n_k",
-    """
+CAUSAL_PROGRAM = program("""
+n_q, n_k
 s = n_k - n_q
 i = np.arange(n_q)[:, None]
 j = np.arange(n_k)
 right = right_causal(n_q, n_k)
 out = right
-""",
-    """
+""")
+CAUSAL_MASK = CAUSAL_PROGRAM.wrong("""
 additive mask: np.where(right, 0, -np.inf)
     np.triu(np.full((n_q, n_k), -1e9), 1)
 numbers for booleans: np.tri(n_q, n_k, n_k - n_q)
@@ -603,18 +563,19 @@ shape transposed: right_causal(n_k, n_q)
     np.tri(n_k, n_q, dtype=bool)
 square only: np.tri(n_k, dtype=bool)
     np.tri(n_q, dtype=bool)
-""",
-    "out = …",
-) | {
+""") | {
     "additive mask 3": lambda n: np.where(np.tri(n) == 0, np.finfo(np.float32).min, 0),
     "inverted 3": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
 }
 
 
+def guarded(e, guard=1):
+    return e / (total(e) + (total(e) == 0) * guard)
+
+
 def shifted_by_all(s, seen, mask, guard=0):
     """Multiply exponentials by the mask, after the maximum of all keys."""
-    e = exp(seen - top(seen)) * as_numbers(mask, s)
-    return e / (total(e) + (total(e) == 0) * guard)
+    return guarded(exp(seen - top(seen)) * as_numbers(mask, s), guard)
 
 
 def least_visible(s):
@@ -638,23 +599,20 @@ def one_row(mask):
     return mask.ndim == 1 or mask.shape[-2] == 1
 
 
-MASKED = "q, k, v, mask"
-MASKED_PROGRAM = """
+MASKED_PROGRAM = program("""
+q, k, v, mask
 d = q.shape[-1]
 s = q @ k.mT / d**0.5
 seen = mask
 h = hidden(s, seen)
 w = safe_softmax(h)
 out = w @ v
-"""
+""")
 MASKED_ATTENTION = {
     name: answer
-    for name, answer in table(MASKED, MASKED_PROGRAM, MASK_MISTAKES, "w = …").items()
+    for name, answer in replace(MASKED_PROGRAM, form="w = …").wrong(MASK_MISTAKES).items()
     if not re.fullmatch("mask with a large negative number [25]", name)
-} | table(
-    MASKED,
-    MASKED_PROGRAM,
-    """
+} | MASKED_PROGRAM.wrong("""
 np.dot on a batch: out = dot(w, v)
 no scale: s = q @ k.mT
 scale by d_k: s = q @ k.mT / d
@@ -666,8 +624,7 @@ sign of the scores: s = q @ k.mT / -(d**0.5)
 hard look-up: w = one_hot(h)
 no maximum: w = exp(h) / total(exp(h))
 maximum of the whole array: w = shifted(h, xp.max(h))
-not the maximum: w = exp(h - least_visible(h)) / xp.where(xp.any(mask, axis=-1, keepdims=True)
-        | (total(exp(h)) != 0), total(exp(h - least_visible(h))), xp.ones_like(top(h)))
+not the maximum: w = guarded(exp(h - h[..., :1] * 0 - least_visible(h)))
 all axes reversed: s = q @ k.T / d**0.5
 width from shape[1]: s = q @ k.mT / k.shape[1] ** 0.5
 softmax over axis 1 of a batch: w = safe_softmax(h, 1)
@@ -697,17 +654,17 @@ outputs of padding zeroed: out = w @ v * (column(mask) if one_row(mask) else 1)
 mask of the first sequence: seen = mask[0] if mask.ndim == 3 else mask
 mask broadcast over the wrong axis: seen = mask[:, 0] if mask.ndim == 3 and mask.shape[1] == 1
         else mask
-""",
-)
-MASKED_ATTENTION["mask after the exponential 2"] = written(
-    MASKED, MASKED_PROGRAM, "w = shifted_by_all(s, s, mask)"
+""")
+MASKED_ATTENTION["mask after the exponential 2"] = MASKED_PROGRAM.but(
+    "w = shifted_by_all(s, s, mask)"
 )
 
 
 # Merges.
 
 
-MERGE_PROGRAM = """
+MERGE_PROGRAM = program("""
+first, second
 xp = array_namespace(first[0])
 m1 = first[0]
 z1 = first[1]
@@ -722,11 +679,8 @@ f2 = xp.exp(m2 - safe)
 z = f1 * z1 + f2 * z2
 u = f1 * u1 + f2 * u2
 out = (m, z, u)
-"""
-MERGE_ATTENTION = table(
-    "first, second",
-    MERGE_PROGRAM,
-    """
+""")
+MERGE_ATTENTION = MERGE_PROGRAM.wrong("""
 no rescaling: z = z1 + z2; u = u1 + u2
 total not rescaled: z = z1 + z2
 weighted not rescaled: u = u1 + u2
@@ -768,8 +722,7 @@ empty parts NaN: safe = m
     f1 = xp.exp(xp.minimum(m1 - m2, 0 * z1)); f2 = xp.exp(xp.minimum(m2 - m1, 0 * z1))
 maximum of nothing: out = (safe, z, u)
     out = (xp.where(m == -xp.inf, xp.full_like(m, -1e9), m), z, u)
-""",
-)
+""")
 
 WRONG = {
     "softmax": SOFTMAX,
@@ -785,46 +738,28 @@ WRONG = {
 }
 
 DOUBLES = {
-    "attention": table(
-        "q, k, v",
-        ATTENTION_PROGRAM,
-        """
+    "attention": ATTENTION_PROGRAM.wrong("""
 no scale; no softmax: out = q @ k.mT @ v
 no scale; softmax over the query axis: w = sm(q @ k.mT, 0)
 scale by d_k; softmax twice: w = sm(sm(q @ k.mT / d))
 scale by √n_k; key used as value: out = sm(q @ k.mT / len(k) ** 0.5) @ k
-""",
-    ),
-    "softmax": table(
-        "x",
-        SOFTMAX_PROGRAM,
-        """
+"""),
+    "softmax": SOFTMAX_PROGRAM.wrong("""
 wrong axis; base 2: out = 2**x / total(2**x, 0)
 sign of the scores; logarithm returned: out = xp.log(sm(-x))
-""",
-    ),
-    "multi_head_attention": table(
-        HEADS,
-        HEADS_PROGRAM,
-        """
+"""),
+    "multi_head_attention": HEADS_PROGRAM.wrong("""
 scale by √d_model; W_O forgotten: s = q @ k.mT / x.shape[-1] ** 0.5; out = joined
 bare reshape in the join; no scale: s = q @ k.mT; join = reshaped_join
-""",
-    ),
-    "single_head": table(
-        HEAD, HEAD_PROGRAM, "no scale; values not projected: s = q @ k.mT; zc = z"
-    ),
-    "attention_vjp": table(
-        VJP,
-        VJP_PROGRAM,
+"""),
+    "single_head": HEAD_PROGRAM.wrong("no scale; values not projected: s = q @ k.mT; zc = z"),
+    "attention_vjp": VJP_PROGRAM.wrong(
         "scale in grad_value; second term of the softmax Jacobian: ds = w * dw * c; "
-        "dv = w.mT @ g * c",
+        "dv = w.mT @ g * c"
     ),
     "causal_mask": {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
-    "merge_attention": table(
-        "first, second",
-        MERGE_PROGRAM,
-        "total not rescaled; maximum not updated: z = z1 + z2; out = (m1, z, u)",
+    "merge_attention": MERGE_PROGRAM.wrong(
+        "total not rescaled; maximum not updated: z = z1 + z2; out = (m1, z, u)"
     ),
 }
 

@@ -308,7 +308,7 @@ RIGHT = {
     ),
     "feed_forward": (
         ab.feed_forward,
-        transformer.ff(transformer.relu),
+        transformer.FEED.but(),
         transformer.ff_in_loops,
         lambda x, weights: ab.feed_forward(x, weights),
         lambda x, A, a, B, b: np.einsum("...f,fd->...d", np.maximum(0, x @ A + a), B) + b,
@@ -317,16 +317,18 @@ RIGHT = {
         ab.encoder_layer,
         layers.encoder_written_out,
         layers.layer()[0],
-        layers.encoder_with_mask_by_place,
-        layers.encoder_of_one_sequence,
+        lambda x, weights, attention_mask: ab.encoder_layer(x, weights, attention_mask),
+        lambda x, weights: ab.encoder_layer(x, weights) if x.ndim == 2 else 1 / 0,
         layers.encoder_of_batches,
         layers.EncoderObject,
     ),
     "decoder_layer": (
         ab.decoder_layer,
         layers.layer()[1],
-        layers.decoder_by_place,
-        layers.decoder_without_masks,
+        lambda x, memory, weights, target_mask, source_mask: ab.decoder_layer(
+            x, memory, weights, target_mask, source_mask
+        ),
+        lambda x, memory, weights: ab.decoder_layer(x, memory, weights),
         layers.DecoderObject,
         layers.DecoderWithDefaults,
     ),
@@ -337,7 +339,7 @@ RIGHT = {
     ),
     "cross_entropy": (
         ab.cross_entropy,
-        transformer.loss(),
+        transformer.right_loss,
         transformer.loss_in_loops,
         lambda logits, targets, mask: ab.cross_entropy(logits, targets, mask),
     ),

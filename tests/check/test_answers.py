@@ -598,7 +598,7 @@ causal_mask(last_row_without(0))
     unknown: last
 layer_norm(lambda x, g, b: ab.layer_norm(x, g, b) + 1)
     unknown: a row
-feed_forward(lambda x, *w: transformer.ff(transformer.relu)(x, *w) + transformer.mean(x, -2))
+feed_forward(lambda x, *w: transformer.FEED.but()(x, *w) + transformer.mean(x, -2))
     unknown: Changing the last token
 positional_encoding(lambda n, d: 1.5 * ab.positions.sinusoidal(n, d))
     unknown: sin² + cos² = 1
