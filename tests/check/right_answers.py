@@ -32,23 +32,6 @@ def torch_vjp(query, key, value, grad_output):
     return torch.autograd.grad(torch_attention(*inputs), inputs, grad_output)
 
 
-def einsum_head(query, key, value, W_Q, W_K, W_V):
-    scores = np.einsum("...qa,ad,bd,...kb->...qk", query, W_Q, W_K, key)
-    return np.einsum("...qk,...kc,cv->...qv", sm(scores / np.sqrt(W_Q.shape[1])), value, W_V)
-
-
-def full_jacobian_vjp(query, key, value, grad_output):
-    """Build every Jacobian of the softmax, row by row."""
-    weights = attention.right_weights(query, key)
-    grad_scores = np.stack(
-        [
-            (np.diag(a) - np.outer(a, a)) @ (value @ g)
-            for a, g in zip(weights, grad_output, strict=True)
-        ]
-    ) / np.sqrt(query.shape[1])
-    return [grad_scores @ key, grad_scores.T @ query, weights.T @ grad_output]
-
-
 def split_in_loops(x, n_heads):
     n, width = x.shape
     d = width // n_heads
@@ -79,16 +62,6 @@ def heads_as_a_sum(query, key, value, W_Q, W_K, W_V, W_O, n_heads, *, mask=None)
         @ attention.columns(W_O.mT, n_heads, i).mT
         for i in range(n_heads)
     )
-
-
-def heads_in_einsum(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
-    A, B, C = (W.reshape(len(W), n_heads, -1) for W in (W_Q, W_K, W_V))
-    scores = np.einsum("...qa,ahd,...kb,bhd->...hqk", query, A, key, B) / np.sqrt(A.shape[-1])
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf)
-    weights = attention.safe_softmax(scores)
-    out = W_O.reshape(n_heads, -1, W_O.shape[-1])
-    return np.einsum("...hqk,...kc,chd,hdo->...qo", weights, value, C, out)
 
 
 def heads_of_batches_alone(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
@@ -122,35 +95,11 @@ def masked_batches_alone(query, key, value, mask):
 
 
 def torch_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
-    """Use the function behind torch.nn.MultiheadAttention, which wants one width d_model."""
-    torch = pytest.importorskip("torch")
-    if mask is not None:
-        mask = ~mask
-        if mask.ndim == 4:
-            shape = (len(query), n_heads, query.shape[1], key.shape[1])
-            mask = mask.expand(shape).flatten(0, 1)
-    single = query.ndim == 2
-    output, _ = torch.nn.functional.multi_head_attention_forward(
-        *(x if single else x.transpose(0, 1) for x in (query, key, value)),
-        embed_dim_to_check=query.shape[-1],
-        num_heads=n_heads,
-        in_proj_weight=None,
-        in_proj_bias=None,
-        bias_k=None,
-        bias_v=None,
-        add_zero_attn=False,
-        dropout_p=0.0,
-        out_proj_weight=W_O.T,
-        out_proj_bias=None,
-        training=False,
-        need_weights=False,
-        attn_mask=mask,
-        use_separate_proj_weight=True,
-        q_proj_weight=W_Q.T,
-        k_proj_weight=W_K.T,
-        v_proj_weight=W_V.T,
+    q, k, v = (
+        (x @ W).unflatten(-1, (n_heads, -1)).transpose(-3, -2)
+        for x, W in ((query, W_Q), (key, W_K), (value, W_V))
     )
-    return output if single else output.transpose(0, 1)
+    return torch_attention(q, k, v, mask).transpose(-3, -2).flatten(-2) @ W_O
 
 
 def torch_masked(query, key, value, mask):
@@ -176,16 +125,6 @@ def in_loops(first, second):
         z[i] = f1 * z1[i] + f2 * z2[i]
         u[i] = f1 * u1[i] + f2 * u2[i]
     return [m, z, u]
-
-
-def with_one_factor(first, second):
-    """Only the smaller part is rescaled, and a list comes back."""
-    (m1, z1, u1), (m2, z2, u2) = first, second
-    gap = np.where(m1 == m2, 0, m1 - np.where(m1 == m2, 0, m2))
-    f = np.exp(-np.abs(gap))
-    larger = m1 >= m2
-    f1, f2 = np.where(larger, 1, f), np.where(larger, f, 1)
-    return [np.maximum(m1, m2), z1 * f1 + z2 * f2, u1 * f1 + u2 * f2]
 
 
 RIGHT = {
@@ -214,7 +153,6 @@ RIGHT = {
         ab.single_head_attention,
         attention.right_head,
         attention.loop_head,
-        einsum_head,
         lambda x, y, z, A, B, C, W_O: right_attention(x @ A, y @ B, z @ C) @ W_O,
         lambda x, y, z, A, B, C, W_O, mask=None: right_attention(x @ A, y @ B, z @ C, mask) @ W_O,
         lambda x, y, z, A, B, C, W_O=None, *, mask=None: (
@@ -233,7 +171,6 @@ RIGHT = {
         ab.attention_vjp,
         lambda q, k, v, g: attention.gradients(q, k, v, g),
         attention.loop_vjp,
-        full_jacobian_vjp,
     ),
     "split_heads": (
         ab.split_heads,
@@ -246,7 +183,6 @@ RIGHT = {
         ab.multi_head_attention,
         right_heads,
         heads_as_a_sum,
-        heads_in_einsum,
         heads_of_batches_alone,
         lambda x, y, z, weights: ab.multi_head_attention(x, y, z, weights),
         lambda x, y, z, parameters, mask=None: ab.multi_head_attention(x, y, z, parameters, mask),
@@ -274,7 +210,7 @@ RIGHT = {
         ),
         masked_batches_alone,
     ),
-    "merge_attention": (by_the_package, in_loops, with_one_factor),
+    "merge_attention": (by_the_package, in_loops),
     "layer_norm": (
         ab.layer_norm,
         transformer.right_norm,

@@ -210,13 +210,12 @@ def test_every_option_that_is_taken_is_checked():
     assert count("softmax", lambda x: ab.softmax(x)) < count("softmax", ab.softmax)
     bare = count("attention", lambda q, k, v: ab.attention(q, k, v))
     for option in ("mask", "scale", "bias"):
-        taken = eval(f"lambda q, k, v, *, {option}=None: a(q, k, v, {option}={option})", OF_PACKAGE)
+        taken = eval(
+            f"lambda q, k, v, *, {option}=None: a(q, k, v, {option}={option})", {"a": ab.attention}
+        )
         assert count("attention", taken) > bare
     assert count("causal_mask", lambda n: np.tri(n, dtype=bool)) == 5
     assert count("causal_mask", answers.right_causal) == 13
-
-
-OF_PACKAGE = {"a": ab.attention}
 
 
 # What is said of single answers.
@@ -261,17 +260,6 @@ def test_what_raises_in_one_convention_is_not_run_in_the_others(checked, most):
 
     assert checked(counted).mistake == "raises"
     assert len(calls) < most
-
-
-def split_of_batches(x, n_heads):
-    batch, n, width = x.shape
-    return x.reshape(batch, n, n_heads, width // n_heads).swapaxes(1, 2)
-
-
-def masked_of_batches(query, key, value, mask):
-    _batch, _n, d = query.shape
-    scores = answers.hidden(query @ key.swapaxes(1, 2) / d**0.5, mask)
-    return answers.safe_softmax(scores) @ value
 
 
 def reshape_of_batches(x, n_heads):
@@ -372,9 +360,9 @@ def merged_by_math(first, second):
 
 
 REPORTS = """
-split_heads(split_of_batches)
+split_heads(RIGHT["split_heads"][-1])
     right: on one sequence without a batch axis it raises ValueError.
-masked_attention(masked_of_batches)
+masked_attention(RIGHT["masked_attention"][-1])
     right: on one sequence without a batch axis it raises ValueError.
 split_heads(reshape_of_batches)
     bare reshape: reshape
@@ -692,9 +680,6 @@ def test_a_module_that_is_given_the_weights_is_given_back_as_it_was():
     assert report.mistake == "mask ignored"
     assert layer.training
     assert "In eval mode only" not in report.message  # in train mode another one is wrong
-
-
-# Cases and the toy model.
 
 
 def test_a_toy_model_reads_whole_prefixes_in_any_form():

@@ -85,10 +85,6 @@ def broken(query, key, value):
     return value @ undefined_value  # noqa: F821
 
 
-def broken_in_numpy(query, key, value):
-    return np.linalg.inv(np.ones((2, 3)))
-
-
 def broken_in_an_import(x):
     return importlib.import_module("no_such_module")
 
@@ -208,13 +204,9 @@ attention(with_mask)
     wrong arguments: Your function takes (query, key, value, mask, *, scale), but
 softmax(lambda: None)
     wrong arguments: it is called with 1 argument by position: (x).
-attention(lambda Q, K, V: right(Q, K, V))
-    right: agrees with the reference
 attention(lambda *arrays: right(*arrays))
     right: agrees
 softmax(lambda scores, /: sm(scores))
-    right: agrees
-attention(lambda mask, key, value: right(mask, key, value))
     right: agrees
 softmax(lambda x, axis=-1, /: sm(x, axis))
     right: `axis` was not checked: your function takes no argument of that name.
@@ -226,16 +218,12 @@ softmax(WITHOUT_SIGNATURE)
     raises: Your function raises IndexError
 softmax(np.ones((2, 3)))
     called already: without calling it: check.softmax(my_function)
-softmax((np.ones((2, 3)),))
-    called already: without calling it: check.softmax(my_function)
 attention(Attend)
     class for an object: You pass the class `Attend`. Make an object of it first
 
 attention(lambda query, key, value: None)
     no return: Your function returns None: is the `return` missing? It was given query (3, 3),
     key (3, 3), value (3, 3) of float64.
-attention_vjp(lambda *given: None)
-    no return: Your function returns None
 attention(lambda q, k, v: (right(q, k, v), answers.right_weights(q, k)))
     returns a tuple: Your function returns a tuple of 2; this exercise asks for one array, the
     output alone.
@@ -246,16 +234,12 @@ softmax(lambda x: np.ma.masked_array(np.asarray(x)))
     wrong type: Your function returns a MaskedArray as weights
 softmax(lambda x: 0.5)
     wrong type: Your function returns a float as weights
-softmax(lambda x: 1)
-    wrong type: Your function returns an int as weights
 softmax(lambda x: "softmax")
     wrong type: Your function returns a str as weights
 softmax(lambda x: (row for row in x))
     wrong type: Your function returns a generator as weights
 softmax(lambda x: Unreadable())
     wrong type: Your function returns an Unreadable as weights
-softmax(lambda x: {})
-    wrong type: Your function returns a dict as weights
 attention_vjp(lambda q, k, v, g: (q, k, None))
     wrong type: Your function returns a NoneType as grad_value, where
 softmax(lambda x: sm(np.asarray(x)).astype("int64"))
@@ -263,8 +247,6 @@ softmax(lambda x: sm(np.asarray(x)).astype("int64"))
     array made to be filled, or a comparison, may have set it.
 softmax(lambda x: sm(np.asarray(x)).astype("bool"))
     wrong dtype: The dtype of your weights is bool
-softmax(lambda x: sm(np.asarray(x)).astype("complex128"))
-    wrong dtype: The dtype of your weights is complex128
 softmax(lambda x: sm(np.asarray(x)).astype("object"))
     wrong dtype: The dtype of your weights is object
 softmax(lambda x: sm(np.asarray(x)).astype("float16"))
@@ -291,8 +273,6 @@ attention(broken)
     raises: Your function raises NameError: name 'undefined_value' is not defined, at line…of
     broken: `return value @ undefined_value…`. It was given query (3, 3), key (3, 3),
     value (3, 3) of float64, as NumPy arrays.
-attention(broken_in_numpy)
-    raises: of broken_in_numpy: `return np.linalg.inv
 softmax(broken_in_an_import)
     raises: of broken_in_an_import: `return importlib.import_module
 softmax(without_file("return missing"))
