@@ -611,6 +611,19 @@ def test_unknown_wrong_numbers_name_the_property_that_fails(call, mistake, said,
     assert_report(call, mistake, said, globals())
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda: check.decoder_layer(other_memory),
+        lambda: check.attention(lambda q, k, v: answers.right_weights(q, k * 0.3) @ v),
+        lambda: check.multi_head_attention(lambda *given: right_heads(*given) * 1.5),
+    ],
+)
+def test_a_property_that_holds_is_not_said_to_fail(report, monkeypatch):
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 300)
+    assert report().message.endswith("not in a way that this check knows.")
+
+
 # Modules, in train and in eval mode.
 
 
