@@ -217,8 +217,6 @@ class _Case:
         error, last = self.failure.error, self.failure.last
         if last.name == "len":
             return self._length()
-        if isinstance(error, OverflowError) and not self._fails_with(1, 77):
-            return "large keys"
         if last.name == "get" and not (self.own_inserts and not self.deletes_own):
             return "missing key raises"
         if last.name == "delete" and isinstance(error, KeyError):
@@ -292,8 +290,6 @@ class _Case:
             return "identity"
         if self._fails_with(5, 77):
             return "nothing stored"
-        if abs(self.key) > 2**30:
-            return "large keys"
         return "negative keys" if self._fails_with(-7, -1001) else "a key marks free slots"
 
     def _finds_same_objects(self) -> bool:
