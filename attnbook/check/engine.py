@@ -8,7 +8,7 @@ before. What no mistake explains is described by the properties that do not hold
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,29 @@ HINTS = {
     KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
 }
 UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
+
+F = TypeVar("F", bound=Callable)
+FOR_ALL = """
+time_limit : float
+    Seconds of computing for all calls together.
+
+Returns
+-------
+Report
+
+Raises
+------
+TypeError, ValueError
+    If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+Examples
+"""
+
+
+def documented(function: F) -> F:
+    """Add to the docstring of a check what holds for each of them."""
+    function.__doc__ = (inspect.getdoc(function) or "").replace("\n\nExamples\n", FOR_ALL)
+    return function
 
 
 class Raises(Exception):  # noqa: N818

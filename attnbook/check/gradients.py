@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -33,6 +33,7 @@ from attnbook.check.weights import (
 )
 
 
+@documented
 def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the gradients of attention with respect to query, key and value.
 
@@ -46,17 +47,6 @@ def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
         is ∂L/∂output. It returns three arrays, (grad_query, grad_key, grad_value). It may be
         written for one sequence, without leading axes. `mask`, `scale` and `bias` as in
         `attention`.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.outputs import OUTPUT_MISTAKES, attention_from_steps, order_of_keys_is_free
 from attnbook.check.projections import HEAD_STEPS, PROJECTION_MISTAKES, scale_of
@@ -42,6 +42,7 @@ from attnbook.check.weights import (
 )
 
 
+@documented
 def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check multi-head attention: project, split, attend in each head, join, project back.
 
@@ -60,17 +61,6 @@ def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         It returns the output alone, of shape (n_q, d_out). It may be written for one sequence,
         without leading axes, or for batches alone. Where W_Q is not square, or d_v is not d_k, it
         may raise.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

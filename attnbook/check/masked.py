@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.outputs import (
     ATTENTION_MISTAKES,
@@ -39,6 +39,7 @@ from attnbook.check.weights import (
 )
 
 
+@documented
 def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention with a mask that is always given.
 
@@ -55,17 +56,6 @@ def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         It returns the output alone, of shape (n_q, d_v). A query that may attend to nothing gets
         zeros. It may be written for one sequence, without leading axes, or for batches alone, and
         it may raise on a mask that is not (n_q, n_k).
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

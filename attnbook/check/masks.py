@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
 from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
+@documented
 def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a causal mask: which query may attend to which key.
 
@@ -25,17 +26,6 @@ def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
         then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
         **True = may attend**, aligned to the last key: query i may attend to key j where
         j ≤ i + n_k - n_q. On a size of 0 it may raise.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signature_of
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
+@documented
 def merge_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the merge of two parts of an attention, each of keys that the other has not read.
 
@@ -26,17 +27,6 @@ def merge_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(first, second)``, by position, on two tuples (maximum, total, weighted) of
         arrays (n_q, 1), (n_q, 1) and (n_q, d_v). It returns such a tuple, the part that has read
         the keys of both. It may be written for one sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

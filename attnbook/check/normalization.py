@@ -5,12 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 
+@documented
 def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a softmax along the last axis.
 
@@ -22,17 +23,6 @@ def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
         weights of the shape of `x`. It may be written for matrices only.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

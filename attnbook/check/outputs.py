@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -24,6 +24,7 @@ from attnbook.check.weights import (
 )
 
 
+@documented
 def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention, softmax(Q Kᵀ/√d_k) V.
 
@@ -36,17 +37,6 @@ def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
         passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
         sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -7,7 +7,7 @@ import array_api_compat
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
 from attnbook.check.outputs import (
     ATTENTION_STEPS,
@@ -32,6 +32,7 @@ from attnbook.check.weights import (
 )
 
 
+@documented
 def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a learned head: project query, key and value, then attend.
 
@@ -47,17 +48,6 @@ def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
         seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
         as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
         many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, each
 from attnbook.check.weights import transposed
 
 
+@documented
 def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the split of the features into heads.
 
@@ -24,17 +25,6 @@ def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(x, n_heads)``, by position, on an array (n, h·d) and an int. It returns one
         array (h, n, d), in which head i holds the columns i·d to (i + 1)·d - 1. It may be written
         for one sequence, without leading axes, or for batches alone.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import (
     LARGE_ERRORS,
     NORMALIZATION_MISTAKES,
@@ -29,6 +29,7 @@ from attnbook.check.sentences import mistakes, sentences
 from attnbook.check.steps import Case, Check, Mistake, Stage, Way, draw, each, renamed, without
 
 
+@documented
 def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the weights of attention, softmax(Q Kᵀ/√d_k).
 
@@ -44,17 +45,6 @@ def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
         arguments named `mask` (**True = may attend**), `scale` or `bias`, they are passed by name.
         It returns weights of shape (n_q, n_k). It may be written for one sequence, without
         leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
