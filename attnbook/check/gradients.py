@@ -2,31 +2,28 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import attnbook
 from attnbook.check.engine import documented, run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, only, without
+from attnbook.check.steps import Case, Check, Values, Way, draw, each, only, without
 from attnbook.check.weights import (
     BATCH_MISTAKES,
-    EMPTY,
-    FLIPPED,
-    LARGE,
-    NOTHING,
+    BATCHES,
+    MASKED,
     OPTION_MISTAKES,
-    OUTBID,
-    OUTBID_MASK,
-    RAGGED,
     SIZES,
-    SPREAD,
     WEIGHT_MISTAKES,
     WEIGHT_STEPS,
     arrays,
+    attention_stages,
     one_over_root,
+    option_stages,
     scaled_by,
     transposed,
     weights_from_steps,
@@ -282,13 +279,14 @@ def value_gradients_add_up(case: Case, values: Values, again: Callable) -> str |
     )
 
 
-def _cases(*sizes: tuple, dtype: str = "float64", leading: tuple = (), **options) -> tuple:
-    cases = []
-    for n_q, n_k, d_k, d_v in sizes:
-        drawn = arrays(n_q, n_k, d_k, d_v, leading, dtype)
-        drawn["grad_output"] = draw(13, *leading, n_q, d_v).astype(dtype)
-        cases.append(Case(drawn, options))
-    return tuple(cases)
+def _with_gradient(inputs: dict) -> dict:
+    query, value = inputs["query"], inputs["value"]
+    grad_output = draw(13, *query.shape[:-1], value.shape[-1])
+    return {**inputs, "grad_output": grad_output.astype(query.dtype)}
+
+
+def _arguments(*sizes: int, **how: Any) -> dict:
+    return _with_gradient(arrays(*sizes, **how))
 
 
 ATTENTION_VJP = Check(
@@ -304,24 +302,8 @@ ATTENTION_VJP = Check(
     steps=GRADIENT_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(_cases(*SIZES)),
-        Stage(_cases(*SIZES[:2], dtype="float32")),
-        Stage((Case({**LARGE, "grad_output": draw(13, 3, 2)}),), errors=LARGE_ERRORS),
-        Stage((Case({**SPREAD, "grad_output": draw(13, 2, 2)}),), errors=SPREAD_ERRORS),
-        Stage(
-            _cases((2, 3, 5, 7), leading=(11,)) + _cases((3, 3, 3, 3), leading=(3,)),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            _cases((2, 3, 5, 7), mask=RAGGED) + _cases((3, 3, 2, 5), mask=FLIPPED), option="mask"
-        ),
-        Stage(
-            (Case({**OUTBID, "grad_output": draw(13, 2, 2)}, {"mask": OUTBID_MASK}),), option="mask"
-        ),
-        Stage(_cases((2, 3, 5, 7), mask=EMPTY), option="mask"),
-        Stage(_cases((2, 3, 5, 7), mask=NOTHING), option="mask"),
-        Stage(_cases((2, 3, 5, 7), scale=0.25), option="scale"),
-        Stage(_cases((2, 3, 5, 7), bias=draw(5, 2, 3)), option="bias"),
+        *attention_stages(_arguments, _with_gradient, SIZES, BATCHES, *MASKED),
+        *option_stages(_arguments),
     ),
     mistakes=(
         *_BACKWARD_MISTAKES,

@@ -8,7 +8,7 @@ import numpy as np
 
 import attnbook
 from attnbook.check.engine import documented, run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.outputs import OUTPUT_MISTAKES, attention_from_steps, order_of_keys_is_free
 from attnbook.check.projections import HEAD_STEPS, PROJECTION_MISTAKES, scale_of
 from attnbook.check.report import Report
@@ -28,15 +28,10 @@ from attnbook.check.splitting import (
 )
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each, without
 from attnbook.check.weights import (
-    EMPTY,
     FLIPPED,
-    LARGE,
-    NOTHING,
-    OUTBID,
-    OUTBID_MASK,
     RAGGED,
-    SPREAD,
     WEIGHT_MISTAKES,
+    attention_stages,
     hide,
     transposed,
 )
@@ -419,6 +414,8 @@ _SIZES = (
     (3, 3, 2, 2, 2, 2, 1, 1, 2),  # a small one
 )
 _OWN_WIDTHS = ((3, 5, 7, 11, 13, 2, 2, 5, 17), (3, 3, 10, 10, 10, 3, 2, 5, 10))
+_AS_MANY_HEADS = (3, 3, 6, 6, 6, 3, 2, 2, 6)  # as tokens, or as sequences
+_MASKED = (10, 7, 11, 2, 5, 5, 10)
 _PER_SEQUENCE = np.stack([FLIPPED, ~FLIPPED, np.roll(FLIPPED, 1, axis=1)])[:, np.newaxis]
 _PADDING = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
 
@@ -431,37 +428,24 @@ MULTI_HEAD_ATTENTION = Check(
     steps=HEADS_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
-        Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
+        *attention_stages(
+            _sizes,
+            _twice,
+            _SIZES,
+            ((_SIZES[1], (17,)), ((4, 4, 4, 4, 4, 2, 2, 2, 4), (4,))),
+            (RAGGED, (2, 3, *_MASKED)),
+            (FLIPPED, (3, 3, *_MASKED)),
+            (FLIPPED, _AS_MANY_HEADS),
+        ),
         Stage(
             tuple(Case(_sizes(*sizes)) for sizes in _OWN_WIDTHS),
             may_raise="projections of other widths than d_model",
         ),
-        Stage((Case(_twice(LARGE)),), errors=LARGE_ERRORS),
-        Stage((Case(_twice(SPREAD)),), errors=SPREAD_ERRORS),
         Stage(
             (
-                Case(_sizes(3, 5, 14, 11, 13, 2, 7, 7, 14, (17,))),
-                Case(_sizes(4, 4, 4, 4, 4, 2, 2, 2, 4, (4,))),
-            ),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            (
-                Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": RAGGED}),
-                Case(_sizes(3, 3, 6, 6, 6, 3, 2, 2, 6), {"mask": FLIPPED}),  # n_q = h
-                Case(_sizes(3, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": FLIPPED}),
-            ),
-            option="mask",
-        ),
-        Stage((Case(_twice(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": EMPTY}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": NOTHING}),), option="mask"),
-        Stage(
-            (
-                Case(_sizes(3, 3, 6, 6, 6, 3, 2, 2, 6, (3,)), {"mask": _PER_SEQUENCE}),  # batch = h
-                Case(_sizes(3, 3, 10, 7, 11, 2, 5, 5, 10, (3,)), {"mask": _PER_SEQUENCE}),
-                Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10, (2,)), {"mask": _PADDING}),
+                Case(_sizes(*_AS_MANY_HEADS, leading=(3,)), {"mask": _PER_SEQUENCE}),
+                Case(_sizes(3, 3, *_MASKED, leading=(3,)), {"mask": _PER_SEQUENCE}),
+                Case(_sizes(2, 3, *_MASKED, leading=(2,)), {"mask": _PADDING}),
             ),
             option="mask",
             may_raise="a mask for each sequence, (batch, 1, n_q, n_k),",

@@ -15,10 +15,11 @@ from attnbook.check.weights import (
     DOT_ON_A_BATCH,
     DOT_PRODUCT,
     OPTION_MISTAKES,
-    STAGES,
     WEIGHT_MISTAKES,
     WEIGHT_STEPS,
+    arrays,
     scaled_by,
+    stages_of,
     transposed,
     weights_from_steps,
 )
@@ -210,7 +211,7 @@ ATTENTION = Check(
     compute=attention_from_steps,
     steps=ATTENTION_STEPS,
     variants=VARIANTS,
-    stages=STAGES,
+    stages=stages_of(arrays, dict),
     mistakes=(*ATTENTION_MISTAKES, *OPTION_MISTAKES),
     properties=(
         empty_rows_are_zero,

@@ -8,7 +8,7 @@ import numpy as np
 
 import attnbook
 from attnbook.check.engine import documented, run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.outputs import (
     ATTENTION_STEPS,
     OUTPUT_MISTAKES,
@@ -20,15 +20,10 @@ from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
 from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 from attnbook.check.weights import (
-    EMPTY,
     FLIPPED,
-    LARGE,
-    NOTHING,
-    OUTBID,
-    OUTBID_MASK,
     RAGGED,
-    SPREAD,
     WEIGHT_MISTAKES,
+    attention_stages,
 )
 
 
@@ -246,10 +241,14 @@ SINGLE_HEAD = Check(
     steps=HEAD_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
-        Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
-        Stage((Case(_through_identity(LARGE)),), errors=LARGE_ERRORS),
-        Stage((Case(_through_identity(SPREAD)),), errors=SPREAD_ERRORS),
+        *attention_stages(
+            _sizes,
+            _through_identity,
+            _SIZES,
+            ((_SIZES[1], (19,)), (_SIZES[0], (3,))),
+            (RAGGED, _SIZES[1]),
+            (FLIPPED, (3, 3, 5, 7, 11, 13, 17)),
+        ),
         Stage(
             tuple(
                 Case(_sizes(2, 3, 5, 7, 11, 2, d_v), {"W_O": draw(12, d_v, d_out) / 2})
@@ -257,20 +256,6 @@ SINGLE_HEAD = Check(
             ),
             option="W_O",
         ),
-        Stage(
-            (Case(_sizes(2, 3, 5, 7, 11, 13, 17, (19,))), Case(_sizes(3, 3, 3, 3, 3, 3, 3, (3,)))),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            (
-                Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": RAGGED}),
-                Case(_sizes(3, 3, 5, 7, 11, 13, 17), {"mask": FLIPPED}),
-            ),
-            option="mask",
-        ),
-        Stage((Case(_through_identity(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": EMPTY}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": NOTHING}),), option="mask"),
     ),
     mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
     properties=(order_of_keys_is_free,),

@@ -5,7 +5,6 @@ Attention, a learned head, several heads and the gradients take over steps and m
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -516,50 +515,57 @@ def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
     }
 
 
-STAGES = (
-    Stage(tuple(Case(arrays(*sizes)) for sizes in SIZES)),
-    Stage(tuple(Case(arrays(*sizes, dtype="float32")) for sizes in SIZES[:2])),
-    Stage(
-        (Case(LARGE), Case({name: x.astype(np.float32) for name, x in LARGE.items()})),
-        errors=LARGE_ERRORS,
-    ),
-    Stage((Case(SPREAD),), errors=SPREAD_ERRORS),
-    Stage(
-        (
-            Case(arrays(2, 3, 5, 7, leading=(11,))),
-            Case(arrays(3, 3, 3, 3, leading=(3,))),  # .T fits by chance
-            Case(arrays(5, 3, 3, 3, leading=(3,))),
-        ),
-        beyond="a batch (leading axes)",
-    ),
-    Stage(
-        (
-            Case(arrays(3, 3, 2, 1), {"mask": FLIPPED}),
-            Case(arrays(5, 5, 3, 2), {"mask": CAUSAL}),
-            Case(arrays(2, 3, 5, 7), {"mask": RAGGED}),
-        ),
-        option="mask",
-    ),
-    Stage((Case(OUTBID, {"mask": OUTBID_MASK}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"mask": EMPTY}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"mask": NOTHING}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"scale": 0.25}),), option="scale"),
-    Stage((Case(arrays(2, 3, 5, 7), {"bias": draw(5, 2, 3)}),), option="bias"),
-    Stage(
-        (Case(arrays(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
-        option="mask",
-        beyond="a batch (leading axes) with a mask",
-    ),
-)
-"""The stages of `attention`; those of its weights leave out the value."""
+def attention_stages(
+    make: Callable, through: Callable, sizes: tuple, batches: tuple, *masked: tuple
+) -> tuple[Stage, ...]:
+    """Return the stages of any attention, whose arguments ``make(*sizes, leading, dtype)`` draws.
 
-
-def _without_value(stage: Stage) -> Stage:
-    cases = tuple(
-        Case({name: x for name, x in case.arrays.items() if name != "value"}, case.options)
-        for case in stage.cases
+    `through` makes them of given query, key and value. Each batch is sizes and leading axes, each
+    of `masked` a mask and sizes, of which the first are those of `RAGGED`.
+    """
+    hidden = tuple(Case(make(*sizes), {"mask": mask}) for mask, sizes in masked)
+    return (
+        Stage(tuple(Case(make(*some)) for some in sizes)),
+        Stage(tuple(Case(make(*some, dtype="float32")) for some in sizes[:2])),
+        Stage((Case(through(LARGE)),), errors=LARGE_ERRORS),
+        Stage((Case(through(SPREAD)),), errors=SPREAD_ERRORS),
+        Stage(
+            tuple(Case(make(*some, leading=leading)) for some, leading in batches),
+            beyond="a batch (leading axes)",
+        ),
+        Stage(hidden, option="mask"),
+        Stage((Case(through(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
+        Stage((Case(hidden[0].arguments, {"mask": EMPTY}),), option="mask"),
+        Stage((Case(hidden[0].arguments, {"mask": NOTHING}),), option="mask"),
     )
-    return replace(stage, cases=cases)
+
+
+def option_stages(make: Callable) -> tuple[Stage, ...]:
+    """Return the stages for a scale and a bias."""
+    options = {"scale": 0.25, "bias": draw(5, 2, 3)}
+    return tuple(Stage((Case(make(2, 3, 5, 7), {o: x}),), option=o) for o, x in options.items())
+
+
+# in the last two batches .T fits by chance
+BATCHES = (((2, 3, 5, 7), (11,)), ((3, 3, 3, 3), (3,)), ((5, 3, 3, 3), (3,)))
+MASKED = ((RAGGED, (2, 3, 5, 7)), (FLIPPED, (3, 3, 2, 1)), (CAUSAL, (5, 5, 3, 2)))
+
+
+def stages_of(make: Callable, through: Callable) -> tuple[Stage, ...]:
+    """Return the stages of plain attention, and of its weights."""
+    return (
+        *attention_stages(make, through, SIZES, BATCHES, *MASKED),
+        *option_stages(make),
+        Stage(
+            (Case(make(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
+            option="mask",
+            beyond="a batch (leading axes) with a mask",
+        ),
+    )
+
+
+def _without_value(inputs):
+    return {name: inputs[name] for name in ("query", "key")}
 
 
 WEIGHTS = Check(
@@ -570,7 +576,7 @@ WEIGHTS = Check(
     compute=weights_from_steps,
     steps=WEIGHT_STEPS,
     variants=VARIANTS,
-    stages=tuple(_without_value(stage) for stage in STAGES),
+    stages=stages_of(lambda *sizes, **how: _without_value(arrays(*sizes, **how)), _without_value),
     mistakes=(
         Mistake(
             "transposed",
