@@ -1,12 +1,13 @@
 """Layer normalisation in steps: mean, variance, the root with epsilon, gain and bias."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
@@ -16,6 +17,7 @@ EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
 
 
+@documented
 def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a layer normalisation with gain and bias.
 
@@ -30,17 +32,6 @@ def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
         with `epsilon` or `eps` if it takes an argument of that name; otherwise it must use 1e-5.
         A function of `x` alone is taken for one without gain and bias. It returns an array of the
         shape of `x`. It may be written for one sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -62,25 +53,25 @@ def _adapt(function: Callable) -> Callable:
     return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
 
 
-def _average(x, axis):
-    return np.mean(x, axis=axis, keepdims=True)
+_average = partial(np.mean, keepdims=True)
+_total = partial(np.sum, keepdims=True)
 
 
-def _lost(x, axis):
-    """Return the average without the axis that is reduced."""
-    return np.mean(x, axis=axis)
+def _about_the_mean(x, mean, axis):
+    return _average((x - mean) ** 2, axis)
 
 
-NORM_STEPS: dict[str, Callable] = {
+NORM_STEPS: dict[str, Any] = {
     # squares of half precision overflow
     "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
     "enter_norm": lambda x, gain, bias: x,
-    "norm_axis": lambda x: -1,
+    "mean_axis": -1,
+    "variance_axis": -1,
     "mean": _average,
-    "variance": lambda x, mean, axis: _average((x - mean) ** 2, axis),
+    "variance": _about_the_mean,
     "epsilon": lambda epsilon: epsilon,
     "deviation": lambda variance, epsilon: np.sqrt(variance + epsilon),
-    "centre": lambda x, mean: x - mean,
+    "centre": np.subtract,
     "standardise": lambda centred, mean, deviation: centred / deviation,
     "affine": lambda x, gain, bias: gain * x + bias,
 }
@@ -89,15 +80,21 @@ NORM_STEPS: dict[str, Callable] = {
 def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
     """Compute layer normalisation from its steps."""
     x = steps.enter_norm(steps.widen(x), gain, bias)
-    axis = steps.norm_axis(x)
-    mean = steps.mean(x, axis)
-    variance = steps.variance(x, mean, axis)
+    mean = steps.mean(x, steps.mean_axis)
+    variance = steps.variance(x, mean, steps.variance_axis)
     deviation = steps.deviation(variance, steps.epsilon(epsilon))
     return steps.affine(steps.standardise(steps.centre(x, mean), mean, deviation), gain, bias)
 
 
+# Variances in the place of the right one.
+
+
+def _of_its_own_mean(x, mean, axis, keepdims=True):
+    return np.var(x, axis=axis, keepdims=keepdims)
+
+
 def _sum_of_squares(x, mean, axis):
-    return np.sum((x - mean) ** 2, axis=axis, keepdims=True)
+    return _total((x - mean) ** 2, axis)
 
 
 def _unbiased(x, mean, axis):
@@ -105,24 +102,40 @@ def _unbiased(x, mean, axis):
     return squares / (x.size // squares.size - 1)
 
 
-def _outside(variance, epsilon):
-    return np.sqrt(variance) + epsilon
-
-
 def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
 
-def _one_reduced_over(wrong: Any) -> tuple[Way, ...]:
-    """Return the ways that reduce another axis for the mean alone, or for the variance alone."""
-    return (
-        {
-            "mean": lambda x, axis: _average(x, wrong),
-            "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
-        },
-        {"variance": lambda x, mean, axis: np.var(x, axis=wrong, keepdims=True)},
+_of_one_axis_less = (
+    partial(_of_its_own_mean, keepdims=False),
+    lambda x, mean, axis: np.mean((x - mean) ** 2, axis),
+)
+
+
+def _over(*axes: Any) -> tuple[Way, ...]:
+    """Return the ways that reduce another axis, for the mean or the variance alone too."""
+    return tuple(
+        way
+        for axis in axes
+        for way in (
+            {"mean_axis": axis, "variance_axis": axis},
+            {"mean_axis": axis, "variance": _of_its_own_mean},
+            {"variance_axis": axis, "variance": _of_its_own_mean},
+        )
     )
 
+
+def _another_mean(mean: Callable) -> tuple[Way, ...]:
+    return {"mean": mean}, {"mean": mean, "variance": _of_its_own_mean}
+
+
+_OUTSIDE = tuple(
+    {
+        "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
+        "epsilon": partial(np.multiply, factor),
+    }
+    for factor in (1.0, 0.1, 0.001, 0.01, 10.0)
+)
 
 NORM_MISTAKES = mistakes(
     """
@@ -137,9 +150,9 @@ NORM_MISTAKES = mistakes(
         PyTorch does. With trained weights the same ε must be used as in training.
     epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
         root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
-    variance with n − 1 and epsilon outside: You divide by a standard deviation that has d − 1 below
-        its sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
-        normalisation divides by √(σ² + ε): d below the sum of σ², and ε under the root.
+    variance with n − 1 and epsilon outside: You divide by a standard deviation with d − 1 below its
+        sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
+        normalisation divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
     epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
@@ -183,75 +196,57 @@ NORM_MISTAKES = mistakes(
         of token j. It runs only where the array is square. Pass keepdims=True.
     """,
     {
-        "over the sequence": (
-            *({"norm_axis": lambda x, axis=axis: axis} for axis in (-2, 0)),
-            *_one_reduced_over(-2),
-        ),
-        "over all axes": (
-            *({"norm_axis": lambda x, axis=axis: axis} for axis in (None, (-1, -2))),
-            *_one_reduced_over(None),
-        ),
+        "over the sequence": _over(-2, 0),
+        "over all axes": _over(None, (-1, -2)),
         "variance with n − 1": each("variance", _unbiased),
-        "epsilon outside the root": tuple(
-            {"deviation": _outside, "epsilon": lambda epsilon, factor=factor: epsilon * factor}
-            for factor in (1.0, 0.1, 0.01, 0.001, 10.0, 100.0)
-        ),
+        "epsilon outside the root": _OUTSIDE,
         "variance with n − 1 and epsilon outside": tuple(
-            {
-                "variance": _unbiased,
-                "deviation": _outside,
-                "epsilon": lambda epsilon, factor=factor: epsilon * factor,
-            }
-            for factor in (1.0, 0.1, 0.001)
+            {**way, "variance": _unbiased} for way in _OUTSIDE[:3]
         ),
         "no epsilon": (
             {"epsilon": lambda e: 0.0},
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
-        "epsilon of another size": tuple(
-            {"epsilon": lambda epsilon, other=other: other}
-            for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+        "epsilon of another size": each(
+            "epsilon",
+            *(
+                lambda epsilon, other=other: other
+                for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+            ),
         ),
         "epsilon as a floor": each(
             "deviation",
             lambda v, e: np.maximum(np.sqrt(v), e),
             lambda v, e: np.sqrt(np.maximum(v, e)),
         ),
-        "variance without the root": each("deviation", lambda v, e: v + e),
+        "variance without the root": each("deviation", np.add),
         "root multiplied": each("standardise", lambda y, m, s: y * s),
         "mean not subtracted": (
             {"centre": lambda x, m: x, "variance": _about_zero},
             {"centre": lambda x, m: x},
         ),
-        "mean added": each("centre", lambda x, m: x + m),
+        "mean added": each("centre", np.add),
         "mean subtracted last": (
             {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
         ),
-        "median for the mean": (
-            {"mean": lambda x, a: np.median(x, axis=a, keepdims=True)},
-            {
-                "mean": lambda x, a: np.median(x, axis=a, keepdims=True),
-                "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True),
-            },
-        ),
+        "median for the mean": _another_mean(partial(np.median, keepdims=True)),
         "sum for the mean": (
             {"variance": _sum_of_squares},
             {"variance": _sum_of_squares, "epsilon": lambda e: 0.0},
             {"variance": lambda x, m, a: _sum_of_squares(x, m, a) / x.shape[-2]},
-            {"mean": lambda x, a: np.sum(x, axis=a, keepdims=True)},
+            {"mean": _total},
         ),
         "variance about zero": each("variance", _about_zero),
         "variance as a difference": each("variance", lambda x, m, a: _average(x * x, a) - m * m),
         "range for the deviation": tuple(
             {
                 "centre": centre,
-                "variance": lambda x, m, a: np.ptp(x, axis=a, keepdims=True),
+                "variance": lambda x, m, a: np.ptp(x, a, keepdims=True),
                 "deviation": np.add,
             }
             for centre in (lambda x, m: x - np.min(x, -1, keepdims=True), np.subtract)
         ),
         "mean absolute deviation": (
-            {"variance": lambda x, m, a: _average(np.abs(x - m), a)},
             {"variance": lambda x, m, a: _average(np.abs(x - m), a), "deviation": np.add},
         ),
         "only centred": each("standardise", lambda y, m, s: y),
@@ -275,11 +270,11 @@ NORM_MISTAKES = mistakes(
             {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
         ),
         "keepdims forgotten": (
-            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a)},
-            {"variance": lambda x, m, a: np.var(x, axis=a)},
-            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True)},
-            {"mean": _lost, "variance": lambda x, m, a: _lost((x - m) ** 2, a)},
-            {"mean": _lost},
+            *each("variance", *_of_one_axis_less),
+            *(
+                {"mean": np.mean, "variance": variance}
+                for variance in (*_of_one_axis_less, _of_its_own_mean, _about_the_mean)
+            ),
         ),
     },
 )
@@ -295,7 +290,7 @@ _OF_ARRAYS = mistakes(
     """,
     {
         "squares overflow in half precision": each("widen", lambda x: x),
-        "axis 1 of a batch": each("norm_axis", lambda x: 1),
+        "axis 1 of a batch": ({"mean_axis": 1, "variance_axis": 1},),
         "epsilon ignored": each("epsilon", lambda e: EPSILON),
     },
 )
