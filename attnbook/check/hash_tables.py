@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Finding, Found, kind_of
-from attnbook.check.probing import budget_of
+from attnbook.check.probing import budget_of, described
 from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error
 from attnbook.check.table_mistakes import MESSAGES, diagnose
@@ -28,13 +28,19 @@ ODD_KEYS = np.array(
 """What may stand for a free slot, and what an int32 or a float does not hold."""
 
 
+@described
 def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a hash table from integers to integers, of Robin Hood or another kind.
 
     Runs the same operations on a table and on a dict: insertions, overwriting, deletions and
     searches with few keys and with many, small ones, negative ones, keys that share a slot, keys
     that use all 64 bits; growth far beyond the first slots; and many insertions and deletions of
-    a table that stays small. The report shows a short run that fails, and what it means.
+    a table that stays small. The report shows a short run that fails, and what it means. It holds
+    a remark if the table has no method `displacements`, which returns for each stored key how far
+    it is from its home, or if they spread as they do where nothing swaps.
+
+    Some 25 000 operations are run. In a table that begins with hundreds of slots colliding keys are
+    rare and a mistake with them is named less surely, so let `n_slots` be an argument.
 
     Parameters
     ----------
@@ -45,25 +51,6 @@ def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
         for a key that is not stored, and ``delete(key)``, which may return whether it was stored.
         Keys and values are ints that an int64 holds. If the class has `__len__` and `__contains__`,
         they are checked too.
-    time_limit : float
-        Seconds of computing for all runs together.
-
-    Returns
-    -------
-    Report
-        With a remark if the table has no method `displacements`, which returns for each stored key
-        how far it is from its home, or if they spread as they do where nothing swaps.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `make` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Notes
-    -----
-    Some 25 000 operations. Keys that collide are found by chance, in a table of 8 slots within a
-    few runs. In one that begins with hundreds of slots a mistake with colliding keys is found and
-    named less surely, so let `n_slots` be an argument.
 
     Examples
     --------

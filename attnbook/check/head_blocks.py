@@ -9,13 +9,14 @@ from attnbook.arrays.arguments import check_floats, check_int
 from attnbook.check.calls import Attempt, Finding
 from attnbook.check.diagnosis import explain
 from attnbook.check.head_mistakes import HEADS, NAMES, Layout, causal, check_of
-from attnbook.check.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe
+from attnbook.check.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe, described
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.steps import Case
 
 SEEDS = (0, 1, 2)
 
 
+@described
 def heads_are_independent(
     f: Callable,
     n_heads: int,
@@ -27,7 +28,8 @@ def heads_are_independent(
     """Check that each head is attention of its own block of features, and of nothing else.
 
     Changes one block of query, key and value at a time, and compares each block of the output with
-    attention of that block alone.
+    attention of that block alone. Differences of less than 2e-4 of the largest output count as
+    rounding.
 
     Parameters
     ----------
@@ -42,22 +44,6 @@ def heads_are_independent(
     head_axis : int, optional
         Where the heads have an axis of their own, in inputs and output: -3 for (..., h, n, d), -2
         for (..., n, h, d).
-    time_limit : float
-        Seconds of computing for all runs together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, `n_heads` or `head_axis` is not such a number, `example` does not
-        have that shape, or `time_limit` is not a finite number of at least 0.
-
-    Notes
-    -----
-    Differences of less than 2e-4 of the largest output count as rounding.
 
     Examples
     --------
@@ -140,7 +126,7 @@ class _Mode:
         if mistakes:
             names = tuple(mistake.name for mistake in mistakes)
             message = " ".join(mistake.message for mistake in mistakes)
-            return Finding("; ".join(names), message, where, shown, names)
+            return Finding("; ".join(names), message, where, shown)
         (expected,) = attempts[0].expected
         if outputs[0].shape != expected.shape:
             message = f"Your output must have shape {expected.shape}, got {outputs[0].shape}."

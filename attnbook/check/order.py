@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.calls import Finding
 from attnbook.check.dependence import HEADS, ORDINARY, bare_reshape, changed_case, measure
 from attnbook.check.examples import Examples
-from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe
+from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe, described
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sentences import sentences
 
@@ -33,6 +33,7 @@ ORDER = sentences(
 )
 
 
+@described
 def permutation_equivariance(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
     """Check that permuting the inputs of a model permutes its outputs, and no more: f(Px) = P f(x).
 
@@ -40,26 +41,15 @@ def permutation_equivariance(model: Callable, example: Any, *, time_limit: float
     permuted in its own way, so sequences that mix are found too. A `torch.nn.Module` is checked in
     train mode and in eval mode (without gradients).
 
+    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
+    another order. A mode with dropout is left out: what it drops depends on the position. A
+    softmax over the queries is permutation-equivariant too, so this check does not find it;
+    `check.attention` does.
+
     Parameters
     ----------
-    model, example, time_limit
+    model, example
         As in `no_future_leak`.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `no_future_leak`.
-
-    Notes
-    -----
-    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
-    another order. A mode with dropout is left out: what it drops depends on the position.
-    A softmax over the queries is permutation-equivariant too, so this check does not find it;
-    `check.attention` does.
 
     Examples
     --------

@@ -11,15 +11,15 @@ from attnbook.check.dependence import changed_case
 from attnbook.check.examples import Examples
 from attnbook.check.probing import (
     IN_MODE,
+    LARGE,
     OTHER_ORDER,
     SAME_ORDER,
     SequenceProbe,
+    described,
     directions,
 )
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sentences import sentences
-
-LARGE = (1e2, 1e5, 1e8)
 
 PADDING = sentences(
     """
@@ -65,6 +65,7 @@ PADDING = sentences(
 )
 
 
+@described
 def padding_invariance(
     model: Callable,
     example: Any,
@@ -78,6 +79,11 @@ def padding_invariance(
     the same whatever stands behind them (other tokens, huge numbers), whatever lengths the other
     sequences have, in a batch of one, and without any padding. Outputs behind the lengths may be
     anything. A `torch.nn.Module` is checked in train mode and in eval mode (without gradients).
+
+    PyTorch's random numbers are set to one seed before each run; with dropout the runs without
+    padding are left out, since a dropout differs with the shape. Changes of less than 5e-6 of the
+    largest output count as rounding, and less than 2e-4 between runs of different lengths. That
+    NaN in the padding stays there is not asked for.
 
     Parameters
     ----------
@@ -96,25 +102,6 @@ def padding_invariance(
         model. For the lengths themselves pass ``lambda lengths, n: lengths``; for a
         key_padding_mask of PyTorch, ``lambda lengths, n: ~masking.padding(lengths, n)[:, 0]``; for
         heads, ``lambda lengths, n: masking.padding(lengths, n)[:, None]``.
-    time_limit : float
-        Seconds of computing for all runs together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `model` or `padding` is not callable, `example` is not such an array, or `time_limit` is
-        not a finite number of at least 0.
-
-    Notes
-    -----
-    PyTorch's random numbers are set to one seed before each run. With dropout in train mode the
-    runs without padding are left out there, since a dropout differs with the shape.
-    Changes of less than 5e-6 of the largest output count as rounding, and less than 2e-4 between
-    runs of different lengths. That NaN in the padding stays there is not asked for.
 
     Examples
     --------

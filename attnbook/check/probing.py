@@ -16,6 +16,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_number, dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.check.calls import PRETTY, Finding, Found, kind_of
+from attnbook.check.engine import F, documented
 from attnbook.check.examples import Examples
 from attnbook.check.lending import lent
 from attnbook.check.report import Report
@@ -26,7 +27,18 @@ SAME_ORDER, OTHER_ORDER = 5e-6, 2e-4
 """What rounding in float32 stays below, relative to the largest output: where a value comes from
 the same operations in both runs, and where sums run in another order."""
 
+LARGE = (1e2, 1e5, 1e8)
+"""How many times as large inputs are that outbid a large negative number."""
+
 IN_MODE = {"train": " in train mode", "eval": " in eval mode", "": ""}
+
+
+def described(function: F) -> F:
+    """Add to the docstring what holds for each check, of a first argument with another name."""
+    name = next(iter(inspect.signature(function).parameters))
+    text, here = documented(function).__doc__ or "", f"`{name}` is not callable, another argument"
+    function.__doc__ = text.replace("`f` is not callable, or", f"{here} is not as described, or")
+    return function
 
 
 def budget_of(function: Callable, name: str, time_limit: float) -> Budget:
