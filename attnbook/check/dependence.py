@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnbook.check.probing import SAME_ORDER, SequenceProbe
+from attnbook.check.probing import SAME_ORDER, SequenceProbe, finite_rows
 from attnbook.check.report import FailingCase
 
 ORDINARY = ((0, 1.0), (1, 0.1), (2, 1.0))
@@ -68,7 +68,7 @@ def measure(probe: SequenceProbe, mode: str) -> Dependence:
         new = examples.other(x, 2 * seed + 1, scale)
         row = seed % examples.batch
         output = probe.outputs(x, mode)
-        found.known &= np.isfinite(output[row].reshape(n, -1)).all(axis=-1)
+        found.known &= finite_rows(output)[row]
         widths = [a.shape[2] for a in (x, output) if a.ndim == 3 and a.dtype.kind == "f"]
         if examples.floats:
             found.heads = [h for h in HEADS if any(width % h == 0 for width in widths)]

@@ -9,7 +9,15 @@ import numpy as np
 from attnbook.check.calls import Finding, Found
 from attnbook.check.dependence import Dependence, bare_reshape, changed_case, measure
 from attnbook.check.examples import Examples
-from attnbook.check.probing import IN_MODE, LARGE, SAME_ORDER, SequenceProbe, described, directions
+from attnbook.check.probing import (
+    IN_MODE,
+    LARGE,
+    SAME_ORDER,
+    SequenceProbe,
+    described,
+    directions,
+    finite_rows,
+)
 from attnbook.check.report import Report
 from attnbook.check.sentences import sentences
 
@@ -214,29 +222,24 @@ def _changed_together(probe: SequenceProbe, found: Dependence) -> Finding | None
             # larger still, for a large negative number that is added to the scores
             new = probe.examples.other(x, 2 * seed + 1, 10 * size if size > 1 else size)
             output = probe.outputs(x, found.mode)
-            known = np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
             for j in found.columns[1:]:
                 y = x.copy()
                 y[:, j:] = new[:, j:]
                 got = probe.outputs(y, found.mode)
-                leaks = np.argwhere((probe.far(got, output, SAME_ORDER) & known)[:, :j])
+                moved = probe.far(got, output, SAME_ORDER) & finite_rows(output)
+                leaks = np.argwhere(moved[:, :j])
                 if len(leaks):
                     row, i = leaks[0].tolist()
                     case = changed_case(x.copy(), y, got[row, i], output[row, i])
+                    name = "large negative number" if size > 1 else None
                     x[0] = x[row]
-                    return _together(probe, x, i, int(j), size, found.mode, case)
+                    if size > 1 and _is_lost(probe, x, i, int(j), size, found.mode):
+                        name = "mask after the exponential"
+                    detail = f"Changing all inputs from {j} on moves output {i}"
+                    detail += f"{IN_MODE[found.mode]}."
+                    message = FUTURE[name or "together"].format(k=size)
+                    return Finding(name, message, detail, case)
     return None
-
-
-def _together(
-    probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str, case: Any
-) -> Finding:
-    name, key = None, "together"
-    if size > 1:
-        lost = _is_lost(probe, x, i, j, size, mode)
-        name = key = "mask after the exponential" if lost else "large negative number"
-    detail = f"Changing all inputs from {j} on moves output {i}{IN_MODE[mode]}."
-    return Finding(name, FUTURE[key].format(k=size), detail, case)
 
 
 def _is_lost(probe: SequenceProbe, x: np.ndarray, i: int, j: int, size: float, mode: str) -> bool:

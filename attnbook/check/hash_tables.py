@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Finding, Found, kind_of
-from attnbook.check.probing import budget_of, described
+from attnbook.check.probing import budget_of, described, report_of
 from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error
 from attnbook.check.table_mistakes import MESSAGES, diagnose
@@ -79,22 +79,8 @@ def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
             "but slow: is a search longer than it should be?"
         )
         finding = Finding("hangs", message, f"It ran {tables.runs if tables else 0} times.")
-    remarks = tables.remarks if tables else []
-    if budget.unlimited:
-        remarks.append("no thread can be started here, so no limit of time was set.")
-    told = finding or Finding(None, "agrees with a dict")
-    return Report(
-        check="robin_hood_table",
-        passed=finding is None,
-        mistake=told.mistake,
-        message=told.message,
-        detail=told.detail,
-        remarks=tuple(remarks),
-        library_remarks=(),
-        cases=tables.runs if tables else 0,
-        libraries=(),
-        mistakes=(told.mistake,) if told.mistake else (),
-    )
+    told = (tables.remarks, tables.runs) if tables else ([], 0)
+    return report_of("robin_hood_table", "agrees with a dict", finding, *told, budget)
 
 
 def _look_at(tables: Tables) -> None:
