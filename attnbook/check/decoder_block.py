@@ -19,20 +19,18 @@ from attnbook.check.sublayers import CROSS, FEED, SELF, SUBLAYERS, arranged, nor
 def decoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 10.0) -> Report:
     """Check a decoder layer: self-attention, attention to the memory, the feed-forward network.
 
-    Runs `f` on layers of both norm orders, on as many tokens in the target as in the memory and on
-    different numbers, on one token, in float64 and float32, on batches, and with both masks if it
-    takes them. A module of PyTorch is checked in eval and in train mode, within the limit in each.
+    Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
+    and with both masks if it takes them; a module of PyTorch in eval mode and in train mode.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, memory, weights)``, by position, on (n_t, d_model), (n_s, d_model) and
         `attnbook.DecoderLayerWeights`; and with `mask`, boolean and (n_t, n_t), and `memory_mask`,
-        (n_t, n_s) or (1, n_s), **True = may attend**, for those of these arguments that it takes;
-        both are causal or not by what is given, never by themselves. Or a class, such as a
-        `torch.nn.Module`, that is built from the weights, ``f(weights)``, and called with x, memory
-        and the masks. It returns an array (n_t, d_model). It may be written for one sequence,
-        without leading axes, or for batches alone.
+        (n_t, n_s) or (1, n_s), **True = may attend**, for those of these arguments that it takes.
+        Or a class or `torch.nn.Module` that is built from the weights, ``f(weights)``, and called
+        with x, memory and the masks. It returns an array (n_t, d_model). It may be for one sequence
+        alone, without leading axes, or for batches alone.
     norm : str, optional
         ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
         given, `f` must follow weights.norm.
@@ -72,37 +70,35 @@ def _in_pre_norm(memory, norm, order):
     return norm(memory) if order == "pre" else memory
 
 
-def _one_or_both(wrong: Callable[[Callable], Callable]) -> tuple[Way, ...]:
+def _one_or_both(change: Callable) -> tuple[Way, ...]:
     """Return the ways that change the given masks: both, or one of them."""
-    ways = each("self_mask", wrong(sublayers.as_it_is)), each("cross_mask", wrong(_of_memory))
-    return {**ways[0][0], **ways[1][0]}, *ways[0], *ways[1]
+    of_target = {"self_mask": sublayers.changed(change)}
+    of_memory = {"cross_mask": sublayers.changed(change, _of_memory)}
+    return {**of_target, **of_memory}, of_target, of_memory
 
 
 _OWN = mistakes(
     """
-    target and memory exchanged: You take the memory for the target: the source attends to itself
-        and then to the target. The first argument is x, the target.
+    target and memory exchanged: You take the memory for the target. The first argument, x, is the
+        target.
     no residual around the cross-attention: The residual around the attention to the memory is
         missing: add its input to what it returns, or the target is forgotten.
     residual around the cross-attention from the normalised input: Around the attention to the
         memory you add the normalised x. With pre-norm the residual carries x itself.
-    cross-attention not normalised: The normalisation that belongs to the attention to the memory is
-        missing.
+    cross-attention not normalised: The attention to the memory lacks its normalisation.
     norms swapped: You use the weights of the normalisations in another order: self_attention_norm,
         cross_attention_norm and feed_forward_norm each belong to the sublayer of that name.
     one norm for several sublayers: Two or three of your normalisations use the same gain and bias.
         Each has its own: self_attention_norm, cross_attention_norm and feed_forward_norm.
     memory ignored: Your second attention attends to the target again, so the layer never sees the
         source. Queries come from the target, keys and values from the memory.
-    queries from the memory: Your cross-attention takes its queries from the memory and its keys and
-        values from the target: the source asks and the target answers. Queries come from the
-        target, keys and values from the memory.
-    values from the target: Your cross-attention takes its keys from the memory and its values from
-        the target. Both come from the memory.
-    keys from the target: Your cross-attention takes its values from the memory and its keys from
-        the target. Both come from the memory.
-    everything from the memory: Your cross-attention attends from the memory to the memory. Its
-        queries come from the target.
+    queries from the memory: The source asks and the target answers in your cross-attention. Queries
+        come from the target, keys and values from the memory.
+    values from the target: Your cross-attention takes keys from the memory and values from the
+        target. Both come from the memory.
+    keys from the target: Your cross-attention takes values from the memory and keys from the
+        target. Both come from the memory.
+    everything from the memory: Your memory attends to itself. The queries come from the target.
     self-attention's weights for the memory: Your attention to the memory uses the matrices of the
         self-attention. It has its own, weights.cross_attention.
     cross-attention's weights for the target: Your self-attention uses the matrices of the
@@ -110,14 +106,12 @@ _OWN = mistakes(
     weights of the attentions swapped: The matrices of your two attentions are exchanged.
     memory normalised: You normalise the memory with the weights of the layer. The encoder has
         normalised it once and for all; pre-norm is for the queries, x.
-    cross-attention before self-attention: You attend to the memory first. The target attends to
-        itself first, then to the memory.
-    cross-attention last: You attend to the memory last. It comes between self-attention and the
-        feed-forward network.
+    cross-attention before self-attention: You attend to the memory first. Self-attention comes
+        before it.
+    cross-attention last: Your attention to the memory comes last. The feed-forward network does.
     feed-forward network first: Your feed-forward network comes first. It is the last of the three.
     cross-attention missing: Your layer never looks at the memory: the attention to it is missing.
-    causal mask of its own: Your self-attention hides the future although no mask is given. The
-        caller decides: use `mask` as it comes.
+    causal mask of its own: Your self-attention hides the future unasked. Use `mask` as it comes.
     mask ignored: The mask of the target changes nothing: each token sees the very tokens that it is
         to predict. Hand it to the self-attention.
     memory_mask ignored: The mask of the memory changes nothing: the target attends to the padding
@@ -174,8 +168,8 @@ _OWN = mistakes(
         "masks swapped": ({"self_mask": _of_memory, "cross_mask": sublayers.as_it_is},),
         "mask used for the memory too": each("cross_mask", sublayers.as_it_is, _both_masks),
         "memory_mask used for the target too": each("self_mask", _both_masks, _of_memory),
-        "masks inverted": _one_or_both(sublayers.inverted),
-        "mask transposed": _one_or_both(sublayers.transposed),
+        "masks inverted": _one_or_both(np.logical_not),
+        "mask transposed": _one_or_both(np.matrix_transpose),
     },
 )
 

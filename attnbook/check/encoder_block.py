@@ -19,19 +19,17 @@ from attnbook.check.weights import FLIPPED
 def encoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 10.0) -> Report:
     """Check an encoder layer: self-attention, then the feed-forward network.
 
-    Runs `f` on layers of both norm orders, on a square and on sizes that are all different, on one
-    token, in float64 and float32, on batches, and with masks if it takes them. A module of PyTorch
-    is checked in eval mode and in train mode, within the time limit in each.
+    Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
+    and with masks if it takes them; a module of PyTorch in eval mode and in train mode.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, weights)``, by position, on (n, d_model) and
         `attnbook.EncoderLayerWeights`; and with `mask`, boolean and (n, n), **True = may attend**,
-        if it takes an argument of that name or a third one. Or a class, such as a
-        `torch.nn.Module`, that is built from the weights, ``f(weights)``, and called with x and a
-        mask. It returns an array (n, d_model). It may be written for one sequence, without leading
-        axes, or for batches alone.
+        if it takes an argument of that name or a third one. Or a class or `torch.nn.Module` that is
+        built from the weights, ``f(weights)``, and called with x and a mask. It returns an array
+        (n, d_model). It may be for one sequence alone, without leading axes, or for batches alone.
     norm : str, optional
         ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
         given, `f` must follow weights.norm.
@@ -66,13 +64,12 @@ def order_is_free(case: Case, values: Values, again: Callable) -> str | None:
 
 _OWN = mistakes(
     """
-    norms swapped: You use the weights of the two normalisations the wrong way round:
-        self_attention_norm belongs to the self-attention, feed_forward_norm to the feed-forward
-        network.
+    norms swapped: Your two normalisations are exchanged: self_attention_norm belongs to the
+        self-attention, feed_forward_norm to the feed-forward network.
     one norm for both: Both your normalisations use the same gain and bias. Each sublayer has its
         own: self_attention_norm and feed_forward_norm.
     feed-forward network first: Your feed-forward network comes first. The tokens attend to each
-        other before that.
+        other before.
     keys and values not normalised: With pre-norm your queries are normalised, and keys and values,
         or the values alone, are not. The normalised x is all three.
     causal mask of its own: Your self-attention hides the future although no mask is given. Every
@@ -101,8 +98,8 @@ _OWN = mistakes(
             lambda mask, other, n: None if mask is None else np.tri(n, dtype=bool),
         ),
         "mask ignored": each("self_mask", sublayers.no_mask),
-        "mask inverted": each("self_mask", sublayers.inverted(sublayers.as_it_is)),
-        "mask transposed": each("self_mask", sublayers.transposed(sublayers.as_it_is)),
+        "mask inverted": each("self_mask", sublayers.changed(np.logical_not)),
+        "mask transposed": each("self_mask", sublayers.changed(np.matrix_transpose)),
     },
 )
 

@@ -17,8 +17,8 @@ from attnbook.check.steps import Case, Check, Stage, Values, draw
 def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a cross-entropy of logits.
 
-    Runs `f` on sizes that are all different primes and on as many tokens as there are words, on one
-    token, on logits of ±1000, in float64 and float32, on batches; and with masks if it takes them.
+    Runs `f` on several sizes, on one token, on logits of ±1000, in float64 and float32, on batches;
+    and with masks if it takes them.
 
     Parameters
     ----------

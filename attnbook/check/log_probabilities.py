@@ -112,49 +112,41 @@ LOSS_MISTAKES = mistakes(
         negative, and their logarithm is NaN. The softmax comes before the logarithm.
     sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
         sum to one. The words compete: take the softmax.
-    exponential forgotten: You divide the logits by their sum. The softmax divides their
-        exponentials.
-    no logarithm: You return the mean probability of the targets, or its negative. The loss is the
-        mean of −log p.
-    squared error: You return a squared difference of probabilities and one-hot targets. The loss is
-        −log p of the target.
+    exponential forgotten: You divide logits by their sum. The softmax divides exponentials.
+    no logarithm: You return the mean probability of the targets. The loss is that of −log p.
+    squared error: You square the error of the probabilities. The loss is −log p.
     sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
         end: the logarithm of the sum of all exponentials, which the other words raise, is added.
-    logarithm of the sum forgotten: You subtract the sum of the exponentials itself. Its logarithm
-        is subtracted.
+    logarithm of the sum forgotten: You subtract the sum of exponentials, not its logarithm.
     maximum not added back: You subtract the largest logit inside the exponential and not outside
         it. log Σ exp z = max + log Σ exp(z − max).
-    mean of the exponentials: You take the mean of the exponentials where their sum belongs: the
-        loss is too small by log V.
+    mean of the exponentials: You take the mean of the exponentials, not their sum: log V is
+        missing.
     sign: Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model
         gets better: −log p.
     softmax over the tokens: Your softmax runs over the tokens, so the tokens compete with each
         other for a word. The words compete for a token: the last axis.
     one softmax for all: All probabilities of all tokens together sum to one. Each token has a
         softmax of its own: name the axis and keep it.
-    base 2: Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural
-        logarithm; a bit is ln 2 = 0.69 nats.
+    base 2: Your loss is in bits. Take the natural logarithm: a bit is ln 2 = 0.69 nats.
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
     targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
-    share of the hits: You return how often the likeliest word is the target, or is not. That has no
-        gradient: the loss is −log p of the target.
-    entropy of the prediction: You return the entropy −Σ p log p of the prediction, or the sum of
-        all log p. Only the word of the target counts.
+    share of the hits: You count how often the likeliest word is right. That has no gradient: take
+        −log p.
+    entropy of the prediction: You return the entropy −Σ p log p. Only the word of the target
+        counts.
     labels smoothed: You smooth the labels: a part of the loss is that of all other words. The loss
         asked for is −log p of the target alone.
     target of another token: You compare the prediction of each token with the target of the one
         after it, or before it. Logits and targets are aligned already: row i belongs to target i.
-    another word: You take the word before or after the target: ids count from 0, as the columns of
-        the logits do.
-    sum for mean: You return the sum over the tokens. The mean does not depend on how many tokens
-        there are, so one learning rate suits all lengths.
+    another word: You take the word before or after the target: ids count from 0.
+    sum for mean: You return the sum over the tokens. The mean does not depend on how many there
+        are.
     mean over the vocabulary: You divide by n·V, the number of all entries, as the mean of a one-hot
         matrix times log-probabilities does. One number counts for each token: divide by n.
-    divided by another number: You divide the sum by n − 1 or n + 1. Divide it by the number of the
-        tokens that count.
-    median for the mean: You return the median, the largest or the last loss. The loss is their
-        mean.
+    divided by another number: You divide by n − 1 or n + 1, not by the number that counts.
+    median for the mean: You return the median, largest or last loss, not the mean.
     loss scaled: You multiply the loss by a number, or halve it. It is the mean of −log p itself.
     perplexity returned: You return the perplexity, the exponential of the loss.
     not averaged: You return a loss for each token. Training needs one number: their mean.
@@ -172,17 +164,15 @@ LOSS_MISTAKES = mistakes(
     mask inverted: You count the tokens that the mask hides. True means that the token counts.
     mean over all tokens: You zero the losses of padding, which is right, and divide by the number
         of all tokens, padding included. Divide by the number that count, the sum of the mask.
-    sum under a mask: With a mask you return the sum over the tokens that count. Divide by their
-        number.
-    padding not zeroed: You divide by the number of tokens that count, and sum over all of them,
-        padding too. Multiply the losses by the mask first.
+    sum under a mask: With a mask you return a sum. Divide it by the number that counts.
+    padding not zeroed: You sum over padding too. Multiply the losses by the mask first.
     logits masked: You multiply the logits by the mask, so padding counts as log V. The mask says
         which losses count: apply it after −log p.
     mean of the means: You average each sequence first and then the sequences, so a token of a short
         sequence counts more than one of a long sequence. Sum over all tokens that count, and divide
         once.
-    divided by the number of sequences: You sum over the tokens of a sequence and average over the
-        batch. Divide by the number of all tokens that count.
+    divided by the number of sequences: You divide by the number of sequences, not by that of all
+        tokens that count.
     """,
     {
         "softmax twice": each("prepare", lambda z, mask: _by_softmax(z, -1)),
@@ -223,12 +213,7 @@ LOSS_MISTAKES = mistakes(
             "finish", lambda loss, z: loss / np.log(2), lambda loss, z: loss / np.log(10)
         ),
         "every pair": each("pick", lambda r, t: r[..., t]),
-        "targets ignored": each(
-            "pick",
-            lambda r, t: np.max(r, axis=-1),
-            lambda r, t: np.min(r, axis=-1),
-            lambda r, t: r[..., 0],
-        ),
+        "targets ignored": each("pick", lambda r, t: np.max(r, axis=-1), lambda r, t: r[..., 0]),
         "share of the hits": (
             {"pick": lambda r, t: np.argmax(r, -1) == t, "negate": lambda hits: hits * 1.0},
             {"pick": lambda r, t: np.argmax(r, -1) != t, "negate": lambda hits: hits * 1.0},
@@ -282,12 +267,7 @@ LOSS_MISTAKES = mistakes(
             lambda x, n: _sum(x, n) / (np.sum(n) + 1),
         ),
         "median for the mean": each(
-            "reduce",
-            lambda x, n: np.median(x),
-            lambda x, n: np.max(x),
-            lambda x, n: np.min(x),
-            lambda x, n: x[..., -1],
-            lambda x, n: x[..., 0],
+            "reduce", lambda x, n: np.median(x), lambda x, n: np.max(x), lambda x, n: x[..., -1]
         ),
         "loss scaled": each(
             "finish", lambda loss, z: 2 * loss, lambda loss, z: loss / 2, lambda loss, z: 100 * loss

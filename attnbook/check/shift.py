@@ -80,25 +80,21 @@ _MISTAKES = mistakes(
         target[:-1], and predict target[1:], and return them in this order.
     stop read by the decoder: The decoder reads the whole target, with its stop token. Nothing
         follows the stop, so there is no label for it: leave the last token out of what is read.
-    start among the labels: Your labels begin with the start token. It is given, never predicted:
-        the first label is the token after it.
-    start not read: What the decoder reads begins after the start token, so nothing is left to
-        predict the first token from. Read target[:-1].
-    stop not predicted: Your labels end before the stop token, so the model never learns where to
-        end.
+    start among the labels: Your labels begin with the start token, which is never predicted.
+    start not read: The start token is not read, so nothing predicts the first token. Read
+        target[:-1].
+    stop not predicted: Your labels lack the stop token, so the model never learns to end.
     shifted by two: Your labels lie two places ahead of what is read. Shift by one.
-    too little read: What the decoder reads ends two tokens before the end, so it is shorter than
-        the labels. Only the stop token is left out: target[:-1].
+    too little read: You leave out the last two tokens. Only the stop is not read: target[:-1].
     rolled: You roll the target, so the token that falls off at one end comes back at the other. Cut
         instead: target[:-1] and target[1:].
     padded: You shift the target and fill the gap with another token, so both have the length of the
         target. Nothing is to be filled: each loses one token, target[:-1] and target[1:].
-    halves of the target: You cut the target in the middle, into what is read and what is to be
-        predicted. Both hold nearly all of it, one place apart.
+    halves of the target: You cut the target in the middle. Both parts hold nearly all of it, one
+        place apart.
     alternate tokens: You read every other token and predict those between. Every token but the last
         is read, and every token but the first is predicted.
-    last token alone: You predict the last token, or the first, alone. Every token but the first is
-        a label, each at the place before its own.
+    last token alone: You predict one token. Every token but the first is a label.
     backwards: You turn the target round. The tokens keep their order.
     shifted along the batch: On a batch you leave out the last and the first sequence instead of the
         last and the first token. Count the axis from the end: target[..., :-1].
@@ -119,28 +115,20 @@ _MISTAKES = mistakes(
         "padded": tuple(
             way for filler in (0, -100, 1, 2, -1) for way in _both(*_BEYOND_THE_ENDS, filler=filler)
         ),
-        "halves of the target": (
+        "halves of the target": tuple(
             {
-                "read": lambda t: t[..., : t.shape[-1] // 2],
-                "label": lambda t: t[..., t.shape[-1] // 2 :],
-            },
-            {
-                "read": lambda t: t[..., : (t.shape[-1] + 1) // 2],
-                "label": lambda t: t[..., (t.shape[-1] + 1) // 2 :],
-            },
+                "read": lambda t, up=up: t[..., : (t.shape[-1] + up) // 2],
+                "label": lambda t, up=up: t[..., (t.shape[-1] + up) // 2 :],
+            }
+            for up in (0, 1)
         ),
         "alternate tokens": ({"read": lambda t: t[..., ::2], "label": lambda t: t[..., 1::2]},),
         "last token alone": each(
-            "label",
-            lambda t: t[..., -1:],
-            lambda t: t[..., -1],
-            lambda t: t[..., 1],
-            lambda t: t[..., 1:2],
+            "label", lambda t: t[..., -1:], lambda t: t[..., -1], lambda t: t[..., 1]
         ),
         "backwards": (
             {"order": lambda t: t[..., ::-1]},
-            {"label": lambda t: t[..., :0:-1]},
-            {"label": lambda t: t[..., -2::-1]},
+            *each("label", lambda t: t[..., :0:-1], lambda t: t[..., -2::-1]),
             {"read": lambda t: t[..., -2::-1]},
         ),
         "shifted along the batch": ({"read": lambda t: t[:-1], "label": lambda t: t[1:]},),

@@ -20,8 +20,7 @@ def positional_encoding(
 ) -> Report:
     """Check a table of sines and cosines of positions.
 
-    Runs `f` on a square, on one position, on one pair of features and on sizes that are all
-    different.
+    Runs `f` on several sizes, also on one position and on one pair of features.
 
     Parameters
     ----------
@@ -84,16 +83,12 @@ _MISTAKES = mistakes(
     """
     sin and cos swapped: Your cosines stand where the sines should, and the sines where the cosines
         should. The sine comes first: at position 0 it is 0, and the cosine is 1.
-    sines alone: You take the sine of everything. Without the cosine a position cannot be turned
-        into another by a rotation: each frequency needs both.
-    cosines alone: You take the cosine of everything. The cosine of p and of −p are the same: each
-        frequency needs a sine too.
-    half of the table empty: Your sines, or your cosines, are all 0: that half of the table was
-        never filled.
-    sign of a wave: Your sines, or your cosines, have the wrong sign. The table holds sin(p·ω) and
-        cos(p·ω) themselves.
-    another wave: Your table holds another function of the angles than sine and cosine, or the
-        angles themselves.
+    sines alone: You take the sine of everything. Each frequency needs a sine and a cosine.
+    cosines alone: You take the cosine of everything: p and −p look the same. Each frequency needs a
+        sine.
+    half of the table empty: Your sines, or your cosines, are all 0: they were never filled in.
+    sign of a wave: A wave has the wrong sign: take sin(p·ω) and cos(p·ω) themselves.
+    another wave: Your table holds another function of the angles than sine and cosine.
     another base: Your wavelengths grow to another length: the base is 10000.
     exponent halved: Your exponent is i/d where i counts the pairs, so it ends at 1/2. There are d/2
         pairs and pair i has the exponent 2i/d, which ends just below 1.
@@ -105,35 +100,25 @@ _MISTAKES = mistakes(
         1). The formula has 2i/d, which never reaches 1.
     angle inverted: You multiply the position by 10000^(2i/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
-    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent: the
-        frequencies fall geometrically.
-    logarithm of base 10: You take exp of −2i/d · log10(10000). The inverse of exp is the natural
-        logarithm.
+    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent.
+    logarithm of base 10: You take exp of −2i/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2i/d) is exp(−2i/d · ln 10000).
-    one frequency for all: All your features have the same frequency: the exponent does not depend
-        on i, or i is 0.
-    frequencies in reverse: Your frequencies rise with i: the slowest comes first. The fastest, 1,
-        belongs to the first pair.
-    positions from 1: Your positions start at 1. The first position is 0, and its row is all sin 0 =
-        0 and cos 0 = 1.
-    positions in another order: Your positions run backwards, or are divided by n. Row p of the
-        table belongs to position p, a whole number.
+    one frequency for all: All your features have one frequency: the exponent needs i.
+    frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
+    positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
+    positions in another order: Your positions run backwards, or are divided by n. Row p belongs to
+        p.
     pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at 0.
-    position and pair exchanged: Position and pair have changed places: the position is in the
-        exponent. The angle is p/10000^(2i/d).
-    turns for radians: Your angles are multiplied by 2π. The formula has the sine of p/10000^(2i/d)
-        itself.
+    position and pair exchanged: Your position is in the exponent. The angle is p/10000^(2i/d).
+    turns for radians: You multiply the angles by 2π. Take the sine of p/10000^(2i/d) itself.
     degrees for radians: You turn the angles as if they were degrees. They are radians already.
-    transposed: Your table has a row for each feature. It is added to the tokens, (n, d_model), so
-        it has a row for each position.
-    axis too many: Your table has an axis for the batch. Without it, as (n, d_model), it broadcasts
-        over any batch.
+    transposed: Your table has a row for each feature. It has one for each position, (n, d_model).
+    axis too many: Your table has an axis for the batch. Without it, (n, d_model), it broadcasts.
     twice as wide: Your table has 2d columns: a frequency for each of the d features, and two waves
         of each. There are d/2 frequencies.
     one half alone: Your table has d/2 columns. Each frequency gives two, a sine and a cosine.
-    waves scaled: You multiply the waves by a number. They have size 1; it is the embedding that is
-        multiplied by √d_model.
+    waves scaled: You multiply the waves, which have size 1. It is the embedding that is scaled.
     """,
     {
         "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
@@ -166,13 +151,9 @@ _MISTAKES = mistakes(
             lambda i, d: 2 * i / max(d - 1, 1),
         ),
         "angle inverted": each("frequency", lambda b, e: b**e),
-        "product for a power": each(
-            "frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e, lambda b, e: e / b
-        ),
+        "product for a power": each("frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e),
         "logarithm of base 10": each(
-            "frequency",
-            lambda b, e: np.exp(-e * np.log10(b)),
-            lambda b, e: np.exp(-e * np.log2(b)),
+            "frequency", lambda b, e: np.exp(-e * np.log10(b)), lambda b, e: np.exp(-e * np.log2(b))
         ),
         "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
         "one frequency for all": each("exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1),
@@ -184,7 +165,6 @@ _MISTAKES = mistakes(
             "places",
             lambda n: np.arange(n)[::-1],
             lambda n: np.arange(n) / n,
-            lambda n: np.arange(n) / max(n - 1, 1),
             lambda n: -np.arange(n),
         ),
         "pairs from 1": each("index", lambda i, j, c: i + 1),
@@ -211,9 +191,7 @@ _MISTAKES = mistakes(
             "leave",
             lambda E: E * math.sqrt(E.shape[-1]),
             lambda E: E / math.sqrt(E.shape[-1]),
-            lambda E: E / math.sqrt(E.shape[-1] / 2),
             lambda E: E * 0.5,
-            lambda E: E * 0.1,
             lambda E: E * 2.0,
         ),
     },

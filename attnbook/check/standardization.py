@@ -11,7 +11,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -21,9 +21,8 @@ _PARAMETERS = ("x", "gain", "bias")
 def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a layer normalisation with gain and bias.
 
-    Runs `f` on a square, on one token and on sizes that are primes, on rows of tiny variance, on
-    constant rows and on rows far from 0, in float64, float32 and float16, on batches, and with
-    other values of epsilon if it takes them.
+    Runs `f` on several sizes, on rows of tiny variance, on constant rows and on rows far from 0, in
+    float64, float32 and float16, on batches, and with another epsilon if it takes one.
 
     Parameters
     ----------
@@ -55,20 +54,16 @@ def _adapt(function: Callable) -> Callable:
 
 _average = partial(np.mean, keepdims=True)
 _total = partial(np.sum, keepdims=True)
-
-
-def _about_the_mean(x, mean, axis):
-    return _average((x - mean) ** 2, axis)
+_variance = partial(np.var, keepdims=True)
 
 
 NORM_STEPS: dict[str, Any] = {
     # squares of half precision overflow
     "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
     "enter_norm": lambda x, gain, bias: x,
-    "mean_axis": -1,
-    "variance_axis": -1,
+    "axes": (-1, -1),  # of the mean and of the variance
     "mean": _average,
-    "variance": _about_the_mean,
+    "variance": lambda x, mean, axis: _variance(x, axis),
     "epsilon": lambda epsilon: epsilon,
     "deviation": lambda variance, epsilon: np.sqrt(variance + epsilon),
     "centre": np.subtract,
@@ -80,8 +75,9 @@ NORM_STEPS: dict[str, Any] = {
 def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
     """Compute layer normalisation from its steps."""
     x = steps.enter_norm(steps.widen(x), gain, bias)
-    mean = steps.mean(x, steps.mean_axis)
-    variance = steps.variance(x, mean, steps.variance_axis)
+    mean_axis, variance_axis = steps.axes
+    mean = steps.mean(x, mean_axis)
+    variance = steps.variance(x, mean, variance_axis)
     deviation = steps.deviation(variance, steps.epsilon(epsilon))
     return steps.affine(steps.standardise(steps.centre(x, mean), mean, deviation), gain, bias)
 
@@ -89,46 +85,22 @@ def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
 # Variances in the place of the right one.
 
 
-def _of_its_own_mean(x, mean, axis, keepdims=True):
-    return np.var(x, axis=axis, keepdims=keepdims)
-
-
-def _sum_of_squares(x, mean, axis):
-    return _total((x - mean) ** 2, axis)
+def _about_the_mean(x, mean, axis):
+    return _average((x - mean) ** 2, axis)
 
 
 def _unbiased(x, mean, axis):
-    squares = _sum_of_squares(x, mean, axis)
-    return squares / (x.size // squares.size - 1)
+    return _variance(x, axis, ddof=1)
 
 
 def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
 
-_of_one_axis_less = (
-    partial(_of_its_own_mean, keepdims=False),
+_LOST_AXIS = (
+    lambda x, mean, axis: np.var(x, axis),
     lambda x, mean, axis: np.mean((x - mean) ** 2, axis),
 )
-
-
-def _over(*axes: Any) -> tuple[Way, ...]:
-    """Return the ways that reduce another axis, for the mean or the variance alone too."""
-    return tuple(
-        way
-        for axis in axes
-        for way in (
-            {"mean_axis": axis, "variance_axis": axis},
-            {"mean_axis": axis, "variance": _of_its_own_mean},
-            {"variance_axis": axis, "variance": _of_its_own_mean},
-        )
-    )
-
-
-def _another_mean(mean: Callable) -> tuple[Way, ...]:
-    return {"mean": mean}, {"mean": mean, "variance": _of_its_own_mean}
-
-
 _OUTSIDE = tuple(
     {
         "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
@@ -140,8 +112,7 @@ _OUTSIDE = tuple(
 NORM_MISTAKES = mistakes(
     """
     over the sequence: You take mean and variance over the tokens: every feature has mean 0 along
-        the sequence. Layer normalisation looks at each token by itself: reduce the last axis, the
-        features.
+        the sequence. Reduce the last axis, the features of each token.
     over all axes: You take one mean and one variance for the whole array, so a token depends on all
         others. Each token has its own: pass axis=−1 and keepdims=True.
     variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
@@ -155,49 +126,46 @@ NORM_MISTAKES = mistakes(
         normalisation divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
-    epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
-        to the variance, under the root.
-    variance without the root: You divide by the variance σ² + ε. Divide by its root: then the
-        numbers have variance 1.
+    epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
+    variance without the root: You divide by the variance σ² + ε. Divide by its root.
     root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
     mean not subtracted: You divide by the size of a row but never subtract its mean. That is RMS
         normalisation, another layer. Here the mean of each token goes first.
     mean added: You add the mean of a row where you should subtract it.
-    mean subtracted last: You divide first and subtract the mean afterwards, which was not divided.
-        Subtract it before: (x − μ)/√(σ² + ε).
+    mean subtracted last: You divide before you subtract the mean: (x − μ)/√(σ² + ε).
     median for the mean: You take the median of a row. Layer normalisation takes its mean.
-    sum for the mean: You take the sum of a row where its mean belongs: divide by d, the number of
-        features.
-    variance about zero: You subtract the mean, but your variance is the mean of x², of the row as
-        it came. Take the mean of (x − μ)².
+    sum for the mean: You take the sum of a row where its mean belongs: divide by d.
+    variance about zero: Your variance is the mean of x². Take that of (x − μ)².
     variance as a difference: You take the mean of x² and subtract μ². Both are huge where a row is
         far from 0, and rounding loses their difference: in float32 it can be 0, or negative. Take
         the mean of (x − μ)².
-    range for the deviation: You divide by the largest number of a row minus its smallest. Layer
-        normalisation divides by the standard deviation, √(σ² + ε).
-    mean absolute deviation: You divide by the mean of |x − μ|. The standard deviation is the root
-        of the mean of (x − μ)².
+    range for the deviation: You divide by the largest number minus the smallest, not by √(σ² + ε).
+    mean absolute deviation: You divide by the mean of |x − μ|, not by the root of that of (x − μ)².
     only centred: You subtract the mean and never divide by the standard deviation.
-    gain and bias forgotten: You return the normalised rows themselves. The gain multiplies them and
-        the bias is added, feature by feature.
+    gain and bias forgotten: You return the normalised rows alone: multiply by the gain, add the
+        bias.
     gain forgotten: You add the bias and never multiply by the gain.
     bias forgotten: You multiply by the gain and never add the bias.
     gain and bias swapped: You multiply by the bias and add the gain. The gain, which starts at 1,
         multiplies; the bias, which starts at 0, is added.
-    gain or bias used twice: You use the gain in the place of the bias too, or the bias in that of
-        the gain: g · x̂ + b.
-    bias before the gain: You add the bias first and then multiply by the gain, which scales the
-        bias too. The gain comes first: g · x̂ + b.
+    gain or bias used twice: You use the gain, or the bias, in the place of the other too: g · x̂ +
+        b.
+    bias before the gain: You add the bias before you multiply by the gain: g · x̂ + b.
     bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
     gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
     gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
         division, so that they can give each feature a mean and a scale of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
         of token j. It runs only where the array is square. Pass keepdims=True.
+    squares overflow in half precision: You square in float16, whose largest number is 65504: the
+        variance is infinite, and the rows become 0. Compute in float32 and round the result.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
+        Write −1, which is the last axis of any array.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
     """,
     {
-        "over the sequence": _over(-2, 0),
-        "over all axes": _over(None, (-1, -2)),
+        "over the sequence": each("axes", (-2, -2), (0, 0), (-2, -1), (-1, -2)),
+        "over all axes": each("axes", (None, None), ((-1, -2), (-1, -2)), (None, -1), (-1, None)),
         "variance with n − 1": each("variance", _unbiased),
         "epsilon outside the root": _OUTSIDE,
         "variance with n − 1 and epsilon outside": tuple(
@@ -229,12 +197,15 @@ NORM_MISTAKES = mistakes(
         "mean subtracted last": (
             {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
         ),
-        "median for the mean": _another_mean(partial(np.median, keepdims=True)),
+        "median for the mean": (
+            {"mean": partial(np.median, keepdims=True)},
+            {"mean": partial(np.median, keepdims=True), "variance": _about_the_mean},
+        ),
         "sum for the mean": (
-            {"variance": _sum_of_squares},
-            {"variance": _sum_of_squares, "epsilon": lambda e: 0.0},
-            {"variance": lambda x, m, a: _sum_of_squares(x, m, a) / x.shape[-2]},
+            {"variance": lambda x, m, a: _variance(x, a) * x.shape[-1]},
+            {"variance": lambda x, m, a: _variance(x, a) * x.shape[-1] / x.shape[-2]},
             {"mean": _total},
+            {"mean": _total, "variance": _about_the_mean},
         ),
         "variance about zero": each("variance", _about_zero),
         "variance as a difference": each("variance", lambda x, m, a: _average(x * x, a) - m * m),
@@ -270,27 +241,12 @@ NORM_MISTAKES = mistakes(
             {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
         ),
         "keepdims forgotten": (
-            *each("variance", *_of_one_axis_less),
-            *(
-                {"mean": np.mean, "variance": variance}
-                for variance in (*_of_one_axis_less, _of_its_own_mean, _about_the_mean)
-            ),
+            *each("variance", *_LOST_AXIS),
+            *({"mean": np.mean, "variance": way} for way in (*_LOST_AXIS, _about_the_mean)),
+            {"mean": np.mean},
         ),
-    },
-)
-"""What goes wrong in a normalisation wherever it stands, in a layer too."""
-
-_OF_ARRAYS = mistakes(
-    """
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        variance is infinite, and the rows become 0. Compute in float32 and round the result.
-    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
-        Write −1, which is the last axis of any array.
-    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
-    """,
-    {
         "squares overflow in half precision": each("widen", lambda x: x),
-        "axis 1 of a batch": ({"mean_axis": 1, "variance_axis": 1},),
+        "axis 1 of a batch": each("axes", (1, 1)),
         "epsilon ignored": each("epsilon", lambda e: EPSILON),
     },
 )
@@ -303,10 +259,7 @@ def rows_are_standardised(case: Case, values: Values, again: Callable) -> str | 
     worst = totals.flatten()[np.argmax(np.abs(totals))]
     if abs(worst) < 1e-3:
         return None
-    return (
-        "Before gain and bias every row has mean 0; take your bias off and divide by your gain, "
-        f"and here a row sums to {worst:.4g}."
-    )
+    return f"Before gain and bias every row has mean 0; in yours a row sums to {worst:.4g}."
 
 
 def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
@@ -326,15 +279,9 @@ def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: flo
     return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
 
 
-_CONSTANT = Case({**_case(2, 3).arguments, "x": np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])})
+_CONSTANT = np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])
 # every sum is exact in float32, and so are the squares but for what the deviations add
-_FAR = Case(
-    {
-        **_case(3, 4, dtype="float32").arguments,
-        "x": np.array([[4096], [-8192], [6]], np.float32)
-        + np.array([0.5, -0.5, 0.25, -0.25], np.float32),
-    }
-)
+_FAR = np.array([[4096], [-8192], [6]], "f4") + np.array([0.5, -0.5, 0.25, -0.25], "f4")
 
 LAYER_NORM = Check(
     name="layer_norm",
@@ -349,17 +296,17 @@ LAYER_NORM = Check(
                 *(_case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
                 _case(2, 5, size=1e-3),
                 _case(3, 5, size=1e-2),
-                _CONSTANT,
+                Case({**_case(2, 3).arguments, "x": _CONSTANT}),
             ),
             errors={ZeroDivisionError: "no epsilon"},
         ),
         Stage((_case(3, 3, dtype="float32"), _case(2, 5, dtype="float32"))),
-        Stage((_FAR,)),
+        Stage((Case({**_case(3, 4, dtype="float32").arguments, "x": _FAR}),)),
         Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
         Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
         Stage((_case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
     ),
-    mistakes=(*NORM_MISTAKES, *_OF_ARRAYS),
+    mistakes=NORM_MISTAKES,
     properties=(tokens_are_alone, rows_are_standardised),
     options=("epsilon",),
     adapt=_adapt,

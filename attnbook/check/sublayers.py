@@ -85,11 +85,9 @@ class _Affine:
 
 
 def _several_heads(s, inputs, w, mask):
-    matrices = (
-        _Affine(W, s.bias(b))
-        for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
-    )
-    return heads_from_steps(s, *inputs, *matrices, w.n_heads, mask)
+    biased = ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
+    given: list[Any] = [*inputs, *(_Affine(W, s.bias(b)) for W, b in biased), w.n_heads, mask]
+    return heads_from_steps(s, *given)
 
 
 def decode(s: Any, x, memory, weights, mask=None, memory_mask=None):
@@ -129,9 +127,9 @@ def around(names: Iterable[str] = SUBLAYERS, **steps: Callable) -> Way:
 # Wrong ways around a sublayer.
 
 
-def _in_order(wanted: str, wrong: Callable, right: Callable) -> Callable:
-    """Return the step that is `wrong` in one norm order alone."""
-    return lambda *given: (wrong if given[-1] == wanted else right)(*given)
+def _in_order(order: str, join: Callable) -> Callable:
+    """Return the join that is wrong in one norm order alone."""
+    return lambda *given: (join if given[-1] == order else _join)(*given)
 
 
 def _only_made(x, entered, made, start, norm, order):
@@ -139,8 +137,7 @@ def _only_made(x, entered, made, start, norm, order):
 
 
 def _normalised(x, *others):
-    norm = others[-2]
-    return norm(x)
+    return others[-2](x)  # norm, order
 
 
 def _made_normalised(x, entered, made, start, norm, order):
@@ -151,7 +148,7 @@ def lost(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     """Return the ways without a residual: in both orders, in one of them."""
     return (
         around(names, join=_only_made),
-        *(around(names, join=_in_order(o, _only_made, _join)) for o in ("pre", "post")),
+        *(around(names, join=_in_order(order, _only_made)) for order in ("pre", "post")),
     )
 
 
@@ -192,85 +189,74 @@ def causal(mask, memory_mask, n):
     return allowed if mask is None else mask & allowed
 
 
-def inverted(of: Callable) -> Callable:
-    """Return what inverts the mask."""
-    return lambda *given: None if of(*given) is None else ~of(*given)
+def changed(change: Callable, of: Callable = as_it_is) -> Callable:
+    """Return what changes the mask that `of` takes, if there is one."""
+    return lambda *given: None if of(*given) is None else change(of(*given))
 
 
-def transposed(of: Callable) -> Callable:
-    """Return what exchanges rows and columns of the mask."""
-    return lambda *given: None if of(*given) is None else np.swapaxes(of(*given), -1, -2)
-
-
+# padding of two sequences of three tokens
 LENGTHS = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
-"""A mask of padding for each of two sequences of three tokens."""
-
 _EACH_AND_ALL = (SUBLAYERS, (SELF,), (FEED,))
 
-ORDER_MISTAKES = mistakes(
+_LAYER_MISTAKES = mistakes(
     """
     pre-norm for post-norm: You normalise before each sublayer, x + f(LN(x)), where weights.norm
         says "post": the sum is normalised, LN(x + f(x)).
     post-norm for pre-norm: You normalise the sum, LN(x + f(x)), where weights.norm says "pre": the
         sublayer gets the normalised input, x + f(LN(x)).
-    norm orders mixed up: Your two orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x +
-        f(x)).
+    norm orders mixed up: Your orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x + f(x)).
+    no residuals: You return what the sublayers make and never add what they were given. Each
+        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
+    no residual around self-attention: You never add x to what the self-attention returns.
+    no residual around the feed-forward network: The residual around the feed-forward network is
+        missing: add its input to what it returns.
+    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
+        x itself: x + f(LN(x)), not LN(x) + f(LN(x)).
+    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum: x +
+        f(…).
+    residual twice: You add the input of a sublayer twice. Once: x + f(…).
+    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
+        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
+    normalised twice: You normalise before each sublayer and after it. Pre-norm is before, post-norm
+        after.
+    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
+    self-attention not normalised: The self-attention lacks its normalisation.
+    feed-forward network not normalised: The feed-forward network lacks its normalisation.
+    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
+        follow each other: it reads what the sublayer before it, residual and all, has made.
+    residual from the input of the layer: Around the feed-forward network you add the input of the
+        whole layer, so what the others have added is lost. Add the input of the network.
+    self-attention missing: There is no self-attention in your layer: no token sees another.
+    feed-forward network missing: Your layer ends before its feed-forward network.
+    one sublayer twice: One of your sublayers runs twice. Each runs once.
     """,
     {
         "pre-norm for post-norm": each("order", lambda norm: "pre"),
         "post-norm for pre-norm": each("order", lambda norm: "post"),
         "norm orders mixed up": each("order", lambda norm: "post" if norm == "pre" else "pre"),
-    },
-)
-
-RESIDUAL_MISTAKES = mistakes(
-    """
-    no residuals: You return what the sublayers make and never add what they were given. Each
-        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
-    no residual around self-attention: The residual around the self-attention is missing: add x to
-        what it returns.
-    no residual around the feed-forward network: The residual around the feed-forward network is
-        missing: add its input to what it returns.
-    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
-        x itself: x + f(LN(x)), not LN(x) + f(LN(x)).
-    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum. It is
-        added: x + f(…).
-    residual twice: You add the input of a sublayer twice. Once: x + f(…).
-    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
-        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
-    normalised twice: You normalise before each sublayer and after the sum too. One of the two:
-        pre-norm before, post-norm after.
-    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
-    self-attention not normalised: The normalisation that belongs to the self-attention is missing.
-    feed-forward network not normalised: The normalisation that belongs to the feed-forward network
-        is missing.
-    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
-        follow each other: it reads what the sublayer before it, residual and all, has made.
-    residual from the input of the layer: Around the feed-forward network you add the input of the
-        whole layer, so what the others have added is lost. Add the input of the network.
-    """,
-    {
         "no residuals": lost(),
         "no residual around self-attention": lost((SELF,)),
         "no residual around the feed-forward network": lost((FEED,)),
         "residual from the normalised input": tuple(map(from_entered, _EACH_AND_ALL)),
         "residual not added": tuple(
-            around(join=join)
-            for join in (
-                lambda x, y, f, *others: x - f,
-                lambda x, y, f, *others: x * f,
-                lambda x, y, f, *others: (x + f) / 2,
-                lambda x, y, f, *others: (x + f) / np.sqrt(2),
+            around(join=lambda x, y, f, *others, joined=joined: joined(x, f))
+            for joined in (
+                np.subtract,
+                np.multiply,
+                lambda x, f: (x + f) / 2,
+                lambda x, f: (x + f) / 2**0.5,
             )
         ),
         "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
-        "norm inside the residual": tuple(
-            way
-            for names in _EACH_AND_ALL
-            for way in (
-                around(names, before=as_it_is, join=_made_normalised, after=as_it_is),
-                around(names, join=_in_order("post", _made_normalised, _join), after=as_it_is),
-            )
+        "norm inside the residual": (
+            *(
+                around(names, before=as_it_is, join=_made_normalised, after=as_it_is)
+                for names in _EACH_AND_ALL
+            ),
+            *(
+                around(names, join=_in_order("post", _made_normalised), after=as_it_is)
+                for names in _EACH_AND_ALL
+            ),
         ),
         "normalised twice": (
             around(before=_normalised, after=_normalised),
@@ -286,6 +272,9 @@ RESIDUAL_MISTAKES = mistakes(
         "residual from the input of the layer": each(
             f"join_{FEED}", lambda x, y, f, start, *others: start + f
         ),
+        "self-attention missing": arranged(CROSS, FEED),
+        "feed-forward network missing": arranged(SELF, CROSS),
+        "one sublayer twice": (*arranged(*SUBLAYERS, FEED), *arranged(SELF, *SUBLAYERS)),
     },
 )
 
@@ -311,35 +300,19 @@ _NOT_OF_NORM = (
     *("epsilon as a floor", "mean added", "mean subtracted last", "median for the mean"),
     *("variance as a difference", "range for the deviation", "mean absolute deviation"),
     *("gain or bias used twice", "bias not added", "gain not multiplied", "keepdims forgotten"),
+    *("squares overflow in half precision", "axis 1 of a batch", "epsilon ignored"),
 )
 """What goes wrong inside of the pieces and is looked for in a layer too, or is not."""
 
-_MOST_WAYS = 4
-"""Of one mistake of a piece: every way makes a pair with every other."""
-
 
 def _of(piece: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
-    """Return the mistakes of a piece of the layer, with a word on where they are."""
+    """Return the mistakes of a piece with its name, in few ways: each makes many pairs."""
     return tuple(
-        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:_MOST_WAYS])
-        for m in mistakes
+        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:4]) for m in mistakes
     )
 
 
-PIECE_MISTAKES = (
-    *mistakes(
-        """
-        self-attention missing: There is no self-attention in your layer: no token sees another.
-        feed-forward network missing: Your layer ends before its last sublayer, the feed-forward
-            network.
-        one sublayer twice: One of your sublayers runs twice. Each runs once.
-        """,
-        {
-            "self-attention missing": arranged(CROSS, FEED),
-            "feed-forward network missing": arranged(SELF, CROSS),
-            "one sublayer twice": (*arranged(*SUBLAYERS, FEED), *arranged(SELF, *SUBLAYERS)),
-        },
-    ),
+_PIECE_MISTAKES = (
     Mistake(
         "multi-head attention: biases forgotten",
         "In your multi-head attention: You multiply by the matrices and add no biases. b_Q, b_K, "
@@ -392,7 +365,7 @@ def of_layers(name: str, masks: tuple[str, ...], own: tuple[Mistake, ...], **fie
         parameters=parameters,
         reference=getattr(attnbook, name),
         steps=LAYER_STEPS,
-        mistakes=(*ORDER_MISTAKES, *RESIDUAL_MISTAKES, *own, *PIECE_MISTAKES),
+        mistakes=(*_LAYER_MISTAKES, *own, *_PIECE_MISTAKES),
         options=masks,
         remarked_options=masks,
         adapt=lambda function: with_options(function, parameters, options),
