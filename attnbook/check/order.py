@@ -153,12 +153,14 @@ def _missing_transpose(probe: SequenceProbe, mode: str) -> tuple[int | None, str
     output = probe.outputs(x, mode)
     n, split, merge = x.shape[1], x.ndim == 3 and probe.examples.floats, output.ndim == 3
     for h in HEADS:
-        if merge and output.shape[2] % h == 0:
-            if not _first_difference(probe, mode, after=lambda y, h=h: _swapped(y, h, n)):
-                return h, ", where heads are merged"
-        if split and x.shape[2] % h == 0:
-            if not _first_difference(probe, mode, before=lambda x, h=h: _swapped(x, n, h)):
-                return h, ", where heads are split"
+        ways = (
+            ("merged", merge, output, {"after": lambda y, h=h: _swapped(y, h, n)}),
+            ("split", split, x, {"before": lambda x, h=h: _swapped(x, n, h)}),
+        )
+        for done, there, array, undone in ways:
+            fits = there and array.shape[2] % h == 0
+            if fits and not _first_difference(probe, mode, **undone):
+                return h, f", where heads are {done}"
     return None, ""
 
 
