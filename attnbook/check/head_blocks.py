@@ -114,8 +114,8 @@ class _Mode:
         return all(self.close(o, e) for o, e in zip(outputs, expected, strict=True))
 
     def diagnose(self, outputs: list[np.ndarray]) -> Finding:
-        where = f"With query {self.layout.shapes[0]}"
-        where = f"{where} and {self.layout.h} heads{IN_MODE[self.mode]}."
+        shape, h = self.layout.shapes[0], self.layout.h
+        where = f"With query {shape} and {h} heads{IN_MODE[self.mode]}."
         check, dtype = check_of(self.layout), np.dtype(self.probe.dtype.replace("b", ""))
         attempts = []
         for arrays, output in zip(self.inputs, outputs, strict=True):
@@ -143,34 +143,27 @@ class _Mode:
         if self.layout.axis is not None:
             return None, 0.0
         width = outputs[0].shape[-1]
-        right, got = [], []
-        for seed in range(2 + 4 * width):
-            arrays = self.layout.draw(100 + seed)
-            right.append(self.layout.reference(*arrays).reshape(-1, width))
-            got.append(self.run(arrays).reshape(-1, width))
-            if len(right) * len(right[0]) >= 3 * width:
-                break
-        heads, output = np.concatenate(right), np.concatenate(got)
+        n = outputs[0].size // width
+        inputs = [self.layout.draw(seed) for seed in range(100, 101 + 3 * width // n)]
+        heads = np.concatenate([self.layout.reference(*x).reshape(-1, width) for x in inputs])
+        output = np.concatenate([self.run(x).reshape(-1, width) for x in inputs])
         if not np.isfinite(output).all():
             return None, 0.0
-        heads = np.column_stack([heads, np.ones(len(heads))])  # a bias
+        heads = np.column_stack([heads, np.ones(len(heads))])
         matrix = np.linalg.lstsq(heads, output, rcond=None)[0]
         if not self.close(output, heads @ matrix, 1e-3):
             return None, 0.0
-        k = float(matrix[0, 0])
-        if np.allclose(matrix[:-1], k * np.eye(width), atol=1e-3) and self.is_small(matrix[-1]):
+        matrix, bias = matrix[:-1], matrix[-1]
+        k, unbiased = float(matrix[0, 0]), np.abs(bias).max() < 1e-2
+        if unbiased and np.allclose(matrix, k * np.eye(width), atol=1e-3):
             return "output scaled", k
-        entries = np.round(matrix[:-1], 2)
-        permutes = np.isin(entries, (0, 1)).all() and (entries.sum(0) == 1).all()
-        if permutes and (entries.sum(1) == 1).all() and self.is_small(matrix[-1]):
-            sources = np.argmax(entries, axis=0).reshape(self.layout.h, -1)
-            whole = (np.diff(sources, axis=1) == 1).all()
+        sources = np.argmax(matrix, axis=0)
+        order = np.eye(width)[:, sources]
+        permutes = len(set(sources.tolist())) == width and np.allclose(matrix, order, atol=5e-3)
+        if unbiased and permutes:
+            whole = (np.diff(sources.reshape(self.layout.h, -1), axis=1) == 1).all()
             return f"{'heads' if whole else 'features'} in another order", 0.0
         return "output projection", 0.0
-
-    @staticmethod
-    def is_small(bias: np.ndarray) -> bool:
-        return bool(np.abs(bias).max() < 1e-2)
 
     def mixed(self, output: np.ndarray) -> Finding | None:
         """Change one block at a time, and see whether another moves."""
