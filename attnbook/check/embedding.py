@@ -91,9 +91,7 @@ _MISTAKES = mistakes(
         "divided by √d_model": each("multiply", np.divide),
         "times d_model": each("factor", lambda i, E: float(E.shape[1])),
         "root rounded": each(
-            "factor",
-            lambda i, E: math.isqrt(E.shape[1]),
-            lambda i, E: math.isqrt(E.shape[1]) + 1,
+            "factor", *(lambda i, E, to=to: to(E.shape[1] ** 0.5) for to in (int, round, math.ceil))
         ),
         "root added": each("multiply", np.add),
         "root of the vocabulary": each(
