@@ -109,15 +109,6 @@ def bare_reshapes(
             yield h, sees
 
 
-def in_layers(pattern: np.ndarray, layers: int, residual: bool) -> np.ndarray:
-    """Return what `pattern` becomes in so many layers, with a residual stream or without."""
-    step = pattern | np.eye(len(pattern), dtype=bool) if residual else pattern
-    reach = step
-    for _ in range(layers - 1):
-        reach = reach @ step  # of booleans: whether there is a way
-    return reach
-
-
 def bare_reshape(found: Dependence, *, causal: bool) -> int | None:
     """Return the number of heads of the bare reshape that `found` looks like, if any."""
     n = len(found.sees)
@@ -127,7 +118,8 @@ def bare_reshape(found: Dependence, *, causal: bool) -> int | None:
     patterns = list(bare_reshapes(n, found.heads, causal=causal))
     for layers in range(1, LAYERS + 1):
         for h, pattern in patterns:
-            reaches = (in_layers(pattern, layers, residual) for residual in (False, True))
-            if any(found.matches(reach) and not reach.all() for reach in reaches):
-                return h
+            for step in (pattern, pattern | np.eye(n, dtype=bool)):  # without a residual, and with
+                reach = np.linalg.matrix_power(step, layers)  # of booleans: is there a way
+                if found.matches(reach) and not reach.all():
+                    return h
     return None

@@ -133,8 +133,8 @@ def _judge(tables: Tables) -> Finding | None:
             where = f"an empty table{tables.made_with}"
             detail = f"A short run that fails, on {where}: {shortest}"
             return Finding(*diagnose(tables, shortest, growing), detail)
-    n_slots = tables.n_slots_at_end  # of the last run, which had few keys at any time
-    if n_slots is not None and n_slots > max(64, 8 * (tables.n_slots or 0)):
+    n_slots = tables.n_slots_at_end or 0  # of the last run, which had few keys at any time
+    if n_slots > max(64, 8 * (tables.n_slots or 0)):
         name = "tombstones never freed"
         detail = f"After {ROUNDS} insertions and deletions of new keys it has {n_slots} slots."
         return Finding(name, MESSAGES[name], f"{detail} No more than {LIVE + 1} keys were stored.")
@@ -161,16 +161,21 @@ def _stages(tables: Tables) -> Iterator[tuple[bool, bool, Iterable[list[Step]]]]
     rng = np.random.default_rng(0)
     plain = ("insert", "insert", "delete", "get")
     counted = plain + tuple(step for name, step in SPECIAL.items() if name in tables.methods)
+
+    def growth(n: int, m: int) -> list[list[Step]]:
+        small = rng.permutation(np.arange(-n // 2, n)[:n]).tolist()
+        return [_growth(small), _growth(_wide(rng, m))]
+
     yield True, False, [_mixed(rng, keys, 20, plain) for keys in _few_keys(tables, rng, 30)]
-    for n in (12, 50):
-        yield True, True, [_growth(_apart(rng, n)), _growth(_wide(rng, n))]
+    yield True, True, growth(12, 12)
+    yield True, True, growth(50, 50)
     yield True, False, [_mixed(rng, keys, 30, plain) for keys in _few_keys(tables, rng, 20, n=6)]
-    yield True, True, [_growth(_apart(rng, 200)), _growth(_wide(rng, 200))]
+    yield True, True, growth(200, 200)
     tables.answers = True
     yield True, False, [_mixed(rng, keys, 20, counted) for keys in _few_keys(tables, rng, 5)]
     many = (list(range(-20, 20)), [8 * i - 1 for i in range(30)], _wide(rng, 40))
     yield True, False, [_mixed(rng, keys, 200, counted) for keys in many * 2]
-    yield False, True, [_growth(_apart(rng, 600)), _growth(_wide(rng, 2000))]
+    yield False, True, growth(600, 2000)
     yield False, False, [_mixed(rng, _wide(rng, 600), 2400, counted)]
     yield False, False, [_churn()]
 
@@ -188,11 +193,6 @@ def _few_keys(
         yield (multiples + rng.choice([-2, -1, 0, 1], size=n)).tolist()
         yield _wide(rng, n)
         yield rng.choice(ODD_KEYS, size=n, replace=False).tolist()
-
-
-def _apart(rng: np.random.Generator, n: int) -> list[int]:
-    """Return n different keys of small size, in any order."""
-    return rng.permutation(np.arange(-n // 2, n)[:n]).tolist()
 
 
 def _wide(rng: np.random.Generator, n: int) -> list[int]:
@@ -220,11 +220,8 @@ def _growth(keys: list[int]) -> list[Step]:
 
 def _churn() -> list[Step]:
     """Return insertions and deletions of ever new keys, few of which are stored at any time."""
-    steps = []
-    for i in range(ROUNDS):
-        steps.append(Step("insert", 7 * i, 10 + i))
-        steps += [Step("delete", 7 * (i - LIVE))] if i >= LIVE else []
-    return [*steps, Step("get", -5)]
+    pairs = ((Step("insert", 7 * i, i), Step("delete", 7 * (i - LIVE))) for i in range(ROUNDS))
+    return [*(step for pair in pairs for step in pair), Step("get", -5)]
 
 
 def _look_at_displacements(tables: Tables) -> Finding | None:
