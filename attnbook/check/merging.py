@@ -315,7 +315,7 @@ def _part(seed: int, n: int, n_k: int, d_v: int, lead: tuple = (), shift: float 
 
 
 _LABELS = ("maximum", "total", "weighted")
-_NAMES = [f"{part}_{label}" for part in ("first", "second") for label in _LABELS]
+_NAMES: list[str] = [f"{part}_{label}" for part in ("first", "second") for label in _LABELS]
 
 
 def _case(first: list, second: list, dtype: str = "float64", about: str = "") -> Case:

@@ -440,7 +440,7 @@ SPREAD = {
 }
 
 
-def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
+def arrays(n_q, n_k, d_k, d_v, *, leading=(), dtype="float64"):
     """Return query, key and value of these sizes, the same ones every time."""
     return {
         "query": draw(2, *leading, n_q, d_k).astype(dtype),
