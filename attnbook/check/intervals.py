@@ -141,7 +141,7 @@ _MISTAKES = mistakes(
             lambda along, b, r: (np.floor(along) + b) / r,
             *(lambda along, b, r, f=f: f(along + b) / r for f in (np.floor, np.trunc, np.rint)),
         ),
-        "sign for the floor": each("cut", lambda t: t >= 0, np.sign),
+        "sign for the floor": each("cut", lambda t: t >= 0, lambda t: t > 0, np.sign),
         "no negative codes": (
             {"project": lambda x, a: np.abs(x @ a.T)},
             {"inside": lambda along, b, r: np.abs(along + b) / r},

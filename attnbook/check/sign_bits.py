@@ -126,7 +126,9 @@ _MISTAKES = mistakes(
         "bits reversed": {"order": lambda bits: bits[:, ::-1]},
         "strict sign": {"bit": lambda along: along > 0},
         "sign inverted": each("bit", lambda along: along < 0, lambda along: along <= 0),
-        "signs for bits": each("bit", np.sign, lambda p: 2 * (p >= 0) - 1),
+        "signs for bits": each(
+            "bit", np.sign, lambda p: 2 * (p >= 0) - 1, lambda p: 2 * (p > 0) - 1
+        ),
         "floor for the sign": each("bit", np.floor, np.trunc, np.rint),
         "bits summed": {"join": lambda bits, places: bits.sum(axis=-1)},
         "parity": {"join": lambda bits, places: bits.sum(axis=-1) % 2},
