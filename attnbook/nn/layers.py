@@ -257,7 +257,7 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     ----------
     weights : DecoderLayerWeights
     dropout, impl
-        As in `EncoderLayer`.
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------

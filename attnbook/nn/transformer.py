@@ -57,7 +57,7 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     ----------
     weights : EncoderWeights
     dropout, impl
-        As in `EncoderLayer`.
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     ----------
     weights : DecoderWeights
     dropout, impl
-        As in `EncoderLayer`.
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     ----------
     weights : TransformerWeights
     dropout, impl
-        As in `EncoderLayer`.
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
