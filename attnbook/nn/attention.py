@@ -6,10 +6,7 @@ import torch
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.multi_head.attention import (
-    multi_head_attention,
-    multi_head_attention_with_weights,
-)
+from attnbook.multi_head.attention import multi_head_attention, multi_head_attention_with_weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.module import AttendingModule
 from attnbook.nn.torch_module import TorchModule

@@ -294,12 +294,10 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
 
 def _name_of(activation: Any) -> str:
     """Return our name of what PyTorch's layer applies between its two matrices."""
-    if activation in (torch.relu, torch.nn.functional.relu):
+    functions = torch.nn.functional
+    if activation in (torch.relu, functions.relu) or isinstance(activation, torch.nn.ReLU):
         return "relu"
-    if activation is torch.nn.functional.gelu:
-        return "gelu"
-    if isinstance(activation, torch.nn.ReLU):
-        return "relu"
-    if isinstance(activation, torch.nn.GELU) and activation.approximate == "none":
+    exact = isinstance(activation, torch.nn.GELU) and activation.approximate == "none"
+    if activation is functions.gelu or exact:
         return "gelu"
     raise ValueError(f"activation must be ReLU or the exact GELU, got {activation!r}")

@@ -4,11 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    broadcast_shapes,
-    check_floats,
-)
+from attnbook.arrays.arguments import Array, broadcast_shapes, check_floats
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import check_part
@@ -28,10 +24,7 @@ def memory_keys_and_values(memory, layers):
     """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
     if memory is None:
         return (None,) * len(layers)
-    heads = []
-    for layer in layers:
-        heads.append(keys_and_values(memory, memory, layer.cross_attention))
-    return tuple(heads)
+    return tuple(keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
 
 
 def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
@@ -100,7 +93,7 @@ def decoder_layer_with_weights(
     """
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None}
-    heads = memory_keys_and_values(memory, (weights,))[0]
+    (heads,) = memory_keys_and_values(memory, (weights,))
     output, (A, A_memory) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
     return output, A, A_memory
 
@@ -174,7 +167,7 @@ def decoder_layer(
     check_impl(impl)
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
-    heads = memory_keys_and_values(memory, (weights,))[0]
+    (heads,) = memory_keys_and_values(memory, (weights,))
     return decoder_layer_of(x, heads, weights, mask, memory_mask, **how)[0]
 
 
