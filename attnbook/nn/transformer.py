@@ -6,13 +6,7 @@ import torch
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.nn.layers import (
-    DecoderLayer,
-    DecodingModule,
-    EncoderLayer,
-    EncodingModule,
-    LayerNorm,
-)
+from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule, LayerNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
 from attnbook.transformers.decoder import decoder, decoder_with_weights
 from attnbook.transformers.encoder import encoder, encoder_with_weights

@@ -24,7 +24,10 @@ def memory_keys_and_values(memory, layers):
     """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
     if memory is None:
         return (None,) * len(layers)
-    return tuple(keys_and_values(memory, memory, layer.cross_attention) for layer in layers)
+    heads = []
+    for layer in layers:
+        heads.append(keys_and_values(memory, memory, layer.cross_attention))
+    return tuple(heads)
 
 
 def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):

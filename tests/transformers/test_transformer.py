@@ -8,16 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import (
-    HALF,
-    LAYER_MASKS,
-    close,
-    held,
-    layer_mask,
-    leaves_of,
-    need,
-    shaken,
-)
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, leaves_of, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,13 +6,7 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-from cases import (
-    LAYER_MASKS,
-    close,
-    held,
-    layer_mask,
-    shaken,
-)
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +61,17 @@ def test_agrees_with_the_loop(library, dtype, leading, n, kind, seed):
     for name, array in placed.arrays().items():
         expected = library.numpy(library.array(weights.arrays()[name], dtype))
         np.testing.assert_array_equal(library.numpy(array), expected)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision(library, dtype):
+    need(library, dtype)
+    weights, x = block(), library.array(tokens(2, 5, 6), dtype)
+    got = transformer_block(x, library.place(weights, dtype))
+    assert library.same_kind(got, x)
+    exact = loop(library.numpy(x), held(library, weights, dtype))
+    atol = {"float16": 0.03, "bfloat16": 0.3}[dtype]
+    np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
 
 
 def test_the_second_sublayer_is_linear():

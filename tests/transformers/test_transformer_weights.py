@@ -8,12 +8,7 @@ import torch
 from error_table import assert_raises, error_rows
 
 import attnbook
-from attnbook import (
-    DecoderWeights,
-    EncoderWeights,
-    LayerNormWeights,
-    TransformerWeights,
-)
+from attnbook import DecoderWeights, EncoderWeights, LayerNormWeights, TransformerWeights
 from attnbook.arrays.projections import xavier
 
 SIZES = {"d_model": 6, "n_heads": 3, "d_ff": 5, "n_layers": 2}
@@ -71,6 +66,22 @@ def test_init_draws_in_a_fixed_order(tied, positions, vocabularies, bias):
     same(weights, init(3, *vocabularies, **(options | {
         "tied": tied, "positions": positions, "n_positions": n_positions, "n_encoder_layers": 1,
     })))  # fmt: skip
+
+
+def test_init_of_a_decoder_alone_draws_no_source():
+    weights = init(3, n_encoder_layers=0, positions="learned", n_positions=4, tied=False)
+    rng = np.random.default_rng(3)
+    tables = {"target_positions": xavier(rng, 4, 6), "output": xavier(rng, 6, 7)}
+    decoder = DecoderWeights.init(rng, 2, 6, 3, 5, cross=False)
+    embedding = xavier(rng, 7, 6)
+    same(
+        weights,
+        TransformerWeights(
+            decoder, None, embedding, **tables, b_out=np.zeros(7), positions="learned"
+        ),
+    )
+    assert weights.encoder is None
+    assert all(layer.cross_attention is None for layer in weights.decoder.layers)
 
 
 def test_init_defaults():
