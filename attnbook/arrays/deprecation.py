@@ -24,8 +24,11 @@ def takes_return_weights(with_weights: Callable[..., Any]) -> Callable[[Function
                     f"return_weights must be False for impl={impl!r}, which keeps no weights, "
                     f"got True"
                 )
+            name = with_weights.__name__
+            if with_weights.__qualname__ != name:  # a method
+                name = f"{type(arguments[0]).__name__}.{name}"
             warnings.warn(
-                f"return_weights is deprecated: call {with_weights.__qualname__} for the weights",
+                f"return_weights is deprecated: call {name} for the weights",
                 DeprecationWarning,
                 stacklevel=2,
             )

@@ -113,31 +113,14 @@ def multi_head_attention_with_weights(
 ) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... h n_q n_k"]]:
     """Return the output of `multi_head_attention` and the attention weights of every head.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    query, key, value, weights, mask, is_causal
-        As in `multi_head_attention`.
+    The parameters and what is raised are those of `multi_head_attention`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
     output : array, shape (..., n_q, d_out)
     A : array, shape (..., h, n_q, n_k)
         How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `multi_head_attention`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x = np.ones((3, 5, 8))
-    >>> output, A = multi_head_attention_with_weights(x, x, x, MultiHeadWeights.init(0, 8, 2))
-    >>> output.shape, A.shape
-    ((3, 5, 8), (3, 2, 5, 5))
     """
     _check(query, key, value, weights, mask, is_causal)
     return multi_head_attention_of(query, key, value, weights, mask, is_causal=is_causal)

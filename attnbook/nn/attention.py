@@ -6,10 +6,7 @@ import torch
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.multi_head.attention import (
-    multi_head_attention,
-    multi_head_attention_with_weights,
-)
+from attnbook.multi_head.attention import multi_head_attention, multi_head_attention_with_weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.module import AttendingModule
 from attnbook.nn.torch_module import TorchModule
@@ -27,7 +24,40 @@ STACKED = {  # what PyTorch stores in one piece
 }
 
 
-class Attention(AttendingModule, kind=SingleHeadWeights):
+class _Heads(AttendingModule):
+    """Base of what is called with queries, keys and values."""
+
+    def forward_with_weights(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> tuple[Array, Array]:
+        """Return the output and the attention weights, which the reference alone gives."""
+        key = query if key is None else key
+        given = (query, key, key if value is None else value, self.weights, mask)
+        return self._with_weights(*given, is_causal=is_causal, **self._how_with_weights())
+
+    @takes_return_weights(forward_with_weights)
+    def forward(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> Array:
+        """Return the output; `key` is `query` and `value` is `key` unless given."""
+        key = query if key is None else key
+        given = (query, key, key if value is None else value, self.weights, mask)
+        return self._function(*given, is_causal=is_causal, **self._how())
+
+
+class Attention(_Heads, kind=SingleHeadWeights):
     """One learned head with the matrices of `SingleHeadWeights` as parameters.
 
     Parameters
@@ -54,41 +84,11 @@ class Attention(AttendingModule, kind=SingleHeadWeights):
     torch.Size([2, 5, 6])
     """
 
-    def forward_with_weights(
-        self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
-        *,
-        is_causal: bool = False,
-    ) -> tuple[Array, Array]:
-        """Return `single_head_attention_with_weights`, which the reference alone gives."""
-        key = query if key is None else key
-        value = key if value is None else value
-        return single_head_attention_with_weights(
-            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
-        )
-
-    @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
-        *,
-        is_causal: bool = False,
-    ) -> Array:
-        """Return `single_head_attention`; `key` is `query` and `value` is `key` unless given."""
-        key = query if key is None else key
-        value = key if value is None else value
-        return single_head_attention(
-            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
-        )
+    _function = staticmethod(single_head_attention)
+    _with_weights = staticmethod(single_head_attention_with_weights)
 
 
-class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
+class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     """Multi-head attention with the arrays of `MultiHeadWeights` as parameters.
 
     Loads the state dict of a `torch.nn.MultiheadAttention` of as many heads, and gives one if it
@@ -135,6 +135,8 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
     b_O: torch.Tensor | None
     n_heads: int
     n_kv_heads: int
+    _function = staticmethod(multi_head_attention)
+    _with_weights = staticmethod(multi_head_attention_with_weights)
     _torch = torch.nn.MultiheadAttention
     _theirs: ClassVar = {
         "q_proj_weight": "W_Q",
@@ -143,39 +145,6 @@ class MultiHeadAttention(AttendingModule, TorchModule, kind=MultiHeadWeights):
         "out_proj.weight": "W_O",
         "out_proj.bias": "b_O",
     }
-
-    def forward_with_weights(
-        self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
-        *,
-        is_causal: bool = False,
-    ) -> tuple[Array, Array]:
-        """Return `multi_head_attention_with_weights`, which the reference alone gives."""
-        key = query if key is None else key
-        value = key if value is None else value
-        return multi_head_attention_with_weights(
-            query, key, value, self.weights, mask, is_causal=is_causal, **self._how_with_weights()
-        )
-
-    @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
-        *,
-        is_causal: bool = False,
-    ) -> Array:
-        """Return `multi_head_attention`; `key` is `query` and `value` is `key` unless given."""
-        key = query if key is None else key
-        value = key if value is None else value
-        return multi_head_attention(
-            query, key, value, self.weights, mask, is_causal=is_causal, **self._how()
-        )
 
     @classmethod
     def _weights_of(cls, module: Any) -> MultiHeadWeights:

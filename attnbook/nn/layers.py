@@ -106,6 +106,53 @@ class FeedForward(WeightsModule, kind=FeedForwardWeights):
         return feed_forward(x, self.weights)
 
 
+class EncodingModule(DroppingModule):
+    """Base of what is called with tokens that attend to each other."""
+
+    def forward_with_weights(
+        self, x: Array, mask: Array | None = None, *, rotate: bool = False
+    ) -> tuple[Array, Any]:
+        """Return the output and the attention weights, which the reference alone gives."""
+        how = self._how_with_weights()
+        return self._with_weights(x, self.weights, mask, rotate=rotate, **how)
+
+    @takes_return_weights(forward_with_weights)
+    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
+        """Return the output."""
+        return self._function(x, self.weights, mask, rotate=rotate, **self._how())
+
+
+class DecodingModule(DroppingModule):
+    """Base of what is called with tokens of the target, and those of the source as a memory."""
+
+    def forward_with_weights(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+    ) -> tuple[Array, Any, Any]:
+        """Return the output and the weights of both attentions, which the reference alone gives."""
+        given = (x, memory, self.weights, mask, memory_mask)
+        return self._with_weights(*given, rotate=rotate, **self._how_with_weights())
+
+    @takes_return_weights(forward_with_weights)
+    def forward(
+        self,
+        x: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        rotate: bool = False,
+    ) -> Array:
+        """Return the output; `memory` is None where there is no cross-attention."""
+        given = (x, memory, self.weights, mask, memory_mask)
+        return self._function(*given, rotate=rotate, **self._how())
+
+
 class _Layer(DroppingModule):
     """Base of the layers of encoder and decoder."""
 
@@ -150,7 +197,7 @@ class _Layer(DroppingModule):
         return module
 
 
-class EncoderLayer(_Layer, kind=EncoderLayerWeights):
+class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
     """One encoder layer with the arrays of `EncoderLayerWeights` as parameters.
 
     Loads the state dict of a `torch.nn.TransformerEncoderLayer` of as many heads, the same norm
@@ -187,6 +234,8 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
     True
     """
 
+    _function = staticmethod(encoder_layer)
+    _with_weights = staticmethod(encoder_layer_with_weights)
     _torch = torch.nn.TransformerEncoderLayer
     _theirs: ClassVar = {
         "self_attn": "self_attention",
@@ -196,21 +245,8 @@ class EncoderLayer(_Layer, kind=EncoderLayerWeights):
         "norm2": "feed_forward_norm",
     }
 
-    def forward_with_weights(
-        self, x: Array, mask: Array | None = None, *, rotate: bool = False
-    ) -> tuple[Array, Array]:
-        """Return `encoder_layer_with_weights`, which the reference alone gives."""
-        return encoder_layer_with_weights(
-            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
-        )
 
-    @takes_return_weights(forward_with_weights)
-    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
-        """Return `encoder_layer`."""
-        return encoder_layer(x, self.weights, mask, rotate=rotate, **self._how())
-
-
-class DecoderLayer(_Layer, kind=DecoderLayerWeights):
+class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     """One decoder layer with the arrays of `DecoderLayerWeights` as parameters.
 
     Loads the state dict of a `torch.nn.TransformerDecoderLayer` of as many heads, the same norm
@@ -220,11 +256,8 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
     Parameters
     ----------
     weights : DecoderLayerWeights
-        What to start from, of any library and dtype. It is copied.
-    dropout : float
-        The share of numbers to drop in train mode, where `decoder_layer` applies `drop`.
-    impl : str
-        Who attends, as in `attention`.
+    dropout, impl
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
@@ -245,6 +278,8 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
     torch.Size([3, 5, 8])
     """
 
+    _function = staticmethod(decoder_layer)
+    _with_weights = staticmethod(decoder_layer_with_weights)
     _torch = torch.nn.TransformerDecoderLayer
     _theirs: ClassVar = {
         "self_attn": "self_attention",
@@ -256,44 +291,13 @@ class DecoderLayer(_Layer, kind=DecoderLayerWeights):
         "norm3": "feed_forward_norm",
     }
 
-    def forward_with_weights(
-        self,
-        x: Array,
-        memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> tuple[Array, Array, Array | None]:
-        """Return `decoder_layer_with_weights`, which the reference alone gives."""
-        return decoder_layer_with_weights(
-            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
-        )
-
-    @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        x: Array,
-        memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> Array:
-        """Return `decoder_layer`; `memory` is None where there is no cross-attention."""
-        return decoder_layer(
-            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how()
-        )
-
 
 def _name_of(activation: Any) -> str:
     """Return our name of what PyTorch's layer applies between its two matrices."""
-    if activation in (torch.relu, torch.nn.functional.relu):
+    functions = torch.nn.functional
+    if activation in (torch.relu, functions.relu) or isinstance(activation, torch.nn.ReLU):
         return "relu"
-    if activation is torch.nn.functional.gelu:
-        return "gelu"
-    if isinstance(activation, torch.nn.ReLU):
-        return "relu"
-    if isinstance(activation, torch.nn.GELU) and activation.approximate == "none":
+    exact = isinstance(activation, torch.nn.GELU) and activation.approximate == "none"
+    if activation is functions.gelu or exact:
         return "gelu"
     raise ValueError(f"activation must be ReLU or the exact GELU, got {activation!r}")

@@ -111,6 +111,8 @@ class AttendingModule(WeightsModule):
     """
 
     impl: str = REFERENCE
+    _function: ClassVar[Any]  # what a call returns
+    _with_weights: ClassVar[Any]  # and what `forward_with_weights` does
 
     def __init__(self, weights: Weights, *, impl: str = REFERENCE):
         super().__init__(weights)

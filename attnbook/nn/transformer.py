@@ -6,7 +6,7 @@ import torch
 
 from attnbook.arrays.arguments import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.nn.layers import DecoderLayer, EncoderLayer, LayerNorm
+from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule, LayerNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
 from attnbook.transformers.decoder import decoder, decoder_with_weights
 from attnbook.transformers.encoder import encoder, encoder_with_weights
@@ -42,7 +42,7 @@ class _Stack(DroppingModule):
         return module
 
 
-class Encoder(_Stack, kind=EncoderWeights):
+class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     """A stack of encoder layers with the arrays of `EncoderWeights` as parameters.
 
     Loads the state dict of a `torch.nn.TransformerEncoder` of the same structure, and gives one.
@@ -50,11 +50,8 @@ class Encoder(_Stack, kind=EncoderWeights):
     Parameters
     ----------
     weights : EncoderWeights
-        What to start from, of any library and dtype. It is copied.
-    dropout : float
-        The share of numbers to drop in train mode, where `encoder` applies `drop`.
-    impl : str
-        Who attends, as in `attention`.
+    dropout, impl
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
@@ -78,25 +75,14 @@ class Encoder(_Stack, kind=EncoderWeights):
     torch.Size([3, 5, 8])
     """
 
+    _function = staticmethod(encoder)
+    _with_weights = staticmethod(encoder_with_weights)
     _torch = torch.nn.TransformerEncoder
     _layer = EncoderLayer
     _options: ClassVar = {"enable_nested_tensor": False}
 
-    def forward_with_weights(
-        self, x: Array, mask: Array | None = None, *, rotate: bool = False
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """Return `encoder_with_weights`, which the reference alone gives."""
-        return encoder_with_weights(
-            x, self.weights, mask, rotate=rotate, **self._how_with_weights()
-        )
 
-    @takes_return_weights(forward_with_weights)
-    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
-        """Return `encoder`."""
-        return encoder(x, self.weights, mask, rotate=rotate, **self._how())
-
-
-class Decoder(_Stack, kind=DecoderWeights):
+class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     """A stack of decoder layers with the arrays of `DecoderWeights` as parameters.
 
     Loads the state dict of a `torch.nn.TransformerDecoder` of the same structure, and gives one.
@@ -105,11 +91,8 @@ class Decoder(_Stack, kind=DecoderWeights):
     Parameters
     ----------
     weights : DecoderWeights
-        What to start from, of any library and dtype. It is copied.
-    dropout : float
-        The share of numbers to drop in train mode, where `decoder` applies `drop`.
-    impl : str
-        Who attends, as in `attention`.
+    dropout, impl
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------
@@ -127,35 +110,10 @@ class Decoder(_Stack, kind=DecoderWeights):
     torch.Size([3, 5, 8])
     """
 
+    _function = staticmethod(decoder)
+    _with_weights = staticmethod(decoder_with_weights)
     _torch = torch.nn.TransformerDecoder
     _layer = DecoderLayer
-
-    def forward_with_weights(
-        self,
-        x: Array,
-        memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
-        """Return `decoder_with_weights`, which the reference alone gives."""
-        return decoder_with_weights(
-            x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how_with_weights()
-        )
-
-    @takes_return_weights(forward_with_weights)
-    def forward(
-        self,
-        x: Array,
-        memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        rotate: bool = False,
-    ) -> Array:
-        """Return `decoder`; `memory` is None where there is no cross-attention."""
-        return decoder(x, memory, self.weights, mask, memory_mask, rotate=rotate, **self._how())
 
 
 class Transformer(DroppingModule, kind=TransformerWeights):
@@ -167,11 +125,8 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     Parameters
     ----------
     weights : TransformerWeights
-        What to start from, of any library and dtype. It is copied.
-    dropout : float
-        The share of numbers to drop in train mode, where `transformer` applies `drop`.
-    impl : str
-        Who attends, as in `attention`.
+    dropout, impl
+        As in `EncoderLayer`; the weights are copied.
 
     Attributes
     ----------

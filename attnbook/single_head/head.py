@@ -133,32 +133,14 @@ def single_head_attention_with_weights(
 ) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... n_q n_k"]]:
     """Return the output of `single_head_attention` and the attention weights.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    query, key, value, weights, mask, is_causal
-        As in `single_head_attention`.
+    The parameters and what is raised are those of `single_head_attention`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
     output : array, shape (..., n_q, d_out)
     A : array, shape (..., n_q, n_k)
         How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `single_head_attention`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x = np.ones((5, 8))
-    >>> weights = SingleHeadWeights.init(0, 8, d_k=4, d_v=6)
-    >>> output, A = single_head_attention_with_weights(x, x, x, weights)
-    >>> output.shape, A.shape
-    ((5, 6), (5, 5))
     """
     projected = _checked_projections(query, key, value, weights)
     scale = check_attention(projected, mask, None, None, is_causal)

@@ -122,30 +122,13 @@ def transformer_block_with_weights(
 ) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
     """Return the output of `transformer_block` and the attention weights of every head.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    x, weights, mask
-        As in `transformer_block`.
+    The parameters and what is raised are those of `transformer_block`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
     output : array, shape (..., n, d_model)
     A : array, shape (..., h, n, n)
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `transformer_block`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = TransformerBlockWeights.init(0, 8, 8, 2, 8)
-    >>> output, A = transformer_block_with_weights(np.eye(5, 8), weights)
-    >>> output.shape, A.shape
-    ((5, 8), (2, 5, 5))
     """
     _check(x, weights, mask)
     return transformer_block_of(x, weights, mask)

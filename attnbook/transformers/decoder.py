@@ -4,11 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    broadcast_shapes,
-    check_floats,
-)
+from attnbook.arrays.arguments import Array, broadcast_shapes, check_floats
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import check_part
@@ -87,12 +83,8 @@ def decoder_layer_with_weights(
 ]:
     """Return the output of `decoder_layer` and the weights of both attentions.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    x, memory, weights, mask, memory_mask, drop, rotate
-        As in `decoder_layer`.
+    The parameters and what is raised are those of `decoder_layer`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
@@ -101,23 +93,10 @@ def decoder_layer_with_weights(
         The weights over the target.
     A_memory : array, shape (..., h, n_t, n_s), or None
         The weights over the memory, where there is a cross-attention.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `decoder_layer`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
-    >>> output, A, A_memory = decoder_layer_with_weights(np.eye(5, 8), np.eye(7, 8), weights)
-    >>> A.shape, A_memory.shape
-    ((2, 5, 5), (2, 5, 7))
     """
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None}
-    heads = memory_keys_and_values(memory, (weights,))[0]
+    (heads,) = memory_keys_and_values(memory, (weights,))
     output, (A, A_memory) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
     return output, A, A_memory
 
@@ -191,7 +170,7 @@ def decoder_layer(
     check_impl(impl)
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
-    heads = memory_keys_and_values(memory, (weights,))[0]
+    (heads,) = memory_keys_and_values(memory, (weights,))
     return decoder_layer_of(x, heads, weights, mask, memory_mask, **how)[0]
 
 
@@ -207,12 +186,8 @@ def decoder_with_weights(
 ) -> tuple[Annotated[Array, "... n_t d_model"], tuple[Array, ...], tuple[Array | None, ...]]:
     """Return the output of `decoder` and the weights of both attentions of every layer.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    x, memory, weights, mask, memory_mask, drop, rotate
-        As in `decoder`.
+    The parameters and what is raised are those of `decoder`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
@@ -221,19 +196,6 @@ def decoder_with_weights(
         The weights over the target.
     A_memory : tuple of arrays, shape (..., h, n_t, n_s), or of None, one a layer
         The weights over the memory, where there is a cross-attention.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `decoder`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = DecoderWeights.init(0, 3, d_model=8, n_heads=2, d_ff=32)
-    >>> output, A, A_memory = decoder_with_weights(np.eye(5, 8), np.eye(7, 8), weights)
-    >>> len(A), A[0].shape, A_memory[0].shape
-    (3, (2, 5, 5), (2, 5, 7))
     """
     _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
     how = {"drop": drop, "rotate_from": 0 if rotate else None}

@@ -54,30 +54,13 @@ def encoder_layer_with_weights(
 ) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
     """Return the output of `encoder_layer` and the attention weights of every head.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    x, weights, mask, drop, rotate
-        As in `encoder_layer`.
+    The parameters and what is raised are those of `encoder_layer`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
     output : array, shape (..., n, d_model)
     A : array, shape (..., h, n, n)
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `encoder_layer`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = EncoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32)
-    >>> output, A = encoder_layer_with_weights(np.eye(5, 8), weights)
-    >>> output.shape, A.shape
-    ((5, 8), (2, 5, 5))
     """
     _check(x, weights, EncoderLayerWeights, mask, rotate, drop)
     return encoder_layer_of(x, weights, mask, drop, 0 if rotate else None)
@@ -159,30 +142,13 @@ def encoder_with_weights(
 ) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
     """Return the output of `encoder` and the attention weights of every layer.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    x, weights, mask, drop, rotate
-        As in `encoder`.
+    The parameters and what is raised are those of `encoder`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
     output : array, shape (..., n, d_model)
     A : tuple of arrays, shape (..., h, n, n), one a layer
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `encoder`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = EncoderWeights.init(0, 3, d_model=8, n_heads=2, d_ff=32)
-    >>> output, A = encoder_with_weights(np.eye(5, 8), weights)
-    >>> len(A), A[0].shape
-    (3, (2, 5, 5))
     """
     _check(x, weights, EncoderWeights, mask, rotate, drop)
     return encoder_of(x, weights, mask, drop, 0 if rotate else None)

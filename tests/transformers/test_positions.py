@@ -1,7 +1,5 @@
 """Sines, learned tables and rotations against plain loops, in every library and dtype."""
 
-import math
-
 import numpy as np
 import oracle
 import pytest
@@ -69,34 +67,6 @@ def test_sinusoidal_stays_on_its_device():
     assert positions.rotary(meta).shape == (3, 4)
 
 
-@given(EVEN, st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
-def test_products_of_rows_depend_on_the_difference_alone(d, p, q, shift):
-    table = positions.sinusoidal(101, d)
-    expected = math.fsum(math.cos((p - q) / 10000 ** (2 * i / d)) for i in range(d // 2))
-    assert math.isclose(table[p] @ table[q], expected, abs_tol=1e-12)
-    assert math.isclose(table[p + shift] @ table[q + shift], expected, abs_tol=1e-12)
-
-
-@given(EVEN, st.integers(0, 40), st.booleans())
-def test_a_step_is_the_same_rotation_everywhere(d, k, interleaved):
-    table = positions.sinusoidal(50, d, interleaved=interleaved)
-    steps = {}
-    for i in range(d // 2):
-        sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, i + d // 2)
-        a = k / 10000 ** (2 * i / d)
-        steps[sine, cosine] = np.array([[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]])
-    for (sine, cosine), step in steps.items():
-        pair = table[: 50 - k, [sine, cosine]]
-        np.testing.assert_allclose(pair @ step.T, table[k:, [sine, cosine]], atol=1e-12)
-
-
-@given(COUNT, EVEN)
-def test_the_two_layouts_are_permutations_of_each_other(n, d):
-    halves, mixed = positions.sinusoidal(n, d), positions.sinusoidal(n, d, interleaved=True)
-    order = [place for i in range(d // 2) for place in (i, i + d // 2)]
-    np.testing.assert_array_equal(mixed, halves[:, order])
-
-
 # learned
 
 
@@ -161,29 +131,6 @@ def test_rotary_by_default_pairs_the_halves_from_position_0():
     np.testing.assert_array_equal(got[0], x[0])
 
 
-@given(st.integers(0, 99), EVEN, STARTS, st.booleans())
-def test_rotary_keeps_lengths(seed, d, start, interleaved):
-    x = np.random.default_rng(seed).standard_normal((3, 5, d))
-    got = positions.rotary(x, start=start, interleaved=interleaved)
-    np.testing.assert_allclose(np.sum(got**2, axis=-1), np.sum(x**2, axis=-1))
-
-
-@given(st.integers(0, 99), EVEN, st.integers(0, 500), st.booleans())
-def test_rotated_scores_depend_on_the_distance_alone(seed, d, shift, interleaved):
-    rng = np.random.default_rng(seed)
-    query, key = rng.standard_normal((2, 7, d))
-    layout = {"interleaved": interleaved}
-    here = positions.rotary(query, **layout) @ positions.rotary(key, **layout).T
-    there = positions.rotary(query, start=shift, **layout) @ (
-        positions.rotary(key, start=shift, **layout).T
-    )
-    np.testing.assert_allclose(there, here, atol=1e-11)
-    # one token at each of its places says the same as all at once
-    for p in range(7):
-        row = positions.rotary(query[p : p + 1], start=p, **layout)
-        np.testing.assert_allclose(row[0], positions.rotary(query, **layout)[p], atol=1e-13)
-
-
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_gradcheck_and_vmap(interleaved):
     torch.manual_seed(0)
@@ -199,72 +146,39 @@ def test_rotary_gradcheck_and_vmap(interleaved):
 # Errors.
 
 
-def raises(function, *arguments, **options):
-    return function(*arguments, **options)
-
-
-SINE, TABLE, TURN = positions.sinusoidal, positions.learned, positions.rotary
 ONES = np.ones((3, 4))
-OF_TABLE = "start + n must be at most the 3 positions of the table, got "
-OF_X = "x must have shape (..., n, d) with even d >= 2, got "
 ERRORS = """
-raises(SINE, 3.0, 4)
+positions.sinusoidal(3.0, 4)
     TypeError: n must be an int, got float
-raises(SINE, -1, 4)
+positions.sinusoidal(-1, 4)
     ValueError: n must be at least 0, got -1
-raises(SINE, 3, True)
+positions.sinusoidal(3, True)
     TypeError: d_model must be an int, got bool
-raises(SINE, 3, 5)
+positions.sinusoidal(3, 5)
     ValueError: d_model must be even and at least 2, got 5
-raises(SINE, 3, 0)
+positions.sinusoidal(3, 0)
     ValueError: d_model must be even and at least 2, got 0
-raises(SINE, 3, 4, start=-1)
+positions.sinusoidal(3, 4, start=-1)
     ValueError: start must be at least 0, got -1
-raises(SINE, 3, 4, start=1.0)
-    TypeError: start must be an int, got float
-raises(SINE, 3, 4, base=0)
+positions.sinusoidal(3, 4, base=0)
     ValueError: base must be above 0, got 0
-raises(SINE, 3, 4, base=-1)
-    ValueError: base must be finite and at least 0, got -1.0
-raises(SINE, 3, 4, base="e")
-    TypeError: base must be a real number, got str
-raises(SINE, 3, 4, like=[1.0])
-    TypeError: like must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-raises(SINE, 3, 4, like=np.arange(3))
+positions.sinusoidal(3, 4, like=np.arange(3))
     TypeError: like must have a real floating dtype, got int64
-raises(TABLE, [[1.0]], 1)
-    TypeError: table must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-raises(TABLE, np.ones((3, 4), int), 1)
-    TypeError: table must have a real floating dtype, got int64
-raises(TABLE, np.ones((2, 3, 4)), 1)
+positions.learned(np.ones((2, 3, 4)), 1)
     ValueError: table must have shape (N, d_model), got (2, 3, 4)
-raises(TABLE, np.ones(4), 1)
-    ValueError: table must have shape (N, d_model), got (4,)
-raises(TABLE, ONES, 4)
+positions.learned(ONES, 2, start=2)
     ValueError: start + n must be at most the 3 positions of the table, got 4
-raises(TABLE, ONES, 2, start=2)
-    ValueError: start + n must be at most the 3 positions of the table, got 4
-raises(TABLE, ONES, -1)
+positions.learned(ONES, -1)
     ValueError: n must be at least 0, got -1
-raises(TABLE, ONES, 1, start=-1)
+positions.learned(ONES, 1, start=-1)
     ValueError: start must be at least 0, got -1
-raises(TURN, [[1.0, 2.0]])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
-raises(TURN, np.ones((3, 4), int))
+positions.rotary(np.ones((3, 4), int))
     TypeError: x must have a real floating dtype, got int64
-raises(TURN, np.ones(4))
-    ValueError: x must have shape (..., n, d) with even d >= 2, got (4,)
-raises(TURN, np.ones((2, 3, 5)))
+positions.rotary(np.ones((2, 3, 5)))
     ValueError: x must have shape (..., n, d) with even d >= 2, got (2, 3, 5)
-raises(TURN, np.ones((3, 0)))
-    ValueError: x must have shape (..., n, d) with even d >= 2, got (3, 0)
-raises(TURN, ONES, start=-1)
+positions.rotary(ONES, start=-1)
     ValueError: start must be at least 0, got -1
-raises(TURN, ONES, start="0")
-    TypeError: start must be an int, got str
-raises(TURN, ONES, base=0)
+positions.rotary(ONES, base=0)
     ValueError: base must be above 0, got 0
 positions.sinusoidal(3, 4, interleaved=1)
     TypeError: interleaved must be a bool, got int

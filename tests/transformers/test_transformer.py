@@ -8,16 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import (
-    HALF,
-    LAYER_MASKS,
-    close,
-    held,
-    layer_mask,
-    leaves_of,
-    need,
-    shaken,
-)
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, leaves_of, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,23 +62,12 @@ def optional(library, x):
 # Against the loop.
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("norm", ORDERS)
-def test_every_architecture_agrees_with_the_loop(norm, arrangement, tied, positions):
-    weights = model(arrangement, norm=norm, tied=tied, positions=positions, final_norm=True)
-    source, target = source_for(arrangement, 5), ids(4)
-    got = transformer(source, target, weights)
-    close(got, oracle.transformer(source, target, weights), "float64", size=1000)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=20)
 @given(
     *(st.sampled_from(x) for x in (ORDERS, ARRANGEMENTS, POSITIONS, LAYER_MASKS, LAYER_MASKS)),
     st.sampled_from(LAYER_MASKS), *(st.booleans() for _ in range(4)), st.integers(0, 99),
-    st.sampled_from(((), (2,), (2, 1))), st.sampled_from((0, 1, 3)), st.sampled_from((1, 4)),
+    st.sampled_from(((), (2,), (2, 1), (0,))), st.sampled_from((0, 1, 3)), st.sampled_from((0, 4)),
 )  # fmt: skip
 def test_agrees_with_the_loop(
     library, dtype, norm, arrangement, positions, source_kind, target_kind, memory_kind, tied,
@@ -116,6 +96,9 @@ def test_agrees_with_the_loop(
     close(library.numpy(got), exact, dtype, size=2000)
     alone = transformer(*mine, placed, is_causal=is_causal, **given)
     np.testing.assert_array_equal(library.numpy(alone), library.numpy(got))
+    for name, x in placed.arrays().items():  # nothing is written to
+        expected = library.numpy(library.array(weights.arrays()[name], dtype))
+        np.testing.assert_array_equal(library.numpy(x), expected)
     # the weights of all attentions, each row of which sums to 1, or to 0 where nothing is seen
     shapes = {"encoder": (n_s, n_s), "decoder": (n_t, n_t), "cross": (n_t, n_s)}
     layers = {"encoder": crossed * 1, "decoder": 2, "cross": crossed * 2}
@@ -134,8 +117,7 @@ def test_agrees_with_the_loop(
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("norm", ORDERS)
+@pytest.mark.parametrize(("positions", "norm"), [("interleaved", "pre"), ("rotary", "post")])
 def test_half_precision(library, dtype, positions, norm):
     need(library, dtype)
     weights = model(norm=norm, positions=positions, tied=False)
@@ -148,18 +130,6 @@ def test_half_precision(library, dtype, positions, norm):
     np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
 
 
-def test_it_is_the_encoder_then_the_decoder(library):
-    weights = library.place(model(positions="none", tied=False))
-    source, target = library.array(source_for("own", 2, 5)), library.array(ids(2, 4))
-    memory = encoder(attnbook.embed(source, weights.source_embedding), weights.encoder)
-    x = attnbook.embed(target, weights.target_embedding)
-    y = decoder(x, memory, weights.decoder, masking.causal(4, like=target))
-    expected = library.numpy(y) @ library.numpy(weights.output) + library.numpy(weights.b_out)
-    np.testing.assert_allclose(
-        library.numpy(transformer(source, target, weights)), expected, atol=1e-12
-    )
-
-
 @pytest.mark.parametrize(
     ("of_source", "of_target"), [((), (2,)), ((2,), ()), ((2,), (3, 1)), ((1,), (2,)), ((0,), ())]
 )
@@ -170,28 +140,6 @@ def test_leading_axes_broadcast(library, of_source, of_target):
     assert exact.shape == (*np.broadcast_shapes(of_source, of_target), 4, V_T)
     got = transformer(library.array(source), library.array(target), library.place(weights))
     close(library.numpy(got), exact, "float64", size=1000)
-
-
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_inputs_are_not_written_to(library, arrangement):
-    weights = model(arrangement, positions="learned")
-    placed, source, target = library.place(weights), source_for(arrangement, 5), ids(4)
-    mine = optional(library, source), library.array(target)
-    mask = library.array(np.ones((4, 4), bool))
-    transformer(*mine, placed, target_mask=mask, drop=lambda y: 2 * y)
-    for x, before in zip(mine, (source, target), strict=True):
-        assert x is None or np.array_equal(library.numpy(x), before)
-    for name, x in placed.arrays().items():
-        np.testing.assert_array_equal(library.numpy(x), weights.arrays()[name])
-    assert library.numpy(mask).all()
-
-
-@pytest.mark.parametrize("kind", ["int8", "int32", "uint8"])
-def test_ids_of_every_integer_dtype(library, kind):
-    weights, source, target = library.place(model()), source_for("own", 5), ids(4)
-    expected = transformer(library.array(source), library.array(target), weights)
-    got = transformer(library.array(source, kind), library.array(target, kind), weights)
-    np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
 
 
 # Masks.
@@ -212,24 +160,16 @@ def test_source_padding_is_hidden_from_encoder_and_decoder(library):
         assert np.isfinite(logits).all()
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1, 5), (2, 1, 1, 5), (1, 3, 1, 5)])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 1, 5), (2, 1, 1, 5)])
 def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
     weights, source, target = model(), source_for("own", 2, 5), ids(2, 4)
-    mask = np.random.default_rng(4).random(shape) < 0.5
+    mask = np.asarray(np.random.default_rng(1).random(shape) > 0.6)
     got = transformer(source, target, weights, source_mask=mask)
     given = transformer(source, target, weights, source_mask=mask, memory_mask=mask)
     np.testing.assert_array_equal(got, given)
     everything = np.ones((1, 5), bool)
     other = transformer(source, target, weights, source_mask=mask, memory_mask=everything)
     assert not np.allclose(got, other)
-
-
-@pytest.mark.parametrize("sees", [True, False])
-def test_a_source_mask_without_axes_is_taken(sees):
-    weights, source, target = model(), source_for("own", 2, 5), ids(2, 4)
-    got = transformer(source, target, weights, source_mask=np.array(sees))
-    wanted = transformer(source, target, weights, source_mask=np.full((1, 5), sees))
-    np.testing.assert_array_equal(got, wanted)
 
 
 def test_return_weights_is_deprecated():
@@ -292,16 +232,14 @@ def test_the_target_mask_comes_on_top_of_the_causal_one():
 def test_nothing_leaks_from_the_future(arrangement, positions):
     weights = model(arrangement, positions=positions)
     source = source_for(arrangement, 5)
-    report = check.no_future_leak(lambda target: transformer(source, target, weights), ids(2, 6))
-    assert report.passed, report
-
-
-def test_without_a_causal_mask_it_does():
-    weights = model("alone")
-    report = check.no_future_leak(
-        lambda target: transformer(None, target, weights, is_causal=False), ids(2, 6)
-    )
-    assert not report.passed
+    for is_causal in (True, False):
+        report = check.no_future_leak(
+            lambda target, is_causal=is_causal: transformer(
+                source, target, weights, is_causal=is_causal
+            ),
+            ids(2, 6),
+        )
+        assert report.passed == is_causal, report
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "interleaved", "learned", "rotary"])
@@ -317,26 +255,6 @@ def test_positions_tell_the_order(positions):
 
 
 # Lengths.
-
-
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_empty_sequences_and_batches(library, arrangement, positions):
-    weights = library.place(model(arrangement, positions=positions))
-    for shape, n_s in (((0,), 5), ((2, 0), 5), ((0, 4), 5), ((2, 4), 0)):
-        source = optional(library, source_for(arrangement, *shape[:-1], n_s))
-        got = transformer(source, library.array(ids(*shape)), weights)
-        assert tuple(got.shape) == (*shape, V_T)
-        assert np.isfinite(library.numpy(got)).all()
-
-
-def test_an_empty_source_leaves_the_target_to_itself(library):
-    weights = library.place(model())
-    target = library.array(ids(4))
-    nothing = transformer(library.array(np.zeros(0, int)), target, weights)
-    mask = library.array(np.zeros((1, 5), bool))
-    hidden = transformer(library.array(source_for("own", 5)), target, weights, source_mask=mask)
-    np.testing.assert_allclose(library.numpy(nothing), library.numpy(hidden), atol=1e-12)
 
 
 def test_learned_positions_are_as_long_as_their_table(library):
@@ -376,16 +294,6 @@ def test_without_embeddings_features_go_in_and_come_out(library, positions):
         logits = library.numpy(transformer(source, target, made, is_causal=False))
         shift = 0 if b_out is None else b_out
         np.testing.assert_allclose(logits, library.numpy(got) @ output + shift, atol=1e-12)
-
-
-def test_a_decoder_alone_may_work_on_features(library):
-    weights = replace(model("alone"), target_embedding=None)
-    x = features(library, 4, 6)
-    got, shares = transformer_with_weights(None, x, library.place(weights))
-    placed = library.place(weights.decoder)
-    expected = decoder(x, None, placed, masking.causal(4, like=x))
-    np.testing.assert_array_equal(library.numpy(got), library.numpy(expected))
-    assert (shares["encoder"], shares["cross"]) == ((), ())
 
 
 # Dropout.
@@ -433,20 +341,23 @@ def test_gradcheck(arrangement, norm):
 
         def function(*arrays, weights=weights, leaves=leaves, source=source, target=target):
             one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
-            return transformer(source, target, one)
+            mask = torch.tensor([[True], [False], [True]])  # the second token sees nothing
+            return transformer(source, target, one, target_mask=mask)
 
         assert torch.autograd.gradcheck(function, tuple(leaves.values()), fast_mode=True)
 
 
 @pytest.mark.parametrize("dtype", [*HALF, "float32", "float64"])
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("tied", [False, True])
-def test_gradients_reach_everything_and_are_finite(dtype, positions, tied):
-    weights = model(norm="post", positions=positions, tied=tied, final_norm=True)
+@pytest.mark.parametrize(
+    ("norm", "positions", "tied"), [("post", "learned", False), ("pre", "rotary", True)]
+)
+def test_gradients_reach_everything_and_are_finite(dtype, norm, positions, tied):
+    weights = model(norm=norm, positions=positions, tied=tied, final_norm=True)
     weights, leaves = leaves_of(weights.to("torch", dtype=dtype))
     source, target = (torch.tensor(x) for x in (source_for("own", 2, 5), ids(2, 4)))
-    mask = masking.padding(torch.tensor([[5], [0]]), 5)
-    logits = transformer(source, target, weights, source_mask=mask)
+    masks = {"source_mask": masking.padding(torch.tensor([[5], [0]]), 5)}
+    masks |= {"target_mask": masking.padding(torch.tensor([[4], [0]]), 4)}
+    logits = transformer(source, target, weights, **masks)
     attnbook.cross_entropy(logits, target).backward()
     for name, leaf in leaves.items():
         assert leaf.grad.dtype == leaf.dtype
@@ -503,9 +414,7 @@ def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangeme
     for stop in (1, 2, 5, 7):
         new = library.array(target[:, start:stop])
         mask = masking.causal(stop - start, stop, like=new)
-        logits, _ = decode(
-            new, heads, weights, mask, past=past, start=start
-        )  # fmt: skip
+        logits, _ = decode(new, heads, weights, mask, past=past, start=start)
         np.testing.assert_allclose(library.numpy(logits), expected[:, start:stop], atol=1e-12)
         start = stop
 
@@ -528,7 +437,6 @@ def alone(target=(2, 4), source=None, **options):
     return call(source, target, model("alone"), **options)
 
 
-ALONE = "must be None, since the weights have no encoder"
 ERRORS = """
 transformer(None, ids(4), None)
     TypeError: weights must be TransformerWeights, got NoneType
@@ -537,47 +445,23 @@ call(weights=model().decoder)
 call(target=[1, 2])
     TypeError: target must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
-call(target=None)
-    TypeError: target must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
 call(target=np.zeros((2, 4)))
     TypeError: target must be an array of integers, got float64
-call(np.zeros((2, 5)))
-    TypeError: source must be an array of integers, got float64
 call(target=torch.zeros(2, 4, dtype=torch.int64))
     TypeError: target must be an array of the same library as target_embedding (numpy), got
-    torch
-call(torch.zeros(2, 5, dtype=torch.int64))
-    TypeError: source must be an array of the same library as source_embedding (numpy), got
     torch
 call(target=np.full((2, 4), V_T))
     ValueError: target must be from 0 to 6 to be known to target_embedding, got 7
 call(np.full((2, 5), V_S))
     ValueError: source must be from 0 to 10 to be known to source_embedding, got 11
-call(np.full((2, 5), -1))
-    ValueError: source must be from 0 to 10 to be known to source_embedding, got -1
 call(target=np.array(3))
     ValueError: target must have shape (..., n), got ()
 call((3, 5), (2, 4))
     ValueError: source must have leading axes that broadcast with (2,), got shape (3, 5)
-call((3, 5), (3, 2, 4))
-    ValueError: source must have leading axes that broadcast with (3, 2), got shape (3, 5)
-with_features((3, 5, 6), (2, 4, 6))
-    ValueError: source must have leading axes that broadcast with (2,), got shape (3, 5, 6)
-with_features(target=[[1.0]])
-    TypeError: target must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    list
-transformer(None, "x", TransformerWeights(DecoderWeights(())))
-    TypeError: target must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    str
 transformer(None, np.ones(3), TransformerWeights(DecoderWeights(())))
     ValueError: target must have shape (..., n, d_model), got (3,)
 call(source_mask=torch.ones(1, 5, dtype=torch.bool))
     TypeError: source_mask must be an array of the same library as source (numpy), got torch
-call(target_mask=torch.ones(4, 4, dtype=torch.bool))
-    TypeError: target_mask must be an array of the same library as target (numpy), got torch
-call(memory_mask=torch.ones(1, 5, dtype=torch.bool))
-    TypeError: memory_mask must be an array of the same library as target (numpy), got torch
 call(None)
     ValueError: source must be an array for the encoder, got None
 alone(source=(2, 5))
@@ -586,12 +470,6 @@ alone(source_mask=np.ones((1, 5), bool))
     ValueError: source_mask must be None, since the weights have no encoder
 alone(memory_mask=np.ones((1, 5), bool))
     ValueError: memory_mask must be None, since the weights have no encoder
-call(source_mask=np.ones((1, 5)))
-    TypeError: source_mask must be boolean, True = may attend, got float64; it looks like a
-    boolean mask stored as numbers: pass mask == 1
-call(source_mask=np.ones((1, 4), bool))
-    ValueError: source_mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 3,
-    5, 5), got (1, 4)
 call(target_mask=np.ones((4, 5), bool))
     ValueError: target_mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 3,
     4, 4), got (4, 5)
@@ -606,16 +484,12 @@ call(source_mask=np.ones((2, 5), bool))
     row of keys a sequence is source_mask[:, None, None]
 with_features(target=(2, 4, 5))
     ValueError: target must have shape (..., n, 6), got (2, 4, 5)
-with_features((6,))
-    ValueError: source must have shape (..., n, 6), got (6,)
 with_features(target=ids(2, 4))
     TypeError: target must have a real floating dtype, got int64
 with_features(np.zeros((2, 5, 6), "float32"))
     TypeError: weights must have the dtype of source (float32), got float64
 call(is_causal="False")
     TypeError: is_causal must be a bool, got str
-call(is_causal=np.array(True))
-    TypeError: is_causal must be a bool, got ndarray
 call(drop=-1)
     TypeError: drop must be callable or None, got int
 """
@@ -624,10 +498,3 @@ call(drop=-1)
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
     assert_raises(call, kind, message, globals())
-
-
-def test_all_position_kinds_differ():
-    target = ids(5)
-    outputs = [transformer(None, target, model("alone", positions=p)) for p in POSITIONS]
-    for a, b in itertools.combinations(outputs, 2):
-        assert not np.allclose(a, b)

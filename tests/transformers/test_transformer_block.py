@@ -6,17 +6,7 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-import torch
-from cases import (
-    HALF,
-    LAYER_MASKS,
-    close,
-    held,
-    layer_mask,
-    leaves_of,
-    need,
-    shaken,
-)
+from cases import HALF, LAYER_MASKS, close, held, layer_mask, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,8 +15,6 @@ import attnbook
 from attnbook import (
     MultiHeadWeights,
     TransformerBlockWeights,
-    check,
-    masking,
     transformer_block,
     transformer_block_with_weights,
 )
@@ -86,26 +74,6 @@ def test_half_precision(library, dtype):
     np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
 
 
-def test_gradcheck_vmap_meta_and_devices():
-    weights, leaves = leaves_of(block(d=4, n_heads=2).to("torch"))
-    x = torch.tensor(tokens(2, 3, 4), requires_grad=True)
-    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
-
-    def function(x, *arrays):
-        one = weights.with_arrays(dict(zip(leaves, arrays, strict=True)))
-        return transformer_block(x, one, mask)
-
-    assert torch.autograd.gradcheck(function, (x, *leaves.values()), fast_mode=True)
-    mapped = torch.func.vmap(lambda row: transformer_block(row, weights))(x)
-    torch.testing.assert_close(mapped, transformer_block(x, weights))
-    meta = weights.to(device="meta")
-    assert transformer_block(x.detach().to("meta"), meta).shape == (2, 3, 4)
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    device = strict.Device("device1")
-    there = block().to("array_api_strict", device=device)
-    assert transformer_block(strict.asarray(tokens(5, 6), device=device), there).device == device
-
-
 def test_the_second_sublayer_is_linear():
     # y W_o + y = y (W_o + I): doubling what goes in doubles what comes out before the norm
     weights = block()
@@ -113,21 +81,6 @@ def test_the_second_sublayer_is_linear():
     x = tokens(5, 6)
     got = transformer_block(x, shifted)  # y (I - I) = 0, so the norm gives its bias
     np.testing.assert_allclose(got, np.tile(shifted.output_norm.bias, (5, 1)), atol=1e-12)
-
-
-def test_properties():
-    weights = block()
-    x = tokens(3, 7, 6)
-    assert check.permutation_equivariance(lambda x: transformer_block(x, weights), x).passed
-    causal = masking.causal(7)
-    assert check.no_future_leak(lambda x: transformer_block(x, weights, causal), x).passed
-    assert not check.no_future_leak(lambda x: transformer_block(x, weights), x).passed
-    report = check.padding_invariance(
-        lambda x, mask: transformer_block(x, weights, mask),
-        x,
-        padding=lambda lengths, n: masking.padding(lengths, n)[:, None],
-    )
-    assert report.passed
 
 
 def test_heads_of_other_widths_are_taken(library):
@@ -162,58 +115,23 @@ def part(**parts):
     return replace(block(), **parts)
 
 
-def init(*arguments):
-    return TransformerBlockWeights.init(*arguments)
-
-
 def call(x=(4, 6), weights=None, mask=None, dtype="float64"):
     x = np.ones(x, dtype) if isinstance(x, tuple) else x
     return transformer_block(x, block() if weights is None else weights, mask)
 
 
-AGREE = (
-    "input_dim, hidden_dim and output_dim must agree, since the block adds arrays of these "
-    "widths, got "
-)
-OF_X = "x must have shape (..., n, 6) to match the weights, got "
 ERRORS = """
-init(0, 8, 6, 2, 8)
+TransformerBlockWeights.init(0, 8, 6, 2, 8)
     ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
     these widths, got 8, 6 and 8
-init(0, 8, 8, 2, 9)
-    ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
-    these widths, got 8, 8 and 9
-init(0, 4, 8, 2, 8)
-    ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
-    these widths, got 4, 8 and 8
-init(0, 0, 8, 2, 8)
+TransformerBlockWeights.init(0, 0, 8, 2, 8)
     ValueError: input_dim must be at least 1, got 0
-init(0, 8, 8.0, 2, 8)
+TransformerBlockWeights.init(0, 8, 8.0, 2, 8)
     TypeError: hidden_dim must be an int, got float
-init(0, 8, 8, 2, "8")
-    TypeError: output_dim must be an int, got str
-init(0, 8, 8, 3, 8)
-    ValueError: d_model must be divisible by n_heads, got d_model = 8 and n_heads = 3
-init(None, 8, 8, 2, 8)
-    TypeError: rng must be a numpy.random.Generator or an int, got NoneType
 part(attention=None)
     TypeError: attention must be MultiHeadWeights, got NoneType
-part(output_norm=None)
-    TypeError: output_norm must be LayerNormWeights, got NoneType
 part(attention_norm=np.ones(6))
     TypeError: attention_norm must be LayerNormWeights, got ndarray
-part(W_key=None)
-    TypeError: W_key must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
-part(W_value=np.ones((6, 6), "float32"))
-    TypeError: W_value must have the dtype of W_query (float64), got float32
-part(attention=MultiHeadWeights.init(0, 6, 3).to("torch"))
-    TypeError: attention.W_Q must be an array of the same library as W_query (numpy), got torch
-part(W_attended=np.ones(6))
-    ValueError: W_attended must have 2 axes, got shape (6,)
-part(W_query=np.ones((6, 5)))
-    ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
-    these widths, got 6, 5 and 6
 part(W_output=np.ones((6, 5)))
     ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
     these widths, got 6, 6 and 5
@@ -221,8 +139,6 @@ part(W_key=np.ones((6, 5)))
     ValueError: W_key must have 6 columns, got (6, 5)
 part(W_value=np.ones((5, 6)))
     ValueError: W_value must have 6 rows, got (5, 6)
-part(W_output=np.ones((5, 6)))
-    ValueError: W_output must have 6 rows, got (5, 6)
 part(attention=MultiHeadWeights.init(0, 6, 3, output=False))
     ValueError: attention.W_O must have 6 columns, got None
 part(attention=MultiHeadWeights.init(0, 6, 3, d_out=5))
@@ -235,24 +151,13 @@ part(output_norm=LayerNormWeights(np.ones(9)))
     ValueError: output_norm.gain must have 6 columns, got (9,)
 call(weights=MultiHeadWeights.init(0, 6, 3))
     TypeError: weights must be TransformerBlockWeights, got MultiHeadWeights
-call([[1.0]])
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
-call(dtype="int64")
-    TypeError: x must have a real floating dtype, got int64
 call(dtype="float32")
     TypeError: weights must have the dtype of x (float32), got float64
 call((2, 4, 5))
     ValueError: x must have shape (..., n, 6) to match the weights, got (2, 4, 5)
-call((6,))
-    ValueError: x must have shape (..., n, 6) to match the weights, got (6,)
-call(mask=np.ones((4, 4)))
-    TypeError: mask must be boolean, True = may attend, got float64; it looks like a boolean
-    mask stored as numbers: pass mask == 1
 call(mask=np.ones((4, 5), bool))
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 4, 4), got
     (4, 5)
-call(mask=torch.ones(4, 4, dtype=torch.bool))
-    TypeError: mask must be an array of the same library as x (numpy), got torch
 """
 
 
