@@ -24,9 +24,9 @@ def softmax_row(row):
 def log_softmax_row(row):
     """Return x − log Σ exp(x) of a list, with the same conventions."""
     row = [float(x) for x in row]
+    top = max(row, default=-math.inf)
     if any(math.isnan(x) or x == math.inf for x in row):
         return [math.nan] * len(row)
-    top = max(row, default=-math.inf)
     if top == -math.inf:
         return row
     log_total = math.log(math.fsum(math.exp(x - top) for x in row))
@@ -138,11 +138,8 @@ def multi_head_attention(
     the inputs. `turn` is applied to the queries and the keys of each head.
     """
 
-    def affine(x, matrix, bias):
-        projected = rounded(project(x, matrix))
-        return projected if bias is None else rounded(projected + bias)
-
-    q, k, v = affine(query, W_Q, b_Q), affine(key, W_K, b_K), affine(value, W_V, b_V)
+    projected = ((query, W_Q, b_Q), (key, W_K, b_K), (value, W_V, b_V))
+    q, k, v = (affine(*each, rounded) for each in projected)
     d_k, d_v = W_Q.shape[1] // n_heads, W_V.shape[1] // n_kv_heads
     leading = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     shape = (*leading, n_heads, q.shape[-2], k.shape[-2])
@@ -160,7 +157,7 @@ def multi_head_attention(
         for c in range(d_v):
             joined[..., i * d_v + c] = output[..., c]
     joined = rounded(joined)
-    return (joined if W_O is None else affine(joined, W_O, b_O)), shares
+    return (joined if W_O is None else affine(joined, W_O, b_O, rounded)), shares
 
 
 def mask_of(n_q, n_k, sees):
@@ -214,14 +211,15 @@ def gelu(x):
     return along(lambda row: [t * math.erfc(-t / math.sqrt(2)) / 2 for t in row], x, -1)
 
 
-def feed_forward(x, w, rounded=as_it_is):
-    def affine(x, matrix, bias):
-        projected = rounded(project(x, matrix))
-        return projected if bias is None else rounded(projected + np.asarray(bias))
+def affine(x, matrix, bias, rounded=as_it_is):
+    projected = rounded(project(x, matrix))
+    return projected if bias is None else rounded(projected + np.asarray(bias))
 
-    hidden = affine(x, w.W_1, w.b_1)
+
+def feed_forward(x, w, rounded=as_it_is):
+    hidden = affine(x, w.W_1, w.b_1, rounded)
     hidden = rounded({"relu": relu, "gelu": gelu}[w.activation](hidden))
-    return affine(hidden, w.W_2, w.b_2)
+    return affine(hidden, w.W_2, w.b_2, rounded)
 
 
 def angle(position, pair, d, base=10000.0):
@@ -277,29 +275,20 @@ def sublayer(x, norm, order, function):
 
 
 def encoder_layer(x, w, mask=None, turn=as_it_is):
-    x, shares = sublayer(
-        x, w.self_attention_norm, w.norm, lambda y: heads_of(y, y, w.self_attention, mask, turn)
-    )
-    x, _ = sublayer(
-        x, w.feed_forward_norm, w.norm, lambda y: (feed_forward(y, w.feed_forward), None)
-    )
-    return x, shares
+    return decoder_layer(x, None, w, mask, turn=turn)[:2]
 
 
 def encoder(x, w, mask=None, turn=as_it_is):
-    shares = []
-    for layer in w.layers:
-        x, share = encoder_layer(x, layer, mask, turn)
-        shares.append(share)
-    return (x if w.final_norm is None else norm_of(x, w.final_norm)), shares
+    return decoder(x, None, w, mask, turn=turn)[:2]
 
 
 def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
+    """Return what a layer computes; that of an encoder has no cross-attention."""
     cross = None
     x, shares = sublayer(
         x, w.self_attention_norm, w.norm, lambda y: heads_of(y, y, w.self_attention, mask, turn)
     )
-    if w.cross_attention is not None:
+    if getattr(w, "cross_attention", None) is not None:
         x, cross = sublayer(
             *(x, w.cross_attention_norm, w.norm),
             lambda y: heads_of(y, memory, w.cross_attention, memory_mask),

@@ -32,13 +32,9 @@ def test_output_errors_are_those_of_the_whole_output(is_causal):
     output[0, 2, 70] += 1.0  # the last query of the last head is looked at
     assert compare(output)["max_abs"] == pytest.approx(1.0)
     assert compare(attention(**given, is_causal=not is_causal))["relative"] > 0.1
-
-
-def test_output_errors_of_grouped_heads():
-    given = drawn(kv_heads=1, n_q=1)
-    output = attention(**given)
+    grouped = drawn(kv_heads=1, n_q=1)
+    output, compare = attention(**grouped), exact_errors.output_errors(grouped, False)
     assert output.shape == (1, 1, 3, 1, 5)
-    compare = exact_errors.output_errors(given, False)
     assert compare(output.reshape(1, 3, 1, 5))["relative"] < 1e-14
     assert compare(output[:, :, ::-1])["relative"] > 0.1
 
@@ -76,23 +72,23 @@ def test_a_problem_counts_visible_scores_and_each_array_once(is_causal):
 
 
 def test_every_rung_of_the_device_takes_part(monkeypatch):
-    monkeypatch.setattr(inputs, "libraries", lambda device: here[device])
     here = {"cpu": ["numpy", "torch"], "cuda": ["torch", "cupy"]}
+    monkeypatch.setattr(inputs, "libraries", lambda device: here[device])
 
     def rungs(device, dtype="float32", **fields):
         problem = Problem(device, dtype, 7, **fields)
         found = {k.name: exact_candidates.library_of(k, problem) for k in kernels.LADDER}
         return {name: library for name, library in found.items() if library}
 
-    on_cpu = rungs("cpu")
-    assert set(on_cpu) == {k.name for k in kernels.LADDER if k.device in ("", "cpu")}
-    assert set(on_cpu.values()) == {"numpy"}
-    trained = {k.name for k in kernels.LADDER if k.device in ("", "cpu") and k.trainable}
-    assert rungs("cpu", backward=True) == dict.fromkeys(trained, "torch")
+    def names(device, trainable=(False, True)):
+        on = [k for k in kernels.LADDER if k.device in ("", device) and k.trainable in trainable]
+        return {k.name for k in on}
+
+    assert rungs("cpu") == dict.fromkeys(names("cpu"), "numpy")
+    assert rungs("cpu", backward=True) == dict.fromkeys(names("cpu", (True,)), "torch")
     on_gpu = rungs("cuda", "float16")
-    assert set(on_gpu) == {k.name for k in kernels.LADDER if k.device in ("", "cuda")}
-    assert on_gpu["triton"] == "torch"
-    assert on_gpu["cupy_tiled"] == "cupy"
+    assert set(on_gpu) == names("cuda")
+    assert (on_gpu["triton"], on_gpu["cupy_tiled"]) == ("torch", "cupy")
     assert "cupy_tiled" not in rungs("cuda", "bfloat16")  # CuPy has none
 
 
@@ -131,15 +127,16 @@ def test_every_backend_of_sdpa_is_right_and_runs_once(is_causal, grouped):
         assert [x.shape for x in gradients] == [arrays.of("torch")[name].shape for name in names]
 
 
+FAILED = types.SimpleNamespace(returncode=1, stderr="first\nno compiler\n\n")
+TOO_LONG = "FlexAttention is not compiled after 120 s"
+
+
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
         (types.SimpleNamespace(returncode=0, stderr="a warning\n"), None),
-        (
-            types.SimpleNamespace(returncode=1, stderr="first\nno compiler\n\n"),
-            "no compiler",
-        ),
-        (subprocess.TimeoutExpired("python", 120), "FlexAttention is not compiled after 120 s"),
+        (FAILED, "no compiler"),
+        (subprocess.TimeoutExpired("python", 120), TOO_LONG),
     ],
 )
 def test_the_compiler_is_tried_in_another_process(monkeypatch, outcome, reason):

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import types
 from datetime import datetime
 from pathlib import Path
 
@@ -59,12 +60,15 @@ def check_provenance(provenance):
         assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
 
 
+def hide(monkeypatch, *absent):
+    """Let the named packages look as if they were not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n in absent else find(n))
+
+
 @pytest.mark.parametrize("absent", [None, "threadpoolctl"])
 def test_provenance_has_all_fields_and_is_json(monkeypatch, absent):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == absent else find(name)
-    )
+    hide(monkeypatch, absent)
     found = origin.describe("cpu", "python -m benchmarks x")
     check_provenance(found)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -73,17 +77,17 @@ def test_provenance_has_all_fields_and_is_json(monkeypatch, absent):
 
 
 @pytest.mark.parametrize(
-    ("output", "environment", "expected"),
+    ("commit", "status", "environment", "expected"),
     [
-        (lambda *command: None, "a" * 40, ("a" * 40, None)),  # a copy without history
-        (lambda *command: None, None, ("unknown", None)),
-        (lambda *command: "" if "status" in command else "b" * 40, None, ("b" * 40, False)),
-        (lambda *command: " M x.py" if "status" in command else "b" * 40, None, ("b" * 40, True)),
+        (None, None, "a" * 40, ("a" * 40, None)),  # a copy without history
+        (None, None, None, ("unknown", None)),
+        ("b" * 40, "", None, ("b" * 40, False)),
+        ("b" * 40, " M x.py", None, ("b" * 40, True)),
     ],
 )
-def test_commit(monkeypatch, tmp_path, output, environment, expected):
+def test_commit(monkeypatch, tmp_path, commit, status, environment, expected):
     monkeypatch.setattr(origin, "ROOT", tmp_path)
-    monkeypatch.setattr(origin, "_output", output)
+    monkeypatch.setattr(origin, "_output", lambda *line: status if "status" in line else commit)
     monkeypatch.delenv("ATTNBOOK_COMMIT", raising=False)
     if environment:
         monkeypatch.setenv("ATTNBOOK_COMMIT", environment)
@@ -170,18 +174,6 @@ def test_the_affordable_size(clock, second, size):
     assert tried == [n for n in (2, 4) if n <= size]
 
 
-def test_a_slow_candidate_is_told_at_once(clock, capsys):
-    (row,) = harness.rows(
-        [candidate("a", clock.taking(19.0, np.ones(3)))],
-        *("cpu",),
-        about={},
-        baseline={},
-        quick=False,
-    )
-    assert "{'implementation': 'a', 'library': 'numpy'}: 19 s a call" in capsys.readouterr().err
-    assert row["seconds"]["median"] == 19.0
-
-
 # Tables.
 
 
@@ -235,13 +227,8 @@ def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(cloc
     growing = tables.Tables({"benchmark": "x"}, path, log=lambda line: None, clock=clock)
     growing.add(rounds=3)
     growing.measure("rows", [tables.Step({}, 1, lambda: [{"n": 1}])])
-    kept = json.loads(path.with_suffix(".partial").read_text())
-    assert kept == {
-        "benchmark": "x",
-        "table_seconds": {"rows": 0.0},
-        "rounds": 3,
-        "rows": [{"n": 1}],
-    }
+    kept = {"benchmark": "x", "table_seconds": {"rows": 0.0}, "rounds": 3, "rows": [{"n": 1}]}
+    assert json.loads(path.with_suffix(".partial").read_text()) == kept
     with pytest.raises(KeyError):
         growing.whole("model", lambda: {}["stopped"])
     assert path.read_text() == "old"
@@ -253,57 +240,38 @@ def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(cloc
         tables.Tables({}).finish()
 
 
-def test_spread_and_ratio():
-    assert harness.spread([5.0, 1.0, 2.0, 4.0, 3.0]) == {
-        "minimum": 1.0,
-        "first_quartile": 2.0,
-        "median": 3.0,
-        "third_quartile": 4.0,
-        "maximum": 5.0,
-    }
+def test_spread_and_ratio(tmp_path):
+    found = harness.spread([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert list(found.values()) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(found) == ["minimum", "first_quartile", "median", "third_quartile", "maximum"]
     assert harness.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
     assert harness.ratio([2.0, 9.0, 8.0], [1.0]) == 2.0  # of the rounds that both took part in
+    # what is no number is written as null
+    path = harness.write({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, tmp_path / "x.json")
+    assert json.loads(path.read_text()) == {"a": [None, 1.5], "b": {"c": None}}
 
 
-def three_arrays():
-    first = np.ones(100_000)
-    second = first + 1
-    return second + first  # two temporaries of 800,000 bytes live beside the result
-
-
-def three_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    first = torch.ones(100_000, dtype=torch.float64)
+def three(module, options):
+    """Return a sum; two temporaries of 800,000 bytes live beside it."""
+    first = module.ones(100_000, **options)
     second = first + 1
     return second + first
 
 
-def a_tensor_made_by_numpy():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    return torch.from_numpy(three_arrays())
-
-
-@pytest.mark.parametrize(
-    ("function", "library"),
-    [
-        (three_arrays, "numpy"),
-        (lambda: (np.ones(100_000), three_arrays()), "numpy"),  # two results
-        (three_tensors, "torch"),
-        (a_tensor_made_by_numpy, "torch"),
-    ],
-)
-def test_extra_bytes(function, library):
-    assert 1_600_000 <= harness.extra_bytes(function, library, "cpu") < 1_620_000
+@pytest.mark.parametrize("library", ["numpy", "torch", "torch of numpy"])
+def test_extra_bytes(library):
+    made = {"numpy": lambda: (np.ones(100_000), three(np, {}))}  # two results
+    if library != "numpy":
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        made["torch"] = lambda: three(torch, {"dtype": torch.float64})
+        made["torch of numpy"] = lambda: torch.from_numpy(three(np, {}))
+    found = harness.extra_bytes(made[library], library.split()[0], "cpu")
+    assert 1_600_000 <= found < 1_620_000
 
 
 def test_extra_bytes_of_an_unknown_library():
     with pytest.raises(ValueError, match="library must be one of numpy, torch, cupy, got 'jax'"):
-        harness.extra_bytes(three_arrays, "jax", "cpu")
-
-
-def test_writer_turns_nan_into_null(tmp_path):
-    path = harness.write({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, tmp_path / "x.json")
-    assert json.loads(path.read_text()) == {"a": [None, 1.5], "b": {"c": None}}
+        harness.extra_bytes(lambda: np.ones(3), "jax", "cpu")
 
 
 def test_reference_is_right_on_a_case_done_by_hand():
@@ -335,14 +303,15 @@ def short(monkeypatch):
 
 
 @pytest.mark.usefixtures("short")
-def test_rows_are_those_of_the_candidates_in_their_order():
-    first, second = rows_of([candidate("a"), candidate("b")])
+def test_rows_are_those_of_the_candidates_in_their_order(clock, capsys):
+    slow = clock.taking(19.0, np.ones(3))
+    first, second = rows_of([candidate("a", slow), candidate("b", clock.taking(1.0, np.ones(3)))])
     assert (first["implementation"], second["implementation"]) == ("a", "b")
-    assert first["n"] == 7
-    assert first["relative"] == 1
-    assert second["ratio"] == 1
+    assert (first["n"], first["relative"], first["ratio"], second["ratio"]) == (7, 1, 19, 1)
+    assert first["seconds"]["median"] == 19.0
     assert set(harness.MEASURED) < set(first)
-    assert rows_of([candidate("a")])[0]["ratio"] is None
+    assert rows_of([candidate("a", slow)])[0]["ratio"] is None
+    assert "{'implementation': 'a', 'library': 'numpy'}: 19 s a call" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("short")
@@ -351,17 +320,15 @@ def test_what_cannot_run_leaves_a_row_with_the_reason(capsys):
         raise MemoryError("no room\nfor it")
 
     broken, fine = rows_of([candidate("a", fails), candidate("b")])
-    assert broken["reason"] == "MemoryError: no room"
+    reason = "MemoryError: no room"
+    assert broken["reason"] == reason
     assert all(broken[name] is None for name in harness.MEASURED)
-    assert "cannot run {'implementation': 'a', 'library': 'numpy'}: MemoryError: no room" in (
-        capsys.readouterr().err
-    )
-    assert "reason" not in fine
-    assert fine["ratio"] == 1
+    said = capsys.readouterr().err
+    assert f"cannot run {{'implementation': 'a', 'library': 'numpy'}}: {reason}" in said
+    assert ("reason" in fine, fine["ratio"]) == (False, 1)
     lost, alone = rows_of([candidate("b", fails), candidate("a")])
-    assert lost["reason"]
+    assert (lost["reason"], alone["ratio"]) == (reason, None)
     assert alone["seconds"]
-    assert alone["ratio"] is None
 
 
 def test_summary_has_the_median_of_each_row():
@@ -445,11 +412,7 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
 @pytest.mark.usefixtures("tiny")
 def test_exact_runs_with_numpy_alone(monkeypatch, capsys):
     monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
-    found = importlib.util.find_spec
-    absent = {"torch", "numba", "jax"}
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in absent else found(name)
-    )
+    hide(monkeypatch, "torch", "numba", "jax")
     growing = tables.Tables({}, seconds=1e9)
     exact.measure("cpu", quick=True, tables=growing)
     record = growing.record
@@ -490,10 +453,6 @@ def check_rows(rows, baseline, tolerance):
             assert row.get(name, 0) >= 0
 
 
-def select(rows, **fields):
-    return [row for row in rows if fields.items() <= row.items()]
-
-
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_masking_measures_every_mask():
@@ -526,8 +485,8 @@ def test_flex_attention_that_cannot_be_compiled_is_a_row(monkeypatch, short):
 
     monkeypatch.setattr("torch.compile", lambda function, **_: no_compiler)
     rows = masking.timings("cpu", "float32", 5, quick=True)
-    assert {row["implementation"] for row in rows if "reason" in row} == {masking.FLEX}
-    assert {row["reason"] for row in rows if "reason" in row} == {"RuntimeError: no C++ compiler"}
+    found = {(row["implementation"], row["reason"]) for row in rows if "reason" in row}
+    assert found == {(masking.FLEX, "RuntimeError: no C++ compiler")}
 
 
 @pytest.mark.usefixtures("tiny")
@@ -540,16 +499,11 @@ def test_decoding_shrinks_the_cache_by_the_key_heads():
 def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_path):
     monkeypatch.setattr(origin, "ROOT", tmp_path)
     monkeypatch.setattr(attention, "measure", lambda device, quick, tables: None)
-    assert command_line.main(["attention", "--quick"]) == 0
-    assert command_line.main(["attention"]) == 0
-    written = {
-        str(path.relative_to(tmp_path)).replace("\\", "/"): json.loads(path.read_text())["quick"]
-        for path in tmp_path.rglob("*.json")
-    }
-    assert written == {
-        "_build/benchmarks/attention.cpu.json": True,
-        "book/data/attention.cpu.json": False,
-    }
+    for options, folder in ((["--quick"], "_build/benchmarks"), ([], "book/data")):
+        assert command_line.main(["attention", *options]) == 0
+        record = json.loads((tmp_path / folder / "attention.cpu.json").read_text())
+        assert record["quick"] == bool(options)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
 @pytest.mark.parametrize("arguments", [["attention", "--device", "cuda"], ["device"]])
@@ -564,15 +518,11 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys, argume
 def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
     monkeypatch.setattr(origin, "require", lambda device: None)
     monkeypatch.setattr(harness, "record", lambda name, device, command: {"benchmark": name})
-    commands = []
-
-    class Done:
-        stdout = "first\nlast\n"
-        returncode = 0
+    commands, done = [], types.SimpleNamespace(stdout="first\nlast\n", returncode=0)
 
     def fake_run(command, **_):
         commands.append(command)
-        return Done
+        return done
 
     monkeypatch.setattr(device.subprocess, "run", fake_run)
     assert device.run(["attention"], tmp_path, quick=True, command="x") == 0
@@ -581,8 +531,8 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
     assert commands[2][3:6] == ["attention", "--device", "cuda"]
     steps = json.loads((tmp_path / "device.json").read_text())["steps"]
     assert [step["last_line"] for step in steps] == ["last"] * 3
-    assert (tmp_path / "gpu-tests.txt").read_text() == "first\nlast\n"
-    Done.returncode = 1
+    assert (tmp_path / "gpu-tests.txt").read_text() == done.stdout
+    done.returncode = 1
     assert device.run(["attention"], tmp_path, quick=True, command="x") == 1
 
 

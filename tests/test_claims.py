@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import many_heads
+from cases import leaves_of, many_heads
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -46,15 +46,38 @@ def diameter(rows):
     return max(np.linalg.norm(a - b) for a in rows for b in rows)
 
 
+def redrawn(weights, rng, spread=1.0):
+    """Return the weights with random numbers in every array."""
+    arrays = weights.arrays().items()
+    return weights.with_arrays({name: spread * rng.standard_normal(x.shape) for name, x in arrays})
+
+
+def decoder_weights(rng, words, d, **options):
+    """Return weights of one layer without an encoder, for PyTorch, unless `options` say else."""
+    sizes = {"d_model": d, "n_heads": 2, "d_ff": 2 * d, "n_layers": 1, "n_encoder_layers": 0}
+    return attnbook.TransformerWeights.init(rng, words, **(sizes | options))
+
+
+def gradients_of(loss, leaves):
+    """Return the gradient of a number by each array, as NumPy arrays."""
+    return [x.numpy() for x in torch.autograd.grad(loss, leaves)]
+
+
+def descend(leaves, loss_of, steps, rate, optimizer=torch.optim.Adam, schedule=None, **options):
+    """Train the arrays and return the loss at every step; `loss_of(step)` computes it."""
+    stepper, curve = optimizer(leaves, lr=rate, **options), []
+    for step in range(steps):
+        for group in stepper.param_groups:
+            group["lr"] = rate * (1 if schedule is None else schedule(step))
+        loss = loss_of(step)
+        stepper.zero_grad()
+        loss.backward()
+        stepper.step()
+        curve.append(float(loss.detach()))
+    return np.array(curve)
+
+
 # 1: softmax(v + c·1) = softmax(v). Holds.
-
-
-@given(SEEDS, st.integers(1, 40), st.floats(-1e6, 1e6), SPREADS)
-def test_claim_01_a_shift_changes_nothing(seed, n, c, spread):
-    v = spread * np.random.default_rng(seed).standard_normal(n)
-    # adding c rounds each score to the grid of |v + c|, which moves a weight by that share of it
-    lost = 4 * np.finfo(float).eps * (abs(c) + np.abs(v).max()) + 1e-15
-    np.testing.assert_allclose(attnbook.softmax(v + c), attnbook.softmax(v), rtol=lost, atol=lost)
 
 
 @given(npst.arrays(np.float64, st.integers(1, 20), elements=st.integers(-700, 700)))
@@ -67,27 +90,23 @@ def test_claim_01_a_shift_of_whole_numbers_changes_not_one_bit(v):
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 11), ("float32", 88), ("float64", 709)])
 def test_claim_01_nothing_but_the_maximum_is_safe(dtype, largest):
-    def naive(v, shift):
-        exponentials = np.exp(v - v.dtype.type(shift))
-        return exponentials / exponentials.sum()
-
     def breaks(v, shift):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return not np.isfinite(naive(v, shift)).all()
+            exponentials = np.exp(v - v.dtype.type(shift))
+            return not np.isfinite(exponentials / exponentials.sum()).all()
 
-    v = np.array([largest, 0, -largest], dtype=dtype)
-    assert not breaks(v, 0)
-    above = np.array([largest + 1, 0, -largest], dtype=dtype)
-    assert breaks(above, 0)  # overflow without a shift
+    fits = np.array([largest, 0, -largest], dtype=dtype)
+    assert not breaks(fits, 0)
     spread = np.array([10 * largest] + [-10 * largest] * 4, dtype=dtype)
-    assert breaks(spread, spread.mean())  # the mean is too low
-    assert breaks(-spread, 0)  # overflow again, for four of five
-    below = np.array([-10 * largest, -11 * largest], dtype=dtype)
-    assert breaks(below, 0)  # 0/0: every exponential vanished
-    for x in (v, above, spread, -spread, below):
-        assert not breaks(x, x.max())
-        assert np.isfinite(attnbook.softmax(x)).all()
-        assert abs(float(attnbook.softmax(x).sum(dtype=np.float64)) - 1) < 1e-3
+    for v, shift in (
+        (np.array([largest + 1, 0, -largest], dtype=dtype), 0),  # overflow without a shift
+        (spread, spread.mean()),  # the mean is too low
+        (-spread, 0),  # overflow again, for four of five
+        (np.array([-10 * largest, -11 * largest], dtype=dtype), 0),  # 0/0: all vanished
+    ):
+        assert breaks(v, shift)
+        assert not breaks(v, v.max())
+        assert abs(float(attnbook.softmax(v).sum(dtype=np.float64)) - 1) < 1e-3
 
 
 # 2: Attention(Q, cK, V) = Attention(Q, K, V). False.
@@ -95,36 +114,21 @@ def test_claim_01_nothing_but_the_maximum_is_safe(dtype, largest):
 
 def test_claim_02_is_false_for_every_factor_but_one():
     query, key, value = np.eye(2), np.eye(2), np.array([[0.0], [1.0]])
+    output = attnbook.attention(query, key, value)
     for c in (2.0, 0.5, 0.0, -1.0, 1 + 1e-6):
-        scaled = attnbook.attention(query, c * key, value)
-        assert np.abs(scaled - attnbook.attention(query, key, value)).max() > 1e-8
+        assert np.abs(attnbook.attention(query, c * key, value) - output).max() > 1e-8
     # scaling *weights* by c adds log c to every score, and that changes nothing
     scores = np.array([[1.0, 2.0]])
     np.testing.assert_allclose(attnbook.softmax(scores + np.log(2)), attnbook.softmax(scores))
-    assert np.abs(attnbook.softmax(2 * scores) - attnbook.softmax(scores)).max() > 0.1
 
 
-@given(triples(), SEEDS)
-def test_claim_02_repaired_translating_the_keys_changes_nothing(triple, seed):
-    query, key, value = triple
-    b = np.random.default_rng(seed).standard_normal(key.shape[1])
-    got = attnbook.attention_weights(query, key + b, scale=1e-3)
-    expected = attnbook.attention_weights(query, key, scale=1e-3)
-    np.testing.assert_allclose(got, expected, atol=1e-8)
-    moved = attnbook.attention(query, key + b, value, scale=1e-3)
-    unmoved = attnbook.attention(query, key, value, scale=1e-3)
-    np.testing.assert_allclose(moved, unmoved, atol=1e-7 * np.abs(value).max())
-
-
-def test_claim_02_repaired_translation_holds_bit_by_bit_on_whole_numbers():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        query, key = rng.integers(-8, 9, (3, 4)) * 1.0, rng.integers(-8, 9, (7, 4)) * 1.0
-        b = rng.integers(-64, 65, 4) * 1.0
-        np.testing.assert_array_equal(
-            attnbook.attention_weights(query, key + b, scale=1.0),
-            attnbook.attention_weights(query, key, scale=1.0),
-        )
+@given(SEEDS, SIZES, SIZES)
+def test_claim_02_repaired_translating_the_keys_changes_nothing(seed, n_k, d_k):
+    rng = np.random.default_rng(seed)  # whole numbers: not one bit, since nothing is rounded
+    query, key = rng.integers(-8, 9, (3, d_k)) * 1.0, rng.integers(-8, 9, (n_k, d_k)) * 1.0
+    b, value = rng.integers(-64, 65, d_k) * 1.0, rng.standard_normal((n_k, 2))
+    moved = attnbook.attention(query, key + b, value, scale=1.0)
+    np.testing.assert_array_equal(moved, attnbook.attention(query, key, value, scale=1.0))
 
 
 @given(SEEDS, st.integers(1, 9), SIZES)
@@ -146,7 +150,7 @@ def test_claim_02_repaired_limits_of_the_temperature(seed, n_k, d_v):
 def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
     rng = np.random.default_rng(seed)
     query, key = rng.standard_normal((3, 4)), spread * rng.standard_normal((n_k, 4))
-    factors = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 60)])
+    factors = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 30)])
     entropies = np.array([entropy(attnbook.attention_weights(query, c * key)) for c in factors])
     assert np.diff(entropies, axis=0).max() <= 1e-12
     np.testing.assert_allclose(entropies[0], math.log(n_k), atol=1e-12)
@@ -155,8 +159,7 @@ def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
     # its slope is −c · the variance of the scores under the weights, which is never positive
     c, step = 0.7, 1e-5
     up, down = (entropy(attnbook.attention_weights(query, (c + h) * key)) for h in (step, -step))
-    weights = attnbook.attention_weights(query, c * key)
-    scores = query @ key.T / 2
+    weights, scores = attnbook.attention_weights(query, c * key), query @ key.T / 2
     mean = np.sum(weights * scores, axis=-1, keepdims=True)
     variance = np.sum(weights * (scores - mean) ** 2, axis=-1)
     if spread <= 1.0:
@@ -170,24 +173,19 @@ def test_claim_02_repaired_entropy_falls_with_c(seed, n_k, spread):
 def test_claim_03_the_output_is_linear_and_affine_in_the_values(triple, c, seed, width):
     query, key, value = triple
     rng = np.random.default_rng(seed)
-    size = np.abs(value).max()
-    output = attnbook.attention(query, key, value)
-    scaled = attnbook.attention(query, key, c * value)
-    np.testing.assert_allclose(scaled, c * output, atol=1e-14 * abs(c) * size * len(key))
     other = rng.standard_normal(value.shape)
-    total = attnbook.attention(query, key, value + other)
-    parts = output + attnbook.attention(query, key, other)
-    np.testing.assert_allclose(total, parts, atol=1e-13 * (size + 5))
     matrix, b = rng.standard_normal((value.shape[1], width)), 100 * rng.standard_normal(width)
-    affine = attnbook.attention(query, key, value @ matrix + b)
-    np.testing.assert_allclose(affine, output @ matrix + b, atol=1e-11 * (size + 1))
-
-
-def test_claim_03_the_affine_form_needs_a_visible_key():
-    query, key, value = np.ones((1, 2)), np.ones((3, 2)), np.ones((3, 1))
-    nothing = np.zeros((1, 3), bool)
-    assert attnbook.attention(query, key, 2 * value, nothing) == 0  # linear still
-    assert attnbook.attention(query, key, value + 5, nothing) == 0  # affine no longer: not 5
+    output, of_other = (attnbook.attention(query, key, v) for v in (value, other))
+    room = 1e-13 * (np.abs(value).max() + 10) * len(key)
+    for changed, expected, size in (
+        (c * value + other, c * output + of_other, 1 + abs(c)),
+        (value @ matrix + b, output @ matrix + b, 100),
+    ):
+        got = attnbook.attention(query, key, changed)
+        np.testing.assert_allclose(got, expected, atol=room * size)
+    # the affine form needs a visible key: without one the output is 0, and not b
+    nothing = np.zeros((len(query), len(key)), bool)
+    assert (attnbook.attention(query, key, value @ matrix + b, nothing) == 0).all()
 
 
 # 4: the output has shape (batch, n_q, width of V). Holds.
@@ -287,31 +285,12 @@ def test_claim_06_repaired_lipschitz_bound(triple, seed, step):
 @pytest.mark.parametrize("d_k", [1, 4, 7])
 def test_claim_06_repaired_bound_is_tight(d_k):
     # two keys ±1 and values ±1 in the first feature: o(q) = tanh(q/√d_k), of slope 1/√d_k at 0
-    key, value = np.zeros((2, d_k)), np.array([[1.0], [-1.0]])
-    key[:, 0] = 1.0, -1.0
-    query = np.zeros((2, d_k))
-    ratios = []
-    for h in (1.0, 1e-1, 1e-2, 1e-3):
-        query[:, 0] = h, -h
-        output = attnbook.attention(query, key, value)
-        np.testing.assert_allclose(output[0, 0], math.tanh(h / math.sqrt(d_k)))
-        ratios.append(abs(output[0, 0] - output[1, 0]) / bound(key, value, 2 * h))
-    assert max(ratios) <= 1 + 1e-12
-    assert ratios[-1] > 1 - 1e-6
-    assert ratios == sorted(ratios)
-
-
-def test_claim_06_repaired_bound_survives_a_search_for_a_worse_case():
-    rng = np.random.default_rng(6)
-    worst = 0.0
-    for _ in range(300):
-        n_k, d_k, d_v = rng.integers(2, 5), rng.integers(1, 4), rng.integers(1, 4)
-        key, value = rng.standard_normal((n_k, d_k)), rng.standard_normal((n_k, d_v))
-        query = rng.standard_normal((2, d_k)) * rng.choice([0.01, 1.0])
-        first, second = attnbook.attention(query, key, value)
-        allowed = bound(key, value, np.linalg.norm(query[0] - query[1]))
-        worst = max(worst, np.linalg.norm(first - second) / allowed)
-    assert 0.5 < worst <= 1  # the search comes near, and never above
+    key, value, query = np.zeros((2, d_k)), np.array([[1.0], [-1.0]]), np.zeros((2, d_k))
+    key[:, 0], query[:, 0] = (1, -1), (1e-3, -1e-3)
+    output = attnbook.attention(query, key, value)
+    np.testing.assert_allclose(output[0, 0], math.tanh(1e-3 / math.sqrt(d_k)))
+    moved = abs(output[0, 0] - output[1, 0])
+    assert 1 - 1e-6 < moved / bound(key, value, 2e-3) <= 1 + 1e-12
 
 
 # 7: K₁ ≈ K₂ and V₁ ≠ V₂ ⇒ the outputs differ. False.
@@ -341,26 +320,13 @@ def test_claim_07_is_false_values_can_change_unseen(seed, n_q, more, d_v):
     )
 
 
-@given(triples(), SEEDS)
-def test_claim_07_repaired_equal_keys_show_exactly_what_the_weights_see(triple, seed):
-    query, key, value = triple
-    other = value + np.random.default_rng(seed).standard_normal(value.shape)
-    weights = attnbook.attention_weights(query, key)
-    difference = attnbook.attention(query, key, other) - attnbook.attention(query, key, value)
-    size = 1e-13 * (1 + np.abs(value).max()) * len(key)
-    np.testing.assert_allclose(difference, weights @ (other - value), atol=size)
-
-
 def test_claim_07_repaired_enough_queries_see_every_change():
     # with a weight matrix of full column rank the null space is empty: each change is seen
-    rng = np.random.default_rng(7)
-    query, key = 5 * np.eye(4), 5 * np.eye(4)
-    weights = attnbook.attention_weights(query, key)
+    weights = attnbook.attention_weights(5 * np.eye(4), 5 * np.eye(4))
     assert null_space(weights).shape[1] == 0
     smallest = np.linalg.svd(weights, compute_uv=False).min()
-    for _ in range(100):
-        change = rng.standard_normal((4, 3))
-        seen = attnbook.attention(query, key, change) - attnbook.attention(query, key, 0 * change)
+    for change in np.random.default_rng(7).standard_normal((100, 4, 3)):
+        seen = attnbook.attention(5 * np.eye(4), 5 * np.eye(4), change)
         assert np.linalg.norm(seen) >= 0.999 * smallest * np.linalg.norm(change)
 
 
@@ -374,25 +340,22 @@ def test_claim_07_repaired_lower_bound_for_near_keys(triple, seed, step):
     least = np.linalg.norm(weights @ (first - second)) - np.linalg.norm((weights - others) @ second)
     room = 1e-12 * (1 + np.abs(first).max()) * len(key)
     assert np.linalg.norm(outputs) >= least - room
-    if step == 0.0:  # and with equal keys it is no bound but the difference itself
-        np.testing.assert_allclose(np.linalg.norm(outputs), least, atol=room)
+    if step == 0.0:  # and with equal keys it is no bound but what the weights see of the change
+        np.testing.assert_allclose(outputs, weights @ (first - second), atol=room)
 
 
 # 8: Dim(K) = Dim(V) = Dim(Q) is required. Too strict.
 
 
 @pytest.mark.parametrize("sizes", list(itertools.product((1, 3), (1, 5), (1, 2), (1, 2))))
-def test_claim_08_only_query_and_key_widths_and_lengths_must_agree(library, sizes):
+def test_claim_08_only_query_and_key_widths_and_lengths_must_agree(sizes):
     n_q, n_k, d_k, d_v = sizes
-    rng = np.random.default_rng(8)
-    query, key, value = (
-        library.array(rng.standard_normal(size)) for size in ((n_q, d_k), (n_k, d_k), (n_k, d_v))
-    )
-    assert tuple(attnbook.attention(query, key, value).shape) == (n_q, d_v)
+    query, key, value = np.ones((n_q, d_k)), np.ones((n_k, d_k)), np.ones((n_k, d_v))
+    assert attnbook.attention(query, key, value).shape == (n_q, d_v)
     with pytest.raises(ValueError, match=r"key must have shape \(\.\.\., n_k, "):
-        attnbook.attention(query, library.array(rng.standard_normal((n_k, d_k + 1))), value)
+        attnbook.attention(query, np.ones((n_k, d_k + 1)), value)
     with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., "):
-        attnbook.attention(query, key, library.array(rng.standard_normal((n_k + 1, d_v))))
+        attnbook.attention(query, key, np.ones((n_k + 1, d_v)))
 
 
 # 9: with h·d_v = d the joined heads have shape n × d. Holds, and then they add up.
@@ -427,16 +390,11 @@ def test_claim_09_joined_heads_are_a_sum_over_heads(seed, h, d_k, d_v, d_out, n_
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 4), SIZES)
 def test_claim_09_without_an_output_matrix_the_heads_stand_side_by_side(seed, h, d_v, n):
-    d = h * d_v
-    weights = attnbook.MultiHeadWeights.init(seed, d, h, output=False)
-    x = np.random.default_rng(seed).standard_normal((2, n, d))
+    weights = attnbook.MultiHeadWeights.init(seed, h * d_v, h, output=False)
+    x = np.random.default_rng(seed).standard_normal((2, n, h * d_v))
     output = attnbook.multi_head_attention(x, x, x, weights)
-    assert output.shape == (2, n, d)
     heads = [attnbook.single_head_attention(x, x, x, head) for head in weights.heads()]
     np.testing.assert_allclose(output, np.concatenate(heads, axis=-1), atol=1e-12)
-    with_identity = replace(weights, W_O=np.eye(d))
-    same = attnbook.multi_head_attention(x, x, x, with_identity)
-    np.testing.assert_allclose(output, same, atol=1e-12)
 
 
 # 10: (n, d_model) reshaped to (h, n, d_model / h) splits the heads. False.
@@ -445,11 +403,6 @@ def test_claim_09_without_an_output_matrix_the_heads_stand_side_by_side(seed, h,
 def bare_reshape(x, h):
     n, d_model = x.shape
     return x.reshape(h, n, d_model // h)
-
-
-NUMBERS = pytest.mark.parametrize(
-    ("n", "h"), list(itertools.product((1, 2, 3, 5, 7), (1, 2, 3, 4, 7)))
-)
 
 
 def seen_by(split, merge, n, h, d=2):
@@ -486,21 +439,15 @@ def test_claim_10_is_false_where_each_row_lands(n, h, d):
     assert (bare == right).all() == (n == 1 or h == 1)
 
 
-@NUMBERS
+@pytest.mark.parametrize(("n", "h"), list(itertools.product((1, 2, 3, 5, 7), (1, 2, 3, 4, 7))))
 def test_claim_10_is_false_a_later_token_changes_the_first_output(n, h):
     seen = seen_by(bare_reshape, attnbook.merge_heads, n, h)
     for row in range(n):
         heads = itertools.product(range(h), range(row + 1))
         assert seen[row] == {(i * n + before) // h for i, before in heads}
-    assert max(seen[0]) == n * (h - 1) // h
-    assert (max(seen[0]) > 0) == (n > 1 and h > 1)
-    assert (max(seen[0]) == n - 1) == (n <= h or n == 1)
-
-
-@NUMBERS
-def test_claim_10_repaired_the_right_split_does_not_leak(n, h):
-    seen = seen_by(attnbook.split_heads, attnbook.merge_heads, n, h)
-    assert seen == [set(range(row + 1)) for row in range(n)]
+    assert max(seen[0]) == n * (h - 1) // h  # above 0 unless n = 1 or h = 1
+    repaired = seen_by(attnbook.split_heads, attnbook.merge_heads, n, h)
+    assert repaired == [set(range(row + 1)) for row in range(n)]
 
 
 def test_claim_10_reshaping_back_hides_the_leak_and_loses_the_past():
@@ -532,9 +479,14 @@ def test_claim_11_weights_have_a_row_a_query_and_a_column_a_key(
 # 12: d must be divisible by h. Holds if each head has width d / h.
 
 
-@given(st.integers(1, 40), st.integers(1, 12), SEEDS)
-def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(d, h, seed):
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), SEEDS)
+def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
+    d, h, d_k, d_v, seed
+):
     x = np.random.default_rng(seed).standard_normal((2, d))
+    free = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)  # widths of their own
+    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, free)
+    assert (output.shape, shares.shape) == ((2, d), (h, 2, 2))
     if d % h == 0:
         weights = attnbook.MultiHeadWeights.init(seed, d, h)
         assert weights.W_Q.shape == weights.W_V.shape == (d, d)
@@ -548,15 +500,6 @@ def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
         attnbook.split_heads(x, h)
     with pytest.raises(ValueError, match=rf"divisible by n_heads = {h}, got shape \({d}, {d}\)$"):
         attnbook.MultiHeadWeights(*[np.ones((d, d))] * 3, n_heads=h)
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), SEEDS)
-def test_claim_12_heads_of_a_free_width_need_no_such_condition(d, h, d_k, d_v, seed):
-    weights = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)
-    x = np.random.default_rng(seed).standard_normal((2, d))
-    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, weights)
-    assert output.shape == (2, d)
-    assert shares.shape == (h, 2, 2)
 
 
 # 13: the mask acts on the scores, before the softmax. Holds.
@@ -578,24 +521,13 @@ def test_claim_13_masking_before_equals_zeroing_and_renormalising(triple, seed, 
     whole = mass[:, 0] > 1e-290
     renormalised = zeroed / np.where(mass > 0, mass, 1)
     np.testing.assert_allclose(before[whole], renormalised[whole], atol=1e-12)
-    visible = mask.any(axis=-1)
-    np.testing.assert_allclose(before.sum(axis=-1), visible, atol=1e-14)
-    assert (before[~mask] == 0).all()
 
 
-@given(triples(), SEEDS, SPREADS)
-def test_claim_13_what_a_masked_key_holds_does_not_matter(triple, seed, spread):
+@given(triples(), SEEDS)
+def test_claim_13_what_a_masked_key_holds_does_not_matter(triple, seed):
     query, key, value, mask = masked_case(triple, seed, 0.5)
-    hidden = ~mask.any(axis=0)  # keys that no query sees
-    rng = np.random.default_rng(seed)
-    other_key = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(key.shape), key)
-    other_value = np.where(hidden[:, np.newaxis], spread * rng.standard_normal(value.shape), value)
-    np.testing.assert_array_equal(
-        attnbook.attention(query, other_key, other_value, mask),
-        attnbook.attention(query, key, value, mask),
-    )
-    # and each row is attention over the keys that are left, as if there were no others
     output = attnbook.attention(query, key, value, mask)
+    # each row is attention over the keys that are left, as if there were no others
     for row, sees, got in zip(query, mask, output, strict=True):
         alone = attnbook.attention(row[np.newaxis], key[sees], value[sees])[0]
         np.testing.assert_allclose(got, alone, atol=1e-12 * (1 + np.abs(value).max()))
@@ -622,31 +554,20 @@ def test_claim_13_renormalising_afterwards_fails_where_the_visible_mass_underflo
 @given(triples(), SEEDS, st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
 def test_claim_14_without_renormalising_rows_sum_to_the_visible_mass(triple, seed, share):
     query, key, value, mask = masked_case(triple, seed, share)
-    weights = attnbook.attention_weights(query, key)
-    zeroed = weights * mask
+    zeroed = attnbook.attention_weights(query, key) * mask
     scores = query @ key.T / math.sqrt(key.shape[1])
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     mass = (shares * mask).sum(axis=-1) / shares.sum(axis=-1)
     np.testing.assert_allclose(zeroed.sum(axis=-1), mass, atol=1e-8)
-    assert (zeroed.sum(axis=-1) <= 1 + 1e-14).all()
-    hides = (weights * ~mask).sum(axis=-1)
-    np.testing.assert_allclose(zeroed.sum(axis=-1), 1 - hides, atol=1e-14)
     # so the output is the right one times that mass: too short, by what was hidden
     right = attnbook.attention(query, key, value, mask)
     room = 1e-12 * (1 + np.abs(value).max()) * len(key)
-    np.testing.assert_allclose(
-        zeroed @ value, zeroed.sum(axis=-1, keepdims=True) * right, atol=room
-    )
-
-
-def test_claim_14_equal_scores_lose_one_part_in_n_for_each_hidden_key():
-    query, key = np.ones((7, 2)), np.ones((7, 2))
-    zeroed = attnbook.attention_weights(query, key) * masking.causal(7)
-    np.testing.assert_allclose(zeroed.sum(axis=-1), np.arange(1, 8) / 7)
+    short = zeroed.sum(axis=-1, keepdims=True) * right
+    np.testing.assert_allclose(zeroed @ value, short, atol=room)
 
 
 @given(triples(), SEEDS)
-def test_claim_14_an_empty_row_is_zero_and_not_nan(library, triple, seed):
+def test_claim_14_an_empty_row_is_zero_and_not_nan(triple, seed):
     query, key, value, mask = masked_case(triple, seed, 0.5)
     mask[seed % len(query)] = False
     with np.errstate(invalid="ignore"):
@@ -657,12 +578,8 @@ def test_claim_14_an_empty_row_is_zero_and_not_nan(library, triple, seed):
     empty = ~mask.any(axis=-1)
     assert np.isnan(naive[empty]).all()
     assert np.isnan(shifted[empty]).all()
-    arrays = [library.array(x) for x in (query, key, value)]
-    weights = library.numpy(attnbook.attention_weights(*arrays[:2], library.array(mask)))
-    output = library.numpy(attnbook.attention(*arrays, library.array(mask)))
-    assert (weights[empty] == 0).all()
-    assert (output[empty] == 0).all()
-    assert np.isfinite(weights).all()
+    assert (attnbook.attention_weights(query, key, mask)[empty] == 0).all()
+    assert (attnbook.attention(query, key, value, mask)[empty] == 0).all()
 
 
 # 15: a decoder runs self-attention over the whole target, with no mask. False.
@@ -711,7 +628,8 @@ def test_claim_15_is_false_weights_that_copy_the_answer(words, n):
 
 @given(SEEDS, st.sampled_from((1, 2)), st.sampled_from((0.1, 1.0, 10.0)))
 def test_claim_15_under_a_causal_mask_no_weights_copy(seed, h, spread):
-    # over all equally likely sequences the mean loss of any weights is at least log(words)
+    # over all equally likely sequences the mean loss of any weights is at least log(words),
+    # since equal beginnings get equal predictions, whatever follows
     words, n = 3, 3
     targets = every_sequence(words, n)
     x = features(targets, words)
@@ -720,16 +638,20 @@ def test_claim_15_under_a_causal_mask_no_weights_copy(seed, h, spread):
     output = attnbook.multi_head_attention(x, x, x, weights, masking.causal(n + 1))
     found = losses(output[:, :n], targets)
     assert (found.mean(axis=0) >= math.log(words) - 1e-12).all()
-    # since equal beginnings get equal predictions, whatever follows
-    for i in range(n):
-        same_start = output[:, i].reshape(words**i, -1, words)
-        np.testing.assert_allclose(same_start, same_start[:, :1] + 0 * same_start, atol=1e-10)
 
 
 def chain(words, seed=0):
     """Return the two tokens that may follow each, equally likely."""
     rng = np.random.default_rng(seed)
     return np.array([rng.choice(words, 2, replace=False) for _ in range(words)])
+
+
+def texts(rng, follow, size, n):
+    """Return texts of n words along a chain, as a tensor."""
+    text = [rng.integers(0, len(follow), size)]
+    for _ in range(n - 1):
+        text.append(follow[text[-1], rng.integers(0, 2, size)])
+    return torch.tensor(np.stack(text, axis=1))
 
 
 class Decoder(torch.nn.Module):
@@ -749,33 +671,26 @@ class Decoder(torch.nn.Module):
         return self.word(x + self.attention(x, mask=mask))
 
 
-def trained(masked, words=12, n=8, steps=150):
+def trained(masked, words=12, n=8, steps=100):
     """Return the teacher-forced loss on new text and how often free decoding obeys the chain."""
     torch.manual_seed(0)
     rng, follow = np.random.default_rng(1), chain(words)
-    edge = words  # begins and ends every text
 
     def batch(size):
-        text = [rng.integers(0, words, size)]
-        for _ in range(n - 2):
-            text.append(follow[text[-1], rng.integers(0, 2, size)])
-        text = np.stack(text, axis=1)
-        ends = np.full((size, 1), edge)
-        return (torch.tensor(np.concatenate(x, axis=1)) for x in ((ends, text), (text, ends)))
+        ends = torch.full((size, 1), words)  # this token begins and ends every text
+        text = texts(rng, follow, size, n - 1)
+        return torch.cat([ends, text], dim=1), torch.cat([text, ends], dim=1)
+
+    def loss_of(model, size):
+        read, said = batch(size)
+        logits = model(read, masked).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(logits, said.flatten())
 
     model = Decoder(words + 1, n)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(steps):
-        read, said = batch(64)
-        loss = torch.nn.functional.cross_entropy(model(read, masked).flatten(0, 1), said.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    descend(model.parameters(), lambda step: loss_of(model, 64), steps, 0.01)
     with torch.no_grad():
-        read, said = batch(512)
-        logits = model(read, masked).flatten(0, 1)
-        forced = float(torch.nn.functional.cross_entropy(logits, said.flatten()))
-        text = torch.full((512, 1), edge)
+        forced = float(loss_of(model, 512))
+        text = torch.full((512, 1), words)
         for _ in range(n - 1):
             last = model(text, masked)[:, -1, :words]  # a word, not the end
             text = torch.cat([text, torch.multinomial(last.softmax(-1), 1)], dim=1)
@@ -814,21 +729,6 @@ def test_claim_16_the_three_widths_must_agree(dims):
             replace(weights, **{name: np.ones((8, 1))})
 
 
-@given(SEEDS, st.integers(1, 5), st.sampled_from((0.1, 1.0, 10.0)))
-def test_claim_16_the_block_as_it_is_written(library, seed, n, spread):
-    weights, rng = drawn_block(seed, 6, spread)
-    x, mask = rng.standard_normal((2, n, 6)), rng.random((n, n)) < 0.7
-    heads = (x @ w for w in (weights.W_query, weights.W_key, weights.W_value))
-    attended = attnbook.multi_head_attention(*heads, weights.attention, mask)
-    first, second = weights.attention_norm, weights.output_norm
-    y = attnbook.layer_norm(attended @ weights.W_attended + x, first.gain, first.bias)
-    # linear, residual and all: the product with one matrix
-    z = attnbook.layer_norm(y @ (weights.W_output + np.eye(6)), second.gain, second.bias)
-    moved = weights.with_arrays({name: library.array(a) for name, a in weights.arrays().items()})
-    got = attnbook.transformer_block(library.array(x), moved, library.array(mask))
-    np.testing.assert_allclose(library.numpy(got), z, rtol=1e-7, atol=1e-7 * spread)
-
-
 def sign_changes(numbers):
     """Count the changes of sign along the first axis, leaving out what rounding decides."""
     sure = numbers[np.abs(numbers) > 1e-9 * np.abs(numbers).max()]
@@ -844,32 +744,19 @@ def far_and_near(steps=600):
 def drawn_block(seed, d, spread):
     """Return a block of source A with all its arrays drawn at random, and the generator."""
     rng = np.random.default_rng(seed)
-    weights = attnbook.TransformerBlockWeights.init(rng, d, d, 1, d)
-    arrays = {name: spread * rng.standard_normal(x.shape) for name, x in weights.arrays().items()}
-    return weights.with_arrays(arrays), rng
-
-
-def logits_along_a_line(z, rng):
-    logits = z @ rng.standard_normal(z.shape[-1])
-    return logits - rng.uniform(logits.min(), logits.max())
+    return redrawn(attnbook.TransformerBlockWeights.init(rng, d, d, 1, d), rng, spread), rng
 
 
 @given(SEEDS, st.integers(2, 7), st.sampled_from((0.1, 1.0, 5.0)))
-def test_claim_16_along_a_line_a_linear_sublayer_changes_its_mind_at_most_twice(seed, d, spread):
+def test_claim_16_along_a_line_a_block_changes_its_mind_at_most_four_times(seed, d, spread):
     weights, rng = drawn_block(seed, d, spread)
-    y = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
-    z = attnbook.layer_norm(
-        y @ weights.W_output + y, weights.output_norm.gain, weights.output_norm.bias
-    )
-    assert sign_changes(logits_along_a_line(z, rng)) <= 2
-
-
-@given(SEEDS, st.integers(2, 7), st.sampled_from((0.1, 1.0, 5.0)))
-def test_claim_16_along_a_line_the_whole_block_changes_its_mind_at_most_four_times(seed, d, spread):
-    weights, rng = drawn_block(seed, d, spread)
-    tokens = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
-    z = attnbook.transformer_block(tokens[:, np.newaxis], weights)[:, 0]  # each token alone
-    assert sign_changes(logits_along_a_line(z, rng)) <= 4
+    line = rng.standard_normal(d) + far_and_near() * rng.standard_normal(d)
+    norm = weights.output_norm
+    linear = attnbook.layer_norm(line @ weights.W_output + line, norm.gain, norm.bias)
+    block = attnbook.transformer_block(line[:, np.newaxis], weights)[:, 0]  # each token alone
+    for z, most in ((linear, 2), (block, 4)):  # the second sublayer alone at most twice
+        logits = z @ rng.standard_normal(d)
+        assert sign_changes(logits - rng.uniform(logits.min(), logits.max())) <= most
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -899,29 +786,20 @@ def test_claim_16_a_relu_layer_changes_its_mind_as_often_as_it_has_units(norm):
     assert sign_changes(z[:, 0] - z[:, 1]) == n - 1
 
 
-def learn_parity(layer, weights, steps=200, count=6):
+def learn_parity(layer, weights, steps=150, count=6):
     """Return the loss at every step of learning which of `count` numbers on a line are odd."""
     rng = np.random.default_rng(16)
-    weights = weights.to("torch")
-    free = weights.arrays() | {
-        name: torch.tensor(rng.standard_normal(shape))
-        for name, shape in (("slope", 16), ("origin", 16), ("read", 16), ("offset", ()))
-    }
-    for x in free.values():
-        x.requires_grad_()
-    inside = weights.with_arrays({name: free[name] for name in weights.arrays()})
+    inside, leaves = leaves_of(weights.to("torch"))
+    slope, origin, read = (torch.tensor(x, requires_grad=True) for x in rng.normal(size=(3, 16)))
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
     numbers = torch.linspace(-2, 2, count, dtype=torch.float64)[:, None, None]
     odd = torch.arange(count, dtype=torch.float64) % 2
-    optimizer, curve = torch.optim.Adam(free.values(), lr=0.005), []
-    for _ in range(steps):
-        z = layer(numbers * free["slope"] + free["origin"], inside)[:, 0]
-        logits = z @ free["read"] + free["offset"]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, odd)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        curve.append(float(loss.detach()))
-    return np.array(curve)
+
+    def loss_of(step):
+        logits = layer(numbers * slope + origin, inside)[:, 0] @ read + offset
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, odd)
+
+    return descend([*leaves.values(), slope, origin, read, offset], loss_of, steps, 0.005)
 
 
 def test_claim_16_source_a_cannot_learn_what_needs_five_changes_and_relu_can():
@@ -934,31 +812,6 @@ def test_claim_16_source_a_cannot_learn_what_needs_five_changes_and_relu_can():
 
 
 # 17: norm after or before. Both are sound, and their gradients differ.
-
-
-@given(SEEDS, st.integers(1, 5), st.sampled_from((1e-3, 1.0, 1e3)))
-def test_claim_17_the_two_orders_as_they_are_written(seed, n, spread):
-    rng = np.random.default_rng(seed)
-    x = spread * rng.standard_normal((n, 6))
-    for norm in ("pre", "post"):
-        weights = attnbook.EncoderLayerWeights.init(rng, 6, 3, 7, norm=norm)
-        weights = weights.with_arrays(
-            {name: rng.standard_normal(a.shape) for name, a in weights.arrays().items()}
-        )
-
-        def attend(y, w=weights.self_attention):
-            return attnbook.multi_head_attention(y, y, y, w)
-
-        def feed(y, w=weights.feed_forward):
-            return attnbook.feed_forward(y, w)
-
-        got, expected = attnbook.encoder_layer(x, weights), x
-        for f, w in ((attend, weights.self_attention_norm), (feed, weights.feed_forward_norm)):
-            if norm == "pre":
-                expected = expected + f(attnbook.layer_norm(expected, w.gain, w.bias))
-            else:
-                expected = attnbook.layer_norm(expected + f(expected), w.gain, w.bias)
-        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9 * spread)
 
 
 @given(SEEDS, st.integers(3, 9), st.sampled_from((0.1, 1.0, 30.0)))
@@ -998,14 +851,14 @@ def gradient_of_the_last_layer(norm, n_layers, seeds=4):
     sizes = []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        weights = stack(norm, n_layers, rng).to("torch")
-        arrays = {name: x.requires_grad_() for name, x in weights.arrays().items()}
+        weights, arrays = leaves_of(stack(norm, n_layers, rng).to("torch"))
         x = torch.tensor(rng.standard_normal((6, 12, 24)))
         output = torch.tensor(rng.standard_normal((24, 20)) / math.sqrt(24))
-        y = attnbook.encoder(x, weights.with_arrays(arrays), masking.causal(12, like=x))
-        attnbook.cross_entropy(y @ output, torch.tensor(rng.integers(20, size=(6, 12)))).backward()
+        y = attnbook.encoder(x, weights, masking.causal(12, like=x))
+        loss = attnbook.cross_entropy(y @ output, torch.tensor(rng.integers(20, size=(6, 12))))
         last = [x for name, x in arrays.items() if name.startswith(f"layers.{n_layers - 1}.")]
-        sizes.append(math.sqrt(sum(float((x.grad**2).sum()) for x in last if x.ndim == 2)))
+        matrices = gradients_of(loss, [x for x in last if x.ndim == 2])
+        sizes.append(math.sqrt(sum(float((x**2).sum()) for x in matrices)))
     return np.mean(sizes)
 
 
@@ -1017,29 +870,20 @@ def test_claim_17_gradients_of_the_last_layer_fall_with_depth_in_pre_norm_alone(
     assert deep_post > 2 * deep
 
 
-def train_a_stack(norm, warm_up, steps=55, words=32, n=16):
+def train_a_stack(norm, warm_up, steps=50, words=32, n=16):
     """Return the loss of six layers on a chain of words at the end of a fast training."""
     rng, follow = np.random.default_rng(0), chain(words)
-    sizes = {"n_layers": 6, "n_encoder_layers": 0, "d_model": 32, "n_heads": 4, "d_ff": 64}
-    weights = attnbook.TransformerWeights.init(rng, words, norm=norm, tied=False, **sizes)
-    weights = weights.to("torch", dtype="float32")
-    arrays = {name: x.requires_grad_() for name, x in weights.arrays().items()}
-    weights = weights.with_arrays(arrays)
-    optimizer, last = torch.optim.Adam(arrays.values(), betas=(0.9, 0.98)), []
-    for step in range(steps):
-        text = [rng.integers(0, words, 16)]
-        for _ in range(n):
-            text.append(follow[text[-1], rng.integers(0, 2, 16)])
-        text = torch.tensor(np.stack(text, axis=1))
-        for group in optimizer.param_groups:
-            group["lr"] = 0.01 * min(1.0, (step + 1) / warm_up)
+    sizes = {"n_layers": 6, "n_heads": 4, "norm": norm, "tied": False}
+    weights = decoder_weights(rng, words, 32, **sizes).to("torch", dtype="float32")
+    weights, leaves = leaves_of(weights)
+
+    def loss_of(step):
+        text = texts(rng, follow, 16, n + 1)
         logits = attnbook.transformer(None, text[:, :-1], weights)
-        loss = attnbook.cross_entropy(logits, text[:, 1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        last.append(float(loss.detach()))
-    return np.mean(last[-5:])
+        return attnbook.cross_entropy(logits, text[:, 1:])
+
+    warm = {"schedule": lambda step: min(1.0, (step + 1) / warm_up), "betas": (0.9, 0.98)}
+    return descend(leaves.values(), loss_of, steps, 0.01, **warm)[-5:].mean()
 
 
 def test_claim_17_both_orders_train_and_post_norm_needs_a_gentle_start():
@@ -1058,57 +902,23 @@ def interleaving(d):
     return np.arange(d).reshape(2, d // 2).T.reshape(-1)
 
 
-@given(st.integers(0, 9), EVEN, st.integers(0, 5000), st.sampled_from((2.0, 100.0, 1e4)))
-def test_claim_18_the_layouts_are_permutations(library, n, d, start, base):
-    options = {"start": start, "base": base, "like": library.array(np.ones(1))}
-    halves = attnbook.positions.sinusoidal(n, d, **options)
-    pairs = attnbook.positions.sinusoidal(n, d, interleaved=True, **options)
-    np.testing.assert_array_equal(library.numpy(halves)[:, interleaving(d)], library.numpy(pairs))
-    p, i = start + np.arange(n)[:, np.newaxis], np.arange(d // 2)
-    np.testing.assert_allclose(
-        library.numpy(pairs)[:, ::2], np.sin(p / base ** (2 * i / d)), atol=1e-11
-    )
-    np.testing.assert_allclose(
-        library.numpy(pairs)[:, 1::2], np.cos(p / base ** (2 * i / d)), atol=1e-11
-    )
+@given(EVEN, st.integers(0, 3000), st.integers(0, 3000))
+def test_claim_18_the_layouts_are_permutations_and_a_step_a_rotation(d, p, k):
+    here, there = (attnbook.positions.sinusoidal(5, d, start=x) for x in (p, p + k))
+    pairs = attnbook.positions.sinusoidal(5, d, start=p, interleaved=True)
+    np.testing.assert_array_equal(here[:, interleaving(d)], pairs)
+    np.testing.assert_allclose(here @ turn(k, d), there, atol=1e-10)
+    # so products depend on the difference alone, and no two places are alike: π is irrational
+    angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
+    np.testing.assert_allclose((here * there).sum(axis=-1), np.cos(angles).sum(), atol=1e-10 * d)
+    assert k == 0 or np.abs(here - there).max() > 1e-9
 
 
-@given(EVEN, st.integers(0, 10_000), st.integers(0, 10_000), st.booleans())
-def test_claim_18_products_depend_on_the_difference_alone(d, p, q, interleaved):
-    at = [
-        attnbook.positions.sinusoidal(1, d, start=x, interleaved=interleaved)[0]
-        for x in (p, q, p + 777, q + 777)
-    ]
-    np.testing.assert_allclose(at[0] @ at[1], at[2] @ at[3], atol=1e-10 * d)
-    np.testing.assert_allclose(at[0] @ at[0], d / 2, atol=1e-12 * d)
-    rates = 10_000.0 ** (-2 * np.arange(d // 2) / d)
-    np.testing.assert_allclose(at[0] @ at[1], np.cos((p - q) * rates).sum(), atol=1e-10 * d)
-    if p != q:  # no two places are alike: π is irrational
-        assert np.abs(at[0] - at[1]).max() > 1e-9
-
-
-def turn(k, d, interleaved=False):
+def turn(k, d):
     """Return R_k with PE(p + k) = PE(p) R_k."""
     angles = k * 10_000.0 ** (-2 * np.arange(d // 2) / d)
     c, s = np.cos(angles), np.sin(angles)
-    matrix = np.block([[np.diag(c), -np.diag(s)], [np.diag(s), np.diag(c)]])
-    order = interleaving(d)
-    return matrix[order][:, order] if interleaved else matrix
-
-
-@given(EVEN, st.integers(0, 3000), st.integers(-3000, 3000), st.booleans())
-def test_claim_18_a_step_is_a_fixed_rotation(d, p, k, interleaved):
-    if p + k < 0:
-        p -= k
-    here, there = (
-        attnbook.positions.sinusoidal(5, d, start=x, interleaved=interleaved) for x in (p, p + k)
-    )
-    R = turn(k, d, interleaved)
-    np.testing.assert_allclose(here @ R, there, atol=1e-10)
-    np.testing.assert_allclose(R @ R.T, np.eye(d), atol=1e-14)
-    np.testing.assert_allclose(R @ turn(7, d, interleaved), turn(k + 7, d, interleaved), atol=1e-11)
-    if interleaved:  # blocks of two by two
-        assert (R[np.kron(np.eye(d // 2), np.ones((2, 2))) == 0] == 0).all()
+    return np.block([[np.diag(c), -np.diag(s)], [np.diag(s), np.diag(c)]])
 
 
 def with_features_permuted(weights, order):
@@ -1130,9 +940,7 @@ def two_layouts(seed, norm, tied):
     rng = np.random.default_rng(seed)
     sizes = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 2}
     halves = attnbook.TransformerWeights.init(rng, 7, 5, norm=norm, tied=tied, **sizes)
-    halves = halves.with_arrays(
-        {name: rng.standard_normal(x.shape) for name, x in halves.arrays().items()}
-    )
+    halves = redrawn(halves, rng)
     pairs = replace(with_features_permuted(halves, interleaving(8)), positions="interleaved")
     return halves, pairs, rng.integers(0, 5, (2, 6)), rng.integers(0, 7, (2, 4))
 
@@ -1151,23 +959,18 @@ def test_claim_18_the_next_linear_maps_absorb_the_permutation(seed, norm, tied):
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 def test_claim_18_training_takes_the_same_path_in_both_layouts(optimizer):
     *models, source, target = two_layouts(18, "pre", tied=True)
-    curves = []
+    source, target, curves = torch.tensor(source), torch.tensor(target), []
     for weights in models:
-        weights = weights.to("torch")
-        free = {name: (x / 4).requires_grad_() for name, x in weights.arrays().items()}
-        steps, curve = optimizer(free.values(), lr=0.05), []
-        for _ in range(8):
-            logits = attnbook.transformer(
-                torch.tensor(source), torch.tensor(target[:, :-1]), weights.with_arrays(free)
-            )
-            loss = attnbook.cross_entropy(logits, torch.tensor(target[:, 1:]))
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
-            curve.append(float(loss.detach()))
-        curves.append(curve)
+        quarter = {name: x / 4 for name, x in weights.arrays().items()}
+        weights, leaves = leaves_of(weights.with_arrays(quarter).to("torch"))
+
+        def loss_of(step, weights=weights):
+            logits = attnbook.transformer(source, target[:, :-1], weights)
+            return attnbook.cross_entropy(logits, target[:, 1:])
+
+        curves.append(descend(leaves.values(), loss_of, 8, 0.05, optimizer))
     assert curves[0][-1] < 0.95 * curves[0][0]
-    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-6)
+    np.testing.assert_allclose(*curves, rtol=1e-6)
 
 
 @given(SEEDS, st.integers(1, 9))
@@ -1184,64 +987,33 @@ def test_claim_18_a_head_can_look_back_by_a_fixed_number_but_most_heads_see_plac
         assert (along < 1e-9) == constant
 
 
-@given(SEEDS, EVEN, st.integers(0, 4000), st.booleans())
-def test_claim_18_rotary_scores_depend_on_the_difference_whatever_the_features(
-    library, seed, d, start, interleaved
-):
-    rng = np.random.default_rng(seed)
-    query, key = rng.standard_normal((2, 1, d))
-    same = [library.array(np.repeat(x, 9, axis=0)) for x in (query, key)]
-    turned = [
-        library.numpy(attnbook.positions.rotary(x, start=s, interleaved=interleaved))
-        for x, s in ((same[0], start), (same[1], start))
-    ]
-    scores = turned[0] @ turned[1].T
-    for m in range(-8, 9):
-        assert np.ptp(np.diagonal(scores, m)) < 1e-10 * (1 + np.abs(scores).max())
-    np.testing.assert_allclose(np.diagonal(scores), (query @ key.T).item(), atol=1e-10 * d)
-    np.testing.assert_allclose(
-        np.linalg.norm(turned[0], axis=-1), np.linalg.norm(query), rtol=1e-12
-    )
-
-
 # 19: the output embedding is the transpose of the input embedding. A definition.
 
 
 @given(st.integers(1, 40), EVEN, st.booleans(), st.booleans())
 def test_claim_19_tying_saves_one_table(words, d, encoded, bias):
-    sizes = {"d_model": d, "n_heads": 1, "d_ff": 3, "n_layers": 1, "bias": bias}
-    sizes["n_encoder_layers"] = int(encoded)
-
     def count(tied):
-        weights = attnbook.TransformerWeights.init(0, words, tied=tied, **sizes)
+        options = {"bias": bias, "n_encoder_layers": int(encoded), "tied": tied}
+        weights = decoder_weights(0, words, d, **options)
         return sum(math.prod(x.shape) for x in weights.arrays().values())
 
     assert count(False) - count(True) == words * d + (words if bias else 0)
 
 
 def test_claim_19_which_of_the_two_shapes_works():
-    words, d = 11, 8
-    weights = attnbook.TransformerWeights.init(
-        0, words, d_model=d, n_heads=2, d_ff=16, n_layers=1, n_encoder_layers=0, tied=False
-    )
-    assert weights.target_embedding.shape == (words, d)
-    assert weights.output.shape == (d, words)
+    weights = decoder_weights(0, 11, 8, tied=False)
+    assert (weights.target_embedding.shape, weights.output.shape) == ((11, 8), (8, 11))
     # D1's Model has both the other way round: rows that are no words, logits that do not multiply
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="mismatch"):
-        rng.standard_normal((5, d)) @ rng.standard_normal((words, d))
     with pytest.raises(ValueError, match=r"got shape \(11, 8\)|got .*11"):
-        replace(weights, output=rng.standard_normal((words, d)))
+        replace(weights, output=np.ones((11, 8)))
     with pytest.raises(ValueError, match="one width d_model"):
-        replace(weights, target_embedding=rng.standard_normal((d, words)))
+        replace(weights, target_embedding=np.ones((8, 11)))
 
 
 @given(SEEDS, st.sampled_from(("pre", "post")), st.booleans())
 def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
     rng = np.random.default_rng(seed)
-    words, d = 9, 6
-    sizes = {"d_model": d, "n_heads": 2, "d_ff": 8, "n_layers": 1, "n_encoder_layers": int(shared)}
-    tied = attnbook.TransformerWeights.init(rng, words, norm=norm, **sizes).to("torch")
+    tied = decoder_weights(rng, 9, 6, norm=norm, n_encoder_layers=int(shared)).to("torch")
     table = tied.target_embedding
     free = replace(
         tied, output=table.mT.clone(), source_embedding=table.clone() if shared else None
@@ -1250,18 +1022,16 @@ def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
     source = torch.tensor(rng.integers(0, 5, (3, 4))) if shared else None
 
     def gradients(weights):
-        arrays = {name: x.clone().requires_grad_() for name, x in weights.arrays().items()}
-        logits = attnbook.transformer(source, target[:, :-1], weights.with_arrays(arrays))
+        weights, leaves = leaves_of(weights)
+        logits = attnbook.transformer(source, target[:, :-1], weights)
         loss = attnbook.cross_entropy(logits, target[:, 1:])
-        loss.backward()
-        return float(loss.detach()), {name: x.grad.numpy() for name, x in arrays.items()}
+        grads = gradients_of(loss, list(leaves.values()))
+        return float(loss.detach()), dict(zip(leaves, grads, strict=True))
 
     one, together = gradients(tied)
     two, apart = gradients(free)
     assert abs(one - two) < 1e-12
-    parts = [apart["target_embedding"], apart["output"].T]
-    if shared:
-        parts.append(apart["source_embedding"])
+    parts = [apart["target_embedding"], apart["output"].T, apart.get("source_embedding", 0)]
     np.testing.assert_allclose(together["target_embedding"], sum(parts), atol=1e-12)
     # as input a row moves if its word occurs; as output every row does
     assert (apart["target_embedding"][5:] == 0).all()
@@ -1270,28 +1040,19 @@ def test_claim_19_the_gradient_of_the_tied_table_is_a_sum(seed, norm, shared):
 
 @given(SEEDS, st.integers(2, 9), EVEN, st.sampled_from((0.1, 1.0, 10.0)))
 def test_claim_19_without_layers_a_tied_model_cannot_follow_a_cycle(seed, words, d, spread):
-    rng = np.random.default_rng(seed)
-    follow = np.roll(np.arange(words), -1)
-    sizes = {"d_model": d, "n_heads": 1, "d_ff": 1, "n_layers": 0, "n_encoder_layers": 0}
-    weights = attnbook.TransformerWeights.init(
-        rng, words, positions="none", final_norm=False, **sizes
-    )
-    tied = replace(
-        weights,
-        target_embedding=spread * rng.standard_normal((words, d)),
-        b_out=spread * rng.standard_normal(words),
-    )
-    text = np.arange(words)[:, np.newaxis]
+    rng, text = np.random.default_rng(seed), np.arange(words)[:, np.newaxis]
+    follow = np.roll(text, -1)
+    none = {"n_layers": 0, "positions": "none", "final_norm": False}
+    tied = redrawn(decoder_weights(rng, words, d, **none), rng, spread)
     # own logits are at least those of the followers on average, so half of the mass goes astray
-    loss = attnbook.cross_entropy(attnbook.transformer(None, text, tied), follow[:, np.newaxis])
+    loss = attnbook.cross_entropy(attnbook.transformer(None, text, tied), follow)
     assert loss >= math.log(2) - 1e-12
-    apart = replace(tied, target_embedding=np.eye(words, d), output=np.zeros((d, words)))
     if d >= words:
+        output = 50 * np.eye(d, words)[:, np.argsort(follow[:, 0])]
         apart = replace(
-            apart, output=50 * np.eye(d, words)[:, np.argsort(follow)], b_out=np.zeros(words)
+            tied, target_embedding=np.eye(words, d), output=output, b_out=np.zeros(words)
         )
-        logits = attnbook.transformer(None, text, apart)
-        assert attnbook.cross_entropy(logits, follow[:, np.newaxis]) < 1e-6
+        assert attnbook.cross_entropy(attnbook.transformer(None, text, apart), follow) < 1e-6
 
 
 # 20: the transformer returns probability distributions. Holds, position by position.
@@ -1300,12 +1061,7 @@ def test_claim_19_without_layers_a_tied_model_cannot_follow_a_cycle(seed, words,
 @given(SEEDS, SPREADS, st.sampled_from(("pre", "post")))
 def test_claim_20_a_distribution_at_every_position(seed, spread, norm):
     rng = np.random.default_rng(seed)
-    weights = attnbook.TransformerWeights.init(
-        rng, 7, d_model=8, n_heads=2, d_ff=12, n_layers=2, norm=norm
-    )
-    weights = weights.with_arrays(
-        {name: spread * rng.standard_normal(x.shape) for name, x in weights.arrays().items()}
-    )
+    weights = redrawn(decoder_weights(rng, 7, 8, n_encoder_layers=1, norm=norm), rng, spread)
     source, target = rng.integers(0, 7, (2, 5)), rng.integers(0, 7, (2, 4))
     rows = attnbook.softmax(attnbook.transformer(source, target, weights))
     assert rows.shape == (2, 4, 7)
@@ -1313,33 +1069,20 @@ def test_claim_20_a_distribution_at_every_position(seed, spread, norm):
     np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-13)
 
 
-def twice(logits):
-    return attnbook.softmax(attnbook.softmax(logits))
-
-
 @given(SEEDS, st.integers(2, 300), st.sampled_from((0.0, 1.0, 10.0, 1e4)))
 def test_claim_20_a_softmax_of_a_softmax_is_nearly_uniform(seed, words, spread):
-    logits = spread * np.random.default_rng(seed).standard_normal((20, words))
-    rows = twice(logits)
-    np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-13)
-    assert rows.max() <= math.e / (math.e + words - 1) + 1e-15
-    assert rows.min() >= 1 / (math.e + words - 1) - 1e-15
-    assert (rows.max(axis=-1) / rows.min(axis=-1)).max() <= math.e + 1e-12
+    rng, total = np.random.default_rng(seed), math.e + words - 1
+    once = attnbook.softmax(spread * rng.standard_normal((20, words)))
+    rows = attnbook.softmax(once)
+    assert rows.max() <= math.e / total + 1e-15
+    assert rows.min() >= 1 / total - 1e-15
+    for row, target in zip(once, rng.integers(0, words, 20), strict=True):
+        # so every loss lies within one nat
+        loss = attnbook.cross_entropy(row[np.newaxis], target[np.newaxis])  # it expects logits
+        assert math.log(total) - 1 - 1e-12 <= loss <= math.log(total) + 1e-12
     # and both ends are reached by a model that is sure
-    sure = twice(np.array([1e4] + [0.0] * (words - 1)))
-    np.testing.assert_allclose(sure[0], math.e / (math.e + words - 1))
-    np.testing.assert_allclose(sure[1:], 1 / (math.e + words - 1))
-
-
-@given(SEEDS, st.integers(2, 300), st.sampled_from((0.0, 1.0, 10.0, 1e4)))
-def test_claim_20_every_loss_lies_within_one_nat(seed, words, spread):
-    rng = np.random.default_rng(seed)
-    probabilities = attnbook.softmax(spread * rng.standard_normal((20, 1, words)))
-    targets = rng.integers(0, words, (20, 1))
-    highest = math.log(math.e + words - 1)
-    for i in range(20):
-        loss = attnbook.cross_entropy(probabilities[i], targets[i])  # it expects logits
-        assert highest - 1 - 1e-12 <= loss <= highest + 1e-12
+    sure = attnbook.softmax(attnbook.softmax(np.array([1e4] + [0.0] * (words - 1))))
+    np.testing.assert_allclose(sure, [math.e / total] + [1 / total] * (words - 1))
 
 
 @given(SEEDS, st.integers(2, 40), st.sampled_from((0.0, 1.0, 10.0)))
@@ -1350,8 +1093,7 @@ def test_claim_20_gradients_shrink(seed, words, spread):
 
     def gradient(double):
         logits = attnbook.softmax(z) if double else z
-        (g,) = torch.autograd.grad(attnbook.cross_entropy(logits, target), z)
-        return g[0].numpy()
+        return gradients_of(attnbook.cross_entropy(logits, target), [z])[0][0]
 
     p, y = attnbook.softmax(z.detach().numpy())[0], np.eye(words)[target[0]]
     g = attnbook.softmax(p) - y
@@ -1359,16 +1101,9 @@ def test_claim_20_gradients_shrink(seed, words, spread):
     np.testing.assert_allclose(gradient(False), p - y, atol=1e-14)
     if spread == 0:  # without any knowledge it is exactly one part in V
         np.testing.assert_allclose(words * gradient(True), gradient(False), atol=1e-13)
-
-
-def test_claim_20_who_is_sure_of_a_wrong_word_does_not_come_back():
-    for wrong in (5.0, 10.0, 20.0):
-        z = torch.tensor([[0.0, wrong] + [0.0] * 8], dtype=torch.float64, requires_grad=True)
-        right = torch.tensor([0])
-        (once,) = torch.autograd.grad(attnbook.cross_entropy(z, right), z)
-        (double,) = torch.autograd.grad(attnbook.cross_entropy(attnbook.softmax(z), right), z)
-        assert once.norm() > 1
-        assert double.norm() < 10 * math.exp(-wrong)
+    wrong = torch.arange(words) == (target + 1) % words  # sure of a wrong word: no way back
+    z = torch.where(wrong, 20.0, 0.0).double()[np.newaxis].requires_grad_()
+    assert np.linalg.norm(gradient(False)) > 1 > 1e6 * np.linalg.norm(gradient(True))
 
 
 def train_a_table(double, optimizer, rate, steps):
@@ -1376,14 +1111,12 @@ def train_a_table(double, optimizer, rate, steps):
     rng = np.random.default_rng(20)
     follow = torch.tensor(rng.permutation(10))
     table = torch.tensor(0.1 * rng.standard_normal((10, 10)), requires_grad=True)
-    steps_of = optimizer([table], lr=rate)
-    for _ in range(steps):
-        logits = attnbook.softmax(table) if double else table
-        loss = attnbook.cross_entropy(logits, follow)
-        steps_of.zero_grad()
-        loss.backward()
-        steps_of.step()
-    return float(loss.detach()), float((table.argmax(dim=-1) == follow).double().mean())
+
+    def loss_of(step):
+        return attnbook.cross_entropy(attnbook.softmax(table) if double else table, follow)
+
+    curve = descend([table], loss_of, steps, rate, optimizer)
+    return curve[-1], float((table.argmax(dim=-1) == follow).double().mean())
 
 
 def test_claim_20_the_loss_stalls_at_its_floor_and_the_best_guess_hides_it():
@@ -1428,12 +1161,8 @@ def test_claim_21_too_short_a_memory_has_a_floor_of_its_own(seed, drawn, spread)
     log = np.log(np.maximum(pair / pair.sum(axis=-1, keepdims=True), 1e-300))
     floor = -(pair * log).sum()
     assert floor >= source.entropy_rate() - 1e-12
-    weights = attnbook.TransformerWeights.init(
-        0,
-        words,
-        **{"d_model": words, "n_heads": 2, "d_ff": 8, "n_layers": 1, "n_encoder_layers": 0},
-        **{"tied": False, "positions": "none", "final_norm": False, "bias": False},
-    )
+    plain = {"tied": False, "positions": "none", "final_norm": False, "bias": False}
+    weights = decoder_weights(0, words, words, **plain)
     # around the best of them, and far from it; the layer moves more than the rest
     rng = np.random.default_rng(drawn)
     arrays = {}
@@ -1452,41 +1181,29 @@ def test_claim_21_too_short_a_memory_has_a_floor_of_its_own(seed, drawn, spread)
         np.testing.assert_allclose(loss, floor)
 
 
-def learner(seed, layers=1.0, words=3):
-    """Return a model of one layer, its matrices times `layers`, with free arrays."""
-    weights = attnbook.TransformerWeights.init(
-        seed,
-        words,
-        **{"d_model": 16, "n_heads": 4, "d_ff": 32, "n_layers": 1, "n_encoder_layers": 0},
-        **{"tied": False, "positions": "rotary"},
-    ).to("torch", dtype="float32")
-    arrays = {
-        name: (layers * x if ".W_" in name else x.clone()).requires_grad_()
-        for name, x in weights.arrays().items()
-    }
-    return weights.with_arrays(arrays), arrays
-
-
-def learn_a_source(source, seed, steps=150, rate=0.02, optimizer=torch.optim.Adam, **options):
+def learn_a_source(source, seed, steps=120, rate=0.02, optimizer=torch.optim.Adam, layers=1.0):
     """Return how far the loss on new text is above that of the truth, and the matrices."""
-    weights, arrays = learner(seed, **options)
+    weights = decoder_weights(seed, 3, 16, n_heads=4, tied=False, positions="rotary")
+    arrays = weights.arrays().items()
+    weights = weights.with_arrays({k: layers * x if ".W_" in k else x for k, x in arrays})
+    weights, leaves = leaves_of(weights.to("torch", dtype="float32"))
     text = torch.tensor(source.sample(seed, 24 * steps, 13)).reshape(steps, 24, 13)
-    stepper = optimizer(arrays.values(), lr=rate)
-    for step, x in enumerate(text):
-        for group in stepper.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 20) * (1 - step / steps)
-        logits = attnbook.transformer(None, x[:, :-1], weights)[:, 1:]
-        loss = attnbook.cross_entropy(logits, x[:, 2:])  # from where two symbols are known
-        stepper.zero_grad()
-        loss.backward()
-        stepper.step()
+
+    def loss_of(step):
+        logits = attnbook.transformer(None, text[step, :, :-1], weights)[:, 1:]
+        return attnbook.cross_entropy(logits, text[step, :, 2:])  # where two symbols are known
+
+    def schedule(step):
+        return min(1.0, (step + 1) / 20) * (1 - step / steps)
+
+    descend(leaves.values(), loss_of, steps, rate, optimizer, schedule)
     new = source.sample(2**20, 1000, 13)
     with torch.no_grad():
         logits = attnbook.transformer(None, torch.tensor(new[:, :-1]), weights)[:, 1:]
     guess = attnbook.log_softmax(logits.double().numpy())
     truth = np.log(source.conditional(new[:, :-1])[:, 1:])
     picked = np.take_along_axis(truth - guess, new[:, 2:, np.newaxis], axis=-1)
-    return float(picked.mean()), arrays
+    return float(picked.mean()), leaves
 
 
 def test_claim_21_training_comes_near_or_stays_away():
@@ -1587,14 +1304,6 @@ def test_claim_22_repaired_the_bound_is_nearly_reached():
         assert 0.95 * bound < error <= bound
 
 
-def test_claim_22_too_wide_a_bell_returns_the_mean():
-    net, _ = grid(64, 1)
-    x = np.linspace(0, 1, 101)[:, np.newaxis]
-    for beta, room in ((0.0, 1e-12), (1e-3, 1e-3)):
-        output = approximate(x, net, np.sin(6 * net), beta)
-        np.testing.assert_allclose(output, np.sin(6 * net).mean() + 0 * x, atol=room)
-
-
 @given(SEEDS, st.integers(2, 60), st.floats(0.0, 7.0))
 def test_claim_22_is_false_without_continuity(seed, n, power):
     # a continuous model is at least half a jump away from a jump; so is any that returns words
@@ -1629,6 +1338,13 @@ def meets(hash_, x, y):
     return hash_.signatures(x) == hash_.signatures(y)
 
 
+def meetings(hash_class, rng, x, y, draws, *arguments):
+    """Return for every draw of the tables, as rows, in which of them x and y meet."""
+    *width, n_tables, n_projections = arguments
+    tables = hash_class.init(rng, len(x), *width, draws * n_tables, n_projections)
+    return meets(tables, x, y).reshape(draws, n_tables)
+
+
 def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
@@ -1651,22 +1367,16 @@ def stable_probability(c, r):
 
 
 def test_claim_23_as_written_a_vector_never_meets_itself():
-    def written(z):
-        return 1 - 2 / math.pi * math.acos(z)
-
-    assert abs(written(0.0)) < 1e-15
-    assert written(1.0) == 1.0  # farther vectors meet more often, and at distance r always
-    for z in np.linspace(0, 1, 101).tolist():
-        assert abs(written(z) - 2 / math.pi * math.asin(z)) < 1e-15  # that of not meeting
+    z = np.linspace(0, 1, 101)
+    written = 1 - 2 / math.pi * np.arccos(z)
+    assert abs(written[0]) < 1e-15
+    assert written[-1] == 1.0  # farther vectors meet more often, and at distance r always
+    np.testing.assert_allclose(written, 2 / math.pi * np.arcsin(z), atol=1e-15)  # of not meeting
     rng = np.random.default_rng(0)
-    for d in (1, 2, 7):
-        x = rng.standard_normal((11, d)) * np.geomspace(1e-6, 1e6, 11)[:, np.newaxis]
-        for hash_ in (
-            sketch.SimHash.init(rng, d, 5, 3),
-            sketch.StableHash.init(rng, d, 0.1, 5, 3),
-        ):
-            assert meets(hash_, x, x.copy()).all()
-            assert (hash_.retrieval_probability(x, x) > 1 - 1e-6).all()
+    x = rng.standard_normal((11, 7)) * np.geomspace(1e-6, 1e6, 11)[:, np.newaxis]
+    for hash_ in (sketch.SimHash.init(rng, 7, 5, 3), sketch.StableHash.init(rng, 7, 0.1, 5, 3)):
+        assert meets(hash_, x, x.copy()).all()
+        assert (hash_.retrieval_probability(x, x) > 1 - 1e-6).all()
 
 
 @given(SEEDS, st.integers(2, 9), st.floats(0.0, math.pi))
@@ -1686,18 +1396,6 @@ def test_claim_23_repaired_signs_differ_on_two_arcs(seed, d, angle):
     assert abs(by_distance - p) < 3e-8
 
 
-def test_claim_23_repaired_signs_in_many_dimensions():
-    rng = np.random.default_rng(0)
-    for d in (2, 3, 17):
-        x, y = unit(rng.standard_normal((2, 40, d)))
-        y[:10] = unit(x[:10] + 0.01 * y[:10])  # near ones, and nearly opposite ones
-        y[10:20] = unit(-x[10:20] + 0.1 * y[10:20])
-        planes = sketch.SimHash.init(rng, d, n_tables=20_000)
-        p = 1 - 2 / math.pi * np.arcsin(np.linalg.norm(x - y, axis=-1) / 2)
-        assert_share(meets(planes, x, y).T, p)
-        np.testing.assert_allclose(p, 1 - np.arccos((x * y).sum(axis=-1)) / math.pi, atol=1e-7)
-
-
 def test_claim_23_signs_know_nothing_of_length():
     rng = np.random.default_rng(0)
     planes = sketch.SimHash.init(rng, 5, n_tables=20_000)
@@ -1707,8 +1405,6 @@ def test_claim_23_signs_know_nothing_of_length():
         assert not meets(planes, x, -factor * x).any()
     near, other = 1e-6 * np.eye(5)[:2]  # a millionth apart, and they part every other time
     assert_share(meets(planes, near, other), 0.5)
-    assert_share(meets(planes, near, 0 * near), 0.5)  # zeros stand on no side: 1 by convention
-    assert meets(planes, 0 * near, 0 * near).all()
 
 
 @given(st.floats(-3.0, 3.0), st.floats(-100.0, 100.0))
@@ -1722,28 +1418,11 @@ def test_claim_23_repaired_closed_form_is_the_integral(power, log_scale):
 
 
 def test_claim_23_repaired_closed_form_is_decreasing_and_convex():
-    probability = sketch.StableHash.collision_probability
-    c = np.linspace(0, 20, 20_001)
-    p = probability(c, 1.0)
-    assert p[0] == 1
+    p = sketch.StableHash.collision_probability(np.linspace(0, 20, 20_001), 1.0)
     falls = -np.diff(p)
+    assert p[0] == 1
     assert (falls > 0).all()
     assert (np.diff(falls) < 1e-14).all()
-    near = np.geomspace(1e-9, 0.1, 50)
-    lost = 1 - probability(near, 1.0)
-    np.testing.assert_allclose(lost, math.sqrt(2 / math.pi) * near, rtol=1e-6, atol=1e-14)
-    far = np.geomspace(1e3, 1e9, 50)
-    limit = 1 / (math.sqrt(2 * math.pi) * far)
-    np.testing.assert_allclose(probability(far, 1.0), limit, rtol=1e-5)
-
-
-def test_claim_23_repaired_intervals_against_simulation():
-    rng = np.random.default_rng(1)
-    for d in (1, 2, 17):
-        for c in (0.01, 0.5, 1.0, 3.0):
-            x, y = pair_at(rng, d, c)
-            lines = sketch.StableHash.init(rng, d, 0.7, n_tables=20_000)
-            assert_share(meets(lines, x, y), sketch.StableHash.collision_probability(c, 0.7))
 
 
 @given(SEEDS, st.floats(0.0, 3.0))
@@ -1770,13 +1449,10 @@ def test_claim_24_where_the_promise_is_kept():
     kept = {0.1: True, 0.05: False, 0.02: False, 0.01: True, 0.001: False, 1e-4: True}
     for delta, expected in kept.items():
         assert ((1 - p) ** written_tables(delta) <= delta) == expected
-    assert written_tables(0.01) == 5
-    assert 0.00907 < (1 - p) ** 5 < 0.00908
     # as a share of the logarithms of δ that choose k tables: less and less, and none from 17 on
     rate = -math.log(1 - p)
     for k in range(1, 30):
         deltas = np.exp(-(k - 1 + np.linspace(1e-9, 1 - 1e-9, 2001)))
-        assert all(written_tables(delta) == k for delta in deltas.tolist())
         kept_share = np.mean((1 - p) ** k <= deltas)
         assert abs(kept_share - max(0.0, rate * k - (k - 1))) < 1e-3
         assert (kept_share == 0) == (k >= 17)
@@ -1793,81 +1469,30 @@ def test_claim_24_repaired_by_a_wider_interval(delta, d_avg):
     assert k * math.log(1 - narrow) > -k
 
 
-@given(st.floats(1e-6, 0.9), st.floats(0.05, 50.0), st.integers(1, 40), st.integers(1, 40))
-def test_claim_24_repaired_the_planner_keeps_the_promise(delta, d_avg, n_tables, n_projections):
-    plan = sketch.plan(1000, delta, d_avg, n_tables, n_projections)
-    p = stable_probability(d_avg, plan.width) ** n_projections
-    assert (1 - p) ** n_tables <= delta * (1 + 1e-4)
-    nearer = d_avg * np.linspace(0, 1, 50)
-    assert (np.diff(plan.miss_probability(nearer)) >= -1e-15).all()  # nearer is missed less
-    if plan.width != 2 * d_avg:  # that of the source is kept where it is enough
-        narrow = stable_probability(d_avg, 0.999 * plan.width) ** n_projections
-        assert (1 - narrow) ** n_tables > delta
-
-
-@given(st.floats(1e-9, 0.99), st.floats(0.05, 0.99), st.integers(1, 8))
-def test_claim_24_repaired_the_least_number_of_tables(delta, p, n_projections):
-    u = p**n_projections
-    n_tables = math.ceil(math.log(delta) / math.log(1 - u))
-    assert (1 - u) ** n_tables <= delta * (1 + 1e-9)
-    assert n_tables == 1 or (1 - u) ** (n_tables - 1) > delta * (1 - 1e-9)
-
-
-def clopper_pearson(hits, n, error):
-    """Return an interval that holds the true share with probability 1 - error or more."""
-
-    def at_most(k, share):
-        logs = [
-            math.lgamma(n + 1)
-            - math.lgamma(i + 1)
-            - math.lgamma(n - i + 1)
-            + i * math.log(share)
-            + (n - i) * math.log1p(-share)
-            for i in range(k + 1)
-        ]
-        return math.fsum(map(math.exp, logs))
-
-    def last(holds):
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
-
-    lower = last(lambda share: 1 - at_most(hits - 1, share) < error / 2) if hits else 0.0
-    return lower, last(lambda share: at_most(hits, share) > error / 2)
-
-
 @pytest.mark.parametrize(("n_tables", "n_projections"), [(5, 1), (3, 2), (5, 4), (2, 16)])
 def test_claim_24_misses_over_draws_of_the_tables(n_tables, n_projections):
-    # one pair, many draws: false alarm below one in a million
-    draws, rng = 5000, np.random.default_rng(0)
-    x, y = pair_at(rng, 7, 0.5)
-    plan = sketch.plan(1000, 0.01, 0.5, n_tables, n_projections)
-    tables = sketch.StableHash.init(rng, 7, plan.width, draws * n_tables, n_projections)
-    missed = ~meets(tables, x, y).reshape(draws, n_tables).any(axis=1)
-    low, high = clopper_pearson(int(missed.sum()), draws, 1e-6)
-    assert low < plan.miss_probability(0.5) < high
-    assert low <= 0.01
+    # one pair, many draws
+    rng, plan = np.random.default_rng(0), sketch.plan(1000, 0.01, 0.5, n_tables, n_projections)
+    sizes = (plan.width, n_tables, n_projections)
+    met = meetings(sketch.StableHash, rng, *pair_at(rng, 7, 0.5), 5000, *sizes)
+    assert_share(~met.any(axis=1), plan.miss_probability(0.5))
+    assert plan.miss_probability(0.5) <= 0.01
 
 
 def test_claim_24_misses_within_one_draw_depend_on_each_other():
     rng, k, n = np.random.default_rng(0), 5, 400
     step = 0.5 * unit(rng.standard_normal(11))
-    shares, expected = [], []
-    for _ in range(300):
+    shares = []
+    for _ in range(200):
         tables = sketch.StableHash.init(rng, 11, 1.0, k)
         x = 10 * rng.standard_normal((n, 11))
-        shares.append(np.mean(~meets(tables, x, x + step).any(axis=-1)))
+        missed = ~meets(tables, x, x + step).any(axis=-1)
         apart = np.abs(tables.directions[:, 0] @ step)  # the same for all pairs
-        expected.append(np.prod(np.minimum(apart, 1)))
-    shares, expected = np.array(shares), np.array(expected)
-    room = FAR_OUT * np.sqrt(expected * (1 - expected) / n) + 4 / n
-    np.testing.assert_array_less(np.abs(shares - expected), room)
+        assert_share(missed, np.prod(np.minimum(apart, 1)))
+        shares.append(missed.mean())
     # so the share of one draw spreads far more than that of independent pairs
-    independent = math.sqrt(0.00907 * (1 - 0.00907) / n)
-    assert shares.std() > 3 * independent
-    assert np.mean(shares > 0.02) > 0.05
+    assert np.std(shares) > 3 * math.sqrt(0.00907 * (1 - 0.00907) / n)
+    assert np.mean(np.array(shares) > 0.02) > 0.05
 
 
 def test_claim_24_an_average_distance_is_no_limit():
@@ -1881,8 +1506,8 @@ def test_claim_24_an_average_distance_is_no_limit():
 # 25: the weights over the tables sum to 1. False.
 
 
-class Columns:
-    """A hash that reads its signatures off the last columns: buckets as the test wants them."""
+class Drawn:
+    """A hash that reads its signatures off the last columns, with a made-up chance to be found."""
 
     def __init__(self, n_tables):
         self.n_tables = n_tables
@@ -1890,16 +1515,13 @@ class Columns:
     def signatures(self, x):
         return x[:, -self.n_tables :].astype(np.int64)
 
-
-class Drawn(Columns):
-    """The same with a made-up probability of being found."""
-
     def retrieval_probability(self, query, key):
         return 1 / (1 + np.abs(query - key).sum(axis=-1))
 
 
-def with_buckets(rng, n, n_q, n_tables, d=3, d_v=2, spread=1.0):
+def with_buckets(seed, n, n_q, n_tables, spread, d=3, d_v=2):
     """Draw keys, values and queries, and buckets that have nothing to do with them."""
+    rng = np.random.default_rng(seed)
     n_buckets = int(rng.integers(1, 5))
     key, query = spread * rng.standard_normal((n, d)), spread * rng.standard_normal((n_q, d))
     places = rng.integers(0, n_buckets, (n + n_q, n_tables)) * 1.0
@@ -1939,74 +1561,36 @@ def test_claim_25_as_written_is_false_at_its_smallest():
 
 
 @given(SEEDS, st.integers(1, 12), st.integers(1, 6), SPREADS)
-def test_claim_25_what_the_sums_are(seed, n, n_tables, spread):
-    rng = np.random.default_rng(seed)
-    key, value, query = with_buckets(rng, n, 3, n_tables, spread=spread)
-    filled = []
-    for q in query:
-        met = buckets_of(q, key, n_tables)
-        scores = key @ q
-        first = [exact_softmax([scores[i] for rows in met for i in rows]) for _ in met]  # E1
-        second = [exact_softmax([scores[i] for i in rows]) for rows in met]  # E2
-        filled.append(sum(bool(rows) for rows in met))
-        assert abs(sum(map(math.fsum, first)) - (n_tables if filled[-1] else 0)) < 1e-12
-        assert abs(sum(map(math.fsum, second)) - filled[-1]) < 1e-12
-    for estimator in ("per_table_sum", "per_table_mean", "union", "duplicates", "importance"):
-        _, weights = sketch_of(key, value, n_tables, estimator).attention_weights(query)
-        expected = filled if estimator == "per_table_sum" else np.minimum(filled, 1)
-        np.testing.assert_allclose(weights.sum(axis=-1), expected, atol=1e-12)
-        assert (weights >= 0).all()
-
-
-@given(SEEDS, st.integers(1, 12), st.integers(1, 6), SPREADS)
 def test_claim_25_repaired_each_weight_is_the_one_it_should_be(seed, n, n_tables, spread):
-    rng = np.random.default_rng(seed)
-    key, value, query = with_buckets(rng, n, 3, n_tables, spread=spread)
-    names = ("per_table_mean", "union", "duplicates", "importance")
+    key, value, query = with_buckets(seed, n, 3, n_tables, spread)
+    names = ("per_table_sum", "per_table_mean", "union", "duplicates", "importance")
     answers = {
         name: sketch_of(key, value, n_tables, name).attention_weights(query) for name in names
     }
     for row, q in enumerate(query):
-        met = buckets_of(q, key, n_tables)
-        filled = [rows for rows in met if rows]
-        times = [sum(i in rows for rows in met) for i in range(n)]
+        filled = [rows for rows in buckets_of(q, key, n_tables) if rows]
+        times = [sum(i in rows for rows in filled) for i in range(n)]
         scores = (key @ q / math.sqrt(len(q))).tolist()
         chance = Drawn(n_tables).retrieval_probability(q, key)
-        expected = {"per_table_mean": [0.0] * n}
+        table_sum, seen = np.zeros(n), [i for i in range(n) if times[i]]
         for rows in filled:
-            for i, w in zip(rows, exact_softmax([scores[i] for i in rows]), strict=True):
-                expected["per_table_mean"][i] += w / len(filled)
-        seen = [i for i in range(n) if times[i]]
+            table_sum[rows] += exact_softmax([scores[i] for i in rows])
+        expected = {"per_table_sum": table_sum, "per_table_mean": table_sum / max(len(filled), 1)}
         for name, extra in (
             ("union", [0.0] * n),
             ("duplicates", [math.log(max(t, 1)) for t in times]),
             ("importance", [-math.log(p) for p in chance]),
         ):
-            expected[name] = [0.0] * n
-            weights = exact_softmax([scores[i] + extra[i] for i in seen])
-            for i, w in zip(seen, weights, strict=True):
-                expected[name][i] = w
+            expected[name] = np.zeros(n)
+            expected[name][seen] = exact_softmax([scores[i] + extra[i] for i in seen])
         for name, weights in expected.items():
             ids, got = (x[row] for x in answers[name])
             total = np.zeros(n)
             np.add.at(total, ids[ids >= 0], got[ids >= 0])
             np.testing.assert_allclose(total, weights, atol=1e-11)
-
-
-def test_claim_25_repaired_they_are_different_numbers():
-    scores = np.log([1.0, 2.0, 3.0])
-    # keys 0, 1 in the query's bucket of table 0; keys 1, 2 in that of table 1; none in table 2
-    places = np.array([[0, 1, 1], [0, 0, 1], [1, 0, 1]])
-    key = np.concatenate([scores[:, np.newaxis], places], axis=-1)
-    query = np.array([[1.0, 0.0, 0.0, 0.0]])
-    for name, expected in [
-        ("per_table_mean", [1 / 6, 8 / 15, 0.3]),
-        ("union", [1 / 6, 1 / 3, 1 / 2]),
-        ("duplicates", [0.125, 0.5, 0.375]),
-    ]:
-        built = sketch.SketchAttention(Columns(3), estimator=name, scale=1.0)
-        built.update(key, np.eye(3))
-        np.testing.assert_allclose(built.attention_output(query)[0], expected, atol=1e-12)
+            # as written they sum to the number of tables that found something, repaired to 1
+            whole = len(filled) if name == "per_table_sum" else min(len(filled), 1)
+            assert abs(weights.sum() - whole) < 1e-12
 
 
 # 26: each coordinate of the output is between the least and the largest entry of the context.
@@ -2031,7 +1615,7 @@ def test_claim_26_as_written_returns_the_number_of_tables(n, n_tables):
 )
 def test_claim_26_repaired_outputs_are_in_the_hull(seed, n, n_tables, spread, estimator):
     rng = np.random.default_rng(seed)
-    key, value, query = with_buckets(rng, n, 5, n_tables, spread=spread)
+    key, value, query = with_buckets(rng, n, 5, n_tables, spread)
     value[rng.uniform(size=n) < 0.3] += 1e3  # a box of all values says nothing
     output = sketch_of(key, value, n_tables, estimator).attention_output(query)
     towards = np.concatenate([rng.standard_normal((20, 2)), np.eye(2), -np.eye(2)])
@@ -2065,24 +1649,21 @@ def results(tables, x, context):
 
 
 def test_claim_27_as_written_promises_certainty_at_distance_r():
-    rng, k, draws = np.random.default_rng(0), 5, 4000
-    x, y = pair_at(rng, 6, 1.0)
+    rng, k = np.random.default_rng(0), 5
     written = 1 - 2 / math.pi * math.acos(1.0)
     assert 1 - 2 * k * (1 - written) == 1.0
-    tables = sketch.StableHash.init(rng, 6, 1.0, k * draws)
-    same = meets(tables, x, y).reshape(draws, k)
+    same = meetings(sketch.StableHash, rng, *pair_at(rng, 6, 1.0), 4000, 1.0, k, 1)
     p = sketch.StableHash.collision_probability(1.0, 1.0)
     assert_share(same.all(axis=1), p**k)  # 0.0068 where x is in the context
     assert_share(same.any(axis=1), 1 - (1 - p) ** k)  # and this is what retrieval needs
 
 
 def test_claim_27_the_factor_two_is_between_the_statement_and_its_proof():
-    for z in np.linspace(0, 1, 21).tolist():
-        for k in (1, 5, 30):
-            f = 1 - 2 * math.acos(z) / math.pi
-            proof, last_line = 1 - k * (1 - f), 1 - 2 * k * (math.acos(z) / math.pi)
-            assert abs(proof - last_line) < 1e-12 * k
-            assert 1 - 2 * k * (1 - f) <= proof + 1e-12
+    z, k = np.linspace(0, 1, 21), np.array([[1], [5], [30]])
+    f = 1 - 2 * np.arccos(z) / math.pi
+    proof, last_line = 1 - k * (1 - f), 1 - 2 * k * (np.arccos(z) / math.pi)
+    np.testing.assert_allclose(proof, last_line, atol=1e-11)
+    assert (1 - 2 * k * (1 - f) <= proof + 1e-12).all()
     # with the true probability the bound is right, and says nothing at the source's own numbers
     p = sketch.StableHash.collision_probability(0.5, 1.0)
     assert 1 - 10 * (1 - p) < -2.9
@@ -2112,25 +1693,20 @@ def test_claim_27_repaired_equal_signatures_and_equal_results(seed, n_tables, n_
 
 
 def test_claim_27_equal_results_without_equal_signatures():
-    # all buckets of both are empty
-    empty = np.zeros((0, 2))
-    tables = sketch.SimHash(np.eye(2)[:, np.newaxis])
-    assert results(tables, np.array([1.0, 1.0]), empty) == []
-    assert results(tables, np.array([-1.0, 1.0]), empty) == []
-    # and the one stored vector is found in the first table by x, in the second by y
     tables = sketch.SimHash(np.eye(2)[:, np.newaxis])
     x, y = np.array([1.0, -1.0]), np.array([-1.0, 1.0])
-    assert results(tables, x, np.ones((1, 2))) == results(tables, y, np.ones((1, 2))) == [0]
+    # all buckets of both are empty; or the one vector is in the first of x, in the second of y
+    for context, found in ((np.zeros((0, 2)), []), (np.ones((1, 2)), [0])):
+        assert results(tables, x, context) == results(tables, y, context) == found
     assert not meets(tables, x, y).any()
 
 
 @pytest.mark.parametrize(("n_tables", "n_projections"), [(1, 1), (3, 1), (1, 3), (4, 2)])
 def test_claim_27_repaired_all_tables_and_any_table(n_tables, n_projections):
-    rng, draws = np.random.default_rng(n_tables), 4000
+    rng = np.random.default_rng(n_tables)
     x, y = unit(rng.standard_normal((2, 5)))
     y = unit(x + y)
-    tables = sketch.SimHash.init(rng, 5, draws * n_tables, n_projections)
-    same = meets(tables, x, y).reshape(draws, n_tables)
+    same = meetings(sketch.SimHash, rng, x, y, 4000, n_tables, n_projections)
     p = 1 - math.acos(float(x @ y)) / math.pi
     assert_share(same.all(axis=1), p ** (n_projections * n_tables))
     any_table = 1 - (1 - p**n_projections) ** n_tables
@@ -2207,60 +1783,29 @@ def test_claim_28_a_key_found_t_times_counts_t_times(seed, n, n_tables):
 def test_claim_28_more_tables_cure_the_union_and_not_the_duplicates():
     rng = np.random.default_rng(0)
     key, query = rng.standard_normal((30, 4)), rng.standard_normal(4)
-    value = key @ rng.standard_normal((4, 2))
-    e = np.exp(key @ query)
-    exact = e @ value / e.sum()
-    cosine = unit(key) @ unit(query)
-    u = (1 - np.arccos(cosine) / math.pi) ** 3
-    limit = (u * e) @ value / (u * e).sum()  # where duplicates go
-    tables = sketch.SimHash.init(rng, 4, 20_000, 3)
-    times = meets(tables, key, query).sum(axis=1)
-    duplicates = (times * e) @ value / (times * e).sum()
+    value, e = key @ rng.standard_normal((4, 2)), np.exp(key @ query)
+    u = (1 - np.arccos(unit(key) @ unit(query)) / math.pi) ** 3
+    times = meets(sketch.SimHash.init(rng, 4, 20_000, 3), key, query).sum(axis=1)
+    # `limit` is where duplicates go
+    exact, limit, duplicates = ((t * e) @ value / (t * e).sum() for t in (1, u, times))
     away = np.linalg.norm(limit - exact)
     assert np.linalg.norm(duplicates - limit) < 0.1 * away
     assert np.linalg.norm(duplicates - exact) > 0.9 * away
     assert (times > 0).all()  # and the union is everything
-    # the smallest case: equal scores, one key always there and one every other time
-    assert abs((1.0 * 0 + 0.5 * 1) / 1.5 - 1 / 3) < 1e-15
 
 
-def test_claim_28_dividing_once_has_less_variance_than_dividing_every_copy():
-    for n_tables in range(1, 30):
-        for numerator in range(1, 20):
-            u = Fraction(numerator, 20)
-            chance = 1 - (1 - u) ** n_tables
-            once = (1 - chance) / chance
-            every = (1 - u) / (n_tables * u)
-            assert once <= every
-            assert (once == every) == (n_tables == 1)
-            # from the binomial distribution itself
-            law = [
-                math.comb(n_tables, t) * u**t * (1 - u) ** (n_tables - t)
-                for t in range(n_tables + 1)
-            ]
-            square = sum(w * (t / (n_tables * u)) ** 2 for t, w in enumerate(law))
-            assert square - 1 == every
-
-
-def test_claim_28_unbiased_over_draws_of_a_real_hash():
-    # z-test, false alarm about one in a million for each of the two
-    rng, draws, n_tables, n_projections = np.random.default_rng(2), 1500, 4, 3
-    key, query = rng.standard_normal((40, 5)), rng.standard_normal(5)
-    value = rng.standard_normal(40)
-    e = np.exp(key @ query / math.sqrt(5))
-    tables = sketch.SimHash.init(rng, 5, draws * n_tables, n_projections)
-    met = meets(tables, key, query).reshape(40, draws, n_tables)
-    one = sketch.SimHash(tables.directions[:n_tables])
-    divided = met.any(axis=2).T * (e / one.retrieval_probability(query, key))  # (draws, 40)
-    for found, whole in ((divided.sum(axis=1), e.sum()), (divided @ value, e @ value)):
-        z = (found.mean() - whole) / (found.std() / math.sqrt(draws))
-        assert abs(z) < FAR_OUT
-    plain = met.any(axis=2).T * e
-    z = (plain.sum(axis=1).mean() - e.sum()) / (plain.sum(axis=1).std() / math.sqrt(draws))
-    assert z < -50  # the union misses, always to the same side
-    repeated = (met.sum(axis=2).T * e).sum(axis=1)
-    z = (repeated.mean() - e.sum()) / (repeated.std() / math.sqrt(draws))
-    assert abs(z) > 20
+@pytest.mark.parametrize("n_tables", [1, 2, 3, 7, 29])
+@pytest.mark.parametrize("u", [Fraction(k, 20) for k in (1, 7, 19)])
+def test_claim_28_dividing_once_has_less_variance_than_dividing_every_copy(n_tables, u):
+    chance = 1 - (1 - u) ** n_tables
+    once, every = (1 - chance) / chance, (1 - u) / (n_tables * u)
+    assert once <= every
+    assert (once == every) == (n_tables == 1)
+    # from the binomial distribution itself
+    copies = range(n_tables + 1)
+    law = [math.comb(n_tables, t) * u**t * (1 - u) ** (n_tables - t) for t in copies]
+    square = sum(w * (t / (n_tables * u)) ** 2 for w, t in zip(law, copies, strict=True))
+    assert square - 1 == every
 
 
 def test_claim_28_union_is_exact_where_all_is_found_and_importance_is_not():
@@ -2275,16 +1820,10 @@ def test_claim_28_union_is_exact_where_all_is_found_and_importance_is_not():
 # 29: the error of attending to a subset. Holds.
 
 
-def pairwise_diameters(value):
-    """Return D_V for each of a batch of values (batch, n, d_v)."""
-    gaps = value[:, :, np.newaxis] - value[:, np.newaxis]
-    return np.sqrt((gaps**2).sum(axis=-1).max(axis=(1, 2)))
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@pytest.mark.parametrize("n", [2, 3, 8])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 5.0, 100.0, 1e4])
 def test_claim_29_the_error_is_never_above_its_bound(n, spread):
-    # 20 × 5000 cases; rounding may add a few units in the last place of the values
+    # 15 × 5000 cases; rounding may add a few units in the last place of the values
     rng = np.random.default_rng(n)
     cases, d = 5000, 2
     query, key = rng.standard_normal((cases, 1, d)), spread * rng.standard_normal((cases, n, d))
@@ -2294,15 +1833,16 @@ def test_claim_29_the_error_is_never_above_its_bound(n, spread):
     found[:, :, 0] |= ~found.any(axis=-1)  # some key at least
     weights = attnbook.attention_weights(query, key)
     missed = np.where(found, 0, weights).sum(axis=(1, 2))  # 1 - M without cancellation
-    exact = attnbook.attention(query, key, value)
-    subset = attnbook.attention(query, key, value, found)
-    rest = attnbook.attention(query, key, value, ~found)  # 0 where nothing is left
-    size = np.abs(value).max(axis=(1, 2))
-    room = 1e-14 * size
-    split = (subset - exact)[:, 0] - missed[:, np.newaxis] * (subset - rest)[:, 0]
+    # the last is 0 where nothing is left
+    exact, subset, rest = (
+        attnbook.attention(query, key, value, mask)[:, 0] for mask in (None, found, ~found)
+    )
+    room = 1e-14 * np.abs(value).max(axis=(1, 2))
+    split = subset - exact - missed[:, np.newaxis] * (subset - rest)
     assert (np.abs(split) <= room[:, np.newaxis]).all()
-    error = np.linalg.norm((subset - exact)[:, 0], axis=-1)
-    assert (error <= missed * pairwise_diameters(value) + room).all()
+    diameters = np.linalg.norm(value[:, :, np.newaxis] - value[:, np.newaxis], axis=-1)
+    error = np.linalg.norm(subset - exact, axis=-1)
+    assert (error <= missed * diameters.max(axis=(1, 2)) + room).all()
 
 
 @given(st.floats(1e-12, 1 - 1e-12), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
@@ -2317,26 +1857,20 @@ def test_claim_29_the_bound_is_tight_for_every_mass(mass, middle, half):
 
 
 def test_claim_29_needs_a_key_in_the_subset():
-    query = key = value = np.ones((1, 1))
-    nothing = attnbook.attention(query, key, value, np.array([[False]]))
-    exact = attnbook.attention(query, key, value)
-    assert abs(float(nothing[0, 0] - exact[0, 0])) == 1.0  # though D_V = 0
+    one = np.ones((1, 1))
+    assert attnbook.attention(one, one, one, np.array([[False]])) == 0  # though D_V = 0
+    assert attnbook.attention(one, one, one) == 1
 
 
 @given(SEEDS, st.integers(2, 15), st.integers(1, 5), SPREADS)
 def test_claim_29_the_union_of_a_sketch_keeps_the_bound(seed, n, n_tables, spread):
-    rng = np.random.default_rng(seed)
-    key, value, query = with_buckets(rng, n, 4, n_tables, spread=spread)
+    key, value, query = with_buckets(seed, n, 4, n_tables, spread)
     output = sketch_of(key, value, n_tables, "union").attention_output(query)
-    exact = attnbook.attention(query, key, value)
     weights = attnbook.attention_weights(query, key)
-    for q, o, right, a in zip(query, output, exact, weights, strict=True):
+    for q, o, a in zip(query, output, weights, strict=True):
         rows = sorted({i for rows in buckets_of(q, key, n_tables) for i in rows})
-        if rows:
-            missed = np.delete(a, rows).sum()
-            assert np.linalg.norm(o - right) <= missed * diameter(value) + 1e-13
-        else:
-            np.testing.assert_array_equal(o, 0)
+        allowed = np.delete(a, rows).sum() * diameter(value) + 1e-13
+        assert np.linalg.norm(o - a @ value) <= allowed if rows else (o == 0).all()
 
 
 @given(SEEDS, st.integers(2, 9), SPREADS)
@@ -2418,114 +1952,73 @@ def crowded(seed, n_slots, n, load_factor=0.96, clump=1):
     return table, keys
 
 
-CROWDS = [(11, 10, 1), (11, 10, 5), (53, 47, 1), (53, 26, 9), (97, 90, 97), (8, 7, 8)]
+crowds = pytest.mark.parametrize(
+    ("n_slots", "n", "clump"),
+    [(11, 10, 1), (11, 10, 5), (53, 47, 1), (53, 26, 9), (97, 90, 97), (8, 7, 8)],
+)
+seeds = pytest.mark.parametrize("seed", range(3))
 
 
-@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
-@pytest.mark.parametrize("seed", range(4))
+@crowds
+@seeds
 def test_claim_30_the_swap_changes_neither_the_slots_nor_the_sum(seed, n_slots, n, clump):
     table, keys = crowded(seed, n_slots, n, clump=clump)
-    assert table.n_slots == n_slots
     homes = [table.home(key) for key in keys]
     counts = np.bincount(homes, minlength=n_slots)
     passing = carried(counts)
     plain = plain_probing(homes, n_slots)
-    slots = np.arange(n_slots)
-    spread = (slots - np.array(homes)[plain])[plain >= 0] % n_slots
+    spread = (np.arange(n_slots) - np.array(homes)[plain])[plain >= 0] % n_slots
     np.testing.assert_array_equal(layout(table) >= 0, plain >= 0)
     np.testing.assert_array_equal(plain >= 0, np.roll(passing, 1) + counts > 0)
     ours = table.displacements()
     assert ours.sum() == spread.sum() == passing.sum()
     assert ours.var() <= spread.var() + 1e-9
     assert ours.max() <= spread.max()
-    # every stored displacement is the true one
+    # every stored displacement is the true one, so homes stand in order and searches stop early:
+    # the next key is at home, or at most one step farther from its own than this one
     for slot, (key, _, displacement) in enumerate(table.slots.tolist()):
         assert displacement == -1 or (slot - displacement) % n_slots == table.home(key)
+    after = np.roll(table.slots[:, 2], -1)
+    assert (after <= np.maximum(table.slots[:, 2], -1) + 1).all()
+    assert all(key in table for key in keys)
+    strangers = np.random.default_rng(seed + 1).integers(-(2**63), 2**63 - 1, 100).tolist()
+    assert not any(key in table for key in set(strangers) - set(keys))
 
 
-@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
-@pytest.mark.parametrize("seed", range(4))
-def test_claim_30_homes_stand_in_order_and_searches_stop_early(seed, n_slots, n, clump):
-    table, keys = crowded(seed, n_slots, n, clump=clump)
-    displacement = table.slots[:, 2]
-    after = np.roll(displacement, -1)
-    # the next key is at home or later than this one's home: at most one step farther from its own
-    assert (after <= displacement + 1).all()
-    assert (after[displacement < 0] <= 0).all()
-    for key in keys:
-        assert key in table
-    rng = np.random.default_rng(seed + 1)
-    strangers = rng.integers(-(2**63), 2**63 - 1, 500)
-    known = set(keys)
-    for key in strangers.tolist():
-        assert (key in table) == (key in known)
-
-
-@pytest.mark.parametrize(("n_slots", "n", "clump"), CROWDS)
-@pytest.mark.parametrize("seed", range(3))
+@crowds
+@seeds
 def test_claim_30_the_layout_forgets_order_and_deleted_keys(seed, n_slots, n, clump):
     table, keys = crowded(seed, n_slots, n, clump=clump)
-    rng = np.random.default_rng(seed)
-    again = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
-    shuffled = rng.permutation(np.array(keys, dtype=np.int64))
-    again.insert_many(shuffled, np.zeros(n, dtype=np.int64))
-    np.testing.assert_array_equal(layout(again), layout(table))
-    for _ in range(20):  # delete some, put some back
-        kept = [key for key in keys if rng.uniform() < 0.5]
-        for key in rng.permutation(np.array(keys, dtype=np.int64)).tolist():
+    rng, order = np.random.default_rng(seed), np.array(keys, dtype=np.int64)
+    for kept in [keys, *([k for k in keys if rng.uniform() < 0.5] for _ in range(8))]:
+        for key in rng.permutation(order).tolist():  # delete some, put some back
             if key in kept:
                 table.insert(key, 1)
             else:
                 table.delete(key)
         fresh = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
-        for key in kept:
-            fresh.insert(key, 1)
+        fresh.insert_many(rng.permutation(np.array(kept, dtype=np.int64)), np.ones(len(kept), int))
         np.testing.assert_array_equal(layout(table), layout(fresh))
         assert sorted(table) == sorted(kept)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_claim_30_no_arrangement_has_less_spread(seed):
     n_slots, n = 9, 6
     table, keys = crowded(seed, n_slots, n, clump=1 + seed % 3)
     homes = [table.home(key) for key in keys]
-    filled = np.flatnonzero(layout(table) >= 0)
-    free = set(range(n_slots)) - set(filled.tolist())
-    best_square, best_largest, total = None, None, int(table.displacements().sum())
-    for slots in itertools.permutations(filled.tolist()):
+    filled = np.flatnonzero(layout(table) >= 0).tolist()
+    free = set(range(n_slots)) - set(filled)
+    ours, others = table.displacements(), []
+    for slots in itertools.permutations(filled):
         far = [(slot - home) % n_slots for slot, home in zip(slots, homes, strict=True)]
         passed = {(h + i) % n_slots for h, f in zip(homes, far, strict=True) for i in range(f)}
-        if passed & free:
-            continue  # a way across an empty slot: no search would go there
-        assert sum(far) == total  # the sum is the same for all that are left
-        square = sum(f * f for f in far)
-        best_square = square if best_square is None else min(best_square, square)
-        best_largest = max(far) if best_largest is None else min(best_largest, max(far))
-    ours = table.displacements()
-    assert int((ours**2).sum()) == best_square
-    assert int(ours.max()) == best_largest
-
-
-def knuth_displacement(n, n_slots):
-    """Return the exact mean displacement of n keys with uniform homes."""
-    factors = (n - 1 - np.arange(n - 1)) / n_slots
-    return float(np.cumprod(factors).sum() / 2)
-
-
-@pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])
-def test_claim_30_mean_displacement(load):
-    # the package's own hash, 20 tables; the mean of the means within 5 of its standard errors
-    n_slots, means = 499, []
-    n = int(load * n_slots)
-    for seed in range(20):
-        table = sketch.RobinHoodTable(n_slots, 0.96, seed=seed)
-        keys = np.random.default_rng(seed).permutation(10 * n)[:n] if seed % 2 else np.arange(n)
-        table.insert_many(keys, keys)
-        means.append(table.displacements().mean())
-    expected = knuth_displacement(n, n_slots)
-    assert abs(np.mean(means) - expected) < 5 * np.std(means, ddof=1) / math.sqrt(20)
-    large = knuth_displacement(int(load * 10**6), 10**6)
-    np.testing.assert_allclose(large, load / (2 * (1 - load)), rtol=1e-3)
+        if not passed & free:  # no search would go across an empty slot
+            others.append(far)
+    others = np.array(others)
+    assert (others.sum(axis=1) == ours.sum()).all()  # the sum is the same for all that are left
+    assert (others**2).sum(axis=1).min() == (ours**2).sum()
+    assert others.max(axis=1).min() == ours.max()
 
 
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.75, 0.9])

@@ -62,6 +62,8 @@ def test_an_odd_argument_is_taken_or_named(name):
             assert any(n in text for n in arguments_of(function, given)), (
                 f"{argument}={ODD[i]!r}: {text}"
             )
+        except MemoryError:  # a size may be larger than this machine
+            continue
         for n, x in given.items():
             if n != argument and isinstance(x, np.ndarray):
                 np.testing.assert_array_equal(mine[n], x)

@@ -16,6 +16,11 @@ from attnbook.check.signatures import bare, binds, named_options, signature_of
 from attnbook.check.steps import Case, Check, Values, agree
 
 PRETTY = {"numpy": "NumPy", "torch": "PyTorch", "cupy": "CuPy"}
+NUMBERS = {
+    "bool": "booleans",
+    "real floating": "floating-point numbers",
+    "integral": "integers",
+}
 HALF = {"float16": "three", "bfloat16": "two"}
 """The formats of 16 bits, and how many decimal digits they keep."""
 
@@ -57,7 +62,11 @@ class Finding:
     message: str
     detail: str = ""
     case: FailingCase | None = None
-    mistakes: tuple[str, ...] = ()
+
+    @property
+    def mistakes(self) -> tuple[str, ...]:
+        """The names that `mistake` joins."""
+        return tuple(self.mistake.split("; ")) if self.mistake else ()
 
 
 class Found(Exception):  # noqa: N818
@@ -84,8 +93,7 @@ class Caller:
 
     def attempt(self, case: Case, name: str) -> Attempt:
         """Call the function on `case` in the library of that name."""
-        originals = case.input
-        given = {key: _give(x, name) for key, x in originals.items()}
+        given = {key: _give(x, name) for key, x in case.input.items()}
         lifted = self._lifted(case)
         arguments = tuple(
             given[key][None] if key in lifted else given[key] for key in case.arguments
@@ -102,13 +110,9 @@ class Caller:
         values = self._values(outcome, case, name)
         if lifted:
             values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
-        for key, x in originals.items():
+        for key, x in case.input.items():
             after = _arrays_in(given[key])
-            changed = (
-                not np.array_equal(_as_numpy(after[part]), before)
-                for part, before in _arrays_in(x).items()
-            )
-            if any(changed):
+            if not all(_is_still(after[part], before) for part, before in _arrays_in(x).items()):
                 raise _found(
                     f"changes {key}",
                     f"Your function changes its input `{key}` in place, so the caller's array "
@@ -120,11 +124,9 @@ class Caller:
 
     def _lifted(self, case: Case) -> frozenset[str]:
         """Return the names of the arrays to which a function for batches alone gets an axis."""
-        if not self.batches_only or any(
-            case.arrays[key].ndim > self.check.sequence_axes for key in self.check.sequences
-        ):
-            return frozenset()
-        return frozenset(self.check.sequences)
+        sequences = frozenset(self.check.sequences if self.batches_only else ())
+        batched = any(case.arrays[key].ndim > self.check.sequence_axes for key in sequences)
+        return frozenset() if batched else sequences
 
     def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
         returned, wanted = outcome.value, tuple(self.check.results)
@@ -153,20 +155,13 @@ class Caller:
             fits = array_api_compat.array_namespace(value).isdtype(value.dtype, self.check.kind)
         except Exception:  # whatever the object does, it is no array that can be read
             source = ", of the library that the inputs come from" if case.has_library else ""
-            message = (
-                f"Your function returns {kind_of(x)} as {label}, where an array is "
-                f"expected{source}."
-            )
+            wanted = f"as {label}, where an array is expected{source}."
+            message = f"Your function returns {kind_of(x)} {wanted}"
             raise _found("wrong type", message, case) from None
         if not fits:
-            wanted = {
-                "bool": "booleans",
-                "real floating": "floating-point numbers",
-                "integral": "integers",
-            }
             problem = self._known(value) or (
                 "wrong dtype",
-                f"The dtype of your {label} is {value.dtype}, where {wanted[self.check.kind]} "
+                f"The dtype of your {label} is {value.dtype}, where {NUMBERS[self.check.kind]} "
                 "are expected. An array made to be filled, or a comparison, may have set it.",
             )
             raise _found(*problem, case)
@@ -192,7 +187,7 @@ class Caller:
 
 def _found(mistake: str, message: str, case: Case) -> Found:
     given = FailingCase(case.arguments, case.options)
-    return Found(Finding(mistake, message, f"It was given {case}.", given, (mistake,)))
+    return Found(Finding(mistake, message, f"It was given {case}.", given))
 
 
 def _unfit(returned: Any, wanted: tuple[str, ...]) -> tuple[str, str] | None:
@@ -226,8 +221,8 @@ def _give(x: Any, name: str) -> Any:
     return x.to(name) if hasattr(x, "to") else x
 
 
-def _as_numpy(x: Any) -> np.ndarray:
-    return x if isinstance(x, np.ndarray) else move(x, "numpy")
+def _is_still(x: Any, before: np.ndarray) -> bool:
+    return np.array_equal(x if isinstance(x, np.ndarray) else move(x, "numpy"), before)
 
 
 def _arrays_in(x: Any) -> dict[str, Any]:
@@ -256,6 +251,6 @@ def accepted_options(check: Check, function: Callable) -> frozenset[str]:
             f"argument{'s' * (count > 1)} by position: ({', '.join(check.parameters)}). Every "
             "further argument needs a default value."
         )
-        raise Found(Finding("wrong arguments", message, mistakes=("wrong arguments",)))
+        raise Found(Finding("wrong arguments", message))
     by_position = signature.bind(*required).arguments
     return named_options(signature, check.options) - frozenset(by_position)

@@ -10,7 +10,7 @@ import numpy as np
 from attnbook.arrays.arguments import library
 from attnbook.arrays.erf import erf
 from attnbook.arrays.move import move
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import signature_of
@@ -18,6 +18,7 @@ from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way, each
 from attnbook.sketch import StableHash
 
 
+@documented
 def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the collision probability of the p-stable hash ⌊(a · x + b)/r⌋ at a distance c.
 
@@ -32,19 +33,8 @@ def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(distance, width)``, by position. `width` is a float above 0, `distance` a
         float of at least 0 or an array of them. It returns a number, or an array of the shape of
         `distance`. It may be written for single numbers alone or for arrays alone: then it may
-        raise on the other, and a remark says so. A closed form and an accurate integral are both
-        right.
-    time_limit : float
-        Seconds of computing for all calls together; twice as long if it takes arrays alone.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+        raise on the other, a remark says so, and the limit of time counts for each of the two. A
+        closed form and an accurate integral are both right.
 
     Examples
     --------
@@ -66,12 +56,11 @@ def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
     return of_arrays if of_arrays.cases * first > report.cases * other else report
 
 
-def _phi(z):
-    return (1 + erf(z / math.sqrt(2))) / 2
+_ROOT = math.sqrt(2 * math.pi)
 
 
 def _closed_form(s, t, c, r):
-    term = s.front(s.factor, t, c, r) * s.bracket(s.power(s.exponent(t, c, r)))
+    term = s.front(s.factor, t, c, r) * s.bracket(np.exp(s.exponent(t, c, r)))
     return s.combine(1 - s.tails * s.phi(s.argument(t)), term)
 
 
@@ -80,13 +69,12 @@ STEPS: dict[str, Any] = {
     "width": lambda r: r,
     "ratio": lambda c, r: r / c,
     "probability": _closed_form,
-    "phi": _phi,
+    "phi": lambda z: (1 + erf(z / math.sqrt(2))) / 2,
     "argument": lambda t: -t,
     "tails": 2.0,
     "exponent": lambda t, c, r: -t * t / 2,
-    "power": np.exp,
     "bracket": lambda power: 1 - power,
-    "factor": 2 / math.sqrt(2 * math.pi),
+    "factor": 2 / _ROOT,
     "front": lambda factor, t, c, r: factor / t,
     "combine": lambda near, term: near - term,
     "finish": lambda p: p,
@@ -103,19 +91,20 @@ def probability_from_steps(s, distance, width):
 
 def _of_t(*functions: Callable) -> tuple[Way, ...]:
     """Return ways that have another formula altogether, of t = r/c."""
-    return tuple({"probability": lambda s, t, c, r, f=f: f(t)} for f in functions)
+    return each("probability", *(lambda s, t, c, r, f=f: f(t) for f in functions))
 
 
 def _of_angles(angle: Callable) -> tuple[Way, ...]:
     """Return 1 − (2/π)·`angle(z)` for z as it is, NaN beyond 1, and for z cut to 1."""
-
-    def way(z, cut):
-        return {WHOLE: lambda c, r: np.asarray(1 - 2 / math.pi * angle(cut(z(np.asarray(c), r))))}
-
-    return tuple(
-        way(z, cut)
-        for z in (lambda c, r: c / r, lambda c, r: c / (2 * r), lambda c, r: c / 2)
-        for cut in (lambda z: z, lambda z: np.minimum(z, 1.0))
+    return each(
+        WHOLE,
+        *(
+            lambda c, r, z=z, most=most: np.asarray(
+                1 - 2 / math.pi * angle(np.minimum(z(np.asarray(c), r), most))
+            )
+            for z in (lambda c, r: c / r, lambda c, r: c / (2 * r), lambda c, r: c / 2)
+            for most in (1.0, np.inf)
+        ),
     )
 
 
@@ -187,24 +176,22 @@ _MISTAKES = mistakes(
         "arccos": _of_angles(np.arccos),
         "SimHash's probability": _of_angles(np.arcsin),
         "c and r exchanged": (
-            *each("ratio", lambda c, r: c / r),
+            {"ratio": lambda c, r: c / r},
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
         ),
-        "one tail": each("tails", 1.0),
+        "one tail": {"tails": 1.0},
         "tails of the other side": each("tails", 0.5, -2.0),
-        "sign inside Φ": each("argument", lambda t: t),
+        "sign inside Φ": {"argument": lambda t: t},
         "erf for Φ": each(
             "phi",
-            lambda z: (1 + erf(z)) / 2,
             erf,
-            lambda z: erf(z / math.sqrt(2)),
-            lambda z: 1 + erf(z / math.sqrt(2)),
-            lambda z: erf(z / math.sqrt(2)) / 2,
-            lambda z: (1 + erf(z / 2)) / 2,
-            lambda z: (1 + erf(z * math.sqrt(2))) / 2,
-            lambda z: 1 - erf(z / math.sqrt(2)),
+            *(lambda z, k=k: (1 + erf(k * z)) / 2 for k in (1, 0.5, math.sqrt(2))),
+            *(
+                lambda z, a=a, b=b: a + b * erf(z / math.sqrt(2))
+                for a, b in ((0, 1), (1, 1), (0, 0.5), (1, -1))
+            ),
         ),
-        "density for Φ": each("phi", lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
+        "density for Φ": {"phi": lambda z: np.exp(-z * z / 2) / _ROOT},
         "exponent without the 2": each(
             "exponent", lambda t, c, r: -t * t, lambda t, c, r: -(r**2) / 2 * c**2
         ),
@@ -213,37 +200,28 @@ _MISTAKES = mistakes(
             "exponent", lambda t, c, r: t * t / 2, lambda t, c, r: t * t, lambda t, c, r: t / 2
         ),
         "no 1 − exp": each("bracket", lambda power: power, lambda power: 1.0),
-        "second term added": each("combine", lambda near, term: near + term),
-        "second term forgotten": each("combine", lambda near, term: near),
+        "second term added": {"combine": lambda near, term: near + term},
+        "second term forgotten": {"combine": lambda near, term: near},
         "root of 2π": (
-            *each(
-                "factor",
-                2 / (2 * math.pi),
-                2 / (math.sqrt(2) * math.pi),
-                2 / math.sqrt(math.pi),
-                1 / math.sqrt(math.pi),
-                2 / math.pi,
-                2 * math.sqrt(2 * math.pi),
-                2 / math.sqrt(2) * math.pi,
-            ),
-            *each("front", lambda factor, t, c, r: factor * c * r),
+            {"front": lambda factor, t, c, r: factor * c * r},
+            *each("factor", *(2 / x for x in (2 * math.pi, math.sqrt(2) * math.pi, math.pi))),
+            *each("factor", *(x / math.sqrt(math.pi) for x in (1, 2))),
+            *each("factor", 2 * _ROOT, math.sqrt(2) * math.pi),
         ),
-        "last term without its 2": each(
-            "factor", 1 / math.sqrt(2 * math.pi), 4 / math.sqrt(2 * math.pi)
-        ),
-        "last term upside down": each("front", lambda factor, t, c, r: factor * t),
-        "normal for its absolute value": each("finish", lambda p: p / 2),
+        "last term without its 2": each("factor", 1 / _ROOT, 4 / _ROOT),
+        "last term upside down": {"front": lambda factor, t, c, r: factor * t},
+        "normal for its absolute value": {"finish": lambda p: p / 2},
         "Cauchy": _of_t(lambda t: 2 * np.arctan(t) / math.pi - np.log1p(t * t) / (math.pi * t)),
         "no random direction": _of_t(lambda t: 1 - 1 / t, lambda t: np.maximum(1 - 1 / t, 0)),
         "mean of the distance": _of_t(
             lambda t: 1 - _MEAN / t, lambda t: np.maximum(1 - _MEAN / t, 0)
         ),
         "Gaussian kernel": _of_t(lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2)),
-        "product for the ratio": each("ratio", lambda c, r: r * c),
+        "product for the ratio": {"ratio": lambda c, r: r * c},
         "several projections": each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
         "distance squared": each("distance", np.square, np.sqrt),
-        "not colliding": each("finish", lambda p: 1 - p),
-        "width ignored": each("width", lambda r: 1.0),
+        "not colliding": {"finish": lambda p: 1 - p},
+        "width ignored": {"width": lambda r: 1.0},
         "ratio squared": each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
         "distance 0": each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),
     },
@@ -294,10 +272,7 @@ _PROPERTIES = (
         "At twice the distance the probability must not be larger; here it is larger.",
     ),
     moved(
-        lambda given: {
-            "distance": 2 * given["distance"],
-            "width": np.float64(2 * given["width"]),
-        },
+        lambda given: {name: np.multiply(2, x) for name, x in given.items()},
         np.isclose,
         "Doubling distance and width together must change nothing; here the result changes.",
     ),

@@ -1,7 +1,6 @@
 """Greedy decoding in steps: what the model reads, which token is taken, and when to stop."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from attnbook.check.toys import LONGEST, TooLong
 # The steps. `ids` are those of one sequence so far, the start first.
 
 
-def _append(ids, token):
-    return [*ids, token]
-
-
 def _last_is_stop(ids, stop):
     return len(ids) > 1 and ids[-1] == stop
+
+
+def _filled(rows, filler):
+    return [row + [filler] * (max(map(len, rows)) - len(row)) for row in rows]
 
 
 def read_whole(s, model, ids):
@@ -42,12 +41,12 @@ DECODE_STEPS: dict[str, Callable] = {
     "place": lambda i: i,
     "bar": lambda logits, ids: logits,
     "pick": np.argmax,
-    "append": _append,
+    "append": lambda ids, token: [*ids, token],
     "count": lambda max_length: max_length,
-    "ends": lambda ids, stop: _last_is_stop(ids, stop),
+    "ends": _last_is_stop,
     "shown": lambda ids, stop: ids,
     "result": lambda ids, stop, most: ids,
-    "rows": lambda rows, decode, stop: [r + [stop] * (max(map(len, rows)) - len(r)) for r in rows],
+    "rows": lambda rows, decode, stop: _filled(rows, stop),
 }
 
 
@@ -91,38 +90,28 @@ def _barred(logits, ids):
     return logits
 
 
-def _ahead(ids, token):
-    return [token, *ids]
-
-
 PREFIX_MISTAKES = mistakes(
     """
-    first position: Every token is what follows the start token. Either you read the logits of the
-        first position, and those of the last belong to the next token; or you always give the model
-        the start token alone.
-    position before the last: You read the logits of the position before the last: they belong to a
-        token that is there already.
-    argmax over the positions: Your argmax runs over the positions, so it returns a place and not a
-        token. The words compete along the last axis.
-    argmax over everything: Your argmax runs over all positions and words at once, and returns an
-        index of the flattened array. Take the last row first.
-    logits averaged: You sum or average the logits over the positions. Only the last position
-        predicts the next token.
+    first position: Every token is what follows the start token. You give the model the start token
+        alone, or read the logits of the first position: those of the last belong to the next.
+    position before the last: You read the logits before the last: they belong to a token that is
+        there.
+    argmax over the positions: Your argmax returns a place. The words compete along the last axis.
+    argmax over everything: Your argmax runs over all positions at once. Take the last row first.
+    logits averaged: You sum or average over the positions. Only the last predicts the next token.
     last token alone: You give the model the last token alone. It needs all tokens so far: without a
         cache it remembers nothing.
-    start not read: You leave the start token out of what the model is given. It is the first token
-        of the prefix.
+    start not read: You leave the start token out of what the model is given. It reads it first.
     read backwards: Each new token is put in front of the others. It is appended at the end, where
         the model looks for the next one.
-    last token not read: The model is not given the newest token, so each is predicted from one
-        token too few.
+    last token not read: The model is not given the newest token.
     """,
     {
         "first position": each("row", lambda z: z[0]),
         "position before the last": each("row", lambda z: z[-2:][0]),
-        "argmax over the positions": tuple(
-            {"row": lambda z: z, "pick": pick}
-            for pick in (lambda z: np.argmax(z, axis=0)[-1], lambda z: np.argmax(z, axis=0)[0])
+        "argmax over the positions": (
+            {"row": lambda z: z, "pick": lambda z: np.argmax(z, axis=0)[-1]},
+            {"row": lambda z: z, "pick": lambda z: np.argmax(z, axis=0)[0]},
         ),
         "argmax over everything": (
             {"row": lambda z: z.reshape(-1)},
@@ -132,7 +121,10 @@ PREFIX_MISTAKES = mistakes(
         "last token alone": each("prefix", lambda i: i[-1:], lambda i: i[-2:], lambda i: i[-3:]),
         "start not read": each("prefix", lambda i: i[1:] or i),
         "read backwards": (
-            {"append": _ahead, "ends": lambda i, stop: len(i) > 1 and i[0] == stop},
+            {
+                "append": lambda i, token: [token, *i],
+                "ends": lambda i, stop: len(i) > 1 and i[0] == stop,
+            },
             {"prefix": lambda i: i[::-1]},
         ),
         "last token not read": each("prefix", lambda i: i[:-1] or i),
@@ -155,17 +147,14 @@ CACHE_MISTAKES = mistakes(
         model whose cached positions differ from those of its training gives other tokens.
     position one behind: From the second token on your position is one too small: two tokens stand
         at position 0. The start token has position 0 and the first new token position 1.
-    position one ahead: From the second token on your position is one too large: position 1 is left
-        out.
-    position stays: Every token stands at position 0. The position grows by one with each token.
-    positions by twos: Your position grows by two with each token, or runs backwards. It grows by
-        one.
+    position one ahead: From the second token on your position is too large: 1 is left out.
+    position stays: Every token stands at one position. It grows by one with each token.
+    positions by twos: Your position grows by two, or runs backwards. It grows by one.
     cache not handed on: You give the step an empty cache each time, so it knows the last token
         alone. Hand on the cache that the step before returned.
     cache of the first step: You keep the cache of the first step and never replace it, so all
         tokens between are forgotten. Each step returns a new cache.
-    start fed again: You feed the start token in every step. After the first step it is the token
-        just found.
+    start fed again: You feed the start token each time. Feed the token just found.
     token fed twice: The start token is in the cache twice: you read it once before the loop and
         once inside it. Each token enters the cache once.
     whole prefix fed again: You feed all tokens so far in each step, on top of a cache that holds
@@ -190,14 +179,24 @@ CACHE_MISTAKES = mistakes(
 TOKEN_MISTAKES = mistakes(
     """
     smallest logit: You take the token with the smallest logit. The largest is the likeliest.
-    second best token: You take the token with the second largest logit. The largest is the
-        likeliest.
-    largest size of a logit: You take the logit that is farthest from 0, negative ones too. The
-        largest is the likeliest.
-    token off by one: You add 1 to the index of the largest logit, or subtract it. Ids count from 0,
-        as indices do.
-    repeats avoided: You never take a token that is there already. Greedy decoding takes the
-        likeliest, again if need be.
+    second best token: You take the second largest logit. The largest is the likeliest.
+    largest size of a logit: You take the logit farthest from 0. The largest is the likeliest.
+    token off by one: You add 1 to the index of the largest logit, or subtract it. Ids count from 0.
+    repeats avoided: You never take a token twice. Greedy decoding does if it is the likeliest.
+    stop ignored: You go on after the stop token. Leave the loop there.
+    stop noticed late: A token comes after the stop token: look for it before you append the next.
+    one token too few: You end one token before the limit. max_length counts the tokens after the
+        start; the start token itself is given and does not count.
+    one token too many: You append one token more than max_length allows.
+    a token where none is allowed: With max_length 0 nothing may follow the start token, and you
+        append a token. Look at the limit before you ask the model, not after.
+    max_length ignored: You never look at max_length. Stop there if no stop token comes.
+    ends too early: You end at another token than `stop`. Go on until the newest is `stop`.
+    neither stop nor limit: Your loop ends neither at the stop token nor at max_length.
+    last token alone returned: You return the newest token alone. Collect them all.
+    returned backwards: Your ids come in reverse. The first token comes first.
+    batch axis kept: You return (1, n). For one start return (n,): ids[0].
+    filled up: You fill one sequence up to max_length. It ends with its stop token.
     """,
     {
         "smallest logit": each("pick", np.argmin),
@@ -208,43 +207,8 @@ TOKEN_MISTAKES = mistakes(
             lambda z: np.argmax(z) + 1,
             lambda z: np.argmax(z) - 1,
             lambda z: (np.argmax(z) + 1) % len(z),
-            lambda z: np.argmax(z[1:]),
         ),
         "repeats avoided": each("bar", _barred, lambda z, i: _barred(z, i[-1:])),
-    },
-)
-
-
-def _filled(ids, stop, most, filler):
-    missing = np.full(most - len(ids), stop if filler is None else filler)
-    return np.concatenate([ids, missing])
-
-
-END_MISTAKES = mistakes(
-    """
-    stop ignored: You go on after the stop token, up to the limit. The sequence ends with it: leave
-        the loop.
-    stop noticed late: One more token comes after the stop token: you look for it before you append
-        the next token, not after.
-    one token too few: You end one token before the limit. max_length counts the tokens after the
-        start; the start token itself is given and does not count.
-    one token too many: You append one token more than max_length allows.
-    a token where none is allowed: With max_length 0 nothing may follow the start token, and you
-        append a token. Look at the limit before you ask the model, not after.
-    max_length ignored: You never look at max_length, and go on until the stop token comes. A model
-        may never give it: stop after max_length tokens.
-    ends too early: You end at the start token, or at another token than `stop`. Go on until the
-        newest token is `stop`.
-    neither stop nor limit: Your loop ends neither at the stop token nor at max_length, and asks the
-        model for ever more tokens.
-    last token alone returned: You return the newest token alone. Collect them all, in the order in
-        which they came.
-    returned backwards: Your ids come in reverse. The first token comes first.
-    batch axis kept: You return a batch of one sequence, (1, n). For one start return (n,): ids[0].
-    filled up: You return max_length tokens always, and fill the rest with `stop` or with 0. A
-        single sequence ends with its stop token.
-    """,
-    {
         "stop ignored": each("ends", lambda i, stop: False),
         "stop noticed late": each("ends", lambda i, stop: len(i) > 2 and i[-2] == stop),
         "one token too few": each("count", lambda count: count - 1),
@@ -256,20 +220,18 @@ END_MISTAKES = mistakes(
             lambda i, stop: len(i) > 1 and i[-1] == i[0],
             lambda i, stop: len(i) > 1 and i[-1] == 0,
             lambda i, stop: len(i) > 1,
-            lambda i, stop: len(i) > 1 and i[-1] in i[:-1],
             lambda i, stop: len(i) > 1 and i[-1] != stop,
         ),
         "last token alone returned": each("result", lambda i, *_: i[-1:], lambda i, *_: i[-1]),
         "returned backwards": each("result", lambda i, *_: i[::-1]),
         "batch axis kept": each("result", lambda i, *_: i[np.newaxis]),
-        "filled up": tuple({"result": partial(_filled, filler=filler)} for filler in (None, 0, -1)),
+        "filled up": each(
+            "result",
+            lambda i, stop, most: np.pad(i, (0, most - len(i)), constant_values=stop),
+            lambda i, stop, most: np.pad(i, (0, most - len(i))),
+        ),
     },
 )
-
-
-def _rows_go_on(rows, decode, stop):
-    """Fill rows that are done with what the model says next."""
-    return [decode(row[0], max(map(len, rows)) - 1) for row in rows]
 
 
 BATCH_MISTAKES = mistakes(
@@ -278,21 +240,17 @@ BATCH_MISTAKES = mistakes(
         done. What follows a stop means nothing: fill it with `stop`.
     batch ends at the first stop: Your batch ends when its first row does, so the others are cut
         off. Go on until every row has its stop token.
-    filled with another token: You fill rows that are done with 0, or with another token. Fill them
-        with `stop`.
+    filled with another token: You fill rows that are done with another token than `stop`.
     """,
     {
-        "rows go on after stop": each("rows", _rows_go_on),
+        "rows go on after stop": each(
+            "rows", lambda r, decode, stop: [decode(row[0], max(map(len, r)) - 1) for row in r]
+        ),
         "batch ends at the first stop": each(
             "rows", lambda r, decode, stop: [row[: min(map(len, r))] for row in r]
         ),
-        "filled with another token": tuple(
-            {
-                "rows": lambda rows, decode, stop, filler=filler: [
-                    row + [filler] * (max(map(len, rows)) - len(row)) for row in rows
-                ]
-            }
-            for filler in (0, -1, 1)
+        "filled with another token": each(
+            "rows", lambda r, decode, stop: _filled(r, 0), lambda r, decode, stop: _filled(r, -1)
         ),
     },
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnbook.check.probing import SAME_ORDER, SequenceProbe
+from attnbook.check.probing import SAME_ORDER, SequenceProbe, finite_rows
 from attnbook.check.report import FailingCase
 
 ORDINARY = ((0, 1.0), (1, 0.1), (2, 1.0))
@@ -68,7 +68,7 @@ def measure(probe: SequenceProbe, mode: str) -> Dependence:
         new = examples.other(x, 2 * seed + 1, scale)
         row = seed % examples.batch
         output = probe.outputs(x, mode)
-        found.known &= np.isfinite(output[row].reshape(n, -1)).all(axis=-1)
+        found.known &= finite_rows(output)[row]
         widths = [a.shape[2] for a in (x, output) if a.ndim == 3 and a.dtype.kind == "f"]
         if examples.floats:
             found.heads = [h for h in HEADS if any(width % h == 0 for width in widths)]
@@ -109,15 +109,6 @@ def bare_reshapes(
             yield h, sees
 
 
-def in_layers(pattern: np.ndarray, layers: int, residual: bool) -> np.ndarray:
-    """Return what `pattern` becomes in so many layers, with a residual stream or without."""
-    step = pattern | np.eye(len(pattern), dtype=bool) if residual else pattern
-    reach = step
-    for _ in range(layers - 1):
-        reach = reach @ step  # of booleans: whether there is a way
-    return reach
-
-
 def bare_reshape(found: Dependence, *, causal: bool) -> int | None:
     """Return the number of heads of the bare reshape that `found` looks like, if any."""
     n = len(found.sees)
@@ -127,7 +118,8 @@ def bare_reshape(found: Dependence, *, causal: bool) -> int | None:
     patterns = list(bare_reshapes(n, found.heads, causal=causal))
     for layers in range(1, LAYERS + 1):
         for h, pattern in patterns:
-            reaches = (in_layers(pattern, layers, residual) for residual in (False, True))
-            if any(found.matches(reach) and not reach.all() for reach in reaches):
-                return h
+            for step in (pattern, pattern | np.eye(n, dtype=bool)):  # without a residual, and with
+                reach = np.linalg.matrix_power(step, layers)  # of booleans: is there a way
+                if found.matches(reach) and not reach.all():
+                    return h
     return None

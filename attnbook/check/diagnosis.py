@@ -1,12 +1,12 @@
 """Find out which mistake was made: compute each of a check's, then two together, and compare."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from attnbook.check.calls import Attempt
-from attnbook.check.steps import WHOLE, Check, Mistake, Way, agree
+from attnbook.check.steps import WHOLE, Check, Mistake, Values, Way, agree
 
 MOST_PAIRS = 30_000
 """How many pairs of ways are computed at most."""
@@ -58,19 +58,16 @@ def _disjoint(a: Way, b: Way) -> bool:
 
 def _shows(check: Check, way: Way, attempts: list[Attempt]) -> bool:
     """Tell whether a way changes any of the right results."""
-    model = check.model(way)
-    for attempt in attempts:
-        try:
-            if not agree(model(attempt.case), attempt.expected, attempt.case):
-                return True
-        except Exception:  # it does not fit these shapes; another change may make it fit
-            return True
-    return False
+    return not _gives(check, way, ((attempt, attempt.expected) for attempt in attempts))
 
 
 def _matches(check: Check, way: Way, attempts: list[Attempt]) -> bool:
+    return _gives(check, way, ((attempt, attempt.values) for attempt in attempts))
+
+
+def _gives(check: Check, way: Way, wanted: Iterable[tuple[Attempt, Values]]) -> bool:
     model = check.model(way)
     try:
-        return all(agree(a.values, model(a.case), a.case) for a in attempts)
+        return all(agree(values, model(a.case), a.case) for a, values in wanted)
     except Exception:  # the mistake does not fit these inputs
         return False

@@ -2,22 +2,24 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, draw, each
 
 
+@documented
 def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check an embedding: the row of each token, times √d_model.
 
-    Runs `f` on a square table and on sizes that are all different primes, on one token, on a token
-    that comes twice, in float64 and float32, and on batches.
+    Runs `f` on tables of several sizes, on one token, on a token that comes twice, in float32, and
+    on batches.
 
     Parameters
     ----------
@@ -25,17 +27,6 @@ def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(ids, table)``, by position, on integers (n,) from 0 to V - 1 and an array
         (V, d_model). It returns an array (n, d_model). It may be written for one sequence, without
         leading axes, or for batches alone.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -50,7 +41,7 @@ _STEPS: dict[str, Callable] = {
     "numbers": lambda ids, table: ids,
     "look_up": lambda ids, table: table[ids],
     "factor": lambda ids, table: math.sqrt(table.shape[-1]),
-    "multiply": lambda rows, factor: rows * factor,
+    "multiply": np.multiply,
     "leave": lambda rows: rows,
 }
 
@@ -70,59 +61,44 @@ def _one_hot(ids, table):
 
 _MISTAKES = mistakes(
     """
-    no √d_model: You return the rows as they are. They are multiplied by √d_model, so that they are
-        not drowned by the positions that are added to them: rows are drawn with entries of size
-        1/√d_model, sines have size 1.
-    divided by √d_model: You divide by √d_model, as the scores of attention are. An embedding is
-        multiplied by it.
+    no √d_model: You return the rows as they are. Their entries are of size 1/√d_model; times
+        √d_model they are not drowned by the positions that are added to them, which have size 1.
+    divided by √d_model: You divide by √d_model. An embedding is multiplied by it.
     times d_model: You multiply by d_model. Multiply by its root.
-    root rounded: You round √d_model to an integer. It is a number with a fraction:
-        math.sqrt(d_model).
+    root rounded: You round √d_model to an integer. Keep its fraction: math.sqrt(d_model).
     root added: You add √d_model to the rows. They are multiplied by it.
-    root of the vocabulary: Your factor comes from the number of rows, V. It is the root of the
-        width: table.shape[-1].
-    root of the length: Your factor is √n, from the length of the sequence. It is the root of the
-        width: table.shape[-1].
+    root of the vocabulary: Your factor comes from the rows, V. It is √d_model, of the columns.
+    root of the length: Your factor is √n. It is the root of the width, √d_model.
     another factor: Your factor is another function of d_model. It is its square root.
-    id one too small: You take the row before that of the token: token 0 gets the last row. Ids
-        count from 0, as rows do.
+    id one too small: You take the row before that of the token. Ids count from 0, as rows do.
     id one too large: You take the row after that of the token. Ids count from 0, as rows do.
     columns for rows: You take columns of the table. A token has a row: the table is (V, d_model).
-    transposed: Your result is (d_model, n). A row for each token, (n, d_model), as in the table.
-    rows by position: Token i gets row i, whatever it is: the ids are not used. That is a table of
-        positions.
+    transposed: Your result is (d_model, n). Return a row for each token, (n, d_model).
+    rows by position: Token i gets row i, whatever its id. That is a table of positions.
     rows by rank: You number the tokens of each sequence anew, so a token gets another row in
         another sequence. The id itself is the row.
     order lost: Your rows come in another order than the tokens, sorted or reversed, or each once
         only. Row i of the result belongs to token i.
-    first token alone: You look up one token and leave out or repeat it for the others. Each has its
-        own row.
-    one-hot over the wrong axis: Your one-hot matrix has a column for each token, so the product
-        mixes up tokens and words. Row i of it has its 1 at the id of token i: (n, V) times (V,
-        d_model).
+    first token alone: You look up one token for all. Each has its own row.
+    one-hot over the wrong axis: Your one-hot matrix has a column for each token. Row i of it has
+        its 1 at the id of token i: (n, V) times (V, d_model).
     one-hot returned: You return the one-hot rows, (n, V), and never multiply them by the table.
-    rows normalised: You divide each row by its length, or normalise it. The rows are taken as they
-        are, times √d_model.
-    summed over the tokens: Your result is the sum, or the mean, of the rows of all tokens. Each
-        token keeps its own.
+    rows normalised: You normalise the rows. They are taken as they are, times √d_model.
+    summed over the tokens: You sum or average the rows of all tokens. Each keeps its own.
     """,
     {
         "no √d_model": each("factor", lambda i, E: 1.0),
-        "divided by √d_model": each("multiply", lambda r, factor: r / factor),
+        "divided by √d_model": each("multiply", np.divide),
         "times d_model": each("factor", lambda i, E: float(E.shape[1])),
         "root rounded": each(
-            "factor",
-            lambda i, E: math.isqrt(E.shape[1]),
-            lambda i, E: round(math.sqrt(E.shape[1])),
-            lambda i, E: math.ceil(math.sqrt(E.shape[1])),
+            "factor", *(lambda i, E, to=to: to(E.shape[1] ** 0.5) for to in (int, round, math.ceil))
         ),
-        "root added": each("multiply", lambda r, factor: r + factor),
+        "root added": each("multiply", np.add),
         "root of the vocabulary": each(
             "factor",
             lambda i, E: math.sqrt(E.shape[0]),
             lambda i, E: E.shape[0] ** -0.5,
             lambda i, E: E.shape[0],
-            lambda i, E: math.sqrt(E.size),
         ),
         "root of the length": each("factor", lambda i, E: math.sqrt(i.shape[-1])),
         "another factor": each(
@@ -130,24 +106,21 @@ _MISTAKES = mistakes(
             lambda i, E: math.log(E.shape[1]),
             lambda i, E: E.shape[1] ** 2,
             lambda i, E: E.shape[1] / 2,
-            lambda i, E: math.sqrt(E.shape[1] / 2),
-            lambda i, E: E.shape[1] ** (1 / 3),
             lambda i, E: E.shape[1] ** 0.25,
-            lambda i, E: math.sqrt(2),
             lambda i, E: 2.0,
         ),
         "id one too small": each("numbers", lambda i, E: i - 1, lambda i, E: np.maximum(i - 1, 0)),
         "id one too large": each(
             "numbers", lambda i, E: (i + 1) % len(E), lambda i, E: np.minimum(i + 1, len(E) - 1)
         ),
-        "columns for rows": tuple(
-            {"look_up": lambda ids, table, fit=fit, turn=turn: turn(table[:, fit(ids, table)])}
-            for turn in (lambda r: np.moveaxis(r, 0, -1), lambda r: r)
-            for fit in (
-                lambda i, E: i,
-                lambda i, E: np.minimum(i, E.shape[1] - 1),
-                lambda i, E: i % E.shape[1],
-            )
+        "columns for rows": each(
+            "look_up",
+            lambda i, E: np.moveaxis(E[:, i], 0, -1),
+            lambda i, E: np.moveaxis(E[:, np.minimum(i, E.shape[1] - 1)], 0, -1),
+            lambda i, E: np.moveaxis(E[:, i % E.shape[1]], 0, -1),
+            lambda i, E: E[:, i],
+            lambda i, E: E[:, np.minimum(i, E.shape[1] - 1)],
+            lambda i, E: E[:, i % E.shape[1]],
         ),
         "transposed": each("leave", lambda r: r.swapaxes(-1, -2)),
         "rows by position": each("numbers", _by_position),
@@ -166,26 +139,20 @@ _MISTAKES = mistakes(
             "numbers",
             lambda i, E: i[..., 0],
             lambda i, E: i[..., :1],
-            lambda i, E: i[..., -1],
             lambda i, E: np.broadcast_to(i[..., :1], i.shape),
         ),
         "one-hot over the wrong axis": each(
             "look_up", lambda i, E: np.swapaxes(_one_hot(i, E), -1, -2) @ E
         ),
         "one-hot returned": each("look_up", _one_hot),
-        "rows normalised": tuple(
-            {"look_up": lambda ids, table, scale=scale: scale(table[ids])}
-            for scale in (
-                lambda r: r / np.linalg.norm(r, axis=-1, keepdims=True),
-                lambda r: (r - r.mean(-1, keepdims=True)) / r.std(-1, keepdims=True),
-                attnbook.softmax,
-            )
+        "rows normalised": each(
+            "look_up",
+            lambda i, E: E[i] / np.linalg.norm(E[i], axis=-1, keepdims=True),
+            lambda i, E: attnbook.layer_norm(E[i], epsilon=0),
+            lambda i, E: attnbook.softmax(E[i]),
         ),
         "summed over the tokens": each(
-            "leave",
-            lambda r: r.sum(axis=-2),
-            lambda r: r.mean(axis=-2),
-            lambda r: np.cumsum(r, axis=-2),
+            "leave", *(partial(reduce, axis=-2) for reduce in (np.sum, np.mean, np.cumsum))
         ),
     },
 )
@@ -196,6 +163,7 @@ def _case(n_known: int, d_model: int, ids: list, dtype: str = "float64") -> Case
     return Case({"ids": np.array(ids, dtype=np.int64), "table": table})
 
 
+_LONG = [4, 0, 3, 3, 1, 4, 2]
 _BATCH = [[4, 0, 3], [1, 1, 2]]
 
 EMBED = Check(
@@ -208,14 +176,11 @@ EMBED = Check(
     stages=(
         Stage(
             (
-                _case(3, 3, [1, 0, 0]),
-                _case(5, 3, [4, 0, 3, 3, 1, 4, 2]),
-                _case(7, 2, [6, 1, 6]),
-                _case(2, 5, [1]),
-                _case(5, 11, [3, 2]),
+                *(_case(3, 3, [1, 0, 0]), _case(5, 3, _LONG), _case(7, 2, [6, 1, 6])),
+                *(_case(2, 5, [1]), _case(5, 11, [3, 2])),
             )
         ),
-        Stage((_case(5, 3, [4, 0, 3, 3, 1, 4, 2], "float32"),)),
+        Stage((_case(5, 3, _LONG, "float32"),)),
         Stage((_case(5, 7, _BATCH), _case(5, 2, _BATCH)), beyond="a batch (leading axes)"),
     ),
     mistakes=_MISTAKES,

@@ -6,60 +6,33 @@ from functools import partial
 import numpy as np
 
 import attnbook
-from attnbook.check.modes import run_in_modes
+from attnbook.check import sublayers
+from attnbook.check.engine import documented
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw
-from attnbook.check.sublayers import (
-    FEED,
-    LAYER_STEPS,
-    ORDER_MISTAKES,
-    PIECE_MISTAKES,
-    RESIDUAL_MISTAKES,
-    SELF,
-    arranged,
-    encode,
-    in_both_orders,
-    norms_of,
-    of_order,
-    varied,
-)
+from attnbook.check.steps import Case, Stage, Values, each
+from attnbook.check.sublayers import FEED, SELF, arranged, norms_of
 from attnbook.check.weights import FLIPPED
 
-_PARAMETERS = ("x", "weights")
 
-
+@documented
 def encoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 10.0) -> Report:
     """Check an encoder layer: self-attention, then the feed-forward network.
 
-    Runs `f` on layers of both norm orders, on a square and on sizes that are all different, on one
-    token, in float64 and float32, on batches, and with masks if it takes them. A module of PyTorch
-    is checked in eval mode and in train mode.
+    Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
+    and with masks if it takes them; a module of PyTorch in eval mode and in train mode.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, weights)``, by position, on (n, d_model) and
         `attnbook.EncoderLayerWeights`; and with `mask`, boolean and (n, n), **True = may attend**,
-        if it takes an argument of that name or a third one. Or a class, such as a
-        `torch.nn.Module`, that is built from the weights, ``f(weights)``, and called with x and a
-        mask. It returns an array (n, d_model). It may be written for one sequence, without leading
-        axes, or for batches alone.
+        if it takes an argument of that name or a third one. Or a class or `torch.nn.Module` that is
+        built from the weights, ``f(weights)``, and called with x and a mask. It returns an array
+        (n, d_model). It may be for one sequence alone, without leading axes, or for batches alone.
     norm : str, optional
-        ``"pre"`` or ``"post"`` checks that order alone. Unless given, `f` must follow weights.norm.
-    time_limit : float
-        Seconds of computing for all calls together, in each mode.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, `norm` is unknown, or `time_limit` is not a finite number of at
-        least 0.
+        ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
+        given, `f` must follow weights.norm.
 
     Examples
     --------
@@ -73,7 +46,7 @@ def encoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 1
     >>> check.encoder_layer(my_layer, norm="pre").mistake
     'no residual around the feed-forward network'
     """
-    return run_in_modes(of_order(ENCODER_LAYER, norm), f, time_limit)
+    return sublayers.run_in_order(ENCODER_LAYER, norm, f, time_limit)
 
 
 def order_is_free(case: Case, values: Values, again: Callable) -> str | None:
@@ -89,25 +62,14 @@ def order_is_free(case: Case, values: Values, again: Callable) -> str | None:
     return None
 
 
-def _masked(see: Callable) -> dict[str, Callable]:
-    """Return the way that makes another mask of the one that is given."""
-    return {"masks": lambda mask, other, n: (None if mask is None else see(mask), other)}
-
-
-def _causal(mask, other, n):
-    causal = np.tri(n, dtype=bool)
-    return causal if mask is None else mask & causal, other
-
-
 _OWN = mistakes(
     """
-    norms swapped: You use the weights of the two normalisations the wrong way round:
-        self_attention_norm belongs to the self-attention, feed_forward_norm to the feed-forward
-        network.
+    norms swapped: Your two normalisations are exchanged: self_attention_norm belongs to the
+        self-attention, feed_forward_norm to the feed-forward network.
     one norm for both: Both your normalisations use the same gain and bias. Each sublayer has its
         own: self_attention_norm and feed_forward_norm.
     feed-forward network first: Your feed-forward network comes first. The tokens attend to each
-        other before that.
+        other before.
     keys and values not normalised: With pre-norm your queries are normalised, and keys and values,
         or the values alone, are not. The normalised x is all three.
     causal mask of its own: Your self-attention hides the future although no mask is given. Every
@@ -122,72 +84,54 @@ _OWN = mistakes(
     {
         "norms swapped": (norms_of(FEED, SELF),),
         "one norm for both": (norms_of(SELF, SELF), norms_of(FEED, FEED)),
-        "feed-forward network first": (arranged(FEED, SELF),),
-        "keys and values not normalised": tuple(
-            {"to_target": lambda x, raw, which=which: tuple((x, raw)[i] for i in which)}
-            for which in ((0, 1, 1), (0, 0, 1), (1, 0, 0), (0, 1, 0))
+        "feed-forward network first": arranged(FEED, SELF),
+        "keys and values not normalised": each(
+            "to_target",
+            lambda x, raw: (x, raw, raw),
+            lambda x, raw: (x, x, raw),
+            lambda x, raw: (raw, x, x),
+            lambda x, raw: (x, raw, x),
         ),
-        "causal mask of its own": (
-            {"masks": _causal},
-            _masked(lambda mask: np.tri(*mask.shape[-2:], dtype=bool)),
+        "causal mask of its own": each(
+            "self_mask",
+            sublayers.causal,
+            lambda mask, other, n: None if mask is None else np.tri(n, dtype=bool),
         ),
-        "mask ignored": (_masked(lambda mask: None),),
-        "mask inverted": (_masked(lambda mask: ~mask),),
-        "mask transposed": (_masked(lambda mask: np.swapaxes(mask, -1, -2)),),
+        "mask ignored": each("self_mask", sublayers.no_mask),
+        "mask inverted": each("self_mask", sublayers.changed(np.logical_not)),
+        "mask transposed": each("self_mask", sublayers.changed(np.matrix_transpose)),
     },
 )
 
+_both = partial(sublayers.in_both_orders, attnbook.EncoderLayerWeights)
 
-def _case(
-    norm: str,
-    n: int,
-    d_model: int,
-    n_heads: int,
-    d_ff: int,
-    *leading: int,
-    dtype: str = "float64",
-    **options: np.ndarray,
-) -> Case:
-    weights = attnbook.EncoderLayerWeights.init(0, d_model, n_heads, d_ff, norm=norm)
-    x = draw(35, *leading, n, d_model).astype(dtype)
-    return Case(
-        {"x": x, "weights": varied(weights).to(dtype=dtype)},
-        options,
-        about=f", {n_heads} heads, {norm}-norm",
-    )
-
-
-_both = partial(in_both_orders, case=_case)
-_SIZES = ((4, 4, 2, 4), (5, 6, 2, 11), (2, 6, 3, 7), (1, 6, 2, 5))
-"""n, d_model, heads, d_ff."""
-_CAUSAL = np.tri(5, dtype=bool)
-_LENGTHS = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
-
-ENCODER_LAYER = Check(
-    name="encoder_layer",
-    parameters=_PARAMETERS,
+ENCODER_LAYER = sublayers.of_layers(
+    "encoder_layer",
+    ("mask",),
+    _OWN,
     results={"output": "(..., n, d_model)"},
-    reference=attnbook.encoder_layer,
-    compute=encode,
-    steps=LAYER_STEPS,
+    compute=lambda s, x, weights, mask=None: sublayers.decode(s, x, None, weights, mask),
     stages=(
-        Stage(_both(*_SIZES)),
+        # n, d_model, heads, d_ff
+        Stage(_both((4, 4, 2, 4), (5, 6, 2, 11), (2, 6, 3, 7), (1, 6, 2, 5))),
         Stage(_both((5, 6, 2, 11), dtype="float32")),
         Stage(
-            (*_both((5, 6, 2, 11), mask=_CAUSAL), *_both((3, 6, 2, 5), mask=FLIPPED)), option="mask"
+            (
+                *_both((5, 6, 2, 11), mask=np.tri(5, dtype=bool)),
+                *_both((3, 6, 2, 5), mask=FLIPPED),
+            ),
+            option="mask",
         ),
-        Stage(_both((5, 6, 2, 11, 3), (4, 4, 2, 4, 4)), beyond="a batch (leading axes)"),
         Stage(
-            _both((3, 6, 2, 11, 2), mask=_LENGTHS),
+            (*_both((5, 6, 2, 11), batch=(3,)), *_both((4, 4, 2, 4), batch=(4,))),
+            beyond="a batch (leading axes)",
+        ),
+        Stage(
+            _both((3, 6, 2, 11), batch=(2,), mask=sublayers.LENGTHS),
             option="mask",
             may_raise="a mask for each sequence, (batch, 1, 1, n),",
             within="a batch (leading axes)",
         ),
     ),
-    mistakes=(*ORDER_MISTAKES, *RESIDUAL_MISTAKES, *_OWN, *PIECE_MISTAKES),
     properties=(order_is_free,),
-    options=("mask",),
-    remarked_options=("mask",),
-    adapt=lambda function: with_options(function, _PARAMETERS, {"mask": (None, ())}),
-    sequences=("x",),
 )

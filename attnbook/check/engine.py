@@ -8,7 +8,7 @@ before. What no mistake explains is described by the properties that do not hold
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,29 @@ HINTS = {
 }
 UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
 
+F = TypeVar("F", bound=Callable)
+FOR_ALL = """
+time_limit : float
+    Seconds of computing for all calls together.
+
+Returns
+-------
+Report
+
+Raises
+------
+TypeError, ValueError
+    If `f` is not callable, or `time_limit` is not a finite number of at least 0.
+
+Examples
+"""
+
+
+def documented(function: F) -> F:
+    """Add to the docstring of a check what holds for each of them."""
+    function.__doc__ = (inspect.getdoc(function) or "").replace("\n\nExamples\n", FOR_ALL)
+    return function
+
 
 class Raises(Exception):  # noqa: N818
     """The function raises in one library; it may still be right in another."""
@@ -38,37 +61,33 @@ class Raises(Exception):  # noqa: N818
 def run(check: Check, function: Callable, time_limit: float) -> Report:
     """Check `function` in every array library that is present."""
     seconds = check_number("time_limit", time_limit)
-    if not callable(function):
-        if not _is_result(function):
-            raise TypeError(
-                f"f must be a function of ({', '.join(check.parameters)}), "
-                f"got {type(function).__name__}"
-            )
-        return _refused(
-            check,
-            "called already",
-            "You pass what your function returned. Pass the function itself, without calling it: "
-            f"check.{check.name.split(',')[0]}(my_function), and no brackets after its name.",
-        )
+    call = f"check.{check.name.split(',')[0]}"
     if inspect.isclass(function):
         name = function.__name__
-        return _refused(
-            check,
+        finding = Finding(
             "class for an object",
             f"You pass the class `{name}`. Make an object of it first, and pass that: "
-            f"check.{check.name.split(',')[0]}({name}(…)).",
+            f"{call}({name}(…)).",
         )
-    return Examination(check, function, seconds).report()
+    elif callable(function):
+        return Examination(check, function, seconds).report()
+    elif _is_result(function):
+        finding = Finding(
+            "called already",
+            "You pass what your function returned. Pass the function itself, without calling it: "
+            f"{call}(my_function), and no brackets after its name.",
+        )
+    else:
+        takes, kind = ", ".join(check.parameters), type(function).__name__
+        raise TypeError(f"f must be a function of ({takes}), got {kind}")
+    told = (finding.mistake, finding.message, "", (), (), 0, ())
+    return Report(check.name, False, *told, mistakes=finding.mistakes)
 
 
 def _is_result(x: Any) -> bool:
     """Tell whether `x` looks like what a function has returned: an array, or several."""
     several = isinstance(x, (tuple, list)) and len(x) > 0
     return hasattr(x, "shape") or (several and all(_is_result(part) for part in x))
-
-
-def _refused(check: Check, mistake: str, message: str) -> Report:
-    return Report(check.name, False, mistake, message, "", (), (), 0, (), mistakes=(mistake,))
 
 
 def either(checks: dict[str, Check], function: Callable, time_limit: float) -> Report:
@@ -158,11 +177,9 @@ class Examination:
             remarks = [*remarks, "no thread can be started here, so no limit of time was set."]
         others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
         return Report(
-            check=self.check.name,
-            passed=bool(home),
-            mistake=finding.mistake,
-            message=finding.message,
-            detail=finding.detail,
+            self.check.name,
+            bool(home),
+            *(finding.mistake, finding.message, finding.detail),
             remarks=tuple(remarks),
             library_remarks=tuple(text for text in others if text not in remarks),
             cases=self.cases,
@@ -199,27 +216,22 @@ class Examination:
             alone.error is not None or (batch.fits and not sums)
         )
         if self.calls.batches_only:
-            error = alone.error
-            happens = f"it raises {type(error).__name__}" if error else "its result is wrong"
+            happens = _happens(alone.error)
             self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
 
     def _repeat(self, case: Case, name: str) -> None:
         first, second = self.calls.attempt(case, name), self.calls.attempt(case, name)
-        if (
-            first.error is None
-            and second.error is None
-            and not agree(first.values, second.values, case)
-        ):
-            raise Found(
-                Finding(
-                    "not deterministic",
-                    "Your function gives two results for one input. Look for random numbers, a "
-                    "dropout that is still on, or a variable outside the function that it changes.",
-                    difference(self.check, case, second.values, first.values),
-                    replace(second, expected=first.values).failing,
-                    ("not deterministic",),
-                )
-            )
+        raised = any(attempt.error is not None for attempt in (first, second))
+        if raised or agree(first.values, second.values, case):
+            return
+        finding = Finding(
+            "not deterministic",
+            "Your function gives two results for one input. Look for random numbers, a dropout "
+            "that is still on, or a variable outside the function that it changes.",
+            difference(self.check, case, second.values, first.values),
+            replace(second, expected=first.values).failing,
+        )
+        raise Found(finding)
 
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
         attempts = [self.calls.attempt(case, name) for case in stage.cases]
@@ -229,7 +241,9 @@ class Examination:
         errors = [(a.case, a.error) for a in attempts if a.error is not None]
         if stage.beyond and (errors or wrong):
             self.failed_beyond.add(stage.beyond)
-            self.calls.remark(name, self._beyond(stage, errors, wrong, returned + passed, name))
+            finding = self._diagnose(wrong, returned + passed, name) if wrong else None
+            error = errors[0][1] if errors else None
+            self.calls.remark(name, self._beyond(stage, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.told:
             raise Found(Finding(None, ""))
@@ -240,33 +254,21 @@ class Examination:
         case, error = errors[0]
         if stage.may_raise:
             self.failed_beyond.add(stage.may_raise)
-            kind = type(error).__name__
-            self.calls.remark(name, f"on {stage.may_raise} it raises {kind}.")
+            self.calls.remark(name, f"on {stage.may_raise} {_happens(error)}.")
             return returned
         known = [m for m in self.check.mistakes if m.name == stage.errors.get(type(error))]
         given = FailingCase(case.arguments, case.options)
         if known:
-            told = (known[0].name, known[0].message, f"It was given {case}.")
-            finding = Finding(*told, given, (known[0].name,))
+            finding = Finding(known[0].name, known[0].message, f"It was given {case}.", given)
         else:
             finding = replace(_explain(case, error, attempts, name), case=given)
         raise Raises(finding, error)
 
-    def _beyond(
-        self,
-        stage: Stage,
-        errors: list[tuple[Case, BaseException]],
-        wrong: list[Attempt],
-        returned: list[Attempt],
-        name: str,
-    ) -> str:
+    def _beyond(self, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
         """Say what happens on inputs that a function for matrices need not take."""
-        happens = f"it raises {type(errors[0][1]).__name__}" if errors else "its result is wrong"
-        text = f"on {stage.beyond} {happens}."
-        finding = self._diagnose(wrong, returned, name) if wrong else None
-        if finding and {*finding.mistakes} & {mistake.name for mistake in self.check.mistakes}:
-            text += f" {finding.message}"
-        return text
+        known = {mistake.name for mistake in self.check.mistakes}
+        more = f" {finding.message}" if finding and known.intersection(finding.mistakes) else ""
+        return f"on {stage.beyond} {_happens(error)}.{more}"
 
     def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:
         shaped = [attempt for attempt in wrong if not attempt.fits]
@@ -275,18 +277,13 @@ class Examination:
         detail = difference(self.check, shown.case, shown.values, shown.expected)
         mistakes = explain(self.check, returned)
         if mistakes:
-            names = tuple(mistake.name for mistake in mistakes)
-            message = " ".join(mistake.message for mistake in mistakes)
-            if len(mistakes) > 1:
-                message = f"Two mistakes at once. {message}"
-            return Finding("; ".join(names), message, detail, shown.failing, names)
+            messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
+            message = " ".join([*messages, *(mistake.message for mistake in mistakes)])
+            name = "; ".join(mistake.name for mistake in mistakes)
+            return Finding(name, message, detail, shown.failing)
         if shaped and not self.check.any_length:
-            return Finding(
-                "wrong shape",
-                f"Your result has the wrong shape. {detail}",
-                case=shown.failing,
-                mistakes=("wrong shape",),
-            )
+            message = f"Your result has the wrong shape. {detail}"
+            return Finding("wrong shape", message, case=shown.failing)
         if not all(np.isfinite(x).all() for x in smallest.values):
             return Finding(
                 "NaN",
@@ -294,7 +291,6 @@ class Examination:
                 "causes: exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.",
                 detail,
                 shown.failing,
-                ("NaN",),
             )
         return Finding(None, self._describe(smallest, name), detail, shown.failing)
 
@@ -326,6 +322,10 @@ class Examination:
         return UNKNOWN
 
 
+def _happens(error: BaseException | None) -> str:
+    return "its result is wrong" if error is None else f"it raises {type(error).__name__}"
+
+
 def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:
     """Return what NumPy says, unless the function is written for another library."""
     if wrong:
@@ -349,4 +349,4 @@ def _explain(case: Case, error: BaseException, attempts: list[Attempt], name: st
     if square and all(attempt.error is None for attempt in square):
         message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
     arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
-    return Finding("raises", message, f"It was given {case}{arrays}.", mistakes=("raises",))
+    return Finding("raises", message, f"It was given {case}{arrays}.")

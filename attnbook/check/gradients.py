@@ -2,37 +2,20 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check import weights as w
+from attnbook.check.engine import documented, run
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, only, without
-from attnbook.check.weights import (
-    BATCH_MISTAKES,
-    EMPTY,
-    FLIPPED,
-    LARGE,
-    NOTHING,
-    OPTION_MISTAKES,
-    OUTBID,
-    OUTBID_MASK,
-    RAGGED,
-    SIZES,
-    SPREAD,
-    WEIGHT_MISTAKES,
-    WEIGHT_STEPS,
-    arrays,
-    one_over_root,
-    scaled_by,
-    transposed,
-    weights_from_steps,
-)
+from attnbook.check.steps import Case, Check, Values, Way, draw, each, only, without
 
 
+@documented
 def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the gradients of attention with respect to query, key and value.
 
@@ -46,17 +29,6 @@ def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
         is ∂L/∂output. It returns three arrays, (grad_query, grad_key, grad_value). It may be
         written for one sequence, without leading axes. `mask`, `scale` and `bias` as in
         `attention`.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -75,17 +47,17 @@ def _weighted(a, da):
 
 
 GRADIENT_STEPS: dict[str, Callable] = {
-    **WEIGHT_STEPS,
+    **w.WEIGHT_STEPS,
     "incoming": lambda g: g,
-    "grad_weights": lambda g, v: g @ transposed(v),
+    "grad_weights": lambda g, v: g @ w.transposed(v),
     "mean": _weighted,  # of the gradient of the weights, in each row
     "jacobian": lambda a, da, mean: a * (da - mean),
     "query_factor": lambda factor, query: factor,
     "key_factor": lambda factor, query: factor,
     "value_factor": lambda factor: 1,
     "grad_query": lambda d, q, k, v: d @ k,
-    "grad_key": lambda d, q, k, v: transposed(d) @ q,
-    "grad_value": lambda a, g, v, d: transposed(a) @ g,
+    "grad_key": lambda d, q, k, v: w.transposed(d) @ q,
+    "grad_value": lambda a, g, v, d: w.transposed(a) @ g,
     "results": lambda grads: grads,
 }
 
@@ -93,7 +65,7 @@ GRADIENT_STEPS: dict[str, Callable] = {
 def gradients_from_steps(s, query, key, value, grad_output, *, mask=None, bias=None, scale=None):
     """Return the three gradients by the steps `s`."""
     g = s.incoming(grad_output)
-    a = weights_from_steps(s, query, key, value=value, mask=mask, bias=bias, scale=scale)
+    a = w.weights_from_steps(s, query, key, value=value, mask=mask, bias=bias, scale=scale)
     factor = s.factor(query, key, value, scale)
     da = s.grad_weights(g, value)
     d = s.jacobian(a, da, s.mean(a, da))
@@ -121,10 +93,9 @@ def _each(function: Callable) -> dict[str, Callable]:
 
 
 def _root(factor, query):
-    return one_over_root(query, None, None, None)
+    return query.shape[-1] ** -0.5
 
 
-_FORWARD_ALONE: Way = {"query_factor": _root, "key_factor": _root}
 _REVERSED: Way = {
     "grad_weights": lambda g, v: g @ v.T,
     "grad_key": lambda d, q, k, v: d.T @ q,
@@ -135,9 +106,8 @@ _BACKWARD_MISTAKES = mistakes(
     """
     no scale in the gradients: The factor 1/√d_k is missing from the gradients of query and key. The
         scores are Q Kᵀ/√d_k, so by the chain rule the factor comes back in both.
-    no scale: Your gradients are those of attention without the 1/√d_k. The weights that you
-        recompute must be those of the forward pass, and the factor comes back in the gradients of
-        query and key.
+    no scale: Your gradients are those of attention without the 1/√d_k. Recompute the weights of the
+        forward pass; the factor comes back in the gradients of query and key.
     scale forgotten in the weights: You recompute the weights without the 1/√d_k, though you apply
         it to the gradients. The weights must be those of the forward pass.
     scale twice: You apply 1/√d_k twice on the way back. It is one factor in the scores, so it is
@@ -147,11 +117,9 @@ _BACKWARD_MISTAKES = mistakes(
     scale in grad_value: You apply 1/√d_k to the gradient of the value. The factor belongs to the
         scores; the value is mixed by the weights, and its gradient is Aᵀ times grad_output alone.
     second term of the softmax Jacobian: Your gradient of the scores is A ⊙ ∂L/∂A alone. A larger
-        score also takes weight from all other keys of its row: the second term, the row sum of A ⊙
-        ∂L/∂A, is missing.
+        score also takes weight from all other keys of its row: the row sum of A ⊙ ∂L/∂A is missing.
     diagonal of the softmax Jacobian: You use A(1 − A), the diagonal of the Jacobian, as for a
-        sigmoid. Every score of a row changes every weight of that row: the entries off the diagonal
-        count too.
+        sigmoid. Every score of a row changes every weight of it: entries off the diagonal count.
     softmax skipped: You pass the gradient of the weights on as that of the scores, as if there were
         no softmax between them. Multiply by the Jacobian of the softmax.
     weights missing in the Jacobian: You subtract the weighted mean from ∂L/∂A and stop there. In
@@ -159,11 +127,9 @@ _BACKWARD_MISTAKES = mistakes(
     second term not multiplied by the weights: Your gradient of the scores is A ⊙ ∂L/∂A minus the
         row sum. The row sum is multiplied by the weights too: A ⊙ (∂L/∂A − row sum).
     sum over the wrong axis: In the softmax Jacobian you sum over the queries, or over all entries.
-        Each row has a softmax of its own: sum A ⊙ ∂L/∂A over the keys, the last axis, and keep the
-        axis.
+        Each row has its own softmax: sum A ⊙ ∂L/∂A over the keys, the last axis, and keep it.
     keepdims forgotten: In the softmax Jacobian the axis that you sum over is gone, so row i is
-        combined with the sum of row j. It runs only where n_q = n_k, or with one query. Pass
-        keepdims=True.
+        combined with the sum of row j. It runs only where n_q = n_k or 1. Pass keepdims=True.
     mean instead of sum: In the softmax Jacobian you take the mean of A ⊙ ∂L/∂A over the keys. It is
         the sum: the weights in it sum to one already.
     sum without the weights: In the softmax Jacobian you sum ∂L/∂A over the keys, or take its mean,
@@ -183,88 +149,87 @@ _BACKWARD_MISTAKES = mistakes(
     order of the gradients: The three gradients are right but in another order. Return (grad_query,
         grad_key, grad_value), in the order of the arguments.
     weights not transposed in grad_value: You compute grad_value with A where Aᵀ is needed. It runs
-        only where n_q = n_k. A value is read by all queries, so its gradient collects over the
-        queries: a column of A.
+        only where n_q = n_k. All queries read a value, so its gradient collects over them: a column
+        of A.
     grad_value from the wrong factor: The output is A V, so the gradient of the value is Aᵀ times
         grad_output. You use another array there: the value itself, or the gradient of the scores.
-    scores not transposed in grad_key: You compute grad_key with the gradient of the scores where
-        its transpose is needed. It runs only where n_q = n_k. A key meets all queries, so its
-        gradient collects over them.
+    scores not transposed in grad_key: grad_key needs the transposed gradient of the scores. It runs
+        only where n_q = n_k. A key meets all queries, so its gradient collects over them.
     scores transposed in grad_query: You compute grad_query with the transposed gradient of the
         scores. It runs only where n_q = n_k. Row i of that gradient belongs to query i already.
     grad_query from the wrong factor: The score of a pair is query · key, so the gradient of the
-        query is made of keys. You use another array there; it runs only where the shapes fit by
-        chance.
+        query is made of keys. You use another array; it runs only where the shapes fit by chance.
     grad_key from the wrong factor: The score of a pair is query · key, so the gradient of the key
-        is made of queries. You use another array there; it runs only where the shapes fit by
-        chance.
+        is made of queries. You use another array; it runs only where the shapes fit by chance.
     value not transposed: You compute the gradient of the weights without transposing the value. It
-        runs only where n_k = d_v. The gradient of one weight is the dot product of a row of
-        grad_output and a row of value.
+        runs only where n_k = d_v. That of one weight is the dot product of a row of grad_output and
+        one of value.
     grad_output ignored: Your gradients are those of the sum of all outputs: they do not depend on
-        grad_output. It says how the loss depends on each output, and every gradient passes through
-        it.
+        grad_output. It says how the loss depends on each output; every gradient passes through it.
     all axes reversed: On a batch, .T reverses all axes: batch and tokens change places, and where
         the sizes fit by chance the numbers are wrong. Exchange the last two axes only.
     """,
     {
         "no scale in the gradients": _factors(lambda factor, query: 1),
-        "no scale": (scaled_by(lambda q, k, v: 1.0),),
-        "scale forgotten in the weights": ({**scaled_by(lambda q, k, v: 1.0), **_FORWARD_ALONE},),
+        "no scale": w.sized(0),
+        "scale forgotten in the weights": {**w.sized(0), **_factors(_root)[0]},
         "scale twice": _factors(lambda factor, query: factor * factor),
         "scale multiplied in the gradients": _factors(lambda factor, query: 1 / factor),
-        "scale in grad_value": ({"value_factor": lambda factor: factor},),
-        "second term of the softmax Jacobian": ({"jacobian": lambda a, da, mean: a * da},),
-        "diagonal of the softmax Jacobian": ({"jacobian": lambda a, da, mean: a * (1 - a) * da},),
-        "softmax skipped": ({"jacobian": lambda a, da, mean: da},),
-        "weights missing in the Jacobian": ({"jacobian": lambda a, da, mean: da - mean},),
-        "second term not multiplied by the weights": (
-            {"jacobian": lambda a, da, mean: a * da - mean},
-        ),
+        "scale in grad_value": {"value_factor": lambda factor: factor},
+        "second term of the softmax Jacobian": {"jacobian": lambda a, da, mean: a * da},
+        "diagonal of the softmax Jacobian": {"jacobian": lambda a, da, mean: a * (1 - a) * da},
+        "softmax skipped": {"jacobian": lambda a, da, mean: da},
+        "weights missing in the Jacobian": {"jacobian": lambda a, da, mean: da - mean},
+        "second term not multiplied by the weights": {
+            "jacobian": lambda a, da, mean: a * da - mean
+        },
         "sum over the wrong axis": each(
             "mean",
             lambda a, da: np.sum(a * da, axis=-2, keepdims=True),
             lambda a, da: np.sum(a * da),
         ),
-        "keepdims forgotten": ({"mean": lambda a, da: np.sum(a * da, axis=-1)},),
-        "mean instead of sum": ({"mean": lambda a, da: np.mean(a * da, axis=-1, keepdims=True)},),
+        "keepdims forgotten": {"mean": lambda a, da: np.sum(a * da, axis=-1)},
+        "mean instead of sum": {"mean": lambda a, da: np.mean(a * da, axis=-1, keepdims=True)},
         "sum without the weights": each(
             "mean",
             lambda a, da: np.sum(da, axis=-1, keepdims=True),
             lambda a, da: np.mean(da, axis=-1, keepdims=True),
         ),
         "sign": ({"jacobian": lambda a, da, mean: a * (mean - da)}, *_factors(lambda f, query: -f)),
-        "sign of the second term": ({"jacobian": lambda a, da, mean: a * (da + mean)},),
-        "all gradients negated": (_each(np.negative),),
+        "sign of the second term": {"jacobian": lambda a, da, mean: a * (da + mean)},
+        "all gradients negated": _each(np.negative),
         "all gradients scaled": (_each(lambda x: 2 * x), _each(lambda x: x / 2)),
         "gradients averaged": each(
             "incoming", lambda g: g / g.shape[-2], lambda g: g / (g.shape[-1] * g.shape[-2])
         ),
-        "grad_query and grad_key swapped": (_in_order(1, 0, 2),),
+        "grad_query and grad_key swapped": _in_order(1, 0, 2),
         "order of the gradients": tuple(
             _in_order(*order)
             for order in itertools.permutations(range(3))
             if order not in ((0, 1, 2), (1, 0, 2))
         ),
-        "weights not transposed in grad_value": ({"grad_value": lambda a, g, v, d: a @ g},),
+        "weights not transposed in grad_value": {"grad_value": lambda a, g, v, d: a @ g},
         "grad_value from the wrong factor": each(
             "grad_value",
-            lambda a, g, v, d: transposed(a) @ v,
-            lambda a, g, v, d: transposed(d) @ g,
-            lambda a, g, v, d: transposed(a) @ a @ v,
+            lambda a, g, v, d: w.transposed(a) @ v,
+            lambda a, g, v, d: w.transposed(d) @ g,
+            lambda a, g, v, d: w.transposed(a) @ a @ v,
         ),
-        "scores not transposed in grad_key": ({"grad_key": lambda d, q, k, v: d @ q},),
-        "scores transposed in grad_query": ({"grad_query": lambda d, q, k, v: transposed(d) @ k},),
+        "scores not transposed in grad_key": {"grad_key": lambda d, q, k, v: d @ q},
+        "scores transposed in grad_query": {"grad_query": lambda d, q, k, v: w.transposed(d) @ k},
         "grad_query from the wrong factor": each(
             "grad_query", lambda d, q, k, v: d @ v, lambda d, q, k, v: d @ q
         ),
         "grad_key from the wrong factor": each(
-            "grad_key", lambda d, q, k, v: transposed(d) @ k, lambda d, q, k, v: transposed(d) @ v
+            "grad_key",
+            lambda d, q, k, v: w.transposed(d) @ k,
+            lambda d, q, k, v: w.transposed(d) @ v,
         ),
-        "value not transposed": ({"grad_weights": lambda g, v: g @ v},),
-        "grad_output ignored": ({"incoming": np.ones_like},),
+        "value not transposed": {"grad_weights": lambda g, v: g @ v},
+        "grad_output ignored": {"incoming": np.ones_like},
         "all axes reversed": tuple(
-            {**_REVERSED, **way} for way in ({}, *only(BATCH_MISTAKES, "all axes reversed")[0].ways)
+            {**_REVERSED, **way}
+            for way in ({}, *only(w.BATCH_MISTAKES, "all axes reversed")[0].ways)
         ),
     },
 )
@@ -292,13 +257,14 @@ def value_gradients_add_up(case: Case, values: Values, again: Callable) -> str |
     )
 
 
-def _cases(*sizes: tuple, dtype: str = "float64", leading: tuple = (), **options) -> tuple:
-    cases = []
-    for n_q, n_k, d_k, d_v in sizes:
-        drawn = arrays(n_q, n_k, d_k, d_v, leading, dtype)
-        drawn["grad_output"] = draw(13, *leading, n_q, d_v).astype(dtype)
-        cases.append(Case(drawn, options))
-    return tuple(cases)
+def _with_gradient(inputs: dict) -> dict:
+    query, value = inputs["query"], inputs["value"]
+    grad_output = draw(13, *query.shape[:-1], value.shape[-1])
+    return {**inputs, "grad_output": grad_output.astype(query.dtype)}
+
+
+def _arguments(*sizes: int, **how: Any) -> dict:
+    return _with_gradient(w.arrays(*sizes, **how))
 
 
 ATTENTION_VJP = Check(
@@ -314,36 +280,20 @@ ATTENTION_VJP = Check(
     steps=GRADIENT_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(_cases(*SIZES)),
-        Stage(_cases(*SIZES[:2], dtype="float32")),
-        Stage((Case({**LARGE, "grad_output": draw(13, 3, 2)}),), errors=LARGE_ERRORS),
-        Stage((Case({**SPREAD, "grad_output": draw(13, 2, 2)}),), errors=SPREAD_ERRORS),
-        Stage(
-            _cases((2, 3, 5, 7), leading=(11,)) + _cases((3, 3, 3, 3), leading=(3,)),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            _cases((2, 3, 5, 7), mask=RAGGED) + _cases((3, 3, 2, 5), mask=FLIPPED), option="mask"
-        ),
-        Stage(
-            (Case({**OUTBID, "grad_output": draw(13, 2, 2)}, {"mask": OUTBID_MASK}),), option="mask"
-        ),
-        Stage(_cases((2, 3, 5, 7), mask=EMPTY), option="mask"),
-        Stage(_cases((2, 3, 5, 7), mask=NOTHING), option="mask"),
-        Stage(_cases((2, 3, 5, 7), scale=0.25), option="scale"),
-        Stage(_cases((2, 3, 5, 7), bias=draw(5, 2, 3)), option="bias"),
+        *w.attention_stages(_arguments, _with_gradient, w.SIZES, w.BATCHES, *w.MASKED),
+        *w.option_stages(_arguments),
     ),
     mistakes=(
         *_BACKWARD_MISTAKES,
         *without(
-            WEIGHT_MISTAKES,
+            w.WEIGHT_MISTAKES,
             "no scale",
             "all axes reversed",
             "keepdims forgotten",
             "mean instead of sum",
             "scale after the softmax",
         ),
-        *OPTION_MISTAKES,
+        *w.OPTION_MISTAKES,
     ),
     properties=(key_gradients_cancel, value_gradients_add_up),
     options=("mask", "bias", "scale"),

@@ -9,33 +9,20 @@ from typing import Any
 import numpy as np
 
 from attnbook import move
-from attnbook.check.continuation import (
-    BATCH_MISTAKES,
-    CACHE_MISTAKES,
-    DECODE_STEPS,
-    END_MISTAKES,
-    PREFIX_MISTAKES,
-    TOKEN_MISTAKES,
-    decode,
-    read_step_by_step,
-    read_whole,
-    without_both,
-    without_start,
-    without_stop,
-)
-from attnbook.check.engine import either
+from attnbook.check import continuation
+from attnbook.check.engine import documented, either
 from attnbook.check.report import Report
 from attnbook.check.signatures import signature_of
 from attnbook.check.steps import Case, Check, Stage, Values
 from attnbook.check.toys import TooLong, Toy, ToyStep
 
 
+@documented
 def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0) -> Report:
     """Check greedy decoding: append the likeliest token until the stop token or a limit.
 
-    Runs `f` on toy models whose logits depend on every token before them and on its position; on
-    one that stops early, one that stops at once and one that never stops, for no token at all, and
-    on a batch.
+    Runs `f` on toy models that stop at once, early or never, for no token at all, and on a batch.
+    Their logits depend on every token before them and on its position.
 
     Parameters
     ----------
@@ -50,17 +37,6 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
         Then `f` is called as ``f(step, start, stop, max_length)``, and ``step(token, position,
         cache)`` returns the logits (V,) of the next token, and the new cache. The cache is None at
         first and the start token stands at position 0.
-    time_limit : float
-        Seconds of computing for all calls together, in each convention.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -119,10 +95,8 @@ def each_is_the_likeliest(case: Case, values: Values, again: Callable) -> str | 
     for i, token in enumerate(ids[1:] if ids[:1] == [start] else ids):
         likeliest = int(np.argmax(model(read)[-1]))
         if token != likeliest:
-            return (
-                f"Your token {i + 1} is {token}, and after {read} the largest logit is that of "
-                f"{likeliest}."
-            )
+            best = f"after {read} the largest logit is that of {likeliest}."
+            return f"Your token {i + 1} is {token}, and {best}"
         read.append(token)
     return None
 
@@ -136,23 +110,25 @@ _SEEDS = ((0, 5), (48, 6), (39, 9), (17, 2), (20, 4), (0, 1), (9, 7))
 """Seed and max_length: never, soon, late, at the very end, at once, one token, never."""
 _SHOWN = {
     "with the start token and with the stop token": lambda ids, stop: ids,
-    "with the start token and without the stop token": without_stop,
-    "without the start token and with the stop token": without_start,
-    "without the start token and without the stop token": without_both,
+    "with the start token and without the stop token": continuation.without_stop,
+    "without the start token and with the stop token": continuation.without_start,
+    "without the start token and without the stop token": continuation.without_both,
 }
 
 
 def _check(cached: bool, text: str) -> Check:
-    kind, read = (ToyStep, read_step_by_step) if cached else (Toy, read_whole)
-    steps = {**DECODE_STEPS, "shown": _SHOWN[text]}
+    kind, read = (
+        (ToyStep, continuation.read_step_by_step) if cached else (Toy, continuation.read_whole)
+    )
+    steps = {**continuation.DECODE_STEPS, "shown": _SHOWN[text]}
     batch = Stage((_case(5, 8, np.array([1, 3, 5])),), beyond="a batch of starts")
     batches = not cached and text.endswith("with the stop token")
     return Check(
         name="greedy_decode, cached" if cached else "greedy_decode",
         parameters=("step" if cached else "model", "start", "stop", "max_length"),
         results={"ids": "(n,)"},
-        reference=partial(decode, read, SimpleNamespace(**steps)),
-        compute=partial(decode, read),
+        reference=partial(continuation.decode, read, SimpleNamespace(**steps)),
+        compute=partial(continuation.decode, read),
         steps=steps,
         stages=(
             Stage(
@@ -163,10 +139,9 @@ def _check(cached: bool, text: str) -> Check:
             *((batch,) if batches else ()),
         ),
         mistakes=(
-            *(CACHE_MISTAKES if cached else PREFIX_MISTAKES),
-            *TOKEN_MISTAKES,
-            *END_MISTAKES,
-            *(BATCH_MISTAKES if batches else ()),
+            *(continuation.CACHE_MISTAKES if cached else continuation.PREFIX_MISTAKES),
+            *continuation.TOKEN_MISTAKES,
+            *(continuation.BATCH_MISTAKES if batches else ()),
         ),
         properties=(each_is_the_likeliest,),
         adapt=_adapt,

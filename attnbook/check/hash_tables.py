@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Finding, Found, kind_of
-from attnbook.check.probing import budget_of
+from attnbook.check.probing import budget_of, described, report_of
 from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error
 from attnbook.check.table_mistakes import MESSAGES, diagnose
@@ -28,13 +28,19 @@ ODD_KEYS = np.array(
 """What may stand for a free slot, and what an int32 or a float does not hold."""
 
 
+@described
 def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a hash table from integers to integers, of Robin Hood or another kind.
 
     Runs the same operations on a table and on a dict: insertions, overwriting, deletions and
     searches with few keys and with many, small ones, negative ones, keys that share a slot, keys
     that use all 64 bits; growth far beyond the first slots; and many insertions and deletions of
-    a table that stays small. The report shows a short run that fails, and what it means.
+    a table that stays small. The report shows a short run that fails, and what it means. It holds
+    a remark if the table has no method `displacements`, which returns for each stored key how far
+    it is from its home, or if they spread as they do where nothing swaps.
+
+    Some 25 000 operations are run. In a table that begins with hundreds of slots colliding keys are
+    rare and a mistake with them is named less surely, so let `n_slots` be an argument.
 
     Parameters
     ----------
@@ -45,25 +51,6 @@ def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
         for a key that is not stored, and ``delete(key)``, which may return whether it was stored.
         Keys and values are ints that an int64 holds. If the class has `__len__` and `__contains__`,
         they are checked too.
-    time_limit : float
-        Seconds of computing for all runs together.
-
-    Returns
-    -------
-    Report
-        With a remark if the table has no method `displacements`, which returns for each stored key
-        how far it is from its home, or if they spread as they do where nothing swaps.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `make` is not callable, or `time_limit` is not a finite number of at least 0.
-
-    Notes
-    -----
-    Some 25 000 operations. Keys that collide are found by chance, in a table of 8 slots within a
-    few runs. In one that begins with hundreds of slots a mistake with colliding keys is found and
-    named less surely, so let `n_slots` be an argument.
 
     Examples
     --------
@@ -92,22 +79,8 @@ def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
             "but slow: is a search longer than it should be?"
         )
         finding = Finding("hangs", message, f"It ran {tables.runs if tables else 0} times.")
-    remarks = tables.remarks if tables else []
-    if budget.unlimited:
-        remarks.append("no thread can be started here, so no limit of time was set.")
-    told = finding or Finding(None, "agrees with a dict")
-    return Report(
-        check="robin_hood_table",
-        passed=finding is None,
-        mistake=told.mistake,
-        message=told.message,
-        detail=told.detail,
-        remarks=tuple(remarks),
-        library_remarks=(),
-        cases=tables.runs if tables else 0,
-        libraries=(),
-        mistakes=(told.mistake,) if told.mistake else (),
-    )
+    told = (tables.remarks, tables.runs) if tables else ([], 0)
+    return report_of("robin_hood_table", "agrees with a dict", finding, *told, budget)
 
 
 def _look_at(tables: Tables) -> None:
@@ -160,8 +133,8 @@ def _judge(tables: Tables) -> Finding | None:
             where = f"an empty table{tables.made_with}"
             detail = f"A short run that fails, on {where}: {shortest}"
             return Finding(*diagnose(tables, shortest, growing), detail)
-    n_slots = tables.n_slots_at_end  # of the last run, which had few keys at any time
-    if n_slots is not None and n_slots > max(64, 8 * (tables.n_slots or 0)):
+    n_slots = tables.n_slots_at_end or 0  # of the last run, which had few keys at any time
+    if n_slots > max(64, 8 * (tables.n_slots or 0)):
         name = "tombstones never freed"
         detail = f"After {ROUNDS} insertions and deletions of new keys it has {n_slots} slots."
         return Finding(name, MESSAGES[name], f"{detail} No more than {LIVE + 1} keys were stored.")
@@ -188,16 +161,21 @@ def _stages(tables: Tables) -> Iterator[tuple[bool, bool, Iterable[list[Step]]]]
     rng = np.random.default_rng(0)
     plain = ("insert", "insert", "delete", "get")
     counted = plain + tuple(step for name, step in SPECIAL.items() if name in tables.methods)
+
+    def growth(n: int, m: int) -> list[list[Step]]:
+        small = rng.permutation(np.arange(-n // 2, n)[:n]).tolist()
+        return [_growth(small), _growth(_wide(rng, m))]
+
     yield True, False, [_mixed(rng, keys, 20, plain) for keys in _few_keys(tables, rng, 30)]
-    for n in (12, 50):
-        yield True, True, [_growth(_apart(rng, n)), _growth(_wide(rng, n))]
+    yield True, True, growth(12, 12)
+    yield True, True, growth(50, 50)
     yield True, False, [_mixed(rng, keys, 30, plain) for keys in _few_keys(tables, rng, 20, n=6)]
-    yield True, True, [_growth(_apart(rng, 200)), _growth(_wide(rng, 200))]
+    yield True, True, growth(200, 200)
     tables.answers = True
     yield True, False, [_mixed(rng, keys, 20, counted) for keys in _few_keys(tables, rng, 5)]
     many = (list(range(-20, 20)), [8 * i - 1 for i in range(30)], _wide(rng, 40))
     yield True, False, [_mixed(rng, keys, 200, counted) for keys in many * 2]
-    yield False, True, [_growth(_apart(rng, 600)), _growth(_wide(rng, 2000))]
+    yield False, True, growth(600, 2000)
     yield False, False, [_mixed(rng, _wide(rng, 600), 2400, counted)]
     yield False, False, [_churn()]
 
@@ -215,11 +193,6 @@ def _few_keys(
         yield (multiples + rng.choice([-2, -1, 0, 1], size=n)).tolist()
         yield _wide(rng, n)
         yield rng.choice(ODD_KEYS, size=n, replace=False).tolist()
-
-
-def _apart(rng: np.random.Generator, n: int) -> list[int]:
-    """Return n different keys of small size, in any order."""
-    return rng.permutation(np.arange(-n // 2, n)[:n]).tolist()
 
 
 def _wide(rng: np.random.Generator, n: int) -> list[int]:
@@ -247,11 +220,8 @@ def _growth(keys: list[int]) -> list[Step]:
 
 def _churn() -> list[Step]:
     """Return insertions and deletions of ever new keys, few of which are stored at any time."""
-    steps = []
-    for i in range(ROUNDS):
-        steps.append(Step("insert", 7 * i, 10 + i))
-        steps += [Step("delete", 7 * (i - LIVE))] if i >= LIVE else []
-    return [*steps, Step("get", -5)]
+    pairs = ((Step("insert", 7 * i, i), Step("delete", 7 * (i - LIVE))) for i in range(ROUNDS))
+    return [*(step for pair in pairs for step in pair), Step("get", -5)]
 
 
 def _look_at_displacements(tables: Tables) -> Finding | None:

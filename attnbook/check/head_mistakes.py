@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.sentences import sentences
-from attnbook.check.steps import Check, Mistake
+from attnbook.check.steps import Check, Mistake, Way, each
 
 NAMES = ("query", "key", "value")
 
@@ -74,11 +74,10 @@ class Layout:
         self.h, self.axis, self.shapes = h, axis, shapes
         if axis not in (None, -3, -2):
             raise ValueError(f"head_axis must be None, -3 or -2, got {axis!r}")
-        where = -1 if axis is None else axis
         letters = {None: f"(..., n, {h}·d)", -3: f"(..., {h}, n, d)", -2: f"(..., n, {h}, d)"}
         for shape in shapes:
-            enough = len(shape) >= -(-2 if axis is None else -3)
-            divides = enough and (shape[-1] % h == 0 if axis is None else shape[where] == h)
+            enough = len(shape) >= (2 if axis is None else 3)
+            divides = enough and (shape[-1] % h == 0 if axis is None else shape[axis] == h)
             if not divides or 0 in shape:
                 raise ValueError(f"example must have shape {letters[axis]}, got {shape}")
 
@@ -147,56 +146,49 @@ def _interleaved_merge(layout, heads):
     return np.moveaxis(heads, -3, -1).reshape(*leading, n, h * d)
 
 
-def _joined(how: Callable) -> Callable:
-    """Return the merge that makes one head of all, and repeats it in the place of each."""
-    return lambda layout, heads: layout.merge(
-        np.repeat(how(heads, axis=-3, keepdims=True), layout.h, axis=-3)
-    )
+def _repeated(head: Callable) -> Callable:
+    """Return the merge that repeats one head, made of all, in the place of each."""
+    return lambda layout, heads: layout.merge(0 * heads + head(heads))
 
 
-_OVER_HEADS = {
-    "split": lambda layout, x: layout.split(x).swapaxes(-2, -3),
-    "merge": lambda layout, heads: layout.merge(heads.swapaxes(-2, -3)),
-}
-_ONE_HEAD = {"split": lambda layout, x: x, "merge": lambda layout, heads: heads}
-_OF_THE_WIDTH: dict[str, tuple[dict[str, Any], ...]] = {
-    "bare reshape": ({"split": _bare_split, "merge": _bare_merge},),
-    "bare reshape in the split": ({"split": _bare_split},),
-    "missing transpose in the merge": ({"merge": _bare_merge},),
+_OF_THE_WIDTH: dict[str, Way | tuple[Way, ...]] = {
+    "bare reshape": {"split": _bare_split, "merge": _bare_merge},
+    "bare reshape in the split": {"split": _bare_split},
+    "missing transpose in the merge": {"merge": _bare_merge},
     "interleaved features": (
         {"split": _interleaved_split},
         {"split": _interleaved_split, "merge": _interleaved_merge},
     ),
-    "features in another order": ({"merge": _interleaved_merge},),
-    "one head": (_ONE_HEAD,),
+    "features in another order": {"merge": _interleaved_merge},
+    "one head": {"split": lambda layout, x: x, "merge": lambda layout, heads: heads},
 }
 """What can go wrong where the heads share the last axis."""
-_OF_THE_HEADS: dict[str, tuple[dict[str, Any], ...]] = {
-    "attention over the heads": (_OVER_HEADS,),
-    "scale by d_model": ({"factor": lambda layout, d: 1 / math.sqrt(layout.h * d)},),
-    "no scale": ({"factor": lambda layout, d: 1.0},),
-    "scale without the root": ({"factor": lambda layout, d: 1 / d},),
-    "scale multiplied": ({"factor": lambda layout, d: math.sqrt(d)},),
-    "softmax over the heads": ({"axis": -3},),
-    "softmax over the queries": ({"axis": -2},),
-    "no softmax": (
-        {"normalise": lambda scores, axis: scores},
-        {"normalise": lambda scores, axis: np.exp(scores)},
+_OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
+    "attention over the heads": {
+        "split": lambda layout, x: layout.split(x).swapaxes(-2, -3),
+        "merge": lambda layout, heads: layout.merge(heads.swapaxes(-2, -3)),
+    },
+    "scale by d_model": {"factor": lambda layout, d: 1 / math.sqrt(layout.h * d)},
+    "no scale": {"factor": lambda layout, d: 1.0},
+    "scale without the root": {"factor": lambda layout, d: 1 / d},
+    "scale multiplied": {"factor": lambda layout, d: math.sqrt(d)},
+    "softmax over the heads": {"axis": -3},
+    "softmax over the queries": {"axis": -2},
+    "no softmax": each(
+        "normalise", lambda scores, axis: scores, lambda scores, axis: np.exp(scores)
     ),
-    "heads averaged": (
-        {"merge": _joined(np.mean)},
-        {"merge": _joined(np.sum)},
-        {"merge": lambda layout, heads: heads.mean(axis=-3)},
-        {"merge": lambda layout, heads: heads.sum(axis=-3)},
+    "heads averaged": each(
+        "merge",
+        *(_repeated(lambda x, f=f: f(x, axis=-3, keepdims=True)) for f in (np.mean, np.sum)),
+        *(lambda layout, heads, f=f: f(heads, axis=-3) for f in (np.mean, np.sum)),
     ),
-    "one head for all": (
-        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., :1, :, :])},
-        {"merge": lambda layout, heads: layout.merge(0 * heads + heads[..., -1:, :, :])},
+    "one head for all": each(
+        "merge", _repeated(lambda x: x[..., :1, :, :]), _repeated(lambda x: x[..., -1:, :, :])
     ),
-    "heads in another order": ({"merge": lambda layout, x: layout.merge(np.flip(x, axis=-3))},),
-    "key used as value": ({"take": lambda query, key, value: (query, key, key)},),
-    "query used as key": ({"take": lambda query, key, value: (query, query, value)},),
-    "query and key swapped": ({"take": lambda query, key, value: (key, query, value)},),
+    "heads in another order": {"merge": lambda layout, x: layout.merge(np.flip(x, axis=-3))},
+    "key used as value": {"take": lambda query, key, value: (query, key, key)},
+    "query used as key": {"take": lambda query, key, value: (query, query, value)},
+    "query and key swapped": {"take": lambda query, key, value: (key, query, value)},
 }
 
 
@@ -209,7 +201,10 @@ def check_of(layout: Layout) -> Check:
         results={"output": "(..., n, h·d)"},
         reference=layout.reference,
         stages=(),
-        mistakes=tuple(Mistake(name, HEADS[name], ways) for name, ways in table.items()),
+        mistakes=tuple(
+            Mistake(name, HEADS[name], ways if isinstance(ways, tuple) else (ways,))
+            for name, ways in table.items()
+        ),
         compute=lambda steps, *arrays: _attend(steps, layout, *arrays),
         steps=STEPS,
         variants=({"hide": causal},),

@@ -1,5 +1,6 @@
 """Multi-head attention in steps: projections, split, attention, join, W_O. The check of it."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,41 +8,19 @@ from typing import Any
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check import projections as p
+from attnbook.check import splitting as cut
+from attnbook.check import weights as w
+from attnbook.check.engine import documented, run
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.outputs import OUTPUT_MISTAKES, attention_from_steps, order_of_keys_is_free
-from attnbook.check.projections import HEAD_STEPS, PROJECTION_MISTAKES, scale_of
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import binds, signature_of
-from attnbook.check.splitting import (
-    along_the_sequence,
-    bare_join,
-    bare_reshape,
-    heads_of,
-    interleaved,
-    interleaved_join,
-    joined,
-    not_swapped,
-    reversed_heads,
-    swapped_from_the_front,
-)
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each, without
-from attnbook.check.weights import (
-    EMPTY,
-    FLIPPED,
-    LARGE,
-    NOTHING,
-    OUTBID,
-    OUTBID_MASK,
-    RAGGED,
-    SPREAD,
-    WEIGHT_MISTAKES,
-    hide,
-    transposed,
-)
+from attnbook.check.sentences import mistakes, moved
+from attnbook.check.signatures import signature_of, signed
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each, without
 
 
+@documented
 def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check multi-head attention: project, split, attend in each head, join, project back.
 
@@ -60,41 +39,25 @@ def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         It returns the output alone, of shape (n_q, d_out). It may be written for one sequence,
         without leading axes, or for batches alone. Where W_Q is not square, or d_v is not d_k, it
         may raise.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
-    >>> from attnbook import attention, check, split_heads
+    >>> from attnbook import attention, check
     >>> def my_heads(query, key, value, W_Q, W_K, W_V, W_O, n_heads):
-    ...     q, k, v = (
-    ...         split_heads(x @ W, n_heads)
-    ...         for x, W in ((query, W_Q), (key, W_K), (value, W_V))
-    ...     )
-    ...     heads = attention(q, k, v)
-    ...     return heads.reshape(len(query), len(W_O)) @ W_O
+    ...     return attention(query @ W_Q, key @ W_K, value @ W_V) @ W_O
     >>> check.multi_head_attention(my_heads).mistake
-    'bare reshape in the join'
+    'one big head'
     """
     return run(MULTI_HEAD_ATTENTION, f, time_limit)
 
 
 HEADS_STEPS: dict[str, Callable] = {
-    **HEAD_STEPS,
-    "split_query": heads_of,
-    "split_key": heads_of,
-    "split_value": heads_of,
+    **p.HEAD_STEPS,
+    "split_query": cut.heads_of,
+    "split_key": cut.heads_of,
+    "split_value": cut.heads_of,
     "arrange": lambda heads: heads,  # what becomes of (..., h, n, d) before the join
-    "join": joined,
+    "join": cut.joined,
 }
 
 
@@ -104,18 +67,21 @@ def heads_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=Non
     q = s.split_query(s.project_query(*given), n_heads)
     k = s.split_key(s.project_key(*given), n_heads)
     v = s.split_value(s.project_value(*given), n_heads)
-    scale = scale_of(s.width(query, key, W_Q, W_V, n_heads))
+    scale = p.scale_of(s.width(query, key, W_Q, W_V, n_heads))
     heads = attention_from_steps(s, q, k, v, mask=mask, scale=scale)
     return s.output(s.join(s.arrange(heads)), W_O)
 
 
-def _split(cut: Callable, *names: str) -> dict[str, Callable]:
-    """Return the way that cuts these, or all three, by `cut`."""
-    return {f"split_{name}": cut for name in names or ("query", "key", "value")}
+_ALL = ("query", "key", "value")
+
+
+def _split(function: Callable, *names: str) -> dict[str, Callable]:
+    """Return the way that cuts these, or all three, by `function`."""
+    return {f"split_{name}": function for name in names or _ALL}
 
 
 def _first_for_all(x, n_heads):
-    heads = heads_of(x, n_heads)
+    heads = cut.heads_of(x, n_heads)
     return np.broadcast_to(heads[..., :1, :, :], heads.shape)
 
 
@@ -131,7 +97,15 @@ def _groups_in_order(heads):
     return heads.reshape(*heads.shape[:-3], -1, heads.shape[-1])
 
 
-def _ended(arrange: Callable, output: Callable = np.matmul) -> dict[str, Callable]:
+def _full_width(x, y, a, c, h):
+    return a.shape[-1] / h
+
+
+_UNSPLIT: Way = {**_split(_same), "join": _same}
+_IN_GROUPS: Way = {**_split(cut.along_the_sequence), "join": _groups_in_order}
+
+
+def _ended(arrange: Callable, output: Callable) -> dict[str, Callable]:
     """Return the way that makes (..., n, any width) of the heads, and its output of that."""
     return {"arrange": arrange, "join": _same, "output": output}
 
@@ -149,16 +123,13 @@ def _in_place_of_all(reduce: Callable) -> dict[str, Callable]:
     return {"arrange": lambda heads: np.broadcast_to(reduce(heads), heads.shape)}
 
 
-def _mean(heads):
-    return np.mean(heads, axis=-3, keepdims=True)
-
-
-def _sum(heads):
-    return np.sum(heads, axis=-3, keepdims=True)
-
-
-def _without_axis(reduce: Callable) -> Callable:
-    return lambda heads: reduce(heads)[..., 0, :, :]
+def _merged(reduce: Callable) -> tuple[Way, ...]:
+    """Return the ways to make one of all heads, with none, some or all rows of W_O."""
+    return (
+        _ended(lambda heads: reduce(heads, axis=-3), _same),
+        _ended(lambda heads: reduce(heads, axis=-3), _rows_of_first),
+        _in_place_of_all(lambda heads: reduce(heads, axis=-3, keepdims=True)),
+    )
 
 
 def _sequence_first(axes: int) -> dict[str, Callable]:
@@ -176,28 +147,20 @@ def _sequence_first(axes: int) -> dict[str, Callable]:
     return {"compute": compute}
 
 
-def _weights_averaged(weights, value):
-    return np.mean(weights, axis=-3, keepdims=True) @ value
-
-
 def _hidden_in(i: int) -> dict[str, Callable]:
     def hide_one(scores, mask):
         mine = np.expand_dims(np.arange(scores.shape[-3]) == i % scores.shape[-3], (-1, -2))
-        return np.where(mine, hide(scores, mask), scores)
+        return np.where(mine, w.hide(scores, mask), scores)
 
     return {"hide": hide_one}
-
-
-def _seen_by(see: Callable) -> dict[str, Callable]:
-    return {"hide": lambda scores, mask: hide(scores, see(mask))}
 
 
 HEADS_MISTAKES = mistakes(
     """
     bare reshape in the split: You reshape to (h, n, d) at once. The shape is right and the numbers
-        are not: the array is read row by row, so the first head gets the first tokens whole,
-        instead of its piece of every token. Reshape to (n, h, d), which cuts each row, and then
-        exchange the axes of tokens and heads.
+        are not: read row by row, the first head gets the first tokens whole, not its piece of every
+        token. Reshape to (n, h, d), which cuts each row, and then exchange the axes of tokens and
+        heads.
     bare reshape in the join: You reshape (h, n, d) to (n, h·d) at once. The shape is right and the
         numbers are not: a row of the result holds several tokens of one head. Exchange the axes of
         heads and tokens first, to (n, h, d), and then reshape.
@@ -211,8 +174,7 @@ HEADS_MISTAKES = mistakes(
     cut along the sequence: You cut the tokens into n_heads groups, and tokens meet only within
         their group. Every head sees every token: cut the last axis, the features.
     interleaved features: Head i gets the features i, i + h, i + 2h, …: the last axis is read as (d,
-        h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. The last axis is (h, d),
-        heads first.
+        h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. Read it as (h, d).
     heads joined in reverse: The heads are joined in reverse order, so each meets the rows of W_O
         that belong to another. Head i takes the columns i·d to (i + 1)·d − 1 of the joined output.
     one big head: You never split: there is one head of the full width, with one pattern of weights
@@ -228,7 +190,7 @@ HEADS_MISTAKES = mistakes(
     weights averaged over the heads: You average the attention weights over the heads and mix the
         values with the mean. Each head mixes its own part of the values with its own weights.
     softmax over the heads: Your softmax runs over the heads: for a query and a key the weights of
-        all heads sum to one. The heads do not compete, the keys do: the softmax belongs to the last
+        all heads sum to one. Not the heads compete but the keys: the softmax belongs to the last
         axis.
     scale by √d_model: You divide the scores by √d_model, the root of the width of all heads
         together. The dot products are taken within a head, where each has d_k = d_model / h terms:
@@ -242,109 +204,88 @@ HEADS_MISTAKES = mistakes(
         another found: multiply by W_O at the end.
     W_O applied twice: You multiply by W_O twice, once for the heads and once more at the end. It
         runs only where W_O is square. Once is enough.
-    W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
-        shape (h·d_v, d_out).
+    W_O transposed: You multiply by W_Oᵀ. It runs only where W_O is square. Its shape is (h·d_v,
+        d_out).
     axes counted from the front: You exchange the axes 0 and 1. For one sequence these are tokens
-        and heads, for a batch they are not. Count from the end: after the reshape, tokens and heads
-        are axes −3 and −2 of any array.
+        and heads, for a batch they are not. Count from the end: tokens and heads are axes −3 and
+        −2.
     sequence before batch: You take the first axis for the sequence and the second for the batch, as
         PyTorch's nn.MultiheadAttention does unless it is told batch_first=True. Here the batch
         comes first, (batch, n, width), so your tokens attend across sequences.
     softmax over axis 2 of a batch: With heads but no batch, axis 2 is the axis of the keys; for a
         batch it is that of the queries. Write −1, which is the last axis of any array.
-    mask on one head: Your mask reaches one head only, and the others still see everything. One mask
-        holds for all heads.
+    mask on one head: Your mask reaches one head only; the others see everything. It holds for all.
     mask broadcast over the wrong axis: The axes of your mask meet the wrong axes of the scores,
         which are (batch, h, n_q, n_k): where sizes are equal by chance, one row of the mask, or the
         mask of one sequence, goes to each head. Line them up from the right. A mask for each
-        sequence needs an axis of length 1 for the heads, (batch, 1, n_q, n_k), and comes with it
-        here.
+        sequence needs an axis of length 1 for the heads, (batch, 1, n_q, n_k), as it has here.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
         sequence has its own: keep the leading axes of the mask.
     """,
     {
-        "bare reshape in the split": (
-            _split(bare_reshape),
-            *(_split(bare_reshape, name) for name in ("query", "key", "value")),
-            _split(bare_reshape, "query", "key"),
-            _split(bare_reshape, "key", "value"),
-            _split(bare_reshape, "query", "value"),
+        "bare reshape in the split": tuple(
+            _split(cut.bare_reshape, *names)
+            for count in (3, 1, 2)
+            for names in itertools.combinations(_ALL, count)
         ),
-        "bare reshape in the join": ({"join": bare_join},),
-        "bare reshape in both": ({**_split(bare_reshape), "join": bare_join},),
-        "attention between heads": ({**_split(not_swapped), "join": _flat},),
-        "cut along the sequence": (
-            {**_split(along_the_sequence), "join": _groups_in_order},
-            {
-                **_split(along_the_sequence),
-                "join": _groups_in_order,
-                "width": lambda x, y, a, c, h: a.shape[-1] / h,
-            },
-        ),
+        "bare reshape in the join": {"join": cut.bare_join},
+        "bare reshape in both": {**_split(cut.bare_reshape), "join": cut.bare_join},
+        "attention between heads": {**_split(cut.not_swapped), "join": _flat},
+        "cut along the sequence": (_IN_GROUPS, {**_IN_GROUPS, "width": _full_width}),
         "interleaved features": (
-            {**_split(interleaved), "join": interleaved_join},
-            _split(interleaved),
-            {"join": interleaved_join},
+            {**_split(cut.interleaved), "join": cut.interleaved_join},
+            _split(cut.interleaved),
+            {"join": cut.interleaved_join},
         ),
-        "heads joined in reverse": ({"arrange": reversed_heads},),
-        "one big head": (
-            {**_split(_same), "join": _same},
-            {**_split(_same), "join": _same, "width": lambda x, y, a, c, h: a.shape[-1] / h},
-        ),
-        "one head alone": (
-            _ended(lambda heads: heads[..., 0, :, :], lambda x, W_O: x),
-            _ended(lambda heads: heads[..., -1, :, :], lambda x, W_O: x),
-            _ended(lambda heads: heads[..., 0, :, :], _rows_of_first),
-            _ended(lambda heads: heads[..., -1, :, :], _rows_of_last),
+        "heads joined in reverse": {"arrange": cut.reversed_heads},
+        "one big head": (_UNSPLIT, {**_UNSPLIT, "width": _full_width}),
+        "one head alone": tuple(
+            _ended(lambda heads, i=i: heads[..., i, :, :], output)
+            for i, rows in ((0, _rows_of_first), (-1, _rows_of_last))
+            for output in (_same, rows)
         ),
         "one head for all": (
             _in_place_of_all(lambda heads: heads[..., :1, :, :]),
             _in_place_of_all(lambda heads: heads[..., -1:, :, :]),
-            *({f"split_{name}": _first_for_all} for name in ("query", "key", "value")),
+            *(_split(_first_for_all, name) for name in _ALL),
         ),
-        "heads averaged": (
-            _ended(_without_axis(_mean), lambda x, W_O: x),
-            {"arrange": lambda heads: heads / heads.shape[-3]},
-            _ended(_without_axis(_mean), _rows_of_first),
-            _in_place_of_all(_mean),
-        ),
-        "heads summed": (
-            _ended(_without_axis(_sum), lambda x, W_O: x),
-            _ended(_without_axis(_sum), _rows_of_first),
-            _in_place_of_all(_sum),
-        ),
-        "weights averaged over the heads": ({"mix": _weights_averaged},),
-        "softmax over the heads": ({"axis": lambda x, axis: -3},),
+        "heads averaged": (*_merged(np.mean), {"arrange": lambda heads: heads / heads.shape[-3]}),
+        "heads summed": _merged(np.sum),
+        "weights averaged over the heads": {
+            "mix": lambda weights, value: np.mean(weights, axis=-3, keepdims=True) @ value
+        },
+        "softmax over the heads": {"axis": lambda x, axis: -3},
         "scale by √d_model": each(
             "width",
             lambda x, y, a, c, h: a.shape[-1],
             lambda x, y, a, c, h: x.shape[-1],
             lambda x, y, a, c, h: y.shape[-1],
         ),
-        "scale by √h": ({"width": lambda x, y, a, c, h: h},),
+        "scale by √h": {"width": lambda x, y, a, c, h: h},
         "scale from the width of the input": each(
             "width", lambda x, y, a, c, h: x.shape[-1] / h, lambda x, y, a, c, h: x.shape[-1] // h
         ),
-        "W_O forgotten": ({"output": lambda output, W_O: output},),
-        "W_O applied twice": ({"output": lambda output, W_O: output @ W_O @ W_O},),
-        "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
+        "W_O forgotten": {"output": _same},
+        "W_O applied twice": {"output": lambda output, W_O: output @ W_O @ W_O},
+        "W_O transposed": {"output": lambda output, W_O: output @ W_O.T},
         "axes counted from the front": (
             {
-                **_split(swapped_from_the_front),
+                **_split(cut.swapped_from_the_front),
                 "join": lambda heads: _flat(np.swapaxes(heads, 0, 1)),
             },
-            _split(swapped_from_the_front),
+            _split(cut.swapped_from_the_front),
         ),
         "sequence before batch": (_sequence_first(2), _sequence_first(3)),
-        "softmax over axis 2 of a batch": ({"axis": lambda x, axis: 2},),
+        "softmax over axis 2 of a batch": {"axis": lambda x, axis: 2},
         "mask on one head": (_hidden_in(0), _hidden_in(-1)),
-        "mask broadcast over the wrong axis": (
-            _seen_by(lambda mask: np.expand_dims(mask, -2)),
-            _seen_by(lambda mask: np.squeeze(mask, -3) if mask.ndim > 3 else mask),
-            _seen_by(lambda mask: np.expand_dims(mask, -3)),
-            _seen_by(lambda mask: np.expand_dims(mask, 1)),
+        "mask broadcast over the wrong axis": each(
+            "see",
+            lambda mask: np.expand_dims(mask, -2),
+            lambda mask: np.squeeze(mask, -3) if mask.ndim > 3 else mask,
+            lambda mask: np.expand_dims(mask, -3),
+            lambda mask: np.expand_dims(mask, 1),
         ),
-        "mask of the first sequence": (_seen_by(lambda mask: mask[:1] if mask.ndim > 2 else mask),),
+        "mask of the first sequence": {"see": lambda mask: mask[:1] if mask.ndim > 2 else mask},
     },
 )
 """Those between the heads: in the split, the join, the scale and the mask."""
@@ -362,54 +303,44 @@ def _adapt(function: Callable) -> Callable:
         return function
     names = list(signature.parameters)
 
-    def with_weights(query, key, value, W_Q, W_K, W_V, W_O, n_heads, **options):
-        weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, W_O, n_heads=n_heads)
+    def with_weights(query, key, value, *matrices, **options):
+        weights = attnbook.MultiHeadWeights(*matrices[:-1], n_heads=matrices[-1])
         return function(query, key, value, weights, **options)
 
-    def with_name(query, key, value, W_Q, W_K, W_V, W_O, n_heads, **options):
-        return function(query, key, value, W_Q, W_K, W_V, W_O, n_heads=n_heads, **options)
+    def with_name(*given, **options):
+        return function(*given[:-1], n_heads=given[-1], **options)
 
-    if names[3:4] == ["weights"] or (binds(signature, 4) and not binds(signature, 7)):
+    if p.takes_weights(signature, 7):
         adapted = with_weights
     elif "n_heads" in names and names.index("n_heads") != 7:
         adapted = with_name
     else:
         return function
-    if "mask" in names:
-        return lambda q, k, v, W_Q, W_K, W_V, W_O, n_heads, mask=None: adapted(
-            q, k, v, W_Q, W_K, W_V, W_O, n_heads, **({} if mask is None else {"mask": mask})
-        )
-    return lambda *arguments: adapted(*arguments)
+    return signed(adapted, MULTI_HEAD_ATTENTION.parameters, {"mask"} & {*names})
 
 
-def order_of_heads_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    h = case.arguments["n_heads"]
-    swapped = {
-        name: joined(reversed_heads(heads_of(case.arrays[name], h)))
-        for name in ("W_Q", "W_K", "W_V")
-    }
-    W_O = case.arrays["W_O"]
-    swapped["W_O"] = transposed(joined(reversed_heads(heads_of(transposed(W_O), h))))
-    moved = again(**swapped)
-    if moved and not np.allclose(moved[0], values[0]):
-        return (
-            "Reversing the heads in all four matrices together must change nothing; here it "
-            "changes the output."
-        )
-    return None
+def _reversed_heads(arguments: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Reverse the heads in all four matrices: in the columns, of W_O in the rows."""
+
+    def reverse(W):
+        return cut.joined(cut.reversed_heads(cut.heads_of(W, arguments["n_heads"])))
+
+    swapped = {name: reverse(arguments[name]) for name in ("W_Q", "W_K", "W_V")}
+    return {**swapped, "W_O": reverse(arguments["W_O"].T).T}
+
+
+order_of_heads_is_free = moved(
+    _reversed_heads,
+    np.allclose,
+    "Reversing the heads in all four matrices together must change nothing; here it changes the "
+    "output.",
+)
 
 
 def _sizes(n_q, n_k, d_query, d_key, d_value, h, d_k, d_v, d_out, leading=(), dtype="float64"):
-    drawn = {
-        "query": draw(6, *leading, n_q, d_query),
-        "key": draw(7, *leading, n_k, d_key),
-        "value": draw(8, *leading, n_k, d_value),
-        "W_Q": draw(9, d_query, h * d_k) / math.sqrt(d_query),
-        "W_K": draw(10, d_key, h * d_k) / math.sqrt(d_key),
-        "W_V": draw(11, d_value, h * d_v) / math.sqrt(d_value),
-        "W_O": draw(12, h * d_v, d_out) / math.sqrt(h * d_v),
-    }
-    return {**{name: x.astype(dtype) for name, x in drawn.items()}, "n_heads": h}
+    inputs = p.drawn(n_q, n_k, d_query, d_key, d_value, h * d_k, h * d_v, leading, dtype)
+    W_O = draw(12, h * d_v, d_out) / math.sqrt(h * d_v)
+    return {**inputs, "W_O": W_O.astype(dtype), "n_heads": h}
 
 
 def _twice(inputs: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -429,7 +360,9 @@ _SIZES = (
     (3, 3, 2, 2, 2, 2, 1, 1, 2),  # a small one
 )
 _OWN_WIDTHS = ((3, 5, 7, 11, 13, 2, 2, 5, 17), (3, 3, 10, 10, 10, 3, 2, 5, 10))
-_PER_SEQUENCE = np.stack([FLIPPED, ~FLIPPED, np.roll(FLIPPED, 1, axis=1)])[:, np.newaxis]
+_AS_MANY_HEADS = (3, 3, 6, 6, 6, 3, 2, 2, 6)  # as tokens, or as sequences
+_MASKED = (10, 7, 11, 2, 5, 5, 10)
+_PER_SEQUENCE = np.stack([w.FLIPPED, ~w.FLIPPED, np.roll(w.FLIPPED, 1, axis=1)])[:, np.newaxis]
 _PADDING = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
 
 MULTI_HEAD_ATTENTION = Check(
@@ -441,37 +374,24 @@ MULTI_HEAD_ATTENTION = Check(
     steps=HEADS_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
-        Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
+        *w.attention_stages(
+            _sizes,
+            _twice,
+            _SIZES,
+            ((_SIZES[1], (17,)), ((4, 4, 4, 4, 4, 2, 2, 2, 4), (4,))),
+            (w.RAGGED, (2, 3, *_MASKED)),
+            (w.FLIPPED, (3, 3, *_MASKED)),
+            (w.FLIPPED, _AS_MANY_HEADS),
+        ),
         Stage(
             tuple(Case(_sizes(*sizes)) for sizes in _OWN_WIDTHS),
             may_raise="projections of other widths than d_model",
         ),
-        Stage((Case(_twice(LARGE)),), errors=LARGE_ERRORS),
-        Stage((Case(_twice(SPREAD)),), errors=SPREAD_ERRORS),
         Stage(
             (
-                Case(_sizes(3, 5, 14, 11, 13, 2, 7, 7, 14, (17,))),
-                Case(_sizes(4, 4, 4, 4, 4, 2, 2, 2, 4, (4,))),
-            ),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            (
-                Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": RAGGED}),
-                Case(_sizes(3, 3, 6, 6, 6, 3, 2, 2, 6), {"mask": FLIPPED}),  # n_q = h
-                Case(_sizes(3, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": FLIPPED}),
-            ),
-            option="mask",
-        ),
-        Stage((Case(_twice(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": EMPTY}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10), {"mask": NOTHING}),), option="mask"),
-        Stage(
-            (
-                Case(_sizes(3, 3, 6, 6, 6, 3, 2, 2, 6, (3,)), {"mask": _PER_SEQUENCE}),  # batch = h
-                Case(_sizes(3, 3, 10, 7, 11, 2, 5, 5, 10, (3,)), {"mask": _PER_SEQUENCE}),
-                Case(_sizes(2, 3, 10, 7, 11, 2, 5, 5, 10, (2,)), {"mask": _PADDING}),
+                Case(_sizes(*_AS_MANY_HEADS, leading=(3,)), {"mask": _PER_SEQUENCE}),
+                Case(_sizes(3, 3, *_MASKED, leading=(3,)), {"mask": _PER_SEQUENCE}),
+                Case(_sizes(2, 3, *_MASKED, leading=(2,)), {"mask": _PADDING}),
             ),
             option="mask",
             may_raise="a mask for each sequence, (batch, 1, n_q, n_k),",
@@ -481,12 +401,12 @@ MULTI_HEAD_ATTENTION = Check(
     mistakes=(
         *HEADS_MISTAKES,
         *without(
-            WEIGHT_MISTAKES,
+            w.WEIGHT_MISTAKES,
             "all axes reversed",
             "softmax over axis 1 of a batch",
             "width from shape[1]",
         ),
-        *PROJECTION_MISTAKES,
+        *p.PROJECTION_MISTAKES,
         *OUTPUT_MISTAKES,
     ),
     properties=(order_of_keys_is_free, order_of_heads_is_free),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
@@ -16,11 +16,11 @@ from attnbook.check.steps import Case, Check, Stage, draw, each
 _PARAMETERS = ("x", "W_1", "b_1", "W_2", "b_2")
 
 
+@documented
 def feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the feed-forward network of a layer, relu(x W_1 + b_1) W_2 + b_2.
 
-    Runs `f` on a square, on sizes that are all different primes and on one token, in float64 and
-    float32, and on batches.
+    Runs `f` on a square, on different sizes, on one token, in float32, and on batches.
 
     Parameters
     ----------
@@ -29,17 +29,6 @@ def feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
         (d_ff,), (d_ff, d_model) and (d_model,), or as ``f(x, weights)`` with
         `attnbook.FeedForwardWeights` if it takes that many. It returns an array (n, d_model). It
         may be written for one sequence, without leading axes, or for batches alone.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -65,31 +54,33 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-FEED_STEPS: dict[str, Callable] = {
-    "enter_feed": lambda x: x,
-    "hidden": lambda x, W_1, W_2: x @ W_1,
-    "shift_hidden": lambda h, b_1: h + b_1,
-    "activate": relu,
-    "back": lambda h, W_1, W_2: h @ W_2,
-    "shift_back": lambda y, b_2: y + b_2,
-    "leave_feed": lambda y, x: y,
-    "keep": lambda y, x: y,
-}
-
-
-def feed(steps: Any, x, W_1, b_1, W_2, b_2):
-    """Compute the feed-forward network from its steps."""
-    hidden = steps.shift_hidden(steps.hidden(steps.enter_feed(x), W_1, W_2), b_1)
-    y = steps.back(steps.activate(hidden), W_1, W_2)
-    return steps.keep(steps.leave_feed(steps.shift_back(y, b_2), x), x)
-
-
 def _same(x, *others):
     return x
 
 
 def _sigmoid(h):
     return 1 / (1 + np.exp(-h))
+
+
+FEED_STEPS: dict[str, Callable] = {
+    "enter_feed": _same,
+    "feed_matrices": lambda W_1, W_2: (W_1, W_2),
+    "biases": lambda b_1, b_2: (b_1, b_2),
+    "shift_hidden": np.add,
+    "activate": relu,
+    "back": np.matmul,
+    "shift_back": np.add,
+    "leave_feed": _same,
+    "keep": _same,
+}
+
+
+def feed(steps: Any, x, W_1, b_1, W_2, b_2):
+    """Compute the feed-forward network from its steps."""
+    W_1, W_2 = steps.feed_matrices(W_1, W_2)
+    b_1, b_2 = steps.biases(b_1, b_2)
+    hidden = steps.activate(steps.shift_hidden(steps.enter_feed(x) @ W_1, b_1))
+    return steps.keep(steps.leave_feed(steps.shift_back(steps.back(hidden, W_2), b_2)), x)
 
 
 _OTHER_ACTIVATIONS: tuple[Callable, ...] = (
@@ -102,10 +93,8 @@ _OTHER_ACTIVATIONS: tuple[Callable, ...] = (
     lambda h: h * _sigmoid(1.702 * h),
     lambda h: np.log(1 + np.exp(h)),
     lambda h: np.where(h > 0, h, np.exp(h) - 1),
-    np.exp,
     np.square,
     lambda h: relu(h) ** 2,
-    lambda h: np.clip(h, 0, 1),
     lambda h: np.clip(h, 0, 6),
 )
 
@@ -115,18 +104,16 @@ FEED_MISTAKES = mistakes(
         W_2, however wide the hidden layer is.
     activation after the second matrix: Your ReLU stands after the second matrix: what is added to
         the residual could never be negative. It stands between the two.
-    activation twice: Your ReLU stands after both matrices. The second one has none: its output is
-        added to the residual and must be able to be negative.
-    activation before the first matrix: Your ReLU is applied to x itself, which loses half of it. It
-        stands between the two matrices.
+    activation twice: Your ReLU stands after both matrices. It stands between the two alone, since
+        what is added to the residual must be able to be negative.
+    activation before the first matrix: Your ReLU is applied to x itself, not between the two
+        matrices.
     another activation: Between your matrices stands another function: GELU, tanh, a sigmoid or a
         softmax. It is max(0, h) here.
-    sign of the activation: You keep the negative numbers and lose the positive ones, or drop the
-        sign. The ReLU is max(0, h).
+    sign of the activation: You keep negative numbers, or drop the sign. The ReLU is max(0, h).
     comparison for the activation: You pass on where h > 0, as 0 and 1, and lose how large it is: h
         · (h > 0), or max(0, h).
-    leaky activation: Negative numbers are shrunk, not removed: that is a leaky ReLU. Here it is
-        max(0, h).
+    leaky activation: You shrink negative numbers where the ReLU removes them: max(0, h).
     maximum over an axis: You take the largest number along an axis, as np.max(h, 0) does: its
         second argument is an axis. The ReLU compares each number with 0: np.maximum(h, 0).
     both biases forgotten: You add neither b_1 nor b_2.
@@ -137,74 +124,75 @@ FEED_MISTAKES = mistakes(
     bias multiplied: You multiply by a bias. Both are added.
     residual inside: You add x to the result. The residual connection belongs to the layer, which
         adds it once more.
-    normalised inside: You normalise the result, or its sum with x. The layer does that, around
-        this network.
-    first matrix used twice: Your second matrix is W_1 transposed. It has weights of its own, W_2.
+    normalised inside: You normalise the result. The layer does that, around this network.
+    first matrix used twice: Your second matrix is W_1 transposed. It is W_2, of its own.
     matrices transposed: You multiply by the transposed matrices. It runs only where they are
         square. The rows of W_1 belong to the features of x: x @ W_1.
     matrices exchanged: Your first matrix is W_2 and your second is W_1, or the transposed of them.
         W_1 comes first: (d_model, d_ff), then W_2: (d_ff, d_model).
-    hidden layer returned: You return the hidden layer, (n, d_ff). The second matrix brings it back
-        to d_model.
+    hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
     """,
     {
         "no activation": each("activate", _same),
         "activation after the second matrix": (
-            {"activate": _same, "leave_feed": lambda y, x: relu(y)},
-            {"activate": _same, "shift_back": lambda y, b_2: relu(y) + b_2},
+            {"activate": _same, "leave_feed": relu},
+            {"activate": _same, "back": lambda h, W_2: relu(h @ W_2)},
         ),
-        "activation twice": each("leave_feed", lambda y, x: relu(y)),
+        "activation twice": each("leave_feed", relu),
         "activation before the first matrix": (
             {"enter_feed": relu, "activate": _same},
             {"enter_feed": relu},
         ),
-        "another activation": tuple({"activate": activation} for activation in _OTHER_ACTIVATIONS),
+        "another activation": each("activate", *_OTHER_ACTIVATIONS),
         "sign of the activation": each(
             "activate", lambda h: np.minimum(h, 0), lambda h: relu(-h), np.abs
         ),
         "comparison for the activation": each("activate", lambda h: (h > 0).astype(h.dtype)),
-        "leaky activation": tuple(
-            {"activate": lambda h, slope=slope: np.where(h > 0, h, slope * h)}
-            for slope in (0.01, 0.1, 0.2, 0.3, 0.05, 0.25, 0.5)
+        "leaky activation": each(
+            "activate",
+            *(
+                lambda h, slope=slope: np.where(h > 0, h, slope * h)
+                for slope in (0.01, 0.1, 0.2, 0.3, 0.05, 0.25, 0.5)
+            ),
         ),
         "maximum over an axis": each(
             "activate",
             lambda h: np.max(h, axis=0),
             lambda h: np.max(h, axis=-1, keepdims=True) + 0 * h,
-            lambda h: np.max(h, axis=0, keepdims=True) + 0 * h,
             lambda h: np.maximum(np.max(h), 0) + 0 * h,
         ),
-        "both biases forgotten": ({"shift_hidden": _same, "shift_back": _same},),
-        "b_1 forgotten": each("shift_hidden", _same),
-        "b_2 forgotten": each("shift_back", _same),
+        "both biases forgotten": each("biases", lambda b_1, b_2: (0, 0)),
+        "b_1 forgotten": each("biases", lambda b_1, b_2: (0, b_2)),
+        "b_2 forgotten": each("biases", lambda b_1, b_2: (b_1, 0)),
         "b_1 after the activation": (
             {"activate": _same, "shift_hidden": lambda h, b_1: relu(h) + b_1},
         ),
-        "bias subtracted": (
-            {"shift_hidden": np.subtract, "shift_back": np.subtract},
-            {"shift_hidden": np.subtract},
-            {"shift_back": np.subtract},
+        "bias subtracted": each(
+            "biases",
+            lambda b_1, b_2: (-b_1, -b_2),
+            lambda b_1, b_2: (-b_1, b_2),
+            lambda b_1, b_2: (b_1, -b_2),
         ),
         "bias multiplied": ({"shift_hidden": np.multiply}, {"shift_back": np.multiply}),
-        "residual inside": each("keep", lambda y, x: x + y),
+        "residual inside": each("keep", np.add),
         "normalised inside": each(
             "keep", lambda y, x: attnbook.layer_norm(y), lambda y, x: attnbook.layer_norm(x + y)
         ),
         "first matrix used twice": each(
-            "back", lambda h, W_1, W_2: h @ W_1.T, lambda h, W_1, W_2: h @ W_1
+            "feed_matrices", lambda W_1, W_2: (W_1, W_1.T), lambda W_1, W_2: (W_1, W_1)
         ),
-        "matrices transposed": (
-            {"hidden": lambda x, W_1, W_2: x @ W_1.T, "back": lambda h, W_1, W_2: h @ W_2.T},
-            {"hidden": lambda x, W_1, W_2: x @ W_1.T},
-            {"back": lambda h, W_1, W_2: h @ W_2.T},
+        "matrices transposed": each(
+            "feed_matrices",
+            lambda W_1, W_2: (W_1.T, W_2.T),
+            lambda W_1, W_2: (W_1.T, W_2),
+            lambda W_1, W_2: (W_1, W_2.T),
         ),
-        "matrices exchanged": (
-            {"hidden": lambda x, W_1, W_2: x @ W_2, "back": lambda h, W_1, W_2: h @ W_1},
-            {"hidden": lambda x, W_1, W_2: x @ W_2.T, "back": lambda h, W_1, W_2: h @ W_1.T},
+        "matrices exchanged": each(
+            "feed_matrices", lambda W_1, W_2: (W_2, W_1), lambda W_1, W_2: (W_2.T, W_1.T)
         ),
         "hidden layer returned": (
-            {"back": lambda h, W_1, W_2: h, "shift_back": _same},
-            {"activate": _same, "back": lambda h, W_1, W_2: h, "shift_back": _same},
+            {"back": _same, "shift_back": _same},
+            {"activate": _same, "back": _same, "shift_back": _same},
         ),
     },
 )

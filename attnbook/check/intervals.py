@@ -2,23 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
+from attnbook.check.sign_bits import REVERSED, returns
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 from attnbook.sketch import StableHash
 
 
+@documented
 def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the codes of the p-stable hash, ⌊(a · x + b)/r⌋ for each direction a and its offset b.
 
-    Runs `f` on a square, on one vector, on one projection, on sizes that are all different primes,
-    on projections that end exactly where an interval does, with widths below and above 1, in
-    float64 and float32, and on vectors so far out that a code does not fit an int32.
+    Runs `f` on a square, on one vector, on one projection, on different primes, on projections that
+    end exactly where an interval does, with widths below and above 1, in float64 and float32, and
+    on vectors so far out that a code does not fit an int32.
 
     Parameters
     ----------
@@ -26,17 +27,6 @@ def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(x, directions, offsets, width)``, by position, on arrays (n, d),
         (n_projections, d) and (n_projections,), and a float above 0. It returns an array
         (n, n_projections) of integers.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -50,18 +40,14 @@ def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(STABLE_HASH, f, time_limit)
 
 
-def _is_float(returned: Any) -> bool:
-    return "float" in str(getattr(returned, "dtype", ""))
-
-
 def _codes(x, directions, offsets, width):
     hashes = StableHash(directions[np.newaxis], offsets[np.newaxis], width)
     return hashes.codes(x)[..., 0, :]
 
 
-STABLE_HASH_STEPS: dict[str, Callable] = {
+STEPS: dict[str, Callable] = {
     "project": lambda x, directions: x @ directions.T,
-    "offset": lambda offsets, width: offsets,
+    "offset": lambda offsets: offsets,
     "width": lambda width: width,
     "inside": lambda along, offsets, width: (along + offsets) / width,
     "cut": np.floor,
@@ -72,16 +58,15 @@ STABLE_HASH_STEPS: dict[str, Callable] = {
 
 def stable_hash_from_steps(s, x, directions, offsets, width):
     """Return the codes by the steps `s`."""
-    along, offsets = s.project(x, directions), s.offset(offsets, width)
-    codes = s.cut(s.inside(along, offsets, s.width(width)))
-    return s.show(s.hold(codes).astype(np.int64))
+    inside = s.inside(s.project(x, directions), s.offset(offsets), s.width(width))
+    return s.show(s.hold(s.cut(inside)).astype(np.int64))
 
 
 def _unit(x):
     return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
 
 
-_STABLE_HASH_MISTAKES = mistakes(
+_MISTAKES = mistakes(
     """
     floats for integers: Your codes are floating-point numbers: floor keeps the dtype. A code is
         part of a key of a table. Turn it into int64 after the floor.
@@ -128,71 +113,62 @@ _STABLE_HASH_MISTAKES = mistakes(
         have any size; what brings it into the range of a table comes later.
     """,
     {
-        "truncated": each("cut", np.trunc),
+        "truncated": {"cut": np.trunc},
         "rounded": each("cut", np.rint, lambda t: np.floor(t + 0.5)),
         "rounded up": each("cut", np.ceil, lambda t: np.floor(t) + 1),
-        "right ends": each("cut", lambda t: np.ceil(t) - 1),
-        "offset forgotten": ({"offset": lambda offsets, width: 0.0},),
-        "offset divided alone": each(
-            "inside", lambda along, offsets, width: along + offsets / width
-        ),
+        "right ends": {"cut": lambda t: np.ceil(t) - 1},
+        "offset forgotten": {"offset": lambda b: 0.0},
+        "offset divided alone": {"inside": lambda along, b, r: along + b / r},
         "offset outside the division": (
-            *each("inside", lambda along, offsets, width: along / width + offsets),
+            {"inside": lambda along, b, r: along / r + b},
             *(
-                {"inside": lambda along, b, width: np.floor(along / width) + b, "cut": cut}
+                {"inside": lambda along, b, r: np.floor(along / r) + b, "cut": cut}
                 for cut in (np.trunc, np.rint, np.floor)
             ),
         ),
-        "offset subtracted": ({"offset": lambda offsets, width: -offsets},),
-        "width forgotten": ({"width": lambda width: 1.0},),
+        "offset subtracted": {"offset": lambda b: -b},
+        "width forgotten": {"width": lambda r: 1.0},
         "width multiplied": (
-            {"width": lambda width: 1 / width},
-            *each("inside", lambda along, offsets, width: along * width + offsets),
+            {"width": lambda r: 1 / r},
+            {"inside": lambda along, b, r: along * r + b},
         ),
         "width squared": (
-            {"width": lambda width: width**2},
-            *each("inside", lambda along, offsets, width: (along / width + offsets) / width),
+            {"width": lambda r: r**2},
+            {"inside": lambda along, b, r: (along / r + b) / r},
         ),
         "rounded twice": each(
             "inside",
-            lambda along, offsets, width: np.floor(along + offsets) / width,
-            lambda along, offsets, width: (np.floor(along) + offsets) / width,
-            lambda along, offsets, width: np.trunc(along + offsets) / width,
-            lambda along, offsets, width: np.rint(along + offsets) / width,
+            lambda along, b, r: (np.floor(along) + b) / r,
+            *(lambda along, b, r, f=f: f(along + b) / r for f in (np.floor, np.trunc, np.rint)),
         ),
         "sign for the floor": each("cut", lambda t: t >= 0, lambda t: t > 0, np.sign),
         "no negative codes": (
-            {"project": lambda x, directions: np.abs(x @ directions.T)},
-            *each("inside", lambda along, offsets, width: np.abs(along + offsets) / width),
-            *each(
-                "cut",
-                lambda t: np.abs(np.floor(t)),
-                lambda t: np.abs(np.trunc(t)),
-                lambda t: np.maximum(np.floor(t), 0),
-            ),
+            {"project": lambda x, a: np.abs(x @ a.T)},
+            {"inside": lambda along, b, r: np.abs(along + b) / r},
+            *each("cut", lambda t: np.abs(np.floor(t)), lambda t: np.maximum(np.floor(t), 0)),
         ),
-        "vectors normalised": tuple(
-            {"project": lambda x, a, u=u, v=v: u(x) @ v(a).T}
-            for u, v in ((_unit, np.asarray), (np.asarray, _unit), (_unit, _unit))
+        "vectors normalised": each(
+            "project",
+            lambda x, a: _unit(x) @ a.T,
+            lambda x, a: x @ _unit(a).T,
+            lambda x, a: _unit(x) @ _unit(a).T,
         ),
-        "codes summed": ({"show": partial(np.sum, axis=-1)},),
-        "transposed": ({"show": np.transpose},),
-        "offset of the vector": ({"offset": lambda offsets, width: offsets[:, np.newaxis]},),
-        "one offset for all": (
-            {"offset": lambda offsets, width: offsets[0]},
-            {"offset": lambda offsets, width: np.mean(offsets)},
+        "codes summed": {"show": partial(np.sum, axis=-1)},
+        "transposed": {"show": np.transpose},
+        "offset of the vector": {"offset": lambda b: b[:, np.newaxis]},
+        "one offset for all": each("offset", lambda b: b[0], np.mean),
+        "directions transposed": {"project": lambda x, directions: x @ directions},
+        "remainder": each(
+            "hold", *(lambda codes, n=n: codes % n for n in (2, 8, 10, 16, 64, 100, 256, 2**16))
         ),
-        "directions transposed": ({"project": lambda x, directions: x @ directions},),
-        "remainder": tuple(
-            {"hold": lambda codes, n=n: codes % n} for n in (2, 8, 10, 16, 64, 100, 256, 2**16)
-        ),
-        "int32": (
-            {"hold": lambda codes: codes.astype(np.int64).astype(np.int32)},
-            {"hold": lambda codes: np.clip(codes, -(2.0**31), 2.0**31 - 1)},
-            {"hold": lambda codes: np.where(np.abs(codes) < 2.0**31, codes, -(2.0**31))},
+        "int32": each(
+            "hold",
+            lambda codes: codes.astype(np.int64).astype(np.int32),
+            lambda codes: np.clip(codes, -(2.0**31), 2.0**31 - 1),
+            lambda codes: np.where(np.abs(codes) < 2.0**31, codes, -(2.0**31)),
         ),
     },
-    {"floats for integers": _is_float},
+    {"floats for integers": returns("float")},
 )
 
 
@@ -207,13 +183,9 @@ def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | Non
     )
 
 
-_STABLE_HASH_PROPERTIES = (
+_PROPERTIES = (
     _digits_are_enough,
-    moved(
-        lambda given: {"x": np.flip(given["x"], axis=0)},
-        lambda codes, flipped: np.flip(flipped, axis=0) == codes,
-        "Reversing the order of the vectors must reverse the codes; here it changes them.",
-    ),
+    REVERSED,
     moved(
         lambda given: {"x": 0 * given["x"] - 1e3 * np.sum(given["directions"], axis=0)},
         lambda codes, far: np.any(far < 0),
@@ -228,14 +200,10 @@ _STABLE_HASH_PROPERTIES = (
 )
 
 
-def _points(
-    n: int, d: int, n_projections: int, width: float, dtype: str = "float64", size: float = 1.0
-) -> Case:
-    offsets = width * np.random.default_rng([34, n_projections]).uniform(size=n_projections)
-    arrays = {"x": size * draw(32, n, d), "directions": draw(33, n_projections, d)}
-    arrays["offsets"] = offsets
-    given: dict[str, Any] = {name: x.astype(dtype) for name, x in arrays.items()}
-    return Case({**given, "width": width})
+def _points(n: int, d: int, k: int, width: float, dtype: str = "float64", size: float = 1) -> Case:
+    offsets = width * np.random.default_rng([34, k]).uniform(size=k)
+    arrays = {"x": size * draw(32, n, d), "directions": draw(33, k, d), "offsets": offsets}
+    return Case({**{name: x.astype(dtype) for name, x in arrays.items()}, "width": width})
 
 
 _AT_THE_ENDS = {
@@ -255,14 +223,14 @@ STABLE_HASH = Check(
     results={"codes": "(n, n_projections)"},
     reference=_codes,
     compute=stable_hash_from_steps,
-    steps=STABLE_HASH_STEPS,
+    steps=STEPS,
     stages=(
         Stage(tuple(_points(*sizes) for sizes in _SIZES_AND_WIDTHS)),
         Stage((Case(_AT_THE_ENDS),)),
         Stage((_points(3, 3, 3, 0.75, "float32"), _points(5, 7, 3, 2.5, "float32"))),
         Stage((_points(5, 3, 2, 0.01, size=1e8), _points(3, 3, 3, 1e-3, size=1e7))),
     ),
-    mistakes=_STABLE_HASH_MISTAKES,
-    properties=_STABLE_HASH_PROPERTIES,
+    mistakes=_MISTAKES,
+    properties=_PROPERTIES,
     kind="integral",
 )

@@ -6,18 +6,19 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.log_probabilities import LOSS_MISTAKES, LOSS_STEPS, loss_from_steps
 from attnbook.check.report import Report
 from attnbook.check.signatures import signature_of, with_options
 from attnbook.check.steps import Case, Check, Stage, Values, draw
 
 
+@documented
 def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a cross-entropy of logits.
 
-    Runs `f` on sizes that are all different primes and on as many tokens as there are words, on one
-    token, on logits of ±1000, in float64 and float32, on batches; and with masks if it takes them.
+    Runs `f` on several sizes, on one token, on logits of ±1000, in float64 and float32, on batches;
+    and with masks if it takes them.
 
     Parameters
     ----------
@@ -26,17 +27,6 @@ def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
         to V - 1; and with a boolean `mask` (n,), **True = counts**, if it takes an argument of that
         name. It returns one number, the mean of -log softmax(logits)[target] over the tokens that
         count. It may be written for one sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------

@@ -2,30 +2,38 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import each
+from attnbook.check.steps import Way, each
+
+_total = partial(np.sum, keepdims=True)
+_largest = partial(np.max, keepdims=True)
 
 
 def _log_total(z, largest, axis):
-    return largest + np.log(np.sum(np.exp(z - largest), axis=axis, keepdims=True))
+    return largest + np.log(_total(np.exp(z - largest), axis))
 
 
 def _picked(rows, targets):
     return np.take_along_axis(rows, targets[..., np.newaxis], axis=-1)[..., 0]
 
 
+def _sum(losses, counted):
+    return np.sum(losses * counted)
+
+
 def _mean(losses, counted):
-    return np.sum(losses * counted) / np.sum(counted)  # np.mean would warn of no tokens
+    return _sum(losses, counted) / np.sum(counted)  # np.mean would warn of no tokens
 
 
-LOSS_STEPS: dict[str, Callable] = {
+LOSS_STEPS: dict[str, Any] = {
     "prepare": lambda logits, mask: logits,
-    "axis": lambda: -1,
-    "largest": lambda z, axis: np.max(z, axis=axis, keepdims=True),
+    "axis": -1,
+    "largest": _largest,
     "log_total": _log_total,
     "rows": lambda z, log_total, axis: z - log_total,
     "choose": lambda targets, n_known: targets,
@@ -38,7 +46,7 @@ LOSS_STEPS: dict[str, Callable] = {
 
 
 def loss_from_steps(steps: Any, logits, targets, mask=None):
-    z, axis = steps.prepare(logits, mask), steps.axis()
+    z, axis = steps.prepare(logits, mask), steps.axis
     log_total = steps.log_total(z, steps.largest(z, axis), axis)
     rows = steps.rows(z, log_total, axis)
     losses = steps.negate(steps.pick(rows, steps.choose(targets, logits.shape[-1])))
@@ -55,102 +63,90 @@ def _off(p, targets):
     return p - np.eye(p.shape[-1])[targets]
 
 
-def _by_softmax(z, axis):
+def _by_softmax(z, axis, largest=_largest):
     """Return probabilities that are rounded to 0 where they are tiny."""
-    weights = np.exp(z - np.max(z, axis=axis, keepdims=True))
-    return weights / np.sum(weights, axis=axis, keepdims=True)
+    weights = np.exp(z - largest(z, axis))
+    return weights / _total(weights, axis)
 
 
-def _through(function: Callable) -> Callable:
-    """Return the step `rows` that is `function` of the probabilities."""
-    return lambda z, log_total, axis: function(_by_softmax(z, axis))
+def _log_of(function: Callable) -> Callable:
+    """Return the step `rows` that is the logarithm of a function of the logits."""
+    return lambda z, log_total, axis: np.log(function(z, axis))
 
 
-def _mean_of_means(losses, counted):
-    """Take the mean of each sequence first."""
-    return np.mean(np.sum(losses * counted, axis=-1) / np.sum(counted, axis=-1))
-
-
-def _reduced(whole: Callable, masked: Callable) -> Callable:
-    """Return `whole(losses)` where every token counts, else `masked(losses, counted)`."""
-    return lambda losses, counted: (
-        masked(losses, counted) if counted.dtype == bool else whole(losses)
+def _kept_from_0(function: Callable, sizes: tuple[float, ...]) -> tuple[Way, ...]:
+    """Return the logarithms of a function of the logits that is kept above each of the sizes."""
+    return each(
+        "rows",
+        *(
+            _log_of(lambda z, axis, e=e, keep=keep: keep(function(z, axis), e))
+            for e in sizes
+            for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
+        ),
     )
 
 
-def _aligned(rows: slice, targets: slice) -> Callable:
-    return lambda r, t: _picked(r[..., rows, :], t[..., targets])
+def _reduced(masked: Callable) -> Callable:
+    """Return the mean where every token counts, else `masked(losses, counted)`."""
+    return lambda losses, counted: (masked if counted.dtype == bool else _mean)(losses, counted)
 
 
-def _shifted(forward: bool, edge: Callable) -> Callable:
-    """Return the targets moved by one place, with `edge(targets)` in the gap."""
-
-    def choose(targets, n_known):
-        gap = np.broadcast_to(edge(targets), targets[..., :1].shape)
-        parts = [gap, targets[..., :-1]] if forward else [targets[..., 1:], gap]
-        return np.concatenate(parts, axis=-1)
-
-    return choose
+def _shifted(targets, n_known, by, edge):
+    """Return the targets moved by one place, with `edge` in the gap, or what fell off."""
+    moved = np.roll(targets, by, axis=-1)
+    if edge is not None:
+        moved[..., (by - 1) // 2] = edge
+    return moved
 
 
-_KEPT_FROM_0 = tuple(
-    {"rows": _through(lambda p, e=e, keep=keep: np.log(keep(p, e)))}
-    for e in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-16, 1e-20, 1e-30, 1e-300)
-    for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
-)
+def _mean_of_means(losses, counted):
+    return np.mean(np.sum(losses * counted, axis=-1) / np.sum(counted, axis=-1))
+
 
 LOSS_MISTAKES = mistakes(
     """
     softmax twice: You apply a softmax before a cross-entropy that expects logits, so the softmax is
-        taken twice. The second one gets numbers between 0 and 1: the loss cannot fall near 0, and
-        its gradients are small. Hand over the logits as they are.
+        taken twice: the loss cannot fall near 0, and its gradients are small. Hand over the logits
+        as they are.
     logits taken for probabilities: You take the logarithm of the logits themselves. They may be
         negative, and their logarithm is NaN. The softmax comes before the logarithm.
     sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
         sum to one. The words compete: take the softmax.
-    exponential forgotten: You divide the logits by their sum. The softmax divides their
-        exponentials.
-    no logarithm: You return the mean probability of the targets, or its negative. The loss is the
-        mean of −log p.
-    squared error: You return a squared difference of probabilities and one-hot targets. The loss is
-        −log p of the target.
+    exponential forgotten: You divide logits by their sum. The softmax divides exponentials.
+    no logarithm: You return the mean probability of the targets. The loss is that of −log p.
+    squared error: You square the error of the probabilities. The loss is −log p.
     sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
         end: the logarithm of the sum of all exponentials, which the other words raise, is added.
-    logarithm of the sum forgotten: You subtract the sum of the exponentials itself. Its logarithm
-        is subtracted.
+    logarithm of the sum forgotten: You subtract the sum of exponentials, not its logarithm.
     maximum not added back: You subtract the largest logit inside the exponential and not outside
-        it, so it is in the loss. log Σ exp z = max + log Σ exp(z − max).
-    mean of the exponentials: You take the mean of the exponentials where their sum belongs: the
-        loss is too small by log V.
+        it. log Σ exp z = max + log Σ exp(z − max).
+    mean of the exponentials: You take the mean of the exponentials, not their sum: log V is
+        missing.
     sign: Your loss has the wrong sign: it is the mean log-likelihood. A loss falls as the model
         gets better: −log p.
     softmax over the tokens: Your softmax runs over the tokens, so the tokens compete with each
         other for a word. The words compete for a token: the last axis.
     one softmax for all: All probabilities of all tokens together sum to one. Each token has a
         softmax of its own: name the axis and keep it.
-    base 2: Your loss is in bits: the logarithm has base 2. It is in nats here, with the natural
-        logarithm; a bit is ln 2 = 0.69 nats.
+    base 2: Your loss is in bits. Take the natural logarithm: a bit is ln 2 = 0.69 nats.
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
     targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
-    share of the hits: You return how often the likeliest word is the target, or is not. That has no
-        gradient: the loss is −log p of the target.
-    entropy of the prediction: You return the entropy −Σ p log p of the prediction, or the sum of
-        all log p. Only the word of the target counts.
+    share of the hits: You count how often the likeliest word is right. That has no gradient: take
+        −log p.
+    entropy of the prediction: You return the entropy −Σ p log p. Only the word of the target
+        counts.
     labels smoothed: You smooth the labels: a part of the loss is that of all other words. The loss
         asked for is −log p of the target alone.
     target of another token: You compare the prediction of each token with the target of the one
         after it, or before it. Logits and targets are aligned already: row i belongs to target i.
-    another word: You take the word before or after the target: ids count from 0, as the columns of
-        the logits do.
-    sum for mean: You return the sum over the tokens. The mean does not depend on how many tokens
-        there are, so one learning rate suits all lengths.
+    another word: You take the word before or after the target: ids count from 0.
+    sum for mean: You return the sum over the tokens. The mean does not depend on how many there
+        are.
     mean over the vocabulary: You divide by n·V, the number of all entries, as the mean of a one-hot
         matrix times log-probabilities does. One number counts for each token: divide by n.
-    divided by another number: You divide the sum by n − 1 or n + 1. Divide it by the number of the
-        tokens that count.
-    median for the mean: You return the median, the largest or the last loss. The loss is their
-        mean.
+    divided by another number: You divide by n − 1 or n + 1, not by the number that counts.
+    median for the mean: You return the median, largest or last loss, not the mean.
     loss scaled: You multiply the loss by a number, or halve it. It is the mean of −log p itself.
     perplexity returned: You return the perplexity, the exponential of the loss.
     not averaged: You return a loss for each token. Training needs one number: their mean.
@@ -167,35 +163,25 @@ LOSS_MISTAKES = mistakes(
         and the model learns to predict padding.
     mask inverted: You count the tokens that the mask hides. True means that the token counts.
     mean over all tokens: You zero the losses of padding, which is right, and divide by the number
-        of all tokens, padding included: the more padding, the smaller the loss. Divide by the
-        number of tokens that count, the sum of the mask.
-    sum under a mask: With a mask you return the sum over the tokens that count. Divide by their
-        number.
-    padding not zeroed: You divide by the number of tokens that count, and sum over all of them,
-        padding too. Multiply the losses by the mask first.
+        of all tokens, padding included. Divide by the number that count, the sum of the mask.
+    sum under a mask: With a mask you return a sum. Divide it by the number that counts.
+    padding not zeroed: You sum over padding too. Multiply the losses by the mask first.
     logits masked: You multiply the logits by the mask, so padding counts as log V. The mask says
         which losses count: apply it after −log p.
     mean of the means: You average each sequence first and then the sequences, so a token of a short
         sequence counts more than one of a long sequence. Sum over all tokens that count, and divide
         once.
-    divided by the number of sequences: You sum over the tokens of a sequence and average over the
-        batch. Divide by the number of all tokens that count.
+    divided by the number of sequences: You divide by the number of sequences, not by that of all
+        tokens that count.
     """,
     {
         "softmax twice": each("prepare", lambda z, mask: _by_softmax(z, -1)),
         "logits taken for probabilities": (
-            {"rows": lambda z, total, a: np.log(z)},
-            {"rows": lambda z, total, a: np.log(np.abs(z))},
-            *(
-                {"rows": lambda z, log_total, axis, e=e, keep=keep: np.log(keep(z, e))}
-                for e in (1e-8, 1e-9, 1e-10, 1e-12)
-                for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
-            ),
+            *each("rows", _log_of(lambda z, a: z), _log_of(lambda z, a: np.abs(z))),
+            *_kept_from_0(lambda z, a: z, (1e-8, 1e-9, 1e-10, 1e-12)),
         ),
         "sigmoid for softmax": each("rows", lambda z, total, a: -np.logaddexp(0, -z)),
-        "exponential forgotten": each(
-            "rows", lambda z, total, a: np.log(z / np.sum(z, axis=a, keepdims=True))
-        ),
+        "exponential forgotten": each("rows", _log_of(lambda z, a: z / _total(z, a))),
         "no logarithm": (
             {"rows": _probabilities},
             {"rows": _probabilities, "negate": np.positive},
@@ -211,35 +197,26 @@ LOSS_MISTAKES = mistakes(
         ),
         "logarithm of the sum forgotten": each(
             "log_total",
-            lambda z, largest, a: np.sum(np.exp(z), axis=a, keepdims=True),
-            lambda z, largest, a: largest + np.sum(np.exp(z - largest), axis=a, keepdims=True),
+            lambda z, largest, a: _total(np.exp(z), a),
+            lambda z, largest, a: largest + _total(np.exp(z - largest), a),
         ),
         "maximum not added back": each(
-            "log_total",
-            lambda z, largest, a: np.log(np.sum(np.exp(z - largest), axis=a, keepdims=True)),
+            "log_total", lambda z, largest, a: np.log(_total(np.exp(z - largest), a))
         ),
         "mean of the exponentials": each(
             "log_total", lambda z, largest, a: _log_total(z, largest, a) - math.log(z.shape[-1])
         ),
         "sign": each("negate", np.positive),
-        "softmax over the tokens": each("axis", lambda: -2, lambda: 0),
-        "one softmax for all": each("axis", lambda: None),
-        "base 2": tuple(
-            {"finish": lambda loss, logits, base=base: loss / math.log(base)} for base in (2, 10)
+        "softmax over the tokens": each("axis", -2, 0),
+        "one softmax for all": each("axis", None),
+        "base 2": each(
+            "finish", lambda loss, z: loss / np.log(2), lambda loss, z: loss / np.log(10)
         ),
         "every pair": each("pick", lambda r, t: r[..., t]),
-        "targets ignored": each(
-            "pick",
-            lambda r, t: np.max(r, axis=-1),
-            lambda r, t: np.min(r, axis=-1),
-            lambda r, t: r[..., 0],
-        ),
-        "share of the hits": tuple(
-            {
-                "pick": lambda rows, targets, hit=hit: (np.argmax(rows, -1) == targets) == hit,
-                "negate": lambda hits: hits * 1.0,
-            }
-            for hit in (True, False)
+        "targets ignored": each("pick", lambda r, t: np.max(r, axis=-1), lambda r, t: r[..., 0]),
+        "share of the hits": (
+            {"pick": lambda r, t: np.argmax(r, -1) == t, "negate": lambda hits: hits * 1.0},
+            {"pick": lambda r, t: np.argmax(r, -1) != t, "negate": lambda hits: hits * 1.0},
         ),
         "entropy of the prediction": each(
             "pick",
@@ -247,40 +224,29 @@ LOSS_MISTAKES = mistakes(
             lambda r, t: np.sum(r, axis=-1),
             lambda r, t: np.mean(r, axis=-1),
         ),
-        "labels smoothed": tuple(
-            {
-                "pick": lambda rows, targets, e=e, over=over: (
-                    (1 - e) * _picked(rows, targets) + e * over(rows, _picked(rows, targets))
+        "labels smoothed": each(
+            "pick",
+            *(
+                lambda r, t, e=e, over=over: (1 - e) * _picked(r, t) + e * over(r, _picked(r, t))
+                for e in (0.1, 0.05, 0.2)
+                for over in (
+                    lambda r, own: np.mean(r, axis=-1),
+                    lambda r, own: (np.sum(r, axis=-1) - own) / (r.shape[-1] - 1),
                 )
-            }
-            for e in (0.1, 0.05, 0.2)
-            for over in (
-                lambda r, own: np.mean(r, axis=-1),
-                lambda r, own: (np.sum(r, axis=-1) - own) / (r.shape[-1] - 1),
-            )
+            ),
         ),
         "target of another token": (
-            *(
-                {"pick": _aligned(rows, targets), "count": cut}
-                for rows, targets in (
-                    (slice(None, -1), slice(1, None)),
-                    (slice(1, None), slice(None, -1)),
-                )
-                for cut in (
-                    LOSS_STEPS["count"],
-                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., 1:],
-                    lambda mask, x: np.ones_like(x) if mask is None else mask[..., :-1],
-                )
+            *each(
+                "pick",
+                lambda r, t: _picked(r[..., :-1, :], t[..., 1:]),
+                lambda r, t: _picked(r[..., 1:, :], t[..., :-1]),
             ),
-            {"choose": lambda t, n_known: np.roll(t, 1, axis=-1)},
-            {"choose": lambda t, n_known: np.roll(t, -1, axis=-1)},
-            *(
-                {"choose": _shifted(forward, edge)}
-                for forward in (False, True)
-                for edge in (lambda t: 0, lambda t: t[..., -1:], lambda t: t[..., :1], lambda t: -1)
+            *each(
+                "choose",
+                *(partial(_shifted, by=by, edge=edge) for by in (1, -1) for edge in (None, 0, -1)),
+                lambda t, n_known: t[..., ::-1],
+                lambda t, n_known: np.broadcast_to(t[..., :1], t.shape),
             ),
-            {"choose": lambda t, n_known: t[..., ::-1]},
-            {"choose": lambda t, n_known: np.broadcast_to(t[..., :1], t.shape)},
         ),
         "another word": each(
             "choose",
@@ -289,55 +255,45 @@ LOSS_MISTAKES = mistakes(
             lambda t, n_known: np.minimum(t + 1, n_known - 1),
             lambda t, n_known: np.maximum(t - 1, 0),
         ),
-        "sum for mean": each("reduce", lambda x, n: np.sum(x * n)),
+        "sum for mean": each("reduce", _sum),
         "mean over the vocabulary": (
-            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.size},
             {"finish": lambda loss, z: loss / z.shape[-1]},
-            {"reduce": lambda x, n: np.sum(x * n), "finish": lambda loss, z: loss / z.shape[-1]},
+            {"reduce": _sum, "finish": lambda loss, z: loss / z.size},
+            {"reduce": _sum, "finish": lambda loss, z: loss / z.shape[-1]},
         ),
-        "divided by another number": tuple(
-            {
-                "reduce": lambda losses, counted, by=by: (
-                    np.sum(losses * counted) / (np.sum(counted) + by)
-                )
-            }
-            for by in (-1, 1)
+        "divided by another number": each(
+            "reduce",
+            lambda x, n: _sum(x, n) / (np.sum(n) - 1),
+            lambda x, n: _sum(x, n) / (np.sum(n) + 1),
         ),
-        "median for the mean": tuple(
-            {"reduce": lambda losses, counted, f=f: f(losses)}
-            for f in (np.median, np.max, np.min, lambda x: x[..., -1], lambda x: x[..., 0])
+        "median for the mean": each(
+            "reduce", lambda x, n: np.median(x), lambda x, n: np.max(x), lambda x, n: x[..., -1]
         ),
-        "loss scaled": tuple(
-            {"finish": lambda loss, logits, factor=factor: loss * factor}
-            for factor in (2.0, 0.5, 100.0)
+        "loss scaled": each(
+            "finish", lambda loss, z: 2 * loss, lambda loss, z: loss / 2, lambda loss, z: 100 * loss
         ),
         "perplexity returned": each("finish", lambda loss, z: np.exp(loss)),
         "not averaged": each("reduce", lambda x, n: x * n, lambda x, n: x),
         "exp overflows": (
-            {
-                "rows": lambda z, total, a: np.log(
-                    np.exp(z) / np.sum(np.exp(z), axis=a, keepdims=True)
-                )
-            },
-            {"largest": lambda z, a: np.zeros_like(np.max(z, axis=a, keepdims=True))},
+            {"rows": _log_of(lambda z, a: _by_softmax(z, a, lambda z, a: 0))},
+            {"largest": lambda z, a: 0 * _largest(z, a)},
         ),
-        "logarithm of 0": each("rows", _through(np.log)),
-        "logarithm kept from 0": _KEPT_FROM_0,
+        "logarithm of 0": each("rows", _log_of(_by_softmax)),
+        "logarithm kept from 0": _kept_from_0(
+            _by_softmax,
+            (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-16, 1e-20, 1e-30, 1e-300),
+        ),
         "largest logit of all rows": (
             {"largest": lambda z, a: np.max(z)},
-            {
-                "rows": lambda z, total, a: np.log(
-                    np.exp(z - np.max(z)) / np.sum(np.exp(z - np.max(z)), a, keepdims=True)
-                )
-            },
+            {"rows": _log_of(lambda z, a: _by_softmax(z, a, lambda z, a: np.max(z)))},
         ),
         "mask ignored": each("count", lambda mask, x: np.ones_like(x)),
         "mask inverted": each(
             "count", lambda mask, x: np.ones_like(x) if mask is None else np.logical_not(mask)
         ),
-        "mean over all tokens": each("reduce", _reduced(np.mean, lambda x, n: np.mean(x * n))),
-        "sum under a mask": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x * n))),
-        "padding not zeroed": each("reduce", _reduced(np.mean, lambda x, n: np.sum(x) / np.sum(n))),
+        "mean over all tokens": each("reduce", _reduced(lambda x, n: np.mean(x * n))),
+        "sum under a mask": each("reduce", _reduced(_sum)),
+        "padding not zeroed": each("reduce", _reduced(lambda x, n: np.sum(x) / np.sum(n))),
         "logits masked": (
             {
                 "prepare": lambda z, mask: z if mask is None else z * mask[..., np.newaxis],
@@ -346,7 +302,7 @@ LOSS_MISTAKES = mistakes(
         ),
         "mean of the means": each("reduce", _mean_of_means),
         "divided by the number of sequences": each(
-            "reduce", lambda x, n: _mean(x, n) if x.ndim < 2 else np.sum(x * n) / len(x)
+            "reduce", lambda x, n: _mean(x, n) if x.ndim < 2 else _sum(x, n) / len(x)
         ),
     },
 )

@@ -1,44 +1,21 @@
 """Attention with a mask that is always given: masks of every shape, and the check of it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
-from attnbook.check.outputs import (
-    ATTENTION_MISTAKES,
-    ATTENTION_STEPS,
-    attention_from_steps,
-    empty_rows_are_zero,
-    hidden_keys_change_nothing,
-    order_of_keys_is_free,
-    outputs_between_values,
-)
+from attnbook.check import normalization as soft
+from attnbook.check import outputs as o
+from attnbook.check import weights as w
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Way, each, without
-from attnbook.check.weights import (
-    EMPTY,
-    FLIPPED,
-    LARGE,
-    NOTHING,
-    OUTBID,
-    OUTBID_MASK,
-    RAGGED,
-    RENORMALIZED,
-    SPREAD,
-    arrays,
-    causal,
-    dot_products,
-    filled_with,
-    hide,
-    lowered_by,
-    transposed,
-)
 
 
+@documented
 def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention with a mask that is always given.
 
@@ -55,17 +32,6 @@ def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         It returns the output alone, of shape (n_q, d_v). A query that may attend to nothing gets
         zeros. It may be written for one sequence, without leading axes, or for batches alone, and
         it may raise on a mask that is not (n_q, n_k).
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -82,12 +48,12 @@ _PADDING = np.array([True, True, True, False, False])
 _LENGTHS = np.array([[[True, True, False]], [[True, False, False]], [[True, True, True]]])
 """Masks of which none is its own transpose, nor its own opposite upside down."""
 
-_QUIET = {name: x * 2.0**-17 if name == "query" else x for name, x in OUTBID.items()}
+_QUIET = {name: x * 2.0**-17 if name == "query" else x for name, x in w.OUTBID.items()}
 """Visible scores are −2¹⁵ = −32768, hidden ones +2¹⁵; every product is exact."""
 
 
 def _from_steps(s, query, key, value, mask):
-    return s.output(attention_from_steps(s, query, key, value, mask=mask), mask)
+    return s.output(o.attention_from_steps(s, query, key, value, mask=mask), mask)
 
 
 def _is_padding(mask):
@@ -98,7 +64,7 @@ def _on_the_query_side(mask):
     """Turn a mask of keys alone, and no other, into one of queries."""
     if not _is_padding(mask):
         return mask
-    return mask[:, np.newaxis] if mask.ndim == 1 else transposed(mask)
+    return mask[:, np.newaxis] if mask.ndim == 1 else w.transposed(mask)
 
 
 def _padding_zeroed(output, mask):
@@ -108,10 +74,6 @@ def _padding_zeroed(output, mask):
 def _first_visible(scores):
     visible = scores > -np.inf
     return np.where(visible & (np.cumsum(visible, axis=-1) == 1), 1.0, 0.0)
-
-
-def _to_the_last(scores, mask):
-    return causal(scores, scores.shape[-1] - scores.shape[-2])
 
 
 def _of_batches(see: Callable) -> tuple[Way, ...]:
@@ -128,8 +90,7 @@ _OWN = mistakes(
     mean of the visible values: Every output is the plain mean of the values that its query may see,
         whatever it asks for: the scores never reach the weights.
     first visible key alone: Each query gets the value of the first key that it may see, and no
-        other. The mask says which keys take part; the softmax of their scores says how much each
-        counts.
+        other. The mask says which keys take part; the softmax of their scores says how much.
     score 0 taken for hidden: You multiply the scores by the mask and then hide every score that is
         0. A visible key that is orthogonal to the query has score 0 too, and is lost. Choose by the
         mask itself, as where(mask, scores, −∞) does.
@@ -141,15 +102,14 @@ _OWN = mistakes(
     hidden keys in the maximum: You zero the exponentials of hidden keys before you divide, but your
         shift is the maximum over hidden keys too: what you set their scores to, such as 0, takes
         part. Where every visible score lies far below it, the visible exponentials underflow, and
-        0/0 is NaN, or a row of zeros if you guard it. Take the maximum of the visible scores alone,
-        or hide the others with −∞ before it.
+        0/0 is NaN, or a row of zeros with a guard. Hide them with −∞ before the maximum.
     padding on the query side: You apply a mask of keys, (1, n_k), to the queries: real tokens still
         attend to padding, and the rows of the padding are emptied instead. Its last axis is that of
         the keys, and its one row holds for every query: hide columns of the scores.
     outputs of padding zeroed: You hide the padding from every query, which is right, and also zero
         the outputs of the queries at the same places. The mask does not ask for that: its one row,
-        (1, n_k), holds for every query, and query and key need not be the same sequence. Let the
-        loss leave those outputs out.
+        (1, n_k), holds for every query, and query and key need not be the same sequence. The loss
+        leaves them out.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
         sequence has its own: keep the leading axes of the mask.
     mask broadcast over the wrong axis: You drop the axis of the queries from a mask of shape
@@ -157,26 +117,28 @@ _OWN = mistakes(
         by chance where the two sizes are equal. Keep the axis of length 1.
     """,
     {
-        "mean of the visible values": ({"product": lambda q, k: 0 * dot_products(q, k)},),
-        "first visible key alone": ({"finish": lambda weights, x, axis: _first_visible(x)},),
-        "score 0 taken for hidden": (
-            {"hide": lambda scores, mask: np.where(scores * mask == 0, -np.inf, scores)},
+        "mean of the visible values": {"product": lambda q, k: 0 * w.dot_products(q, k)},
+        "first visible key alone": {"finish": lambda weights, x, axis: _first_visible(x)},
+        "score 0 taken for hidden": {"hide": lambda s, mask: w.hide(s, s * mask != 0)},
+        "another mask": each(
+            "hide",
+            lambda scores, mask: w.causal(scores),
+            lambda scores, mask: w.causal_to_the_last(scores),
         ),
-        "another mask": each("hide", lambda scores, mask: causal(scores), _to_the_last),
-        "mask with −10⁴": tuple(
-            way(number) for number in (1e4, 1e3) for way in (lambda x: filled_with(-x), lowered_by)
-        ),
+        "mask with −10⁴": (w.filled_with(-1e4), w.filled_with(-1e3)),
         "hidden keys in the maximum": tuple(
-            {**way, **filled_with(fill)} for fill in (0.0, -1e4, -1e9) for way in RENORMALIZED
+            {**way, **w.filled_with(fill), "shift": soft.maximum}
+            for fill in (0.0, -1e4, -1e9)
+            for way in w.RENORMALIZED
         ),
         "padding on the query side": (
             {"see": _on_the_query_side},
             {
-                "hide": lambda scores, mask: scores if _is_padding(mask) else hide(scores, mask),
+                "hide": lambda s, mask: s if _is_padding(mask) else w.hide(s, mask),
                 "output": _padding_zeroed,
             },
         ),
-        "outputs of padding zeroed": ({"output": _padding_zeroed},),
+        "outputs of padding zeroed": {"output": _padding_zeroed},
         "mask of the first sequence": _of_batches(lambda mask: mask[:1]),
         "mask broadcast over the wrong axis": _of_batches(
             lambda mask: mask[..., 0, :] if mask.shape[-2] == 1 else mask
@@ -185,13 +147,31 @@ _OWN = mistakes(
 )
 
 
-def _case(sizes, mask, leading=(), dtype="float64"):
-    n_q, n_k, d_k, d_v = sizes
-    return Case({**arrays(n_q, n_k, d_k, d_v, leading, dtype), "mask": mask})
+def _cases(*masks_and_sizes: tuple, **how: Any) -> tuple[Case, ...]:
+    return tuple(Case({**w.arrays(*n, **how), "mask": mask}) for mask, n in masks_and_sizes)
+
+
+def _given(inputs: dict, mask: np.ndarray) -> tuple[Case, ...]:
+    return (Case({**inputs, "mask": mask}),)
 
 
 _LARGE_MASK = np.array([[True, True, False], [False, True, True], [True, False, True]])
 _SPREAD_MASK = np.array([[True, False, True], [True, True, False]])
+_PRIMES, _ONE = (2, 3, 5, 7), (1, 1, 3, 2)
+_PLAIN = ((w.FLIPPED, (3, 3, 3, 3)), (_WIDE, (2, 5, 3, 7)))
+_MORE = (
+    (_TALL, (5, 2, 7, 3)),
+    (_WIDE[:1], (1, 5, 2, 3)),
+    (w.RAGGED, (2, 3, 5, 5)),
+    (w.RAGGED, (2, 3, 2, 1)),
+)
+
+
+def _of_one_axis(mask: np.ndarray, name: str, *all_sizes: tuple) -> Stage:
+    return Stage(
+        _cases(*((mask, sizes) for sizes in all_sizes)), may_raise=f"a mask of one {name},"
+    )
+
 
 MASKED_ATTENTION = Check(
     name="masked_attention",
@@ -199,73 +179,50 @@ MASKED_ATTENTION = Check(
     results={"output": "(..., n_q, d_v)"},
     reference=attnbook.attention,
     compute=_from_steps,
-    steps={**ATTENTION_STEPS, "output": lambda output, mask: output},
-    variants=VARIANTS,
+    steps={**o.ATTENTION_STEPS, "output": lambda output, mask: output},
+    variants=soft.VARIANTS,
     stages=(
         # in each row something is hidden and something is not
+        Stage(_cases(*_PLAIN, *_MORE)),
+        Stage(_cases(*_PLAIN, dtype="float32")),
+        Stage(_given(w.LARGE, _LARGE_MASK), errors=soft.LARGE_ERRORS),
+        Stage(_given(w.SPREAD, _SPREAD_MASK), errors=soft.SPREAD_ERRORS),
+        Stage(_given(_QUIET, w.OUTBID_MASK)),
+        Stage(_given(w.OUTBID, w.OUTBID_MASK)),
+        Stage(_cases((w.EMPTY, _PRIMES), (np.array([[True]]), _ONE))),
+        Stage(_cases((w.NOTHING, _PRIMES), (np.array([[False]]), _ONE))),
+        _of_one_axis(_PADDING[np.newaxis], "row, (1, n_k)", (5, 5, 3, 2), (2, 5, 3, 7)),
+        _of_one_axis(_PADDING, "axis, (n_k,)", (5, 5, 3, 2), (2, 5, 3, 7)),
+        _of_one_axis(_PADDING[:, np.newaxis], "column, (n_q, 1)", (5, 2, 3, 7), (5, 5, 3, 2)),
         Stage(
             (
-                _case((3, 3, 3, 3), FLIPPED),
-                _case((2, 5, 3, 7), _WIDE),
-                _case((5, 2, 7, 3), _TALL),
-                _case((1, 5, 2, 3), _WIDE[:1]),
-                _case((2, 3, 5, 5), RAGGED),
-                _case((2, 3, 2, 1), RAGGED),
-            )
-        ),
-        Stage(
-            (
-                _case((3, 3, 3, 3), FLIPPED, dtype="float32"),
-                _case((2, 5, 3, 7), _WIDE, dtype="float32"),
-            )
-        ),
-        Stage((Case({**LARGE, "mask": _LARGE_MASK}),), errors=LARGE_ERRORS),
-        Stage((Case({**SPREAD, "mask": _SPREAD_MASK}),), errors=SPREAD_ERRORS),
-        Stage((Case({**_QUIET, "mask": OUTBID_MASK}),)),
-        Stage((Case({**OUTBID, "mask": OUTBID_MASK}),)),
-        Stage((_case((2, 3, 5, 7), EMPTY), _case((1, 1, 3, 2), np.array([[True]])))),
-        Stage((_case((2, 3, 5, 7), NOTHING), _case((1, 1, 3, 2), np.array([[False]])))),
-        Stage(
-            (_case((5, 5, 3, 2), _PADDING[np.newaxis]), _case((2, 5, 3, 7), _PADDING[np.newaxis])),
-            may_raise="a mask of one row, (1, n_k),",
-        ),
-        Stage(
-            (_case((5, 5, 3, 2), _PADDING), _case((2, 5, 3, 7), _PADDING)),
-            may_raise="a mask of one axis, (n_k,),",
-        ),
-        Stage(
-            (_case((5, 2, 3, 7), _PADDING[:, np.newaxis]), _case((5, 5, 3, 2), _PADDING[:, None])),
-            may_raise="a mask of one column, (n_q, 1),",
-        ),
-        Stage(
-            (
-                _case((2, 3, 5, 7), RAGGED, (11,)),
-                _case((3, 3, 3, 3), FLIPPED, (3,)),  # .T fits by chance
-                _case((5, 3, 3, 3), _LARGE_MASK[[0, 1, 2, 0, 1]], (3,)),
+                *_cases((w.RAGGED, _PRIMES), leading=(11,)),
+                *_cases(_PLAIN[0], (_LARGE_MASK[[0, 1, 2, 0, 1]], (5, 3, 3, 3)), leading=(3,)),
             ),
             beyond="a batch (leading axes)",
         ),
         Stage(
-            (
-                _case((2, 3, 5, 7), _LENGTHS, (3,)),
-                _case((3, 3, 5, 7), _LENGTHS, (3,)),
-                _case((2, 3, 5, 7), np.stack([RAGGED, ~RAGGED, EMPTY]), (3,)),
+            _cases(
+                (_LENGTHS, _PRIMES),
+                (_LENGTHS, (3, 3, 5, 7)),
+                (np.stack([w.RAGGED, ~w.RAGGED, w.EMPTY]), _PRIMES),
+                leading=(3,),
             ),
             may_raise="a mask for each sequence, (batch, 1, n_k),",
             within="a batch (leading axes)",
         ),
         Stage(
-            (_case((2, 3, 5, 7), _LENGTHS[:, np.newaxis], (3, 2)),),
+            _cases((_LENGTHS[:, np.newaxis], _PRIMES), leading=(3, 2)),
             may_raise="four axes, one for heads,",
             within="a batch (leading axes)",
         ),
     ),
-    mistakes=(*_OWN, *without(ATTENTION_MISTAKES, "mean of the values")),
+    mistakes=(*_OWN, *without(o.ATTENTION_MISTAKES, "mean of the values")),
     properties=(
-        empty_rows_are_zero,
-        outputs_between_values,
-        order_of_keys_is_free,
-        hidden_keys_change_nothing,
+        o.empty_rows_are_zero,
+        o.outputs_between_values,
+        o.order_of_keys_is_free,
+        o.hidden_keys_change_nothing,
     ),
     sequences=("query", "key", "value"),
     legible=True,

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of
 from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
+@documented
 def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a causal mask: which query may attend to which key.
 
@@ -25,17 +26,6 @@ def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
         then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
         **True = may attend**, aligned to the last key: query i may attend to key j where
         j ≤ i + n_k - n_q. On a size of 0 it may raise.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -86,23 +76,19 @@ def _is_of_nothing(returned):
 _MISTAKES = mistakes(
     """
     additive mask: You return the numbers that are added to the scores, 0 where a query may look and
-        −∞ or a large negative number where it may not. A mask is boolean here, True = may attend:
-        return mask == 0.
+        −∞ where it may not. A mask is boolean here, True = may attend: return mask == 0.
     numbers for booleans: You return the numbers 0 and 1. A mask is boolean, True = may attend:
         compare, as in mask == 1, or make the array with dtype=bool. Numbers would be taken for
         something to add to the scores, or for indices.
     list of nothing: For a size of 0 your lists are empty, and np.array makes numbers of them, or an
-        array of one axis. Begin with np.zeros((n_q, n_k), dtype=bool) and fill that, or compare two
-        ranges.
+        array of one axis. Fill np.zeros((n_q, n_k), dtype=bool), or compare two ranges.
     inverted: Your mask is inverted: it is True where a query may not look. Here True means that the
-        query may attend to the key. Other libraries have it the other way round, which is why it is
-        worth a test.
+        query may attend to the key. Other libraries have it the other way round.
     upper triangle: You return the upper triangle: each query sees itself and the future, and not
-        the past. Rows are queries and columns are keys, so what came before lies to the left of the
-        diagonal: the lower triangle.
+        the past. Rows are queries and columns are keys, so what came before lies in the lower
+        triangle.
     own place hidden: The diagonal is one place too low: a query does not see the key at its own
-        place, and the first query sees nothing at all. Its own token is known to it: j ≤ i, not j <
-        i.
+        place, and the first sees nothing. Its own token is known to it: j ≤ i, not j < i.
     next place visible: The diagonal is one place too high: each query sees the key after its own,
         which is the very token that it is to predict. The loss will be too good.
     everything visible: Every query may see every key: nothing is hidden.
@@ -112,18 +98,16 @@ _MISTAKES = mistakes(
         after it is hidden, and its own is not: j ≤ i.
     upside down: The first query sees everything and the last one a single key: the rows are in
         reverse order, or the columns. The later the query, the more it sees.
-    window of two: Each query sees its own place and the one before, and nothing earlier. A causal
-        mask shows all that came before.
-    aligned to the first key: You align the first query with the first key. With more keys than
-        queries, as with a cache, the queries are the last tokens: the last query belongs to the
-        last key. One new query would see the first key alone. Key j is visible to query i where j ≤
-        i + n_k − n_q.
+    window of two: Each query sees its own place and the one before, no more. A causal mask shows
+        all before.
+    aligned to the first key: You align the first query with the first key. With more keys, as with
+        a cache, the queries are the last tokens: the last query belongs to the last key. One new
+        query would see the first key alone. It is j ≤ i + n_k − n_q.
     offset never negative: With fewer keys than queries you align the first query with the first
         key. The last query belongs to the last key there too, so the first queries see nothing: the
         offset n_k − n_q may be negative. Do not cut it at 0.
     offset with the wrong sign: You shift the diagonal by n_q − n_k, the wrong way. The last query
-        sees every key, so with more keys than queries the diagonal moves to the right: j ≤ i + n_k
-        − n_q.
+        sees every key, so with more keys the diagonal moves to the right: j ≤ i + n_k − n_q.
     offset off by one: With another number of keys than of queries your diagonal is one place too
         far left or right. The last query sees the last key and all before: j ≤ i + n_k − n_q.
     shape transposed: Your mask has a row for each key. The scores are (n_q, n_k), a row for each
@@ -132,24 +116,22 @@ _MISTAKES = mistakes(
         query and a column for each key: (n_q, n_k).
     """,
     {
-        "list of nothing": (
-            {"result": lambda mask: mask if len(mask) else np.zeros(0, dtype=bool)},
-        ),
-        "inverted": ({"result": np.logical_not},),
-        "upper triangle": ({"compare": lambda i, j: j >= i},),
-        "own place hidden": ({"compare": lambda i, j: j < i},),
-        "next place visible": ({"compare": lambda i, j: j <= i + 1},),
-        "everything visible": ({"compare": lambda i, j: j >= 0},),
-        "nothing visible": ({"compare": lambda i, j: j < 0},),
-        "diagonal alone": ({"compare": lambda i, j: j == i},),
-        "own place alone hidden": ({"compare": lambda i, j: j != i},),
+        "list of nothing": {"result": lambda mask: mask if len(mask) else np.zeros(0, dtype=bool)},
+        "inverted": {"result": np.logical_not},
+        "upper triangle": {"compare": lambda i, j: j >= i},
+        "own place hidden": {"compare": lambda i, j: j < i},
+        "next place visible": {"compare": lambda i, j: j <= i + 1},
+        "everything visible": {"compare": lambda i, j: j >= 0},
+        "nothing visible": {"compare": lambda i, j: j < 0},
+        "diagonal alone": {"compare": lambda i, j: j == i},
+        "own place alone hidden": {"compare": lambda i, j: j != i},
         "upside down": each("result", lambda mask: mask[::-1], lambda mask: mask[:, ::-1]),
-        "window of two": ({"compare": lambda i, j: (j <= i) & (j >= i - 1)},),
-        "aligned to the first key": ({"offset": lambda n_q, n_k: 0},),
+        "window of two": {"compare": lambda i, j: (j <= i) & (j >= i - 1)},
+        "aligned to the first key": {"offset": lambda n_q, n_k: 0},
         "offset never negative": each(
             "offset", lambda n_q, n_k: max(0, n_k - n_q), lambda n_q, n_k: abs(n_k - n_q)
         ),
-        "offset with the wrong sign": ({"offset": lambda n_q, n_k: n_q - n_k},),
+        "offset with the wrong sign": {"offset": lambda n_q, n_k: n_q - n_k},
         "offset off by one": tuple(
             {"offset": lambda n_q, n_k, by=by: n_k - n_q + by * (n_k != n_q)} for by in (-1, 1)
         ),

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 
+@documented
 def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a softmax along the last axis.
 
@@ -22,17 +23,6 @@ def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
         weights of the shape of `x`. It may be written for matrices only.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -49,9 +39,17 @@ def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
 # The steps. A row of −∞ alone becomes zeros.
 
 
+def along(reduce: Callable, axis: int | None = None, keepdims: bool = True) -> Callable:
+    """Return the step that reduces along this axis, or along that which is asked for."""
+    return lambda x, given: reduce(x, axis=given if axis is None else axis, keepdims=keepdims)
+
+
+plain_maximum = along(np.max)
+
+
 def maximum(x, axis):
     """Return the maximum, or 0 where every score is −∞."""
-    highest = np.max(x, axis=axis, keepdims=True)
+    highest = plain_maximum(x, axis)
     return np.where(highest == -np.inf, 0, highest)
 
 
@@ -64,7 +62,7 @@ SOFTMAX_STEPS: dict[str, Callable] = {
     "exponents": lambda x, axis: x,
     "shift": maximum,
     "power": np.exp,
-    "total": lambda powers, axis: np.sum(powers, axis=axis, keepdims=True),
+    "total": along(np.sum),
     "divide": guarded,
     "finish": lambda weights, x, axis: weights,
 }
@@ -85,82 +83,35 @@ def normalized(x, axis=-1):
     return x / np.sum(x, axis=axis, keepdims=True)
 
 
-def plain_softmax(x, axis=-1):
-    """Return the softmax that makes NaN of a row of −∞."""
-    return normalized(np.exp(x - np.max(x, axis=axis, keepdims=True)), axis)
-
-
 def unguarded(powers, total):
     return powers / total
 
 
-def undivided(powers, total):
-    return powers
+def _softmax(x, axis):
+    return normalized(np.exp(x - plain_maximum(x, axis)), axis)
 
 
-def plain_maximum(x, axis):
-    return np.max(x, axis=axis, keepdims=True)
+def _length(x, axis, keepdims):
+    return np.sqrt(np.sum(x**2, axis=axis, keepdims=keepdims))
 
 
-def no_shift(x, axis):
-    return 0
+_NO_SHIFT: Way = {"shift": lambda x, axis: 0}
+_NO_KEEPDIMS: Way = {"total": along(np.sum, keepdims=False)}
+_NO_KEEPDIMS_OF_MAXIMUM: Way = {"shift": along(np.max, keepdims=False)}
 
+VARIANTS = ({"divide": unguarded}, _NO_SHIFT)
+"""Not wrong as long as no sum is 0, and as no score is large."""
 
-def as_they_are(x):
-    return x
-
-
-def _of_length(powers, axis):
-    return np.sqrt(np.sum(powers**2, axis=axis, keepdims=True))
-
-
-def _total_along(axis):
-    return lambda powers, given: np.sum(powers, axis=axis, keepdims=True)
-
-
-def _maximum_along(axis):
-    return lambda x, given: maximum(x, axis)
-
-
-def _finish(function: Callable) -> dict[str, Callable]:
-    """Return the way that makes something else of the scores."""
-    return {"finish": lambda weights, x, axis: function(x, axis)}
-
-
-def _hard(x, axis):
-    return np.where(x == np.max(x, axis=axis, keepdims=True), 1.0, 0.0)
-
-
-_BARE: Way = {"power": as_they_are, "shift": no_shift}
-_NO_KEEPDIMS: Way = {"total": lambda powers, axis: np.sum(powers, axis=axis)}
-_NO_KEEPDIMS_OF_MAXIMUM: Way = {"shift": lambda x, axis: np.max(x, axis=axis)}
-_OVER_ALL: Way = {"total": lambda powers, axis: np.sum(powers)}
-
-VARIANTS = ({"divide": unguarded},)
-"""Not wrong as long as no sum is 0."""
-
-_WRONG_AXIS = mistakes(
+NORMALIZATION_MISTAKES = mistakes(
     """
     wrong axis: Your columns sum to one, not your rows: the sum runs over axis 0. The scores that
         compete with each other lie along the last axis, so maximum and sum belong to axis −1.
-    """,
-    {
-        "wrong axis": (
-            {"axis": lambda x, axis: 0},
-            {"axis": lambda x, axis: -2},
-            {"total": _total_along(0)},
-        )
-    },
-)
-NORMALIZATION_MISTAKES = mistakes(
-    """
     one sum for all: All entries together sum to one: you divide by the sum of the whole array. Each
-        row is a choice of its own and needs its own sum: name the axis, and keep it for the
-        division.
+        row is a choice of its own and needs its own sum: name the axis, and keep it.
     sum carried on: You never set the sum back to 0, so each row is divided by the sum of all rows
         up to it. Begin each row with a sum of its own.
-    mean instead of sum: You divide by the mean of the exponentials, so a row sums to its length,
-        not to one. Divide by their sum.
+    mean instead of sum: You divide by the mean of the exponentials, so a row sums to its length.
+        Divide by their sum.
     not normalised: You return the exponentials themselves. They are positive, but they do not sum
         to one until each row is divided by its sum.
     length instead of sum: You divide by the length of the row, √Σx². Then the squares sum to one,
@@ -168,8 +119,7 @@ NORMALIZATION_MISTAKES = mistakes(
     no exponential: You divide the scores by their sum without taking exp first. Scores may be
         negative and their sum may be zero; exp makes each one positive before the division.
     squares or absolute values: You make the scores positive by squaring them or by dropping their
-        sign. Then −3 counts as much as 3. exp keeps the order: a larger score always gets a larger
-        weight.
+        sign. Then −3 counts as much as 3. exp keeps the order: a larger score gets a larger weight.
     negative scores dropped: You replace negative scores by 0 and divide by what is left. exp makes
         every score positive and keeps the order.
     divided before the exponential: You divide the scores by their sum and take exp then. The
@@ -193,8 +143,7 @@ NORMALIZATION_MISTAKES = mistakes(
     one added to the sum: You add 1 to the sum of the exponentials, so a row sums to less than one.
         The sum of the shifted exponentials is never 0: it needs no addition.
     keepdims forgotten: The axis that you reduce is gone, so row i is combined with the maximum or
-        the sum of row j. It runs only where the array is square, or has one row. Pass
-        keepdims=True.
+        the sum of row j. It runs only on a square or one row. Pass keepdims=True.
     no maximum: exp overflows: exp(1000) is infinite, and ∞/∞ is NaN. Far below zero every
         exponential is 0, and 0/0 is NaN too. Subtract the largest score of each row before exp;
         this changes no weight, because the common factor cancels.
@@ -204,91 +153,79 @@ NORMALIZATION_MISTAKES = mistakes(
         that lies far below its columns' maxima underflows to zeros, or keeps scores that overflow.
         The maximum belongs to the axis of the sum.
     not the maximum: You subtract a number of each row before exp, but not its largest. Scores far
-        above that number overflow all the same, and ∞/∞ is NaN. Only the maximum leaves no exponent
-        above 0.
+        above that number overflow, and ∞/∞ is NaN. Only the maximum leaves no exponent above 0.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is not: there your
+        weights sum to one over the wrong axis. Write −1, which is the last axis of any array.
+    axis ignored: Your function takes `axis` and works on the last one. Pass it to maximum and sum.
     """,
     {
-        "one sum for all": ({**_OVER_ALL, "shift": no_shift}, _OVER_ALL),
-        "sum carried on": (
-            {"total": lambda powers, axis: np.cumsum(np.sum(powers, -1, keepdims=True), axis=-2)},
+        "wrong axis": (
+            *each("axis", lambda x, axis: 0, lambda x, axis: -2),
+            {"total": along(np.sum, 0)},
         ),
-        "mean instead of sum": (
-            {"total": lambda powers, axis: np.mean(powers, axis=axis, keepdims=True)},
+        "one sum for all": {"total": lambda powers, axis: np.sum(powers)},
+        "sum carried on": {
+            "total": lambda powers, axis: np.cumsum(np.sum(powers, -1, keepdims=True), axis=-2)
+        },
+        "mean instead of sum": {"total": along(np.mean)},
+        "not normalised": {"divide": lambda powers, total: powers},
+        "length instead of sum": (
+            {"total": along(_length)},
+            {"power": lambda x: x, "total": along(_length)},
         ),
-        "not normalised": ({"divide": undivided, "shift": no_shift}, {"divide": undivided}),
-        "length instead of sum": ({"total": _of_length}, {**_BARE, "total": _of_length}),
         "no exponential": (
-            _BARE,
-            {**_BARE, "total": lambda powers, axis: np.sum(np.abs(powers), axis, keepdims=True)},
-            {"power": as_they_are},
-            {"power": as_they_are, "shift": lambda x, axis: np.min(x, axis=axis, keepdims=True)},
+            {"power": lambda x: x},
+            {"power": lambda x: x, "total": lambda x, axis: np.sum(np.abs(x), axis, keepdims=True)},
+            {"power": lambda x: x, "shift": along(np.min)},
         ),
         "squares or absolute values": (
-            {"power": np.square, "shift": no_shift},
-            {"power": np.abs, "shift": no_shift},
+            *each("power", np.square, np.abs),
             {"exponents": lambda x, axis: np.abs(x)},
         ),
-        "negative scores dropped": ({"power": lambda x: np.maximum(x, 0), "shift": no_shift},),
+        "negative scores dropped": {**_NO_SHIFT, "power": lambda x: np.maximum(x, 0)},
         "divided before the exponential": (
-            {
-                "exponents": lambda x, axis: normalized(x, axis),
-                "divide": undivided,
-                "shift": no_shift,
-            },
-            {"exponents": lambda x, axis: normalized(x, axis)},
+            {"exponents": normalized, "divide": lambda powers, total: powers},
+            {"exponents": normalized},
         ),
-        "logarithm returned": ({"finish": lambda weights, x, axis: np.log(weights)},),
-        "log-sum-exp returned": (
-            {"finish": lambda weights, x, axis: np.log(np.sum(np.exp(x), axis, keepdims=True))},
-        ),
+        "logarithm returned": {"finish": lambda weights, x, axis: np.log(weights)},
+        "log-sum-exp returned": {
+            "finish": lambda weights, x, axis: np.log(np.sum(np.exp(x), axis, keepdims=True))
+        },
         "base 2": each("power", np.exp2, lambda x: 10.0**x),
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
-        "one minus the weights": ({"finish": lambda weights, x, axis: 1 - weights},),
-        "softmax twice": ({"finish": lambda weights, x, axis: plain_softmax(weights, axis)},),
-        "hard maximum": (_finish(_hard),),
-        "sigmoid": (_finish(lambda x, axis: 1 / (1 + np.exp(-x))),),
-        "one added to the sum": (
-            {"divide": lambda powers, total: powers / (1 + total)},
-            {"divide": lambda powers, total: powers / (1 + total), "shift": no_shift},
-        ),
+        "one minus the weights": {"finish": lambda weights, x, axis: 1 - weights},
+        "softmax twice": {"finish": lambda weights, x, axis: _softmax(weights, axis)},
+        "hard maximum": {
+            "finish": lambda weights, x, axis: np.where(x == plain_maximum(x, axis), 1.0, 0.0)
+        },
+        "sigmoid": {"finish": lambda weights, x, axis: 1 / (1 + np.exp(-x))},
+        "one added to the sum": {"divide": lambda powers, total: powers / (1 + total)},
         "keepdims forgotten": (
             _NO_KEEPDIMS,
             _NO_KEEPDIMS_OF_MAXIMUM,
             {**_NO_KEEPDIMS, **_NO_KEEPDIMS_OF_MAXIMUM},
-            {**_NO_KEEPDIMS, "shift": no_shift},
         ),
-        "no maximum": ({"shift": no_shift},),
-        "maximum of the whole array": ({"shift": lambda x, axis: np.max(x)},),
-        "maximum over the wrong axis": each("shift", _maximum_along(-2), _maximum_along(0)),
+        "no maximum": _NO_SHIFT,
+        "maximum of the whole array": {"shift": lambda x, axis: np.max(x)},
+        "maximum over the wrong axis": each("shift", along(np.max, -2), along(np.max, 0)),
         "not the maximum": each(
             "shift",
-            lambda x, axis: np.min(x, axis=axis, keepdims=True),
-            lambda x, axis: np.mean(x, axis=axis, keepdims=True),
-            lambda x, axis: np.median(x, axis=axis, keepdims=True),
+            along(np.min),
+            along(np.mean),
+            along(np.median),
             lambda x, axis: np.take(x, [0], axis=axis),
             lambda x, axis: np.take(x, [-1], axis=axis),
-            lambda x, axis: np.max(np.abs(x), axis=axis, keepdims=True),
+            lambda x, axis: plain_maximum(np.abs(x), axis),
         ),
-    },
-)
-"""Mistakes of any softmax, that of a reader's own or that inside of an attention."""
-
-_OF_OWN_AXIS = mistakes(
-    """
-    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is not: there your
-        weights sum to one over the wrong axis. Write −1, which is the last axis of any array.
-    axis ignored: Your function takes `axis` but always works on the last one. Pass it on to the
-        maximum and to the sum.
-    """,
-    {
-        "axis 1 of a batch": ({"axis": lambda x, axis: 1}, {"total": _total_along(1)}),
+        "axis 1 of a batch": ({"axis": lambda x, axis: 1}, {"total": along(np.sum, 1)}),
         "axis ignored": (
             {"axis": lambda x, axis: -1},
-            {"total": _total_along(-1)},
-            {"shift": _maximum_along(-1)},
+            {"total": along(np.sum, -1)},
+            {"shift": along(np.max, -1)},
         ),
     },
 )
+"""Mistakes of any softmax; those of the axis are a matter of a reader's own."""
 
 LARGE_ERRORS: dict[type[BaseException], str] = {
     OverflowError: "no maximum",
@@ -296,9 +233,6 @@ LARGE_ERRORS: dict[type[BaseException], str] = {
 }
 SPREAD_ERRORS: dict[type[BaseException], str] = {OverflowError: "not the maximum"}
 """What math.exp and a division of Python floats raise where arrays give NaN."""
-
-
-# Properties.
 
 
 def rows_sum_to_one(case: Case, values: Values, again: Callable) -> str | None:
@@ -312,11 +246,11 @@ def weights_are_positive(case: Case, values: Values, again: Callable) -> str | N
     return f"No weight is below 0; here one is {lowest:.4g}." if lowest < 0 else None
 
 
-def shift_changes_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    moved = again(x=case.arrays["x"] + 1)
-    if moved and not np.allclose(moved[0], values[0]):
-        return "Adding 1 to every score must change nothing; here it changes the weights."
-    return None
+shift_changes_nothing = moved(
+    lambda arguments: {"x": arguments["x"] + 1},
+    np.allclose,
+    "Adding 1 to every score must change nothing; here it changes the weights.",
+)
 
 
 _LARGE = np.array([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -999.0], [0.0, 1.0, 2.0]])
@@ -350,7 +284,7 @@ SOFTMAX = Check(
             beyond="a batch (leading axes) with another axis",
         ),
     ),
-    mistakes=(*_WRONG_AXIS, *NORMALIZATION_MISTAKES, *_OF_OWN_AXIS),
+    mistakes=NORMALIZATION_MISTAKES,
     properties=(rows_sum_to_one, weights_are_positive, shift_changes_nothing),
     options=("axis",),
     remarked_options=("axis",),

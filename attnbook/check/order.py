@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.calls import Finding
 from attnbook.check.dependence import HEADS, ORDINARY, bare_reshape, changed_case, measure
 from attnbook.check.examples import Examples
-from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe
+from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe, described
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sentences import sentences
 
@@ -33,6 +33,7 @@ ORDER = sentences(
 )
 
 
+@described
 def permutation_equivariance(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
     """Check that permuting the inputs of a model permutes its outputs, and no more: f(Px) = P f(x).
 
@@ -40,26 +41,15 @@ def permutation_equivariance(model: Callable, example: Any, *, time_limit: float
     permuted in its own way, so sequences that mix are found too. A `torch.nn.Module` is checked in
     train mode and in eval mode (without gradients).
 
+    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
+    another order. A mode with dropout is left out: what it drops depends on the position. A
+    softmax over the queries is permutation-equivariant too, so this check does not find it;
+    `check.attention` does.
+
     Parameters
     ----------
-    model, example, time_limit
+    model, example
         As in `no_future_leak`.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `no_future_leak`.
-
-    Notes
-    -----
-    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
-    another order. A mode with dropout is left out: what it drops depends on the position.
-    A softmax over the queries is permutation-equivariant too, so this check does not find it;
-    `check.attention` does.
 
     Examples
     --------
@@ -87,7 +77,7 @@ def _find(probe: SequenceProbe, mode: str) -> Finding | None:
             f"Your model gives two results for one input{IN_MODE[mode]}. Look for a dropout "
             "that is still on: F.dropout wants training=self.training.",
         )
-    wrong = _first_difference(probe, mode, lambda x: x, lambda y: y)
+    wrong = _first_difference(probe, mode)
     return None if wrong is None else Finding(*_name(probe, mode), *wrong)
 
 
@@ -107,7 +97,11 @@ def _permuted(x: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _first_difference(
-    probe: SequenceProbe, mode: str, before: Callable, after: Callable, moves: Callable = _permuted
+    probe: SequenceProbe,
+    mode: str,
+    before: Callable = np.asarray,
+    after: Callable = np.asarray,
+    moves: Callable = _permuted,
 ) -> tuple[str, FailingCase] | None:
     """Compare ``after(model(before(x)))`` for an x and for permutations of it."""
     for seed, scale in ORDINARY:
@@ -133,7 +127,7 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
     name, values = None, {}
     if found.others:
         name = "another sequence leaks in"
-    elif not _first_difference(probe, mode, lambda x: x, lambda y: y, lambda y, order: y):
+    elif not _first_difference(probe, mode, moves=lambda y, order: y):
         name = "order lost"
     elif not found.sees[found.distance != 0].any():
         name = "place"
@@ -157,26 +151,19 @@ def _missing_transpose(probe: SequenceProbe, mode: str) -> tuple[int | None, str
     """
     x = probe.examples.base(0)
     output = probe.outputs(x, mode)
+    n, split, merge = x.shape[1], x.ndim == 3 and probe.examples.floats, output.ndim == 3
     for h in HEADS:
-        into = probe.examples.floats and x.ndim == 3 and x.shape[2] % h == 0
-        out_of = output.ndim == 3 and output.shape[2] % h == 0
-        for split, merge in ((False, True), (True, False)):
-            if (split and not into) or (merge and not out_of):
-                continue
-            before = (lambda x, h=h: _heads_first(x, h)) if split else (lambda x: x)
-            after = (lambda y, h=h: _heads_last(y, h)) if merge else (lambda y: y)
-            if not _first_difference(probe, mode, before, after):
-                return h, f", where heads are {'split' if split else 'merged'}"
+        ways = (
+            ("merged", merge, output, {"after": lambda y, h=h: _swapped(y, h, n)}),
+            ("split", split, x, {"before": lambda x, h=h: _swapped(x, n, h)}),
+        )
+        for done, there, array, undone in ways:
+            fits = there and array.shape[2] % h == 0
+            if fits and not _first_difference(probe, mode, **undone):
+                return h, f", where heads are {done}"
     return None, ""
 
 
-def _heads_first(x: np.ndarray, h: int) -> np.ndarray:
-    """Arrange (batch, n, h·d) so that a bare reshape to (batch, h, n, d) splits it rightly."""
-    batch, n, width = x.shape
-    return x.reshape(batch, n, h, width // h).swapaxes(1, 2).reshape(batch, n, width)
-
-
-def _heads_last(x: np.ndarray, h: int) -> np.ndarray:
-    """Take (batch, h, n, d), merged by a bare reshape, apart, and merge it rightly."""
-    batch, n, width = x.shape
-    return x.reshape(batch, h, n, width // h).swapaxes(1, 2).reshape(batch, n, width)
+def _swapped(x: np.ndarray, first: int, second: int) -> np.ndarray:
+    """Cut the rows into (first, second, ...) and swap these axes, which undoes a bare reshape."""
+    return x.reshape(len(x), first, second, -1).swapaxes(1, 2).reshape(x.shape)

@@ -6,24 +6,15 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check import weights as w
+from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.steps import Case, Check, Mistake, Values, each, renamed
-from attnbook.check.weights import (
-    DOT_ON_A_BATCH,
-    DOT_PRODUCT,
-    OPTION_MISTAKES,
-    STAGES,
-    WEIGHT_MISTAKES,
-    WEIGHT_STEPS,
-    scaled_by,
-    transposed,
-    weights_from_steps,
-)
 
 
+@documented
 def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention, softmax(Q Kᵀ/√d_k) V.
 
@@ -36,17 +27,6 @@ def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
         passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
         sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -61,7 +41,7 @@ def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 ATTENTION_STEPS: dict[str, Callable] = {
     "inputs": lambda query, key, value: (query, key, value),
-    **WEIGHT_STEPS,
+    **w.WEIGHT_STEPS,
     "mix": lambda weights, value: weights @ value,
     "result": lambda output, query, value: output,
 }
@@ -70,18 +50,18 @@ ATTENTION_STEPS: dict[str, Callable] = {
 def attention_from_steps(s, query, key, value, **options):
     """Return the output of attention by the steps `s`."""
     query, key, value = s.inputs(query, key, value)
-    weights = weights_from_steps(s, query, key, value=value, **options)
+    weights = w.weights_from_steps(s, query, key, value=value, **options)
     return s.result(s.mix(weights, value), query, value)
 
 
 OUTPUT_MISTAKES = (
-    Mistake(*DOT_ON_A_BATCH, ({"mix": np.dot}, DOT_PRODUCT, {**DOT_PRODUCT, "mix": np.dot})),
+    Mistake(*w.DOT_ON_A_BATCH, ({"mix": np.dot}, w.DOT_PRODUCT, {**w.DOT_PRODUCT, "mix": np.dot})),
     *mistakes(
         """
     weights returned: You return the weights, not the output. They say how much each value counts;
         the output is the values mixed by them, of shape (n_q, d_v).
-    values not mixed: You return the values as they came. Multiply them by the weights: each query
-        gets its own mixture.
+    values not mixed: You return the values as they came. Multiply them by the weights: a mixture a
+        query.
     query and key swapped: Query and key have changed places: each key looks for queries. It runs
         only where n_q = n_k. The rows of the scores belong to the queries: Q Kᵀ.
     weights transposed: You multiply the values by the transposed weights. It runs only where n_q =
@@ -95,12 +75,11 @@ OUTPUT_MISTAKES = (
         belong to the keys, which are the rows of the value.
     value used as key: You compare the query with the values. The scores come from query and key;
         the values enter only when they are mixed.
-    key used as value: You mix the keys instead of the values. Keys decide how much, values decide
-        what.
+    key used as value: You mix the keys instead of the values. Keys decide how much, values what.
     key and value swapped: Key and value have changed places: you compare the query with the values
         and mix the keys. It runs only where d_v = d_k. Keys decide how much, values decide what.
-    query used as value: You mix the queries instead of the values. What is found comes from the
-        argument `value`.
+    query used as value: You mix the queries instead of the values. What is found comes from
+        `value`.
     query compared with itself: You compare the queries with each other and never look at the key.
         That is the same only if query and key are one array, and runs only where n_q = n_k.
     keys compared with themselves: You compare the keys with each other and never look at the query.
@@ -113,31 +92,27 @@ OUTPUT_MISTAKES = (
         are dot products of query and key, which have d_k terms.
     """,
         {
-            "weights returned": ({"mix": lambda weights, value: weights},),
-            "values not mixed": ({"mix": lambda weights, value: value},),
-            "query and key swapped": ({"inputs": lambda q, k, v: (k, q, v)},),
-            "weights transposed": each(
-                "mix",
-                lambda weights, value: transposed(weights) @ value,
-                lambda weights, value: np.einsum("...ij,...ik->...jk", weights, value),
-            ),
-            "elementwise product": ({"mix": lambda weights, value: weights * value},),
-            "values transposed": ({"mix": lambda weights, value: weights @ transposed(value)},),
-            "values before the weights": ({"mix": lambda weights, value: value @ weights},),
-            "value used as key": ({"inputs": lambda q, k, v: (q, v, v)},),
-            "key used as value": ({"inputs": lambda q, k, v: (q, k, k)},),
-            "key and value swapped": ({"inputs": lambda q, k, v: (q, v, k)},),
-            "query used as value": ({"inputs": lambda q, k, v: (q, k, q)},),
-            "query compared with itself": ({"inputs": lambda q, k, v: (q, q, v)},),
-            "keys compared with themselves": ({"inputs": lambda q, k, v: (k, k, v)},),
-            "query added": ({"result": lambda output, query, value: output + query},),
+            "weights returned": {"mix": lambda weights, value: weights},
+            "values not mixed": {"mix": lambda weights, value: value},
+            "query and key swapped": {"inputs": lambda q, k, v: (k, q, v)},
+            "weights transposed": {"mix": lambda weights, value: w.transposed(weights) @ value},
+            "elementwise product": {"mix": lambda weights, value: weights * value},
+            "values transposed": {"mix": lambda weights, value: weights @ w.transposed(value)},
+            "values before the weights": {"mix": lambda weights, value: value @ weights},
+            "value used as key": {"inputs": lambda q, k, v: (q, v, v)},
+            "key used as value": {"inputs": lambda q, k, v: (q, k, k)},
+            "key and value swapped": {"inputs": lambda q, k, v: (q, v, k)},
+            "query used as value": {"inputs": lambda q, k, v: (q, k, q)},
+            "query compared with itself": {"inputs": lambda q, k, v: (q, q, v)},
+            "keys compared with themselves": {"inputs": lambda q, k, v: (k, k, v)},
+            "query added": {"result": lambda output, query, value: output + query},
             "output divided again": each(
                 "result",
                 lambda output, query, value: output / value.shape[-2],
                 lambda output, query, value: output / math.sqrt(value.shape[-1]),
                 lambda output, query, value: output / math.sqrt(query.shape[-1]),
             ),
-            "scale by √d_v": (scaled_by(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),),
+            "scale by √d_v": w.sized(-0.5, 2),
         },
     ),
 )
@@ -186,16 +161,16 @@ def outputs_between_values(case: Case, values: Values, again: Callable) -> str |
     )
 
 
+_in_any_order = moved(
+    lambda arguments: {name: np.flip(arguments[name], axis=-2) for name in ("key", "value")},
+    np.allclose,
+    "Reversing the order of keys and values together must change nothing; here it changes the "
+    "output.",
+)
+
+
 def order_of_keys_is_free(case: Case, values: Values, again: Callable) -> str | None:
-    if {"mask", "bias"} & {*case.input}:
-        return None
-    moved = again(**{name: np.flip(case.arrays[name], axis=-2) for name in ("key", "value")})
-    if moved and not np.allclose(moved[0], values[0]):
-        return (
-            "Reversing the order of keys and values together must change nothing; here it changes "
-            "the output."
-        )
-    return None
+    return None if {"mask", "bias"} & {*case.input} else _in_any_order(case, values, again)
 
 
 def hidden_keys_change_nothing(case: Case, values: Values, again: Callable) -> str | None:
@@ -209,7 +184,7 @@ def hidden_keys_change_nothing(case: Case, values: Values, again: Callable) -> s
     return None
 
 
-ATTENTION_MISTAKES = (*renamed(WEIGHT_MISTAKES, _OF_OUTPUTS), *OUTPUT_MISTAKES)
+ATTENTION_MISTAKES = (*renamed(w.WEIGHT_MISTAKES, _OF_OUTPUTS), *OUTPUT_MISTAKES)
 """Those of the weights and those made with the values."""
 
 ATTENTION = Check(
@@ -220,8 +195,8 @@ ATTENTION = Check(
     compute=attention_from_steps,
     steps=ATTENTION_STEPS,
     variants=VARIANTS,
-    stages=STAGES,
-    mistakes=(*ATTENTION_MISTAKES, *OPTION_MISTAKES),
+    stages=w.stages_of(w.arrays, dict),
+    mistakes=(*ATTENTION_MISTAKES, *w.OPTION_MISTAKES),
     properties=(
         empty_rows_are_zero,
         outputs_between_values,

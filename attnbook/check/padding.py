@@ -1,7 +1,7 @@
 """The check that padding does not reach the outputs of real tokens."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +11,16 @@ from attnbook.check.dependence import changed_case
 from attnbook.check.examples import Examples
 from attnbook.check.probing import (
     IN_MODE,
+    LARGE,
     OTHER_ORDER,
     SAME_ORDER,
     SequenceProbe,
+    described,
     directions,
+    finite_rows,
 )
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sentences import sentences
-
-LARGE = (1e2, 1e5, 1e8)
 
 PADDING = sentences(
     """
@@ -65,6 +66,7 @@ PADDING = sentences(
 )
 
 
+@described
 def padding_invariance(
     model: Callable,
     example: Any,
@@ -78,6 +80,11 @@ def padding_invariance(
     the same whatever stands behind them (other tokens, huge numbers), whatever lengths the other
     sequences have, in a batch of one, and without any padding. Outputs behind the lengths may be
     anything. A `torch.nn.Module` is checked in train mode and in eval mode (without gradients).
+
+    PyTorch's random numbers are set to one seed before each run; with dropout the runs without
+    padding are left out, since a dropout differs with the shape. Changes of less than 5e-6 of the
+    largest output count as rounding, and less than 2e-4 between runs of different lengths. That
+    NaN in the padding stays there is not asked for.
 
     Parameters
     ----------
@@ -96,25 +103,6 @@ def padding_invariance(
         model. For the lengths themselves pass ``lambda lengths, n: lengths``; for a
         key_padding_mask of PyTorch, ``lambda lengths, n: ~masking.padding(lengths, n)[:, 0]``; for
         heads, ``lambda lengths, n: masking.padding(lengths, n)[:, None]``.
-    time_limit : float
-        Seconds of computing for all runs together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `model` or `padding` is not callable, `example` is not such an array, or `time_limit` is
-        not a finite number of at least 0.
-
-    Notes
-    -----
-    PyTorch's random numbers are set to one seed before each run. With dropout in train mode the
-    runs without padding are left out there, since a dropout differs with the shape.
-    Changes of less than 5e-6 of the largest output count as rounding, and less than 2e-4 between
-    runs of different lengths. That NaN in the padding stays there is not asked for.
 
     Examples
     --------
@@ -137,11 +125,9 @@ def padding_invariance(
         raise TypeError(f"padding must be callable, got {type(maker).__name__}")
     probe = SequenceProbe(model, example, time_limit, examples)
     passes = "padding does not reach the outputs of real tokens"
-    return probe.report("padding_invariance", passes, lambda mode: _Mode(probe, maker, mode).find())
-
-
-class _Leak(Found):
-    """Padding reaches an output, in one mode at least."""
+    return probe.report(
+        "padding_invariance", passes, lambda mode: next(_Mode(probe, maker, mode).leaks(), None)
+    )
 
 
 class _Mode:
@@ -157,36 +143,35 @@ class _Mode:
         ]
         self.lengths = self.all_lengths[0]
 
-    def find(self) -> Finding | None:
-        try:
-            self.examine()
-        except _Leak as leak:
-            return leak.finding
-        return None
-
-    def examine(self) -> None:
+    def leaks(self) -> Iterator[Finding]:
         random = self.probe.is_random(self.mode, mask=self.mask(self.lengths, self.draws.n))
+        x = self.draws.base(0)
         for lengths in self.all_lengths:
             self.lengths = lengths
-            x = self.draws.base(0)
             output = self.run(x)
-            self.finite(output)
-            self.other_sequences(x, output)
-            self.content(x, output)
+            for row, i in np.argwhere(~finite_rows(output) & self.real).tolist():
+                yield self.leak("NaN", f"output {i} of sequence {row} is not finite")
+            yield from self.other_sequences(x, output)
+            for seed in (1, 3):
+                for row, what, case in self.content(x, output, seed):
+                    yield self.leak(self.name(x, output, row), what, case)
         if random:
-            self.probe.remark(
-                "it is random{mode}, so runs of another length were left out there.", self.mode
-            )
+            self.remark("it is random{mode}, so runs of another length were left out there.")
         else:
-            self.without_padding(x, output)
-        self.large()
-        self.batch_of_one(x)
+            yield from self.without_padding(x, output)
+        yield from self.large()
+        one, length = self.lengths[:1], self.lengths[0]
+        first, second = (self.run(y[:1], one)[:, :length] for y in (x, self.refill(x, 1)))
+        if self.probe.far(second, first, SAME_ORDER).any():
+            yield self.leak("batch of one", "other padding in sequence 0 alone moves its outputs")
         if np.array_equal(self.unpadded(x), output, equal_nan=True):
-            self.probe.remark(
+            self.remark(
                 "the mask changes nothing{mode}, and need not: real tokens do not see what comes "
-                "after them.",
-                self.mode,
+                "after them."
             )
+
+    def remark(self, text: str) -> None:
+        self.probe.remark(text, self.mode)
 
     def run(self, x: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
         lengths = self.lengths if lengths is None else lengths
@@ -214,37 +199,31 @@ class _Mode:
 
     def leak(
         self, name: str | None, what: str, case: FailingCase | None = None, k: Any = None
-    ) -> NoReturn:
-        lengths = tuple(self.lengths.tolist())
-        detail = f"With lengths {lengths}, {what}{IN_MODE[self.mode]}."
-        raise _Leak(Finding(name, PADDING[name or "unknown"].format(k=k), detail, case))
+    ) -> Finding:
+        detail = f"With lengths {tuple(self.lengths.tolist())}, {what}{IN_MODE[self.mode]}."
+        return Finding(name, PADDING[name or "unknown"].format(k=k), detail, case)
 
-    def finite(self, output: np.ndarray) -> None:
-        bad = ~np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1) & self.real
-        if bad.any():
-            row, i = np.argwhere(bad)[0]
-            self.leak("NaN", f"output {i} of sequence {row} is not finite")
-
-    def other_sequences(self, x: np.ndarray, output: np.ndarray) -> None:
+    def other_sequences(self, x: np.ndarray, output: np.ndarray) -> Iterator[Finding]:
         for row in range(self.draws.batch):
             others = np.arange(self.draws.batch) != row
             y = np.where(others.reshape(-1, *(1,) * (x.ndim - 1)), self.draws.other(x, 5), x)
             if row in self.moved(self.run(y), output)[:, 0]:
                 what = f"other tokens elsewhere move sequence {row}"
-                self.leak("another sequence leaks in", what)
+                yield self.leak("another sequence leaks in", what)
             lengths = np.where(others, self.draws.n + 1 - self.lengths, self.lengths)
             if row in self.moved(self.run(x, lengths), output)[:, 0]:
                 what = f"other lengths elsewhere, {tuple(lengths.tolist())}, move sequence {row}"
-                self.leak("another sequence's padding", what)
+                yield self.leak("another sequence's padding", what)
 
-    def content(self, x: np.ndarray, output: np.ndarray) -> None:
-        for seed in (1, 3):
-            y = self.refill(x, seed)
-            got = self.run(y)
-            for row, i in self.moved(got, output).tolist():
-                what = f"other padding in sequence {row} moves its output {i}"
-                case = changed_case(x, y, got[row, i], output[row, i])
-                self.leak(self.name(x, output, row), what, case)
+    def content(
+        self, x: np.ndarray, output: np.ndarray, seed: int, scale: float = 1.0
+    ) -> Iterator[tuple[int, str, FailingCase]]:
+        """Yield each real output that other padding moves: its sequence, and what to say of it."""
+        y = self.refill(x, seed, scale)
+        got = self.run(y)
+        for row, i in self.moved(got, output).tolist():
+            what = f"other padding in sequence {row} moves its output {i}"
+            yield row, what, changed_case(x, y, got[row, i], output[row, i])
 
     def name(self, x: np.ndarray, output: np.ndarray, row: int) -> str | None:
         """Name the mistake, knowing that padding moves real outputs of a sequence."""
@@ -280,7 +259,7 @@ class _Mode:
         first, second = steps[1] - steps[0], steps[2] - steps[1]
         return bool(np.abs(second - first).max() <= 1e-3 * np.abs(first).max())
 
-    def without_padding(self, x: np.ndarray, output: np.ndarray) -> None:
+    def without_padding(self, x: np.ndarray, output: np.ndarray) -> Iterator[Finding]:
         for row, length in enumerate(self.lengths):
             try:
                 alone = self.run(x[row : row + 1, :length], self.lengths[row : row + 1])
@@ -299,27 +278,15 @@ class _Mode:
                 return
             off = self.probe.far(alone, output[row : row + 1, :length], OTHER_ORDER)
             if off.any():
-                self.leak("padding counted", f"sequence {row} differs from a run on it alone")
+                yield self.leak("padding counted", f"sequence {row} differs from a run on it alone")
 
-    def large(self) -> None:
+    def large(self) -> Iterator[Finding]:
         for size in LARGE if self.draws.floats else ():
             for seed in (1, 2, 3):
                 x = self.draws.base(seed, size)
-                y = self.refill(x, 2 * seed + 1, 10 * size)
-                output, got = self.run(x), self.run(y)
-                finite = np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
-                for row, i in self.moved(got, output).tolist():
-                    if finite[row, i]:
-                        number = np.isfinite(got[row, i]).all()
-                        self.leak(
-                            "large negative number" if number else "mask after the exponential",
-                            f"other padding in sequence {row} moves its output {i}",
-                            changed_case(x, y, got[row, i], output[row, i]),
-                            size,
-                        )
-
-    def batch_of_one(self, x: np.ndarray) -> None:
-        lengths, length = self.lengths[:1], self.lengths[0]
-        first, second = (self.run(y[:1], lengths)[:, :length] for y in (x, self.refill(x, 1)))
-        if self.probe.far(second, first, SAME_ORDER).any():
-            self.leak("batch of one", "other padding in sequence 0 alone moves its outputs")
+                output = self.run(x)
+                for _, what, case in self.content(x, output, 2 * seed + 1, 10 * size):
+                    if np.isfinite(case.expected).all():
+                        lost = not np.isfinite(case.got).all()
+                        name = "mask after the exponential" if lost else "large negative number"
+                        yield self.leak(name, what, case, size)

@@ -1,12 +1,8 @@
-"""Call a model with one thing changed, in each of its modes, and see what moves.
-
-What it does wrong on the way (raise, hang, change its input, return something else) ends the check
-with a finding.
-"""
+"""Call a model in each of its modes; what it does wrong on the way ends the check."""
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -16,6 +12,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_number, dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.check.calls import PRETTY, Finding, Found, kind_of
+from attnbook.check.engine import F, documented
 from attnbook.check.examples import Examples
 from attnbook.check.lending import lent
 from attnbook.check.report import Report
@@ -26,7 +23,18 @@ SAME_ORDER, OTHER_ORDER = 5e-6, 2e-4
 """What rounding in float32 stays below, relative to the largest output: where a value comes from
 the same operations in both runs, and where sums run in another order."""
 
+LARGE = (1e2, 1e5, 1e8)
+"""How many times as large inputs are that outbid a large negative number."""
+
 IN_MODE = {"train": " in train mode", "eval": " in eval mode", "": ""}
+
+
+def described(function: F) -> F:
+    """Add to the docstring what holds for each check, of a first argument with another name."""
+    name = next(iter(inspect.signature(function).parameters))
+    text, here = documented(function).__doc__ or "", f"`{name}` is not callable, another argument"
+    function.__doc__ = text.replace("`f` is not callable, or", f"{here} is not as described, or")
+    return function
 
 
 def budget_of(function: Callable, name: str, time_limit: float) -> Budget:
@@ -34,6 +42,24 @@ def budget_of(function: Callable, name: str, time_limit: float) -> Budget:
     if not callable(function) and _refusal(function) is None:
         raise TypeError(f"{name} must be callable, got {type(function).__name__}")
     return Budget(check_number("time_limit", time_limit))
+
+
+def report_of(
+    check: str,
+    passes: str,
+    finding: Finding | None,
+    remarks: Iterable[str],
+    cases: int,
+    budget: Budget,
+    libraries: tuple[str, ...] = (),
+) -> Report:
+    """Report `finding`, or that the check passes."""
+    if budget.unlimited:
+        remarks = (*remarks, "no thread can be started here, so no limit of time was set.")
+    told = finding or Finding(None, passes)
+    texts = (told.mistake, told.message, told.detail, tuple(remarks), (), cases)
+    used = () if finding else libraries
+    return Report(check, not finding, *texts, used, case=told.case, mistakes=told.mistakes)
 
 
 def _refusal(function: Any) -> Finding | None:
@@ -98,27 +124,14 @@ class Probe:
                         found = find(mode)
                         if found is not None:
                             findings[mode] = found
-                finding = self._of_modes(findings, only) if findings else Finding(None, passes)
+                finding = self._of_modes(findings, only) if findings else None
             except Found as found:
-                finding, findings = found.finding, {"": found.finding}
-        if self.budget.unlimited:
-            self.remark("no thread can be started here, so no limit of time was set.")
-        return Report(
-            check=check,
-            passed=not findings,
-            mistake=finding.mistake,
-            message=finding.message,
-            detail=finding.detail,
-            remarks=tuple(
-                text.replace("{mode}", "" if len(modes) == len(self.modes) else IN_MODE[max(modes)])
-                for text, modes in self.remarked.items()
-            ),
-            library_remarks=(),
-            cases=self.runs,
-            libraries=() if findings else (self.library,),
-            case=finding.case,
-            mistakes=finding.mistakes or ((finding.mistake,) if finding.mistake else ()),
+                finding = found.finding
+        remarks = (
+            text.replace("{mode}", "" if len(modes) == len(self.modes) else IN_MODE[max(modes)])
+            for text, modes in self.remarked.items()
         )
+        return report_of(check, passes, finding, remarks, self.runs, self.budget, (self.library,))
 
     def _of_modes(self, findings: dict[str, Finding], only: Callable) -> Finding:
         mode, finding = next(iter(findings.items()))
@@ -295,6 +308,11 @@ class SequenceProbe(Probe):
                 "model that it changes.",
             )
         return bool(self.far(other, first, SAME_ORDER).any())
+
+
+def finite_rows(output: np.ndarray) -> np.ndarray:
+    """Tell which positions (the first two axes) hold finite numbers alone."""
+    return np.isfinite(output.reshape(*output.shape[:2], -1)).all(axis=-1)
 
 
 def directions(changes: np.ndarray, tolerance: float = 1e-3) -> int:

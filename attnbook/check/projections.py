@@ -1,5 +1,6 @@
 """A learned head in steps: projections, attention, W_O. The check of it."""
 
+import inspect
 import math
 from collections.abc import Callable
 
@@ -7,8 +8,8 @@ import array_api_compat
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import LARGE_ERRORS, SPREAD_ERRORS, VARIANTS
+from attnbook.check.engine import documented, run
+from attnbook.check.normalization import VARIANTS
 from attnbook.check.outputs import (
     ATTENTION_STEPS,
     OUTPUT_MISTAKES,
@@ -17,21 +18,17 @@ from attnbook.check.outputs import (
 )
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import binds, signature_of
+from attnbook.check.signatures import binds, signature_of, signed
 from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 from attnbook.check.weights import (
-    EMPTY,
     FLIPPED,
-    LARGE,
-    NOTHING,
-    OUTBID,
-    OUTBID_MASK,
     RAGGED,
-    SPREAD,
     WEIGHT_MISTAKES,
+    attention_stages,
 )
 
 
+@documented
 def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a learned head: project query, key and value, then attend.
 
@@ -47,17 +44,6 @@ def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
         seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
         as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
         many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -116,10 +102,9 @@ def _by(**products: str) -> Way:
 
 PROJECTION_MISTAKES = mistakes(
     """
-    nothing projected: You apply plain attention to the inputs and use no matrix. Project query, key
-        and value first, each by its own.
-    values not projected: You mix the values as they came. What a head passes on is value W_V, of
-        width d_v.
+    nothing projected: You apply plain attention to the inputs and use no matrix. Project each input
+        by its own.
+    values not projected: You mix the values as they came. A head passes on value W_V, of width d_v.
     keys not projected: You compare the projected queries with the keys as they came. It runs only
         where d_key = d_k. Both sides need their matrix: query W_Q and key W_K.
     queries not projected: You compare the queries as they came with the projected keys. It runs
@@ -128,27 +113,25 @@ PROJECTION_MISTAKES = mistakes(
         square. W_Q has shape (d_query, d_k), so a row of the input times W_Q is a row of width d_k.
     W_Q used for the keys: You project the keys with W_Q. Then a token always matches itself best,
         and the head cannot learn to look for something else. Keys have a matrix of their own, W_K.
-    W_K used for the queries: You project the queries with W_K. Queries have a matrix of their own,
+    W_K used for the queries: You project the queries with W_K. They have a matrix of their own,
         W_Q.
-    W_Q and W_K swapped: You project the queries with W_K and the keys with W_Q. Each input goes
-        with the matrix of its own name.
+    W_Q and W_K swapped: You project the queries with W_K and the keys with W_Q. Each input has its
+        own matrix.
     W_K used for the values: You project the values with W_K. What a token offers to be found by and
         what it passes on are two things: values have a matrix of their own, W_V.
-    W_Q used for the values: You project the values with W_Q. Values have a matrix of their own,
-        W_V.
-    W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input goes with
-        the matrix of its own name.
-    self-attention only: You take keys or values from the query, so the head only ever looks at
-        itself. In cross-attention they come from elsewhere: project the arguments `key` and
-        `value`.
-    values from the key: You project the argument `key` to get the values. They may differ: the
-        values come from the argument `value`.
+    W_Q used for the values: You project the values with W_Q. They have a matrix of their own, W_V.
+    W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input has its
+        own matrix.
+    self-attention only: You take keys or values from the query, so the head only looks at itself.
+        In cross-attention they come from elsewhere: project `key` and `value`.
+    values from the key: You project the argument `key` to get the values. They come from the
+        argument `value`.
     """,
     {
-        "nothing projected": (_by(query="x", key="y", value="z"),),
-        "values not projected": (_by(value="z"),),
-        "keys not projected": (_by(key="y"),),
-        "queries not projected": (_by(query="x"),),
+        "nothing projected": _by(query="x", key="y", value="z"),
+        "values not projected": _by(value="z"),
+        "keys not projected": _by(key="y"),
+        "queries not projected": _by(query="x"),
         "W transposed": (
             _by(query="xA", key="yB", value="zC"),
             {**_by(query="xA", key="yB", value="zC"), "output": lambda x, W_O: x @ W_O.T},
@@ -156,14 +139,14 @@ PROJECTION_MISTAKES = mistakes(
             _by(key="yB"),
             _by(value="zC"),
         ),
-        "W_Q used for the keys": (_by(key="ya"),),
-        "W_K used for the queries": (_by(query="xb"),),
-        "W_Q and W_K swapped": (_by(query="xb", key="ya"),),
-        "W_K used for the values": (_by(value="zb"),),
-        "W_Q used for the values": (_by(value="za"),),
-        "W_K and W_V swapped": (_by(key="yc", value="zb"),),
+        "W_Q used for the keys": _by(key="ya"),
+        "W_K used for the queries": _by(query="xb"),
+        "W_Q and W_K swapped": _by(query="xb", key="ya"),
+        "W_K used for the values": _by(value="zb"),
+        "W_Q used for the values": _by(value="za"),
+        "W_K and W_V swapped": _by(key="yc", value="zb"),
         "self-attention only": (_by(key="xb", value="xc"), _by(key="xb"), _by(value="xc")),
-        "values from the key": (_by(value="yc"),),
+        "values from the key": _by(value="yc"),
     },
 )
 """Those of one head, which several heads make too."""
@@ -174,15 +157,15 @@ _OUTPUT_MATRIX_MISTAKES = mistakes(
         are taken after the projection, where each has d_k terms: divide by √d_k.
     W_O forgotten: Your function takes `W_O` and does not use it: the output keeps the width d_v.
         Multiply the mixed values by W_O at the end.
-    W_O transposed: You multiply by the transpose of W_O. It runs only where W_O is square. W_O has
-        shape (d_v, d_out).
+    W_O transposed: You multiply by W_Oᵀ. It runs only where W_O is square. Its shape is (d_v,
+        d_out).
     """,
     {
         "scale by d_model": each(
             "width", lambda x, y, a, c, h: x.shape[-1], lambda x, y, a, c, h: y.shape[-1]
         ),
-        "W_O forgotten": ({"output": lambda output, W_O: output},),
-        "W_O transposed": ({"output": lambda output, W_O: output @ W_O.T},),
+        "W_O forgotten": {"output": lambda output, W_O: output},
+        "W_O transposed": {"output": lambda output, W_O: output @ W_O.T},
     },
 )
 
@@ -192,38 +175,40 @@ def _reference(query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
     return attnbook.single_head_attention(query, key, value, weights, mask)
 
 
+def takes_weights(signature: inspect.Signature, count: int) -> bool:
+    """Tell whether it is one of query, key, value and weights, not of `count` arguments."""
+    named = list(signature.parameters)[3:4] == ["weights"]
+    return named or (binds(signature, 4) and not binds(signature, count))
+
+
 def _adapt(function: Callable) -> Callable:
     """Return `function` as one of six arrays, if it takes `SingleHeadWeights` or needs a W_O."""
     signature = signature_of(function)
     if signature is None:
         return function
-    parameters = signature.parameters
 
     def with_weights(query, key, value, W_Q, W_K, W_V, W_O=None, **options):
         weights = attnbook.SingleHeadWeights(W_Q, W_K, W_V, W_O)
         return function(query, key, value, weights, **options)
 
-    def with_output(query, key, value, W_Q, W_K, W_V, W_O=None, **options):
+    def with_output(*given, W_O=None, **options):
         if W_O is None:
+            W_V = given[-1]
             xp = array_api_compat.array_namespace(W_V)
             W_O = xp.eye(W_V.shape[1], dtype=W_V.dtype, device=array_api_compat.device(W_V))
-        return function(query, key, value, W_Q, W_K, W_V, W_O=W_O, **options)
+        return function(*given, W_O=W_O, **options)
 
-    if list(parameters)[3:4] == ["weights"] or (binds(signature, 4) and not binds(signature, 6)):
+    if takes_weights(signature, 6):
         adapted = with_weights
-    elif "W_O" in parameters and not binds(signature, 6):
+    elif "W_O" in signature.parameters and not binds(signature, 6):
         adapted = with_output
     else:
         return function
-    if "mask" in parameters:
-        return adapted
-    return lambda query, key, value, W_Q, W_K, W_V, W_O=None: adapted(
-        query, key, value, W_Q, W_K, W_V, W_O
-    )
+    return signed(adapted, SINGLE_HEAD.parameters, {"W_O", *({"mask"} & {*signature.parameters})})
 
 
-def _sizes(n_q, n_k, d_query, d_key, d_value, d_k, d_v, leading=(), dtype="float64"):
-    drawn = {
+def drawn(n_q, n_k, d_query, d_key, d_value, d_k, d_v, leading=(), dtype="float64"):
+    arrays = {
         "query": draw(6, *leading, n_q, d_query),
         "key": draw(7, *leading, n_k, d_key),
         "value": draw(8, *leading, n_k, d_value),
@@ -231,7 +216,7 @@ def _sizes(n_q, n_k, d_query, d_key, d_value, d_k, d_v, leading=(), dtype="float
         "W_K": draw(10, d_key, d_k) / math.sqrt(d_key),
         "W_V": draw(11, d_value, d_v) / math.sqrt(d_value),
     }
-    return {name: x.astype(dtype) for name, x in drawn.items()}
+    return {name: x.astype(dtype) for name, x in arrays.items()}
 
 
 def _through_identity(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -256,31 +241,21 @@ SINGLE_HEAD = Check(
     steps=HEAD_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(tuple(Case(_sizes(*sizes)) for sizes in _SIZES)),
-        Stage(tuple(Case(_sizes(*sizes, dtype="float32")) for sizes in _SIZES[:2])),
-        Stage((Case(_through_identity(LARGE)),), errors=LARGE_ERRORS),
-        Stage((Case(_through_identity(SPREAD)),), errors=SPREAD_ERRORS),
+        *attention_stages(
+            drawn,
+            _through_identity,
+            _SIZES,
+            ((_SIZES[1], (19,)), (_SIZES[0], (3,))),
+            (RAGGED, _SIZES[1]),
+            (FLIPPED, (3, 3, 5, 7, 11, 13, 17)),
+        ),
         Stage(
             tuple(
-                Case(_sizes(2, 3, 5, 7, 11, 2, d_v), {"W_O": draw(12, d_v, d_out) / 2})
+                Case(drawn(2, 3, 5, 7, 11, 2, d_v), {"W_O": draw(12, d_v, d_out) / 2})
                 for d_v, d_out in ((3, 3), (5, 7))
             ),
             option="W_O",
         ),
-        Stage(
-            (Case(_sizes(2, 3, 5, 7, 11, 13, 17, (19,))), Case(_sizes(3, 3, 3, 3, 3, 3, 3, (3,)))),
-            beyond="a batch (leading axes)",
-        ),
-        Stage(
-            (
-                Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": RAGGED}),
-                Case(_sizes(3, 3, 5, 7, 11, 13, 17), {"mask": FLIPPED}),
-            ),
-            option="mask",
-        ),
-        Stage((Case(_through_identity(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": EMPTY}),), option="mask"),
-        Stage((Case(_sizes(2, 3, 5, 7, 11, 13, 17), {"mask": NOTHING}),), option="mask"),
     ),
     mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
     properties=(order_of_keys_is_free,),

@@ -51,11 +51,9 @@ class FailingCase:
         """
         numbers = (bool, int, float, np.generic, np.ndarray)
         given = list(self.input.values())
-        if not all(isinstance(x, numbers) for x in given):
-            return []
-        if not any(isinstance(x, np.ndarray) for x in given):
-            return []
-        if sum(np.size(x) for x in given) > MOST_NUMBERS:
+        plain = all(isinstance(x, numbers) for x in given)
+        arrays = [x for x in given if isinstance(x, np.ndarray)]
+        if not plain or not arrays or sum(map(np.size, given)) > MOST_NUMBERS:
             return []
         shown = [f"{name} = {show(x)}" for name, x in self.input.items()]
         if self.got is None or isinstance(self.got, tuple):
@@ -146,15 +144,12 @@ class Report:
             paragraphs.append(f"  {self.detail}")
         paragraphs += [f"    {line}" for line in self._evidence()]
         paragraphs += [f"  Note: {remark}" for remark in self.remarks]
-        return "\n".join(
-            textwrap.fill(
-                text,
-                78,
-                subsequent_indent="      " if text.startswith("    ") else "  ",
-                break_on_hyphens=False,
-            )
-            for text in paragraphs
-        )
+        wrap = textwrap.TextWrapper(78, break_on_hyphens=False)
+        lines = []
+        for text in paragraphs:
+            wrap.subsequent_indent = "      " if text.startswith("    ") else "  "
+            lines.append(wrap.fill(text))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Draw the report in the colours of the page, with a bar in green or red."""

@@ -27,10 +27,10 @@ def sentences(text: str) -> dict[str, str]:
 
 def mistakes(
     text: str,
-    ways: Mapping[str, tuple[Way, ...]],
+    ways: Mapping[str, Way | tuple[Way, ...]],
     told_by: Mapping[str, Callable[[Any], bool]] | None = None,
 ) -> tuple[Mistake, ...]:
-    """Return a mistake for each paragraph of `text`, in this order, with the ways to make it."""
+    """Return a mistake for each paragraph of `text`, in this order, with its way or ways."""
     told_by = told_by or {}
     messages = sentences(text)
     unknown = {*ways, *told_by} - set(messages)
@@ -38,8 +38,9 @@ def mistakes(
         raise ValueError(f"no sentence for {', '.join(sorted(unknown))}")
     never = Mistake("", "").told_by
     return tuple(
-        Mistake(name, message, ways.get(name, ()), told_by.get(name, never))
+        Mistake(name, message, way if isinstance(way, tuple) else (way,), told_by.get(name, never))
         for name, message in messages.items()
+        for way in [ways.get(name, ())]
     )
 
 

@@ -5,37 +5,27 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Way, draw, each
+from attnbook.check.steps import Case, Check, Stage, draw, each
 from attnbook.sketch import SimHash
 
 
+@documented
 def simhash(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the signatures of sign-SimHash: the signs of K projections as the bits of an integer.
 
     Bit j of the signature of a row x is 1 where x · directions[j] ≥ 0, and the first projection is
-    the lowest bit. Runs `f` on a square, on one row, on one projection, on sizes that are all
-    different primes, on a vector of zeros, in float64 and float32, and with up to 63 projections,
-    more than an int32 or a float holds.
+    the lowest bit. Runs `f` on a square, on one row, on one projection, on different primes, on a
+    vector of zeros, in float64 and float32, and with up to 63 projections, more than an int32 or a
+    float holds.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, directions)``, by position, on arrays (n, d) and (n_projections, d). It
         returns an array (n,) of integers.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -50,53 +40,29 @@ def simhash(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(SIMHASH, f, time_limit)
 
 
-def _is_float(returned: Any) -> bool:
-    return "float" in str(getattr(returned, "dtype", ""))
+def returns(kind: str) -> Callable[[Any], bool]:
+    """Tell whether an object that was returned is an array of "float" or of "bool"."""
+    return lambda returned: kind in str(getattr(returned, "dtype", ""))
 
 
-def _is_bool(returned: Any) -> bool:
-    return str(getattr(returned, "dtype", "")).endswith("bool")
-
-
-def _places(k: int) -> np.ndarray:
-    return np.array([1 << j for j in range(k)], dtype=np.int64)
-
-
-def _added(bits, places):
-    return np.sum(bits * places, axis=-1)
-
-
-SIMHASH_STEPS: dict[str, Callable] = {
-    "vectors": lambda x: x,
+STEPS: dict[str, Callable] = {
     "project": lambda x, directions: x @ directions.T,
     "bit": lambda along: along >= 0,
     "choose": lambda bits: bits,
     "order": lambda bits: bits,
-    "places": _places,
-    "join": _added,
+    "places": lambda k: 1 << np.arange(k, dtype=np.int64),
+    "join": lambda bits, places: np.sum(bits * places, axis=-1),
     "hold": lambda signatures: signatures,
 }
 
 
 def simhash_from_steps(s, x, directions):
     """Return the signatures by the steps `s`; numbers in the place of bits are cut to integers."""
-    bits = s.bit(s.project(s.vectors(x), directions)).astype(np.int64)
-    bits = s.order(s.choose(bits))
+    bits = s.order(s.choose(s.bit(s.project(x, directions)).astype(np.int64)))
     return s.hold(s.join(bits, s.places(bits.shape[-1]))).astype(np.int64)
 
 
-def _powers_of(dtype: str) -> Way:
-    return {
-        "places": lambda k: 2.0 ** np.arange(k),
-        "join": lambda bits, places: np.sum(bits * places, -1, dtype),
-    }
-
-
-def _as_they_are(bits, places):
-    return bits
-
-
-_SIMHASH_MISTAKES = mistakes(
+_MISTAKES = mistakes(
     """
     bits not packed: You return a row of bits for each vector, (n, n_projections). A table looks up
         one integer: add up bit j times 2^j over the projections.
@@ -156,95 +122,79 @@ _SIMHASH_MISTAKES = mistakes(
         in int64.
     """,
     {
-        "bits not packed": each("join", _as_they_are),
-        "bits reversed": ({"order": lambda bits: bits[:, ::-1]},),
-        "strict sign": each("bit", lambda along: along > 0),
+        "bits not packed": {"join": lambda bits, places: bits},
+        "bits reversed": {"order": lambda bits: bits[:, ::-1]},
+        "strict sign": {"bit": lambda along: along > 0},
         "sign inverted": each("bit", lambda along: along < 0, lambda along: along <= 0),
-        "signs for bits": (
-            *each(
-                "bit",
-                np.sign,
-                lambda along: 2 * (along >= 0) - 1,
-                lambda along: 2 * (along > 0) - 1,
-            ),
-            {"bit": np.sign, "join": lambda s, places: np.bitwise_or.reduce(s * places, -1)},
+        "signs for bits": each(
+            "bit", np.sign, lambda p: 2 * (p >= 0) - 1, lambda p: 2 * (p > 0) - 1
         ),
-        "floor for the sign": each(
-            "bit", np.floor, np.trunc, np.rint, lambda along: np.floor(along) % 2
+        "floor for the sign": each("bit", np.floor, np.trunc, np.rint),
+        "bits summed": {"join": lambda bits, places: bits.sum(axis=-1)},
+        "parity": {"join": lambda bits, places: bits.sum(axis=-1) % 2},
+        "exclusive or for the power": {"places": lambda k: 2 ^ np.arange(k)},
+        "2·j for the power": each(
+            "places", lambda k: 2 * np.arange(k), np.arange, lambda k: np.arange(1, k + 1)
         ),
-        "bits summed": each("join", lambda bits, places: bits.sum(axis=-1)),
-        "parity": each("join", lambda bits, places: bits.sum(axis=-1) % 2),
-        "exclusive or for the power": ({"places": lambda k: 2 ^ np.arange(k)},),
-        "2·j for the power": (
-            {"places": lambda k: 2 * np.arange(k)},
-            {"places": lambda k: np.arange(k)},
-            {"places": lambda k: np.arange(1, k + 1)},
-            {"places": lambda k: np.arange(k) ** 2},
+        "powers of 10": each(
+            "places", lambda k: 10 ** np.arange(k), lambda k: 10 ** np.arange(k)[::-1]
         ),
-        "powers of 10": (
-            {"places": lambda k: 10 ** np.arange(k)},
-            {"places": lambda k: 10 ** np.arange(k)[::-1]},
+        "shifted once more": {"places": lambda k: 2 << np.arange(k)},
+        "packed into bytes": each(
+            "join",
+            lambda bits, places: np.packbits(bits.astype(bool), axis=-1),
+            lambda bits, places: np.packbits(bits.astype(bool), axis=-1, bitorder="little"),
         ),
-        "shifted once more": ({"places": lambda k: 2 * _places(k)},),
-        "packed into bytes": tuple(
-            {"join": lambda b, p, o=order: np.packbits(b.astype(bool), axis=-1, bitorder=o)}
-            for order in ("big", "little")
+        "first projection alone": each(
+            "choose", lambda bits: bits[:, :1], lambda bits: bits[:, -1:]
         ),
-        "first projection alone": (
-            *each("join", lambda bits, places: bits[:, 0], lambda bits, places: bits[:, -1]),
-            {"choose": lambda bits: bits * (np.arange(bits.shape[-1]) == bits.shape[-1] - 1)},
+        "one projection left out": each(
+            "choose",
+            lambda bits: bits[:, :-1],
+            lambda bits: bits[:, 1:],
+            lambda bits: bits * (np.arange(bits.shape[-1]) > 0),
         ),
-        "one projection left out": (
-            {"choose": lambda bits: bits[:, :-1]},
-            {"choose": lambda bits: bits[:, 1:]},
-            {"choose": lambda bits: bits * (np.arange(bits.shape[-1]) > 0)},
-        ),
-        "another threshold": tuple(
-            {"bit": lambda along, t=threshold: along >= t}
-            for threshold in (1.0, 0.5, -1.0, -0.5, 0.1)
+        "another threshold": each(
+            "bit", *(lambda along, t=t: along >= t for t in (1.0, 0.5, -1.0, -0.5, 0.1))
         ),
         "mean for a threshold": each(
-            "bit",
-            lambda along: along >= np.mean(along, axis=-1, keepdims=True),
-            lambda along: along >= np.mean(along),
-            lambda along: along >= np.median(along, axis=-1, keepdims=True),
-            lambda along: along >= np.median(along, axis=0),
+            "bit", lambda p: p >= np.mean(p, axis=-1, keepdims=True), lambda p: p >= np.mean(p)
         ),
         "vectors centred": (
-            {"vectors": lambda x: x - np.mean(x, axis=0)},
-            {"vectors": lambda x: x - np.mean(x, axis=-1, keepdims=True)},
-            {"vectors": lambda x: x - np.mean(x, axis=0), "bit": lambda along: along > 0},
+            {"project": lambda x, a: (x - np.mean(x, axis=0)) @ a.T},
+            {"project": lambda x, a: (x - np.mean(x, axis=-1, keepdims=True)) @ a.T},
+            {"project": lambda x, a: (x - np.mean(x, axis=0)) @ a.T, "bit": lambda p: p > 0},
         ),
-        "projections summed": each("bit", lambda along: np.sum(along, axis=-1, keepdims=True) >= 0),
+        "projections summed": {"bit": lambda along: np.sum(along, axis=-1, keepdims=True) >= 0},
         "largest projection": tuple(
-            {"bit": lambda along, f=f: np.argmax(f(along), axis=-1), "join": _as_they_are}
+            {"bit": lambda p, f=f: np.argmax(f(p), axis=-1), "join": lambda bits, places: bits}
             for f in (np.asarray, np.abs)
         ),
-        "directions transposed": ({"project": lambda x, directions: x @ directions},),
-        "packed over the vectors": ({"order": np.transpose},),
-        "too few bits": (
-            *(
-                {"hold": lambda s, t=f"{sign}int{n}": s.astype(t)}
-                for sign in ("", "u")
-                for n in (8, 16, 32)
-            ),
-            *(
-                {"hold": lambda s, most=most: s % most}
-                for most in (2**31, 2**32, 2**30, 2**24, 2**20, 2**16, 2**31 - 1)
-            ),
+        "directions transposed": {"project": lambda x, directions: x @ directions},
+        "packed over the vectors": {"order": np.transpose},
+        "too few bits": each(
+            "hold",
+            *(lambda s, dtype=dtype: s.astype(dtype) for dtype in ("int8", "int16", "int32")),
+            *(lambda s, k=k: s % 2**k for k in (8, 16, 20, 24, 30, 31, 32)),
         ),
-        "packed in floats": (_powers_of("float64"), _powers_of("float32")),
+        "packed in floats": tuple(
+            {
+                "places": lambda k: 2.0 ** np.arange(k),
+                "join": lambda b, p, t=t: np.sum(b * p, -1, t),
+            }
+            for t in ("float64", "float32")
+        ),
     },
-    {"bits not packed": _is_bool, "floats for integers": _is_float},
+    {"bits not packed": returns("bool"), "floats for integers": returns("float")},
 )
 
-
-_SIMHASH_PROPERTIES = (
-    moved(
-        lambda given: {"x": np.flip(given["x"], axis=0)},
-        lambda signatures, flipped: np.flip(flipped, axis=0) == signatures,
-        "Reversing the order of the vectors must reverse the signatures; here it changes them.",
-    ),
+REVERSED = moved(
+    lambda given: {"x": np.flip(given["x"], axis=0)},
+    lambda codes, flipped: np.flip(flipped, axis=0) == codes,
+    "Reversing the order of the vectors must reverse what they get; here it changes it.",
+)
+_PROPERTIES = (
+    REVERSED,
     moved(
         lambda given: {"x": 2 * given["x"]},
         np.equal,
@@ -261,16 +211,19 @@ _SIMHASH_PROPERTIES = (
 )
 
 
-def _vectors(n: int, d: int, n_projections: int, dtype: str = "float64") -> Case:
-    x, directions = draw(30, n, d), draw(31, n_projections, d)
-    return Case({"x": x.astype(dtype), "directions": directions.astype(dtype)})
+def _stage(*sizes: tuple[int, int, int], dtype: str = "float64") -> Stage:
+    """Return a stage of random vectors, for each (n, d, n_projections)."""
+    drawn = (
+        {"x": draw(30, n, d).astype(dtype), "directions": draw(31, k, d).astype(dtype)}
+        for n, d, k in sizes
+    )
+    return Stage(tuple(map(Case, drawn)))
 
 
 _ON_A_PLANE = {
     "x": np.array([[1.0, -1.0], [0.0, 0.0], [2.0, 1.0]]),
     "directions": np.array([[1.0, 1.0], [-1.0, 3.0], [1.0, -2.0]]),
 }
-_SIZES = ((3, 3, 3), (7, 5, 5), (11, 3, 2), (5, 7, 3), (1, 2, 5), (13, 2, 1))
 
 SIMHASH = Check(
     name="simhash",
@@ -278,15 +231,15 @@ SIMHASH = Check(
     results={"signatures": "(n,)"},
     reference=lambda x, directions: SimHash(directions[np.newaxis]).signatures(x)[..., 0],
     compute=simhash_from_steps,
-    steps=SIMHASH_STEPS,
+    steps=STEPS,
     stages=(
-        Stage(tuple(_vectors(*sizes) for sizes in _SIZES)),
+        _stage((3, 3, 3), (7, 5, 5), (11, 3, 2), (5, 7, 3), (1, 2, 5), (13, 2, 1)),
         Stage((Case(_ON_A_PLANE),)),
-        Stage((_vectors(5, 3, 7, "float32"), _vectors(3, 3, 3, "float32"))),
-        Stage((_vectors(3, 5, 11), _vectors(5, 3, 19))),
-        Stage((_vectors(3, 7, 37), _vectors(5, 7, 61), _vectors(3, 5, 63))),
+        _stage((5, 3, 7), (3, 3, 3), dtype="float32"),
+        _stage((3, 5, 11), (5, 3, 19)),
+        _stage((3, 7, 37), (5, 7, 61), (3, 5, 63)),
     ),
-    mistakes=_SIMHASH_MISTAKES,
-    properties=_SIMHASH_PROPERTIES,
+    mistakes=_MISTAKES,
+    properties=_PROPERTIES,
     kind="integral",
 )

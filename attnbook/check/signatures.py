@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -35,11 +35,8 @@ def bare(signature: inspect.Signature) -> inspect.Signature:
 
 def named_options(signature: inspect.Signature, options: tuple[str, ...]) -> frozenset[str]:
     """Return which of `options` can be passed by name; ``**options`` takes a mask."""
-    named = {
-        name
-        for name, p in signature.parameters.items()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {name for name, p in signature.parameters.items() if p.kind in by_name}
     if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         named.add("mask")
     return frozenset(named & set(options))
@@ -77,11 +74,14 @@ def with_options(
         named = {names[name]: x for name, x in chosen.items() if x is not None}
         return function(*given, **named)
 
-    adapted.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in parameters]
-        + [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=options[name][0])
-            for name in names
-        ]
+    return signed(adapted, parameters, names)
+
+
+def signed(function: Callable, parameters: Iterable[str], options: Iterable[str]) -> Callable:
+    """Let `function` tell that it takes these by position and those by name."""
+    positional, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, positional) for name in parameters]
+        + [inspect.Parameter(name, keyword, default=None) for name in options]
     )
-    return adapted
+    return function

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from attnbook import positions
-from attnbook.check.engine import either, run
+from attnbook.check.engine import documented, either, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
 
 
+@documented
 def positional_encoding(
     f: Callable, *, interleaved: bool | None = None, time_limit: float = 10.0
 ) -> Report:
     """Check a table of sines and cosines of positions.
 
-    Runs `f` on a square, on one position, on one pair of features and on sizes that are all
-    different, down to wavelengths of 10000.
+    Runs `f` on several sizes, also on one position and on one pair of features.
 
     Parameters
     ----------
@@ -30,17 +30,6 @@ def positional_encoding(
     interleaved : bool, optional
         True asks for sin, cos, sin, cos, …, as Vaswani et al. wrote it, and False for all sines
         before all cosines. Unless given, both are right and a remark says which it is.
-    time_limit : float
-        Seconds of computing for all calls together, in each layout.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -66,56 +55,40 @@ def _pairs(sines, cosines):
     return np.stack([sines, cosines], axis=-1).reshape(len(sines), -1)
 
 
-def _steps(join: Callable) -> dict[str, Callable]:
-    return {
-        "places": np.arange,
-        # of n, d_model, whether of the cosines: which frequency each feature has
-        "index": lambda d, of_cosine: np.arange(d // 2),
-        "exponent": lambda i, d: 2 * i / d,
-        "base": lambda: 10000.0,
-        "frequency": lambda base, exponent: base**-exponent,
-        "angle": lambda p, frequency: p * frequency,
-        "first": np.sin,
-        "second": np.cos,
-        "join": join,
-        "leave": lambda table: table,
-    }
+_STEPS: dict[str, Any] = {
+    "places": np.arange,
+    # which frequency the features have, of their pairs i and their own numbers j
+    "index": lambda i, j, of_cosine: i,
+    "exponent": lambda i, d: 2 * i / d,
+    "base": 10000.0,
+    "frequency": lambda base, exponent: base**-exponent,
+    "angle": lambda p, frequency: p * frequency,
+    "first": np.sin,
+    "second": np.cos,
+    "leave": lambda table: table,
+}
 
 
 def _table(steps: Any, n, d_model):
-    p = np.asarray(steps.places(n))[:, np.newaxis]
+    p, pairs = np.asarray(steps.places(n))[:, np.newaxis], np.arange(d_model // 2)
     waves = []
-    for of_cosine, wave in ((False, steps.first), (True, steps.second)):
-        exponent = steps.exponent(steps.index(d_model, of_cosine), d_model)
-        waves.append(wave(steps.angle(p, steps.frequency(steps.base(), exponent))))
+    for of_cosine, wave in ((0, steps.first), (1, steps.second)):
+        features = 2 * pairs + of_cosine if steps.join is _pairs else pairs + of_cosine * len(pairs)
+        exponent = steps.exponent(steps.index(pairs, features, of_cosine), d_model)
+        waves.append(wave(steps.angle(p, steps.frequency(steps.base, exponent))))
     return steps.leave(steps.join(*waves))
 
 
-def _feature(join: Callable, factor: float) -> Callable:
-    """Return the number of each feature, times `factor`, in the place of that of its pair."""
-
-    def index(d, of_cosine):
-        pair = np.arange(d // 2)
-        return factor * (2 * pair + of_cosine if join is _pairs else pair + of_cosine * (d // 2))
-
-    return index
-
-
-def _mistakes(join: Callable) -> tuple[Mistake, ...]:
-    return mistakes(
-        """
+_MISTAKES = mistakes(
+    """
     sin and cos swapped: Your cosines stand where the sines should, and the sines where the cosines
         should. The sine comes first: at position 0 it is 0, and the cosine is 1.
-    sines alone: You take the sine of everything. Without the cosine a position cannot be turned
-        into another by a rotation: each frequency needs both.
-    cosines alone: You take the cosine of everything. The cosine of p and of −p are the same: each
-        frequency needs a sine too.
-    half of the table empty: Your sines, or your cosines, are all 0: that half of the table was
-        never filled.
-    sign of a wave: Your sines, or your cosines, have the wrong sign. The table holds sin(p·ω) and
-        cos(p·ω) themselves.
-    another wave: Your table holds another function of the angles than sine and cosine, or the
-        angles themselves.
+    sines alone: You take the sine of everything. Each frequency needs a sine and a cosine.
+    cosines alone: You take the cosine of everything: p and −p look the same. Each frequency needs a
+        sine.
+    half of the table empty: Your sines, or your cosines, are all 0: they were never filled in.
+    sign of a wave: A wave has the wrong sign: take sin(p·ω) and cos(p·ω) themselves.
+    another wave: Your table holds another function of the angles than sine and cosine.
     another base: Your wavelengths grow to another length: the base is 10000.
     exponent halved: Your exponent is i/d where i counts the pairs, so it ends at 1/2. There are d/2
         pairs and pair i has the exponent 2i/d, which ends just below 1.
@@ -126,151 +99,114 @@ def _mistakes(join: Callable) -> tuple[Mistake, ...]:
     frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends, i/(d/2 −
         1). The formula has 2i/d, which never reaches 1.
     angle inverted: You multiply the position by 10000^(2i/d) where you should divide: the angles
-        become huge, and their sines look like noise. The wavelengths grow with i, so the
-        frequencies fall.
-    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent: the
-        frequencies fall geometrically.
-    logarithm of base 10: You take exp of −2i/d · log10(10000). The inverse of exp is the natural
-        logarithm.
+        become huge, and their sines look like noise. The frequencies fall with i.
+    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent.
+    logarithm of base 10: You take exp of −2i/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2i/d) is exp(−2i/d · ln 10000).
-    one frequency for all: All your features have the same frequency: the exponent does not depend
-        on i, or i is 0.
-    frequencies in reverse: Your frequencies rise with i: the slowest comes first. The fastest, 1,
-        belongs to the first pair.
-    positions from 1: Your positions start at 1. The first position is 0, and its row is all sin 0 =
-        0 and cos 0 = 1.
-    positions in another order: Your positions run backwards, or are divided by n. Row p of the
-        table belongs to position p, a whole number.
-    pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at i =
-        0.
-    position and pair exchanged: Position and pair have changed places: the position is in the
-        exponent. The angle is p/10000^(2i/d).
-    turns for radians: Your angles are multiplied by 2π. The formula has the sine of p/10000^(2i/d)
-        itself.
-    degrees for radians: You turn the angles into radians as if they were degrees. They are radians
-        already.
-    transposed: Your table has a row for each feature. It is added to the tokens, (n, d_model), so
-        it has a row for each position.
-    axis too many: Your table has an axis for the batch. Without it, as (n, d_model), it broadcasts
-        over any batch.
+    one frequency for all: All your features have one frequency: the exponent needs i.
+    frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
+    positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
+    positions in another order: Your positions run backwards, or are divided by n. Row p belongs to
+        p.
+    pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at 0.
+    position and pair exchanged: Your position is in the exponent. The angle is p/10000^(2i/d).
+    turns for radians: You multiply the angles by 2π. Take the sine of p/10000^(2i/d) itself.
+    degrees for radians: You turn the angles as if they were degrees. They are radians already.
+    transposed: Your table has a row for each feature. It has one for each position, (n, d_model).
+    axis too many: Your table has an axis for the batch. Without it, (n, d_model), it broadcasts.
     twice as wide: Your table has 2d columns: a frequency for each of the d features, and two waves
         of each. There are d/2 frequencies.
     one half alone: Your table has d/2 columns. Each frequency gives two, a sine and a cosine.
-    waves scaled: You multiply the waves by a number. They have size 1; it is the embedding that is
-        multiplied by √d_model.
+    waves scaled: You multiply the waves, which have size 1. It is the embedding that is scaled.
     """,
-        {
-            "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
-            "sines alone": each("second", np.sin),
-            "cosines alone": each("first", np.cos),
-            "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
-            "sign of a wave": (
-                {"first": lambda a: -np.sin(a)},
-                {"second": lambda a: -np.cos(a)},
-                {"first": lambda a: -np.sin(a), "second": lambda a: -np.cos(a)},
-            ),
-            "another wave": (
-                {"first": lambda a: a, "second": lambda a: a},
-                {"second": np.tan},
-                {"first": np.tan},
-                {"first": np.tanh},
-            ),
-            "another base": tuple(
-                {"base": lambda base=base: base}
-                for base in (1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4)
-            ),
-            "exponent halved": each("exponent", lambda i, d: i / d),
-            "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
-            "sine and cosine of different frequencies": each(
-                "index",
-                _feature(join, 1),
-                _feature(join, 0.5),
-                lambda d, c: np.arange(d // 2) + c,
-                lambda d, c: np.arange(d // 2) + c / 2,
-            ),
-            "frequencies to the very end": each(
-                "exponent",
-                lambda i, d: i / max(d // 2 - 1, 1),
-                lambda i, d: 2 * i / max(d - 1, 1),
-                lambda i, d: 2 * i / max(d - 2, 1),
-            ),
-            "angle inverted": each("frequency", lambda b, e: b**e),
-            "product for a power": each(
-                "frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e, lambda b, e: e / b
-            ),
-            "logarithm of base 10": each(
-                "frequency",
-                lambda b, e: np.exp(-e * np.log10(b)),
-                lambda b, e: np.exp(-e * np.log2(b)),
-            ),
-            "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
-            "one frequency for all": each(
-                "exponent", lambda i, d: 0.0 * i, lambda i, d: 1.0 + 0.0 * i
-            ),
-            "frequencies in reverse": each(
-                "index",
-                lambda d, c: np.arange(d // 2)[::-1],
-                lambda d, c: d // 2 - np.arange(d // 2),
-            ),
-            "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
-            "positions in another order": each(
-                "places",
-                lambda n: np.arange(n)[::-1],
-                lambda n: np.arange(n) / n,
-                lambda n: np.arange(n) / max(n - 1, 1),
-                lambda n: -np.arange(n),
-            ),
-            "pairs from 1": each("index", lambda d, c: np.arange(d // 2) + 1),
-            "position and pair exchanged": (
-                {
-                    "frequency": lambda b, e: e,
-                    "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p),
-                },
-            ),
-            "turns for radians": each(
-                "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: math.pi * p * w
-            ),
-            "degrees for radians": each(
-                "angle", lambda p, w: np.deg2rad(p * w), lambda p, w: np.rad2deg(p * w)
-            ),
-            "transposed": each("leave", np.transpose),
-            "axis too many": each("leave", lambda E: E[np.newaxis], lambda E: E[:, np.newaxis]),
-            "twice as wide": each(
-                "index", lambda d, c: np.arange(d) / 2, lambda d, c: np.arange(d)
-            ),
-            "one half alone": each(
-                "join",
-                lambda sines, cosines: sines,
-                lambda sines, cosines: cosines,
-                lambda sines, cosines: sines + cosines,
-            ),
-            "waves scaled": tuple(
-                {"join": lambda sines, cosines, scale=scale: join(sines, cosines) * scale(sines)}
-                for scale in (
-                    lambda sines: math.sqrt(2 * sines.shape[-1]),
-                    lambda sines: 1 / math.sqrt(2 * sines.shape[-1]),
-                    lambda sines: math.sqrt(1 / sines.shape[-1]),
-                    lambda sines: 0.5,
-                    lambda sines: 0.1,
-                    lambda sines: 2.0,
-                )
-            ),
-        },
-    )
+    {
+        "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
+        "sines alone": each("second", np.sin),
+        "cosines alone": each("first", np.cos),
+        "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
+        "sign of a wave": (
+            {"first": lambda a: -np.sin(a)},
+            {"second": lambda a: -np.cos(a)},
+            {"leave": np.negative},
+        ),
+        "another wave": (
+            {"first": np.positive, "second": np.positive},
+            {"second": np.tan},
+            *each("first", np.tan, np.tanh),
+        ),
+        "another base": each("base", 1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4),
+        "exponent halved": each("exponent", lambda i, d: i / d),
+        "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
+        "sine and cosine of different frequencies": each(
+            "index",
+            lambda i, j, c: j,
+            lambda i, j, c: j / 2,
+            lambda i, j, c: i + c,
+            lambda i, j, c: i + c / 2,
+        ),
+        "frequencies to the very end": each(
+            "exponent",
+            lambda i, d: i / max(d // 2 - 1, 1),
+            lambda i, d: 2 * i / max(d - 1, 1),
+        ),
+        "angle inverted": each("frequency", lambda b, e: b**e),
+        "product for a power": each("frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e),
+        "logarithm of base 10": each(
+            "frequency", lambda b, e: np.exp(-e * np.log10(b)), lambda b, e: np.exp(-e * np.log2(b))
+        ),
+        "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
+        "one frequency for all": each("exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1),
+        "frequencies in reverse": each(
+            "index", lambda i, j, c: i[::-1], lambda i, j, c: len(i) - i
+        ),
+        "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
+        "positions in another order": each(
+            "places",
+            lambda n: np.arange(n)[::-1],
+            lambda n: np.arange(n) / n,
+            lambda n: -np.arange(n),
+        ),
+        "pairs from 1": each("index", lambda i, j, c: i + 1),
+        "position and pair exchanged": (
+            {"frequency": lambda b, e: e, "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p)},
+        ),
+        "turns for radians": each(
+            "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: math.pi * p * w
+        ),
+        "degrees for radians": each(
+            "angle", lambda p, w: np.deg2rad(p * w), lambda p, w: np.rad2deg(p * w)
+        ),
+        "transposed": each("leave", np.transpose),
+        "axis too many": each("leave", lambda E: E[np.newaxis], lambda E: E[:, np.newaxis]),
+        "twice as wide": each(
+            "index",
+            lambda i, j, c: np.arange(2 * len(i)) / 2,
+            lambda i, j, c: np.arange(2 * len(i)),
+        ),
+        "one half alone": each(
+            "join", lambda sines, cosines: sines, lambda sines, cosines: cosines, np.add
+        ),
+        "waves scaled": each(
+            "leave",
+            lambda E: E * math.sqrt(E.shape[-1]),
+            lambda E: E / math.sqrt(E.shape[-1]),
+            lambda E: E * 0.5,
+            lambda E: E * 2.0,
+        ),
+    },
+)
 
 
-_LAYOUTS = {
-    "interleaved": (
-        "Your sines and cosines alternate. All sines come first here, then all cosines: [sin | "
-        "cos]. Both layouts are in use, and a model must be run with the one that it was trained "
-        "with."
-    ),
-    "halves": (
-        "All your sines come first, then all cosines. They alternate here: sin, cos, sin, cos, … "
-        "Both layouts are in use, and a model must be run with the one that it was trained with."
-    ),
-}
+_LAYOUTS = mistakes(
+    """
+    interleaved: Your sines and cosines alternate. All sines come first here, then all cosines: [sin
+        | cos]. Both layouts are in use: run a model with the one that it was trained with.
+    halves: All your sines come first, then all cosines. They alternate here: sin, cos, sin, cos, …
+        Both layouts are in use: run a model with the one that it was trained with.
+    """,
+    {"interleaved": each("join", _pairs), "halves": each("join", _halves)},
+)
 
 
 def pairs_lie_on_circles(case: Case, values: Values, again: Callable) -> str | None:
@@ -279,39 +215,34 @@ def pairs_lie_on_circles(case: Case, values: Values, again: Callable) -> str | N
     d_model = case.arguments["d_model"]
     if values[0].shape[-1] != d_model or np.allclose(squares, d_model / 2, atol=1e-3):
         return None
-    return (
-        "sin² + cos² = 1 in each pair, so the squares of every row sum to d_model/2; here they do "
-        "not."
-    )
+    return "sin² + cos² = 1 in each pair, so the squares of every row sum to d_model/2, not here."
 
 
 _SIZES = ((6, 6), (1, 2), (3, 4), (5, 14), (2, 4), (97, 10), (4, 6))
 """n and d_model: at 97 the slow frequencies have moved too."""
 
 
-def _check(name: str, join: Callable) -> Check:
-    other = _halves if join is _pairs else _pairs
-    which = "halves" if join is _pairs else "interleaved"
+def _check(name: str, join: Callable, other: Mistake) -> Check:
     return Check(
         name=name,
         parameters=("n", "d_model"),
         results={"table": "(n, d_model)"},
         reference=lambda n, d: positions.sinusoidal(n, d, interleaved=join is _pairs),
         compute=_table,
-        steps=_steps(join),
+        steps={**_STEPS, "join": join},
         stages=(Stage(tuple(Case({"n": n, "d_model": d}) for n, d in _SIZES)),),
-        mistakes=(Mistake(which, _LAYOUTS[which], ({"join": other},)), *_mistakes(join)),
+        mistakes=(other, *_MISTAKES),
         properties=(pairs_lie_on_circles,),
     )
 
 
-HALVES = _check("positional_encoding", _halves)
-INTERLEAVED = _check("positional_encoding, interleaved", _pairs)
+HALVES = _check("positional_encoding", _halves, _LAYOUTS[0])
+INTERLEAVED = _check("positional_encoding, interleaved", _pairs, _LAYOUTS[1])
 
 _EITHER = {
-    remark: replace(check, name=HALVES.name, mistakes=check.mistakes[1:])
-    for remark, check in {
-        "your layout is that of halves, all sines and then all cosines.": HALVES,
-        "your layout is interleaved, sin, cos, sin, cos, …": INTERLEAVED,
+    f"your layout is {layout}": replace(check, name=HALVES.name, mistakes=_MISTAKES)
+    for layout, check in {
+        "that of halves, all sines and then all cosines.": HALVES,
+        "interleaved, sin, cos, sin, cos, …": INTERLEAVED,
     }.items()
 }

@@ -1,34 +1,21 @@
-"""The check of attention over the union of the buckets that a query falls into, in steps.
-
-The steps are those of attention, with a mask that is made of the signatures.
-"""
+"""The check of attention over buckets: the steps of attention, with a mask made of signatures."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import VARIANTS, guarded, plain_maximum, unguarded
+from attnbook.check import normalization as soft
+from attnbook.check import steps
+from attnbook.check import weights as w
+from attnbook.check.engine import documented, run
 from attnbook.check.outputs import ATTENTION_MISTAKES, ATTENTION_STEPS, attention_from_steps
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved, sentences
-from attnbook.check.steps import (
-    Case,
-    Check,
-    Mistake,
-    Stage,
-    Values,
-    Way,
-    draw,
-    each,
-    only,
-    renamed,
-    without,
-)
-from attnbook.check.weights import BATCH_MISTAKES, DOT_ON_A_BATCH, LARGE, SPREAD, hide_nothing
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way
 
 
+@documented
 def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention over the keys that share a bucket with the query in at least one table.
 
@@ -45,17 +32,6 @@ def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(query, key, value, query_signatures, key_signatures)``, by position, on
         arrays (n_q, d), (n_k, d) and (n_k, d_v) of floats and (n_q, n_tables) and (n_k, n_tables)
         of int64. It returns the output alone, of shape (n_q, d_v).
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -71,18 +47,18 @@ def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 def _meets_in(query_signatures, key_signatures):
     """Return where query and key share the bucket of a table, (n_q, n_k, n_tables)."""
-    return query_signatures[:, np.newaxis, :] == key_signatures[np.newaxis, :, :]
+    return query_signatures[:, np.newaxis] == key_signatures
 
 
-def _union(meets):
-    return np.any(meets, axis=-1)
+def _candidates(query_signatures, key_signatures):
+    return np.any(_meets_in(query_signatures, key_signatures), axis=-1)
 
 
 SKETCH_STEPS: dict[str, Callable] = {
     **ATTENTION_STEPS,
     "signatures": lambda signatures: signatures,
     "meets": _meets_in,
-    "join": _union,
+    "join": lambda meets: np.any(meets, axis=-1),
     "combine": lambda s, meets, *arrays: attention_from_steps(s, *arrays, mask=s.join(meets)),
     "rows": lambda output, meets: output,
 }
@@ -109,18 +85,6 @@ def _by_table(join: Callable) -> Way:
         return join(outputs, np.any(masks, axis=-1)[..., np.newaxis])
 
     return {"combine": combine}
-
-
-def _first_that_found(outputs, found):
-    """Return the output of the first table whose bucket is not empty."""
-    first = np.argmax(found, axis=0)
-    return np.take_along_axis(outputs, first[np.newaxis], axis=0)[0]
-
-
-def _crossed(query_signatures, key_signatures):
-    """Compare the signature of each table with those of all tables."""
-    pairs = query_signatures[:, np.newaxis, :, np.newaxis] == key_signatures[:, np.newaxis, :]
-    return np.any(pairs, axis=-1)
 
 
 _OF_TABLES = mistakes(
@@ -154,35 +118,36 @@ _OF_TABLES = mistakes(
         up. Keep a row of zeros for each.
     """,
     {
-        "duplicates kept": ({"combine": _counted},),
-        "every table": each("join", lambda meets: np.all(meets, axis=-1)),
-        "two tables or more": each(
+        "duplicates kept": {"combine": _counted},
+        "every table": {"join": lambda meets: np.all(meets, axis=-1)},
+        "two tables or more": steps.each(
             "join",
             lambda meets: np.sum(meets, axis=-1) > 1,
             lambda meets: 2 * np.sum(meets, axis=-1) > meets.shape[-1],
             lambda meets: 2 * np.sum(meets, axis=-1) >= meets.shape[-1],
         ),
-        "sum over the tables": (_by_table(lambda outputs, found: np.sum(outputs, axis=0)),),
-        "mean over all tables": (_by_table(lambda outputs, found: np.mean(outputs, axis=0)),),
-        "mean over the tables": (
-            _by_table(lambda outs, found: outs.sum(axis=0) / np.maximum(found.sum(axis=0), 1)),
+        "sum over the tables": _by_table(lambda outputs, found: np.sum(outputs, axis=0)),
+        "mean over all tables": _by_table(lambda outputs, found: np.mean(outputs, axis=0)),
+        "mean over the tables": _by_table(
+            lambda outputs, found: outputs.sum(axis=0) / np.maximum(found.sum(axis=0), 1)
         ),
         "one table alone": (
-            *each("join", lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
-            _by_table(_first_that_found),
+            *steps.each("join", lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
+            _by_table(  # the first whose bucket is not empty
+                lambda outputs, found: outputs[found.argmax(0)[:, 0], np.arange(len(outputs[0]))]
+            ),
         ),
-        "tables mixed up": (
-            {"meets": _crossed},
-            {"meets": lambda query, key: _meets_in(query, key[:, ::-1])},
+        "tables mixed up": steps.each(
+            "meets",
+            lambda query, key: np.any(query[:, None, :, None] == key[:, None], axis=-1),
+            lambda query, key: _meets_in(query, key[:, ::-1]),
         ),
-        "signatures added up": (
-            {"signatures": lambda signatures: np.sum(signatures, axis=-1, keepdims=True)},
+        "signatures added up": {"signatures": lambda x: np.sum(x, axis=-1, keepdims=True)},
+        "signatures in fewer bits": steps.each(
+            "signatures",
+            *(lambda x, t=t: x.astype(t) for t in ("float64", "float32", "int32", "int16", "int8")),
         ),
-        "signatures in fewer bits": tuple(
-            {"signatures": lambda signatures, dtype=dtype: signatures.astype(dtype)}
-            for dtype in ("float64", "float32", "int32", "int16", "int8")
-        ),
-        "empty rows left out": ({"rows": lambda output, meets: output[_union(meets).any(-1)]},),
+        "empty rows left out": {"rows": lambda output, meets: output[np.any(meets, axis=(1, 2))]},
     },
 )
 
@@ -210,8 +175,6 @@ _TEXTS = sentences(
         all keys count the same. Give such a query zeros.
     empty row sees everything: A query that shares no bucket with any key attends to all keys. That
         is the full cost again, for the very queries that the keys are far from. Give it zeros.
-    no maximum: exp overflows at large scores: subtract the largest score of the candidates first.
-        The weights are the same.
     maximum over all keys: You subtract the largest score of all keys, or of all queries. Where the
         candidates lie far below it their exponentials underflow, and the query comes out as 0 or
         NaN. Subtract the largest score of the candidates of each query.
@@ -231,13 +194,14 @@ _NAMES = {
     "empty row sees everything": "empty row sees everything",
     "mean of the values": "mean of the candidates",
     "hard look-up": "best candidate alone",
-    "no maximum": "no maximum",
     "not normalised": "unnormalised",
 }
 """What the mistakes of attention with a mask are called where the mask is made of buckets."""
 
-_OF_ATTENTION = renamed(
-    without(ATTENTION_MISTAKES, DOT_ON_A_BATCH[0], *(mistake.name for mistake in BATCH_MISTAKES)),
+_OF_ATTENTION = steps.renamed(
+    steps.without(
+        ATTENTION_MISTAKES, w.DOT_ON_A_BATCH[0], *(mistake.name for mistake in w.BATCH_MISTAKES)
+    ),
     {old: (new, _TEXTS[new]) for old, new in _NAMES.items()},
 )
 
@@ -245,7 +209,7 @@ _OF_ATTENTION = renamed(
 def _late(shift: Callable, divide: Callable) -> Way:
     """Return the way that takes the exponentials of all keys and hides some of them afterwards."""
     return {
-        "hide": hide_nothing,
+        "hide": w.hide_nothing,
         "shift": shift,
         "divide": lambda powers, total: powers,
         "after": lambda powers, mask, *others: np.where(
@@ -259,27 +223,24 @@ def _late(shift: Callable, divide: Callable) -> Way:
 _FIRST = ("+∞ for hidden scores", "query without candidates", "empty row sees everything")
 _MISTAKES = (
     *_OF_TABLES,
-    *only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
-    *without(_OF_ATTENTION, *_FIRST),
+    *steps.only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
+    *steps.without(_OF_ATTENTION, *_FIRST),
     Mistake(
         "maximum over all keys",
         _TEXTS["maximum over all keys"],
         tuple(
             _late(shift, divide)
-            for shift in (plain_maximum, lambda x, axis: np.max(x))
-            for divide in (unguarded, guarded)
+            for shift in (soft.plain_maximum, lambda x, axis: np.max(x))
+            for divide in (soft.unguarded, soft.guarded)
         ),
     ),
 )
 
 
-def _candidates(case: Case) -> np.ndarray:
-    return _union(_meets_in(*(case.arguments[f"{who}_signatures"] for who in ("query", "key"))))
-
-
 def _outputs_between_candidates(case: Case, values: Values, again: Callable) -> str | None:
-    for output, found in zip(values[0], _candidates(case), strict=True):
-        there = case.arrays["value"][found]
+    *_, value, of_queries, of_keys = case.arguments.values()
+    for output, found in zip(values[0], _candidates(of_queries, of_keys), strict=True):
+        there = value[found]
         if len(there) == 0 or output.shape != there.shape[1:]:
             continue
         if np.any(output < there.min(axis=0) - 1e-5) or np.any(output > there.max(axis=0) + 1e-5):
@@ -296,9 +257,8 @@ def _reversed(axis: int, *names: str) -> Callable:
 
 def _unseen_by_the_first(given: dict) -> dict:
     """Return other keys and values where query 0 does not find them."""
-    meets = _meets_in(given["query_signatures"], given["key_signatures"])
-    unseen = ~_union(meets)[0][:, np.newaxis]
-    return {name: given[name] + unseen for name in ("key", "value")}
+    meets = _candidates(given["query_signatures"], given["key_signatures"])
+    return {name: given[name] + ~meets[0][:, np.newaxis] for name in ("key", "value")}
 
 
 _PROPERTIES = (
@@ -323,23 +283,13 @@ _PROPERTIES = (
 )
 
 
-def _case(
-    sizes: tuple[int, int, int, int],
-    query_signatures: list,
-    key_signatures: list,
-    dtype: str = "float64",
-) -> Case:
-    n_q, n_k, d, d_v = sizes
-    arrays = {"query": draw(35, n_q, d), "key": draw(36, n_k, d), "value": draw(37, n_k, d_v)}
-    return _signed(
-        {name: x.astype(dtype) for name, x in arrays.items()}, query_signatures, key_signatures
-    )
+def _case(sizes: tuple[int, ...], signatures: tuple[list, list], dtype: str = "float64") -> Case:
+    return _signed(w.arrays(*sizes, dtype=dtype), signatures)
 
 
-def _signed(arrays: dict, query_signatures: list, key_signatures: list) -> Case:
-    signatures = {"query_signatures": query_signatures, "key_signatures": key_signatures}
-    given = {name: np.array(rows, dtype=np.int64) for name, rows in signatures.items()}
-    return Case({**arrays, **given})
+def _signed(arrays: dict, signatures: tuple[list, list]) -> Case:
+    names = ("query_signatures", "key_signatures")
+    return Case({**arrays, **dict(zip(names, map(np.array, signatures), strict=True))})
 
 
 # every query finds a key; one in two tables, one in the first alone, one in the last alone
@@ -352,13 +302,8 @@ _BIG = 2**62
 _BITS = (
     [[_BIG, 5], [-_BIG + 1, 2**33 + 7], [2**40 + 3, _BIG - 2]],
     [
-        [_BIG, 7],
-        [_BIG - 1, 2**34 + 5],
-        [-_BIG, 2**33 + 7],
-        [-_BIG + 1, 5],
-        [3, _BIG - 2],
-        [2**40 + 2, _BIG - 3],
-        [2**41 + 3, 7],
+        *([_BIG, 7], [_BIG - 1, 2**34 + 5], [-_BIG, 2**33 + 7], [-_BIG + 1, 5]),
+        *([3, _BIG - 2], [2**40 + 2, _BIG - 3], [2**41 + 3, 7]),
     ],
 )
 """Signatures that are equal in 8, 16, 24, 32 or 53 bits, and not in 64."""
@@ -370,35 +315,35 @@ SKETCH_ATTENTION = Check(
     name="sketch_attention",
     parameters=("query", "key", "value", "query_signatures", "key_signatures"),
     results={"output": "(n_q, d_v)"},
-    reference=lambda query, key, value, of_queries, of_keys: attnbook.attention(
-        query, key, value, _union(_meets_in(of_queries, of_keys))
+    reference=lambda query, key, value, *signatures: attnbook.attention(
+        query, key, value, _candidates(*signatures)
     ),
     compute=sketch_from_steps,
     steps=SKETCH_STEPS,
-    variants=VARIANTS,
+    variants=soft.VARIANTS,
     stages=(
         Stage(
             (
-                _case((3, 3, 3, 3), *_SQUARE),
-                _case((2, 7, 3, 5), *_WIDE),
-                _case((5, 2, 7, 3), *_TALL),
-                _case((3, 5, 2, 7), *_ONE_TABLE),
-                _case((1, 1, 5, 2), [[4, 2]], [[3, 2]]),
-                _case((3, 3, 5, 2), *_SQUARE),
+                _case((3, 3, 3, 3), _SQUARE),
+                _case((2, 7, 3, 5), _WIDE),
+                _case((5, 2, 7, 3), _TALL),
+                _case((3, 5, 2, 7), _ONE_TABLE),
+                _case((1, 1, 5, 2), ([[4, 2]], [[3, 2]])),
+                _case((3, 3, 5, 2), _SQUARE),
             )
         ),
-        Stage((_case((3, 3, 3, 3), *_SQUARE, "float32"), _case((2, 7, 3, 5), *_WIDE, "float32"))),
+        Stage((_case((3, 3, 3, 3), _SQUARE, "float32"), _case((2, 7, 3, 5), _WIDE, "float32"))),
         Stage(
-            (_case((3, 5, 2, 7), *_EMPTY), _case((1, 2, 3, 2), [[1]], [[2], [0]])),
+            (_case((3, 5, 2, 7), _EMPTY), _case((1, 2, 3, 2), ([[1]], [[2], [0]]))),
             errors=dict.fromkeys(_OF_NOTHING, "query without candidates"),
         ),
-        Stage((_signed(LARGE, *_SQUARE),), errors={OverflowError: "no maximum"}),
+        Stage((_signed(w.LARGE, _SQUARE),), errors={OverflowError: "no maximum"}),
         Stage(
             # the candidates are those with the lowest scores
-            (_signed(SPREAD, [[1, 2], [3, 4]], [[0, 4], [3, 2], [1, 2]]),),
+            (_signed(w.SPREAD, ([[1, 2], [3, 4]], [[0, 4], [3, 2], [1, 2]])),),
             errors={ZeroDivisionError: "maximum over all keys"},
         ),
-        Stage((_case((3, 7, 5, 3), *_BITS),)),
+        Stage((_case((3, 7, 5, 3), _BITS),)),
     ),
     mistakes=_MISTAKES,
     properties=_PROPERTIES,

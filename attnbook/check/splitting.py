@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, each
+from attnbook.check.steps import Case, Check, Stage, Values
 from attnbook.check.weights import transposed
 
 
+@documented
 def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the split of the features into heads.
 
@@ -24,17 +25,6 @@ def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(x, n_heads)``, by position, on an array (n, h·d) and an int. It returns one
         array (h, n, d), in which head i holds the columns i·d to (i + 1)·d - 1. It may be written
         for one sequence, without leading axes, or for batches alone.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -119,34 +109,27 @@ def _whole(cut: Callable) -> dict[str, Callable]:
     return {"cut": cut, "arrange": lambda heads: heads}
 
 
-def _batch_in_sequence(x, n_heads):
-    return not_swapped(x.reshape(-1, x.shape[-1]), n_heads)
-
-
 _MISTAKES = mistakes(
     """
     list of heads: You return the heads one by one, in a list or a tuple. Stack them into one array,
         along a new axis in front of the tokens: (..., h, n, d).
-    bare reshape: You reshape to (h, n, d) at once. The shape is right and the numbers are not: the
-        array is read row by row, so the first head gets the first tokens whole, instead of its
-        piece of every token. Reshape to (n, h, d), which cuts each row, and then exchange the axes
-        of tokens and heads.
+    bare reshape: You reshape to (h, n, d) at once. The shape is right and the numbers are not: read
+        row by row, the first head gets the first tokens whole, not its piece of every token.
+        Reshape to (n, h, d), which cuts each row, and then exchange the axes of tokens and heads.
     axes not exchanged: You stop at (n, h, d). Attention treats the last two axes as tokens and
-        features, so it would run between the heads of one token. Exchange the axes of tokens and
-        heads: (h, n, d).
+        features, so it would run between the heads of one token. Exchange tokens and heads: (h, n,
+        d).
     interleaved features: Head i gets the features i, i + h, i + 2h, …: the last axis is read as (d,
-        h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. The last axis is (h, d),
-        heads first.
+        h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. Read it as (h, d).
     features before tokens: Each head comes out transposed, (h, d, n). Tokens stay rows: (h, n, d).
-        Exchange the axes of tokens and heads only.
+        Exchange tokens and heads only.
     heads last: The heads are the last axis: (n, d, h). Tokens and features are the last two of each
         head, so the axis of the heads comes before both: (h, n, d).
-    axes reversed: .T reverses all axes, so the features come first: (d, h, n). Exchange the axes of
-        tokens and heads only.
-    features before heads: The features come first, (d, n, h). The order of the axes is heads,
-        tokens, features: (h, n, d).
-    heads in reverse: The heads come out in reverse order: the first gets the last columns. Head i
-        gets the columns i·d to (i + 1)·d − 1.
+    axes reversed: .T reverses all axes, so the features come first: (d, h, n). Exchange tokens and
+        heads only.
+    features before heads: The features come first, (d, n, h). The order is heads, tokens, features.
+    heads in reverse: The first head gets the last columns. Head i gets the columns i·d to (i + 1)·d
+        − 1.
     one head for all: All heads are the same one: each holds the same columns. Head i gets the
         columns i·d to (i + 1)·d − 1; look at where the slice begins.
     columns shifted by one: Head i begins one column too late or too early, or the heads overlap.
@@ -157,38 +140,35 @@ _MISTAKES = mistakes(
         There are n_heads heads, each of width h·d / n_heads.
     not split: Your function gives back what it got, and does not cut the rows.
     axes counted from the front: You exchange the axes 0 and 1. For a matrix these are tokens and
-        heads, for a batch they are not. Count from the end: after the reshape, tokens and heads are
-        axes −3 and −2 of any array.
+        heads, for a batch they are not. Count from the end: tokens and heads are axes −3 and −2.
     batch in the sequence: You reshape a batch as if it were one long sequence: its axis is gone.
         Keep the leading axes, x.shape[:-2], in each reshape.
     """,
     {
-        "bare reshape": (_whole(bare_reshape),),
-        "axes not exchanged": ({"arrange": lambda pieces: pieces},),
+        "bare reshape": _whole(bare_reshape),
+        "axes not exchanged": {"arrange": lambda pieces: pieces},
         "interleaved features": (
             {"cut": lambda x, h: np.swapaxes(interleaved(x, h), -2, -3)},
             _whole(lambda x, h: np.swapaxes(interleaved(x, h), -2, -3)),
             _whole(lambda x, h: np.moveaxis(interleaved(x, h), -3, -1)),
         ),
-        "features before tokens": ({"arrange": lambda pieces: np.moveaxis(pieces, -3, -1)},),
-        "heads last": ({"arrange": transposed},),
-        "axes reversed": ({"arrange": lambda pieces: pieces.T},),
-        "features before heads": ({"arrange": lambda pieces: np.moveaxis(pieces, -1, -3)},),
-        "heads in reverse": ({"order": reversed_heads},),
+        "features before tokens": {"arrange": lambda pieces: np.moveaxis(pieces, -3, -1)},
+        "heads last": {"arrange": transposed},
+        "axes reversed": {"arrange": lambda pieces: pieces.T},
+        "features before heads": {"arrange": lambda pieces: np.moveaxis(pieces, -1, -3)},
+        "heads in reverse": {"order": reversed_heads},
         "one head for all": tuple(
             {"order": lambda heads, i=i: np.broadcast_to(heads[..., [i], :, :], heads.shape)}
             for i in (0, -1)
         ),
-        "columns shifted by one": each(
-            "cut",
-            lambda x, h: not_swapped(np.roll(x, -1, axis=-1), h),
-            lambda x, h: not_swapped(np.roll(x, 1, axis=-1), h),
+        "columns shifted by one": tuple(
+            {"cut": lambda x, h, by=by: not_swapped(np.roll(x, by, axis=-1), h)} for by in (-1, 1)
         ),
-        "cut along the sequence": (_whole(along_the_sequence),),
-        "number and width swapped": ({"count": lambda x, h: x.shape[-1] // h},),
+        "cut along the sequence": _whole(along_the_sequence),
+        "number and width swapped": {"count": lambda x, h: x.shape[-1] // h},
         "not split": (_whole(lambda x, h: x), _whole(lambda x, h: np.expand_dims(x, -3))),
-        "axes counted from the front": ({"arrange": lambda pieces: np.swapaxes(pieces, 0, 1)},),
-        "batch in the sequence": ({"cut": _batch_in_sequence},),
+        "axes counted from the front": {"arrange": lambda pieces: np.swapaxes(pieces, 0, 1)},
+        "batch in the sequence": {"cut": lambda x, h: not_swapped(x.reshape(-1, x.shape[-1]), h)},
     },
     {"list of heads": lambda returned: isinstance(returned, (list, tuple)) and len(returned) > 0},
 )
@@ -211,6 +191,9 @@ def _cases(*sizes: tuple[int, ...], dtype: str = "float64") -> tuple[Case, ...]:
     return tuple(cases)
 
 
+# a square; primes; as many tokens as heads; one token; one head; heads of width one
+_SIZES = ((4, 2, 2), (3, 2, 5), (5, 3, 2), (3, 3, 2), (2, 2, 2), (1, 2, 3), (5, 1, 3), (2, 3, 1))
+
 SPLIT_HEADS = Check(
     name="split_heads",
     parameters=("x", "n_heads"),
@@ -218,21 +201,9 @@ SPLIT_HEADS = Check(
     reference=attnbook.split_heads,
     compute=_from_steps,
     steps=_STEPS,
-    # a square; primes; as many tokens as heads; one token; one head; heads of width one
     stages=(
-        Stage(
-            _cases(
-                (4, 2, 2),
-                (3, 2, 5),
-                (5, 3, 2),
-                (3, 3, 2),
-                (2, 2, 2),
-                (1, 2, 3),
-                (5, 1, 3),
-                (2, 3, 1),
-            )
-        ),
-        Stage(_cases((4, 2, 2), (3, 2, 5), dtype="float32")),
+        Stage(_cases(*_SIZES)),
+        Stage(_cases(*_SIZES[:2], dtype="float32")),
         Stage(_cases((2, 3, 2, 5), (4, 4, 2, 2), (2, 2, 2, 2)), beyond="a batch (leading axes)"),
     ),
     mistakes=_MISTAKES,

@@ -1,27 +1,28 @@
 """Layer normalisation in steps: mean, variance, the root with epsilon, gain and bias."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
 
 
+@documented
 def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a layer normalisation with gain and bias.
 
-    Runs `f` on a square, on one token and on sizes that are primes, on rows of tiny variance, on
-    constant rows and on rows far from 0, in float64, float32 and float16, on batches, and with
-    other values of epsilon if it takes them.
+    Runs `f` on several sizes, on rows of tiny variance, on constant rows and on rows far from 0, in
+    float64, float32 and float16, on batches, and with another epsilon if it takes one.
 
     Parameters
     ----------
@@ -30,17 +31,6 @@ def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
         with `epsilon` or `eps` if it takes an argument of that name; otherwise it must use 1e-5.
         A function of `x` alone is taken for one without gain and bias. It returns an array of the
         shape of `x`. It may be written for one sequence, without leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -62,25 +52,21 @@ def _adapt(function: Callable) -> Callable:
     return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
 
 
-def _average(x, axis):
-    return np.mean(x, axis=axis, keepdims=True)
+_average = partial(np.mean, keepdims=True)
+_total = partial(np.sum, keepdims=True)
+_variance = partial(np.var, keepdims=True)
 
 
-def _lost(x, axis):
-    """Return the average without the axis that is reduced."""
-    return np.mean(x, axis=axis)
-
-
-NORM_STEPS: dict[str, Callable] = {
+NORM_STEPS: dict[str, Any] = {
     # squares of half precision overflow
     "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
     "enter_norm": lambda x, gain, bias: x,
-    "norm_axis": lambda x: -1,
+    "axes": (-1, -1),  # of the mean and of the variance
     "mean": _average,
-    "variance": lambda x, mean, axis: _average((x - mean) ** 2, axis),
+    "variance": lambda x, mean, axis: _variance(x, axis),
     "epsilon": lambda epsilon: epsilon,
     "deviation": lambda variance, epsilon: np.sqrt(variance + epsilon),
-    "centre": lambda x, mean: x - mean,
+    "centre": np.subtract,
     "standardise": lambda centred, mean, deviation: centred / deviation,
     "affine": lambda x, gain, bias: gain * x + bias,
 }
@@ -89,46 +75,44 @@ NORM_STEPS: dict[str, Callable] = {
 def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
     """Compute layer normalisation from its steps."""
     x = steps.enter_norm(steps.widen(x), gain, bias)
-    axis = steps.norm_axis(x)
-    mean = steps.mean(x, axis)
-    variance = steps.variance(x, mean, axis)
+    mean_axis, variance_axis = steps.axes
+    mean = steps.mean(x, mean_axis)
+    variance = steps.variance(x, mean, variance_axis)
     deviation = steps.deviation(variance, steps.epsilon(epsilon))
     return steps.affine(steps.standardise(steps.centre(x, mean), mean, deviation), gain, bias)
 
 
-def _sum_of_squares(x, mean, axis):
-    return np.sum((x - mean) ** 2, axis=axis, keepdims=True)
+# Variances in the place of the right one.
+
+
+def _about_the_mean(x, mean, axis):
+    return _average((x - mean) ** 2, axis)
 
 
 def _unbiased(x, mean, axis):
-    squares = _sum_of_squares(x, mean, axis)
-    return squares / (x.size // squares.size - 1)
-
-
-def _outside(variance, epsilon):
-    return np.sqrt(variance) + epsilon
+    return _variance(x, axis, ddof=1)
 
 
 def _about_zero(x, mean, axis):
     return _average(x * x, axis)
 
 
-def _one_reduced_over(wrong: Any) -> tuple[Way, ...]:
-    """Return the ways that reduce another axis for the mean alone, or for the variance alone."""
-    return (
-        {
-            "mean": lambda x, axis: _average(x, wrong),
-            "variance": lambda x, mean, axis: np.var(x, axis=axis, keepdims=True),
-        },
-        {"variance": lambda x, mean, axis: np.var(x, axis=wrong, keepdims=True)},
-    )
-
+_LOST_AXIS = (
+    lambda x, mean, axis: np.var(x, axis),
+    lambda x, mean, axis: np.mean((x - mean) ** 2, axis),
+)
+_OUTSIDE = tuple(
+    {
+        "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
+        "epsilon": partial(np.multiply, factor),
+    }
+    for factor in (1.0, 0.1, 0.001, 0.01, 10.0)
+)
 
 NORM_MISTAKES = mistakes(
     """
     over the sequence: You take mean and variance over the tokens: every feature has mean 0 along
-        the sequence. Layer normalisation looks at each token by itself: reduce the last axis, the
-        features.
+        the sequence. Reduce the last axis, the features of each token.
     over all axes: You take one mean and one variance for the whole array, so a token depends on all
         others. Each token has its own: pass axis=−1 and keepdims=True.
     variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
@@ -137,121 +121,103 @@ NORM_MISTAKES = mistakes(
         PyTorch does. With trained weights the same ε must be used as in training.
     epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
         root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
-    variance with n − 1 and epsilon outside: You divide by a standard deviation that has d − 1 below
-        its sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
-        normalisation divides by √(σ² + ε): d below the sum of σ², and ε under the root.
+    variance with n − 1 and epsilon outside: You divide by a standard deviation with d − 1 below its
+        sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
+        normalisation divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
-    epsilon as a floor: You cut the standard deviation, or the variance, off at ε from below. Add ε
-        to the variance, under the root.
-    variance without the root: You divide by the variance σ² + ε. Divide by its root: then the
-        numbers have variance 1.
+    epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
+    variance without the root: You divide by the variance σ² + ε. Divide by its root.
     root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
     mean not subtracted: You divide by the size of a row but never subtract its mean. That is RMS
         normalisation, another layer. Here the mean of each token goes first.
     mean added: You add the mean of a row where you should subtract it.
-    mean subtracted last: You divide first and subtract the mean afterwards, which was not divided.
-        Subtract it before: (x − μ)/√(σ² + ε).
+    mean subtracted last: You divide before you subtract the mean: (x − μ)/√(σ² + ε).
     median for the mean: You take the median of a row. Layer normalisation takes its mean.
-    sum for the mean: You take the sum of a row where its mean belongs: divide by d, the number of
-        features.
-    variance about zero: You subtract the mean, but your variance is the mean of x², of the row as
-        it came. Take the mean of (x − μ)².
+    sum for the mean: You take the sum of a row where its mean belongs: divide by d.
+    variance about zero: Your variance is the mean of x². Take that of (x − μ)².
     variance as a difference: You take the mean of x² and subtract μ². Both are huge where a row is
         far from 0, and rounding loses their difference: in float32 it can be 0, or negative. Take
         the mean of (x − μ)².
-    range for the deviation: You divide by the largest number of a row minus its smallest. Layer
-        normalisation divides by the standard deviation, √(σ² + ε).
-    mean absolute deviation: You divide by the mean of |x − μ|. The standard deviation is the root
-        of the mean of (x − μ)².
+    range for the deviation: You divide by the largest number minus the smallest, not by √(σ² + ε).
+    mean absolute deviation: You divide by the mean of |x − μ|, not by the root of that of (x − μ)².
     only centred: You subtract the mean and never divide by the standard deviation.
-    gain and bias forgotten: You return the normalised rows themselves. The gain multiplies them and
-        the bias is added, feature by feature.
+    gain and bias forgotten: You return the normalised rows alone: multiply by the gain, add the
+        bias.
     gain forgotten: You add the bias and never multiply by the gain.
     bias forgotten: You multiply by the gain and never add the bias.
     gain and bias swapped: You multiply by the bias and add the gain. The gain, which starts at 1,
         multiplies; the bias, which starts at 0, is added.
-    gain or bias used twice: You use the gain in the place of the bias too, or the bias in that of
-        the gain: g · x̂ + b.
-    bias before the gain: You add the bias first and then multiply by the gain, which scales the
-        bias too. The gain comes first: g · x̂ + b.
+    gain or bias used twice: You use the gain, or the bias, in the place of the other too: g · x̂ +
+        b.
+    bias before the gain: You add the bias before you multiply by the gain: g · x̂ + b.
     bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
     gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
     gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
         division, so that they can give each feature a mean and a scale of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
         of token j. It runs only where the array is square. Pass keepdims=True.
+    squares overflow in half precision: You square in float16, whose largest number is 65504: the
+        variance is infinite, and the rows become 0. Compute in float32 and round the result.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
+        Write −1, which is the last axis of any array.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
     """,
     {
-        "over the sequence": (
-            *({"norm_axis": lambda x, axis=axis: axis} for axis in (-2, 0)),
-            *_one_reduced_over(-2),
-        ),
-        "over all axes": (
-            *({"norm_axis": lambda x, axis=axis: axis} for axis in (None, (-1, -2))),
-            *_one_reduced_over(None),
-        ),
+        "over the sequence": each("axes", (-2, -2), (0, 0), (-2, -1), (-1, -2)),
+        "over all axes": each("axes", (None, None), ((-1, -2), (-1, -2)), (None, -1), (-1, None)),
         "variance with n − 1": each("variance", _unbiased),
-        "epsilon outside the root": tuple(
-            {"deviation": _outside, "epsilon": lambda epsilon, factor=factor: epsilon * factor}
-            for factor in (1.0, 0.1, 0.01, 0.001, 10.0, 100.0)
-        ),
+        "epsilon outside the root": _OUTSIDE,
         "variance with n − 1 and epsilon outside": tuple(
-            {
-                "variance": _unbiased,
-                "deviation": _outside,
-                "epsilon": lambda epsilon, factor=factor: epsilon * factor,
-            }
-            for factor in (1.0, 0.1, 0.001)
+            {**way, "variance": _unbiased} for way in _OUTSIDE[:3]
         ),
         "no epsilon": (
             {"epsilon": lambda e: 0.0},
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
-        "epsilon of another size": tuple(
-            {"epsilon": lambda epsilon, other=other: other}
-            for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+        "epsilon of another size": each(
+            "epsilon",
+            *(
+                lambda epsilon, other=other: other
+                for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+            ),
         ),
         "epsilon as a floor": each(
             "deviation",
             lambda v, e: np.maximum(np.sqrt(v), e),
             lambda v, e: np.sqrt(np.maximum(v, e)),
         ),
-        "variance without the root": each("deviation", lambda v, e: v + e),
+        "variance without the root": each("deviation", np.add),
         "root multiplied": each("standardise", lambda y, m, s: y * s),
         "mean not subtracted": (
             {"centre": lambda x, m: x, "variance": _about_zero},
             {"centre": lambda x, m: x},
         ),
-        "mean added": each("centre", lambda x, m: x + m),
+        "mean added": each("centre", np.add),
         "mean subtracted last": (
             {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
         ),
         "median for the mean": (
-            {"mean": lambda x, a: np.median(x, axis=a, keepdims=True)},
-            {
-                "mean": lambda x, a: np.median(x, axis=a, keepdims=True),
-                "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True),
-            },
+            {"mean": partial(np.median, keepdims=True)},
+            {"mean": partial(np.median, keepdims=True), "variance": _about_the_mean},
         ),
         "sum for the mean": (
-            {"variance": _sum_of_squares},
-            {"variance": _sum_of_squares, "epsilon": lambda e: 0.0},
-            {"variance": lambda x, m, a: _sum_of_squares(x, m, a) / x.shape[-2]},
-            {"mean": lambda x, a: np.sum(x, axis=a, keepdims=True)},
+            {"variance": lambda x, m, a: _variance(x, a) * x.shape[-1]},
+            {"variance": lambda x, m, a: _variance(x, a) * x.shape[-1] / x.shape[-2]},
+            {"mean": _total},
+            {"mean": _total, "variance": _about_the_mean},
         ),
         "variance about zero": each("variance", _about_zero),
         "variance as a difference": each("variance", lambda x, m, a: _average(x * x, a) - m * m),
         "range for the deviation": tuple(
             {
                 "centre": centre,
-                "variance": lambda x, m, a: np.ptp(x, axis=a, keepdims=True),
+                "variance": lambda x, m, a: np.ptp(x, a, keepdims=True),
                 "deviation": np.add,
             }
             for centre in (lambda x, m: x - np.min(x, -1, keepdims=True), np.subtract)
         ),
         "mean absolute deviation": (
-            {"variance": lambda x, m, a: _average(np.abs(x - m), a)},
             {"variance": lambda x, m, a: _average(np.abs(x - m), a), "deviation": np.add},
         ),
         "only centred": each("standardise", lambda y, m, s: y),
@@ -275,27 +241,12 @@ NORM_MISTAKES = mistakes(
             {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
         ),
         "keepdims forgotten": (
-            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a)},
-            {"variance": lambda x, m, a: np.var(x, axis=a)},
-            {"mean": _lost, "variance": lambda x, m, a: np.var(x, axis=a, keepdims=True)},
-            {"mean": _lost, "variance": lambda x, m, a: _lost((x - m) ** 2, a)},
-            {"mean": _lost},
+            *each("variance", *_LOST_AXIS),
+            *({"mean": np.mean, "variance": way} for way in (*_LOST_AXIS, _about_the_mean)),
+            {"mean": np.mean},
         ),
-    },
-)
-"""What goes wrong in a normalisation wherever it stands, in a layer too."""
-
-_OF_ARRAYS = mistakes(
-    """
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        variance is infinite, and the rows become 0. Compute in float32 and round the result.
-    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
-        Write −1, which is the last axis of any array.
-    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
-    """,
-    {
         "squares overflow in half precision": each("widen", lambda x: x),
-        "axis 1 of a batch": each("norm_axis", lambda x: 1),
+        "axis 1 of a batch": each("axes", (1, 1)),
         "epsilon ignored": each("epsilon", lambda e: EPSILON),
     },
 )
@@ -308,10 +259,7 @@ def rows_are_standardised(case: Case, values: Values, again: Callable) -> str | 
     worst = totals.flatten()[np.argmax(np.abs(totals))]
     if abs(worst) < 1e-3:
         return None
-    return (
-        "Before gain and bias every row has mean 0; take your bias off and divide by your gain, "
-        f"and here a row sums to {worst:.4g}."
-    )
+    return f"Before gain and bias every row has mean 0; in yours a row sums to {worst:.4g}."
 
 
 def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
@@ -331,15 +279,9 @@ def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: flo
     return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
 
 
-_CONSTANT = Case({**_case(2, 3).arguments, "x": np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])})
+_CONSTANT = np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])
 # every sum is exact in float32, and so are the squares but for what the deviations add
-_FAR = Case(
-    {
-        **_case(3, 4, dtype="float32").arguments,
-        "x": np.array([[4096], [-8192], [6]], np.float32)
-        + np.array([0.5, -0.5, 0.25, -0.25], np.float32),
-    }
-)
+_FAR = np.array([[4096], [-8192], [6]], "f4") + np.array([0.5, -0.5, 0.25, -0.25], "f4")
 
 LAYER_NORM = Check(
     name="layer_norm",
@@ -354,17 +296,17 @@ LAYER_NORM = Check(
                 *(_case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
                 _case(2, 5, size=1e-3),
                 _case(3, 5, size=1e-2),
-                _CONSTANT,
+                Case({**_case(2, 3).arguments, "x": _CONSTANT}),
             ),
             errors={ZeroDivisionError: "no epsilon"},
         ),
         Stage((_case(3, 3, dtype="float32"), _case(2, 5, dtype="float32"))),
-        Stage((_FAR,)),
+        Stage((Case({**_case(3, 4, dtype="float32").arguments, "x": _FAR}),)),
         Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
         Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
         Stage((_case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
     ),
-    mistakes=(*NORM_MISTAKES, *_OF_ARRAYS),
+    mistakes=NORM_MISTAKES,
     properties=(tokens_are_alone, rows_are_standardised),
     options=("epsilon",),
     adapt=_adapt,

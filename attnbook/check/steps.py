@@ -87,12 +87,11 @@ def _shown(name: str, x: Any) -> str:
 class Stage:
     """Cases that belong together.
 
-    With `option` the stage runs only if the function takes an argument of that name. With
-    `beyond`, which completes "on … it raises", they lie beyond what is asked of a function for
-    matrices: whatever goes wrong there is only remarked upon. With `may_raise`, which completes the
-    same words, an error is remarked upon and a wrong result is wrong. With `within` the stage runs
-    only if the stage of that `beyond` or `may_raise` went well. `errors` names the mistake that an
-    error of plain Python shows in this stage.
+    With `option` the stage runs only if the function takes an argument of that name. With `beyond`,
+    which completes "on … it raises", whatever goes wrong is only remarked upon; with `may_raise`,
+    an error is, and a wrong result is wrong. With `within` it runs only if the stage of that
+    `beyond` or `may_raise` went well. `errors` names the mistake that an error of plain Python
+    shows here.
     """
 
     cases: tuple[Case, ...]
@@ -145,17 +144,17 @@ class Check:
 
     Of `parameters`, which are passed by position, one that is also an option may be missing.
     `results` maps the name of each returned array to its shape in letters. `reference` gives the
-    right results; ``compute(steps, *arguments, **options)`` gives them too if the steps are those
-    of `steps`, and those of a mistake if some are replaced. A way of `variants` is not wrong: a
-    right function may do a step so, and next to a mistake it changes the numbers.
+    right results; ``compute(steps, *arguments, **options)`` gives them too, and those of a mistake
+    if some of `steps` are replaced. A way of `variants` is not wrong: a right function may do a
+    step so, and next to a mistake it changes the numbers.
 
-    `kind` is what the results hold, "real floating" numbers, "integral" ones or "bool". A function
-    that takes batches alone is handed each of the `sequences`, which have `sequence_axes` axes,
-    with a leading axis of length 1. With `any_length` the shape of a result is part of the answer.
-    With `legible` an input may be rounded to be shown, where the function is wrong on that as well.
+    The results hold numbers of a `kind`: "real floating", "integral" or "bool". A function for
+    batches alone is handed each of the `sequences`, which have `sequence_axes` axes, with a leading
+    axis of length 1. With `any_length` the shape of a result is part of the answer. With `legible`
+    an input may be rounded to be shown, where the function is wrong on that as well.
 
     A property looks at ``(case, values, again)``, where ``again(**arrays)`` calls the function once
-    more with some arrays replaced and returns its values (none if it raises); it returns a
+    more with some arrays replaced and returns its values (none if it raises), and returns a
     sentence if it does not hold. Of `options`, those in `remarked_options` are remarked upon if
     they are missing. `adapt` turns the reader's function into one of `parameters`.
     """

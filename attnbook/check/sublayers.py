@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
+import attnbook
 from attnbook.check.heads import HEADS_STEPS, MULTI_HEAD_ATTENTION, heads_from_steps
 from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
+from attnbook.check.modes import run_in_modes
+from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import with_options
 from attnbook.check.standardization import NORM_MISTAKES, NORM_STEPS, normalize
-from attnbook.check.steps import Case, Check, Mistake, Way, draw, each, only
+from attnbook.check.steps import Case, Check, Mistake, Way, draw, each, only, without
 
-SELF, CROSS, FEED = SUBLAYERS = ("self", "cross", "feed")
+SELF, CROSS, FEED = SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
 
 
 # What enters a sublayer, how its result is joined to its input, and how the sum leaves. `norm` is
@@ -40,16 +44,18 @@ def as_it_is(x, *others):
     return x
 
 
-LAYER_STEPS: dict[str, Callable] = {
+LAYER_STEPS: dict[str, Any] = {
     "order": as_it_is,
     "sequence": as_it_is,
     "norms": as_it_is,
     "matrices": as_it_is,
     "bias": as_it_is,
     "exchange": lambda x, memory: (x, memory),
-    "masks": lambda mask, memory_mask, n: (mask, memory_mask),
+    "memory": as_it_is,
+    "self_mask": as_it_is,
+    "cross_mask": lambda mask, memory_mask, n: memory_mask,
     "to_target": lambda x, raw: (x, x, x),
-    "to_memory": lambda x, memory, norm, order: (x, memory, memory),
+    "to_memory": lambda x, memory: (x, memory, memory),
     **{f"before_{name}": _before for name in SUBLAYERS},
     **{f"join_{name}": _join for name in SUBLAYERS},
     **{f"after_{name}": _after for name in SUBLAYERS},
@@ -79,47 +85,37 @@ class _Affine:
 
 
 def _several_heads(s, inputs, w, mask):
-    query, key, value = inputs
-    W_Q, W_K, W_V, W_O = (
-        _Affine(W, s.bias(b))
-        for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
-    )
-    return heads_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O, w.n_heads, mask)
-
-
-def encode(s: Any, x, weights, mask=None):
-    """Compute an encoder layer from its steps."""
-    return _run(s, x, None, weights, mask, None)
+    biased = ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V), (w.W_O, w.b_O))
+    given: list[Any] = [*inputs, *(_Affine(W, s.bias(b)) for W, b in biased), w.n_heads, mask]
+    return heads_from_steps(s, *given)
 
 
 def decode(s: Any, x, memory, weights, mask=None, memory_mask=None):
-    """Compute a decoder layer from its steps."""
+    """Compute a decoder layer from its steps, or without a memory an encoder layer."""
     x, memory = s.exchange(x, memory)
-    return _run(s, x, memory, weights, mask, memory_mask)
-
-
-def _run(s, x, memory, w, mask, memory_mask):
-    order, start = s.order(w.norm), x
-    mask, memory_mask = s.masks(mask, memory_mask, x.shape[-2])
-    names = SUBLAYERS if memory is not None else (SELF, FEED)
-    fields = {SELF: "self_attention", CROSS: "cross_attention", FEED: "feed_forward"}
-    norms = s.norms({name: getattr(w, f"{fields[name]}_norm") for name in names})
-    matrices = s.matrices({name: getattr(w, fields[name]) for name in names})
+    order, start = s.order(weights.norm), x
+    masks = {
+        SELF: s.self_mask(mask, memory_mask, x.shape[-2]),
+        CROSS: s.cross_mask(mask, memory_mask, x.shape[-2]),
+    }
+    names = [name for name in SUBLAYERS if hasattr(weights, name)]
+    norms = s.norms({name: getattr(weights, f"{name}_norm") for name in names})
+    matrices = s.matrices({name: getattr(weights, name) for name in names})
     for name in s.sequence(names):
+        before, join, after = (getattr(s, f"{way}_{name}") for way in ("before", "join", "after"))
 
         def norm(y, n=norms[name]):
             return normalize(s, y, n.gain, n.bias, n.epsilon)
 
-        def made(y, raw, name=name, w=matrices[name], norm=norm):
-            if name == FEED:
-                return feed(s, y, w.W_1, w.b_1, w.W_2, w.b_2)
-            if name == SELF:
-                return _several_heads(s, s.to_target(y, raw), w, mask)
-            return _several_heads(s, s.to_memory(y, memory, norm, order), w, memory_mask)
-
-        before, join, after = (getattr(s, f"{way}_{name}") for way in ("before", "join", "after"))
-        y = before(x, start, norm, order)
-        x = after(join(x, y, made(y, x), start, norm, order), norm, order)
+        y, w = before(x, start, norm, order), matrices[name]
+        if name == FEED:
+            made = feed(s, y, w.W_1, w.b_1, w.W_2, w.b_2)
+        elif name == SELF:
+            made = _several_heads(s, s.to_target(y, x), w, masks[name])
+        else:
+            read = s.memory(memory, norm, order)
+            made = _several_heads(s, s.to_memory(y, read), w, masks[name])
+        x = after(join(x, y, made, start, norm, order), norm, order)
     return x
 
 
@@ -131,9 +127,9 @@ def around(names: Iterable[str] = SUBLAYERS, **steps: Callable) -> Way:
 # Wrong ways around a sublayer.
 
 
-def _in_order(wanted: str, wrong: Callable, right: Callable) -> Callable:
-    """Return the step that is `wrong` in one norm order alone."""
-    return lambda *given: (wrong if given[-1] == wanted else right)(*given)
+def _in_order(order: str, join: Callable) -> Callable:
+    """Return the join that is wrong in one norm order alone."""
+    return lambda *given: (join if given[-1] == order else _join)(*given)
 
 
 def _only_made(x, entered, made, start, norm, order):
@@ -141,8 +137,7 @@ def _only_made(x, entered, made, start, norm, order):
 
 
 def _normalised(x, *others):
-    norm = others[-2]
-    return norm(x)
+    return others[-2](x)  # norm, order
 
 
 def _made_normalised(x, entered, made, start, norm, order):
@@ -153,7 +148,7 @@ def lost(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     """Return the ways without a residual: in both orders, in one of them."""
     return (
         around(names, join=_only_made),
-        *(around(names, join=_in_order(o, _only_made, _join)) for o in ("pre", "post")),
+        *(around(names, join=_in_order(order, _only_made)) for order in ("pre", "post")),
     )
 
 
@@ -171,108 +166,115 @@ def bare(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     )
 
 
-def arranged(*names: str) -> Way:
+def arranged(*names: str) -> tuple[Way]:
     """Return the way that runs the sublayers in this order, or leaves some out."""
-    return {"sequence": lambda given: [name for name in names if name in given]}
+    return ({"sequence": lambda given: [name for name in names if name in given]},)
 
 
 def norms_of(*sources: str) -> Way:
     """Return the way that gives each sublayer the normalisation of another, in their order."""
-    return {
-        "norms": lambda norms: {
-            name: norms[source] for name, source in zip(norms, sources, strict=True)
-        }
-    }
+    return {"norms": lambda norms: dict(zip(norms, (norms[name] for name in sources), strict=True))}
 
 
-ORDER_MISTAKES = mistakes(
+# Wrong masks, made of the mask of the target, that of the memory and the length of the target.
+
+
+def no_mask(mask, memory_mask, n):
+    """Return None."""
+
+
+def causal(mask, memory_mask, n):
+    """Return the mask of the target without the future."""
+    allowed = np.tri(n, dtype=bool)
+    return allowed if mask is None else mask & allowed
+
+
+def changed(change: Callable, of: Callable = as_it_is) -> Callable:
+    """Return what changes the mask that `of` takes, if there is one."""
+    return lambda *given: None if of(*given) is None else change(of(*given))
+
+
+# padding of two sequences of three tokens
+LENGTHS = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
+_EACH_AND_ALL = (SUBLAYERS, (SELF,), (FEED,))
+
+_LAYER_MISTAKES = mistakes(
     """
     pre-norm for post-norm: You normalise before each sublayer, x + f(LN(x)), where weights.norm
         says "post": the sum is normalised, LN(x + f(x)).
     post-norm for pre-norm: You normalise the sum, LN(x + f(x)), where weights.norm says "pre": the
         sublayer gets the normalised input, x + f(LN(x)).
-    norm orders mixed up: Your two orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x +
-        f(x)).
+    norm orders mixed up: Your orders are exchanged: "pre" is x + f(LN(x)), "post" is LN(x + f(x)).
+    no residuals: You return what the sublayers make and never add what they were given. Each
+        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
+    no residual around self-attention: You never add x to what the self-attention returns.
+    no residual around the feed-forward network: The residual around the feed-forward network is
+        missing: add its input to what it returns.
+    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
+        x itself: x + f(LN(x)), not LN(x) + f(LN(x)).
+    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum: x +
+        f(…).
+    residual twice: You add the input of a sublayer twice. Once: x + f(…).
+    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
+        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
+    normalised twice: You normalise before each sublayer and after it. Pre-norm is before, post-norm
+        after.
+    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
+    self-attention not normalised: The self-attention lacks its normalisation.
+    feed-forward network not normalised: The feed-forward network lacks its normalisation.
+    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
+        follow each other: it reads what the sublayer before it, residual and all, has made.
+    residual from the input of the layer: Around the feed-forward network you add the input of the
+        whole layer, so what the others have added is lost. Add the input of the network.
+    self-attention missing: There is no self-attention in your layer: no token sees another.
+    feed-forward network missing: Your layer ends before its feed-forward network.
+    one sublayer twice: One of your sublayers runs twice. Each runs once.
     """,
     {
         "pre-norm for post-norm": each("order", lambda norm: "pre"),
         "post-norm for pre-norm": each("order", lambda norm: "post"),
         "norm orders mixed up": each("order", lambda norm: "post" if norm == "pre" else "pre"),
-    },
-)
-
-RESIDUAL_MISTAKES = mistakes(
-    """
-    no residuals: You return what the sublayers make and never add what they were given. Each
-        sublayer is added to its input: x + f(…). Without that, gradients vanish in a deep stack.
-    no residual around self-attention: The residual around the self-attention is missing: add x to
-        what it returns.
-    no residual around the feed-forward network: The residual around the feed-forward network is
-        missing: add its input to what it returns.
-    residual from the normalised input: With pre-norm you add the normalised x. The residual carries
-        x itself, as it came: x + f(LN(x)), not LN(x) + f(LN(x)).
-    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum. It is
-        added: x + f(…).
-    residual twice: You add the input of a sublayer twice. Once: x + f(…).
-    norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
-        LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
-    normalised twice: You normalise before each sublayer and after the sum too. One of the two:
-        pre-norm before, post-norm after.
-    no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
-    self-attention not normalised: The normalisation that belongs to the self-attention is missing.
-    feed-forward network not normalised: The normalisation that belongs to the feed-forward network
-        is missing.
-    sublayers side by side: Your feed-forward network reads the input of the layer. The sublayers
-        follow each other: it reads what the sublayer before it, residual and all, has made.
-    residual from the input of the layer: Around the feed-forward network you add the input of the
-        whole layer, so what the others have added is lost. Add the input of the feed-forward
-        network.
-    """,
-    {
         "no residuals": lost(),
         "no residual around self-attention": lost((SELF,)),
         "no residual around the feed-forward network": lost((FEED,)),
-        "residual from the normalised input": (
-            from_entered(),
-            from_entered((SELF,)),
-            from_entered((FEED,)),
-        ),
+        "residual from the normalised input": tuple(map(from_entered, _EACH_AND_ALL)),
         "residual not added": tuple(
-            around(join=join)
-            for join in (
-                lambda x, y, f, *others: x - f,
-                lambda x, y, f, *others: x * f,
-                lambda x, y, f, *others: (x + f) / 2,
-                lambda x, y, f, *others: (x + f) / np.sqrt(2),
+            around(join=lambda x, y, f, *others, joined=joined: joined(x, f))
+            for joined in (
+                np.subtract,
+                np.multiply,
+                lambda x, f: (x + f) / 2,
+                lambda x, f: (x + f) / 2**0.5,
             )
         ),
         "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
-        "norm inside the residual": tuple(
-            way
-            for names in (SUBLAYERS, (SELF,), (FEED,))
-            for way in (
-                around(names, before=as_it_is, join=_made_normalised, after=as_it_is),
-                around(names, join=_in_order("post", _made_normalised, _join), after=as_it_is),
-            )
+        "norm inside the residual": (
+            *(
+                around(names, before=as_it_is, join=_made_normalised, after=as_it_is)
+                for names in _EACH_AND_ALL
+            ),
+            *(
+                around(names, join=_in_order("post", _made_normalised), after=as_it_is)
+                for names in _EACH_AND_ALL
+            ),
         ),
         "normalised twice": (
             around(before=_normalised, after=_normalised),
-            around(after=_normalised),
             around(before=_normalised),
-            around((FEED,), after=_normalised),
-            around((SELF,), after=_normalised),
+            *(around(names, after=_normalised) for names in _EACH_AND_ALL),
         ),
         "no normalisation": bare(),
         "self-attention not normalised": bare((SELF,)),
         "feed-forward network not normalised": bare((FEED,)),
-        "sublayers side by side": (
-            around(
-                (FEED,), before=lambda x, start, norm, order: _before(start, start, norm, order)
-            ),
+        "sublayers side by side": each(
+            f"before_{FEED}", lambda x, start, *others: _before(start, start, *others)
         ),
-        "residual from the input of the layer": (
-            around((FEED,), join=lambda x, y, f, start, *others: start + f),
+        "residual from the input of the layer": each(
+            f"join_{FEED}", lambda x, y, f, start, *others: start + f
         ),
+        "self-attention missing": arranged(CROSS, FEED),
+        "feed-forward network missing": arranged(SELF, CROSS),
+        "one sublayer twice": (*arranged(*SUBLAYERS, FEED), *arranged(SELF, *SUBLAYERS)),
     },
 )
 
@@ -289,67 +291,44 @@ _OF_HEADS = (
     *("W_Q used for the keys", "W_K used for the queries", "W_K used for the values"),
     *("W_Q used for the values", "W_Q and W_K swapped", "W_K and W_V swapped"),
 )
-_OF_FEED = (
-    *("no activation", "activation after the second matrix", "activation twice"),
-    *("activation before the first matrix", "another activation", "leaky activation"),
-    *("both biases forgotten", "b_1 forgotten", "b_2 forgotten", "b_1 after the activation"),
-    *("bias subtracted", "residual inside", "matrices transposed"),
+_NOT_OF_FEED = (
+    *("sign of the activation", "comparison for the activation", "maximum over an axis"),
+    *("bias multiplied", "normalised inside", "first matrix used twice", "matrices exchanged"),
+    "hidden layer returned",
 )
-_OF_NORM = (
-    *("over the sequence", "over all axes", "variance with n − 1"),
-    *("variance with n − 1 and epsilon outside", "epsilon outside the root", "no epsilon"),
-    *("epsilon of another size", "variance without the root", "root multiplied"),
-    *("mean not subtracted", "sum for the mean", "variance about zero", "only centred"),
-    *("gain and bias forgotten", "gain forgotten", "bias forgotten", "gain and bias swapped"),
-    *("bias before the gain", "gain and bias before"),
+_NOT_OF_NORM = (
+    *("epsilon as a floor", "mean added", "mean subtracted last", "median for the mean"),
+    *("variance as a difference", "range for the deviation", "mean absolute deviation"),
+    *("gain or bias used twice", "bias not added", "gain not multiplied", "keepdims forgotten"),
+    *("squares overflow in half precision", "axis 1 of a batch", "epsilon ignored"),
 )
-"""What goes wrong inside of the pieces and is looked for in a layer too."""
-
-_BIASES = mistakes(
-    """
-    biases forgotten: You multiply by the matrices and add no biases. b_Q, b_K, b_V and b_O belong
-        to them.
-    """,
-    {"biases forgotten": each("bias", np.zeros_like)},
-)
-
-_MOST_WAYS = 4
-"""Of one mistake of a piece: every way makes a pair with every other."""
+"""What goes wrong inside of the pieces and is looked for in a layer too, or is not."""
 
 
-def _of(mistakes: tuple[Mistake, ...], names: tuple[str, ...], piece: str) -> tuple[Mistake, ...]:
-    """Return the mistakes of a piece of the layer, with a word on where they are."""
+def _of(piece: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
+    """Return the mistakes of a piece with its name, in few ways: each makes many pairs."""
     return tuple(
-        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:_MOST_WAYS])
-        for m in only(mistakes, *names)
+        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:4]) for m in mistakes
     )
 
 
-PIECE_MISTAKES = (
-    *mistakes(
-        """
-        self-attention missing: There is no self-attention in your layer: no token sees another.
-        feed-forward network missing: Your layer ends before its last sublayer, the feed-forward
-            network.
-        one sublayer twice: One of your sublayers runs twice. Each runs once.
-    """,
-        {
-            "self-attention missing": (arranged(CROSS, FEED),),
-            "feed-forward network missing": (arranged(SELF, CROSS),),
-            "one sublayer twice": (
-                arranged(SELF, CROSS, FEED, FEED),
-                arranged(SELF, SELF, CROSS, FEED),
-            ),
-        },
+_PIECE_MISTAKES = (
+    Mistake(
+        "multi-head attention: biases forgotten",
+        "In your multi-head attention: You multiply by the matrices and add no biases. b_Q, b_K, "
+        "b_V and b_O belong to them.",
+        each("bias", np.zeros_like),
     ),
-    *_of(_BIASES, ("biases forgotten",), "multi-head attention"),
-    *_of(MULTI_HEAD_ATTENTION.mistakes, _OF_HEADS, "multi-head attention"),
-    *_of(FEED_MISTAKES, _OF_FEED, "feed-forward network"),
-    *_of(NORM_MISTAKES, _OF_NORM, "layer normalisation"),
+    *_of("multi-head attention", only(MULTI_HEAD_ATTENTION.mistakes, *_OF_HEADS)),
+    *_of("feed-forward network", without(FEED_MISTAKES, *_NOT_OF_FEED)),
+    *_of("layer normalisation", without(NORM_MISTAKES, *_NOT_OF_NORM)),
 )
 
 
-def varied(weights: Any) -> Any:
+# What the two checks have in common.
+
+
+def _varied(weights: Any) -> Any:
     """Return the same structure with normal numbers everywhere, in gains and biases too."""
     return weights.with_arrays(
         {
@@ -359,19 +338,50 @@ def varied(weights: Any) -> Any:
     )
 
 
-def in_both_orders(*sizes: tuple[int, ...], case: Callable, **options: Any) -> tuple[Case, ...]:
-    """Return a case of each size in pre-norm and in post-norm."""
-    return tuple(case(norm, *size, **options) for size in sizes for norm in ("pre", "post"))
+def in_both_orders(
+    kind: Any, *sizes: tuple, batch: tuple[int, ...] = (), dtype: str = "float64", **options: Any
+) -> tuple[Case, ...]:
+    """Return cases in pre-norm and in post-norm, of one or two lengths, d_model, heads, d_ff."""
+    cases = []
+    for *lengths, d_model, n_heads, d_ff in sizes:
+        for norm in ("pre", "post"):
+            weights = _varied(kind.init(0, d_model, n_heads, d_ff, norm=norm)).to(dtype=dtype)
+            arrays = {
+                name: draw(35 + i, *batch, lengths[i], d_model).astype(dtype)
+                for i, name in enumerate(("x", "memory")[: len(lengths)])
+            }
+            about = f", {n_heads} heads, {norm}-norm"
+            cases.append(Case({**arrays, "weights": weights}, options, about))
+    return tuple(cases)
 
 
-def of_order(check: Check, norm: str | None) -> Check:
-    """Return the check with the cases of one norm order alone."""
-    if norm is None:
-        return check
-    if norm not in ("pre", "post"):
+def of_layers(name: str, masks: tuple[str, ...], own: tuple[Mistake, ...], **fields: Any) -> Check:
+    """Return the check of a layer with some masks and some mistakes of its own."""
+    inputs = ("x", "memory")[: len(masks)]
+    parameters = (*inputs, "weights")
+    options: dict[str, tuple] = dict.fromkeys(masks, (None, ()))
+    return Check(
+        name=name,
+        parameters=parameters,
+        reference=getattr(attnbook, name),
+        steps=LAYER_STEPS,
+        mistakes=(*_LAYER_MISTAKES, *own, *_PIECE_MISTAKES),
+        options=masks,
+        remarked_options=masks,
+        adapt=lambda function: with_options(function, parameters, options),
+        sequences=inputs,
+        **fields,
+    )
+
+
+def run_in_order(check: Check, norm: str | None, f: Callable, time_limit: float) -> Report:
+    """Run the check on the cases of one norm order, or of both."""
+    if norm not in (None, "pre", "post"):
         raise ValueError(f"norm must be one of pre, post, got {norm!r}")
     stages = (
         replace(stage, cases=tuple(c for c in stage.cases if c.arguments["weights"].norm == norm))
         for stage in check.stages
     )
-    return replace(check, stages=tuple(stage for stage in stages if stage.cases))
+    if norm is not None:
+        check = replace(check, stages=tuple(stages))
+    return run_in_modes(check, f, time_limit)

@@ -5,7 +5,6 @@ model computes its answers. What tells a mistake is which operations it takes, a
 """
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -142,32 +141,21 @@ class _Case:
         self.deletes_own = len(self.deletes) > len(self.deletes_of_others)
 
     def name(self) -> str | None:
-        of_kind: dict[str, Callable[[], str | None]] = {
-            "hangs": self._hangs,
-            "raises": self._raises,
-            "ghost": self._ghost,
-            "lost": self._lost,
-            "other value": self._other_value,
-            "length": self._length,
-            "answer": self._answer,
-        }
-        return "large keys" if self._needs_large_keys() else of_kind[self.failure.kind]()
+        rule = getattr(self, f"_{self.failure.kind.replace(' ', '_')}")
+        return "large keys" if self._needs_large_keys() else rule()
 
     # What the rules ask.
 
-    def _with(self, *, key: int | None = None, value: int | None = None) -> list[Step]:
-        """Return the run with another key in the place of that of the last step."""
-        return [
-            replace(
-                step,
-                key=key if key is not None and step.key == self.key else step.key,
-                value=step.value if value is None else value,
-            )
-            for step in self.failure.steps
-        ]
+    def _fails_for(self, value: int) -> bool:
+        """Tell whether the run fails with another value in all of its steps."""
+        steps = [replace(step, value=value) for step in self.failure.steps]
+        return self.tables.fails(steps, self.failure.kind)
 
     def _fails_with(self, *keys: int) -> bool:
-        return any(self.tables.fails(self._with(key=key), self.failure.kind) for key in keys)
+        """Tell whether it fails with one of these keys in the place of that of the last step."""
+        steps, own = self.failure.steps, self.key
+        runs = ([replace(s, key=key if s.key == own else s.key) for s in steps] for key in keys)
+        return any(self.tables.fails(run, self.failure.kind) for run in runs)
 
     def _share(self, low: int = 0, high: int = 10**6, seed: int = 0) -> float:
         """Return how often the run fails with random keys of a range in the place of its own."""
@@ -184,13 +172,11 @@ class _Case:
 
     def _needs_large_keys(self) -> bool:
         """Tell whether the run fails with keys of 62 bits, and with small ones never."""
+        if self.failure.kind == "hangs":  # each run of these takes long
+            return False
         large = any(abs(step.key) > 2**31 for step in self.failure.steps)
-        large &= self.failure.kind != "hangs"  # each run of these takes long
-        return (
-            large
-            and self._share(-(2**62), 2**62) > 0
-            and not any(self._share(seed=seed) for seed in range(4))
-        )
+        large = large and self._share(-(2**62), 2**62) > 0
+        return large and not any(self._share(seed=seed) for seed in range(4))
 
     def _at_the_end_alone(self, share: float) -> bool:
         """Tell whether two keys that collide fail at one place only, by how often they do.
@@ -237,9 +223,10 @@ class _Case:
             special = not self._fails_with(5, 77, 1001)
             return "a key marks free slots" if special else "missing key gives a value"
         if self.deletes_own and self.deletes_of_others:
-            before = self._until_own_delete()
-            if before is not None:
-                return before.name()
+            own = max(i for i, s in enumerate(self.failure.before) if s == Step("delete", self.key))
+            asked = self.tables.run([*self.failure.steps[:own], Step("get", self.key)])
+            if asked is not None and asked.kind == "lost":  # before it was deleted
+                return _Case(self.tables, asked, self.growing).name()
         if self.deletes_own and not self.others:
             return "second entry" if len(self.own_inserts) > 1 else "delete keeps the key"
         if self.deletes_own and len(self.own_inserts) > 1:
@@ -247,14 +234,6 @@ class _Case:
         if self.deletes_own:
             return "deleted keys come back"
         return "large keys" if self._cut_off() else "keys not compared"
-
-    def _until_own_delete(self) -> "_Case | None":
-        """Return the run up to where the key is deleted, if it was lost by then."""
-        own = [i for i, s in enumerate(self.failure.before) if s == Step("delete", self.key)]
-        asked = self.tables.run([*self.failure.steps[: own[-1]], Step("get", self.key)])
-        if asked is None or asked.kind != "lost":
-            return None
-        return _Case(self.tables, asked, self.growing)
 
     def _cut_off(self) -> bool:
         """Tell whether an int32 or a float takes the key for the one whose value came back."""
@@ -284,7 +263,7 @@ class _Case:
         return "collision overwrites" if len(self.others) == 1 else "swapped entry lost"
 
     def _lost_alone(self) -> str | None:
-        if not self.tables.fails(self._with(value=10), self.failure.kind):
+        if not self._fails_for(10):
             return "a value counts as missing"
         if self._fails_with(1001) and not self._fails_with(5) and self._finds_same_objects():
             return "identity"
@@ -345,9 +324,7 @@ class _Case:
     def _answer(self) -> str | None:
         """Ask get: it may be right about a key of which delete says another thing."""
         asked = self.tables.run([*self.failure.before, Step("get", self.key)])
-        if asked is None:
-            return "answer of delete"
-        return _Case(self.tables, asked, self.growing).name()
+        return _Case(self.tables, asked, self.growing).name() if asked else "answer of delete"
 
     def _length(self) -> str:
         n_inserts, n_deletes = len(self.inserts), len(self.deletes)

@@ -1,7 +1,4 @@
-"""Run operations on a reader's table beside a dict, and make a run that fails as short as it gets.
-
-Each run begins with an empty table and ends at the first step whose result differs from the dict's.
-"""
+"""Run operations on a table beside a dict, and make a run that fails as short as it gets."""
 
 import contextlib
 import itertools
@@ -77,15 +74,9 @@ class Failure:
             left_out = len(shown) - LONGEST + 1
             shown = [*shown[: LONGEST - 4], f"… {left_out} more …", *shown[-3:]]
         what = f"returned {self.got}, expected {self.expected}"
-        if self.kind == "hangs":
-            what = "does not come back"
-        elif self.error is not None:
-            what = f"raised {describe_error(self.error)}"
+        what = f"raised {describe_error(self.error)}" if self.error is not None else what
+        what = "does not come back" if self.kind == "hangs" else what
         return f"{', '.join(shown)} {what}."
-
-
-class _Odd(str):
-    """Stands for what came back in the place of a number: its type, with an article."""
 
 
 class TooSlow(Exception):  # noqa: N818
@@ -157,10 +148,8 @@ class Tables:
             kind, got, expected = self._take(step, table, stored)
             if kind:
                 grew = n_slots is not None and slots_of(table) != n_slots
-                plain = (
-                    got is None or type(got) in (bool, int, float) or isinstance(got, np.generic)
-                )
-                shown = got if plain else _Odd(kind_of(got))
+                plain = got is None or isinstance(got, (int, float, np.generic))
+                shown = got if plain else kind_of(got)
                 return Failure(tuple(steps[: i + 1]), kind, shown, expected, grew=grew)
         self.n_slots_at_end = slots_of(table)
         return None
@@ -169,7 +158,7 @@ class Tables:
         """Do one step on both; return how the results differ, with what came and what should."""
         # a sum of its own, since equal numbers need not be one object
         key = step.key if self.same_objects else step.key + 2**70 - 2**70
-        got, expected = None, stored.get(key)
+        expected = stored.get(key)
         if step.name == "insert":
             table.insert(key, step.value)
             stored[key] = step.value
@@ -186,7 +175,7 @@ class Tables:
         if step.name == "len":
             got, expected = len(table), len(stored)
             return "" if got == expected else "length", got, expected
-        there = stored.pop(key, None) is not None
+        there, got = stored.pop(key, None) is not None, None
         try:
             got = table.delete(key)
         except KeyError:

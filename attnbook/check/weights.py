@@ -5,30 +5,18 @@ Attention, a learned head, several heads and the gradients take over steps and m
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import run
-from attnbook.check.normalization import (
-    LARGE_ERRORS,
-    NORMALIZATION_MISTAKES,
-    SOFTMAX_STEPS,
-    SPREAD_ERRORS,
-    VARIANTS,
-    normalized,
-    plain_maximum,
-    rows_sum_to_one,
-    softmax_from_steps,
-    unguarded,
-    weights_are_positive,
-)
+from attnbook.check import normalization as soft
+from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, sentences
 from attnbook.check.steps import Case, Check, Mistake, Stage, Way, draw, each, renamed, without
 
 
+@documented
 def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the weights of attention, softmax(Q Kᵀ/√d_k).
 
@@ -44,17 +32,6 @@ def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
         arguments named `mask` (**True = may attend**), `scale` or `bias`, they are passed by name.
         It returns weights of shape (n_q, n_k). It may be written for one sequence, without
         leading axes.
-    time_limit : float
-        Seconds of computing for all calls together.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `f` is not callable, or `time_limit` is not a finite number of at least 0.
 
     Examples
     --------
@@ -80,8 +57,8 @@ def one_over_root(query, key, value, scale):
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
-def hide(scores, mask):
-    return np.where(mask, scores, -np.inf)
+def hide(scores, mask, number=-np.inf):
+    return np.where(mask, scores, number)
 
 
 def hide_nothing(scores, mask):
@@ -95,7 +72,7 @@ WEIGHT_STEPS: dict[str, Callable] = {
     "add": lambda scores, bias, factor: scores + bias,
     "see": lambda mask: mask,
     "hide": hide,
-    **SOFTMAX_STEPS,
+    **soft.SOFTMAX_STEPS,
     "after": lambda weights, mask, bias, factor: weights,
 }
 
@@ -109,7 +86,7 @@ def weights_from_steps(s, query, key, *, value=None, mask=None, bias=None, scale
     if mask is not None:
         mask = s.see(mask)
         scores = s.hide(scores, mask)
-    return s.after(softmax_from_steps(s, scores), mask, bias, factor)
+    return s.after(soft.softmax_from_steps(s, scores), mask, bias, factor)
 
 
 # Wrong steps.
@@ -120,17 +97,22 @@ def scaled_by(factor: Callable) -> dict[str, Callable]:
     return {"factor": lambda q, k, v, scale: factor(q, k, v) if scale is None else scale}
 
 
+def sized(power: float, array: int = 0, axis: int = -1) -> dict[str, Callable]:
+    """Return the way whose scale is a power of the size of query, key or value along `axis`."""
+    return scaled_by(lambda *inputs: inputs[array].shape[axis] ** power)
+
+
 def causal(scores, surplus=0):
     """Hide what is later than the diagonal, which is shifted by `surplus`."""
     return hide(scores, np.tri(scores.shape[-2], scores.shape[-1], surplus, dtype=bool))
 
 
+def causal_to_the_last(scores):
+    return causal(scores, scores.shape[-1] - scores.shape[-2])
+
+
 def filled_with(number: float) -> dict[str, Callable]:
-    return {"hide": lambda scores, mask: np.where(mask, scores, number)}
-
-
-def lowered_by(number: float) -> dict[str, Callable]:
-    return {"hide": lambda scores, mask: scores - number * ~mask}
+    return {"hide": lambda scores, mask: hide(scores, mask, number)}
 
 
 def _after(function: Callable) -> dict[str, Callable]:
@@ -143,10 +125,6 @@ def _after(function: Callable) -> dict[str, Callable]:
     }
 
 
-def _masked_and_divided(weights, mask):
-    return np.nan_to_num(normalized(weights * mask))
-
-
 def _unit(x):
     return x / np.sqrt(np.sum(x**2, axis=-1, keepdims=True))
 
@@ -155,23 +133,18 @@ def _cosines(query, key):
     return dot_products(_unit(query), _unit(key))
 
 
-def _reshaped(query, key):
-    return query @ key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2])
+def _distance(length: Callable) -> Callable:
+    return lambda query, key: length(query[..., :, None, :] - key[..., None, :, :])
 
 
-def _reversed_axes(query, key):
-    return query @ key.T
-
-
-RENORMALIZED = (_after(lambda w, mask: normalized(w * mask)), _after(_masked_and_divided))
+RENORMALIZED = tuple(
+    _after(lambda weights, mask, guard=guard: guard(soft.normalized(weights * mask)))
+    for guard in (np.asarray, np.nan_to_num)
+)
 """Zero the hidden weights and divide by the rest, with a guard or without."""
 
 _AXIS_1: Way = {"axis": lambda x, axis: 1}
-_WIDTHS: tuple[Way, ...] = (
-    {},
-    scaled_by(lambda q, k, v: 1 / math.sqrt(q.shape[1])),
-    scaled_by(lambda q, k, v: 1 / math.sqrt(k.shape[1])),
-)
+_WIDTHS: tuple[Way, ...] = ({}, sized(-0.5, 0, 1), sized(-0.5, 1, 1))
 
 SCORE_MISTAKES = mistakes(
     """
@@ -186,107 +159,82 @@ SCORE_MISTAKES = mistakes(
     another power of d_k: You divide the scores by another power of d_k, its fourth root or its
         square, or by √(2 d_k). It is the square root, √d_k.
     scale by √n_k: You divide by √n_k, the root of the number of keys. What makes the scores large
-        is the number of terms in each dot product, which is the width d_k: the last axis of the
-        key.
+        is the number of terms in a dot product, the width d_k: the last axis of the key.
     scale by √n_q: You divide by √n_q, the root of the number of queries. What makes the scores
-        large is the number of terms in each dot product, which is the width d_k: the last axis of
-        the query.
+        large is the number of terms in a dot product, the width d_k: the last axis of the query.
     scale after the softmax: You apply 1/√d_k to the weights, after the softmax. Then the softmax
         has saturated already, and the rows sum to 1/√d_k. Scale the scores, before the softmax.
     scaled before and after: You apply the factor to the scores and to the weights again. It belongs
         to the scores alone: the rows of the weights must sum to one.
     softmax over the query axis: Your softmax runs over the queries: the columns sum to one. Each
-        query shares its attention among the keys, so each row must sum to one: the softmax belongs
-        to the last axis.
+        query shares its attention among the keys, so each row sums to one: the softmax belongs to
+        the last axis.
     no softmax: Your weights are the scaled scores themselves. Without the softmax they may be
         negative and do not sum to one, so nothing that they weigh is a mean.
     key not transposed: You multiply query and key without transposing the key. It runs only because
-        n_k = d_k here, and mixes features with tokens. A score is the dot product of two rows, one
-        of the query and one of the key.
+        n_k = d_k here, and mixes features with tokens. A score is the dot product of a query and a
+        key, two rows.
     key reshaped: You reshape the key to (d_k, n_k), which has the shape of its transpose and not
         its numbers: they are read row by row. Exchange the two axes: key.mT, or key.T for a matrix.
-    query times key, entry by entry: You multiply query and key entry by entry. It runs only where
-        the shapes fit by chance. A score is a dot product, of each query with each key: query @
-        key.mT.
-    distance for the product: You compare query and key by their distance. The scores are dot
-        products, without the lengths of the two.
+    query times key, entry by entry: They are multiplied entry by entry. It runs only where the
+        shapes fit by chance. A score is a dot product, of each query with each key: query @ key.mT.
+    distance for the product: You compare by distance. The scores are dot products, without the two
+        lengths.
     cosine similarity: You compare directions only: each query and key is divided by its length
-        before the dot product. Plain attention keeps the lengths, with which a model says how sure
+        before the dot product. Plain attention keeps the lengths: with them a model says how sure
         it is.
     causal by itself: Your scores of later keys are hidden though nobody asked for it: a causal mask
         stands inside. Every query may see every key here; hide what the argument `mask` hides, if
         your function takes one, and nothing else.
-    scores ignored: Every key gets the same weight, whatever the query asks for: the scores never
-        reach the weights.
+    scores ignored: Every key gets the same weight, whatever the query asks: the scores have no
+        effect.
     sign of the scores: The smallest score gets the largest weight: a minus sign has crept in
-        between the dot product and exp. Look also at the order in which score and maximum are
-        subtracted.
+        between the dot product and exp. Look also at the order of score and maximum.
     """,
     {
-        "no scale": (scaled_by(lambda q, k, v: 1.0),),
-        "scale by d_k": (scaled_by(lambda q, k, v: 1 / q.shape[-1]),),
-        "scale multiplied": (
-            scaled_by(lambda q, k, v: math.sqrt(q.shape[-1])),
-            scaled_by(lambda q, k, v: q.shape[-1]),
-        ),
-        "root cut to an integer": (scaled_by(lambda q, k, v: 1 / int(math.sqrt(q.shape[-1]))),),
+        "no scale": sized(0),
+        "scale by d_k": sized(-1),
+        "scale multiplied": (sized(0.5), sized(1)),
+        "root cut to an integer": scaled_by(lambda q, k, v: 1 / int(math.sqrt(q.shape[-1]))),
         "another power of d_k": (
-            scaled_by(lambda q, k, v: q.shape[-1] ** -0.25),
-            scaled_by(lambda q, k, v: q.shape[-1] ** -2.0),
+            sized(-0.25),
+            sized(-2.0),
             scaled_by(lambda q, k, v: (2 * q.shape[-1]) ** -0.5),
         ),
-        "scale by √n_k": (
-            scaled_by(lambda q, k, v: 1 / math.sqrt(k.shape[-2])),
-            scaled_by(lambda q, k, v: 1 / k.shape[-2]),
-        ),
-        "scale by √n_q": (
-            scaled_by(lambda q, k, v: 1 / math.sqrt(q.shape[-2])),
-            scaled_by(lambda q, k, v: 1 / q.shape[-2]),
-        ),
-        "scale after the softmax": (
-            {
-                "rescale": lambda scores, factor: scores,
-                "after": lambda weights, mask, bias, factor: weights * factor,
-            },
-        ),
-        "scaled before and after": (
-            {"after": lambda weights, mask, bias, factor: weights * factor},
-        ),
+        "scale by √n_k": (sized(-0.5, 1, -2), sized(-1, 1, -2)),
+        "scale by √n_q": (sized(-0.5, 0, -2), sized(-1, 0, -2)),
+        "scale after the softmax": {
+            "rescale": lambda scores, factor: scores,
+            "after": lambda weights, mask, bias, factor: weights * factor,
+        },
+        "scaled before and after": {"after": lambda weights, mask, bias, factor: weights * factor},
         "softmax over the query axis": (
-            {"axis": lambda x, axis: -2},
-            {"axis": lambda x, axis: 0},
-            {"total": lambda powers, axis: np.sum(powers, axis=-2, keepdims=True)},
+            *each("axis", lambda x, axis: -2, lambda x, axis: 0),
+            {"total": soft.along(np.sum, -2)},
         ),
-        "no softmax": ({"finish": lambda weights, x, axis: x},),
-        "key not transposed": ({"product": lambda q, k: q @ k},),
-        "key reshaped": ({"product": _reshaped},),
+        "no softmax": {"finish": lambda weights, x, axis: x},
+        "key not transposed": {"product": lambda q, k: q @ k},
+        "key reshaped": {"product": lambda q, k: q @ k.reshape(transposed(k).shape)},
         "query times key, entry by entry": each(
             "product", lambda q, k: q * k, lambda q, k: q * transposed(k)
         ),
-        "distance for the product": tuple(
-            {"product": lambda q, k, f=f: f(q[..., :, None, :] - k[..., None, :, :])}
-            for f in (
-                lambda d: -np.sum(d**2, axis=-1),
-                lambda d: -np.sqrt(np.sum(d**2, axis=-1)),
-                lambda d: np.sum(d**2, axis=-1),
-                lambda d: -np.sum(np.abs(d), axis=-1),
-            )
+        "distance for the product": each(
+            "product",
+            _distance(lambda d: -np.sum(d**2, axis=-1)),
+            _distance(lambda d: -np.sqrt(np.sum(d**2, axis=-1))),
+            _distance(lambda d: np.sum(d**2, axis=-1)),
+            _distance(lambda d: -np.sum(np.abs(d), axis=-1)),
         ),
-        "cosine similarity": (
-            {"product": _cosines},
-            {"product": _cosines, **scaled_by(lambda q, k, v: 1.0)},
-        ),
+        "cosine similarity": ({"product": _cosines}, {"product": _cosines, **sized(0)}),
         "causal by itself": (
-            {"rescale": lambda scores, factor: causal(scores * factor)},
-            {
-                "rescale": lambda scores, factor: causal(
-                    scores * factor, scores.shape[-1] - scores.shape[-2]
-                )
-            },
-            {"rescale": lambda scores, factor: causal(scores * factor), "shift": plain_maximum},
-            {"after": lambda weights, mask, bias, factor: np.tril(weights)},
+            *each(
+                "rescale",
+                lambda scores, factor: causal(scores * factor),
+                lambda scores, factor: causal_to_the_last(scores * factor),
+            ),
+            {"after": lambda weights, *others: np.tril(weights)},
         ),
-        "scores ignored": ({"product": lambda q, k: 0 * dot_products(q, k)},),
+        "scores ignored": {"product": lambda q, k: 0 * dot_products(q, k)},
         "sign of the scores": (
             {"product": lambda q, k: -dot_products(q, k)},
             {"exponents": lambda x, axis: -x},
@@ -324,7 +272,7 @@ BATCH_MISTAKES = mistakes(
     """,
     {
         "all axes reversed": tuple(
-            {"product": _reversed_axes, **axis, **width}
+            {"product": lambda query, key: query @ key.T, **axis, **width}
             for axis in ({}, _AXIS_1)
             for width in _WIDTHS
         ),
@@ -337,10 +285,8 @@ BATCH_MISTAKES = mistakes(
 MASK_MISTAKES = mistakes(
     """
     mask inverted: Your mask is inverted: it hides what it should show. Here True means that the
-        query may attend to the key. Other libraries have it the other way round, which is why it is
-        worth a test.
-    mask ignored: Your function takes a mask and does not use it: every query still attends to every
-        key.
+        query may attend to the key. Other libraries have it the other way round.
+    mask ignored: Your function takes a mask and does not use it: every query attends to every key.
     mask multiplies the scores: You multiply the scores by the mask, so a hidden key has score 0.
         exp(0) is 1, not 0, and the key still gets weight. A hidden score must be −∞.
     mask added to the scores: You add the mask to the scores, where True counts as 1 and False as 0:
@@ -353,8 +299,8 @@ MASK_MISTAKES = mistakes(
         exp makes zero of it, and the softmax after that.
     mask after the exponential: You take exp of all scores, hidden ones too, and zero the hidden
         ones afterwards. A hidden score far above the others makes every visible exponential
-        underflow, and 0/0 is NaN, or a row of zeros if you guard it. Hide the scores, with −∞,
-        before the maximum is taken.
+        underflow, and 0/0 is NaN, or zeros if you guard it. Hide the scores, with −∞, before the
+        maximum.
     mask with a large negative number: You hide scores with a large negative number. Scores that are
         lower still are outbid by it, and the hidden keys win. Only −∞ is below every score.
     0 times infinity: You multiply −∞ by a mask of 0 and 1. 0 · ∞ is NaN, so the scores that should
@@ -362,103 +308,80 @@ MASK_MISTAKES = mistakes(
     +∞ for hidden scores: You hide scores with +∞. The largest score wins, so the hidden keys take
         everything, and ∞/∞ is NaN. A hidden score must be −∞.
     empty row NaN: A query that may attend to nothing gives NaN: its scores are all −∞, and −∞ −
-        (−∞) and 0/0 are NaN. Such a row must be zero: shift it by 0 instead of by its maximum, and
-        divide it by 1 instead of by its sum.
+        (−∞) and 0/0 are NaN. Such a row must be zero: shift it by 0 instead of its maximum, divide
+        it by 1.
     empty row uniform: A query that may attend to nothing attends to everything: its hidden scores
         are all equal, so the softmax spreads the weight evenly. Such a row must be zero.
     mask that hides everything dropped: A mask without a single True is treated as no mask, as with
-        `mask if mask.any() else None`: every query attends to every key. All rows must be zero
-        there.
+        `mask if mask.any() else None`: every query attends to all keys. All rows must be zero.
     empty row sees everything: A query that may attend to nothing attends to every key, as if it had
-        no mask: it gets numbers that mean nothing, and what was to be hidden leaks. Such a row must
-        be zero.
+        no mask: what was to be hidden leaks. Such a row must be zero.
     """,
     {
         "mask inverted": (
             {"see": lambda mask: ~mask},
-            {"hide": lambda s, mask: s + mask * -1e9},
-            {"hide": lambda s, mask: np.where(mask, -1e9, s)},
-            {"hide": lambda s, mask: np.where(mask, -1e4, s)},
-            {"hide": lambda s, mask: np.where(mask, -np.finfo(s.dtype).max, s)},
+            *each("hide", lambda s, mask: s + mask * -1e9, lambda s, mask: hide(s, ~mask, -1e9)),
         ),
-        "mask ignored": ({"hide": hide_nothing},),
-        "mask multiplies the scores": ({"hide": lambda s, mask: s * mask},),
+        "mask ignored": {"hide": hide_nothing},
+        "mask multiplies the scores": {"hide": lambda s, mask: s * mask},
         "mask added to the scores": each(
             "hide", lambda s, mask: s + mask, lambda s, mask: s - mask, lambda s, mask: s - ~mask
         ),
-        "mask transposed": ({"see": transposed},),
-        "mask after the softmax": (_after(lambda weights, mask: weights * mask),),
-        "−∞ after the softmax": (_after(lambda weights, mask: np.where(mask, weights, -np.inf)),),
+        "mask transposed": {"see": transposed},
+        "mask after the softmax": _after(lambda weights, mask: weights * mask),
+        "−∞ after the softmax": _after(hide),
         "mask after the exponential": RENORMALIZED,
-        "mask with a large negative number": (filled_with(-1e9), lowered_by(1e9)),
-        "0 times infinity": (
-            {"hide": lambda s, mask: s + (1.0 - mask) * -np.inf, "shift": plain_maximum},
-            {"hide": lambda s, mask: s + mask * -np.inf, "shift": plain_maximum},
+        "mask with a large negative number": filled_with(-1e9),
+        "0 times infinity": each(
+            "hide",
+            lambda s, mask: s + (1.0 - mask) * -np.inf,
+            lambda s, mask: s + mask * -np.inf,
         ),
-        "+∞ for hidden scores": (
-            {**filled_with(np.inf), "shift": plain_maximum},
-            filled_with(np.inf),
-        ),
-        "empty row NaN": ({"shift": plain_maximum}, {"divide": unguarded}),
-        "empty row uniform": (filled_with(-1e30), filled_with(-1e38)),
-        "mask that hides everything dropped": (
-            {"see": lambda mask: mask if mask.any() else ~mask},
-        ),
-        "empty row sees everything": (
-            {"see": lambda mask: mask | ~np.any(mask, axis=-1, keepdims=True)},
-        ),
+        "+∞ for hidden scores": filled_with(np.inf),
+        "empty row NaN": {"divide": soft.unguarded},
+        "empty row uniform": filled_with(-1e30),
+        "mask that hides everything dropped": {"see": lambda mask: mask if mask.any() else ~mask},
+        "empty row sees everything": {
+            "see": lambda mask: mask | ~np.any(mask, axis=-1, keepdims=True)
+        },
     },
 )
 
 OPTION_MISTAKES = mistakes(
     """
-    scale ignored: Your function takes `scale` and does not use it. Where it is given it takes the
-        place of 1/√d_k.
-    scale on top of 1/√d_k: You apply `scale` and 1/√d_k, both. Where a scale is given it takes the
-        place of 1/√d_k.
-    scale divides: You divide the scores by `scale`. It is the factor itself, 1/√d_k by default, so
-        the scores are multiplied by it.
-    bias ignored: Your function takes `bias` and does not use it. It is added to the scores before
-        the softmax.
-    bias before the scale: You add the bias before you scale the scores, so the bias is scaled as
-        well. Scale first, then add it.
+    scale ignored: Your function takes `scale` and does not use it. It takes the place of 1/√d_k.
+    scale on top of 1/√d_k: You apply both. A scale that is given takes the place of 1/√d_k.
+    scale divides: You divide the scores by `scale`. It is the factor itself, by default 1/√d_k.
+    bias ignored: Your function takes `bias` and does not use it. Add it to the scores.
+    bias before the scale: You add the bias before you scale, so it is scaled as well. Scale first.
     bias subtracted: You subtract the bias from the scores. It is added.
     bias multiplies the scores: You multiply the scores by the bias. It is added.
-    bias after the softmax: You add the bias to the weights, after the softmax, so the rows no
-        longer sum to one. Add it to the scores.
+    bias after the softmax: You add the bias to the weights: rows no longer sum to one. Add it to
+        the scores.
     """,
     {
-        "scale ignored": ({"factor": lambda q, k, v, scale: one_over_root(q, k, v, None)},),
-        "scale on top of 1/√d_k": (
-            {
-                "factor": lambda q, k, v, scale: (
-                    one_over_root(q, k, v, None) * (1 if scale is None else scale)
-                )
-            },
-        ),
-        "scale divides": (
-            {"factor": lambda q, k, v, scale: 1 / (scale or math.sqrt(q.shape[-1]))},
-        ),
-        "bias ignored": ({"add": lambda s, bias, factor: s},),
-        "bias before the scale": ({"add": lambda s, bias, factor: s + bias * factor},),
-        "bias subtracted": ({"add": lambda s, bias, factor: s - bias},),
-        "bias multiplies the scores": ({"add": lambda s, bias, factor: s * bias},),
-        "bias after the softmax": (
-            {
-                "add": lambda s, bias, factor: s,
-                "after": lambda weights, mask, bias, factor: (
-                    weights if bias is None else weights + bias
-                ),
-            },
-        ),
+        "scale ignored": {"factor": lambda q, k, v, scale: one_over_root(q, k, v, None)},
+        "scale on top of 1/√d_k": {
+            "factor": lambda q, k, v, scale: q.shape[-1] ** -0.5 * (1 if scale is None else scale)
+        },
+        "scale divides": {"factor": lambda q, k, v, scale: 1 / (scale or math.sqrt(q.shape[-1]))},
+        "bias ignored": {"add": lambda s, bias, factor: s},
+        "bias before the scale": {"add": lambda s, bias, factor: s + bias * factor},
+        "bias subtracted": {"add": lambda s, bias, factor: s - bias},
+        "bias multiplies the scores": {"add": lambda s, bias, factor: s * bias},
+        "bias after the softmax": {
+            "add": lambda s, bias, factor: s,
+            "after": lambda w, mask, bias, factor: w if bias is None else w + bias,
+        },
     },
 )
 """Those made with `scale` and `bias`."""
 
+_NOT_HERE = ("sign of the scores", "wrong axis", "axis 1 of a batch", "axis ignored")
 WEIGHT_MISTAKES = (
     *SCORE_MISTAKES,
     *renamed(
-        without(NORMALIZATION_MISTAKES, "sign of the scores"),
+        without(soft.NORMALIZATION_MISTAKES, *_NOT_HERE),
         {name: (name, message) for name, message in _OF_WEIGHTS.items()},
     ),
     *BATCH_MISTAKES,
@@ -517,7 +440,7 @@ SPREAD = {
 }
 
 
-def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
+def arrays(n_q, n_k, d_k, d_v, *, leading=(), dtype="float64"):
     """Return query, key and value of these sizes, the same ones every time."""
     return {
         "query": draw(2, *leading, n_q, d_k).astype(dtype),
@@ -526,50 +449,57 @@ def arrays(n_q, n_k, d_k, d_v, leading=(), dtype="float64"):
     }
 
 
-STAGES = (
-    Stage(tuple(Case(arrays(*sizes)) for sizes in SIZES)),
-    Stage(tuple(Case(arrays(*sizes, dtype="float32")) for sizes in SIZES[:2])),
-    Stage(
-        (Case(LARGE), Case({name: x.astype(np.float32) for name, x in LARGE.items()})),
-        errors=LARGE_ERRORS,
-    ),
-    Stage((Case(SPREAD),), errors=SPREAD_ERRORS),
-    Stage(
-        (
-            Case(arrays(2, 3, 5, 7, leading=(11,))),
-            Case(arrays(3, 3, 3, 3, leading=(3,))),  # .T fits by chance
-            Case(arrays(5, 3, 3, 3, leading=(3,))),
-        ),
-        beyond="a batch (leading axes)",
-    ),
-    Stage(
-        (
-            Case(arrays(3, 3, 2, 1), {"mask": FLIPPED}),
-            Case(arrays(5, 5, 3, 2), {"mask": CAUSAL}),
-            Case(arrays(2, 3, 5, 7), {"mask": RAGGED}),
-        ),
-        option="mask",
-    ),
-    Stage((Case(OUTBID, {"mask": OUTBID_MASK}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"mask": EMPTY}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"mask": NOTHING}),), option="mask"),
-    Stage((Case(arrays(2, 3, 5, 7), {"scale": 0.25}),), option="scale"),
-    Stage((Case(arrays(2, 3, 5, 7), {"bias": draw(5, 2, 3)}),), option="bias"),
-    Stage(
-        (Case(arrays(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
-        option="mask",
-        beyond="a batch (leading axes) with a mask",
-    ),
-)
-"""The stages of `attention`; those of its weights leave out the value."""
+def attention_stages(
+    make: Callable, through: Callable, sizes: tuple, batches: tuple, *masked: tuple
+) -> tuple[Stage, ...]:
+    """Return the stages of any attention, whose arguments ``make(*sizes, leading, dtype)`` draws.
 
-
-def _without_value(stage: Stage) -> Stage:
-    cases = tuple(
-        Case({name: x for name, x in case.arrays.items() if name != "value"}, case.options)
-        for case in stage.cases
+    `through` makes them of given query, key and value. Each batch is sizes and leading axes, each
+    of `masked` a mask and sizes, of which the first are those of `RAGGED`.
+    """
+    hidden = tuple(Case(make(*sizes), {"mask": mask}) for mask, sizes in masked)
+    return (
+        Stage(tuple(Case(make(*some)) for some in sizes)),
+        Stage(tuple(Case(make(*some, dtype="float32")) for some in sizes[:2])),
+        Stage((Case(through(LARGE)),), errors=soft.LARGE_ERRORS),
+        Stage((Case(through(SPREAD)),), errors=soft.SPREAD_ERRORS),
+        Stage(
+            tuple(Case(make(*some, leading=leading)) for some, leading in batches),
+            beyond="a batch (leading axes)",
+        ),
+        Stage(hidden, option="mask"),
+        Stage((Case(through(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
+        Stage((Case(hidden[0].arguments, {"mask": EMPTY}),), option="mask"),
+        Stage((Case(hidden[0].arguments, {"mask": NOTHING}),), option="mask"),
     )
-    return replace(stage, cases=cases)
+
+
+def option_stages(make: Callable) -> tuple[Stage, ...]:
+    """Return the stages for a scale and a bias."""
+    options = {"scale": 0.25, "bias": draw(5, 2, 3)}
+    return tuple(Stage((Case(make(2, 3, 5, 7), {o: x}),), option=o) for o, x in options.items())
+
+
+# in the last two batches .T fits by chance
+BATCHES = (((2, 3, 5, 7), (11,)), ((3, 3, 3, 3), (3,)), ((5, 3, 3, 3), (3,)))
+MASKED = ((RAGGED, (2, 3, 5, 7)), (FLIPPED, (3, 3, 2, 1)), (CAUSAL, (5, 5, 3, 2)))
+
+
+def stages_of(make: Callable, through: Callable) -> tuple[Stage, ...]:
+    """Return the stages of plain attention, and of its weights."""
+    return (
+        *attention_stages(make, through, SIZES, BATCHES, *MASKED),
+        *option_stages(make),
+        Stage(
+            (Case(make(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
+            option="mask",
+            beyond="a batch (leading axes) with a mask",
+        ),
+    )
+
+
+def _without_value(inputs):
+    return {name: inputs[name] for name in ("query", "key")}
 
 
 WEIGHTS = Check(
@@ -579,8 +509,8 @@ WEIGHTS = Check(
     reference=attnbook.attention_weights,
     compute=weights_from_steps,
     steps=WEIGHT_STEPS,
-    variants=VARIANTS,
-    stages=tuple(_without_value(stage) for stage in STAGES),
+    variants=soft.VARIANTS,
+    stages=stages_of(lambda *sizes, **how: _without_value(arrays(*sizes, **how)), _without_value),
     mistakes=(
         Mistake(
             "transposed",
@@ -595,7 +525,7 @@ WEIGHTS = Check(
         *WEIGHT_MISTAKES,
         *OPTION_MISTAKES,
     ),
-    properties=(rows_sum_to_one, weights_are_positive),
+    properties=(soft.rows_sum_to_one, soft.weights_are_positive),
     options=("mask", "bias", "scale"),
     remarked_options=("mask",),
     legible=True,

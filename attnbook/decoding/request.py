@@ -208,7 +208,10 @@ def _plain(name, ids):
     if not array_api_compat.is_array_api_obj(ids):
         return ids
     check_array(name, ids)
-    return (ids if isinstance(ids, np.ndarray) else move(ids, "numpy")).tolist()
+    try:
+        return (ids if isinstance(ids, np.ndarray) else move(ids, "numpy")).tolist()
+    except ValueError as error:  # on the meta device there are no numbers
+        raise ValueError(f"{name} must be numbers that can be read, got none: {error}") from error
 
 
 def _check_token(name, token, known):

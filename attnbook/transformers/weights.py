@@ -232,6 +232,7 @@ class TransformerWeights(Weights):
                     f"got {source_vocabulary}"
                 )
         check_int("target_vocabulary", target_vocabulary, at_least=1)
+        check_choice("positions", positions, POSITIONS)
         if (n_positions is not None) != (positions == "learned"):
             raise ValueError(
                 f'n_positions must be given with positions="learned" and only then, '

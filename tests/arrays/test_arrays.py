@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import ADDITIVE, AS_NUMBERS, IN_BIAS, NOT_AN_ARRAY, NOT_BOOLEAN, SCORES
+from cases import ADDITIVE, AS_NUMBERS, IN_BIAS, NOT_BOOLEAN, SCORES
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,16 +69,10 @@ class Stranger:
 ERRORS = r"""
 softmax([1.0])
     TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
-softmax(1.0)
-    TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got float
 softmax(np.arange(3))
     TypeError: x must have a real floating dtype, got int64
-softmax(np.array([True]))
-    TypeError: x must have a real floating dtype, got bool
 softmax(np.ones(2, complex))
     TypeError: x must have a real floating dtype, got complex128
-softmax(np.array([None]))
-    TypeError: x must have a real floating dtype, got object
 softmax(np.ma.ones(3))
     TypeError: x must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     MaskedArray
@@ -96,8 +90,6 @@ attend(value=Stranger())
     Stranger
 attend(query=np.ones(Q, int))
     TypeError: query must have a real floating dtype, got int64
-attend(key=np.ones(K, int))
-    TypeError: key must have a real floating dtype, got int64
 attnbook.attention_weights([[1.0]], ones(K))
     TypeError: query must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
@@ -105,26 +97,14 @@ softmax(ones(3), 0.0)
     TypeError: axis must be an int, got float
 softmax(ones(3), True)
     TypeError: axis must be an int, got bool
-softmax(ones(3), None)
-    TypeError: axis must be an int, got NoneType
-softmax(ones(3), (0, 1))
-    TypeError: axis must be an int, got tuple
 softmax(ones((2, 3)), 2)
     ValueError: axis must be from -2 to 1, got 2
-softmax(ones((2, 3)), -3)
-    ValueError: axis must be from -2 to 1, got -3
 softmax(np.array(1.0))
-    ValueError: x must have at least 1 axis, got shape ()
-softmax(torch.tensor(1.0))
     ValueError: x must have at least 1 axis, got shape ()
 attend(key=torch.ones(K))
     TypeError: key must be an array of the same library as query (numpy), got torch
-attend(torch.ones(Q), torch.ones(K), ones(V))
-    TypeError: value must be an array of the same library as query (torch), got numpy
 attend(key=ones(K, 'float32'))
     TypeError: key must have the dtype of query (float64), got float32
-attend(torch.ones(Q).half(), torch.ones(K).half(), torch.ones(V).bfloat16())
-    TypeError: value must have the dtype of query (float16), got bfloat16
 attend(ones(Q, '<f8'), ones(K, '<f8'), ones(V, '>f8'))
     TypeError: value must have the dtype of query (float64), got >f8
 attend(torch.ones(Q), torch.ones(K, device='meta'), torch.ones(V))
@@ -150,8 +130,6 @@ attend(query=(3, 0), key=(7, 0))
     ValueError: query must have d_k of at least 1 for the default scale 1/√d_k, got 0
 vjp(ones((7, 2)))
     ValueError: grad_output must have the shape of the output (3, 2), got (7, 2)
-vjp(ones((1, 2)))
-    ValueError: grad_output must have the shape of the output (3, 2), got (1, 2)
 attnbook.attention_vjp(ones((4, *Q)), ones(K), ones((2, 1, *V)), ones((4, 3, 2)))
     ValueError: grad_output must have the shape of the output (2, 4, 3, 2), got (4, 3, 2)
 vjp([1.0])
@@ -162,43 +140,23 @@ vjp(ones((3, 2), 'float32'))
 attend(mask=[[True]])
     TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
-attend(mask=True)
-    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    bool
 attend(mask=torch.ones(3, 7, dtype=torch.bool))
     TypeError: mask must be an array of the same library as query (numpy), got torch
-attend(mask=np.ones((7, 3), bool))
-    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 7), got (7,
-    3)
 attend(mask=np.ones((2, 3, 7), bool))
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (3, 7), got (2,
     3, 7)
-attend(query=(4, 3, 5), mask=np.ones((2, 3, 7), bool))
-    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 3, 7), got
-    (2, 3, 7)
-attend(mask=np.eye(3, 7, dtype=int))
-    TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
+# the type is what to mend first
+attend(mask=np.eye(7, 3))
+    TypeError: mask must be boolean, True = may attend, got float64; it looks like a boolean mask
     stored as numbers: pass mask == 1
 attend(mask=np.zeros((3, 7)))
     TypeError: mask must be boolean, True = may attend, got float64; it looks like a boolean mask
     stored as numbers: pass mask == 1
-attend(mask=np.where(np.eye(3, 7) == 1, 0, -np.inf))
-    TypeError: mask must be boolean, True = may attend, got float64; it looks like an additive
-    mask: pass mask == 0, which is True where it allows
-attend(mask=np.where(np.eye(3, 7) == 1, 0, -10000))
-    TypeError: mask must be boolean, True = may attend, got int64; it looks like an additive mask:
-    pass mask == 0, which is True where it allows
 attend(mask=np.where(np.eye(3, 7) == 1, 0.0, -1001))
     TypeError: mask must be boolean, True = may attend, got float64; it looks like an additive
     mask: pass mask == 0, which is True where it allows
 attend(mask=np.where(np.eye(3, 7) == 1, 0.0, -1000))
     TypeError: mask must be boolean, True = may attend, got float64; numbers that are added to the
-    scores go in bias=
-attend(mask=np.full((3, 7), 0.5))
-    TypeError: mask must be boolean, True = may attend, got float64; numbers that are added to the
-    scores go in bias=
-attend(mask=np.full((3, 7), 5, np.uint8))
-    TypeError: mask must be boolean, True = may attend, got uint8; numbers that are added to the
     scores go in bias=
 attend(mask=np.full((3, 7), -2000 + 1j))
     TypeError: mask must be boolean, True = may attend, got complex128; numbers that are added to
@@ -228,21 +186,15 @@ attend(bias=np.ones((3, 7), int))
     TypeError: bias must have a real floating dtype, got int64
 attend(bias=ones((3, 7), 'float32'))
     TypeError: bias must have the dtype of query (float64), got float32
-attend(bias=torch.ones(3, 7, dtype=torch.float64))
-    TypeError: bias must be an array of the same library as query (numpy), got torch
 attend(bias=ones((7, 3)))
     ValueError: bias must broadcast to the shape of the scores (..., n_q, n_k) = (3, 7), got (7,
     3)
 attend(scale=True)
     TypeError: scale must be a real number, got bool
-attend(scale='1')
-    TypeError: scale must be a real number, got str
 attend(scale=1j)
     TypeError: scale must be a real number, got complex
 attend(scale=np.array(0.5))
     TypeError: scale must be a real number, got ndarray
-attend(scale=torch.tensor(0.5))
-    TypeError: scale must be a real number, got Tensor
 attend(scale=-0.5)
     ValueError: scale must be finite and at least 0, got -0.5
 attend(scale=float('nan'))
@@ -282,9 +234,6 @@ state().merge(state(d_v=1))
 running(1.0, 1.0, 1.0)
     TypeError: weighted must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     float
-running(ones((3, 1)), 1.0, ones((3, 2)))
-    TypeError: total must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    float
 running([[1.0]], ones((3, 1)), ones((3, 2)))
     TypeError: maximum must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
@@ -296,9 +245,6 @@ running(ones((3, 1)), ones((3, 2)), ones((3, 2)))
     ValueError: total must broadcast to (3, 1) to match weighted, got (3, 2)
 weights(None, Q, Q)
     TypeError: W_Q must be an array of NumPy, CuPy, PyTorch or another Array API library, got
-    NoneType
-weights(Q, Q, None)
-    TypeError: W_V must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     NoneType
 weights(Q, (5,), Q)
     ValueError: W_K must have 2 axes, got shape (5,)
@@ -312,8 +258,6 @@ attnbook.SingleHeadWeights(ones(Q), ones(Q), ones(Q, 'float32'))
     TypeError: W_V must have the dtype of W_Q (float64), got float32
 init(None)
     TypeError: rng must be a numpy.random.Generator or an int, got NoneType
-init(0.5)
-    TypeError: rng must be a numpy.random.Generator or an int, got float
 init(True)
     TypeError: rng must be a numpy.random.Generator or an int, got bool
 init(-1)
@@ -330,8 +274,6 @@ init(d_v=-1)
     ValueError: d_v must be at least 1, got -1
 init(d_out='4')
     TypeError: d_out must be an int, got str
-init(d_out=0)
-    ValueError: d_out must be at least 1, got 0
 head(weights=3)
     TypeError: weights must be SingleHeadWeights, got int
 head(query=[[1.0]])
@@ -343,8 +285,6 @@ head(query=(5,))
     ValueError: query must have shape (..., n, 5) to match the weights, got (5,)
 head(value=(6, 5))
     ValueError: value must have shape (..., 7, 5) to match key, got (6, 5)
-head(value=(2, 6, 5))
-    ValueError: value must have shape (..., 7, 5) to match key, got (2, 6, 5)
 head(query=(2, 3, 5), key=(4, 7, 5))
     ValueError: key must have leading axes that broadcast with (2,), got shape (4, 7, 5)
 head(*(ones(s, 'float32') for s in (Q, K, K)))
@@ -379,22 +319,16 @@ IN_EVERY_LIBRARY = {
 @pytest.mark.parametrize("row", IN_EVERY_LIBRARY)
 def test_error_in_every_library(library, row):
     *shapes, mask, message = IN_EVERY_LIBRARY[row]
-    arrays = [library.array(ones(shape)) for shape in shapes]
+    query, key, value, grad = (library.array(ones(shape)) for shape in (*shapes, (3, 2)))
     mask = None if mask is None else library.array(mask)
-    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-        attnbook.attention(*arrays, mask)
-    grad_output = library.array(ones((3, 2)))
-    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-        attnbook.attention_vjp(*arrays, grad_output, mask)
-    if not message.startswith("value"):
-        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-            attnbook.attention_weights(*arrays[:2], mask)
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-def test_error_for_a_matrix():
-    with pytest.raises(TypeError, match=re.escape(f"x {NOT_AN_ARRAY}matrix")):
-        attnbook.softmax(np.matrix([[1.0]]))
+    for function, arrays in (
+        (attnbook.attention, (query, key, value)),
+        (attnbook.attention_vjp, (query, key, value, grad)),
+        (attnbook.attention_weights, (query, key)),
+    ):
+        if len(arrays) > 2 or not message.startswith("value"):
+            with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
+                function(*arrays, mask)
 
 
 def test_any_real_number_is_a_scale():
@@ -409,30 +343,21 @@ def test_any_real_number_is_a_scale():
 # The helpers.
 
 
-@given(npst.mutually_broadcastable_shapes(num_shapes=3, min_side=0))
-def test_broadcast_shapes_agrees_with_numpy(shapes):
-    assert arguments.broadcast_shapes(*shapes.input_shapes) == shapes.result_shape
-
-
-@given(*(st.lists(st.integers(0, 3), max_size=3).map(tuple) for _ in range(2)))
-def test_broadcast_shapes_is_none_where_numpy_raises(first, second):
+@given(st.lists(npst.array_shapes(min_dims=0, min_side=0, max_side=3), min_size=2, max_size=3))
+def test_broadcast_shapes_is_none_where_numpy_raises(shapes):
     try:
-        expected = np.broadcast_shapes(first, second)
+        expected = np.broadcast_shapes(*shapes)
     except ValueError:
         expected = None
-    assert arguments.broadcast_shapes(first, second) == expected
+    assert arguments.broadcast_shapes(*shapes) == expected
 
 
-@given(npst.mutually_broadcastable_shapes(num_shapes=1, base_shape=(2, 0, 3)))
-def test_sum_to_shape_of_nothing(shapes):
-    (shape,) = shapes.input_shapes
-    total = arguments.sum_to_shape(np.ones(shapes.result_shape), shape)
-    assert total.shape == shape
-
-
-@given(npst.mutually_broadcastable_shapes(num_shapes=1, base_shape=(2, 5, 3), max_dims=3))
-def test_sum_to_shape_is_the_transpose_of_broadcasting(library, shapes):
-    (shape,), wide = shapes.input_shapes, shapes.result_shape
+@pytest.mark.parametrize("base", [(2, 5, 3), (2, 0, 3)])
+@given(st.data())
+def test_sum_to_shape_is_the_transpose_of_broadcasting(library, base, data):
+    options = {"num_shapes": 1, "max_dims": 3, "min_side": 0}
+    shapes = npst.mutually_broadcastable_shapes(base_shape=base, **options)
+    (shape,), wide = data.draw(shapes)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(shape), rng.standard_normal(wide)
     total = library.numpy(arguments.sum_to_shape(library.array(y), shape))
@@ -447,21 +372,14 @@ def test_names(library):
     assert arguments.dtype_name(x.dtype) == "float32"
 
 
-def test_sizes_are_checked_before_numbers_are_touched():
-    # a mask of the wrong type is named before its wrong shape: the type is what to mend first
-    with pytest.raises(TypeError, match="mask must be boolean"):
-        attend(mask=np.eye(7, 3))
-
-
-def test_only_dense_arrays_are_taken():
-    dense = torch.eye(3)
-    for layout, x in (("sparse_coo", dense.to_sparse()), ("jagged", _nested())):
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_only_plain_and_dense_arrays_are_taken():
+    dense, parts = torch.eye(3), [torch.ones(1, 3), torch.ones(2, 3)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    for layout, x in (("sparse_coo", dense.to_sparse()), ("jagged", jagged)):
         message = rf"query must be dense, got a {layout} array"
         with pytest.raises(TypeError, match=f"^{message}$"):
             attnbook.attention_weights(x, dense)
-    with pytest.raises(TypeError, match=r"^x must be an array of .*, got type$"):
-        attnbook.softmax(np.ndarray)
-
-
-def _nested():
-    return torch.nested.nested_tensor([torch.ones(1, 3), torch.ones(2, 3)], layout=torch.jagged)
+    for name, x in (("type", np.ndarray), ("matrix", np.matrix([[1.0]]))):
+        with pytest.raises(TypeError, match=rf"^x must be an array of .*, got {name}$"):
+            attnbook.softmax(x)

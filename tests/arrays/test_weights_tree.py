@@ -1,7 +1,6 @@
 """What the dataclasses of arrays share: names of arrays, other arrays, and moving them."""
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -66,20 +65,14 @@ def test_with_arrays_puts_others_in_their_place(library):
     changed = weights.with_arrays(dict(reversed(others.items())))  # the order does not matter
     assert type(changed) is Tree
     assert list(changed.arrays()) == NAMES
-    for name, x in changed.arrays().items():
-        assert x is others[name]
-    assert changed.leaves[1].b is others["leaves.1.b"]
-    assert changed.first.b is others["first.b"]
-    assert changed.other is None
-    assert changed.leaves[0].b is None
+    assert all(x is others[name] for name, x in changed.arrays().items())
     assert isinstance(changed.leaves, tuple)
+    assert (changed.other, changed.leaves[0].b) == (None, None)
     # plain fields stay, each in its place, and so do the old weights
     assert [part.count for part in (changed.first, *changed.leaves)] == [10, 20, 30]
     assert (changed.first.factor, changed.first.name, changed.first.on) == (0.5, "leaf", True)
     for name, x in weights.arrays().items():
         np.testing.assert_array_equal(x, before[name])
-    back = changed.with_arrays(weights.arrays())
-    assert all(back.arrays()[name] is x for name, x in weights.arrays().items())
 
 
 def test_to_moves_every_array(library):
@@ -90,20 +83,18 @@ def test_to_moves_every_array(library):
         like = library.array(x, "float32")
         assert library.same_kind(moved.arrays()[name], like)
         np.testing.assert_array_equal(library.numpy(moved.arrays()[name]), library.numpy(like))
-    assert moved.leaves[1].count == 30
-    assert moved.other is None
+    assert (moved.leaves[1].count, moved.other) == (30, None)
     back = moved.to("numpy")
     assert all(isinstance(x, np.ndarray) and x.dtype == "f4" for x in back.arrays().values())
-    meta = weights.to("torch", device="meta")
-    assert {x.device.type for x in meta.arrays().values()} == {"meta"}
-
-
-def test_to_within_a_library_changes_what_is_asked_alone():
-    weights = tree().to("torch", dtype="float32")
-    same = weights.to()
-    assert {x.dtype for x in same.arrays().values()} == {torch.float32}
-    assert {x.dtype for x in weights.to(dtype="bfloat16").arrays().values()} == {torch.bfloat16}
-    assert {x.device.type for x in weights.to(device="meta").arrays().values()} == {"meta"}
+    # within a library what is asked for changes alone
+    placed = weights.to("torch", dtype="float32")
+    for options, dtype, device in (
+        ({}, torch.float32, "cpu"),
+        ({"dtype": "bfloat16"}, torch.bfloat16, "cpu"),
+        ({"device": "meta"}, torch.float32, "meta"),
+    ):
+        found = {(x.dtype, x.device.type) for x in placed.to(**options).arrays().values()}
+        assert found == {(dtype, device)}
 
 
 def test_the_graph_is_kept():
@@ -120,17 +111,15 @@ def test_a_whole_transformer_goes_there_and_back(library):
         n_positions=4, n_kv_heads=1, activation="gelu", norm="post", final_norm=True,
     )  # fmt: skip
     changed = shaken(weights, 1)
-    assert list(changed.arrays()) == list(weights.arrays())
-    assert "encoder.layers.0.self_attention.W_Q" in changed.arrays()
-    assert "decoder.layers.1.cross_attention_norm.gain" in changed.arrays()
+    names = ["encoder.layers.0.self_attention.W_Q", "decoder.layers.1.cross_attention_norm.gain"]
+    assert set(names) < changed.arrays().keys() == weights.arrays().keys()
     placed = library.place(changed)
     for name, x in placed.arrays().items():
         np.testing.assert_array_equal(library.numpy(x), changed.arrays()[name])
-    layer = placed.decoder.layers[1]
-    assert (layer.norm, layer.feed_forward.activation) == ("post", "gelu")
-    assert (layer.self_attention.n_heads, layer.self_attention.n_kv_heads) == (3, 1)
+    layer, heads = placed.decoder.layers[1], placed.decoder.layers[1].self_attention
+    found = (layer.norm, layer.feed_forward.activation, heads.n_heads, heads.n_kv_heads)
+    assert found == ("post", "gelu", 3, 1)
     assert (placed.positions, placed.scale_embeddings) == ("learned", True)
-    assert type(placed.encoder.layers[0]) is attnbook.EncoderLayerWeights
 
 
 @pytest.mark.parametrize("kind", [bool, int, float, str])
@@ -160,8 +149,6 @@ def test_every_class_of_weights_is_frozen_and_compares_by_identity(cls):
     assert issubclass(cls, Weights)
     assert cls.__eq__ is object.__eq__
     assert cls.__dataclass_params__.frozen
-    kinds = {field.type for field in fields(cls)}
-    assert None not in kinds
 
 
 def test_no_array_is_an_empty_dict():
@@ -187,8 +174,6 @@ ERRORS = r"""
 swapped(['first.b'])()
     ValueError: arrays must have the 6 names of these weights, got first.b missing and none
     unknown
-swapped(d=ONES)()
-    ValueError: arrays must have the 6 names of these weights, got none missing and d unknown
 swapped(leaves_0_b=ONES)()
     ValueError: arrays must have the 6 names of these weights, got none missing and leaves.0.b
     unknown
@@ -198,18 +183,10 @@ swapped(['c', 'first.a'], x=ONES, y=ONES, z=ONES)()
 swapped(['c', 'first.a', 'first.b', 'leaves.0.a'])()
     ValueError: arrays must have the 6 names of these weights, got c, first.a, first.b and 1 more
     missing and none unknown
-swapped(['c', 'first.a', 'first.b'])()
-    ValueError: arrays must have the 6 names of these weights, got c, first.a, first.b missing and
-    none unknown
-swapped(NAMES)()
-    ValueError: arrays must have the 6 names of these weights, got c, first.a, first.b and 3 more
-    missing and none unknown
 swapped(first_a=np.ones((3, 2)))()
     ValueError: first.a must have shape (2, 3), got (3, 2)
 swapped(leaves_1_b=np.ones(1))()
     ValueError: leaves.1.b must have shape (3,), got (1,)
-swapped(c=[1.0] * 5)()
-    TypeError: c must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 swapped(c=None)()
     TypeError: c must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     NoneType
@@ -231,7 +208,3 @@ def test_parts_and_choices_that_fit_pass():
     assert check_part("part", leaf(1), Leaf) is None
     assert check_part("part", leaf(1), Weights) is None
     assert check_choice("order", "post", ("pre", "post")) == "post"
-
-
-def test_number_of_parameters_of_a_leaf():
-    assert sum(math.prod(x.shape) for x in tree().arrays().values()) == 9 + 6 + 9 + 5

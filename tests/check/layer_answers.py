@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import transformer_answers as transformer
+from answer_programs import entries
 from array_api_compat import array_namespace
 from attention_answers import right_attention, right_join, right_split
 from transformer_answers import (
-    all_sum,
-    ff,
-    loss,
     mean,
-    normed,
     relu,
     right_angle,
     right_norm,
@@ -28,35 +26,34 @@ def norm(x, w):
     return ab.layer_norm(x, w.gain, w.bias, epsilon=w.epsilon)
 
 
-def pre(x, f, n):
-    return x + f(n(x))
-
-
-def post(x, f, n):
-    return n(x + f(x))
+def pieces(form, table):
+    """Return the answers of a table whose texts stand for … in an expression."""
+    return {name: eval(form.replace("…", text), globals()) for name, text in entries(table, " | ")}
 
 
 def attend(x, y, w, mask=None):
     return ab.multi_head_attention(x, y, y, w, mask)
 
 
-def around(names, wrong_pre, wrong_post):
+def around(names, wrong_pre="x + f(n(x))", wrong_post="n(x + f(x))"):
     """Return what chooses the residual of a sublayer: a wrong one for those of `names`."""
 
     def choose(w, name):
-        if name in names:
-            return wrong_pre if w.norm == "pre" else wrong_post
-        return pre if w.norm == "pre" else post
+        right = "x + f(n(x))" if w.norm == "pre" else "n(x + f(x))"
+        text = (wrong_pre if w.norm == "pre" else wrong_post) if name in names else right
+        return eval(f"lambda x, f, n: {text}")
 
     return choose
 
 
 EVERY = (SELF, CROSS, FEED)
-right_residual = around((), pre, post)
+
+
+RIGHT = around(())
 
 
 def layer(
-    residual=right_residual,
+    residual=RIGHT,
     order=EVERY,
     norms=None,
     normalise=norm,
@@ -129,153 +126,63 @@ def _no_activation(x, w):
     return (x @ w.W_1 + w.b_1) @ w.W_2 + w.b_2
 
 
-def _side_by_side(x, weights, mask=None):
-    att = lambda y: attend(y, y, weights.self_attention, mask)  # noqa: E731
-    ff = lambda y: ab.feed_forward(y, weights.feed_forward)  # noqa: E731
-    n_1, n_2 = weights.self_attention_norm, weights.feed_forward_norm
-    if weights.norm == "pre":
-        return x + att(norm(x, n_1)) + ff(norm(x, n_2))
-    return norm(norm(x + att(x), n_1) + ff(x), n_2)
+def feed_last(side_by_side, order=(SELF,)):
+    """Return a layer whose last sublayer reads its input, or adds to it."""
+
+    def answer(x, weights, memory=None, mask=None):
+        y = layer(order=order)[1](x, memory, weights, mask)
+        read, base = (x, y) if side_by_side else (y, x)
+        n = weights.feed_forward_norm
+        if weights.norm == "pre":
+            return base + ab.feed_forward(norm(read, n), weights.feed_forward)
+        return norm(base + ab.feed_forward(read, weights.feed_forward), n)
+
+    if order == (SELF,):
+        return lambda x, weights, mask=None: answer(x, weights, None, mask)
+    return lambda x, memory, weights: answer(x, weights, memory)
 
 
-def _from_start(x, weights, mask=None):
-    att = lambda y: attend(y, y, weights.self_attention, mask)  # noqa: E731
-    ff = lambda y: ab.feed_forward(y, weights.feed_forward)  # noqa: E731
-    n_1, n_2 = weights.self_attention_norm, weights.feed_forward_norm
-    if weights.norm == "pre":
-        return x + ff(norm(x + att(norm(x, n_1)), n_2))
-    return norm(x + ff(norm(x + att(x), n_1)), n_2)
-
-
-def _lost_pre(x, f, n):
-    return f(n(x))
-
-
-def _lost_post(x, f, n):
-    return n(f(x))
-
-
-def _normalised_added(x, f, n):
-    y = n(x)
-    return y + f(y)
-
-
-def _inside(x, f, n):
-    return x + n(f(x))
-
-
-def _twice(x, f, n):
-    return n(x + f(n(x)))
-
-
-def _bare(x, f, n):
-    return x + f(x)
-
-
-COMMON = {
-    "no residuals 2": layer(around(EVERY, _lost_pre, post)),
-    "no residual around self-attention 2": layer(around((SELF,), _lost_pre, post)),
-    "no residual around the feed-forward network 2": layer(around((FEED,), pre, _lost_post)),
-    "pre-norm for post-norm": layer(around(EVERY, pre, pre)),
-    "post-norm for pre-norm": layer(around(EVERY, post, post)),
-    "norm orders mixed up": layer(around(EVERY, post, pre)),
-    "no residuals": layer(around(EVERY, _lost_pre, _lost_post)),
-    "no residual around self-attention": layer(around((SELF,), _lost_pre, _lost_post)),
-    "no residual around the feed-forward network": layer(around((FEED,), _lost_pre, _lost_post)),
-    "residual from the normalised input": layer(around(EVERY, _normalised_added, post)),
-    "residual from the normalised input 2": layer(around((FEED,), _normalised_added, post)),
-    "norm inside the residual": layer(around(EVERY, _inside, _inside)),
-    "norm inside the residual 2": layer(around(EVERY, pre, _inside)),
-    "normalised twice": layer(around(EVERY, _twice, _twice)),
-    "normalised twice 2": layer(around(EVERY, _twice, post)),
-    "normalised twice 3": layer(around(EVERY, pre, _twice)),
-    "no normalisation": layer(around(EVERY, _bare, _bare)),
-    "self-attention not normalised": layer(around((SELF,), _bare, _bare)),
-    "feed-forward network not normalised": layer(around((FEED,), _bare, _bare)),
-    "feed-forward network first": layer(order=(FEED, SELF, CROSS)),
-    "self-attention missing": layer(order=(CROSS, FEED)),
-    "feed-forward network missing": layer(order=(SELF, CROSS)),
-    "feed-forward network: no activation": layer(feed=_no_activation),
-    "feed-forward network: activation after the second matrix": layer(
-        feed=lambda x, w: relu(_no_activation(x, w))
-    ),
-    "feed-forward network: both biases forgotten": layer(feed=lambda x, w: relu(x @ w.W_1) @ w.W_2),
-    "feed-forward network: another activation": layer(
-        feed=lambda x, w: ab.feed_forward(x, replace(w, activation="gelu"))
-    ),
-    "layer normalisation: variance with n − 1": layer(normalise=_std_norm),
-    "layer normalisation: over the sequence": layer(normalise=_norm_over_sequence),
-    "layer normalisation: gain and bias forgotten": layer(normalise=lambda x, w: ab.layer_norm(x)),
-    "layer normalisation: variance with n − 1 and epsilon outside": layer(
-        normalise=_std_norm_outside
-    ),
-}
-
-
-def _one_head(y, x, w, mask):
-    single = replace(w.self_attention, n_heads=1, n_kv_heads=1)
-    return attend(y, y, single, mask)
-
-
-ENCODER_LAYER = {name: pair[0] for name, pair in COMMON.items()} | {
-    "sublayers side by side": _side_by_side,
-    "residual from the input of the layer": _from_start,
-    "norms swapped": layer(norms={SELF: FEED, FEED: SELF})[0],
-    "one norm for both": layer(norms={FEED: SELF})[0],
-    "one norm for both 2": layer(norms={SELF: FEED})[0],
-    "multi-head attention: one big head": layer(self_attention=_one_head)[0],
-    "multi-head attention: biases forgotten": layer(self_attention=_attention(biased=0))[0],
-    "multi-head attention: W_O forgotten": layer(self_attention=_attention(out=False))[0],
-    "multi-head attention: no scale": layer(self_attention=_attention(scaled=False))[0],
-    "keys and values not normalised": layer(
-        self_attention=lambda y, x, w, mask: attend(y, x, w.self_attention, mask)
-    )[0],
-    "keys and values not normalised 2": layer(
-        self_attention=lambda y, x, w, mask: ab.multi_head_attention(
-            y, y, x, w.self_attention, mask
-        )
-    )[0],
-    "causal mask of its own": layer(
-        self_attention=lambda y, x, w, mask: attend(
-            y, y, w.self_attention, _and(mask, ab.masking.causal(y.shape[-2], like=y))
-        )
-    )[0],
-    "mask ignored": layer(see=lambda mask: None)[0],
-    "mask inverted": layer(see=lambda mask: ~mask)[0],
-    "mask transposed": layer(see=lambda mask: mask.mT)[0],
-}
-
-
-def _all_attentions_wrong(wrong):
-    """Return the decoder whose attentions both are `wrong(x, y, weights, mask)`."""
-    return layer(
-        self_attention=lambda y, x, w, mask: wrong(y, y, w.self_attention, mask),
-        cross=lambda y, memory, w, mask: wrong(y, memory, w.cross_attention, mask),
-    )[1]
-
-
-def _single(x, y, w, mask):
-    return attend(x, y, replace(w, n_heads=1, n_kv_heads=1), mask)
-
-
-def _decoder_side_by_side(x, memory, weights):
-    y = layer(order=(SELF, CROSS))[1](x, memory, weights)
-    n = weights.feed_forward_norm
-    if weights.norm == "pre":
-        return y + ab.feed_forward(norm(x, n), weights.feed_forward)
-    return norm(y + ab.feed_forward(x, weights.feed_forward), n)
-
-
-def _decoder_from_start(x, memory, weights):
-    y = layer(order=(SELF, CROSS))[1](x, memory, weights)
-    n = weights.feed_forward_norm
-    if weights.norm == "pre":
-        return x + ab.feed_forward(norm(y, n), weights.feed_forward)
-    return norm(x + ab.feed_forward(y, weights.feed_forward), n)
+COMMON = pieces(
+    "layer(…)",
+    """
+no residuals | around(EVERY, "f(n(x))", "n(f(x))")
+    around(EVERY, "f(n(x))")
+no residual around self-attention | around((SELF,), "f(n(x))", "n(f(x))")
+    around((SELF,), "f(n(x))")
+no residual around the feed-forward network | around((FEED,), "f(n(x))", "n(f(x))")
+    around((FEED,), wrong_post="n(f(x))")
+pre-norm for post-norm | around(EVERY, wrong_post="x + f(n(x))")
+post-norm for pre-norm | around(EVERY, "n(x + f(x))")
+norm orders mixed up | around(EVERY, "n(x + f(x))", "x + f(n(x))")
+residual from the normalised input | around(EVERY, "n(x) + f(n(x))")
+    around((FEED,), "n(x) + f(n(x))")
+norm inside the residual | around(EVERY, "x + n(f(x))", "x + n(f(x))")
+    around(EVERY, wrong_post="x + n(f(x))")
+normalised twice | around(EVERY, "n(x + f(n(x)))", "n(x + f(n(x)))")
+    around(EVERY, "n(x + f(n(x)))")
+    around(EVERY, wrong_post="n(x + f(n(x)))")
+no normalisation | around(EVERY, "x + f(x)", "x + f(x)")
+self-attention not normalised | around((SELF,), "x + f(x)", "x + f(x)")
+feed-forward network not normalised | around((FEED,), "x + f(x)", "x + f(x)")
+feed-forward network first | order=(FEED, SELF, CROSS)
+self-attention missing | order=(CROSS, FEED)
+feed-forward network missing | order=(SELF, CROSS)
+feed-forward network: no activation | feed=_no_activation
+feed-forward network: activation after the second matrix | feed=lambda x, w:
+        relu(_no_activation(x, w))
+feed-forward network: both biases forgotten | feed=lambda x, w: relu(x @ w.W_1) @ w.W_2
+feed-forward network: another activation | feed=lambda x, w:
+        ab.feed_forward(x, replace(w, activation="gelu"))
+layer normalisation: variance with n − 1 | normalise=_std_norm
+layer normalisation: over the sequence | normalise=_norm_over_sequence
+layer normalisation: gain and bias forgotten | normalise=lambda x, w: ab.layer_norm(x)
+layer normalisation: variance with n − 1 and epsilon outside | normalise=_std_norm_outside
+""",
+)
 
 
 def _cross(query, key, value, attention=CROSS):
-    """Return a decoder whose cross-attention chooses its inputs from (x, memory)."""
+    """Return a cross-attention that chooses its inputs from (x, memory)."""
 
     def cross(y, memory, w, mask):
         given = (y, memory)
@@ -283,20 +190,15 @@ def _cross(query, key, value, attention=CROSS):
             given[query], given[key], given[value], getattr(w, attention), mask
         )
 
-    return layer(cross=cross)[1]
+    return cross
 
 
-def _self_by_cross(y, x, w, mask):
+def _by_cross(y, x, w, mask):
     return attend(y, y, w.cross_attention, mask)
 
 
-def _masks(choose, choose_memory):
-    def decoder(x, memory, weights, mask=None, memory_mask=None):
-        inner = layer()[1]
-        mine, other = choose(mask, memory_mask), choose_memory(mask, memory_mask)
-        return inner(x, memory, weights, mine, other)
-
-    return decoder
+def _single(w):
+    return replace(w, n_heads=1, n_kv_heads=1)
 
 
 def _and(mask, other):
@@ -305,64 +207,108 @@ def _and(mask, other):
     return mask & other
 
 
-def _own_causal(x, memory, weights, mask=None, memory_mask=None):
-    causal = ab.masking.causal(x.shape[-2], like=x)
-    return layer()[1](x, memory, weights, _and(mask, causal), memory_mask)
+def _causal(x, mask):
+    return _and(mask, ab.masking.causal(x.shape[-2], like=x))
 
 
-def _memory_normalised(y, memory, w, mask):
-    if w.norm == "pre":
-        memory = norm(memory, w.cross_attention_norm)
-    return attend(y, memory, w.cross_attention, mask)
+def _masks(choose, choose_memory):
+    def decoder(x, memory, weights, mask=None, memory_mask=None):
+        mine, other = choose(mask, memory_mask), choose_memory(mask, memory_mask)
+        return layer()[1](x, memory, weights, mine, other)
+
+    return decoder
 
 
-DECODER_LAYER = {name: pair[1] for name, pair in COMMON.items()} | {
-    "target and memory exchanged": lambda x, memory, weights: layer()[1](memory, x, weights),
-    "sublayers side by side": _decoder_side_by_side,
-    "residual from the input of the layer": _decoder_from_start,
-    "no residual around the cross-attention": layer(around((CROSS,), _lost_pre, _lost_post))[1],
-    "residual around the cross-attention from the normalised input": layer(
-        around((CROSS,), _normalised_added, post)
-    )[1],
-    "cross-attention not normalised": layer(around((CROSS,), _bare, _bare))[1],
-    "norms swapped": layer(norms={SELF: CROSS, CROSS: SELF})[1],
-    "norms swapped 2": layer(norms={FEED: CROSS, CROSS: FEED})[1],
-    "norms swapped 3": layer(norms={FEED: SELF, SELF: FEED})[1],
-    "norms swapped 4": layer(norms={SELF: CROSS, CROSS: FEED, FEED: SELF})[1],
-    "norms swapped 5": layer(norms={SELF: FEED, CROSS: SELF, FEED: CROSS})[1],
-    "one norm for several sublayers": layer(norms=dict.fromkeys(EVERY, SELF))[1],
-    "one norm for several sublayers 2": layer(norms={CROSS: SELF})[1],
-    "one norm for several sublayers 3": layer(norms={FEED: CROSS})[1],
-    "memory ignored": layer(cross=lambda y, m, w, mask: attend(y, y, w.cross_attention))[1],
-    "queries from the memory": _cross(1, 0, 0),
-    "values from the target": _cross(0, 1, 0),
-    "keys from the target": _cross(0, 0, 1),
-    "everything from the memory": _cross(1, 1, 1),
-    "self-attention's weights for the memory": _cross(0, 1, 1, SELF),
-    "cross-attention's weights for the target": layer(self_attention=_self_by_cross)[1],
-    "weights of the attentions swapped": layer(
-        self_attention=_self_by_cross,
-        cross=lambda y, memory, w, mask: attend(y, memory, w.self_attention, mask),
-    )[1],
-    "memory normalised": layer(cross=_memory_normalised)[1],
-    "memory normalised 2": layer(
-        cross=lambda y, memory, w, mask: attend(
-            y, norm(memory, w.cross_attention_norm), w.cross_attention, mask
-        )
-    )[1],
-    "cross-attention before self-attention": layer(order=(CROSS, SELF, FEED))[1],
-    "cross-attention last": layer(order=(SELF, FEED, CROSS))[1],
-    "cross-attention missing": layer(order=(SELF, FEED))[1],
-    "multi-head attention: one big head": _all_attentions_wrong(_single),
-    "causal mask of its own": _own_causal,
-    "mask ignored": _masks(lambda mine, memory: None, lambda mine, memory: memory),
-    "memory_mask ignored": _masks(lambda mine, memory: mine, lambda mine, memory: None),
-    "masks swapped": _masks(lambda mine, memory: memory, lambda mine, memory: mine),
-    "mask used for the memory too": _masks(lambda mine, memory: mine, _and),
-    "mask used for the memory too 2": _masks(lambda mine, memory: mine, lambda mine, memory: mine),
-    "memory_mask used for the target too": _masks(_and, lambda mine, memory: memory),
-    "masks inverted": layer(see=lambda mask: ~mask)[1],
-}
+ENCODER_LAYER = (
+    {name: pair[0] for name, pair in COMMON.items()}
+    | pieces(
+        "layer(self_attention=lambda y, x, w, mask: …)[0]",
+        """
+multi-head attention: one big head | attend(y, y, _single(w.self_attention), mask)
+multi-head attention: biases forgotten | _attention(biased=0)(y, x, w, mask)
+multi-head attention: W_O forgotten | _attention(out=False)(y, x, w, mask)
+multi-head attention: no scale | _attention(scaled=False)(y, x, w, mask)
+keys and values not normalised | attend(y, x, w.self_attention, mask)
+    ab.multi_head_attention(y, y, x, w.self_attention, mask)
+causal mask of its own | attend(y, y, w.self_attention, _causal(y, mask))
+""",
+    )
+    | pieces(
+        "…",
+        """
+sublayers side by side | feed_last(True)
+residual from the input of the layer | feed_last(False)
+norms swapped | layer(norms={SELF: FEED, FEED: SELF})[0]
+one norm for both | layer(norms={FEED: SELF})[0]
+    layer(norms={SELF: FEED})[0]
+mask ignored | layer(see=lambda mask: None)[0]
+mask inverted | layer(see=lambda mask: ~mask)[0]
+mask transposed | layer(see=lambda mask: mask.mT)[0]
+""",
+    )
+)
+
+DECODER_LAYER = (
+    {name: pair[1] for name, pair in COMMON.items()}
+    | pieces(
+        "layer(…)[1]",
+        """
+no residual around the cross-attention | around((CROSS,), "f(n(x))", "n(f(x))")
+residual around the cross-attention from the normalised input | around((CROSS,), "n(x) + f(n(x))")
+cross-attention not normalised | around((CROSS,), "x + f(x)", "x + f(x)")
+norms swapped | norms={SELF: CROSS, CROSS: SELF}
+    norms={FEED: CROSS, CROSS: FEED}
+    norms={FEED: SELF, SELF: FEED}
+    norms={SELF: CROSS, CROSS: FEED, FEED: SELF}
+    norms={SELF: FEED, CROSS: SELF, FEED: CROSS}
+one norm for several sublayers | norms=dict.fromkeys(EVERY, SELF)
+    norms={CROSS: SELF}
+    norms={FEED: CROSS}
+memory ignored | cross=lambda y, m, w, mask: attend(y, y, w.cross_attention)
+queries from the memory | cross=_cross(1, 0, 0)
+values from the target | cross=_cross(0, 1, 0)
+keys from the target | cross=_cross(0, 0, 1)
+everything from the memory | cross=_cross(1, 1, 1)
+self-attention's weights for the memory | cross=_cross(0, 1, 1, SELF)
+cross-attention's weights for the target | self_attention=_by_cross
+weights of the attentions swapped | self_attention=_by_cross, cross=_cross(0, 1, 1, SELF)
+memory normalised | cross=lambda y, m, w, mask: attend(
+        y, norm(m, w.cross_attention_norm) if w.norm == "pre" else m, w.cross_attention, mask)
+    cross=lambda y, m, w, mask: attend(y, norm(m, w.cross_attention_norm), w.cross_attention, mask)
+cross-attention before self-attention | order=(CROSS, SELF, FEED)
+cross-attention last | order=(SELF, FEED, CROSS)
+cross-attention missing | order=(SELF, FEED)
+multi-head attention: one big head | cross=lambda y, m, w, mask: attend(
+        y, m, _single(w.cross_attention), mask), self_attention=lambda y, x, w, mask: attend(
+        y, y, _single(w.self_attention), mask)
+masks inverted | see=lambda mask: ~mask
+""",
+    )
+    | pieces(
+        "_masks(lambda mine, memory: …)",
+        """
+mask ignored | None, lambda mine, memory: memory
+memory_mask ignored | mine, lambda mine, memory: None
+masks swapped | memory, lambda mine, memory: mine
+mask used for the memory too | mine, _and
+    mine, lambda mine, memory: mine
+memory_mask used for the target too | _and(mine, memory), lambda mine, memory: memory
+""",
+    )
+    | pieces(
+        "lambda x, memory, weights: …",
+        """
+target and memory exchanged | layer()[1](memory, x, weights)
+sublayers side by side | feed_last(True, (SELF, CROSS))(x, memory, weights)
+residual from the input of the layer | feed_last(False, (SELF, CROSS))(x, memory, weights)
+""",
+    )
+    | {
+        "causal mask of its own": lambda x, memory, weights, mask=None, memory_mask=None: layer()[
+            1
+        ](x, memory, weights, _causal(x, mask), memory_mask)
+    }
+)
 
 
 # Right layers in other styles.
@@ -381,15 +327,6 @@ def encoder_written_out(x, weights, mask=None):
     y = right_norm(x, n_2.gain, n_2.bias) if weights.norm == "pre" else x
     x = x + relu(y @ f.W_1 + f.b_1) @ f.W_2 + f.b_2
     return x if weights.norm == "pre" else right_norm(x, n_2.gain, n_2.bias)
-
-
-def encoder_with_mask_by_place(x, weights, attention_mask):
-    return ab.encoder_layer(x, weights, attention_mask)
-
-
-def encoder_of_one_sequence(x, weights):
-    _n, _d_model = x.shape
-    return ab.encoder_layer(x, weights)
 
 
 def encoder_of_batches(x, weights, *, mask=None):
@@ -415,14 +352,6 @@ class DecoderObject(EncoderObject):
 class DecoderWithDefaults(EncoderObject):
     def __call__(self, x, memory=None, mask=None, memory_mask=None):
         return ab.decoder_layer(x, memory, self.weights, mask, memory_mask)
-
-
-def decoder_by_place(x, memory, weights, target_mask, source_mask):
-    return ab.decoder_layer(x, memory, weights, target_mask, source_mask)
-
-
-def decoder_without_masks(x, memory, weights):
-    return ab.decoder_layer(x, memory, weights)
 
 
 # Greedy decoding, with the ids of start and stop or without.
@@ -506,33 +435,38 @@ def _filled(xp, token, done, stop):
     return token, done, bool(xp.all(done))
 
 
-GREEDY_DECODE = {
-    "first position": greedy(lambda model, ids: int(model(ids)[0].argmax())),
-    "first position 2": greedy(lambda model, ids: int(model(ids[:1])[-1].argmax())),
-    "position before the last": greedy(
-        lambda model, ids: int(model(ids)[max(len(ids) - 2, 0)].argmax())
-    ),
-    "argmax over the positions": greedy(lambda model, ids: int(model(ids).argmax(0)[-1])),
-    "argmax over the positions 2": greedy(lambda model, ids: int(model(ids).argmax(0)[0])),
-    "argmax over everything": greedy(lambda model, ids: int(model(ids).argmax())),
-    "argmax over everything 2": greedy(lambda model, ids: int(model(ids).argmax()) % 7),
-    "logits averaged": greedy(lambda model, ids: int(mean(model(ids), 0)[0].argmax())),
-    "smallest logit": greedy(lambda model, ids: int(model(ids)[-1].argmin())),
-    "last token alone": greedy(lambda model, ids: int(model(ids[-1:])[-1].argmax())),
-    "start not read": greedy(lambda model, ids: int(model(ids[1:] or ids)[-1].argmax())),
-    "read backwards": _prepend,
-    "read backwards 2": greedy(lambda model, ids: int(model(ids[::-1])[-1].argmax())),
-    "stop ignored": greedy(until=False),
-    "stop ignored 2": greedy(until=False, show=without_start),
-    "stop noticed late": greedy(late=True),
-    "one token too few": greedy(limit=-1),
-    "one token too few 2": greedy(limit=-1, show=without_both),
-    "one token too many": greedy(limit=1),
-    "one token too many 2": greedy(limit=1, show=without_stop),
-    "batch axis kept": greedy(show=lambda ids, stop: np.array([ids])),
-    "rows go on after stop": _rows(_go_on),
-    "batch ends at the first stop": _rows(_first_ends),
-}
+GREEDY_DECODE = pieces(
+    "greedy(lambda model, ids: int(…))",
+    """
+first position | model(ids)[0].argmax()
+    model(ids[:1])[-1].argmax()
+position before the last | model(ids)[max(len(ids) - 2, 0)].argmax()
+argmax over the positions | model(ids).argmax(0)[-1]
+    model(ids).argmax(0)[0]
+argmax over everything | model(ids).argmax()
+    model(ids).argmax() % 7
+logits averaged | mean(model(ids), 0)[0].argmax()
+smallest logit | model(ids)[-1].argmin()
+last token alone | model(ids[-1:])[-1].argmax()
+start not read | model(ids[1:] or ids)[-1].argmax()
+read backwards | model(ids[::-1])[-1].argmax()
+""",
+) | pieces(
+    "…",
+    """
+read backwards 2 | _prepend
+stop ignored | greedy(until=False)
+    greedy(until=False, show=without_start)
+stop noticed late | greedy(late=True)
+one token too few | greedy(limit=-1)
+    greedy(limit=-1, show=without_both)
+one token too many | greedy(limit=1)
+    greedy(limit=1, show=without_stop)
+batch axis kept | greedy(show=lambda ids, stop: np.array([ids]))
+rows go on after stop | _rows(_go_on)
+batch ends at the first stop | _rows(_first_ends)
+""",
+)
 
 
 def greedy_of_rows(model, start, stop, max_length):
@@ -651,14 +585,14 @@ def torch_cached(step, start, stop, max_length):
 
 
 DOUBLES = {
-    "layer_norm": {
-        "epsilon of another size; bias forgotten": lambda x, g, b: normed(epsilon=1e-3)(x, g, 0),
-        "over the sequence; gain forgotten": lambda x, g, b: normed(axis=-2)(x, 1, b),
-    },
-    "feed_forward": {
-        "another activation; b_2 forgotten": lambda x, A, a, B, b: ff(ab.gelu)(x, A, a, B, 0),
-        "no activation; residual inside": lambda x, *w: x + ff(lambda h: h)(x, *w),
-    },
+    "layer_norm": transformer.NORM.wrong("""
+epsilon of another size; bias forgotten: c / root(var + 1e-3) * g
+over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
+"""),
+    "feed_forward": transformer.FEED.wrong("""
+another activation; b_2 forgotten: ab.gelu(h) @ B
+no activation; residual inside: x + h @ B + b
+"""),
     "embed": {
         "no √d_model; id one too small": lambda ids, E: E[ids - 1],
         "no √d_model; columns for rows": lambda ids, E: E[:, ids],
@@ -669,12 +603,10 @@ DOUBLES = {
             lambda p, i, d: right_angle(p + 1, i, d), np.cos, np.sin
         )
     },
-    "cross_entropy": {
-        "sign; sum for mean": loss(lambda z: -ab.log_softmax(z), reduce=all_sum),
-        "softmax over the tokens; sum for mean": loss(
-            lambda z: ab.log_softmax(z, axis=0), reduce=all_sum
-        ),
-    },
+    "cross_entropy": transformer.LOSS.wrong("""
+sign; sum for mean: -xp.sum(losses)
+softmax over the tokens; sum for mean: -xp.sum(taken(ab.log_softmax(z, axis=0), t))
+"""),
     "teacher_forcing": {"too little read; start among the labels": lambda t: (t[..., :-2], t)},
     "greedy_decode": {
         "smallest logit; one token too many": greedy(
@@ -684,23 +616,33 @@ DOUBLES = {
             lambda model, ids: int(model(ids)[0].argmax()), until=False
         ),
     },
-    "encoder_layer": {
-        "no residuals; layer normalisation: variance with n − 1": layer(
-            around(EVERY, _lost_pre, _lost_post), normalise=_std_norm
-        )[0],
-        "one norm for both; feed-forward network: no activation": layer(
-            norms={FEED: SELF}, feed=_no_activation
-        )[0],
-    },
-    "decoder_layer": {
-        "cross-attention last; norms swapped": layer(
-            order=(SELF, FEED, CROSS), norms={SELF: CROSS, CROSS: SELF}
-        )[1],
-        "no residual around the cross-attention; keys from the target": layer(
-            around((CROSS,), _lost_pre, _lost_post),
-            cross=lambda y, memory, w, mask: ab.multi_head_attention(
-                y, y, memory, w.cross_attention, mask
-            ),
-        )[1],
-    },
+    "encoder_layer": pieces(
+        "layer(…)[0]",
+        """
+no residuals; layer normalisation: variance with n − 1 | around(EVERY, "f(n(x))", "n(f(x))"),
+        normalise=_std_norm
+one norm for both; feed-forward network: no activation | norms={FEED: SELF}, feed=_no_activation
+""",
+    ),
+    "decoder_layer": pieces(
+        "layer(…)[1]",
+        """
+cross-attention last; norms swapped | order=(SELF, FEED, CROSS), norms={SELF: CROSS, CROSS: SELF}
+no residual around the cross-attention; keys from the target | around(
+        (CROSS,), "f(n(x))", "n(f(x))"), cross=_cross(0, 0, 1)
+""",
+    ),
+}
+WRONG = {
+    "layer_norm": transformer.LAYER_NORM,
+    "positional_encoding": transformer.positions_wrong(False),
+    "positional_encoding, interleaved": transformer.positions_wrong(True),
+    "embed": transformer.EMBED,
+    "feed_forward": transformer.FEED_FORWARD,
+    "encoder_layer": ENCODER_LAYER,
+    "decoder_layer": DECODER_LAYER,
+    "teacher_forcing": transformer.TEACHER_FORCING,
+    "cross_entropy": transformer.CROSS_ENTROPY,
+    "greedy_decode": GREEDY_DECODE,
+    "greedy_decode, cached": GREEDY_DECODE_CACHED,
 }

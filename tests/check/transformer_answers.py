@@ -4,12 +4,16 @@ A wrong answer stands under the name of the mistake that its check must find.
 """
 
 import math
+from functools import partial
 
 import numpy as np
+from answer_programs import Program
 from array_api_compat import array_namespace, device
-from attention_answers import sm
+from attention_answers import exp, sm, total  # noqa: F401 (for the programs)
 
-import attnbook as ab
+import attnbook as ab  # noqa: F401 (for the programs)
+
+program = partial(Program, globals())
 
 
 def mean(x, axis=-1, keepdims=True):
@@ -31,6 +35,17 @@ def taken(rows, targets):
 # Layer normalisation.
 
 
+NORM = program("""
+x, g, b
+c = x - mean(x)
+d = x.shape[-1]
+var = mean(c * c)
+std = root(var + 1e-5)
+out = c / std * g + b
+""")
+right_norm = NORM.but()
+
+
 def normed(axis=-1, epsilon=1e-5):
     def answer(x, gain, bias):
         return (x - mean(x, axis)) / root(spread(x, axis) + epsilon) * gain + bias
@@ -38,70 +53,40 @@ def normed(axis=-1, epsilon=1e-5):
     return answer
 
 
-right_norm = normed()
-
-
-def _unbiased(x, gain, bias):
-    d = x.shape[-1]
-    return (x - mean(x)) / root(spread(x) * d / (d - 1) + 1e-5) * gain + bias
-
-
-def _std_of_torch(x, gain, bias):
-    xp, d = array_namespace(x), x.shape[-1]
-    std = root(xp.sum((x - mean(x)) ** 2, axis=-1, keepdims=True) / (d - 1))
-    return gain * (x - mean(x)) / (std + 1e-5) + bias
-
-
-def _squares_in_half(x, gain, bias):
-    square = array_namespace(x).pow
-    y = x - mean(x)
-    squares = square(y, array_namespace(y).full_like(y, 2))
-    return y / root(mean(squares) + 1e-5) * gain + bias
-
-
-LAYER_NORM = {
-    "over the sequence": normed(axis=-2),
-    "over the sequence 2": normed(axis=0),
-    "over all axes": normed(axis=None),
-    "over all axes 2": normed(axis=(-2, -1)),
-    "variance with n − 1": _unbiased,
-    "variance with n − 1 and epsilon outside": _std_of_torch,
-    "epsilon outside the root": lambda x, g, b: (x - mean(x)) / (root(spread(x)) + 1e-5) * g + b,
-    "epsilon outside the root 2": lambda x, g, b: (x - mean(x)) / (root(spread(x)) + 1e-6) * g + b,
-    "variance as a difference": lambda x, g, b: (
-        (x - mean(x)) / root(mean(x * x) - mean(x) ** 2 + 1e-5) * g + b
-    ),
-    "epsilon as a floor": lambda x, g, b: (x - mean(x)) / root(clipped(spread(x), 1e-5)) * g + b,
-    "mean subtracted last": lambda x, g, b: (x / root(spread(x) + 1e-5) - mean(x)) * g + b,
-    "no epsilon": normed(epsilon=0),
-    "epsilon of another size": normed(epsilon=1e-6),
-    "epsilon of another size 2": normed(epsilon=1e-12),
-    "epsilon of another size 3": normed(epsilon=1e-3),
-    "variance without the root": lambda x, g, b: (x - mean(x)) / (spread(x) + 1e-5) * g + b,
-    "root multiplied": lambda x, g, b: (x - mean(x)) * root(spread(x) + 1e-5) * g + b,
-    "mean not subtracted": lambda x, g, b: x / root(mean(x * x) + 1e-5) * g + b,
-    "mean not subtracted 2": lambda x, g, b: x / root(spread(x) + 1e-5) * g + b,
-    "variance about zero": lambda x, g, b: (x - mean(x)) / root(mean(x**2) + 1e-5) * g + b,
-    "only centred": lambda x, g, b: (x - mean(x)) * g + b,
-    "gain and bias forgotten": lambda x, g, b: (x - mean(x)) / root(spread(x) + 1e-5),
-    "gain forgotten": lambda x, g, b: right_norm(x, 1, b),
-    "bias forgotten": lambda x, g, b: right_norm(x, g, 0),
-    "gain and bias swapped": lambda x, g, b: right_norm(x, b, g),
-    "bias before the gain": lambda x, g, b: (right_norm(x, 1, 0) + b) * g,
-    "gain and bias before": lambda x, g, b: right_norm(x * g + b, 1, 0),
-    "gain and bias before 2": lambda x, g, b: right_norm(x * g, 1, b),
-    "keepdims forgotten": lambda x, g, b: (
-        (x - mean(x, keepdims=False)) / root(spread(x, keepdims=False) + 1e-5) * g + b
-    ),
-    "keepdims forgotten 2": lambda x, g, b: (
-        (x - mean(x)) / root(spread(x, keepdims=False) + 1e-5) * g + b
-    ),
-    "squares overflow in half precision": _squares_in_half,
-    "axis 1 of a batch": lambda x, g, b: (
-        ab.layer_norm(x, g, b) if x.ndim < 3 else normed(1)(x, g, b)
-    ),
-    "epsilon ignored": lambda x, g, b, epsilon=1e-5: ab.layer_norm(x, g, b),
-}
+LAYER_NORM = NORM.wrong("""
+over the sequence: normed(axis=-2)(x, g, b)
+    normed(axis=0)(x, g, b)
+over all axes: normed(axis=None)(x, g, b)
+    normed(axis=(-2, -1))(x, g, b)
+variance with n − 1: var = total(c * c) / (d - 1)
+variance with n − 1 and epsilon outside: std = root(total(c * c) / (d - 1)) + 1e-5
+epsilon outside the root: std = root(var) + 1e-5
+    std = root(var) + 1e-6
+variance as a difference: var = mean(x * x) - mean(x) ** 2
+epsilon as a floor: std = root(clipped(var, 1e-5))
+mean subtracted last: (x / std - mean(x)) * g + b
+no epsilon: std = root(var)
+epsilon of another size: std = root(var + 1e-6)
+    std = root(var + 1e-12)
+    std = root(var + 1e-3)
+variance without the root: std = var + 1e-5
+root multiplied: c * std * g + b
+mean not subtracted: x / root(mean(x * x) + 1e-5) * g + b
+    x / std * g + b
+variance about zero: var = mean(x**2)
+only centred: std = 1
+gain and bias forgotten: c / std
+gain forgotten: c / std + b
+bias forgotten: c / std * g
+gain and bias swapped: c / std * b + g
+bias before the gain: (c / std + b) * g
+gain and bias before: right_norm(x * g + b, 1, 0)
+    right_norm(x * g, 1, b)
+keepdims forgotten: c = x - mean(x, keepdims=False); var = spread(x, keepdims=False)
+    var = spread(x, keepdims=False)
+squares overflow in half precision: var = mean(xp.pow(c, xp.full_like(c, 2)))
+axis 1 of a batch: c / std * g + b if x.ndim < 3 else normed(1)(x, g, b)
+""") | NORM.taking("epsilon=1e-5").wrong("epsilon ignored: std = root(var + 1e-5)")
 
 
 def loop_norm(x, gain, bias, *, epsilon=1e-5):
@@ -214,10 +199,6 @@ def torch_positions(n, d_model):
 # Embedding.
 
 
-def rows(ids, E):
-    return E[ids]
-
-
 def _by_rank(ids, E):
     order = {token: i for i, token in enumerate(sorted(set(ids.tolist())))}
     return E[[order[token] for token in ids.tolist()]] * E.shape[1] ** 0.5
@@ -229,25 +210,29 @@ def one_hot(ids, E):
     return xp.astype(ids[..., None] == words, E.dtype)
 
 
-EMBED = {
-    "no √d_model": rows,
-    "divided by √d_model": lambda ids, E: E[ids] / E.shape[1] ** 0.5,
-    "times d_model": lambda ids, E: E[ids] * E.shape[-1],
-    "root of the vocabulary": lambda ids, E: E[ids] * math.sqrt(len(E)),
-    "root of the vocabulary 2": lambda ids, E: E[ids] / math.sqrt(len(E)),
-    "root of the length": lambda ids, E: E[ids] * math.sqrt(ids.shape[-1]),
-    "id one too small": lambda ids, E: E[ids - 1] * E.shape[1] ** 0.5,
-    "id one too large": lambda ids, E: E[(ids + 1) % len(E)] * E.shape[1] ** 0.5,
-    "columns for rows": lambda ids, E: E.T[ids] * E.shape[1] ** 0.5,
-    "root rounded": lambda ids, E: E[ids] * int(E.shape[1] ** 0.5),
-    "order lost": lambda ids, E: E[[*reversed(ids.tolist())]] * E.shape[1] ** 0.5,
-    "transposed": lambda ids, E: E[ids].mT * E.shape[1] ** 0.5,
-    "rows by position": lambda ids, E: E[[i % len(E) for i in range(len(ids))]] * E.shape[1] ** 0.5,
-    "rows by rank": _by_rank,
-    "one-hot over the wrong axis": lambda ids, E: one_hot(ids, E).mT @ E * E.shape[1] ** 0.5,
-    "summed over the tokens 2": lambda ids, E: E[ids].sum(0) * E.shape[1] ** 0.5,
-    "summed over the tokens": lambda ids, E: E[ids].sum(-2) * E.shape[1] ** 0.5,
-}
+EMBED = program("""
+ids, E
+root = E.shape[1] ** 0.5
+out = E[ids] * root
+""").wrong("""
+no √d_model: E[ids]
+divided by √d_model: E[ids] / root
+times d_model: E[ids] * E.shape[-1]
+root of the vocabulary: E[ids] * math.sqrt(len(E))
+    E[ids] / math.sqrt(len(E))
+root of the length: E[ids] * math.sqrt(ids.shape[-1])
+id one too small: E[ids - 1] * root
+id one too large: E[(ids + 1) % len(E)] * root
+columns for rows: E.T[ids] * root
+root rounded: E[ids] * int(root)
+order lost: E[[*reversed(ids.tolist())]] * root
+transposed: E[ids].mT * root
+rows by position: E[[i % len(E) for i in range(len(ids))]] * root
+rows by rank: _by_rank(ids, E)
+one-hot over the wrong axis: one_hot(ids, E).mT @ E * root
+summed over the tokens: E[ids].sum(-2) * root
+    E[ids].sum(0) * root
+""")
 
 
 def embed_in_loops(ids, E):
@@ -272,30 +257,32 @@ def torch_embed(ids, E):
 # Teacher forcing.
 
 
-def _roll(x, shift):
-    return array_namespace(x).roll(x, shift, axis=-1)
-
-
-TEACHER_FORCING = {
-    "no shift": lambda t: (t, t),
-    "no shift 2": lambda t: (t[..., :-1], t[..., :-1]),
-    "no shift 3": lambda t: (t[..., 1:], t[..., 1:]),
-    "no shift 4": lambda t: (t[..., 1:-1], t[..., 1:-1]),
-    "shifted the wrong way": lambda t: (t[..., 1:], t[..., :-1]),
-    "stop read by the decoder": lambda t: (t, t[..., 1:]),
-    "start among the labels": lambda t: (t[..., :-1], t),
-    "start not read": lambda t: (t[..., 1:-1], t[..., 1:]),
-    "start not read 2": lambda t: (t[..., 1:-1], t[..., 2:]),
-    "stop not predicted": lambda t: (t[..., :-1], t[..., 1:-1]),
-    "stop not predicted 2": lambda t: (t[..., :-2], t[..., 1:-1]),
-    "shifted by two": lambda t: (t[..., :-2], t[..., 2:]),
-    "rolled": lambda t: (t, _roll(t, -1)),
-    "rolled 2": lambda t: (_roll(t, 1), t),
-    "rolled 3": lambda t: (_roll(t, 1)[..., :-1], t[..., :-1]),
-    "halves of the target": lambda t: (t[..., : t.shape[-1] // 2], t[..., t.shape[-1] // 2 :]),
-    "alternate tokens": lambda t: (t[..., ::2], t[..., 1::2]),
-    "shifted along the batch": lambda t: (t[:-1], t[1:]),
-}
+TEACHER_FORCING = program("""
+t
+left = array_namespace(t).roll(t, -1, axis=-1)
+right = array_namespace(t).roll(t, 1, axis=-1)
+half = t.shape[-1] // 2
+out = (t[..., :-1], t[..., 1:])
+""").wrong("""
+no shift: t, t
+    t[..., :-1], t[..., :-1]
+    t[..., 1:], t[..., 1:]
+    t[..., 1:-1], t[..., 1:-1]
+shifted the wrong way: t[..., 1:], t[..., :-1]
+stop read by the decoder: t, t[..., 1:]
+start among the labels: t[..., :-1], t
+start not read: t[..., 1:-1], t[..., 1:]
+    t[..., 1:-1], t[..., 2:]
+stop not predicted: t[..., :-1], t[..., 1:-1]
+    t[..., :-2], t[..., 1:-1]
+shifted by two: t[..., :-2], t[..., 2:]
+rolled: t, left
+    right, t
+    right[..., :-1], t[..., :-1]
+halves of the target: t[..., :half], t[..., half:]
+alternate tokens: t[..., ::2], t[..., 1::2]
+shifted along the batch: t[:-1], t[1:]
+""")
 
 
 def forcing_in_loops(target):
@@ -317,33 +304,18 @@ def torch_forcing(target):
 # Cross-entropy.
 
 
-def loss(rows=ab.log_softmax, pick=taken, reduce=lambda x: array_namespace(x).mean(x)):
-    return lambda z, t: reduce(-pick(rows(z), t))
-
-
-def masked_loss(reduce):
-    def answer(z, t, mask=None):
-        losses = -taken(ab.log_softmax(z), t)
-        ones = array_namespace(z).ones_like(losses)
-        return reduce(losses, ones if mask is None else array_namespace(z).astype(mask, z.dtype))
-
-    return answer
+LOSS = program("""
+z, t
+rows = ab.log_softmax(z)
+losses = -taken(rows, t)
+loss = xp.mean(losses)
+out = loss
+""")
+right_loss = LOSS.but()
 
 
 def log(x):
     return array_namespace(x).log(x)
-
-
-def exp(x):
-    return array_namespace(x).exp(x)
-
-
-def total(x, axis=-1, keepdims=True):
-    return array_namespace(x).sum(x, axis=axis, keepdims=keepdims)
-
-
-def all_sum(x):
-    return array_namespace(x).sum(x)
 
 
 def clipped(p, e):
@@ -351,48 +323,40 @@ def clipped(p, e):
     return xp.maximum(p, xp.full_like(p, e))
 
 
-CROSS_ENTROPY = {
-    "softmax twice": loss(lambda z: ab.log_softmax(sm(z))),
-    "logits taken for probabilities": loss(log),
-    "no logarithm": loss(sm),
-    "no logarithm 2": lambda z, t: array_namespace(z).mean(taken(sm(z), t)),
-    "no logarithm 3": lambda z, t: array_namespace(z).mean(1 - taken(sm(z), t)),
-    "sum of exponentials forgotten": loss(lambda z: z),
-    "sign": loss(lambda z: -ab.log_softmax(z)),
-    "softmax over the tokens": loss(lambda z: ab.log_softmax(z, axis=-2)),
-    "softmax over the tokens 2": loss(lambda z: log(sm(z, 0))),
-    "one softmax for all": loss(lambda z: z - log(all_sum(exp(z)))),
-    "base 2": loss(lambda z: ab.log_softmax(z) / math.log(2)),
-    "every pair": loss(pick=lambda rows, t: rows[..., t] if rows.ndim == 2 else rows),
-    "targets ignored": loss(pick=lambda rows, t: array_namespace(rows).max(rows, axis=-1)),
-    "target of another token": loss(pick=lambda rows, t: taken(rows[..., :-1, :], t[..., 1:])),
-    "target of another token 2": loss(pick=lambda rows, t: taken(rows, _roll(t, 1))),
-    "sum for mean": loss(reduce=all_sum),
-    "mean over the vocabulary": lambda z, t: loss()(z, t) / z.shape[-1],
-    "perplexity returned": lambda z, t: exp(loss()(z, t)),
-    "not averaged": loss(reduce=lambda losses: losses),
-    "exp overflows": loss(lambda z: log(exp(z) / total(exp(z)))),
-    "exp overflows 2": loss(lambda z: z - log(total(exp(z)))),
-    "logarithm of 0": loss(lambda z: log(sm(z))),
-    "logarithm kept from 0": loss(lambda z: log(sm(z) + 1e-9)),
-    "logarithm kept from 0 2": loss(lambda z: log(clipped(sm(z), 1e-12))),
-    "mask ignored": lambda z, t, mask=None: loss()(z, t),
-    "mask inverted": lambda z, t, mask=None: ab.cross_entropy(
-        z, t, None if mask is None else ~mask
-    ),
-    "mean over all tokens": masked_loss(lambda x, mask: array_namespace(x).mean(x * mask)),
-    "sum under a mask": lambda z, t, mask=None: (
-        loss()(z, t) if mask is None else all_sum(-taken(ab.log_softmax(z), t) * mask)
-    ),
-    "logits masked": lambda z, t, mask=None: loss()(
-        z if mask is None else z * array_namespace(z).astype(mask[..., None], z.dtype), t
-    ),
-    "mean of the means": masked_loss(
-        lambda x, mask: array_namespace(x).mean(
-            total(x * mask, keepdims=False) / total(mask, keepdims=False)
-        )
-    ),
-}
+CROSS_ENTROPY = LOSS.wrong("""
+softmax twice: rows = ab.log_softmax(sm(z))
+logits taken for probabilities: rows = log(z)
+no logarithm: rows = sm(z)
+    rows = -sm(z)
+    losses = 1 - taken(sm(z), t)
+sum of exponentials forgotten: rows = z
+sign: rows = -ab.log_softmax(z)
+softmax over the tokens: rows = ab.log_softmax(z, axis=-2)
+    rows = log(sm(z, 0))
+one softmax for all: rows = z - log(xp.sum(exp(z)))
+base 2: rows = ab.log_softmax(z) / math.log(2)
+every pair: losses = -rows[..., t] if z.ndim == 2 else -rows
+targets ignored: losses = -xp.max(rows, axis=-1)
+target of another token: losses = -taken(rows[..., :-1, :], t[..., 1:])
+    losses = -taken(rows, xp.roll(t, 1, axis=-1))
+sum for mean: xp.sum(losses)
+mean over the vocabulary: loss / z.shape[-1]
+perplexity returned: exp(loss)
+not averaged: losses
+exp overflows: rows = log(exp(z) / total(exp(z)))
+    rows = z - log(total(exp(z)))
+logarithm of 0: rows = log(sm(z))
+logarithm kept from 0: rows = log(sm(z) + 1e-9)
+    rows = log(clipped(sm(z), 1e-12))
+""") | LOSS.taking("mask=None", "loss if mask is None else …").wrong("""
+mask ignored: loss
+mask inverted: ab.cross_entropy(z, t, ~mask)
+mean over all tokens: xp.mean(losses * mask)
+sum under a mask: xp.sum(losses * mask)
+logits masked: right_loss(z * xp.astype(mask[..., None], z.dtype), t)
+mean of the means: xp.mean(total(losses * mask, keepdims=False)
+        / total(xp.astype(mask, z.dtype), keepdims=False))
+""")
 
 
 def loss_in_loops(logits, targets, mask=None):
@@ -424,33 +388,35 @@ def relu(x):
     return array_namespace(x).maximum(x, array_namespace(x).zeros_like(x))
 
 
-def ff(phi):
-    return lambda x, A, a, B, b: phi(x @ A + a) @ B + b
-
-
-FEED_FORWARD = {
-    "no activation": ff(lambda h: h),
-    "activation after the second matrix": lambda x, A, a, B, b: relu((x @ A + a) @ B + b),
-    "activation twice": lambda x, A, a, B, b: relu(relu(x @ A + a) @ B + b),
-    "activation before the first matrix": lambda x, A, a, B, b: (relu(x) @ A + a) @ B + b,
-    "another activation": ff(ab.gelu),
-    "another activation 2": ff(lambda h: array_namespace(h).tanh(h)),
-    "another activation 3": ff(sm),
-    "sign of the activation": ff(lambda h: relu(-h)),
-    "sign of the activation 2": ff(abs),
-    "comparison for the activation": ff(lambda h: array_namespace(h).astype(h > 0, h.dtype)),
-    "maximum over an axis": ff(lambda h: array_namespace(h).max(h, axis=0)),
-    "leaky activation": ff(lambda h: relu(h) - 0.01 * relu(-h)),
-    "both biases forgotten": lambda x, A, a, B, b: relu(x @ A) @ B,
-    "b_1 forgotten": lambda x, A, a, B, b: relu(x @ A) @ B + b,
-    "b_2 forgotten": lambda x, A, a, B, b: relu(x @ A + a) @ B,
-    "b_1 after the activation": lambda x, A, a, B, b: (relu(x @ A) + a) @ B + b,
-    "bias subtracted": lambda x, A, a, B, b: relu(x @ A - a) @ B - b,
-    "residual inside": lambda x, A, a, B, b: x + ff(relu)(x, A, a, B, b),
-    "first matrix used twice": lambda x, A, a, B, b: relu(x @ A + a) @ A.T + b,
-    "matrices transposed": lambda x, A, a, B, b: relu(x @ A.T + a) @ B.T + b,
-    "hidden layer returned": lambda x, A, a, B, b: relu(x @ A + a),
-}
+FEED = program("""
+x, A, a, B, b
+h = x @ A + a
+f = relu(h)
+out = f @ B + b
+""")
+FEED_FORWARD = FEED.wrong("""
+no activation: f = h
+activation after the second matrix: relu(h @ B + b)
+activation twice: relu(f @ B + b)
+activation before the first matrix: (relu(x) @ A + a) @ B + b
+another activation: f = ab.gelu(h)
+    f = xp.tanh(h)
+    f = sm(h)
+sign of the activation: f = relu(-h)
+    f = abs(h)
+comparison for the activation: f = xp.astype(h > 0, h.dtype)
+maximum over an axis: f = xp.max(h, axis=0)
+leaky activation: f = relu(h) - 0.01 * relu(-h)
+both biases forgotten: relu(x @ A) @ B
+b_1 forgotten: h = x @ A
+b_2 forgotten: f @ B
+b_1 after the activation: f = relu(x @ A) + a
+bias subtracted: relu(x @ A - a) @ B - b
+residual inside: x + f @ B + b
+first matrix used twice: f @ A.T + b
+matrices transposed: relu(x @ A.T + a) @ B.T + b
+hidden layer returned: f
+""")
 
 
 def ff_in_loops(x, W_1, b_1, W_2, b_2):

@@ -5,10 +5,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from cases import DTYPES, masks, need
+from cases import DTYPES, need
 from error_table import assert_raises, error_rows
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import example, given
 from hypothesis.extra import numpy as npst
 
 import attnbook
@@ -31,7 +30,7 @@ def test_masking_offers_them():
 
 
 @dtypes
-@given(any_mask())
+@given(any_mask(min_dims=0))
 def test_additive_and_back(library, dtype, mask):
     need(library, dtype)
     mine = library.array(mask)
@@ -41,13 +40,7 @@ def test_additive_and_back(library, dtype, mask):
     back = masking.from_additive(added)
     assert library.same_kind(back, mine)
     np.testing.assert_array_equal(library.numpy(back), mask)
-
-
-def test_additive_is_float32_unless_told(library):
-    mask = library.array(np.array([True, False]))
-    got = masking.to_additive(mask)
-    assert library.same_kind(got, library.array(np.zeros(1), "float32"))
-    assert tuple(masking.to_additive(library.array(np.array(True))).shape) == ()
+    assert library.same_kind(masking.to_additive(mine), library.array(np.zeros(1), "float32"))
 
 
 @dtypes
@@ -72,28 +65,6 @@ def test_from_additive_refuses_a_bias(library, dtype, number):
         masking.from_additive(mask)
 
 
-def test_additive_mask_equals_the_boolean_one_as_bias(library):
-    rng = np.random.default_rng(0)
-    query, key, value = (library.array(rng.standard_normal(s)) for s in ((3, 5), (7, 5), (7, 2)))
-    mask = library.array(masks(rng, (3, 7))["empty row"])
-    added = masking.to_additive(mask, "float64")
-    np.testing.assert_array_equal(
-        library.numpy(attnbook.attention(query, key, value, bias=added)),
-        library.numpy(attnbook.attention(query, key, value, mask)),
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_additive_mask_in_torch(dtype):
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    wanted = getattr(torch, dtype)
-    query, key, value = (torch.randn(2, *s, dtype=wanted) for s in ((3, 5), (7, 5), (7, 2)))
-    mask = torch.rand(3, 7) < 0.6
-    mask[:, 0] = True
-    expected = sdpa(query, key, value, attn_mask=masking.to_additive(mask, dtype))
-    torch.testing.assert_close(attnbook.attention(query, key, value, mask), expected)
-
-
 # scaled_dot_product_attention
 
 
@@ -108,44 +79,33 @@ def test_to_sdpa_changes_at_most_the_number_of_axes(library, mask):
 
 
 @pytest.mark.parametrize(
-    "shape", [(13,), (3, 13), (3, 1), (1, 13), (4, 3, 13), (2, 1, 3, 13), (2, 4, 1, 13)]
+    "shape", [(), (13,), (3, 13), (3, 1), (1, 13), (4, 3, 13), (2, 1, 3, 13), (2, 4, 1, 13)]
 )
 def test_to_sdpa_means_the_same_to_torch(shape):
     torch.manual_seed(0)
-    query, key, value = (torch.randn(2, 4, *s) for s in ((3, 5), (13, 5), (13, 7)))
+    arrays = [torch.randn(2, 4, *s) for s in ((3, 5), (13, 5), (13, 7))]
     mask = torch.rand(shape) < 0.6
-    mask[..., :1] = True  # PyTorch's own function has no agreed answer for empty rows
-    got = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=masking.to_sdpa(mask)
-    )
-    torch.testing.assert_close(got, attnbook.attention(query, key, value, mask))
-
-
-@pytest.mark.parametrize("mask", [torch.tensor([True, False, True]), torch.tensor(True)])
-def test_torch_refuses_a_mask_of_fewer_than_two_axes(mask):
-    # the reason for `to_sdpa`; should PyTorch mend it, this test says so
-    sdpa, x = torch.nn.functional.scaled_dot_product_attention, torch.ones(2, 4, 3, 5)
-    with pytest.raises(IndexError, match=r"[Dd]imension"):
-        sdpa(x, x, x, attn_mask=mask)
-    torch.testing.assert_close(
-        sdpa(x, x, x, attn_mask=masking.to_sdpa(mask)), attnbook.attention(x, x, x, mask)
-    )
+    if shape:
+        mask[..., :1] = True  # PyTorch's own function has no agreed answer for empty rows
+    expected = attnbook.attention(*arrays, mask)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    boolean = masking.to_sdpa(mask)
+    for theirs in (boolean, masking.to_additive(boolean)):
+        torch.testing.assert_close(sdpa(*arrays, attn_mask=theirs), expected)
+    if mask.ndim < 2:  # the reason for `to_sdpa`; should PyTorch mend it, this test says so
+        with pytest.raises(IndexError, match=r"[Dd]imension"):
+            sdpa(*arrays, attn_mask=mask)
 
 
 @pytest.mark.parametrize(("n_q", "n_k"), [(3, 3), (3, 7), (7, 3), (1, 7)])
 def test_is_causal_of_torch_is_aligned_to_the_first_key(n_q, n_k):
     torch.manual_seed(0)
-    query, key, value = (torch.randn(*s) for s in ((n_q, 5), (n_k, 5), (n_k, 2)))
-    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    arrays = [torch.randn(*s) for s in ((n_q, 5), (n_k, 5), (n_k, 2))]
+    theirs = torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=True)
     top_left = torch.ones(n_q, n_k, dtype=torch.bool).tril()
-    torch.testing.assert_close(theirs, attnbook.attention(query, key, value, top_left))
-    ours = attnbook.attention(query, key, value, masking.causal(n_q, n_k, like=query))
+    torch.testing.assert_close(theirs, attnbook.attention(*arrays, top_left))
+    ours = attnbook.attention(*arrays, masking.causal(n_q, n_k, like=arrays[0]))
     assert torch.allclose(ours, theirs) == (n_q == n_k)
-    # ours with the other library's function: pass the mask, not is_causal
-    if n_k >= n_q:
-        mask = masking.to_sdpa(masking.causal(n_q, n_k, like=query))
-        same = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        torch.testing.assert_close(ours, same)
 
 
 # nn.MultiheadAttention
@@ -160,22 +120,19 @@ def test_to_mha_is_the_opposite_and_its_own_inverse(library, mask):
     np.testing.assert_array_equal(library.numpy(masking.to_mha(theirs)), mask)
 
 
-@given(st.data())
-def test_to_mha_spreads_and_joins_sequences_and_heads(library, data):
-    shape = tuple(data.draw(st.lists(st.sampled_from((0, 1, 2, 3)), min_size=4, max_size=4)))
-    ones = data.draw(st.lists(st.booleans(), min_size=4, max_size=4))
-    small = tuple(1 if one else size for one, size in zip(ones, shape, strict=True))
-    small = small[data.draw(st.integers(0, 4)) :]
-    rng = np.random.default_rng(0)
-    mask = rng.random(small) < 0.5
-    form = data.draw(st.sampled_from((tuple, list, torch.Size)))
-    got = masking.to_mha(library.array(mask), form(shape))
-    assert library.same_kind(got, library.array(mask))
+@given(npst.mutually_broadcastable_shapes(num_shapes=1, base_shape=(2, 3, 5, 7), max_dims=4))
+@example(npst.BroadcastableShapes(input_shapes=((2, 1, 0, 3),), result_shape=(2, 3, 0, 3)))
+def test_to_mha_spreads_and_joins_sequences_and_heads(library, shapes):
+    (small,), shape = shapes.input_shapes, shapes.result_shape
+    mask = np.random.default_rng(0).random(small) < 0.5
     batch, h, n_q, n_k = shape
-    assert tuple(got.shape) == (batch * h, n_q, n_k)
-    wide = np.broadcast_to(mask, shape)
-    for s, i, q, k in np.ndindex(shape):
-        assert library.numpy(got)[s * h + i, q, k] != wide[s, i, q, k]
+    for form in (tuple, list, torch.Size):
+        got = masking.to_mha(library.array(mask), form(shape))
+        assert library.same_kind(got, library.array(mask))
+        assert tuple(got.shape) == (batch * h, n_q, n_k)
+        wide = np.broadcast_to(mask, shape)
+        for s, i in np.ndindex(batch, h):
+            np.testing.assert_array_equal(library.numpy(got)[s * h + i], ~wide[s, i])
 
 
 @pytest.mark.parametrize(
@@ -187,31 +144,18 @@ def test_to_mha_means_the_same_to_torch(shape):
     query, key = torch.randn(2, 3, 8), torch.randn(2, 13, 8)
     mask = torch.rand(shape) < 0.6
     mask[..., 0] = True
-    theirs = masking.to_mha(mask, (2, 4, 3, 13))
-    output, shares = module(query, key, key, attn_mask=theirs, average_attn_weights=False)
     state = module.state_dict()
     W_Q, W_K, W_V = state["in_proj_weight"].T.chunk(3, dim=1)
     weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, state["out_proj.weight"].T, n_heads=4)
     ours = attnbook.multi_head_attention_with_weights(query, key, key, weights, mask)
-    torch.testing.assert_close(output, ours[0])
-    torch.testing.assert_close(shares, ours[1])
+    asked = [{"attn_mask": masking.to_mha(mask, (2, 4, 3, 13))}]
     if len(shape) == 2:
-        wide = mask.expand(3, 13)
-        again, _ = module(query, key, key, attn_mask=masking.to_mha(wide))
-        torch.testing.assert_close(again, ours[0])
-
-
-def test_padding_is_the_opposite_of_key_padding_mask():
-    torch.manual_seed(0)
-    module = torch.nn.MultiheadAttention(8, 4, batch_first=True, bias=False)
-    x, lengths = torch.randn(2, 5, 8), torch.tensor([3, 5])
-    mask = masking.padding(lengths, 5)  # (batch, 1, n)
-    theirs, _ = module(x, x, x, key_padding_mask=masking.to_mha(mask)[:, 0])
-    state = module.state_dict()
-    W_Q, W_K, W_V = state["in_proj_weight"].T.chunk(3, dim=1)
-    weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, state["out_proj.weight"].T, n_heads=4)
-    ours = attnbook.multi_head_attention(x, x, x, weights, mask[:, None])
-    torch.testing.assert_close(ours, theirs)
+        asked.append({"attn_mask": masking.to_mha(mask.expand(3, 13))})
+    if shape == (2, 1, 1, 13):
+        asked.append({"key_padding_mask": masking.to_mha(mask)[:, 0, 0]})
+    for masks in asked:
+        theirs = module(query, key, key, average_attn_weights=False, **masks)
+        torch.testing.assert_close(theirs, ours)
 
 
 # Errors.

@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 import re
-import warnings
 
 import numpy as np
 import oracle
@@ -24,11 +23,7 @@ both = pytest.mark.parametrize("name", FUNCTIONS)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 
-def quiet(function, *arguments):
-    """Call `function` without NumPy's warning that infinity − infinity has no value."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
-        return function(*arguments)
+quiet = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 
 @st.composite
@@ -46,9 +41,11 @@ def test_agrees_with_the_loop(library, name, dtype, tensor):
     need(library, dtype)
     function, loop = FUNCTIONS[name]
     x = library.array(tensor[0], dtype)
+    before = library.numpy(x).copy()
     got = function(x, tensor[1])
     assert library.same_kind(got, x)
-    close(library.numpy(got), loop(library.numpy(x), tensor[1]), dtype, size=1.0)
+    np.testing.assert_array_equal(library.numpy(x), before)  # nothing is written to it
+    close(library.numpy(got), loop(before, tensor[1]), dtype, size=1.0)
 
 
 ROWS = {
@@ -67,19 +64,20 @@ ROWS = {
     "negative zero": [-0.0, 0.0],
     "far below": [0.0, -87.0, -103.0, -745.0, -1e4],
     "half of the largest half": [32752.0, -32752.0, 32752.0],
+    "a logarithm that is not rounded to zero": [0.0, -1000.0, -2000.0],
 }
 
 
 @both
 @dtypes
+@quiet
 @pytest.mark.parametrize("row", ROWS)
 def test_agrees_with_the_loop_at_the_extremes(library, name, dtype, row):
     need(library, dtype)
     function, loop = FUNCTIONS[name]
     # beside an ordinary row, which must stay as it would be alone
     x = library.array([ROWS[row], list(range(len(ROWS[row])))], dtype)
-    got = library.numpy(quiet(function, x))
-    close(got, loop(library.numpy(x)), dtype, size=1.0)
+    close(library.numpy(function(x)), loop(library.numpy(x)), dtype, size=1.0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -101,28 +99,12 @@ def test_half_precision_rounds_once(library, dtype):
 
 
 @both
-@pytest.mark.parametrize("shape", [(3, 0), (0,), (0, 3), (2, 0, 3)])
-def test_empty_axis_gives_an_empty_result(library, name, shape):
-    for axis in range(len(shape)):
-        got = FUNCTIONS[name][0](library.array(np.zeros(shape)), axis)
-        assert tuple(got.shape) == shape
-
-
-@both
 def test_axis_defaults_to_the_last_and_takes_numpy_integers(library, name):
     function, loop = FUNCTIONS[name]
     x = np.random.default_rng(0).standard_normal((3, 5, 7))
     np.testing.assert_allclose(library.numpy(function(library.array(x))), loop(x, -1), atol=1e-12)
     got = function(library.array(x), np.int64(-2))
     np.testing.assert_allclose(library.numpy(got), loop(x, 1), atol=1e-12)
-
-
-@both
-def test_does_not_write_to_its_input(library, name):
-    x = np.random.default_rng(0).standard_normal((3, 5))
-    mine = library.array(x)
-    FUNCTIONS[name][0](mine)
-    np.testing.assert_array_equal(library.numpy(mine), x)
 
 
 def test_strided_arrays_and_foreign_byte_order():
@@ -135,11 +117,6 @@ def test_strided_arrays_and_foreign_byte_order():
     got = attnbook.softmax(foreign)
     assert got.dtype == foreign.dtype
     np.testing.assert_allclose(got, oracle.softmax(x), atol=1e-12)
-
-
-def test_log_softmax_keeps_what_softmax_rounds_to_zero(library):
-    got = library.numpy(attnbook.log_softmax(library.array([[0.0, -1000.0, -2000.0]])))
-    np.testing.assert_array_equal(got, [[0.0, -1000.0, -2000.0]])
 
 
 @both
@@ -167,16 +144,12 @@ def test_gradients_equal_torch_and_finite_differences(name):
 # RunningSoftmax
 
 
-def read(library, scores, value, dtype="float64"):
-    return attnbook.RunningSoftmax.read(library.array(scores, dtype), library.array(value, dtype))
+def read(library, scores, value):
+    return attnbook.RunningSoftmax.read(library.array(scores), library.array(value))
 
 
 def same_state(library, ours, theirs, rtol=1e-12):
-    assert ours.dtype == theirs.dtype
-    for x, y in (
-        (ours.output(), theirs.output()),
-        (ours.log_total(), theirs.log_total()),
-    ):
+    for x, y in ((ours.output(), theirs.output()), (ours.log_total(), theirs.log_total())):
         assert library.same_kind(x, y)
         np.testing.assert_allclose(library.numpy(x), library.numpy(y), rtol=rtol, atol=rtol)
     np.testing.assert_array_equal(library.numpy(ours.maximum), library.numpy(theirs.maximum))
@@ -189,7 +162,7 @@ def tiled(draw):
     n_k = draw(st.sampled_from((0, 1, 2, 5, 11)))
     leading = draw(st.sampled_from(((), (2,), (2, 3))))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    spread = draw(st.sampled_from((1.0, 100.0, 1e4)))
+    spread = draw(st.sampled_from((1.0, 100.0, 1e300)))
     scores = spread * rng.standard_normal((*leading, n_q, n_k))
     mask = masks(rng, scores.shape)[draw(st.sampled_from(("none", "random", "empty row", "empty")))]
     if mask is not None:
@@ -250,13 +223,6 @@ def test_half_precision_is_kept_in_float32(library, dtype):
     np.testing.assert_allclose(library.numpy(state.log_total()), math.log(4097), rtol=1e-6)
 
 
-def test_extreme_scores_neither_overflow_nor_vanish(library):
-    low, high = read(library, [[-1e300]], [[1.0]]), read(library, [[1e300]], [[2.0]])
-    assert library.numpy(low.merge(high).output()) == 2
-    assert library.numpy(low.output()) == 1  # alone, even a hopeless key has all the weight
-    assert library.numpy(low.merge(high).log_total()) == 1e300
-
-
 def test_values_broadcast_against_scores(library):
     rng = np.random.default_rng(0)
     scores, value = rng.standard_normal((3, 1, 2, 5)), rng.standard_normal((7, 5, 2))
@@ -266,10 +232,11 @@ def test_values_broadcast_against_scores(library):
     close(library.numpy(state.output()), exact, "float64", size=4.0)
 
 
+@quiet
 def test_infinity_and_nan_stay_in_their_row(library):
     scores = np.array([[math.inf, 0.0], [math.nan, 0.0], [1.0, 1.0]])
-    state = quiet(read, library, scores, np.array([[2.0], [4.0]]))
-    merged = quiet(state.merge, read(library, np.zeros((3, 1)), np.zeros((1, 1))))
+    state = read(library, scores, np.array([[2.0], [4.0]]))
+    merged = state.merge(read(library, np.zeros((3, 1)), np.zeros((1, 1))))
     output = library.numpy(merged.output())
     assert np.isnan(output[:2]).all()
     np.testing.assert_allclose(output[2], 6 * math.e / (2 * math.e + 1))
@@ -278,13 +245,19 @@ def test_infinity_and_nan_stay_in_their_row(library):
 def test_gradients_flow_through_merges():
     scores = torch.tensor([[0.3, -1.0, 2.0, -math.inf], [-math.inf] * 4], dtype=torch.float64)
     value = torch.tensor([[1.0, 5.0], [2.0, 7.0], [3.0, 1.0], [0.5, 2.0]], dtype=torch.float64)
-    s = [scores.clone().requires_grad_() for _ in range(2)]
-    v = [value.clone().requires_grad_() for _ in range(2)]
-    halves = [attnbook.RunningSoftmax.read(s[0][:, i : i + 2], v[0][i : i + 2]) for i in (0, 2)]
-    (halves[0].merge(halves[1]).output() ** 2).sum().backward()
-    ((attnbook.softmax(s[1]) @ v[1]) ** 2).sum().backward()
-    torch.testing.assert_close(s[0].grad, s[1].grad)
-    torch.testing.assert_close(v[0].grad, v[1].grad)
+
+    def merged(s, v):
+        first, second = (
+            attnbook.RunningSoftmax.read(s[:, i], v[i]) for i in (slice(2), slice(2, 4))
+        )
+        return first.merge(second).output()
+
+    def whole(s, v):
+        return attnbook.softmax(s) @ v
+
+    leaves = scores.requires_grad_(), value.requires_grad_()
+    ours, theirs = (torch.autograd.grad((f(*leaves) ** 2).sum(), leaves) for f in (merged, whole))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_repr_and_identity():
