@@ -5,14 +5,14 @@ import math
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, dtype_name, library
+from attnbook.arrays.arguments import Array, array_namespace, dtype_name, library
 from attnbook.arrays.move import move
 
 
 def erf(x: Array) -> Array:
     """Return the error function of every number of `x`, a float array of any library."""
     if library(x) == "torch":
-        return x.erf()
+        return array_namespace(x).erf(x)
     if library(x) == "cupy":
         from cupyx.scipy.special import erf as cupy_erf
 

@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import array_api_compat
 import numpy as np
@@ -20,6 +20,14 @@ DTYPES = (
 """The dtypes that `move` knows by name, where the library has them."""
 
 
+@overload
+def move(
+    x: Array, library_name: Literal["numpy"], *, device: Any = None, dtype: str | None = None
+) -> np.ndarray: ...
+@overload
+def move(
+    x: Array, library_name: str | None = None, *, device: Any = None, dtype: str | None = None
+) -> Array: ...
 def move(
     x: Array, library_name: str | None = None, *, device: Any = None, dtype: str | None = None
 ) -> Array:
@@ -94,7 +102,7 @@ def _required(name: str, extra: str) -> Any:
     return module
 
 
-def _to_numpy(x: Array, source: str) -> np.ndarray:
+def _to_numpy(x: Any, source: str) -> np.ndarray:
     if source == "torch":
         # NumPy has no bfloat16; float32 holds each of its numbers exactly
         x = (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy(force=True)

@@ -102,7 +102,7 @@ class Batch:
     @property
     def source_mask(self) -> Annotated[np.ndarray, "b 1 1 n_source"] | None:
         """True where `source` holds a token, with axes for heads and queries; None without one."""
-        if self.source is None:
+        if self.source is None or self.source_lengths is None:
             return None
         return padding(self.source_lengths, self.source.shape[1])[:, np.newaxis]
 

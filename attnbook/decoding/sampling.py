@@ -97,9 +97,9 @@ def sampler(
             drawn.clear()
         while len(drawn) <= np.max(made):
             drawn.append(np.array([child.random() for child in children]))
-        u = np.array([drawn[int(n)][b] for b, n in enumerate(made)])
+        numbers = np.array([drawn[int(n)][b] for b, n in enumerate(made)])
         _, device = home(log_p)
-        u = move(u, library(log_p), device=device, dtype=dtype_name(log_p.dtype))
+        u = move(numbers, library(log_p), device=device, dtype=dtype_name(log_p.dtype))
         return _draw(log_p, u, temperature, top_k, top_p)
 
     return choose

@@ -152,14 +152,14 @@ def functions(impl: str) -> types.SimpleNamespace:
     return types.SimpleNamespace(**{function.__name__: function for function in FUNCTIONS})
 
 
-def free_slots(n_slots: int) -> Annotated[Array, "n_slots 3"]:
+def free_slots(n_slots: int) -> Annotated[np.ndarray, "n_slots 3"]:
     """Return slots that are all free, or raise if they are more than `home_slot` can name."""
     if n_slots > MOST_SLOTS:
         raise ValueError(f"n_slots must be at most 2**32, got {n_slots}")
     return np.tile(np.array([0, 0, EMPTY], dtype=np.int64), (n_slots, 1))
 
 
-def draw_mixer(random: np.random.Generator) -> Annotated[Array, "8 256"]:
+def draw_mixer(random: np.random.Generator) -> Annotated[np.ndarray, "8 256"]:
     """Draw the random numbers of `home_slot`; below 2⁶², so that no hash is negative."""
     return random.integers(0, 2**62, size=(8, 256), dtype=np.int64)
 

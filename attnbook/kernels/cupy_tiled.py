@@ -70,9 +70,8 @@ def attention(
             )
     if query.shape[-2] == 1 and _shares_keys(query, key, value):
         # one query in each head of a group: the group becomes the axis of queries
-        query, mask, bias = (
-            x if x is None else _swapped(x, query.ndim) for x in (query, mask, bias)
-        )
+        query = _swapped(query, query.ndim)
+        mask, bias = (x if x is None else _swapped(x, query.ndim) for x in (mask, bias))
         grouped = _attend(query, key, value, mask, bias, scale, False)
         return cupy.ascontiguousarray(_swapped(grouped, grouped.ndim))
     return _attend(query, key, value, mask, bias, scale, is_causal)

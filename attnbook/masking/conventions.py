@@ -23,7 +23,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def from_valid_lengths(
-    valid_lens: Sequence[int] | Sequence[Sequence[int]] | Array, n_k: int
+    valid_lens: Sequence[int] | Sequence[Sequence[int]] | Annotated[Array, "..."], n_k: int
 ) -> Annotated[Array, "..."]:
     """Return the mask of the valid lengths of *Dive into Deep Learning*, per sequence or query.
 

@@ -90,7 +90,7 @@ def prefix(
     n_q: int,
     n_k: int | None = None,
     *,
-    length: int | Sequence[int] | Array,
+    length: int | Sequence[int] | Annotated[Array, "..."],
     like: Array | None = None,
 ) -> Annotated[Array, "... n_q n_k"]:
     """Let every query see the first `length` keys, and beyond them be causal: the prefix mask.
@@ -169,8 +169,8 @@ def strided(
 
 
 def block_diagonal(
-    lengths: Sequence[int] | Array,
-    key_lengths: Sequence[int] | Array | None = None,
+    lengths: Sequence[int] | Annotated[Array, "documents"],
+    key_lengths: Sequence[int] | Annotated[Array, "documents"] | None = None,
     *,
     like: Array | None = None,
 ) -> Annotated[Array, "n_q n_k"]:
@@ -218,7 +218,7 @@ def block_diagonal(
 
 
 def padding(
-    lengths: int | Sequence[int] | Array, n: int, *, like: Array | None = None
+    lengths: int | Sequence[int] | Annotated[Array, "..."], n: int, *, like: Array | None = None
 ) -> Annotated[Array, "... 1 n"]:
     """Let every query see the first `lengths` of `n` keys: the rest is padding.
 

@@ -217,7 +217,11 @@ def attention_vjp(
     scale: float | None = None,
     is_causal: bool = False,
     impl: str = "reference",
-) -> tuple[Array, Array, Array]:
+) -> tuple[
+    Annotated[Array, "... n_q d_k"],
+    Annotated[Array, "... n_k d_k"],
+    Annotated[Array, "... n_k d_v"],
+]:
     r"""Pull the gradient of a loss back from the output of `attention` to its three inputs.
 
     With weights A, output O = AV, incoming gradient G = ∂L/∂O and scale s,

@@ -177,7 +177,7 @@ def answer(
     rows, weights = close.rows, close.weights
     if weights is not None:
         weights = weights * shares[:, :1]
-        if heavy_rows is not None:
+        if heavy_scores is not None:
             heavy_share = shares[:, len(masses) - 1 - has_tail, None]
             rows = xp.concat([rows, heavy_rows], axis=1)
             weights = xp.concat([weights, softmax_of(heavy_scores, -1) * heavy_share], axis=1)

@@ -99,7 +99,7 @@ class BucketIndex(SignatureIndex):
         """Bytes of all arrays."""
         return sum(x.nbytes for x in self.tables if isinstance(x, np.ndarray))
 
-    def live(self) -> Annotated[Array, "n"]:
+    def live(self) -> Annotated[np.ndarray, "n"]:
         """Return the numbers of all rows that are not removed, ascending, int64."""
         return np.flatnonzero(self.tables.alive[: self.tables.n_rows])
 

@@ -149,9 +149,9 @@ def build_tables(
     order, maps = np.empty((n_tables, n), dtype=np.int32), []
     for t in range(n_tables):
         buckets = sort_buckets(signatures[:, t])
-        order[t] = buckets.order
-        values = buckets.starts[:-1] << 31 | np.diff(buckets.starts)
-        maps.append(filled_slots(buckets.signatures, values, mixer))
+        order[t], starts = np.asarray(buckets.order), np.asarray(buckets.starts)
+        values = starts[:-1] << 31 | np.diff(starts)
+        maps.append(filled_slots(np.asarray(buckets.signatures), values, mixer))
     slots, slot_starts = np.concatenate(maps), np.cumsum([0, *map(len, maps)])
     return order, slots, slot_starts, int(np.max(slots[:, DISPLACEMENT]))
 

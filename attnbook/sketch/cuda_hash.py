@@ -65,10 +65,10 @@ class CudaHash:
         self._cupy = cupy = import_cupy()
         host = hash.to("numpy")
         self.n_tables, self.n_projections, self.d = host.directions.shape
-        flat = np.reshape(host.directions, (-1, self.d))
+        flat = np.reshape(np.asarray(host.directions), (-1, self.d))
         self.directions = cupy.asarray(flat.astype(self.wide))
         if isinstance(host, StableHash):
-            self.offsets = cupy.asarray(host.offsets.astype(self.wide))
+            self.offsets = cupy.asarray(np.asarray(host.offsets).astype(self.wide))
             self.width = float(host.width)
         else:
             self.offsets, self.width = NULL, 1.0

@@ -137,7 +137,7 @@ class Numba(Kernel):
         try:
             if not (self.knows(x) or x.dtype == np.float16):  # another byte order
                 return super().signatures(x, of_queries)
-            return self.hashing.signatures(self.hash, x)
+            return self.hashing.signatures(self.hash, np.asarray(x))
         except ValueError:
             if self.all_finite(x):
                 raise
@@ -146,7 +146,9 @@ class Numba(Kernel):
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
-        return self.hashing.all_finite(x) if self.knows(x) else super().all_finite(x)
+        if not self.knows(x):
+            return super().all_finite(x)
+        return self.hashing.all_finite(np.asarray(x))
 
     def tables(self, state: SketchState) -> Any:
         """Return the arrays of the index."""

@@ -24,7 +24,7 @@ class NearKeys(NamedTuple):
 
     mass: Array  # (n_q,), log Σ exp of the scores of all different keys
     output: Array  # (n_q, d_v)
-    count: Array  # int64 (n_q,), different keys
+    count: Any  # int64 (n_q,), different keys; tuple has a method of this name
     best: Array  # int64 (n_q,), the row with the largest score
     largest: Array  # (n_q,), its score
     expected: Any = None  # (n_q,), the mass if each key stands for 1 / P like it, if P is known

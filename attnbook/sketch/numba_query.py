@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.compilers.register_tiles import prefetch
@@ -51,19 +50,19 @@ class _Estimate(NamedTuple):
 
 
 def answer(
-    query: Annotated[Array, "n_q d"],
-    key: Annotated[Array, "n d"],
-    value: Annotated[Array, "n d_v"],
-    signatures: Annotated[Array, "n_q n_tables"],
+    query: Annotated[np.ndarray, "n_q d"],
+    key: Annotated[np.ndarray, "n d"],
+    value: Annotated[np.ndarray, "n d_v"],
+    signatures: Annotated[np.ndarray, "n_q n_tables"],
     tables: BucketTables,
     *,
     scale: float,
     estimator: str = "union",
     probability: RetrievalTable | None = None,
     max_bucket: int | None = None,
-    before: Annotated[Array, "n_q"] | None = None,
-    above: Annotated[Array, "n_q"] | None = None,
-    allowed: Annotated[Array, "n"] | None = None,
+    before: Annotated[np.ndarray, "n_q"] | None = None,
+    above: Annotated[np.ndarray, "n_q"] | None = None,
+    allowed: Annotated[np.ndarray, "n"] | None = None,
     n_threads: int | None = None,
 ) -> NearKeys:
     """Return what `near_keys.near` returns, its reference, but rows and weights.

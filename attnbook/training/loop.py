@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 try:
     import torch
@@ -115,7 +116,10 @@ def train(
     checkpoint = None if checkpoint is None else check_path("checkpoint", checkpoint)
     device = _check(model, batches, settings, loss, validate, checkpoint)
     if loss is None:
-        loss = functools.partial(cross_entropy, label_smoothing=settings.label_smoothing)
+        smoothed: Callable[..., Any] = functools.partial(
+            cross_entropy, label_smoothing=settings.label_smoothing
+        )
+        loss = smoothed  # makes a tensor of tensors
     forked = [device] if device.type == "cuda" else []
     group = join(device)
     with torch.random.fork_rng(devices=forked), _interrupts() as interrupted:

@@ -22,6 +22,9 @@ from attnbook.arrays.weights import Weights
 BARE = {"move", "draw", "to_additive", "from_additive", "to_sdpa", "to_mha"}
 """What takes an array of any shape and gives back that shape, or draws it."""
 
+ANY_SHAPE = {"like", "drop"}
+"""Arguments that are an array of any shape, or a function of one."""
+
 PUBLIC = {
     f.__qualname__: f
     for module in (attnbook, masking, positions)
@@ -45,7 +48,11 @@ def check_shapes(values: dict[str, Any], annotations: dict[str, Any], where: str
     with jaxtyped("context"):
         for name, value in values.items():
             shape = shape_of(annotations.get(name))
-            if shape is not None is not value and not isinstance(value, Shaped[Any, shape]):
+            if (
+                shape is not None
+                and not isinstance(value, (int, list, type(None)))
+                and not isinstance(value, Shaped[Any, shape])
+            ):
                 raise TypeError(f"{where}: {name} must have shape {shape!r}, got {value.shape}")
 
 
@@ -92,7 +99,7 @@ def test_every_array_in_a_public_signature_has_a_shape(name):
     else:
         annotations = inspect.get_annotations(thing)
     for argument, annotation in annotations.items():
-        if "Array" in str(annotation) and argument != "like":  # a pattern of any shape
+        if "Array" in str(annotation) and argument not in ANY_SHAPE:
             assert shape_of(annotation) is not None, f"{name}: {argument}"
 
 

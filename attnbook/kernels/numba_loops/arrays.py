@@ -5,7 +5,7 @@ Nothing of n_q · n_k numbers is made: a mask or a bias that is broadcast keeps 
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,8 +123,9 @@ def plain(x: Array) -> np.ndarray:
     """Return `x` as an array of NumPy, in a dtype that it has."""
     if isinstance(x, np.ndarray):
         return x
-    x = x.detach().resolve_neg()
-    return (x.float() if dtype_name(x.dtype) == "bfloat16" else x).numpy()
+    tensor: Any = x  # of PyTorch
+    tensor = tensor.detach().resolve_neg()
+    return (tensor.float() if dtype_name(x.dtype) == "bfloat16" else tensor).numpy()
 
 
 def float32(x: np.ndarray) -> np.ndarray:
