@@ -9,15 +9,8 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_bool,
-    check_float,
-    check_int,
-    check_number,
-)
+from attnbook.arrays.arguments import check_bool, check_float, check_int, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 
 __all__ = ["learned", "rotary", "sinusoidal"]
 

@@ -1,6 +1,6 @@
 """Rows with nothing to attend to: their weights are zeros, not NaN, and so are their gradients."""
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 
 
 def maximum(x: Array, axis: int) -> Array:

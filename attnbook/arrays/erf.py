@@ -5,7 +5,7 @@ import math
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, dtype_name, library
+from attnbook.arrays.array import Array, array_namespace, dtype_name, library
 from attnbook.arrays.move import move
 
 

@@ -3,7 +3,8 @@
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import array_namespace, check_array, library
+from attnbook.arrays.arguments import check_array
+from attnbook.arrays.array import array_namespace, library
 from attnbook.arrays.move import move
 
 

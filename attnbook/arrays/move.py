@@ -8,7 +8,8 @@ from typing import Any, Literal, overload
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_array, check_choice, dtype_name, library
+from attnbook.arrays.arguments import check_array, check_choice
+from attnbook.arrays.array import Array, dtype_name, library
 
 LIBRARIES = ("numpy", "torch", "cupy", "array_api_strict")
 """The libraries that `move` knows by name."""

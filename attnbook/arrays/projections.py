@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import array_namespace, check_floats, check_leading_axes
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import array_namespace
+from attnbook.arrays.attention_arguments import check_leading_axes
 
 
 def generator(rng: Any, name: str = "rng") -> "np.random.Generator":

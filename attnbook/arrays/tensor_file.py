@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_path, dtype_name
+from attnbook.arrays.arguments import check_path
+from attnbook.arrays.array import Array, dtype_name
 from attnbook.arrays.move import move
 
 try:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_array, check_floats
+from attnbook.arrays.arguments import check_array, check_floats
+from attnbook.arrays.array import Array
 from attnbook.arrays.move import move
 from attnbook.arrays.projections import check_matrices, xavier
 

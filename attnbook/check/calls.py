@@ -7,7 +7,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import dtype_name, library
+from attnbook.arrays.array import dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import Weights
 from attnbook.check.report import FailingCase

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import library
+from attnbook.arrays.array import library
 from attnbook.arrays.erf import erf
 from attnbook.arrays.move import move
 from attnbook.check.engine import documented, run

@@ -5,7 +5,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, dtype_name
+from attnbook.arrays.arguments import check_array
+from attnbook.arrays.array import dtype_name
 from attnbook.arrays.move import move
 
 

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_number, dtype_name, library
+from attnbook.arrays.arguments import check_number
+from attnbook.arrays.array import dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.check.calls import PRETTY, Finding, Found, kind_of
 from attnbook.check.engine import F, documented

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import dtype_name
+from attnbook.arrays.array import dtype_name
 
 OPTIONS = ("-std=c++17",)
 

@@ -10,14 +10,8 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_int,
-    check_number,
-    dtype_name,
-)
+from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
 from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import gather
 from attnbook.decoding.request import Decoded, request_of

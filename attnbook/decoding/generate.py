@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.request import Decoded, request, request_of

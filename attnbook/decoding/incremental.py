@@ -4,7 +4,7 @@ import contextlib
 import importlib
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace, library
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, library
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values

@@ -5,13 +5,8 @@ from typing import Annotated
 
 from array_api_compat import device
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_array,
-    check_floats,
-    check_int,
-)
+from attnbook.arrays.arguments import check_array, check_floats, check_int
+from attnbook.arrays.array import Array, array_namespace
 
 BLOCK = 64
 """The room for tokens is a multiple of this."""

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_array, check_bool, check_int
+from attnbook.arrays.arguments import check_array, check_bool, check_int
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part

@@ -4,14 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_int,
-    check_number,
-    dtype_name,
-    library,
-)
+from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.array import Array, array_namespace, dtype_name, library
 from attnbook.arrays.lengths import home
 from attnbook.arrays.move import move
 from attnbook.arrays.projections import generator

@@ -7,13 +7,8 @@ the bucket of each one starts, and all rows in one array. A look-up is a binary 
 from dataclasses import dataclass
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_array,
-    check_same_home,
-    dtype_name,
-)
+from attnbook.arrays.arguments import check_array, check_same_home
+from attnbook.arrays.array import Array, array_namespace, dtype_name
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ from typing import Any
 
 import array_api_compat
 
-from attnbook.arrays.arguments import Array, array_namespace, check_float
+from attnbook.arrays.arguments import check_float
+from attnbook.arrays.array import Array, array_namespace
 
 
 def check_within(name: str, x: Any, most: float, shown: str) -> None:

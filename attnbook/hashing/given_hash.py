@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import Array, array_namespace, check_array, dtype_name
+from attnbook.arrays.arguments import check_array
+from attnbook.arrays.array import Array, array_namespace, dtype_name
 
 ASKED = ("n_tables", "signatures")
 """What a hash needs; `retrieval_probability` and `query_signatures` are optional."""

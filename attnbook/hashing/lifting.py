@@ -9,13 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_float,
-    check_number,
-)
+from attnbook.arrays.arguments import check_float, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.move import move
 from attnbook.hashing.given_hash import check_hash
 from attnbook.hashing.projections import root, unit

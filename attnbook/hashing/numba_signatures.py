@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from attnbook.arrays.arguments import accumulation_dtype
+from attnbook.arrays.array import accumulation_dtype
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, read_only
 from attnbook.compilers.register_tiles import Tile, multiply, prefetch

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_float, check_floats, check_int, check_number
+from attnbook.arrays.arguments import check_float, check_floats, check_int, check_number
+from attnbook.arrays.array import Array
 from attnbook.arrays.move import move
 from attnbook.hashing.collision import at_least_once
 from attnbook.hashing.stable_hash import StableHash

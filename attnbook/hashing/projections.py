@@ -5,15 +5,12 @@ from typing import Annotated, Any, ClassVar
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
+from attnbook.arrays.arguments import check_float, check_floats, check_int, check_same_home
+from attnbook.arrays.array import (
     Array,
     accumulation_dtype,
     array_namespace,
     broadcast_shapes,
-    check_float,
-    check_floats,
-    check_int,
-    check_same_home,
     library,
 )
 from attnbook.arrays.move import move

@@ -33,7 +33,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_choice, check_int, check_number, dtype_name
+from attnbook.arrays.arguments import check_choice, check_int, check_number
+from attnbook.arrays.array import Array, dtype_name
 from attnbook.arrays.projections import generator
 from attnbook.compilers.python_or_numba import compiled
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.projections import (
     RandomProjections,

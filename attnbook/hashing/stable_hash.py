@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_floats, check_number
+from attnbook.arrays.arguments import check_floats, check_number
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.erf import erf
 from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.projections import (

@@ -20,7 +20,7 @@ import importlib
 from dataclasses import dataclass
 from types import ModuleType
 
-from attnbook.arrays.arguments import Array, dtype_name, library
+from attnbook.arrays.array import Array, dtype_name, library
 
 REFERENCE = "reference"
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from attnbook.arrays.arguments import sum_to_shape
+from attnbook.arrays.array import sum_to_shape
 
 
 def differentiable(module, query, key, value, mask, bias, scale, is_causal):

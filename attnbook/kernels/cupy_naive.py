@@ -15,7 +15,7 @@ Reference: `attnbook.attention`.
 import cupy  # here, so that a missing CuPy is known when the rung is chosen
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import Source
 from attnbook.kernels.cuda.arrays import Inputs
 

@@ -18,7 +18,7 @@ import functools
 import cupy
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import Source
 from attnbook.kernels.cuda.arrays import Inputs
 

@@ -4,7 +4,7 @@ Each step makes a new array of n_q × n_k numbers a head, which travels to memor
 Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any device.
 """
 
-from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.array import array_namespace
 from attnbook.kernels.score_tiles import scores_of, widen
 
 

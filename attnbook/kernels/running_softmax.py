@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from attnbook.arrays.arguments import (
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import (
     Array,
     accumulation_dtype,
     array_namespace,
     broadcast_shapes,
-    check_floats,
     dtype_name,
 )
 from attnbook.arrays.empty_rows import finite, maximum, or_one

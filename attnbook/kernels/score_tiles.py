@@ -4,12 +4,8 @@ import itertools
 
 from array_api_compat import device
 
-from attnbook.arrays.arguments import (
-    accumulation_dtype,
-    array_namespace,
-    broadcast_shapes,
-    causal_mask,
-)
+from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import causal_mask
 
 
 def widen(query, *others):

@@ -8,7 +8,7 @@ Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any dev
 
 from array_api_compat import device
 
-from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.array import array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
 from attnbook.kernels.running_softmax import merge_of, read_of
 from attnbook.kernels.score_tiles import head_by_head, later, scores_of, tiles, widen

@@ -8,15 +8,9 @@ from typing import Annotated
 
 import array_api_compat
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    broadcast_shapes,
-    check_boolean,
-    check_choice,
-    check_float,
-    check_int,
-)
+from attnbook.arrays.arguments import check_choice, check_float, check_int
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import check_boolean
 from attnbook.arrays.lengths import first_keys, lengths_of
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

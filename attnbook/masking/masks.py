@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import LARGEST, Array, array_namespace, check_boolean, check_int
+from attnbook.arrays.arguments import LARGEST, check_int
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.attention_arguments import check_boolean
 from attnbook.arrays.lengths import first_keys, home, lengths_of, placed
 
 UNLIMITED = 2**128

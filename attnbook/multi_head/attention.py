@@ -8,13 +8,9 @@ import math
 from typing import Annotated
 
 from attnbook import kernels
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    and_causal,
-    array_namespace,
-    check_bool,
-)
+from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part

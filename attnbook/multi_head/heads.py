@@ -4,7 +4,8 @@ from typing import Annotated
 
 import array_api_compat
 
-from attnbook.arrays.arguments import Array, array_namespace, check_array, check_int
+from attnbook.arrays.arguments import check_array, check_int
+from attnbook.arrays.array import Array, array_namespace
 
 # The mathematics, of checked arrays.
 

@@ -1,6 +1,7 @@
 """Masks of many heads: which axis is the batch's, which the heads', and whether they fit."""
 
-from attnbook.arrays.arguments import broadcast_shapes, check_boolean, check_mask
+from attnbook.arrays.array import broadcast_shapes
+from attnbook.arrays.attention_arguments import check_boolean, check_mask
 
 
 def check_head_mask(name, mask, like_name, like, queries, keys, attentions):

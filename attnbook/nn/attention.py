@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.multi_head.attention import multi_head_attention, multi_head_attention_with_weights
 from attnbook.multi_head.weights import MultiHeadWeights

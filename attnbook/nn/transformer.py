@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule, LayerNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule

@@ -9,15 +9,9 @@ check their arrays and call it.
 from typing import Annotated
 
 from attnbook import kernels
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    broadcast_shapes,
-    check_attention,
-    check_floats,
-    sum_to_shape,
-    to_compute,
-)
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
+from attnbook.arrays.attention_arguments import check_attention, to_compute
 from attnbook.single_head.softmax import softmax_of
 
 

@@ -8,13 +8,8 @@ nothing overflows. A slice that is −∞ everywhere has nothing to choose from:
 
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_axis,
-    check_float,
-)
+from attnbook.arrays.arguments import check_axis, check_float
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.empty_rows import finite, maximum, or_one
 
 

@@ -7,7 +7,8 @@ output, its weighted mean value. A softmax over the masses mixes the outputs.
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace, check_floats
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch.engines import Reference
 from attnbook.sketch.logits import count_and_largest, log_sum

@@ -6,7 +6,8 @@ r"""Sketch attention: attention over the keys that hash tables return.
 
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import Array, array_namespace, check_bool
+from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.sketch.answers import FIELDS, Evidence, answers, check_query, joined, stacked
 from attnbook.sketch.engines import ENGINES, Reference
 from attnbook.sketch.growth import update

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_array, check_choice, library
+from attnbook.arrays.arguments import check_array, check_choice
+from attnbook.arrays.array import Array, library
 from attnbook.arrays.projections import generator
 from attnbook.hashing.robin_hood import (
     IMPLEMENTATIONS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import NULL, Source, import_cupy, name_of
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import NULL, import_cupy, name_of
 from attnbook.sketch.cuda_hash import TYPES, CudaHash, launch, wide_dtype
 from attnbook.sketch.cuda_index import CudaIndex

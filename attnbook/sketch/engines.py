@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_index import BucketIndex

@@ -10,14 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_array,
-    check_float,
-    check_same_home,
-    dtype_name,
-)
+from attnbook.arrays.arguments import check_array, check_float, check_same_home
+from attnbook.arrays.array import Array, array_namespace, dtype_name
 from attnbook.arrays.weights import check_part
 from attnbook.hashing.collision import log_chance
 from attnbook.single_head.softmax import softmax_of

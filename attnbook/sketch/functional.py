@@ -6,15 +6,9 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    broadcast_shapes,
-    check_attention,
-    check_bool,
-    check_int,
-)
+from attnbook.arrays.arguments import check_bool, check_int
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import check_attention
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of

@@ -2,7 +2,7 @@
 
 import array_api_compat
 
-from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.array import array_namespace
 from attnbook.sketch import normal
 from attnbook.sketch.k_means import column
 

@@ -1,6 +1,7 @@
 """How a sketch grows: keys and values are checked, hashed and put into the tables."""
 
-from attnbook.arrays.arguments import Array, check_floats
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import Array
 from attnbook.sketch.state import SketchState
 from attnbook.sketch.summary import take_in
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_int
+from attnbook.arrays.arguments import check_int
+from attnbook.arrays.array import Array
 from attnbook.arrays.lengths import lengths_of
 from attnbook.hashing.buckets import check_signatures, sort_buckets
 

@@ -2,7 +2,7 @@
 
 import array_api_compat
 
-from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.array import array_namespace
 from attnbook.arrays.lengths import placed
 
 ROWS = 65536  # keys that are read at once: bounds the scratch

@@ -1,6 +1,6 @@
 """Sums and maxima over logits, of which -inf stands for a key that does not count."""
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.empty_rows import maximum as maximum_of
 
 

@@ -10,16 +10,13 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
     check_float,
     check_floats,
     check_int,
     check_number,
     check_same_home,
-    dtype_name,
 )
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
 from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import ArrayTree
 from attnbook.sketch import gaussian_mixture

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.move import move
 from attnbook.hashing.collision import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates

@@ -8,7 +8,7 @@ Press et al., "Numerical Recipes", section 6.2; the coefficients were computed a
 
 import math
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 
 CHEBYSHEV = (
     *(-0.65132685989085472, 0.64196979235649026, 0.019476473204185836, -0.0095615147868086316),

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, array_namespace, check_same_home
+from attnbook.arrays.arguments import check_same_home
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.hashing.buckets import Buckets, sort_buckets

@@ -6,15 +6,8 @@ from typing import Any
 
 import array_api_compat
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_choice,
-    check_floats,
-    check_int,
-    check_number,
-    library,
-)
+from attnbook.arrays.arguments import check_choice, check_floats, check_int, check_number
+from attnbook.arrays.array import Array, array_namespace, library
 from attnbook.hashing.given_hash import check_hash
 from attnbook.sketch.estimators import ESTIMATORS
 from attnbook.sketch.index import SignatureIndex, check_max_bucket

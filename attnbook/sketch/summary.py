@@ -9,7 +9,7 @@ import math
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    broadcast_shapes,
-    check_floats,
-    check_int,
-    check_number,
-)
-from attnbook.arrays.arguments import check_mask as check_booleans
+from attnbook.arrays.arguments import check_floats, check_int, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import check_mask as check_booleans
 from attnbook.sketch.moments import Moments
 
 __all__ = ["Moments", "UniformTail", "uniform_tail"]

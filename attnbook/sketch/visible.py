@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arrays.arguments import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace
 
 
 @dataclass(frozen=True, eq=False)

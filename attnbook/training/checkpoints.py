@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import check_choice, dtype_name
+from attnbook.arrays.arguments import check_choice
+from attnbook.arrays.array import dtype_name
 from attnbook.arrays.move import LIBRARIES
 from attnbook.arrays.weights import Weights, check_part, some
 from attnbook.training.settings import History, Settings

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.weights import PLAIN, Weights, check_part
 
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, check_floats, check_int
+from attnbook.arrays.arguments import check_floats, check_int
+from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width, generator, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl

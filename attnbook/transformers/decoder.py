@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from attnbook.arrays.arguments import Array, broadcast_shapes, check_floats
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import check_part

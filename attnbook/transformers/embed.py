@@ -4,14 +4,8 @@ import math
 import sys
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    check_bool,
-    check_float,
-    check_same_home,
-    dtype_name,
-)
+from attnbook.arrays.arguments import check_bool, check_float, check_same_home
+from attnbook.arrays.array import Array, array_namespace, dtype_name
 
 # The mathematics, of checked arrays.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl

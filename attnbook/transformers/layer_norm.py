@@ -8,16 +8,8 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    check_bool,
-    check_float,
-    check_floats,
-    check_int,
-    check_number,
-)
+from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.weights import Weights
 
 # The mathematics, of checked arrays.

@@ -7,14 +7,8 @@ arrays; this file joins them.
 from collections.abc import Callable
 from typing import Annotated
 
-from attnbook.arrays.arguments import (
-    Array,
-    array_namespace,
-    broadcast_shapes,
-    check_bool,
-    check_float,
-    check_floats,
-)
+from attnbook.arrays.arguments import check_bool, check_float, check_floats
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl

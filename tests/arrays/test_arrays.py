@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
-from attnbook.arrays import arguments
+from attnbook.arrays import array
 
 Q, K, V = (3, 5), (7, 5), (7, 2)  # the shapes that fit together
 
@@ -349,7 +349,7 @@ def test_broadcast_shapes_is_none_where_numpy_raises(shapes):
         expected = np.broadcast_shapes(*shapes)
     except ValueError:
         expected = None
-    assert arguments.broadcast_shapes(*shapes) == expected
+    assert array.broadcast_shapes(*shapes) == expected
 
 
 @pytest.mark.parametrize("base", [(2, 5, 3), (2, 0, 3)])
@@ -360,7 +360,7 @@ def test_sum_to_shape_is_the_transpose_of_broadcasting(library, base, data):
     (shape,), wide = data.draw(shapes)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(shape), rng.standard_normal(wide)
-    total = library.numpy(arguments.sum_to_shape(library.array(y), shape))
+    total = library.numpy(array.sum_to_shape(library.array(y), shape))
     assert total.shape == shape
     # ⟨broadcast(x), y⟩ = ⟨x, sum_to_shape(y)⟩
     np.testing.assert_allclose((np.broadcast_to(x, wide) * y).sum(), (x * total).sum())
@@ -368,8 +368,8 @@ def test_sum_to_shape_is_the_transpose_of_broadcasting(library, base, data):
 
 def test_names(library):
     x = library.array(np.ones(2, np.float32))
-    assert arguments.library(x) == library.name
-    assert arguments.dtype_name(x.dtype) == "float32"
+    assert array.library(x) == library.name
+    assert array.dtype_name(x.dtype) == "float32"
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")

@@ -11,7 +11,7 @@ from cases import HALF, need
 from error_table import assert_raises, error_rows
 
 import attnbook
-from attnbook.arrays.arguments import dtype_name
+from attnbook.arrays.array import dtype_name
 from attnbook.arrays.move import _to_numpy
 
 NUMBERS = np.array([[0.0, -0.0, 1.5], [-2.0, np.inf, -np.inf]])

@@ -16,7 +16,7 @@ from public_calls import public_calls
 
 import attnbook
 from attnbook import masking, positions
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.weights import Weights
 
 BARE = {"move", "draw", "to_additive", "from_additive", "to_sdpa", "to_mha"}

@@ -10,7 +10,8 @@ from cases import shaken
 from error_table import assert_raises, error_rows
 
 import attnbook
-from attnbook.arrays.arguments import Array, check_choice
+from attnbook.arrays.arguments import check_choice
+from attnbook.arrays.array import Array
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.transformers.weights import TransformerWeights
 

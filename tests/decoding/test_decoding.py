@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import attnbook as ab
 from attnbook import decoding
-from attnbook.arrays.arguments import array_namespace
+from attnbook.arrays.array import array_namespace
 from attnbook.decoding import incremental
 
 both = pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])

@@ -417,7 +417,7 @@ def strided(library, x, dtype):
 def transposed(library, x, dtype):
     """Return `x` with its last two axes in the other order in memory."""
     flipped = library.array(np.ascontiguousarray(np.swapaxes(x, -1, -2)), dtype)
-    return attnbook.arrays.arguments.array_namespace(flipped).matrix_transpose(flipped)
+    return attnbook.arrays.array.array_namespace(flipped).matrix_transpose(flipped)
 
 
 @pytest.mark.parametrize("form", [strided, transposed])

@@ -153,7 +153,7 @@ def check(name, device="cpu"):
 
 
 def check_one(call, device, dtype):
-    from attnbook.arrays.arguments import sum_to_shape
+    from attnbook.arrays.array import sum_to_shape
     from attnbook.kernels import triton
     from attnbook.kernels.triton_kernels import backward, decode, forward
     from attnbook.kernels.triton_kernels.operands import operands
@@ -284,7 +284,7 @@ LARGE = ("64", "64 causal", "128", "128 causal", "128 grouped", "64 mask", "deco
 
 def check_large(name, device="cuda"):
     """Run many tiles of the size that a GPU uses, in bfloat16."""
-    from attnbook.arrays.arguments import sum_to_shape
+    from attnbook.arrays.array import sum_to_shape
     from attnbook.kernels import triton
 
     d = 128 if "128" in name else 64

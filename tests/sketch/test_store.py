@@ -32,7 +32,7 @@ def cast(library, x):
 def filled(hash=HASHES["simhash"], convert=np.asarray, **settings):
     """A sketch that has grown, lost keys and grown again."""
     if hasattr(hash, "to") and convert is not np.asarray:
-        hash = hash.to(attnbook.arrays.arguments.library(convert(KEY)), dtype="float32")
+        hash = hash.to(attnbook.arrays.array.library(convert(KEY)), dtype="float32")
     sketch = SketchAttention(hash, **settings)
     sketch.update(convert(KEY[:150]), convert(VALUE[:150]))
     sketch.remove([4, 0, 149])

@@ -95,7 +95,7 @@ def test_weights_of_every_library(tmp_path, library, dtype):
     save_weights(tmp_path / "weights", weights.to(library.name))
     assert_same(load_weights(tmp_path / "weights"), weights)
     got = load_weights(str(tmp_path / "weights"), library.name)
-    assert {attnbook.arrays.arguments.library(x) for x in got.arrays().values()} == {library.name}
+    assert {attnbook.arrays.array.library(x) for x in got.arrays().values()} == {library.name}
     assert_same(got, weights)
 
 

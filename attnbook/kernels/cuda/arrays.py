@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from attnbook.arrays.arguments import Array, broadcast_shapes
+from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.compilers.cuda import NULL, name_of
 
 TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float"}

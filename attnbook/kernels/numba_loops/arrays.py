@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array, broadcast_shapes, dtype_name
+from attnbook.arrays.array import Array, broadcast_shapes, dtype_name
 
 QUERY, KEY, VALUE, MASK, BIAS, OUTPUT = range(6)
 """The places of `Work.starts` along its first axis."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook.arrays.arguments import Array
+from attnbook.arrays.array import Array
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_loops
 from attnbook.compilers.register_tiles import Tile, claim

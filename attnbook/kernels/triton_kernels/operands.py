@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from attnbook.arrays.arguments import broadcast_shapes
+from attnbook.arrays.array import broadcast_shapes
 
 ROW_BYTES = 16
 """The copy engine of the GPU loads tiles whose rows start at multiples of this."""

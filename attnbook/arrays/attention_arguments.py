@@ -1,0 +1,140 @@
+"""The arguments of attention: arrays that fit together, a mask, a bias, a scale, causality."""
+
+import math
+
+import array_api_compat
+
+from attnbook.arrays.arguments import (
+    check_array,
+    check_bool,
+    check_floats,
+    check_number,
+    check_same_home,
+)
+from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes, dtype_name
+
+
+def check_leading_axes(arrays):
+    """Raise ValueError unless the axes before the last two of all `arrays` broadcast."""
+    leading: tuple[int, ...] = ()
+    for name, x in arrays.items():
+        both = broadcast_shapes(leading, tuple(x.shape[:-2]))
+        if both is None:
+            raise ValueError(
+                f"{name} must have leading axes that broadcast with {leading}, "
+                f"got shape {tuple(x.shape)}"
+            )
+        leading = both
+
+
+def to_compute(arrays, mask, bias, is_causal):
+    """Return checked arrays, mask and bias as the mathematics takes them.
+
+    Half precision is widened to float32, and a causal call has its mask joined with the given one.
+    """
+    query, key = arrays[:2]
+    if is_causal:
+        mask = and_causal(mask, query, key)
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    if wide is not query.dtype:
+        arrays = [xp.astype(x, wide, copy=False) for x in arrays]
+        bias = None if bias is None else xp.astype(bias, wide, copy=False)
+    return arrays, mask, bias
+
+
+def and_causal(mask, query, key):
+    """Return `mask`, if any, where a key comes no later than its query."""
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    causal = causal_mask(query, slice(0, n_q), slice(0, n_k), n_k - n_q)
+    return causal if mask is None else mask & causal
+
+
+def causal_mask(like, rows, keys, offset):
+    """Return which keys are no later than each query; query i stands at key i + `offset`."""
+    xp, device = array_namespace(like), array_api_compat.device(like)
+    own = xp.arange(rows.start + offset, rows.stop + offset, device=device)
+    return xp.arange(keys.start, keys.stop, device=device) <= own[:, None]
+
+
+def check_attention(arrays, mask, bias, scale, is_causal=False):
+    """Return the scale of attention between `arrays`, or raise if anything does not fit."""
+    check_floats(**arrays)
+    for name, x in arrays.items():
+        if x.ndim < 2:
+            axes = {"query": "n_q, d_k", "key": "n_k, d_k", "value": "n_k, d_v"}[name]
+            raise ValueError(f"{name} must have shape (..., {axes}), got {tuple(x.shape)}")
+    query, key = arrays["query"], arrays["key"]
+    (n_q, d_k), n_k = query.shape[-2:], key.shape[-2]
+    if key.shape[-1] != d_k:
+        raise ValueError(
+            f"key must have shape (..., n_k, {d_k}) to match query, got {tuple(key.shape)}"
+        )
+    if "value" in arrays and arrays["value"].shape[-2] != n_k:
+        raise ValueError(
+            f"value must have shape (..., {n_k}, d_v) to match key, "
+            f"got {tuple(arrays['value'].shape)}"
+        )
+    check_leading_axes(arrays)
+    scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
+    scores_shape = (*scores_leading, n_q, n_k)
+    if mask is not None:
+        check_mask(mask, query, scores_shape)
+    if bias is not None:
+        _check_bias(bias, query, scores_shape)
+    if scale is not None:
+        scale = check_number("scale", scale)
+    elif d_k == 0:
+        raise ValueError("query must have d_k of at least 1 for the default scale 1/√d_k, got 0")
+    else:
+        scale = 1 / math.sqrt(d_k)  # a Python float: np.sqrt would turn float32 into float64
+    check_bool("is_causal", is_causal)
+    return scale
+
+
+def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
+    """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
+    check_same_home(name, mask, query_name, query)
+    check_boolean(mask, name)
+    _check_broadcast(name, mask, scores_shape)
+
+
+def check_boolean(mask, name="mask"):
+    """Raise TypeError unless `mask` is a boolean array; say what it looks like instead."""
+    check_array(name, mask)
+    if not array_namespace(mask).isdtype(mask.dtype, "bool"):
+        raise TypeError(
+            f"{name} must be boolean, True = may attend, "
+            f"got {dtype_name(mask.dtype)}; {_mask_hint(mask)}"
+        )
+
+
+def _mask_hint(mask):
+    xp = array_namespace(mask)
+    try:
+        if bool(xp.all((mask == 0) | (mask == 1))):
+            return "it looks like a boolean mask stored as numbers: pass mask == 1"
+        if xp.isdtype(mask.dtype, ("integral", "real floating")) and float(xp.min(mask)) < -1000:
+            return "it looks like an additive mask: pass mask == 0, which is True where it allows"
+    except Exception:  # numbers that cannot be read here: inside vmap, on the meta device
+        pass
+    return "numbers that are added to the scores go in bias="
+
+
+def _check_bias(bias, query, scores_shape):
+    check_array("bias", bias)
+    if array_namespace(bias).isdtype(bias.dtype, "bool"):
+        raise TypeError(
+            "bias must have the dtype of query, got bool; a mask of what may be attended to "
+            "goes in mask="
+        )
+    check_floats(query=query, bias=bias)
+    _check_broadcast("bias", bias, scores_shape)
+
+
+def _check_broadcast(name, x, scores_shape):
+    if broadcast_shapes(tuple(x.shape), scores_shape) != scores_shape:
+        raise ValueError(
+            f"{name} must broadcast to the shape of the scores (..., n_q, n_k) = {scores_shape}, "
+            f"got {tuple(x.shape)}"
+        )
