@@ -32,7 +32,8 @@ class IncrementalDecoder:
         self.tokens: Any = None
         self.n = self.n_read = 0  # tokens so far, and in the last pass
         self.no_graph: Any = contextlib.nullcontext
-        if library(next(iter(weights.arrays().values()))) == "torch":
+        like = weights.any_array()
+        if like is not None and library(like) == "torch":
             self.no_graph = importlib.import_module("torch").no_grad
         with self.no_graph():
             memory, _ = encode(source, weights, source_mask, impl=impl)
