@@ -76,10 +76,11 @@ def rounding(moments, query):
 
 
 def limit(moments, query, scale):
-    """Return the largest of means plus √(2 log(1 + N)) deviations."""
+    """Return the largest of means plus √(2 log(1 + N)) deviations, and what rounding may add."""
     xp = array_namespace(query)
     centre, deviation = scores(moments, query, scale)
     high = centre + deviation * xp.sqrt(2.0 * xp.log1p(moments.counts))
+    high = high + rounding(moments, query * scale)
     return xp.max(xp.where(moments.counts > 0, high, xp.full_like(high, -xp.inf)), axis=-1)
 
 
