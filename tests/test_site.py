@@ -1,5 +1,6 @@
 """The built site, as files and in a browser: links, pictures, formulas, contrast, search."""
 
+import contextlib
 import functools
 import http.server
 import os
@@ -150,6 +151,7 @@ class Visit:
 
     def __init__(self, browser, base, width):
         self.base, self.problems = base, []
+        self.timeout = pytest.importorskip("playwright.sync_api").TimeoutError
         self.tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
         self.tab.on("request", self._request)
         self.tab.on("requestfailed", lambda r: self.problems.append(f"failed load: {r.url}"))
@@ -172,16 +174,22 @@ class Visit:
     def open(self, page):
         self.tab.goto(f"{self.base}/{page}", wait_until="load")
         self.tab.evaluate("window.MathJax?.startup?.promise")
-        self.tab.wait_for_timeout(300)  # the script that makes what scrolls focusable
+        self.settle()
 
     def go_dark(self):
         self.tab.emulate_media(color_scheme="dark")
         self.tab.wait_for_function("document.documentElement.dataset.theme === 'dark'")
-        self.tab.wait_for_timeout(300)  # colours fade
+        self.settle()
 
     def resize(self, width):
         self.tab.set_viewport_size({"width": width, "height": 900})
-        self.tab.wait_for_timeout(300)  # side bars slide
+        self.settle()
+
+    def settle(self):
+        """Wait until nothing moves or fades, and what scrolls can be reached by the keyboard."""
+        self.tab.evaluate(TWO_FRAMES)  # a change shows in the next
+        with contextlib.suppress(self.timeout):  # the rules name what stays out of reach
+            self.tab.wait_for_function(SETTLED, polling=50)
 
     def violations(self, rules=None, without=()):
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
@@ -204,6 +212,14 @@ def visit(browser, server):
     yield visit
     visit.tab.close()
 
+
+TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
+SETTLED = """() => document.getAnimations().every(animation =>
+        animation.playState !== 'running' ||
+        animation.effect.getComputedTiming().endTime === Infinity) &&
+    [...document.querySelectorAll('.bd-article *')].every(e =>
+        e.scrollWidth <= e.clientWidth + 1 || e.tabIndex >= 0 ||
+        !['auto', 'scroll'].includes(getComputedStyle(e).overflowX))"""
 
 UNSET_FORMULAS = """() => [...document.querySelectorAll('.math')]
     .filter(e => e.textContent.trim() && !e.querySelector('mjx-container') ||
