@@ -5,6 +5,7 @@ import graphlib
 import importlib
 import pathlib
 import pkgutil
+import re
 
 import pytest
 
@@ -75,6 +76,31 @@ def test_no_private_name_crosses_rooms():
             if room_of(module) != room:
                 parts = [*module.split("."), name]
                 assert not any(part.startswith("_") for part in parts), (path.name, module, name)
+
+
+def test_no_private_attribute_crosses_rooms():
+    used, own = {}, {}
+    for path, room in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                is_set = isinstance(node.ctx, ast.Store)
+                (own if is_set else used).setdefault(room, set()).add(node.attr)
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.setdefault(room, set()).add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                own.setdefault(room, set()).add(node.id)
+    for room, names in used.items():
+        elsewhere = set().union(*(own[other] for other in own if other != room))
+        crossing = {n for n in names & elsewhere - own.get(room, set()) if not n.startswith("__")}
+        assert crossing == set(), f"{room} uses {crossing} of another room"
+
+
+def test_no_chapter_uses_a_private_name():
+    private = re.compile(
+        r"^.*(?:from attnbook\S* import .*\b_|\b(?:ab|attnbook)[.\w]*\._)[a-z].*$", re.M
+    )
+    pages = (ROOT.parent / "book").glob("*.md")
+    assert {p.name: found for p in pages if (found := private.findall(p.read_text("utf8")))} == {}
 
 
 def test_no_module_imports_itself_by_a_circle():

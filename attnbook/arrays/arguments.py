@@ -7,6 +7,7 @@ are of one library, on one device and of one floating dtype.
 import math
 import numbers
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -129,3 +130,28 @@ def check_path(name: str, path: "str | os.PathLike") -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{name} must be a path or a str, got {type(path).__name__}")
     return Path(path)
+
+
+def check_ids(name, ids, n_known, like_name, like):
+    """Raise unless `ids` are integers from 0 to `n_known` - 1 that live where `like` does.
+
+    With `n_known` None they may be any integers.
+    """
+    check_same_home(name, ids, like_name, like)
+    xp = array_namespace(ids)
+    if not xp.isdtype(ids.dtype, "integral"):
+        raise TypeError(f"{name} must be an array of integers, got {dtype_name(ids.dtype)}")
+    if ids.ndim == 0:
+        raise ValueError(f"{name} must have shape (..., n), got ()")
+    torch = sys.modules.get("torch")
+    if n_known is None or 0 in ids.shape or (torch and torch.compiler.is_compiling()):
+        return  # inside torch.compile reading a number would cut the graph in two
+    try:
+        least, most = int(xp.min(ids)), int(xp.max(ids))
+    except RuntimeError:  # PyTorch's, for numbers that cannot be read: in vmap, on the meta device
+        return
+    if least < 0 or most >= n_known:
+        raise ValueError(
+            f"{name} must be from 0 to {n_known - 1} to be known to {like_name}, "
+            f"got {least if least < 0 else most}"
+        )

@@ -5,7 +5,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_array
 from attnbook.arrays.array import array_namespace, library
-from attnbook.arrays.move import move
+from attnbook.arrays.move import move, numbers_of
 
 
 def home(like):
@@ -29,11 +29,12 @@ def first_keys(name, lengths, n, like):
 def lengths_of(name, lengths):
     """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
     if array_api_compat.is_array_api_obj(lengths):
-        check_array(name, lengths)
-    try:
-        counts = np.asarray(lengths if isinstance(lengths, np.ndarray) else _readable(lengths))
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be ints in rows of one length, got others") from error
+        counts = numbers_of(name, lengths)
+    else:
+        try:
+            counts = np.asarray(lengths)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"{name} must be ints in rows of one length, got others") from error
     if counts.size and counts.dtype.kind not in "iu":
         raise TypeError(f"{name} must be ints, got {counts.dtype}")
     least, most = counts.min(initial=0), counts.max(initial=0)
@@ -42,10 +43,6 @@ def lengths_of(name, lengths):
     if most > np.iinfo(np.int64).max:  # an unsigned one, which would wrap
         raise ValueError(f"{name} must be at most 2**63 - 1, got {most}")
     return counts.astype(np.int64, copy=False)
-
-
-def _readable(lengths):
-    return move(lengths, "numpy") if array_api_compat.is_array_api_obj(lengths) else lengths
 
 
 def placed(mask, like):

@@ -89,6 +89,17 @@ def move(
         raise ValueError(f"x cannot be moved to {target}, {where}: {summary(error)}") from error
 
 
+def numbers_of(name: str, x: Array) -> np.ndarray:
+    """Return an array of any library in NumPy, or raise if it is none or has no numbers to read."""
+    check_array(name, x)
+    if isinstance(x, np.ndarray):
+        return x
+    try:
+        return move(x, "numpy")
+    except ValueError as error:  # on the meta device, inside vmap
+        raise ValueError(f"{name} must hold numbers that can be read, got none") from error
+
+
 def _namespace(name: str) -> Any:
     if name == "array_api_strict":
         return _required(name, "test")

@@ -58,7 +58,7 @@ def write(path: "str | os.PathLike", kind: str, arrays: dict[str, Array], conten
         "content": text,
         "sha256": _digest(stored, text),
     }
-    _replace(path, safetensors.numpy.save(stored, metadata))
+    _write_whole(path, safetensors.numpy.save(stored, metadata))
 
 
 def read(path: "str | os.PathLike", *kinds: str) -> tuple[str, dict[str, np.ndarray], set, Any]:
@@ -136,7 +136,7 @@ def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
     return digest.hexdigest()
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _write_whole(path: Path, data: bytes) -> None:
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}.partial")
     try:
         with open(partial, "xb") as file:

@@ -22,9 +22,8 @@ class ArrayTree:
     which letters the axes of an array are called.
     """
 
-    token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
-    _names: ClassVar[tuple[str, ...]]
-    _plain: ClassVar[frozenset[str]]  # plain numbers and names
+    field_names: ClassVar[tuple[str, ...]]
+    plain_names: ClassVar[frozenset[str]]  # plain numbers and names
     _stacks: ClassVar[frozenset[str]]  # tuples of parts
     _optional: ClassVar[frozenset[str]]  # what may be None
     part_kinds: ClassVar[dict[str, Any]]  # the class of each part, or of those in a tuple
@@ -33,10 +32,10 @@ class ArrayTree:
     def __init_subclass__(cls):
         # kept by name, since torch.compile cannot look into annotations
         own = cls.__annotations__
-        cls._names = tuple(name for name in own if get_origin(own[name]) is not ClassVar)
+        cls.field_names = tuple(name for name in own if get_origin(own[name]) is not ClassVar)
         cls.part_kinds, cls.axis_letters = {}, {}
         plain, stacks, optional = set(), set(), set()
-        for name in cls._names:
+        for name in cls.field_names:
             annotation = own[name]
             choices = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
             optional |= {name} if len(choices) > 1 else set()
@@ -50,7 +49,7 @@ class ArrayTree:
                 cls.axis_letters[name] = tuple(kind.__metadata__[0].split())
             else:
                 cls.part_kinds[name] = kind
-        cls._plain, cls._stacks = frozenset(plain), frozenset(stacks)
+        cls.plain_names, cls._stacks = frozenset(plain), frozenset(stacks)
         cls._optional = frozenset(optional)
 
     @classmethod
@@ -59,21 +58,6 @@ class ArrayTree:
         made = object.__new__(cls)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
-        return made
-
-    @classmethod
-    def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:
-        """Return a value for each array by the letters of its axes; None where one has no size.
-
-        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
-        """
-        made: dict[str, Any] = dict.fromkeys(cls.axis_letters)
-        for name, letters in cls.axis_letters.items():
-            shape = [sizes[letter] for letter in letters if letter in sizes]
-            if len(shape) == len(letters) == 2:
-                made[name] = xavier(rng, *shape)
-            elif len(shape) == len(letters) and bias:
-                made[name] = np.zeros(shape)
         return made
 
     def any_array(self) -> Array | None:
@@ -86,9 +70,9 @@ class ArrayTree:
         A matrix must have 2 axes; the lengths of axes are left to the class, and so is what is
         plain.
         """
-        for name in self._names:
+        for name in self.field_names:
             value = getattr(self, name)
-            if name in self._plain or (value is None and name in self._optional):
+            if name in self.plain_names or (value is None and name in self._optional):
                 continue
             if name in self.axis_letters:
                 check_array(name, value)
@@ -146,7 +130,7 @@ class ArrayTree:
         return self._map(lambda name, x: move(x, library, device=device, dtype=dtype))
 
     def _leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        for field in self._names:
+        for field in self.field_names:
             value = getattr(self, field)
             name = prefix + field
             if isinstance(value, ArrayTree):
@@ -154,20 +138,20 @@ class ArrayTree:
             elif field in self._stacks:
                 for i, part in enumerate(value):
                     yield from part._leaves(f"{name}.{i}.")
-            elif field not in self._plain:
+            elif field not in self.plain_names:
                 yield name, value
 
     def _map(self, function: Callable[[str, Array], Array], prefix: str = "") -> Self:
         """Return a copy with `function` of its name and itself in the place of every array."""
         fields: dict[str, Any] = {}
-        for field in self._names:
+        for field in self.field_names:
             value: Any = getattr(self, field)
             name = prefix + field
             if isinstance(value, ArrayTree):
                 value = value._map(function, f"{name}.")
             elif field in self._stacks:
                 value = tuple(p._map(function, f"{name}.{i}.") for i, p in enumerate(value))
-            elif value is not None and field not in self._plain:
+            elif value is not None and field not in self.plain_names:
                 value = function(name, value)
             fields[field] = value
         return type(self).unchecked(fields)  # shapes stay as they were checked
@@ -175,6 +159,23 @@ class ArrayTree:
 
 class Weights(ArrayTree):
     """Base of the frozen dataclasses of learned arrays."""
+
+    token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
+
+    @classmethod
+    def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:
+        """Return a value for each array by the letters of its axes; None where one has no size.
+
+        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
+        """
+        made: dict[str, Any] = dict.fromkeys(cls.axis_letters)
+        for name, letters in cls.axis_letters.items():
+            shape = [sizes[letter] for letter in letters if letter in sizes]
+            if len(shape) == len(letters) == 2:
+                made[name] = xavier(rng, *shape)
+            elif len(shape) == len(letters) and bias:
+                made[name] = np.zeros(shape)
+        return made
 
 
 def check_part(name: str, part: Any, kind: type) -> None:

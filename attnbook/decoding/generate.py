@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from attnbook.arrays.arguments import check_ids
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.request import Decoded, request, request_of
 from attnbook.decoding.sampling import sampler
 from attnbook.kernels import REFERENCE
-from attnbook.transformers.embed import check_ids
 from attnbook.transformers.weights import TransformerWeights
 
 

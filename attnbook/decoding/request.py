@@ -9,16 +9,15 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_bool, check_int
+from attnbook.arrays.arguments import check_array, check_bool, check_ids, check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
-from attnbook.arrays.move import move
+from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.masks import check_head_mask
-from attnbook.transformers.embed import check_ids
 from attnbook.transformers.transformer import check_source
 from attnbook.transformers.weights import TransformerWeights
 
@@ -208,11 +207,7 @@ def _plain(name, ids):
     """Return an array of any library as nested lists, or as a number if it is one."""
     if not array_api_compat.is_array_api_obj(ids):
         return ids
-    check_array(name, ids)
-    try:
-        return (ids if isinstance(ids, np.ndarray) else move(ids, "numpy")).tolist()
-    except ValueError as error:  # on the meta device there are no numbers
-        raise ValueError(f"{name} must be numbers that can be read, got none: {error}") from error
+    return numbers_of(name, ids).tolist()
 
 
 def _check_token(name, token, known):

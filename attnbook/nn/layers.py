@@ -170,7 +170,7 @@ class _Layer(DroppingModule):
         parts: dict[str, Any] = {"feed_forward": network}
         held: dict[Any, Any] = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
         for theirs, ours in cls._theirs.items():
-            if ours in cls._names:
+            if ours in cls._kind.field_names:
                 parts[ours] = held[cls._kind.part_kinds[ours]]._read(getattr(module, theirs))
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
 

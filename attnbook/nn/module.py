@@ -17,7 +17,6 @@ class WeightsModule(torch.nn.Module):
     """
 
     _kind: ClassVar[Any]  # the dataclass
-    _names: ClassVar[tuple[str, ...]]  # of its fields
     _theirs: ClassVar[dict[str, str]] = {}  # names in PyTorch's own module: names here
     _classes: ClassVar[dict[type[Weights], type["WeightsModule"]]] = {}
 
@@ -25,14 +24,13 @@ class WeightsModule(torch.nn.Module):
         super().__init_subclass__(**options)
         if kind is not None:
             cls._kind = kind
-            cls._names = kind._names
             WeightsModule._classes[kind] = cls
 
     def __init__(self, weights: Weights):
         super().__init__()
         check_part("weights", weights, self._kind)
         weights = weights.to("torch")
-        for name in self._names:
+        for name in self._kind.field_names:
             value = getattr(weights, name)
             if isinstance(value, Weights):
                 self.add_module(name, _held(value))
@@ -48,7 +46,7 @@ class WeightsModule(torch.nn.Module):
     def weights(self) -> Any:
         """The parameters as the dataclass that the function takes, graph included."""
         fields: dict[str, Any] = {}
-        for name in self._names:
+        for name in self._kind.field_names:
             value = getattr(self, name)
             if isinstance(value, WeightsModule):
                 value = value.weights
@@ -59,7 +57,11 @@ class WeightsModule(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""
-        plain = {n: getattr(self, n) for n in self._names if isinstance(getattr(self, n), PLAIN)}
+        plain = {
+            n: getattr(self, n)
+            for n in self._kind.field_names
+            if isinstance(getattr(self, n), PLAIN)
+        }
         shapes = {n: tuple(x.shape) for n, x in self.named_parameters(recurse=False)}
         return ", ".join(f"{name}={value}" for name, value in (plain | shapes).items())
 

@@ -86,7 +86,7 @@ class Moments(ArrayTree):
     cross: Annotated[Array, "d_k d_v"]
 
     def __post_init__(self):
-        check_floats(**{name: getattr(self, name) for name in self._names})
+        check_floats(**{name: getattr(self, name) for name in self.field_names})
         for name in ("means", "value_means"):
             if getattr(self, name).ndim != 2:
                 raise ValueError(

@@ -128,7 +128,7 @@ def _described(part, prefix, arrays):
     if type(part) not in CLASSES.values():
         return None
     arrays |= {prefix + name: x for name, x in part.arrays().items()}
-    plain = {name: _plain(getattr(part, name)) for name in part._plain}
+    plain = {name: _plain(getattr(part, name)) for name in part.plain_names}
     return {"class": type(part).__name__, "plain": plain}
 
 

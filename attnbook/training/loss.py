@@ -5,11 +5,10 @@ r"""Cross-entropy: how surprised a model is by the tokens that came.
 
 from typing import Annotated
 
-from attnbook.arrays.arguments import check_float, check_number, check_same_home
+from attnbook.arrays.arguments import check_float, check_ids, check_number, check_same_home
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.attention_arguments import check_boolean
 from attnbook.single_head.softmax import log_softmax_of
-from attnbook.transformers.embed import check_ids
 
 
 def cross_entropy(

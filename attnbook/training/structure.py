@@ -54,7 +54,7 @@ def _described(label, value, prefix):
         if _classes().get(kind.__name__) is not kind:
             raise TypeError(f"{label} must be of a class of attnbook, got {kind.__qualname__}")
         parts = {
-            n: _described(prefix + n, getattr(value, n), f"{prefix}{n}.") for n in value._names
+            n: _described(prefix + n, getattr(value, n), f"{prefix}{n}.") for n in value.field_names
         }
         return {"class": kind.__name__, "fields": parts}
     if isinstance(value, tuple):

@@ -1,11 +1,10 @@
 """Embedding: from token ids to rows of features."""
 
 import math
-import sys
 from typing import Annotated
 
-from attnbook.arrays.arguments import check_bool, check_float, check_same_home
-from attnbook.arrays.array import Array, array_namespace, dtype_name
+from attnbook.arrays.arguments import check_bool, check_float, check_ids
+from attnbook.arrays.array import Array, array_namespace
 
 # The mathematics, of checked arrays.
 
@@ -72,28 +71,3 @@ def embed(
     check_ids("ids", ids, table.shape[0], "table", table)
     check_bool("scale", scale)
     return embed_of(ids, table, scale)
-
-
-def check_ids(name, ids, n_known, like_name, like):
-    """Raise unless `ids` are integers from 0 to `n_known` - 1 that live where `like` does.
-
-    With `n_known` None they may be any integers.
-    """
-    check_same_home(name, ids, like_name, like)
-    xp = array_namespace(ids)
-    if not xp.isdtype(ids.dtype, "integral"):
-        raise TypeError(f"{name} must be an array of integers, got {dtype_name(ids.dtype)}")
-    if ids.ndim == 0:
-        raise ValueError(f"{name} must have shape (..., n), got ()")
-    torch = sys.modules.get("torch")
-    if n_known is None or 0 in ids.shape or (torch and torch.compiler.is_compiling()):
-        return  # inside torch.compile reading a number would cut the graph in two
-    try:
-        least, most = int(xp.min(ids)), int(xp.max(ids))
-    except RuntimeError:  # PyTorch's, for numbers that cannot be read: in vmap, on the meta device
-        return
-    if least < 0 or most >= n_known:
-        raise ValueError(
-            f"{name} must be from 0 to {n_known - 1} to be known to {like_name}, "
-            f"got {least if least < 0 else most}"
-        )

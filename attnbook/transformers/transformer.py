@@ -7,7 +7,7 @@ arrays; this file joins them.
 from collections.abc import Callable
 from typing import Annotated
 
-from attnbook.arrays.arguments import check_bool, check_float, check_floats
+from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_ids
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
@@ -16,7 +16,7 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions import sinusoidal_of
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 from attnbook.transformers.dropout import check_drop
-from attnbook.transformers.embed import check_ids, embed_of
+from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.weights import TransformerWeights
 

@@ -398,6 +398,8 @@ masking.causal(2**63, 5)
     ValueError: n_q must be at most 2147483647, got 9223372036854775808
 masking.padding(np.array([2**64 - 1], "u8"), 4)
     ValueError: lengths must be at most 2**63 - 1, got 18446744073709551615
+masking.padding(torch.ones(2, device="meta"), 4)
+    ValueError: lengths must hold numbers that can be read, got none
 masking.padding(np.array(["a"]), 4)
     TypeError: lengths must be ints, got <U1
 masking.sliding_window(3, left=-1)
