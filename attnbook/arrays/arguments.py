@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -130,6 +131,17 @@ def check_path(name: str, path: "str | os.PathLike") -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{name} must be a path or a str, got {type(path).__name__}")
     return Path(path)
+
+
+def generator(rng: Any, name: str = "rng") -> "np.random.Generator":
+    """Return `rng`, a Generator or a seed, as a Generator, or raise."""
+    if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
+        raise TypeError(
+            f"{name} must be a numpy.random.Generator or an int, got {type(rng).__name__}"
+        )
+    if not isinstance(rng, np.random.Generator) and rng < 0:
+        raise ValueError(f"{name} must be at least 0 if it is a seed, got {rng}")
+    return np.random.default_rng(rng)
 
 
 def check_ids(name, ids, n_known, like_name, like):

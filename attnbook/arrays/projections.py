@@ -1,4 +1,4 @@
-"""What the learned heads share: drawing matrices, and projecting inputs by them."""
+"""Linear maps: drawing their matrices, inputs that fit them, and the product."""
 
 import math
 from typing import Any
@@ -8,17 +8,6 @@ import numpy as np
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import array_namespace
 from attnbook.arrays.attention_arguments import check_leading_axes
-
-
-def generator(rng: Any, name: str = "rng") -> "np.random.Generator":
-    """Return `rng`, a Generator or a seed, as a Generator, or raise."""
-    if isinstance(rng, bool) or not isinstance(rng, (np.random.Generator, int, np.integer)):
-        raise TypeError(
-            f"{name} must be a numpy.random.Generator or an int, got {type(rng).__name__}"
-        )
-    if not isinstance(rng, np.random.Generator) and rng < 0:
-        raise ValueError(f"{name} must be at least 0 if it is a seed, got {rng}")
-    return np.random.default_rng(rng)
 
 
 def xavier(rng: "np.random.Generator", rows: int, columns: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a check hands back: a text, a picture of it for a notebook, and the input that failed."""
+"""The report of a check: a text, a picture of it for a notebook, and the input that failed."""
 
 import dis
 import html

@@ -1,4 +1,4 @@
-"""How a reader's function can be called: its signature, and the options that it takes."""
+"""Signatures of readers' functions, and the options that they take."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""What a check is made of: cases, the steps of the right computation, and ways to get them wrong.
+"""The parts of a check: cases, the steps of the right computation, and ways to get them wrong.
 
 A check is data. `Check.compute` runs named steps; a mistake names the steps that it replaces, so
 that two mistakes can be made together, and a larger computation takes over the steps and the

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int
-from attnbook.arrays.projections import generator
+from attnbook.arrays.arguments import check_int, generator
 from attnbook.data.date_words import LANGUAGES
 from attnbook.data.ids import iterator
 from attnbook.data.vocabulary import Vocabulary

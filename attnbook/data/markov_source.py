@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_int, check_number
-from attnbook.arrays.projections import generator
+from attnbook.arrays.arguments import check_array, check_int, check_number, generator
 from attnbook.data.ids import ids_of
 
 

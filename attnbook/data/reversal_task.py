@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int
-from attnbook.arrays.projections import generator
+from attnbook.arrays.arguments import check_int, generator
 from attnbook.data.vocabulary import Vocabulary
 
 

@@ -1,4 +1,4 @@
-"""What is to be decoded: the checks that all ways of decoding share, and their result."""
+"""The request to decode, checked once for every way of decoding, and the result of one."""
 
 import inspect
 import numbers

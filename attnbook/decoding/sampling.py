@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.arguments import check_int, check_number, generator
 from attnbook.arrays.array import Array, array_namespace, dtype_name, library
 from attnbook.arrays.lengths import home
 from attnbook.arrays.move import move
-from attnbook.arrays.projections import generator
 from attnbook.single_head.softmax import softmax_of
 
 

@@ -5,7 +5,13 @@ from typing import Annotated, Any, ClassVar
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_float, check_floats, check_int, check_same_home
+from attnbook.arrays.arguments import (
+    check_float,
+    check_floats,
+    check_int,
+    check_same_home,
+    generator,
+)
 from attnbook.arrays.array import (
     Array,
     accumulation_dtype,
@@ -14,7 +20,6 @@ from attnbook.arrays.array import (
     library,
 )
 from attnbook.arrays.move import move
-from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import ArrayTree
 
 

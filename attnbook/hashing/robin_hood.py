@@ -33,9 +33,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_choice, check_int, check_number
+from attnbook.arrays.arguments import check_choice, check_int, check_number, generator
 from attnbook.arrays.array import Array, dtype_name
-from attnbook.arrays.projections import generator
 from attnbook.compilers.python_or_numba import compiled
 
 IMPLEMENTATIONS = ("reference", "numba")

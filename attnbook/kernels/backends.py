@@ -1,4 +1,4 @@
-"""Which array libraries and compilers are here, and what each can run."""
+"""The array libraries and compilers that are here, and the kernels that each can run."""
 
 import importlib
 import importlib.util

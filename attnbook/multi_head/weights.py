@@ -6,9 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_floats, check_int
+from attnbook.arrays.arguments import check_bool, check_floats, check_int, generator
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import Weights
 from attnbook.single_head.head import SingleHeadWeights
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_floats, check_int
+from attnbook.arrays.arguments import check_floats, check_int, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.attention_arguments import check_attention, to_compute
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.arrays.projections import check_inputs, check_matrices, generator, project, xavier
+from attnbook.arrays.projections import check_inputs, check_matrices, project, xavier
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.single_head.attention import attention, weights_of

@@ -1,4 +1,4 @@
-"""How queries are answered: near keys from the tables, heavy keys, and a tail for the rest.
+"""Answers to queries: near keys from the tables, heavy keys, and a tail for the rest.
 
 Each of the three is a group of keys with a mass, the logarithm of its sum of exponentials, and an
 output, its weighted mean value. A softmax over the masses mixes the outputs.

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_choice
+from attnbook.arrays.arguments import check_array, check_choice, generator
 from attnbook.arrays.array import Array, library
-from attnbook.arrays.projections import generator
 from attnbook.hashing.robin_hood import (
     IMPLEMENTATIONS,
     displacement_limit,

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from attnbook.arrays.arguments import generator
 from attnbook.arrays.array import Array
-from attnbook.arrays.projections import generator
 from attnbook.compilers.cuda import import_cupy
 from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
 from attnbook.sketch.bucket_tables import LOAD_FACTOR

@@ -1,4 +1,4 @@
-"""How a sketch grows: keys and values are checked, hashed and put into the tables."""
+"""Growth of a sketch: keys and values are checked, hashed and put into the tables."""
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array

@@ -1,4 +1,4 @@
-"""What an index of signatures does, whichever way it keeps them.
+"""The protocol of an index of signatures, whichever way it keeps them.
 
 `SortedIndex` takes any array library, `BucketIndex` grows cheaply in NumPy, and `CudaIndex` is one
 on a GPU.

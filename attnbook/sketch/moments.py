@@ -15,9 +15,9 @@ from attnbook.arrays.arguments import (
     check_int,
     check_number,
     check_same_home,
+    generator,
 )
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
-from attnbook.arrays.projections import generator
 from attnbook.arrays.weights import ArrayTree
 from attnbook.sketch import gaussian_mixture
 from attnbook.sketch.k_means import centres, nearest, sums

@@ -1,4 +1,4 @@
-"""What a sketch knows of all its keys together: the heavy ones, their moments, a sample, a box.
+"""The summary of all keys of a sketch: the heavy ones, their moments, a sample, a box.
 
 Each is worked out when it is first needed and then kept in the state. Added keys enter what is
 there where that is exact; a removal makes all of it stale.

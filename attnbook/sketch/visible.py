@@ -1,4 +1,4 @@
-"""Which keys a query may attend to."""
+"""The keys that each query may attend to."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a training run is told, and what it tells."""
+"""The settings of a training run, and its history."""
 
 from dataclasses import KW_ONLY, dataclass, field
 

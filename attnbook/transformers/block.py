@@ -9,9 +9,9 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_floats, check_int
+from attnbook.arrays.arguments import check_floats, check_int, generator
 from attnbook.arrays.array import Array
-from attnbook.arrays.projections import check_width, generator, project
+from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.attention import multi_head_attention_of

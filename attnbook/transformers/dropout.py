@@ -4,10 +4,9 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_float, check_number
+from attnbook.arrays.arguments import check_float, check_number, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
-from attnbook.arrays.projections import generator
 
 
 def dropout(

@@ -9,10 +9,17 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_choice, check_float, check_floats, check_int
+from attnbook.arrays.arguments import (
+    check_bool,
+    check_choice,
+    check_float,
+    check_floats,
+    check_int,
+    generator,
+)
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.erf import erf
-from attnbook.arrays.projections import check_width, generator, project
+from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
 
 ACTIVATIONS = ("relu", "gelu")

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_choice
-from attnbook.arrays.projections import generator
+from attnbook.arrays.arguments import check_bool, check_choice, generator
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.feed_forward import FeedForwardWeights

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int
-from attnbook.arrays.projections import check_width, generator
+from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, generator
+from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.dropout import check_drop

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_choice, check_int
+from attnbook.arrays.arguments import check_bool, check_choice, check_int, generator
 from attnbook.arrays.array import Array
-from attnbook.arrays.projections import generator, xavier
+from attnbook.arrays.projections import xavier
 from attnbook.arrays.weights import Weights
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 
