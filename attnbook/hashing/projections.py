@@ -1,5 +1,6 @@
 """Random projections: what both hashes of vectors, `SimHash` and `StableHash`, are made of."""
 
+import abc
 from typing import Annotated, Any, ClassVar
 
 import array_api_compat
@@ -23,7 +24,7 @@ from attnbook.arrays.move import move
 from attnbook.arrays.weights import ArrayTree
 
 
-class RandomProjections(ArrayTree):
+class RandomProjections(ArrayTree, abc.ABC):
     """Base of hashes whose codes each come from one projection a·x: L tables of K codes."""
 
     directions: Annotated[Array, "n_tables n_projections d"]
@@ -44,9 +45,9 @@ class RandomProjections(ArrayTree):
         """Width of the vectors."""
         return int(self.directions.shape[2])
 
+    @abc.abstractmethod
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
         """Return the K codes of each table."""
-        raise NotImplementedError
 
     def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
         r"""Return for each table the K codes of `x` as one int64, :math:`\sum_j m_j h_j(x)`.

@@ -3,6 +3,7 @@
 They have the same methods. Kernels and their libraries load when an engine is made.
 """
 
+import abc
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,7 +53,7 @@ class Reference:
         return near(state, query, signatures, visible, above, weigh)
 
 
-class Kernel(Reference):
+class Kernel(Reference, abc.ABC):
     """An engine whose kernel never pads candidates, so that all queries go at once.
 
     What is not compiled takes the plain functions: the chances of other hashes than the two of
@@ -97,9 +98,9 @@ class Kernel(Reference):
         """Return what the kernel reads of the index."""
         return state.index
 
+    @abc.abstractmethod
     def chances(self, query: Array) -> Any:
         """Return what the kernel knows of the chance to find a key."""
-        raise NotImplementedError
 
     def knows(self, x: Array) -> bool:
         """Return whether the kernel takes the dtype of `x`."""
