@@ -21,6 +21,7 @@ FLOORS = (
     {"transformers", "sketch"},
     {"data", "decoding"},
     {"training"},
+    {"models"},
     {"nn", "check"},
     {"train", "checkpoint"},
 )

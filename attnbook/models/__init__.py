@@ -1,0 +1,18 @@
+"""Whole models with learned weights, from this package's functions.
+
+The names are imported when they are first used. A module here is not called as its function is:
+the function would hide it.
+"""
+
+import importlib
+from typing import Any
+
+_HOMES: dict[str, str] = {}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
