@@ -1,0 +1,135 @@
+"""What a head looks at: for each query the keys of a job, and how much weight the head puts there.
+
+A job, such as *look at the previous token*, is a boolean array (n, n): True where a query that did
+this job would look. `head_scores` says how much of the attention of each head lies there.
+"""
+
+from typing import Annotated
+
+import array_api_compat
+
+from attnbook.arrays.arguments import check_array, check_float, check_ids, check_same_home
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name
+
+
+def head_scores(
+    A: Annotated[Array, "... n_q n_k"], targets: Annotated[Array, "..."]
+) -> Annotated[Array, "..."]:
+    r"""Return the mean attention that each head puts on `targets`, from 0 to 1.
+
+    .. math:: \frac{1}{|R|} \sum_{i \in R}\, \sum_{j:\, T_{ij}} A_{ij},
+        \qquad R = \{ i : T_{ij} \text{ for some } j \}
+
+    Parameters
+    ----------
+    A : array, shape (..., n_q, n_k)
+        Attention weights, such as those of all layers and heads, (layers, heads, n, n).
+    targets : boolean array T that broadcasts to (..., n_q, n_k)
+        True where a query would look. A query without such a key is not counted.
+
+    Returns
+    -------
+    array, shape (...)
+        NaN if no query is counted.
+
+    Raises
+    ------
+    TypeError
+        If `A` is not a floating array or `targets` not a boolean one of the same library.
+    ValueError
+        If `A` has fewer than 2 axes or `targets` does not broadcast to its shape.
+
+    Notes
+    -----
+    Compare with the score of uniform attention, which looks everywhere alike: a job with many
+    targets has a high score without a head that does it.
+    Cost: O(n_q n_k) for each head.
+
+    References
+    ----------
+    Olsson et al. (2022), "In-context learning and induction heads"; chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = np.array([[1.0, 0, 0], [0.8, 0.2, 0], [0.1, 0.7, 0.2]])
+    >>> float(head_scores(A, previous_token(np.array([4, 5, 6]))))
+    0.75
+    """
+    check_float("A", A)
+    check_same_home("targets", targets, "A", A)
+    xp = array_namespace(A)
+    if not xp.isdtype(targets.dtype, "bool"):
+        raise TypeError(f"targets must be boolean, got {dtype_name(targets.dtype)}")
+    shape, got = tuple(A.shape), tuple(targets.shape)
+    if A.ndim < 2:
+        raise ValueError(f"A must have shape (..., n_q, n_k), got {shape}")
+    if broadcast_shapes(got, shape) != shape:
+        raise ValueError(f"targets must broadcast to the shape of A, {shape}, got {got}")
+    targets = xp.broadcast_to(targets, shape)
+    there = xp.sum(xp.where(targets, A, xp.zeros_like(A)), axis=(-2, -1))
+    counted = xp.astype(xp.count_nonzero(xp.any(targets, axis=-1), axis=-1), A.dtype)
+    return xp.where(counted == 0, xp.nan, there / xp.where(counted == 0, 1.0, counted))
+
+
+def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
+    """Let each token but the first look at the one before it.
+
+    Parameters
+    ----------
+    ids : array of integers, shape (n,)
+
+    Returns
+    -------
+    boolean array, shape (n, n)
+    """
+    own, keys = _places(ids)
+    return keys == own - 1
+
+
+def first_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
+    """Let each later token look at the first one: the attention sink.
+
+    Parameters and result are those of `previous_token`. The first two tokens look nowhere: one
+    sees nothing else, and for the other the first token is also the previous one.
+    """
+    own, keys = _places(ids)
+    return (keys == 0) & (own > 1)
+
+
+def same_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
+    """Let each token look at earlier occurrences of itself, as a *duplicate-token head* does.
+
+    Parameters and result are those of `previous_token`. The token before and the first are left to
+    the jobs with these names.
+    """
+    own, keys = _places(ids)
+    return _equal(ids) & (keys > 0) & (keys < own - 1)
+
+
+def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
+    """Let each token look at what came after earlier occurrences of it: *induction heads*.
+
+    A model that has seen ``Romeo loves`` and reads ``Romeo`` again looks at ``loves``, and may copy
+    it. Parameters and result are those of `previous_token`. The token before is left to the job
+    with this name.
+    """
+    own, keys = _places(ids)
+    after = array_namespace(ids).roll(
+        _equal(ids), 1, axis=1
+    )  # column j: the token before j is that of the query
+    return after & (keys > 0) & (keys < own - 1)
+
+
+def _places(ids):
+    check_array("ids", ids)
+    check_ids("ids", ids, None, "ids", ids)
+    if ids.ndim != 1:
+        raise ValueError(f"ids must have shape (n,), got {tuple(ids.shape)}")
+    xp = array_namespace(ids)
+    place = xp.arange(ids.shape[0], device=array_api_compat.device(ids))
+    return place[:, None], place[None, :]
+
+
+def _equal(ids):
+    return ids[:, None] == ids[None, :]

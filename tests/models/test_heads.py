@@ -1,0 +1,99 @@
+"""Scores of heads against loops, on every library, and on heads that do one job."""
+
+import numpy as np
+import pytest
+from error_table import assert_raises, error_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbook import attention_weights, masking
+from attnbook.models import heads
+
+IDS = st.lists(st.integers(0, 3), min_size=1, max_size=11)
+JOBS = (heads.previous_token, heads.first_token, heads.same_token, heads.induction)
+
+
+def looked_at(job, ids, i, j):
+    """Say whether query i of `ids` looks at key j, from the words of the docstrings."""
+    if job is heads.previous_token:
+        return j == i - 1
+    if job is heads.first_token:
+        return j == 0 and i >= 2
+    if not 0 < j < i - 1:
+        return False
+    return ids[j] == ids[i] if job is heads.same_token else ids[j - 1] == ids[i]
+
+
+@pytest.mark.parametrize("job", JOBS)
+@given(IDS)
+def test_targets_agree_with_a_loop(library, job, ids):
+    got = job(library.array(np.array(ids)))
+    n = len(ids)
+    expected = [[looked_at(job, ids, i, j) for j in range(n)] for i in range(n)]
+    np.testing.assert_array_equal(library.numpy(got), np.array(expected, bool).reshape(n, n))
+    assert not (library.numpy(got) & ~masking.causal(n)).any()
+
+
+@given(IDS)
+def test_no_key_serves_two_jobs_but_a_repeated_token(ids):
+    sharing = sum(job(np.array(ids)).astype(int) for job in JOBS[:3])
+    assert sharing.max() <= 1
+    assert (heads.previous_token(np.array(ids)) & heads.induction(np.array(ids))).sum() == 0
+
+
+@given(IDS, st.integers(0, 2**16), st.lists(st.integers(0, 3), max_size=2))
+def test_scores_agree_with_a_loop(library, ids, seed, leading):
+    rng, n = np.random.default_rng(seed), len(ids)
+    A = attention_weights(*rng.normal(size=(2, *leading, n, 5)), masking.causal(n))
+    for job in JOBS:
+        targets = job(np.array(ids))
+        got = heads.head_scores(library.array(A), library.array(targets))
+        assert tuple(got.shape) == tuple(leading)
+        rows = [i for i in range(n) if targets[i].any()]
+        expected = np.full(leading, np.nan)
+        for index in np.ndindex(*leading) if rows else ():
+            there = [A[(*index, i, j)] for i in rows for j in range(n) if targets[i, j]]
+            expected[index] = sum(there) / len(rows)
+        np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_head_that_does_its_job_scores_one(job):
+    ids = np.array([1, 2, 3, 1, 2, 3, 3, 1])
+    bias = np.where(job(ids), 100.0, 0.0)
+    A = attention_weights(np.zeros((8, 1)), np.zeros((8, 1)), masking.causal(8), bias=bias)
+    np.testing.assert_allclose(heads.head_scores(A, job(ids)), 1.0)
+    for other in JOBS:
+        if other is not job and not (other(ids) & job(ids)).any():
+            assert heads.head_scores(A, other(ids)) < 0.7
+
+
+def test_each_head_may_have_targets_of_its_own():
+    A = np.array([[[1.0, 0], [0.25, 0.75]], [[1.0, 0], [0.5, 0.5]]])
+    targets = np.array([[[False, False], [True, False]], [[False, False], [False, False]]])
+    np.testing.assert_array_equal(heads.head_scores(A, targets), [0.25, np.nan])
+
+
+ERRORS = error_rows("""
+heads.head_scores([[1.0]], np.ones((1, 1), bool))
+    TypeError: A must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+heads.head_scores(np.ones((2, 2)), np.ones((2, 2)))
+    TypeError: targets must be boolean, got float64
+heads.head_scores(np.ones(2), np.ones(2, bool))
+    ValueError: A must have shape (..., n_q, n_k), got (2,)
+heads.head_scores(np.ones((2, 2)), np.ones((3, 2), bool))
+    ValueError: targets must broadcast to the shape of A, (2, 2), got (3, 2)
+heads.head_scores(np.ones((2, 2)), np.ones((4, 2, 2), bool))
+    ValueError: targets must broadcast to the shape of A, (2, 2), got (4, 2, 2)
+heads.induction([1, 2])
+    TypeError: ids must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+heads.induction(np.ones(3))
+    TypeError: ids must be an array of integers, got float64
+heads.induction(np.ones((2, 3), int))
+    ValueError: ids must have shape (n,), got (2, 3)
+""")
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), ERRORS)
+def test_what_is_wrong_is_said(call, kind, message):
+    assert_raises(call, kind, message, {"heads": heads, "np": np})
