@@ -4,9 +4,11 @@ A job, such as *look at the previous token*, is a boolean array (n, n): True whe
 this job would look. `head_scores` says how much of the attention of each head lies there.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import array_api_compat
+import numpy as np
 
 from attnbook.arrays.arguments import check_array, check_float, check_ids, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name
@@ -119,6 +121,42 @@ def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
         _equal(ids), 1, axis=1
     )  # column j: the token before j is that of the query
     return after & (keys > 0) & (keys < own - 1)
+
+
+def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
+    r"""Let each token of a speech look at the name above it: who is speaking?
+
+    Parameters
+    ----------
+    tokens : sequence of n str
+        The pieces of a play, in which a speech is ``"NAME:\nline\nline\n\n"``.
+
+    Returns
+    -------
+    boolean NumPy array, shape (n, n)
+        The names themselves look nowhere, nor does a speech whose name is not among the tokens.
+        The token before is left to the job with this name, and the first token too.
+
+    Examples
+    --------
+    >>> own_speaker(["\n", "PUCK", ":", "\n", "Lord", "\n\n"]).astype(int)[:, 1]
+    array([0, 0, 0, 1, 1, 1])
+    """
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+        raise TypeError(f"tokens must be a sequence of str, got {type(tokens).__name__}")
+    targets = np.zeros((len(tokens), len(tokens)), dtype=bool)
+    name, start = None, 0
+    for i, token in enumerate(tokens):
+        if name is not None:
+            targets[i, name] = True
+        elif ":" in token:
+            name = slice(start, i)
+        elif "\n" in token:  # an empty line before the name, or lines without a name
+            name, start = (None, i + 1) if i == start else (slice(0), start)
+        if token.endswith("\n\n"):
+            name, start = None, i + 1
+    place = np.arange(len(tokens))
+    return targets & (place > 0) & (place < place[:, None] - 1)
 
 
 def _places(ids):

@@ -57,6 +57,23 @@ def test_scores_agree_with_a_loop(library, ids, seed, leading):
         np.testing.assert_allclose(library.numpy(got), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ("\n|KING| LEAR|:|\n|No|.|\n\n|FOOL|:|\n|Yes|\n", {3: "", 4: "KING LEAR", 6: "KING LEAR"}),
+        ("\n|KING| LEAR|:|\n|No|.|\n\n|FOOL|:|\n|Yes|\n", {7: "KING LEAR", 8: "", 11: "FOOL"}),
+        ("and|:| no|\n\n|FOOL|:|\n|Note|:| no", {0: "", 9: "FOOL", 7: "FOOL"}),
+        ("no| name|\n|a|:|\n|b|c", {7: ""}),
+    ],
+)
+def test_who_speaks(text, looks):
+    tokens = text.split("|")
+    targets = heads.own_speaker(tokens)
+    for i, name in looks.items():
+        assert "".join(np.array(tokens)[targets[i]]) == name
+    assert not (targets & ~masking.causal(len(tokens))).any()
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_head_that_does_its_job_scores_one(job):
     ids = np.array([1, 2, 3, 1, 2, 3, 3, 1])
@@ -87,6 +104,8 @@ heads.head_scores(np.ones((2, 2)), np.ones((4, 2, 2), bool))
     ValueError: targets must broadcast to the shape of A, (2, 2), got (4, 2, 2)
 heads.induction([1, 2])
     TypeError: ids must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
+heads.own_speaker("FOOL:")
+    TypeError: tokens must be a sequence of str, got str
 heads.induction(np.ones(3))
     TypeError: ids must be an array of integers, got float64
 heads.induction(np.ones((2, 3), int))
