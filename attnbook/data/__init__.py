@@ -1,8 +1,8 @@
 """Data sets that need no network, and what turns them into batches.
 
-`digits` are in the package and `text` in Python itself; `reversal`, `dates` and `markov` are drawn
-from a seed. `Vocabulary` turns characters into ids, `windows` cuts a long text, `Batches` groups
-sequences.
+`digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
+`markov` are drawn from a seed. `Vocabulary` turns characters into ids, `windows` cuts a long text,
+`Batches` groups sequences.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -13,6 +13,7 @@ from attnbook.data.handwriting import Digits, digits
 from attnbook.data.markov_source import Markov, markov
 from attnbook.data.prose import text
 from attnbook.data.reversal_task import reversal, reversal_attention
+from attnbook.data.shakespeare import Plays, plays
 from attnbook.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -21,11 +22,13 @@ __all__ = [
     "Dates",
     "Digits",
     "Markov",
+    "Plays",
     "Vocabulary",
     "dates",
     "digits",
     "markov",
     "pad",
+    "plays",
     "reversal",
     "reversal_attention",
     "split_paragraphs",

@@ -154,6 +154,7 @@ def wheel_names(tmp_path_factory):
     [
         "attnbook/data/date_words.toml",
         "attnbook/data/digits.npz",
+        "attnbook/data/plays.bz2",
         "attnbook/compilers/numbers.cu",
         "attnbook/kernels/cuda/layout.cu",
         "attnbook/kernels/cuda/naive.cu",
@@ -163,6 +164,7 @@ def wheel_names(tmp_path_factory):
         "licenses/LICENSE",
         "licenses/book/LICENSE",
         "licenses/attnbook/data/LICENSE-digits",
+        "licenses/attnbook/data/LICENSE-plays",
     ],
 )
 def test_wheel_contains(wheel_names, ending):
@@ -185,6 +187,7 @@ def test_wheel_contains_the_package_alone(wheel_names):
         "markov_source",
         "prose",
         "reversal_task",
+        "shakespeare",
         "vocabulary",
     ],
 )
@@ -213,6 +216,6 @@ def test_each_function_says_what_it_takes_gives_and_raises(name):
     text = inspect.getdoc(function)
     parameters = inspect.signature(function).parameters
     for section in ["Returns", "Raises", "Examples", *(["Parameters"] if parameters else [])]:
-        assert f"{section}\n{'-' * len(section)}\n" in text or name == "digits", section
+        assert f"{section}\n{'-' * len(section)}\n" in text or name in ("digits", "plays"), section
     for parameter in parameters:
         assert parameter in text.split("Parameters\n")[1].split("\n\n")[0]
