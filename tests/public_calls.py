@@ -99,6 +99,8 @@ def public_calls():
         data.dates: {"rng": 0, "n_train": 3, "n_test": 2, "languages": ("de", "fr")},
         data.windows: {"ids": np.arange(9), "length": 3, "stride": 2},
         data.Vocabulary.of: {"texts": ["a", "b"]},
+        data.BytePairs: {"merges": [(97, 98), (256, 99)], "specials": ["<stop>"]},
+        data.BytePairs.learn: {"texts": ["ab ab"], "size": 270, "specials": ["<stop>"]},
         data.Batches: {
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},

@@ -1,12 +1,13 @@
 """Data sets that need no network, and what turns them into batches.
 
 `digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
-`markov` are drawn from a seed. `Vocabulary` turns characters into ids, `windows` cuts a long text,
-`Batches` groups sequences.
+`markov` are drawn from a seed. `Vocabulary` turns characters into ids and `BytePairs` parts of
+words, `windows` cuts a long text, `Batches` groups sequences.
 """
 
 from attnbook.data.batch import Batch, pad
 from attnbook.data.batches import Batches
+from attnbook.data.byte_pairs import BytePairs
 from attnbook.data.corpus import split_paragraphs, windows
 from attnbook.data.date_pairs import Dates, dates, written
 from attnbook.data.handwriting import Digits, digits
@@ -19,6 +20,7 @@ from attnbook.data.vocabulary import Vocabulary
 __all__ = [
     "Batch",
     "Batches",
+    "BytePairs",
     "Dates",
     "Digits",
     "Markov",

@@ -71,6 +71,53 @@ Batch(None, [[3]], [1], [1])
     TypeError: source must be ints, got object
 pad([[3, -1]])
     ValueError: sequences[0] must be at least 0, got -1
+# byte pairs
+BytePairs(3)
+    TypeError: merges must be a sequence of pairs of ints, got int
+BytePairs([97])
+    TypeError: merges[0] must be a sequence of two ints, got int
+BytePairs([(97, 98), (97, 98, 99)])
+    ValueError: merges[1] must be a pair of ids, got 3
+BytePairs([("a", 98)])
+    TypeError: merges[0][0] must be an int, got str
+BytePairs([(97, 98), (97, 257)])
+    ValueError: merges[1][1] must be at most 256, got 257
+BytePairs([(97, -1)])
+    ValueError: merges[0][1] must be at least 0, got -1
+BytePairs([(97, 98), (98, 97), (97, 98)])
+    ValueError: merges must differ from each other, got (97, 98) in merges[0] and merges[2]
+BytePairs([], "<stop>")
+    TypeError: specials must be a sequence of str, got the str '<stop>'
+BytePairs([], [3])
+    TypeError: specials[0] must be a str, got int
+BytePairs([], None)
+    TypeError: specials must be a sequence of str, got NoneType
+BytePairs([], [])
+    ValueError: specials must be one or more, each once, got []
+BytePairs([], ["a", "a"])
+    ValueError: specials must be one or more, each once, got ['a', 'a']
+BytePairs.learn(3, 300)
+    TypeError: texts must be a sequence of str, got int
+BytePairs.learn(["a", b"b"], 300)
+    TypeError: texts[1] must be a str, got bytes
+BytePairs.learn("a\ud800", 300)
+    ValueError: texts[0] must be of characters that UTF-8 can hold, got the surrogate '\ud800' at 1
+BytePairs.learn("a", 256)
+    ValueError: size must be at least 257, got 256
+BytePairs.learn("a", 300.0)
+    TypeError: size must be an int, got float
+BytePairs([]).encode(["a"])
+    TypeError: text must be a str, got list
+BytePairs([]).encode("é\udfffa")
+    ValueError: text must be of characters that UTF-8 can hold, got the surrogate '\udfff' at 1
+BytePairs([]).decode([3, 257])
+    ValueError: ids must be below the number of tokens, 257, got 257
+BytePairs([]).decode([-1])
+    ValueError: ids must be at least 0, got -1
+BytePairs.from_dict({"merges": []})
+    ValueError: stored must be a mapping with the keys 'merges' and 'specials' alone, got ['merges']
+BytePairs.from_dict([])
+    ValueError: stored must be a mapping with the keys 'merges' and 'specials' alone, got list
 # dates
 dates(0, -1, 0)
     ValueError: n_train must be at least 0, got -1
