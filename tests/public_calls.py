@@ -3,7 +3,7 @@
 import numpy as np
 
 import attnbook
-from attnbook import data, decoding, masking, positions, sketch
+from attnbook import data, decoding, masking, models, positions, sketch
 
 
 def public_calls():
@@ -21,6 +21,8 @@ def public_calls():
     decoder = attnbook.DecoderWeights.init(0, 2, **sizes)
     model = attnbook.TransformerWeights.init(0, 5, **sizes, n_layers=1)
     block = attnbook.TransformerBlockWeights.init(0, 4, 4, 2, 4)
+    tables = [rng.normal(size=(n, 4)) for n in (5, 3, 2)]
+    bert = models.BertWeights(*tables, attnbook.LayerNormWeights.init(4), encoder)
     key, value = rng.normal(size=(20, 4)), rng.normal(size=(20, 3))
     hash_ = sketch.SimHash.init(0, 4, n_tables=2, n_projections=3)
     everything = {
@@ -88,6 +90,10 @@ def public_calls():
         decoding.beam_search: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"n_beams": 2, "length_penalty": 0.6},
+        },
+        models.bert: {
+            **{"ids": ids, "weights": bert, "mask": np.eye(3, dtype=bool)},
+            **{"token_types": ids % 2, "impl": "naive"},
         },
         data.pad: {"sequences": [[1, 2], [3]], "pad": 0},
         decoding.sample: {

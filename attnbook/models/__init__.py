@@ -7,7 +7,11 @@ the function would hide it.
 import importlib
 from typing import Any
 
-_HOMES: dict[str, str] = {}
+_HOMES = {
+    "BertWeights": "bert_encoder",
+    "bert": "bert_encoder",
+    "bert_with_weights": "bert_encoder",
+}
 
 __all__ = sorted(_HOMES)
 

@@ -1,0 +1,258 @@
+r"""BERT: an encoder over the sum of three embeddings, which is normalised.
+
+.. math:: X = \operatorname{LN}(E_{t_i} + P_i + S_{s_i}), \qquad H = \operatorname{Encoder}(X)
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from attnbook.arrays.arguments import check_ids
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.weights import Weights, check_part
+from attnbook.kernels import REFERENCE, check_impl
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.transformers.embed import embed_of
+from attnbook.transformers.encoder import encoder_of
+from attnbook.transformers.feed_forward import FeedForwardWeights
+from attnbook.transformers.layer import EncoderLayerWeights
+from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
+from attnbook.transformers.stack import EncoderWeights
+
+TABLES = ("word", "position", "token_type")
+"""As `transformers` calls the three."""
+
+
+# The mathematics, of checked arrays.
+
+
+def bert_of(ids, weights, mask, token_types, impl=REFERENCE):
+    x = embed_of(ids, weights.token_embedding, scale=False)
+    x = x + weights.position_embedding[: ids.shape[-1], :]
+    if token_types is None:
+        x = x + weights.token_type_embedding[0, :]
+    else:
+        x = x + embed_of(token_types, weights.token_type_embedding, scale=False)
+    norm = weights.embedding_norm
+    x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)  # (..., n, d_model)
+    return encoder_of(x, weights.encoder, mask, impl=impl)
+
+
+# The weights, and the functions, which check what they are given.
+
+
+@dataclass(frozen=True, eq=False)
+class BertWeights(Weights):
+    r"""The weights of a BERT encoder: three tables, a normalisation, and the layers.
+
+    Attributes
+    ----------
+    token_embedding : array, shape (V, d_model)
+        One row a token.
+    position_embedding : array, shape (N, d_model)
+        One row a place; no sequence may be longer than N.
+    token_type_embedding : array, shape (n_types, d_model)
+        One row for each part of the input, such as the first and the second of two sentences.
+    embedding_norm : LayerNormWeights
+        Of the sum of the three.
+    encoder : EncoderWeights
+        BERT's own layers are post-norm with gelu.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a part is of another class, library, device, dtype or width, or a table has no row.
+    """
+
+    token_embedding: Annotated[Array, "V d_model"]
+    position_embedding: Annotated[Array, "N d_model"]
+    token_type_embedding: Annotated[Array, "n_types d_model"]
+    embedding_norm: LayerNormWeights
+    encoder: EncoderWeights
+
+    def __post_init__(self):
+        self.check_fields()
+        tables = {name: getattr(self, name) for name in self.axis_letters}
+        for name, x in tables.items():
+            if x.shape[0] == 0:
+                raise ValueError(f"{name} must have at least 1 row, got shape {tuple(x.shape)}")
+        widths = {name: x.shape[1] for name, x in tables.items()}
+        norm = self.embedding_norm.arrays()
+        widths |= {f"embedding_norm.{name}": x.shape[0] for name, x in norm.items()}
+        if self.encoder.d_model is not None:
+            widths["encoder"] = self.encoder.d_model
+        if len(set(widths.values())) > 1:
+            listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+            raise ValueError(f"all parts must have one width d_model, got {listed}")
+
+    @classmethod
+    def of_state(
+        cls,
+        state: Mapping[str, Array],
+        n_heads: int,
+        *,
+        epsilon: float = 1e-12,
+        activation: str = "gelu",
+    ) -> Self:
+        """Take the weights of a `transformers.BertModel` from its state, by their names there.
+
+        Parameters
+        ----------
+        state : mapping from names to arrays
+            Such as ``embeddings.word_embeddings.weight``. What stands after the last layer, the
+            pooler, is not read.
+        n_heads : int
+            Heads of every layer: the shapes do not say.
+        epsilon : float
+            Of every normalisation, ``layer_norm_eps`` there.
+        activation : str
+            As in `FeedForwardWeights`, ``hidden_act`` there.
+
+        Raises
+        ------
+        ValueError
+            If an array is missing or of another shape.
+        """
+
+        def part(name: str) -> Array:
+            if name not in state:
+                raise ValueError(f"state must have {name}, got {len(state)} other names")
+            return state[name]
+
+        def matrix(name: str) -> Array:  # PyTorch keeps (out, in)
+            x = part(f"{name}.weight")
+            return array_namespace(x).matrix_transpose(x)
+
+        def norm(name: str) -> LayerNormWeights:
+            return LayerNormWeights(part(f"{name}.weight"), part(f"{name}.bias"), epsilon)
+
+        def layer(name: str) -> EncoderLayerWeights:
+            heads = {"Q": "self.query", "K": "self.key", "V": "self.value", "O": "output.dense"}
+            read = {f"W_{x}": matrix(f"{name}.attention.{own}") for x, own in heads.items()}
+            read |= {f"b_{x}": part(f"{name}.attention.{own}.bias") for x, own in heads.items()}
+            feed = [
+                f(f"{name}.{own}.dense{end}")
+                for own in ("intermediate", "output")
+                for f, end in ((matrix, ""), (part, ".bias"))
+            ]
+            return EncoderLayerWeights(
+                MultiHeadWeights(**read, n_heads=n_heads),
+                FeedForwardWeights(*feed, activation=activation),
+                norm(f"{name}.attention.output.LayerNorm"),
+                norm(f"{name}.output.LayerNorm"),
+                norm="post",
+            )
+
+        n_layers = len({key.split(".")[2] for key in state if key.startswith("encoder.layer.")})
+        return cls(
+            *(
+                part(f"embeddings.{x}_embeddings.weight")
+                for x in ("word", "position", "token_type")
+            ),
+            norm("embeddings.LayerNorm"),
+            EncoderWeights(tuple(layer(f"encoder.layer.{i}") for i in range(n_layers))),
+        )
+
+
+def bert_with_weights(
+    ids: Annotated[Array, "... n"],
+    weights: BertWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    token_types: Annotated[Array, "... n"] | None = None,
+) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
+    """Return the output of `bert` and the attention weights of every layer.
+
+    The parameters and what is raised are those of `bert`;
+    there is no `impl`, since the reference alone keeps the weights.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    A : tuple of arrays, shape (..., h, n, n), one a layer
+    """
+    _check(ids, weights, mask, token_types)
+    return bert_of(ids, weights, mask, token_types)
+
+
+def bert(
+    ids: Annotated[Array, "... n"],
+    weights: BertWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    *,
+    token_types: Annotated[Array, "... n"] | None = None,
+    impl: str | Callable[..., Array] = REFERENCE,
+) -> Annotated[Array, "... n d_model"]:
+    r"""Return a vector for every token, which has seen all tokens: BERT's last hidden state.
+
+    .. math:: X_i = \operatorname{LN}(E_{t_i} + P_i + S_{s_i}), \qquad H = \operatorname{Encoder}(X)
+
+    Parameters
+    ----------
+    ids : integer array t, shape (..., n)
+        Token ids from 0 to V - 1.
+    weights : BertWeights
+    mask : boolean array that broadcasts to (..., h, n, n), optional
+        **True = may attend.** ``masking.padding`` of lengths (batch, 1) hides the padding.
+    token_types : integer array s, shape (..., n), optional
+        Which part each token belongs to; 0 unless given.
+    impl : str
+        Who attends, as in `attention`.
+
+    Returns
+    -------
+    array, shape (..., n, d_model)
+        Of the dtype of the weights. Rows of padding hold numbers that mean nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ids are not integers, not known, or more than the positions; if `token_types` are not
+        of the shape of `ids`; and as in `encoder`.
+
+    Notes
+    -----
+    The output after layer k is that of the weights with the first k layers alone.
+    Cost: that of `encoder`.
+
+    References
+    ----------
+    Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language
+    understanding".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import EncoderWeights, LayerNormWeights
+    >>> layers = EncoderWeights.init(0, 2, d_model=8, n_heads=2, d_ff=32, norm="post")
+    >>> tables = np.eye(11, 8), np.eye(5, 8), np.eye(2, 8)
+    >>> weights = BertWeights(*tables, LayerNormWeights.init(8), layers)
+    >>> bert(np.array([[3, 1, 4]]), weights).shape
+    (1, 3, 8)
+    """
+    check_impl(impl)
+    _check(ids, weights, mask, token_types)
+    return bert_of(ids, weights, mask, token_types, impl)[0]
+
+
+def _check(ids, weights, mask, token_types):
+    check_part("weights", weights, BertWeights)
+    table = weights.token_embedding
+    check_ids("ids", ids, table.shape[0], "token_embedding", table)
+    longest = weights.position_embedding.shape[0]
+    if ids.shape[-1] > longest:
+        raise ValueError(
+            f"ids must have at most {longest} tokens, as many as positions, got {ids.shape[-1]}"
+        )
+    if token_types is not None:
+        types = weights.token_type_embedding
+        check_ids("token_types", token_types, types.shape[0], "token_type_embedding", types)
+        if tuple(token_types.shape) != tuple(ids.shape):
+            raise ValueError(
+                f"token_types must have the shape of ids, {tuple(ids.shape)}, "
+                f"got {tuple(token_types.shape)}"
+            )
+    attentions = [layer.self_attention for layer in weights.encoder.layers]
+    shape = tuple(ids.shape)
+    check_head_mask("mask", mask, "ids", ids, shape, shape, attentions)

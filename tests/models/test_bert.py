@@ -1,0 +1,151 @@
+"""BERT against `transformers`: every layer, the attention weights, padding, half precision."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import EPSILON, need
+from error_table import assert_raises, error_rows
+from transformers import BertConfig, BertModel
+
+from attnbook import EncoderWeights, LayerNormWeights, masking
+from attnbook.models import BertWeights, bert, bert_with_weights
+
+SIZES = {"vocab_size": 29, "hidden_size": 14, "num_hidden_layers": 3, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 19, "max_position_embeddings": 13, "type_vocab_size": 3}
+IDS = np.random.default_rng(0).integers(1, 29, (5, 11))
+LENGTHS = np.array([11, 1, 7, 3, 11])
+TYPES = np.arange(11) // 4 + np.zeros((5, 1), int)
+REAL = np.arange(11) < LENGTHS[:, None]
+MASK = masking.padding(LENGTHS[:, None], 11)
+
+
+def judge(**options):
+    """Return a BERT of `transformers` in float64 whose gains and biases are random too."""
+    config = BertConfig(**SIZES, attn_implementation="eager", **options)
+    model = BertModel(config, add_pooling_layer=False).double().eval()
+    rng = np.random.default_rng(1)
+    for x in model.parameters():
+        x.data = torch.tensor(rng.standard_normal(tuple(x.shape)) * 0.3) + (x.data == 1)  # gains
+    return model
+
+
+JUDGE = judge()
+WEIGHTS = BertWeights.of_state({k: x.numpy() for k, x in JUDGE.state_dict().items()}, 2)
+
+
+def judged(model, types):
+    """Return what `model` makes of the batch: hidden states, from embeddings to last, and A."""
+    given = {"input_ids": IDS, "attention_mask": REAL, "token_type_ids": types}
+    given = {name: torch.tensor(x) for name, x in given.items() if x is not None}
+    with torch.no_grad():
+        got = model(**given, output_hidden_states=True, output_attentions=True)
+    return [x.numpy() for x in got.hidden_states], [x.numpy() for x in got.attentions]
+
+
+def first_layers(weights, n):
+    return replace(weights, encoder=EncoderWeights(weights.encoder.layers[:n]))
+
+
+@pytest.mark.parametrize("types", [None, TYPES], ids=["one part", "three parts"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_layer_is_that_of_transformers(library, dtype, types):
+    weights = library.place(WEIGHTS, dtype)
+    ids, mask = library.array(IDS), library.array(MASK)
+    parts = None if types is None else library.array(types)
+    hidden, attentions = judged(JUDGE, types)
+    bound = 1e-5 if dtype == "float32" else 1e-12
+    for n, expected in enumerate(hidden):
+        got = bert(ids, first_layers(weights, n), mask, token_types=parts)
+        assert library.same_kind(got, weights.token_embedding)
+        np.testing.assert_allclose(library.numpy(got)[REAL], expected[REAL], rtol=0, atol=bound)
+    same, A = bert_with_weights(ids, weights, mask, token_types=parts)
+    np.testing.assert_array_equal(library.numpy(same), library.numpy(got))
+    assert len(A) == 3
+    for ours, theirs in zip(A, attentions, strict=True):
+        drift = np.abs(library.numpy(ours) - theirs).max(axis=(1, 3))
+        assert drift[REAL].max() < bound
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_drifts_no_more_than_that_of_transformers(library, dtype):
+    need(library, dtype)
+    given = library.array(IDS), library.place(WEIGHTS, dtype), library.array(MASK)
+    exact = judged(JUDGE, None)[0][-1]
+    half = judge().to(getattr(torch, dtype))
+    theirs = half(torch.tensor(IDS), torch.tensor(REAL)).last_hidden_state.double().detach().numpy()
+    allowed = 2 * np.abs(theirs - exact)[REAL].max() + 8 * EPSILON[dtype]
+    assert np.abs(library.numpy(bert(*given)) - exact)[REAL].max() < allowed
+
+
+def test_padding_changes_nothing(library):
+    weights = library.place(WEIGHTS, "float64")
+    together = library.numpy(bert(library.array(IDS), weights, library.array(MASK)))
+    for i, n in enumerate(LENGTHS):
+        alone = library.numpy(bert(library.array(IDS[i, :n]), weights))
+        np.testing.assert_allclose(together[i, :n], alone, atol=1e-12)
+
+
+def test_every_implementation_agrees():
+    for impl in ("naive", "in_place", "tiled"):
+        got = bert(IDS, WEIGHTS, MASK, impl=impl)[REAL]
+        np.testing.assert_allclose(got, bert(IDS, WEIGHTS, MASK)[REAL], atol=1e-12)
+
+
+def test_options_of_the_state_are_heard():
+    model = judge(hidden_act="relu", layer_norm_eps=0.1)
+    state = {name: x.numpy() for name, x in model.state_dict().items()}
+    weights = BertWeights.of_state(state, 2, epsilon=0.1, activation="relu")
+    got = bert(IDS, weights, MASK)[REAL]
+    np.testing.assert_allclose(got, judged(model, None)[0][-1][REAL], atol=1e-12)
+
+
+def test_no_token_and_no_layer():
+    assert bert(IDS[:, :0], WEIGHTS).shape == (5, 0, 14)
+    assert bert_with_weights(IDS, first_layers(WEIGHTS, 0))[1] == ()
+
+
+STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
+WITHOUT = {name: x for name, x in STATE.items() if name != "encoder.layer.1.output.dense.bias"}
+TABLE = np.ones((7, 14))
+NORM, ENCODER, NARROW = WEIGHTS.embedding_norm, WEIGHTS.encoder, LayerNormWeights.init(3)
+ERRORS = """
+bert(IDS + 0.0, WEIGHTS)
+    TypeError: ids must be an array of integers, got float64
+bert(IDS + 1, WEIGHTS)
+    ValueError: ids must be from 0 to 28 to be known to token_embedding, got 29
+bert(np.ones((1, 14), int), WEIGHTS)
+    ValueError: ids must have at most 13 tokens, as many as positions, got 14
+bert(IDS, ENCODER)
+    TypeError: weights must be BertWeights, got EncoderWeights
+bert(IDS, WEIGHTS, token_types=TYPES + 1)
+    ValueError: token_types must be from 0 to 2 to be known to token_type_embedding, got 3
+bert(IDS, WEIGHTS, token_types=TYPES[0])
+    ValueError: token_types must have the shape of ids, (5, 11), got (11,)
+bert(IDS, WEIGHTS, REAL)
+    ValueError: mask must broadcast to (..., h, n_q, n_k) = (5, 2, 11, 11), got (5, 11);
+    one row of keys a sequence is mask[:, None, None]
+BertWeights.of_state(WITHOUT, 2)
+    ValueError: state must have encoder.layer.1.output.dense.bias, got 52 other names
+BertWeights(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
+    ValueError: position_embedding must have at least 1 row, got shape (0, 14)
+BertWeights(TABLE, TABLE, TABLE[:, :5], NORM, ENCODER)
+    ValueError: all parts must have one width d_model, got token_embedding 14,
+    position_embedding 14, token_type_embedding 5, embedding_norm.gain 14,
+    embedding_norm.bias 14, encoder 14
+BertWeights(TABLE, TABLE, TABLE, NARROW, ENCODER)
+    ValueError: all parts must have one width d_model, got token_embedding 14,
+    position_embedding 14, token_type_embedding 14, embedding_norm.gain 3,
+    embedding_norm.bias 3, encoder 14
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_error(call, kind, message):
+    assert_raises(call, kind, message, globals())
+
+
+def test_an_unknown_implementation_is_refused():
+    with pytest.raises(ValueError, match=r"^impl must be one of .*, got 'quick'$"):
+        bert(IDS, WEIGHTS, impl="quick")
