@@ -107,6 +107,7 @@ def public_calls():
         data.Vocabulary.of: {"texts": ["a", "b"]},
         data.BytePairs: {"merges": [(97, 98), (256, 99)], "specials": ["<stop>"]},
         data.BytePairs.learn: {"texts": ["ab ab"], "size": 270, "specials": ["<stop>"]},
+        data.WordPieces: {"tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]},
         data.Batches: {
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},

@@ -1,8 +1,8 @@
 """Data sets that need no network, and what turns them into batches.
 
 `digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
-`markov` are drawn from a seed. `Vocabulary` turns characters into ids and `BytePairs` parts of
-words, `windows` cuts a long text, `Batches` groups sequences.
+`markov` are drawn from a seed. `Vocabulary` turns characters into ids, `BytePairs` and
+`WordPieces` parts of words, `windows` cuts a long text, `Batches` groups sequences.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -16,6 +16,7 @@ from attnbook.data.prose import text
 from attnbook.data.reversal_task import reversal, reversal_attention
 from attnbook.data.shakespeare import Plays, plays
 from attnbook.data.vocabulary import Vocabulary
+from attnbook.data.word_pieces import WordPieces
 
 __all__ = [
     "Batch",
@@ -26,6 +27,7 @@ __all__ = [
     "Markov",
     "Plays",
     "Vocabulary",
+    "WordPieces",
     "dates",
     "digits",
     "markov",

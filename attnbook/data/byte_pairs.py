@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_int
-from attnbook.data.ids import ids_of, iterator
+from attnbook.data.ids import check_text, ids_of, iterator
 
 Pair = tuple[int, int]
 
@@ -159,7 +159,7 @@ class BytePairs:
         for i, text in enumerate(
             [texts] if isinstance(texts, str) else iterator("texts", texts, "str")
         ):
-            _check_text(f"texts[{i}]", text)
+            check_text(f"texts[{i}]", text)
             counts.update(PRE_TOKEN.findall(text))
         words = [list(word.encode()) for word in counts]
         return cls(_learned(words, list(counts.values()), size - len(specials)), specials)
@@ -178,7 +178,7 @@ class BytePairs:
 
         A text with a surrogate, half of a character that no UTF-8 holds, raises a ValueError.
         """
-        _check_text("text", text)
+        check_text("text", text)
         ids: list[int] = []
         for pre_token in PRE_TOKEN.findall(text):
             known = self._known.get(pre_token)
@@ -288,26 +288,13 @@ def _learned(words: list[list[int]], counts: list[int], n_tokens: int) -> list[P
     return merges
 
 
-def _check_text(name: str, text: str) -> None:
-    """Raise unless `text` is a str that UTF-8 can hold."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a str, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} must be of characters that UTF-8 can hold, got the surrogate "
-            f"{text[error.start]!r} at {error.start}"
-        ) from None
-
-
 def _specials(name: str, specials: Sequence[str]) -> tuple[str, ...]:
     """Return `specials` as a tuple of different str, one or more, or raise."""
     if isinstance(specials, str):
         raise TypeError(f"{name} must be a sequence of str, got the str {specials!r}")
     names = tuple(iterator(name, specials, "str"))
     for i, special in enumerate(names):
-        _check_text(f"{name}[{i}]", special)
+        check_text(f"{name}[{i}]", special)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{name} must be one or more, each once, got {list(names)}")
     return names

@@ -1,4 +1,4 @@
-"""Checks of ids and of sequences."""
+"""Checks of ids, of texts and of sequences."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -33,3 +33,16 @@ def iterator(name: str, items: Iterable[Any], kind: str) -> Iterator[Any]:
     except TypeError:
         got = type(items).__name__
         raise TypeError(f"{name} must be a sequence of {kind}, got {got}") from None
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise unless `text` is a str that UTF-8 can hold."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} must be of characters that UTF-8 can hold, got the surrogate "
+            f"{text[error.start]!r} at {error.start}"
+        ) from None

@@ -9,7 +9,8 @@ from error_table import assert_raises, error_rows
 from attnbook import data
 
 DAY = datetime.date(2026, 11, 21)
-NAMES = vars(data) | {"np": np, "datetime": datetime, "DAY": DAY, "ONE": [[3, 4]]}
+PIECES = data.WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
+NAMES = vars(data) | {"np": np, "datetime": datetime, "DAY": DAY, "ONE": [[3, 4]], "PIECES": PIECES}
 
 ERRORS = r"""
 # batches
@@ -213,6 +214,35 @@ Vocabulary.from_dict("ab")
     ValueError: stored must be a mapping with the key 'characters' alone, got str
 Vocabulary.from_dict({"characters": 3})
     TypeError: characters must be a str, got int
+# word pieces
+WordPieces(3)
+    TypeError: tokens must be a sequence of str, got int
+WordPieces(["a", 3])
+    TypeError: tokens[1] must be a str, got int
+WordPieces(["a", "[PAD]", "a"])
+    ValueError: tokens must differ from each other, got 'a' in tokens[0] and tokens[2]
+WordPieces(["[UNK]", "a", "[CLS]"])
+    ValueError: tokens must have [PAD], [UNK], [CLS], [SEP] among them, got no [PAD], [SEP]
+WordPieces.read(3)
+    TypeError: path must be a path or a str, got int
+PIECES.encode(3)
+    TypeError: text must be a str, got int
+PIECES.encode("a\ud800")
+    ValueError: text must be of characters that UTF-8 can hold, got the surrogate '\ud800' at 1
+PIECES.encode("a", 1)
+    ValueError: max_length must be at least 2, got 1
+PIECES.encode("a", max_length=3.0)
+    TypeError: max_length must be an int, got float
+PIECES.encode_batch("a")
+    TypeError: texts must be a sequence of str, got the str 'a'
+PIECES.encode_batch(["a", None])
+    TypeError: texts[1] must be a str, got NoneType
+PIECES.encode_batch(None)
+    TypeError: texts must be a sequence of str, got NoneType
+PIECES.encode_batch(["a"], 0)
+    ValueError: max_length must be at least 2, got 0
+PIECES.pieces(b"a")
+    TypeError: text must be a str, got bytes
 # windows
 split_paragraphs(3)
     TypeError: text must be a str, got int
