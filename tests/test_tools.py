@@ -73,8 +73,11 @@ def test_each_setting_runs_pytest(monkeypatch, arguments, names, options):
     runs = []
     monkeypatch.setattr(elsewhere, "run", lambda name, given: runs.append((name, given)))
     assert elsewhere.main(arguments) == 0
-    assert [name for name, _ in runs] == names
-    assert all(set(options) <= set(given) for _, given in runs)
+    tests = [(name, given) for name, given in runs if "--nbval" not in given]
+    assert [name for name, _ in tests] == names
+    assert all(set(options) <= set(given) for _, given in tests)
+    whole = not {"--fast", "--"} & set(arguments)
+    assert [name for name, given in runs if "--nbval" in given] == (names if whole else [])
     monkeypatch.setattr(elsewhere, "run", lambda name, given: 1)
     assert elsewhere.main(arguments) == 1
 

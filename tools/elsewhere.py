@@ -1,5 +1,7 @@
 """Run the tests as other processors would: `python tools/elsewhere.py [NAME ...] [-- PYTEST ...]`.
 
+Without options of pytest these are all tests, then the cells of all chapters.
+
 What a library computes depends on the instructions that it finds and on the number of its threads:
 sums are taken in another order, and the last digits differ. Here each setting hides instructions
 from NumPy, its BLAS, PyTorch and Numba. A test that holds in all of them holds on the machine of
@@ -72,7 +74,8 @@ def _spin() -> None:
 
 def run(name: str, options: list[str]) -> int:
     """Run pytest under one of `SETTINGS` and return its exit status."""
-    print(f"{name}: {' '.join(f'{key}={value!r}' for key, value in SETTINGS[name].items())}")
+    settings = " ".join(f"{key}={value!r}" for key, value in SETTINGS[name].items())
+    print(f"{name}: {settings}", flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
     with load(8 if name == "busy" else 0):
         done = subprocess.run([*command, *options], cwd=ROOT, env=os.environ | SETTINGS[name])
@@ -85,15 +88,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
     parser.add_argument("--fast", action="store_true", help="the chapters, on NumPy and PyTorch")
     given = sys.argv[1:] if arguments is None else arguments
-    ours, options = given, ["-n", "2", "--dist", "worksteal", "-m", "not site and not gpu"]
+    ours, runs = given, [["-n", "2", "--dist", "worksteal", "-m", "not site and not gpu"]]
     if "--" in given:
-        ours, options = given[: given.index("--")], given[given.index("--") + 1 :]
+        ours, runs = given[: given.index("--")], [given[given.index("--") + 1 :]]
     chosen = parser.parse_args(ours)
     if unknown := set(chosen.names) - SETTINGS.keys():
         parser.error(f"names must be of {', '.join(SETTINGS)}, got {', '.join(sorted(unknown))}")
     if chosen.fast:
-        options += ["-k", "not strict", *(f"tests/{room}" for room in ROOMS)]
-    failed = [name for name in chosen.names or SETTINGS if run(name, options)]
+        runs[0] += ["-k", "not strict", *(f"tests/{room}" for room in ROOMS)]
+    elif "--" not in given:
+        chapters = sorted(str(path) for path in (ROOT / "book").glob("*.ipynb"))
+        runs += [["-n", "2", "--dist", "loadfile", "--nbval", "--nbval-current-env", *chapters]]
+    names = chosen.names or SETTINGS
+    failed = [
+        name for name in names if [status for options in runs if (status := run(name, options))]
+    ]
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 
