@@ -18,6 +18,7 @@ from attnbook.single_head.head import (
 )
 from attnbook.single_head.softmax import log_softmax, softmax
 from attnbook.training.loss import cross_entropy
+from attnbook.transformers.activations import gelu, gelu_tanh, relu, silu
 from attnbook.transformers.block import (
     TransformerBlockWeights,
     transformer_block,
@@ -37,9 +38,14 @@ from attnbook.transformers.encoder import (
     encoder_layer_with_weights,
     encoder_with_weights,
 )
-from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward, gelu, relu
+from attnbook.transformers.feed_forward import (
+    FeedForwardWeights,
+    GatedFeedForwardWeights,
+    feed_forward,
+)
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
+from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.transformer import transformer, transformer_with_weights
 from attnbook.transformers.weights import TransformerWeights
@@ -53,8 +59,10 @@ __all__ = [
     "EncoderLayerWeights",
     "EncoderWeights",
     "FeedForwardWeights",
+    "GatedFeedForwardWeights",
     "LayerNormWeights",
     "MultiHeadWeights",
+    "RMSNormWeights",
     "RunningSoftmax",
     "SingleHeadWeights",
     "TransformerBlockWeights",
@@ -76,6 +84,7 @@ __all__ = [
     "encoder_with_weights",
     "feed_forward",
     "gelu",
+    "gelu_tanh",
     "layer_norm",
     "log_softmax",
     "masking",
@@ -85,6 +94,8 @@ __all__ = [
     "multi_head_attention_with_weights",
     "positions",
     "relu",
+    "rms_norm",
+    "silu",
     "single_head_attention",
     "single_head_attention_with_weights",
     "softmax",

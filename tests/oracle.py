@@ -198,7 +198,20 @@ def layer_norm(x, gain=None, bias=None, epsilon=1e-5):
     return along(lambda row: layer_norm_row(row.tolist(), gain, bias, epsilon), x, -1)
 
 
+def rms_norm(x, gain=None, epsilon=1e-5):
+    """Return x / √(mean of x² + ε) · gain, row by row."""
+    gain = [1.0] * np.shape(x)[-1] if gain is None else np.asarray(gain, dtype=np.float64).tolist()
+
+    def normalized(row):
+        root = math.sqrt(math.fsum(t * t for t in row.tolist()) / len(row) + epsilon)
+        return [t / root * g for t, g in zip(row.tolist(), gain, strict=True)]
+
+    return along(normalized, x, -1)
+
+
 def norm_of(x, w):
+    if not hasattr(w, "bias"):
+        return rms_norm(x, w.gain, w.epsilon)
     return layer_norm(x, w.gain, w.bias, w.epsilon)
 
 
@@ -211,6 +224,23 @@ def gelu(x):
     return along(lambda row: [t * math.erfc(-t / math.sqrt(2)) / 2 for t in row], x, -1)
 
 
+def gelu_tanh(x):
+    root = math.sqrt(2 / math.pi)
+    return along(
+        lambda row: [t / 2 * (1 + math.tanh(root * (t + 0.044715 * t**3))) for t in row], x, -1
+    )
+
+
+def silu(x):
+    """Return x / (1 + e^-x), by the exponential that cannot overflow."""
+
+    def one(t):
+        small = math.exp(-abs(t))
+        return t / (1 + small) if t > 0 else t * small / (1 + small)
+
+    return along(lambda row: [one(t) for t in row.tolist()], x, -1)
+
+
 def affine(x, matrix, bias, rounded=as_it_is):
     projected = rounded(project(x, matrix))
     return projected if bias is None else rounded(projected + np.asarray(bias))
@@ -218,7 +248,12 @@ def affine(x, matrix, bias, rounded=as_it_is):
 
 def feed_forward(x, w, rounded=as_it_is):
     hidden = affine(x, w.W_1, w.b_1, rounded)
-    hidden = rounded({"relu": relu, "gelu": gelu}[w.activation](hidden))
+    activate = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}[w.activation]
+    if hasattr(w, "W_gate"):
+        gate = rounded(activate(affine(x, w.W_gate, w.b_gate, rounded)))
+        hidden = rounded(gate * hidden)
+    else:
+        hidden = rounded(activate(hidden))
     return affine(hidden, w.W_2, w.b_2, rounded)
 
 

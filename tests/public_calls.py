@@ -42,6 +42,7 @@ def public_calls():
             **{"is_causal": True, "impl": "naive"},
         },
         attnbook.layer_norm: {"x": x, "gain": np.ones(4), "bias": np.ones(4), "epsilon": 1e-5},
+        attnbook.rms_norm: {"x": x, "gain": np.ones(4), "epsilon": 1e-5},
         attnbook.feed_forward: {"x": x, "weights": encoder.layers[0].feed_forward},
         attnbook.dropout: {"x": x, "rate": 0.5, "rng": 0},
         attnbook.embed: {"ids": ids, "table": np.ones((5, 4)), "scale": True},
@@ -60,6 +61,10 @@ def public_calls():
         attnbook.SingleHeadWeights.init: {"rng": 0, "d_query": 5, "d_k": 3, "d_v": 2, "d_out": 4},
         attnbook.MultiHeadWeights.init: {"rng": 0, "d_model": 4, "n_heads": 2, "bias": True},
         attnbook.FeedForwardWeights.init: {"rng": 0, "d_model": 4, "d_ff": 3, "activation": "gelu"},
+        attnbook.GatedFeedForwardWeights.init: {
+            **{"rng": 0, "d_model": 4, "d_ff": 3},
+            **{"activation": "gelu", "bias": True},
+        },
         attnbook.EncoderLayerWeights.init: {"rng": 0, **sizes, "norm": "pre"},
         attnbook.DecoderLayerWeights.init: {"rng": 0, **sizes, "cross": True},
         attnbook.EncoderWeights.init: {"rng": 0, "n_layers": 2, **sizes, "final_norm": True},

@@ -1,7 +1,8 @@
 """Trees of arrays, such as learned weights: their arrays by name, and moving them."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class ArrayTree:
     plain_names: ClassVar[frozenset[str]]  # plain numbers and names
     _stacks: ClassVar[frozenset[str]]  # tuples of parts
     _optional: ClassVar[frozenset[str]]  # what may be None
-    part_kinds: ClassVar[dict[str, Any]]  # the class of each part, or of those in a tuple
+    part_kinds: ClassVar[dict[str, tuple[Any, ...]]]  # of what classes a part may be
     axis_letters: ClassVar[dict[str, tuple[str, ...]]]  # of the axes of each array
 
     def __init_subclass__(cls):
@@ -37,18 +38,18 @@ class ArrayTree:
         plain, stacks, optional = set(), set(), set()
         for name in cls.field_names:
             annotation = own[name]
-            choices = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
-            optional |= {name} if len(choices) > 1 else set()
+            choices = [kind for kind in choices_of(annotation) if kind is not NoneType]
+            optional |= {name} if NoneType in choices_of(annotation) else set()
             kind = choices[0]
             if kind in PLAIN:
                 plain.add(name)
             elif get_origin(kind) is tuple:
                 stacks.add(name)
-                cls.part_kinds[name] = get_args(kind)[0]
+                cls.part_kinds[name] = choices_of(get_args(kind)[0])
             elif get_origin(kind) is Annotated:
                 cls.axis_letters[name] = tuple(kind.__metadata__[0].split())
             else:
-                cls.part_kinds[name] = kind
+                cls.part_kinds[name] = tuple(choices)
         cls.plain_names, cls._stacks = frozenset(plain), frozenset(stacks)
         cls._optional = frozenset(optional)
 
@@ -77,12 +78,12 @@ class ArrayTree:
             if name in self.axis_letters:
                 check_array(name, value)
             elif name not in self._stacks:
-                check_part(name, value, self.part_kinds[name])
+                check_part(name, value, *self.part_kinds[name])
             elif not isinstance(value, tuple):
                 raise TypeError(f"{name} must be a tuple, got {type(value).__name__}")
             else:
                 for i, part in enumerate(value):
-                    check_part(f"{name}[{i}]", part, self.part_kinds[name])
+                    check_part(f"{name}[{i}]", part, *self.part_kinds[name])
         arrays = self.arrays()
         if arrays:
             check_floats(**arrays)
@@ -178,10 +179,17 @@ class Weights(ArrayTree):
         return made
 
 
-def check_part(name: str, part: Any, kind: type) -> None:
-    """Raise TypeError unless `part` is of the class `kind`."""
-    if not isinstance(part, kind):
-        raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}")
+def choices_of(annotation: Any) -> tuple[Any, ...]:
+    """Return what `annotation` allows: the members of ``A | B | None``, or itself alone."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return get_args(annotation) if is_union else (annotation,)
+
+
+def check_part(name: str, part: Any, *kinds: type) -> None:
+    """Raise TypeError unless `part` is of one of the classes `kinds`."""
+    if not isinstance(part, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {wanted}, got {type(part).__name__}")
 
 
 def some(names: list[str]) -> str:

@@ -6,7 +6,14 @@ except ImportError as error:
     raise ImportError("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'") from error
 
 from attnbook.nn.attention import Attention, MultiHeadAttention
-from attnbook.nn.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
+from attnbook.nn.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    LayerNorm,
+    RMSNorm,
+)
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
 
 __all__ = [
@@ -16,7 +23,9 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "GatedFeedForward",
     "LayerNorm",
     "MultiHeadAttention",
+    "RMSNorm",
     "Transformer",
 ]

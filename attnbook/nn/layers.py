@@ -12,9 +12,14 @@ from attnbook.nn.module import WeightsModule
 from attnbook.nn.torch_module import DroppingModule, TorchModule
 from attnbook.transformers.decoder import decoder_layer, decoder_layer_with_weights
 from attnbook.transformers.encoder import encoder_layer, encoder_layer_with_weights
-from attnbook.transformers.feed_forward import FeedForwardWeights, feed_forward
+from attnbook.transformers.feed_forward import (
+    FeedForwardWeights,
+    GatedFeedForwardWeights,
+    feed_forward,
+)
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
+from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
 
 
 class LayerNorm(TorchModule, kind=LayerNormWeights):
@@ -67,6 +72,57 @@ class LayerNorm(TorchModule, kind=LayerNormWeights):
         )
 
 
+class RMSNorm(TorchModule, kind=RMSNormWeights):
+    """Root-mean-square normalisation with the gain of `RMSNormWeights` as a parameter.
+
+    Parameters
+    ----------
+    weights : RMSNormWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    gain : torch.nn.Parameter or None, shape (d_model,)
+        The state dict has just this name; that of a `torch.nn.RMSNorm` is loaded too.
+    epsilon : float
+
+    Examples
+    --------
+    >>> norm = RMSNorm(RMSNormWeights.init(2))
+    >>> norm(torch.tensor([[3.0, 3.0]], dtype=torch.float64)).tolist()[0][1] > 0.99
+    True
+    """
+
+    gain: torch.Tensor | None
+    epsilon: float
+    _torch = torch.nn.RMSNorm
+    _theirs: ClassVar = {"weight": "gain"}
+
+    def forward(self, x: Array) -> Array:
+        """Return `rms_norm`."""
+        return rms_norm(x, self.gain, epsilon=self.epsilon)
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> RMSNormWeights:
+        if len(module.normalized_shape) != 1:
+            raise ValueError(
+                f"module must normalise the last axis alone, got shape {module.normalized_shape}"
+            )
+        epsilon = module.eps
+        if epsilon is None:  # then PyTorch takes that of the dtype
+            if module.weight is None:
+                raise ValueError("module must have a weight or an eps, got None for both")
+            epsilon = torch.finfo(module.weight.dtype).eps
+        return RMSNormWeights(module.weight, epsilon)
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        if self.gain is None:
+            raise ValueError("gain must be an array to fit torch.nn.RMSNorm, got None")
+        return torch.nn.RMSNorm(
+            len(self.gain), self.epsilon, device=self.gain.device, dtype=self.gain.dtype
+        )
+
+
 class FeedForward(WeightsModule, kind=FeedForwardWeights):
     """The feed-forward network with the arrays of `FeedForwardWeights` as parameters.
 
@@ -100,6 +156,42 @@ class FeedForward(WeightsModule, kind=FeedForwardWeights):
         "linear2.weight": "W_2",
         "linear2.bias": "b_2",
     }
+
+    def forward(self, x: Array) -> Array:
+        """Return `feed_forward`."""
+        return feed_forward(x, self.weights)
+
+
+class GatedFeedForward(WeightsModule, kind=GatedFeedForwardWeights):
+    """The gated feed-forward network with the arrays of `GatedFeedForwardWeights` as parameters.
+
+    Parameters
+    ----------
+    weights : GatedFeedForwardWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    W_gate, W_1 : torch.nn.Parameter, shape (d_model, d_ff)
+    W_2 : torch.nn.Parameter, shape (d_ff, d_out)
+    b_gate, b_1, b_2 : torch.nn.Parameter or None, shapes (d_ff,), (d_ff,) and (d_out,)
+        The state dict has just these names.
+    activation : str
+
+    Examples
+    --------
+    >>> weights = GatedFeedForwardWeights.init(0, d_model=4, d_ff=16)
+    >>> GatedFeedForward(weights.to(dtype="float32"))(torch.ones(2, 5, 4)).shape
+    torch.Size([2, 5, 4])
+    """
+
+    W_gate: torch.Tensor
+    W_1: torch.Tensor
+    W_2: torch.Tensor
+    b_gate: torch.Tensor | None
+    b_1: torch.Tensor | None
+    b_2: torch.Tensor | None
+    activation: str
 
     def forward(self, x: Array) -> Array:
         """Return `feed_forward`."""
@@ -157,7 +249,7 @@ class _Layer(DroppingModule):
     """Base of the layers of encoder and decoder."""
 
     self_attention: MultiHeadAttention
-    feed_forward: FeedForward
+    feed_forward: FeedForward | GatedFeedForward
     norm: str
 
     @classmethod
@@ -168,11 +260,22 @@ class _Layer(DroppingModule):
             *(matrices[0], one.bias, matrices[1], two.bias, _name_of(module.activation))
         )
         parts: dict[str, Any] = {"feed_forward": network}
-        held: dict[Any, Any] = {MultiHeadWeights: MultiHeadAttention, LayerNormWeights: LayerNorm}
         for theirs, ours in cls._theirs.items():
             if ours in cls._kind.field_names:
-                parts[ours] = held[cls._kind.part_kinds[ours]]._read(getattr(module, theirs))
+                holds = MultiHeadWeights in cls._kind.part_kinds[ours]
+                held: Any = MultiHeadAttention if holds else LayerNorm
+                parts[ours] = held._read(getattr(module, theirs))
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
+
+    def _their_state(self) -> dict[str, torch.Tensor]:
+        for name, part in self.named_children():
+            if isinstance(part, (RMSNorm, GatedFeedForward)):
+                wanted = "LayerNorm" if isinstance(part, RMSNorm) else "FeedForward"
+                raise ValueError(
+                    f"{name} must be {wanted} to fit torch.nn.{self._torch.__name__}, "
+                    f"got {type(part).__name__}"
+                )
+        return super()._their_state()
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
         d_model, d_ff = self.feed_forward.W_1.shape
@@ -183,7 +286,7 @@ class _Layer(DroppingModule):
                 f"{self._torch.__name__}, got {n_heads}"
             )
         module = self._torch(
-            *(d_model, n_heads[0], d_ff, self.dropout, self.feed_forward.activation),
+            *(d_model, n_heads[0], d_ff, self.dropout, _THEIR[self.feed_forward.activation]),
             batch_first=True,
             norm_first=self.norm == "pre",
             bias="linear1.bias" in state,
@@ -297,7 +400,17 @@ def _name_of(activation: Any) -> str:
     functions = torch.nn.functional
     if activation in (torch.relu, functions.relu) or isinstance(activation, torch.nn.ReLU):
         return "relu"
-    exact = isinstance(activation, torch.nn.GELU) and activation.approximate == "none"
-    if activation is functions.gelu or exact:
+    if isinstance(activation, torch.nn.GELU):
+        return "gelu" if activation.approximate == "none" else "gelu_tanh"
+    if activation is functions.gelu:
         return "gelu"
-    raise ValueError(f"activation must be ReLU or the exact GELU, got {activation!r}")
+    if activation is functions.silu or isinstance(activation, torch.nn.SiLU):
+        return "silu"
+    raise ValueError(f"activation must be ReLU, GELU or SiLU, got {activation!r}")
+
+
+_THEIR: dict[str, Any] = {
+    **{"relu": "relu", "gelu": "gelu"},
+    **{"gelu_tanh": torch.nn.GELU("tanh"), "silu": torch.nn.functional.silu},
+}
+"""What PyTorch's layers take for the names of our activations."""

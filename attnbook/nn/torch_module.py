@@ -101,7 +101,7 @@ class DroppingModule(AttendingModule, TorchModule):
         TypeError
             If `module`, or a part of it, is of another class.
         ValueError
-            If its activation is neither ReLU nor the exact GELU, its parts drop at several rates,
+            If its activation is none of ReLU, GELU and SiLU, its parts drop at several rates,
             or an attention was made with `add_bias_kv` or `add_zero_attn`.
         """
         weights = cls._read(module)

@@ -6,7 +6,14 @@ import torch
 
 from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule, LayerNorm
+from attnbook.nn.layers import (
+    DecoderLayer,
+    DecodingModule,
+    EncoderLayer,
+    EncodingModule,
+    LayerNorm,
+    RMSNorm,
+)
 from attnbook.nn.torch_module import DroppingModule, TorchModule
 from attnbook.transformers.decoder import decoder, decoder_with_weights
 from attnbook.transformers.encoder import encoder, encoder_with_weights
@@ -19,7 +26,7 @@ class _Stack(DroppingModule):
     """Base of encoder and decoder."""
 
     layers: torch.nn.ModuleList
-    final_norm: LayerNorm | None
+    final_norm: LayerNorm | RMSNorm | None
     _layer: ClassVar[type[TorchModule]]
     _theirs: ClassVar = {"norm": "final_norm"}
     _options: ClassVar[dict[str, Any]] = {}  # for PyTorch's constructor
@@ -27,7 +34,8 @@ class _Stack(DroppingModule):
     @classmethod
     def _weights_of(cls, module: Any) -> Any:
         layers = tuple(cls._layer._read(layer) for layer in module.layers)
-        final_norm = None if module.norm is None else LayerNorm._read(module.norm)
+        norm = RMSNorm if isinstance(module.norm, torch.nn.RMSNorm) else LayerNorm
+        final_norm = None if module.norm is None else norm._read(module.norm)
         return cls._kind(layers, final_norm)
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:

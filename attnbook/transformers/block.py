@@ -18,7 +18,8 @@ from attnbook.multi_head.attention import multi_head_attention_of
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
+from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.transformers.normalization import NormWeights, normalized
 
 # The mathematics, of checked arrays.
 
@@ -29,11 +30,9 @@ def transformer_block_of(x, weights, mask, impl=REFERENCE):
     ]
     attended, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
     y = project(attended, weights.W_attended) + x
-    norm = weights.attention_norm
-    y = layer_norm_of(y, norm.gain, norm.bias, norm.epsilon)
+    y = normalized(y, weights.attention_norm)
     z = project(y, weights.W_output) + y
-    norm = weights.output_norm
-    return layer_norm_of(z, norm.gain, norm.bias, norm.epsilon), A
+    return normalized(z, weights.output_norm), A
 
 
 # The weights, and the functions, which check what they are given.
@@ -53,7 +52,7 @@ class TransformerBlockWeights(Weights):
         After the heads; its result is added to the input.
     W_output : array, shape (hidden_dim, output_dim)
         The second sublayer; its result is added to what it was made of.
-    attention_norm, output_norm : LayerNormWeights
+    attention_norm, output_norm : LayerNormWeights or RMSNormWeights
 
     Raises
     ------
@@ -76,8 +75,8 @@ class TransformerBlockWeights(Weights):
     attention: MultiHeadWeights
     W_attended: Annotated[Array, "d_model d_model"]
     W_output: Annotated[Array, "d_model d_model"]
-    attention_norm: LayerNormWeights
-    output_norm: LayerNormWeights
+    attention_norm: NormWeights
+    output_norm: NormWeights
 
     def __post_init__(self):
         self.check_fields()

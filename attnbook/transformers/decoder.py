@@ -14,7 +14,7 @@ from attnbook.multi_head.attention import attend, keys_and_values, self_attentio
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import DecoderLayerWeights
-from attnbook.transformers.layer_norm import layer_norm_of
+from attnbook.transformers.normalization import normalized
 from attnbook.transformers.residual import residual
 from attnbook.transformers.stack import DecoderWeights, check_stream
 
@@ -43,8 +43,8 @@ def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
         x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
         A.append(both[0])
         A_memory.append(both[1])
-    if (norm := weights.final_norm) is not None:
-        x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
+    if weights.final_norm is not None:
+        x = normalized(x, weights.final_norm)
     return x, (tuple(A), tuple(A_memory))
 
 

@@ -15,7 +15,7 @@ from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
-from attnbook.transformers.layer_norm import layer_norm_of
+from attnbook.transformers.normalization import normalized
 from attnbook.transformers.residual import residual
 from attnbook.transformers.stack import EncoderWeights, check_stream
 
@@ -36,8 +36,8 @@ def encoder_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
     for layer in weights.layers:
         x, A_of_layer = encoder_layer_of(x, layer, mask, drop, rotate_from, impl)
         A.append(A_of_layer)
-    if (norm := weights.final_norm) is not None:
-        x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)
+    if weights.final_norm is not None:
+        x = normalized(x, weights.final_norm)
     return x, tuple(A)
 
 

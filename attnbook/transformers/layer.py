@@ -9,8 +9,8 @@ import numpy as np
 from attnbook.arrays.arguments import check_bool, check_choice, generator
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.transformers.feed_forward import FeedForwardWeights
-from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
+from attnbook.transformers.normalization import NormWeights, first_norm
 from attnbook.transformers.residual import ORDERS
 
 
@@ -67,6 +67,8 @@ class Layer(Weights):
         activation: str = "relu",
         bias: bool = True,
         n_kv_heads: int | None = None,
+        normalization: str = "layer",
+        gated: bool = False,
     ) -> Self:
         """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
 
@@ -81,6 +83,10 @@ class Layer(Weights):
             Without it no matrix and no normalisation has one.
         n_kv_heads : int, optional
             As in `MultiHeadWeights`.
+        normalization : str
+            ``"layer"`` or ``"rms"``.
+        gated : bool
+            Draw a gated feed-forward network.
 
         Raises
         ------
@@ -89,23 +95,27 @@ class Layer(Weights):
             is unknown, or `bias` is not a bool.
         """
         rng = generator(rng)
-        options = {"activation": activation, "bias": bias, "n_kv_heads": n_kv_heads}
-        return cls._made(rng, (d_model, n_heads, d_ff), norm, **options)
+        sizes = (d_model, n_heads, d_ff)
+        return cls._made(rng, sizes, norm, activation, bias, n_kv_heads, normalization, gated)
 
     @classmethod
-    def _made(cls, rng, sizes, norm, *, activation, bias, n_kv_heads, without=()) -> Self:
+    def _made(
+        cls, rng, sizes, norm, activation, bias, n_kv_heads, normalization, gated, without=()
+    ) -> Self:
         """Return a layer of parts that are drawn in the order of the fields."""
         d_model, n_heads, d_ff = sizes
+        network = GatedFeedForwardWeights if check_bool("gated", gated) else FeedForwardWeights
         made: dict[str, Any] = dict.fromkeys(without)
-        for name, kind in cls.part_kinds.items():
+        for name, kinds in cls.part_kinds.items():
             if name in without:
                 continue
-            if kind is MultiHeadWeights:
-                made[name] = kind.init(rng, d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias)
-            elif kind is FeedForwardWeights:
-                made[name] = kind.init(rng, d_model, d_ff, activation=activation, bias=bias)
+            if MultiHeadWeights in kinds:
+                heads = {"n_kv_heads": n_kv_heads, "bias": bias}
+                made[name] = MultiHeadWeights.init(rng, d_model, n_heads, **heads)
+            elif network in kinds:
+                made[name] = network.init(rng, d_model, d_ff, activation=activation, bias=bias)
             else:
-                made[name] = kind.init(d_model, bias=bias)
+                made[name] = first_norm(normalization, d_model, bias=bias)
         return cls(**made, norm=norm)  # type: ignore[call-arg]  # a dataclass of these
 
 
@@ -117,11 +127,11 @@ class EncoderLayerWeights(Layer):
     ----------
     self_attention : MultiHeadWeights
         From d_model to d_model.
-    feed_forward : FeedForwardWeights
+    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
         From d_model to d_model.
-    self_attention_norm, feed_forward_norm : LayerNormWeights
+    self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     norm : str
-        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
+        ``"pre"``: x + f(norm(x)), or ``"post"``: norm(x + f(x)).
 
     Raises
     ------
@@ -137,9 +147,9 @@ class EncoderLayerWeights(Layer):
     """
 
     self_attention: MultiHeadWeights
-    feed_forward: FeedForwardWeights
-    self_attention_norm: LayerNormWeights
-    feed_forward_norm: LayerNormWeights
+    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    self_attention_norm: NormWeights
+    feed_forward_norm: NormWeights
     norm: str = "pre"
 
     def __post_init__(self):
@@ -157,12 +167,13 @@ class DecoderLayerWeights(Layer):
     cross_attention : MultiHeadWeights, optional
         Queries and output of width d_model; keys and values as wide as the memory. Without it the
         layer attends to its own tokens alone, as in a language model.
-    feed_forward : FeedForwardWeights
+    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
         From d_model to d_model.
-    self_attention_norm, cross_attention_norm, feed_forward_norm : LayerNormWeights
-        The second stands where there is a cross-attention.
+    self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
+    cross_attention_norm : LayerNormWeights or RMSNormWeights, optional
+        It stands where there is a cross-attention.
     norm : str
-        ``"pre"``: x + f(LN(x)), or ``"post"``: LN(x + f(x)).
+        ``"pre"``: x + f(norm(x)), or ``"post"``: norm(x + f(x)).
 
     Raises
     ------
@@ -181,10 +192,10 @@ class DecoderLayerWeights(Layer):
 
     self_attention: MultiHeadWeights
     cross_attention: MultiHeadWeights | None
-    feed_forward: FeedForwardWeights
-    self_attention_norm: LayerNormWeights
-    cross_attention_norm: LayerNormWeights | None
-    feed_forward_norm: LayerNormWeights
+    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    self_attention_norm: NormWeights
+    cross_attention_norm: NormWeights | None
+    feed_forward_norm: NormWeights
     norm: str = "pre"
 
     def __post_init__(self):
@@ -218,6 +229,8 @@ class DecoderLayerWeights(Layer):
         activation: str = "relu",
         bias: bool = True,
         n_kv_heads: int | None = None,
+        normalization: str = "layer",
+        gated: bool = False,
     ) -> Self:
         """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
 
@@ -226,8 +239,8 @@ class DecoderLayerWeights(Layer):
         """
         rng = generator(rng)
         without = () if check_bool("cross", cross) else ("cross_attention", "cross_attention_norm")
-        options = {"activation": activation, "bias": bias, "n_kv_heads": n_kv_heads}
-        return cls._made(rng, (d_model, n_heads, d_ff), norm, **options, without=without)
+        sizes, options = (d_model, n_heads, d_ff), (normalization, gated)
+        return cls._made(rng, sizes, norm, activation, bias, n_kv_heads, *options, without)
 
 
 def misfits(

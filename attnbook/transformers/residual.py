@@ -1,17 +1,16 @@
 r"""The residual connection: what a sublayer makes of its input is added to it.
 
-.. math:: \text{pre-norm: } x + f(\operatorname{LN}(x)), \qquad
-          \text{post-norm: } \operatorname{LN}(x + f(x))
+.. math:: \text{pre-norm: } x + f(\operatorname{norm}(x)), \qquad
+          \text{post-norm: } \operatorname{norm}(x + f(x))
 """
 
-from attnbook.transformers.layer_norm import layer_norm_of
+from attnbook.transformers.normalization import normalized
 
 ORDERS = ("pre", "post")
 
 
 def residual(x, sublayer, norm, order, drop):
     """Add to `x` what `sublayer` makes of it; also return what else it returned."""
-    scale = (norm.gain, norm.bias, norm.epsilon)
-    y, other = sublayer(layer_norm_of(x, *scale) if order == "pre" else x)
+    y, other = sublayer(normalized(x, norm) if order == "pre" else x)
     x = x + (y if drop is None else drop(y))
-    return (x if order == "pre" else layer_norm_of(x, *scale)), other
+    return (x if order == "pre" else normalized(x, norm)), other

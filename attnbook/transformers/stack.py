@@ -11,14 +11,14 @@ from attnbook.arrays.weights import Weights
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.transformers.normalization import NormWeights, first_norm
 
 
 class Stack(Weights):
     """Base of the weights of an encoder and of a decoder: layers, and a norm after the last."""
 
     layers: tuple[Any, ...]
-    final_norm: LayerNormWeights | None
+    final_norm: NormWeights | None
 
     @property
     def d_model(self) -> int | None:
@@ -55,11 +55,13 @@ class Stack(Weights):
         """
         rng = generator(rng)
         wanted = norm == "pre" if final_norm is None else check_bool("final_norm", final_norm)
+        (kind,) = cls.part_kinds["layers"]
         layers = tuple(
-            cls.part_kinds["layers"].init(rng, d_model, n_heads, d_ff, norm=norm, **options)
+            kind.init(rng, d_model, n_heads, d_ff, norm=norm, **options)
             for _ in range(check_int("n_layers", n_layers))
         )
-        last = LayerNormWeights.init(d_model, bias=options.get("bias", True)) if wanted else None
+        kind_of_norm = options.get("normalization", "layer")
+        last = first_norm(kind_of_norm, d_model, bias=options.get("bias", True)) if wanted else None
         return cls(layers, last)  # type: ignore[call-arg]  # a dataclass of these two
 
 
@@ -71,7 +73,7 @@ class EncoderWeights(Stack):
     ----------
     layers : tuple of EncoderLayerWeights
         May be empty.
-    final_norm : LayerNormWeights, optional
+    final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
 
     Examples
@@ -81,7 +83,7 @@ class EncoderWeights(Stack):
     """
 
     layers: tuple[EncoderLayerWeights, ...]
-    final_norm: LayerNormWeights | None = None
+    final_norm: NormWeights | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,7 @@ class DecoderWeights(Stack):
     ----------
     layers : tuple of DecoderLayerWeights
         May be empty; either all have a cross-attention or none.
-    final_norm : LayerNormWeights, optional
+    final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
 
     Examples
@@ -103,7 +105,7 @@ class DecoderWeights(Stack):
     """
 
     layers: tuple[DecoderLayerWeights, ...]
-    final_norm: LayerNormWeights | None = None
+    final_norm: NormWeights | None = None
 
     def __post_init__(self):
         super().__post_init__()

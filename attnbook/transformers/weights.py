@@ -178,6 +178,8 @@ class TransformerWeights(Weights):
         positions: str = "sinusoidal",
         n_positions: int | None = None,
         n_kv_heads: int | None = None,
+        normalization: str = "layer",
+        gated: bool = False,
         final_norm: bool | None = None,
         scale_embeddings: bool = True,
     ) -> "TransformerWeights":
@@ -198,7 +200,7 @@ class TransformerWeights(Weights):
         n_encoder_layers : int, optional
             n_layers unless given; 0 makes a decoder alone, a language model.
         norm, activation : str
-            ``"pre"`` or ``"post"``; ``"relu"`` or ``"gelu"``.
+            ``"pre"`` or ``"post"``; ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
         bias : bool
             Without it no matrix and no normalisation has one.
         tied : bool
@@ -208,6 +210,10 @@ class TransformerWeights(Weights):
             Longest sequence of learned positions; required for those alone.
         n_kv_heads : int, optional
             As in `MultiHeadWeights`.
+        normalization : str
+            ``"layer"`` or ``"rms"``, the same in every slot.
+        gated : bool
+            Draw gated feed-forward networks; with ``activation="silu"`` that is SwiGLU.
         final_norm : bool, optional
             Normalise after the last layer; by default with pre-norm alone.
         scale_embeddings : bool
@@ -244,6 +250,7 @@ class TransformerWeights(Weights):
         options: Any = {
             **{"norm": norm, "activation": activation, "bias": bias},
             **{"n_kv_heads": n_kv_heads, "final_norm": final_norm},
+            **{"normalization": normalization, "gated": gated},
         }
         tables: dict[str, Any] = {}
         if n_positions is not None:

@@ -636,14 +636,14 @@ def without(part, **changes):
 REFUSED = """
 nn.Decoder.from_torch(torch.nn.Linear(2, 2))
     TypeError: module must be a torch.nn.TransformerDecoder, got Linear
-nn.EncoderLayer.from_torch(without("EncoderLayer", activation="silu"))
-    ValueError: activation must be ReLU or the exact GELU, got 'silu'
-nn.DecoderLayer.from_torch(without("DecoderLayer", activation=torch.nn.GELU("tanh")))
-    ValueError: activation must be ReLU or the exact GELU, got GELU(approximate='tanh')
+nn.EncoderLayer.from_torch(without("EncoderLayer", activation="elu"))
+    ValueError: activation must be ReLU, GELU or SiLU, got 'elu'
+nn.DecoderLayer.from_torch(without("DecoderLayer", activation=torch.nn.Tanh()))
+    ValueError: activation must be ReLU, GELU or SiLU, got Tanh()
 nn.Transformer.from_torch(without("Transformer", encoder=torch.nn.Identity()))
     TypeError: module must be a torch.nn.TransformerEncoder, got Identity
-nn.Encoder.from_torch(without("Encoder", norm=torch.nn.RMSNorm(8)))
-    TypeError: module must be a torch.nn.LayerNorm, got RMSNorm
+nn.Encoder.from_torch(without("Encoder", norm=torch.nn.BatchNorm1d(8)))
+    TypeError: module must be a torch.nn.LayerNorm, got BatchNorm1d
 nn.LayerNorm.from_torch(torch.nn.LayerNorm((3, 8)))
     ValueError: module must normalise the last axis alone, got shape (3, 8)
 # to PyTorch's own modules

@@ -1,97 +1,50 @@
-"""The feed-forward sublayer and its activations against the loop and PyTorch, in every library."""
+"""The feed-forward sublayer, plain and gated, against the loop and PyTorch, in every library."""
 
 import math
+from functools import partial
 
 import numpy as np
 import oracle
 import pytest
 import torch
-from cases import DTYPES, HALF, close, held, leaves_of, need
+from cases import HALF, close, held, leaves_of, need
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-import attnbook
-from attnbook import FeedForwardWeights, feed_forward, gelu, relu
+from attnbook import FeedForwardWeights, GatedFeedForwardWeights, feed_forward
+from attnbook.transformers.feed_forward import feed_forward_of
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 LEADING = st.sampled_from(((), (2,), (2, 3), (0,)))
 SIZES = st.sampled_from((0, 1, 3, 5))
 
 
-def drawn(seed=0, d_model=5, d_ff=11, d_out=7, activation="relu", bias=True):
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+DRAWS = (
+    *(LEADING, SIZES, st.sampled_from(ACTIVATIONS)),
+    *(st.booleans(), st.booleans(), st.integers(0, 99)),
+)
+
+
+def drawn(seed=0, d_model=5, d_ff=11, d_out=7, activation="relu", bias=True, gated=False):
     """Return weights of random numbers with widths that are all different."""
     rng = np.random.default_rng(seed)
     W_1, W_2 = rng.standard_normal((d_model, d_ff)), rng.standard_normal((d_ff, d_out))
     b_1, b_2 = (rng.standard_normal(d_ff), rng.standard_normal(d_out)) if bias else (None, None)
+    if gated:
+        W_gate = rng.standard_normal((d_model, d_ff))
+        b_gate = rng.standard_normal(d_ff) if bias else None
+        return GatedFeedForwardWeights(W_gate, W_1, W_2, b_gate, b_1, b_2, activation)
     return FeedForwardWeights(W_1, b_1, W_2, b_2, activation)
-
-
-# The activations.
-
-NUMBERS = np.array([-40.0, -6.0, -1.0, -0.5, -1e-3, 0.0, 1e-8, 0.3, 1.0, 2.5, 6.0, 40.0, 300.0])
-
-
-@dtypes
-@pytest.mark.parametrize("shape", [(13,), (1, 13), (13, 1), ()])
-def test_activations_agree_with_the_loop(library, dtype, shape):
-    need(library, dtype)
-    numbers = NUMBERS.reshape(shape) if shape else np.array(-0.75)
-    x = library.array(numbers, dtype)
-    rounded = library.numpy(x)
-    for function, name in ((relu, "relu"), (gelu, "gelu")):
-        got = function(x)
-        assert library.same_kind(got, x)
-        exact = getattr(oracle, name)(np.atleast_1d(rounded)).reshape(shape)
-        close(library.numpy(got), exact, dtype, size=1)
-        np.testing.assert_array_equal(library.numpy(x), rounded)
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_gelu_rounds_half_precision_once(library, dtype):
-    need(library, dtype)
-    x = library.array(np.linspace(-3, 3, 101), dtype)
-    exact = oracle.gelu(library.numpy(x))
-    rounded = library.numpy(library.array(exact, dtype))
-    np.testing.assert_allclose(library.numpy(gelu(x)), rounded, rtol=2e-2, atol=1e-6)
-    assert np.mean(library.numpy(gelu(x)) == rounded) > 0.97
-
-
-def test_activations_by_hand(library):
-    x = library.array(np.array([-math.inf, math.nan, math.inf, -0.0]))
-    np.testing.assert_array_equal(library.numpy(relu(x)), [0, math.nan, math.inf, 0])
-    x = library.array(np.array([math.nan, math.inf, 0.0]))
-    np.testing.assert_array_equal(library.numpy(gelu(x)), [math.nan, math.inf, 0])
-    for function in (relu, gelu):
-        assert tuple(function(library.array(np.ones((2, 0, 3)))).shape) == (2, 0, 3)
-
-
-@pytest.mark.parametrize("name", ["relu", "gelu"])
-def test_activations_agree_with_torch_and_have_its_gradients(name):
-    x = torch.tensor(NUMBERS, requires_grad=True)
-    ours, theirs = getattr(attnbook, name)(x), getattr(torch.nn.functional, name)(x)
-    torch.testing.assert_close(ours, theirs, atol=1e-15, rtol=1e-12)
-    grads = [torch.autograd.grad(y.sum(), x)[0] for y in (ours, theirs)]
-    moved = x != 0  # at 0 the maximum of two equal numbers has half the gradient
-    torch.testing.assert_close(grads[0][moved], grads[1][moved], atol=1e-15, rtol=1e-12)
-    assert bool(torch.isfinite(grads[0]).all())
-
-
-def test_gelu_stays_on_its_device():
-    assert gelu(torch.empty(2, 3, device="meta")).shape == (2, 3)
-    assert relu(torch.empty(2, 3, device="meta")).device.type == "meta"
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    x = strict.asarray(np.ones((2, 3)), device=strict.Device("device1"))
-    assert relu(x).device == x.device
 
 
 # The sublayer.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@given(LEADING, SIZES, st.sampled_from(("relu", "gelu")), st.booleans(), st.integers(0, 99))
-def test_agrees_with_the_loop(library, dtype, leading, n, activation, bias, seed):
-    weights = drawn(seed, activation=activation, bias=bias)
+@given(*DRAWS)
+def test_agrees_with_the_loop(library, dtype, leading, n, activation, bias, gated, seed):
+    weights = drawn(seed, activation=activation, bias=bias, gated=gated)
     x = np.random.default_rng(seed).standard_normal((*leading, n, 5))
     mine = library.array(x, dtype)
     got = feed_forward(mine, library.place(weights, dtype))
@@ -102,10 +55,11 @@ def test_agrees_with_the_loop(library, dtype, leading, n, activation, bias, seed
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_half_precision_rounds_after_each_step(library, dtype, activation):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_half_precision_rounds_after_each_step(library, dtype, activation, gated):
     need(library, dtype)
-    weights = drawn(activation=activation)
+    weights = drawn(activation=activation, gated=gated)
     x = library.array(np.random.default_rng(1).standard_normal((3, 13, 5)), dtype)
     got = feed_forward(x, library.place(weights, dtype))
     assert library.same_kind(got, x)
@@ -117,14 +71,21 @@ def test_half_precision_rounds_after_each_step(library, dtype, activation):
     np.testing.assert_allclose(library.numpy(got), expected, rtol=0, atol=48 * size)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [False, True])
-def test_agrees_with_torch_and_has_its_gradients(activation, bias):
-    weights, leaves = leaves_of(drawn(activation=activation, bias=bias).to("torch"))
+@pytest.mark.parametrize("gated", [False, True])
+def test_agrees_with_torch_and_has_its_gradients(activation, bias, gated):
+    drawn_weights = drawn(activation=activation, bias=bias, gated=gated)
+    weights, leaves = leaves_of(drawn_weights.to("torch"))
     x = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x.requires_grad_()
-    linear, act = torch.nn.functional.linear, getattr(torch.nn.functional, activation)
-    theirs = linear(act(linear(x, weights.W_1.T, weights.b_1)), weights.W_2.T, weights.b_2)
+    linear, functions = torch.nn.functional.linear, torch.nn.functional
+    tanh = partial(functions.gelu, approximate="tanh")
+    act = tanh if activation == "gelu_tanh" else getattr(functions, activation)
+    hidden = linear(x, weights.W_1.T, weights.b_1)
+    gate = act(linear(x, weights.W_gate.T, weights.b_gate)) if gated else None
+    hidden = gate * hidden if gated else act(hidden)
+    theirs = linear(hidden, weights.W_2.T, weights.b_2)
     ours = feed_forward(x, weights)
     torch.testing.assert_close(ours, theirs)
     cotangent = torch.linspace(-1, 1, theirs.numel(), dtype=torch.float64).reshape(theirs.shape)
@@ -133,8 +94,9 @@ def test_agrees_with_torch_and_has_its_gradients(activation, bias):
         torch.testing.assert_close(a, b)
 
 
-def test_gradcheck_and_vmap():
-    weights, leaves = leaves_of(drawn(activation="gelu", d_ff=3).to("torch"))
+@pytest.mark.parametrize("gated", [False, True])
+def test_gradcheck_and_vmap(gated):
+    weights, leaves = leaves_of(drawn(activation="gelu", d_ff=3, gated=gated).to("torch"))
     x = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(2, 2, 5).requires_grad_()
 
     def function(x, *arrays):
@@ -168,7 +130,35 @@ def test_init_draws_both_matrices_in_order(bias):
     assert drawn().activation == "relu"
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_init_draws_the_gate_first(bias):
+    weights = GatedFeedForwardWeights.init(7, 5, 11, bias=bias)
+    draws, bound = np.random.default_rng(7), math.sqrt(6 / 16)
+    for name, shape in (("W_gate", (5, 11)), ("W_1", (5, 11)), ("W_2", (11, 5))):
+        np.testing.assert_array_equal(
+            getattr(weights, name), draws.uniform(-bound, bound, shape), err_msg=name
+        )
+    biases = {name: x.shape for name, x in weights.arrays().items() if name.startswith("b_")}
+    assert biases == ({"b_gate": (11,), "b_1": (11,), "b_2": (5,)} if bias else {})
+    assert not any(np.any(weights.arrays()[name]) for name in biases)
+    assert weights.activation == "silu"
+    assert GatedFeedForwardWeights.init(0, 5, 11).b_1 is None
+
+
+def test_drop_is_applied_to_the_product_with_the_gate():
+    weights, x = drawn(gated=True, activation="silu"), np.ones((3, 5))
+    seen = []
+    feed_forward_of(x, weights, drop=lambda hidden: seen.append(hidden) or hidden)
+    gate = oracle.silu(x @ weights.W_gate + weights.b_gate)
+    np.testing.assert_allclose(seen[0], gate * (x @ weights.W_1 + weights.b_1), rtol=1e-12)
+
+
 # Errors.
+
+
+def gated(W_gate=(5, 11), W_1=(5, 11), W_2=(11, 7), *others):
+    arrays = [np.ones(a) if isinstance(a, tuple) else a for a in (W_gate, W_1, W_2, *others)]
+    return GatedFeedForwardWeights(*arrays)
 
 
 def weights(W_1=(5, 11), b_1=None, W_2=(11, 7), b_2=None, *activation):
@@ -182,12 +172,8 @@ def call(x=(3, 5), weights=None, dtype="float64"):
 
 
 ERRORS = """
-relu(np.arange(3))
-    TypeError: x must have a real floating dtype, got int64
-gelu(np.ones(3, complex))
-    TypeError: x must have a real floating dtype, got complex128
-call(weights=attnbook.LayerNormWeights())
-    TypeError: weights must be FeedForwardWeights, got LayerNormWeights
+call(weights=np.ones(3))
+    TypeError: weights must be FeedForwardWeights or GatedFeedForwardWeights, got ndarray
 call(dtype="float32")
     TypeError: weights must have the dtype of x (float32), got float64
 call((2, 3, 11))
@@ -201,7 +187,26 @@ weights(b_1=(5,))
 weights(b_2=(11,))
     ValueError: b_2 must have shape (7,) to match W_2 (11, 7), got (11,)
 weights((5, 11), None, (11, 7), None, "swish")
-    ValueError: activation must be one of relu, gelu, got 'swish'
+    ValueError: activation must be one of relu, gelu, gelu_tanh, silu, got 'swish'
+gated((11, 5))
+    ValueError: W_gate must have shape (5, 11) to match W_2 (11, 7), got (11, 5)
+gated((5, 7), (5, 7))
+    ValueError: W_gate must have shape (5, 11) to match W_2 (11, 7), got (5, 7)
+gated((5,))
+    ValueError: W_gate must have 2 axes, got shape (5,)
+gated((5, 11), (5, 11), (11, 7), (7,))
+    ValueError: b_gate must have shape (11,) to match W_2 (11, 7), got (7,)
+gated((5, 11), (5, 11), (11, 7), None, None, None, "swish")
+    ValueError: activation must be one of relu, gelu, gelu_tanh, silu, got 'swish'
+gated(None)
+    TypeError: W_gate must be an array of NumPy, CuPy, PyTorch or another Array API library,
+    got NoneType
+call((3, 4), gated())
+    ValueError: x must have shape (..., n, 5) to match the weights, got (3, 4)
+GatedFeedForwardWeights.init(0, 5, 0)
+    ValueError: d_ff must be at least 1, got 0
+GatedFeedForwardWeights.init(0, 5, 3, bias=None)
+    TypeError: bias must be a bool, got NoneType
 FeedForwardWeights.init(0, 0, 11)
     ValueError: d_model must be at least 1, got 0
 FeedForwardWeights.init(0, 5, 0)

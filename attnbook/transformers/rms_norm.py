@@ -1,0 +1,130 @@
+r"""Root-mean-square normalisation: every token at the same length, by itself.
+
+.. math:: \operatorname{RMSNorm}(x) = g \odot \frac{x}{\sqrt{\tfrac1d \sum_j x_j^2 + \varepsilon}}
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_float, check_floats, check_int, check_number
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.weights import Weights
+
+# The mathematics, of checked arrays.
+
+
+def rms_norm_of(x, gain, epsilon):
+    xp = array_namespace(x)
+    wide = accumulation_dtype(xp, x.dtype)
+    y = xp.astype(x, wide, copy=False)
+    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
+    if gain is not None:
+        y = y * xp.astype(gain, wide, copy=False)
+    return xp.astype(y, x.dtype, copy=False)
+
+
+# The weights, and the function, which checks what it is given.
+
+
+@dataclass(frozen=True, eq=False)
+class RMSNormWeights(Weights):
+    """Gain of one root-mean-square normalisation.
+
+    Attributes
+    ----------
+    gain : array, shape (d_model,), optional
+        Without it nothing is multiplied.
+    epsilon : float
+        Added to the mean of the squares under the root, at least 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the gain is not an array of a real floating dtype with one axis, or `epsilon` is not a
+        number of at least 0.
+
+    Examples
+    --------
+    >>> RMSNormWeights.init(3).gain
+    array([1., 1., 1.])
+    """
+
+    token_widths = ("d_model",)
+
+    gain: Annotated[Array, "d_model"] | None = None
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        check_number("epsilon", self.epsilon)
+        self.check_fields()
+        if self.gain is not None and self.gain.ndim != 1:
+            raise ValueError(f"gain must have shape (d_model,), got {tuple(self.gain.shape)}")
+
+    @classmethod
+    def init(cls, d_model: int) -> "RMSNormWeights":
+        """Return gains of 1, as a float64 NumPy array."""
+        return cls(np.ones(check_int("d_model", d_model, at_least=1)))
+
+
+def rms_norm(
+    x: Annotated[Array, "... d_model"],
+    gain: Annotated[Array, "d_model"] | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Annotated[Array, "... d_model"]:
+    r"""Divide every row by the root of the mean of its squares, then scale its features.
+
+    .. math:: y_j = g_j \frac{x_j}{\sqrt{\frac1d \sum_i x_i^2 + \varepsilon}}
+
+    Parameters
+    ----------
+    x : array, shape (..., d_model), real floating dtype
+    gain : array g, shape (d_model,), optional
+        1 unless given.
+    epsilon : float
+        ε, at least 0. It keeps a row of zeros finite.
+
+    Returns
+    -------
+    array, shape (..., d_model)
+        Of the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
+
+    Raises
+    ------
+    TypeError
+        For anything but arrays of one library and one real floating dtype.
+    ValueError
+        If `x` has no axis or no features, `gain` is not of shape (d_model,), or `epsilon` is
+        negative, infinite or NaN.
+
+    Notes
+    -----
+    Of `layer_norm` it keeps the division and leaves out the mean and the bias. A row whose mean is
+    0 gets the same from both. With epsilon = 0 a row of zeros is NaN.
+    ``torch.nn.RMSNorm`` has another epsilon unless it is told one: the distance from 1 to the next
+    number of the dtype.
+    Cost: O(d_model) a row.
+
+    References
+    ----------
+    Zhang and Sennrich (2019), "Root mean square layer normalization".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rms_norm(np.array([[3.0, 4.0, 0.0, 0.0], [0.3, 0.4, 0.0, 0.0]]), epsilon=0)
+    array([[1.2, 1.6, 0. , 0. ],
+           [1.2, 1.6, 0. , 0. ]])
+    """
+    check_float("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x must have shape (..., d_model), d_model >= 1, got {tuple(x.shape)}")
+    if gain is not None:
+        check_floats(x=x, gain=gain)
+        if tuple(gain.shape) != (x.shape[-1],):
+            raise ValueError(
+                f"gain must have shape ({x.shape[-1]},) to match x, got {tuple(gain.shape)}"
+            )
+    return rms_norm_of(x, gain, check_number("epsilon", epsilon))

@@ -1,0 +1,134 @@
+"""A decoder as today's language models have it: RMSNorm, rotary, SwiGLU, grouped heads, tied."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import held, shaken
+from error_table import assert_raises, error_rows
+
+import attnbook
+from attnbook import DecoderWeights, EncoderWeights, TransformerWeights, decoding, nn, transformer
+from attnbook.data import Batches
+from attnbook.training import Settings, load_weights, save_weights, train
+
+SIZES = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 2}
+
+
+def drawn(seed=0, **options):
+    kinds = {"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"}
+    options = SIZES | kinds | {"bias": False, "n_encoder_layers": 0} | options
+    weights = TransformerWeights.init(seed, 11, **options, scale_embeddings=False)
+    return shaken(weights, seed)
+
+
+def ids(library, *shape, seed=0):
+    return library.array(np.random.default_rng(seed).integers(11, size=shape))
+
+
+def test_init_draws_what_it_was_told():
+    weights = drawn()
+    kinds = {type(layer.feed_forward) for layer in weights.decoder.layers}
+    assert kinds == {attnbook.GatedFeedForwardWeights}
+    slots = [vars(part) for part in (weights.decoder, *weights.decoder.layers)]
+    norms = [norm for slot in slots for name, norm in slot.items() if name.endswith("_norm")]
+    assert {type(norm) for norm in norms if norm} == {attnbook.RMSNormWeights}
+    assert not any("b_" in name or "bias" in name for name in weights.arrays())
+    plain = TransformerWeights.init(0, 11, **SIZES)
+    assert type(plain.decoder.layers[0].feed_forward) is attnbook.FeedForwardWeights
+    assert type(plain.encoder.final_norm) is attnbook.LayerNormWeights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layers", [0, 2])
+def test_agrees_with_the_loop(library, dtype, bias, layers):
+    weights = drawn(bias=bias, n_encoder_layers=layers)
+    source, target = ids(library, 2, 5) if layers else None, ids(library, 2, 7, seed=1)
+    got = transformer(source, target, library.place(weights, dtype))
+    source = library.numpy(source) if layers else None
+    exact = oracle.transformer(source, library.numpy(target), held(library, weights, dtype))
+    exact = exact[0] if isinstance(exact, tuple) else exact
+    tolerance = {"float32": 1e-4, "float64": 1e-11}[dtype]
+    np.testing.assert_allclose(library.numpy(got), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_cache_does_not_change_what_is_decoded(library):
+    weights = library.place(drawn())
+    prompt = ids(library, 3, 4)
+    for decode in (decoding.greedy_decode, decoding.beam_search):
+        options = {"prompt": prompt, "max_length": 9}
+        options |= {"n_beams": 3} if decode is decoding.beam_search else {}
+        one, other = (decode(weights, None, **options, cache=cache) for cache in (True, False))
+        np.testing.assert_array_equal(library.numpy(one.tokens), library.numpy(other.tokens))
+        np.testing.assert_allclose(
+            library.numpy(one.scores), library.numpy(other.scores), rtol=1e-10
+        )
+
+
+def test_module_has_the_same_logits_and_gradients_for_every_parameter():
+    weights = drawn().to("torch")
+    model = nn.Transformer(weights)
+    assert set(model.state_dict()) == set(weights.arrays())
+    target = torch.tensor([[3, 1, 4, 1, 5]])
+    torch.testing.assert_close(model(None, target), transformer(None, target, weights))
+    model(None, target).square().sum().backward()
+    assert all(bool(p.grad.any()) for p in model.parameters())
+    again = nn.Transformer(drawn(1))
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again(None, target), model(None, target))
+
+
+def test_files_give_back_the_same_model(tmp_path):
+    weights = drawn()
+    save_weights(tmp_path / "model.safetensors", weights)
+    found = load_weights(tmp_path / "model.safetensors")
+    assert type(found.decoder.layers[1].feed_forward) is attnbook.GatedFeedForwardWeights
+    assert type(found.decoder.final_norm) is attnbook.RMSNormWeights
+    target = np.array([[3, 1, 4, 1, 5]])
+    np.testing.assert_array_equal(
+        transformer(None, target, found), transformer(None, target, weights)
+    )
+
+
+def test_it_learns():
+    model = nn.Transformer(drawn().to("torch", dtype="float32"))
+    texts = [[3, 4, 5, 6, 7, 8] * 3]
+    batches = Batches(None, texts, batch_size=1, start=None, stop=None)
+    history = train(model, batches, Settings(steps=60, lr=0.01))
+    assert history.losses[-1] < 0.1 < history.losses[0]
+    written = decoding.greedy_decode(
+        model.weights, None, prompt=torch.tensor([[3, 4, 5]]), max_length=6
+    )
+    assert written.tokens.tolist() == [[6, 7, 8, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("kind", [EncoderWeights, DecoderWeights])
+def test_stacks_take_both(kind):
+    weights = kind.init(0, 2, 12, 6, 17, normalization="rms", gated=True)
+    assert type(weights.layers[0].feed_forward) is attnbook.GatedFeedForwardWeights
+    assert type(weights.final_norm) is attnbook.RMSNormWeights
+    assert type(weights.layers[0].self_attention_norm) is attnbook.RMSNormWeights
+
+
+ERRORS = """
+attnbook.EncoderWeights.init(0, 1, 4, 2, 8, normalization="batch")
+    ValueError: normalization must be one of layer, rms, got 'batch'
+attnbook.EncoderWeights((), np.ones(3))
+    TypeError: final_norm must be LayerNormWeights or RMSNormWeights, got ndarray
+EncoderWeights.init(0, 1, 4, 2, 8, gated=1)
+    TypeError: gated must be a bool, got int
+drawn(activation="swish")
+    ValueError: activation must be one of relu, gelu, gelu_tanh, silu, got 'swish'
+nn.Transformer(drawn()).decoder.to_torch()
+    ValueError: feed_forward must be FeedForward to fit torch.nn.TransformerDecoderLayer,
+    got GatedFeedForward
+nn.EncoderLayer(EncoderWeights.init(0, 1, 4, 2, 8, normalization="rms").layers[0]).to_torch()
+    ValueError: self_attention_norm must be LayerNorm to fit torch.nn.TransformerEncoderLayer,
+    got RMSNorm
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_error(call, kind, message):
+    assert_raises(call, kind, message, globals())
