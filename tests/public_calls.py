@@ -96,6 +96,16 @@ def public_calls():
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"n_beams": 2, "length_penalty": 0.6},
         },
+        models.from_transformers: {
+            "state_dict": {
+                **{"wte.weight": np.ones((5, 4)), "wpe.weight": np.ones((7, 4))},
+                **{"ln_f.weight": np.ones(4), "ln_f.bias": np.ones(4)},
+            },
+            "config": {
+                **{"model_type": "gpt2", "vocab_size": 5, "n_positions": 7, "n_embd": 4},
+                **{"n_head": 2, "n_layer": 0},
+            },
+        },
         models.bert: {
             **{"ids": ids, "weights": bert, "mask": np.eye(3, dtype=bool)},
             **{"token_types": ids % 2, "impl": "naive"},

@@ -11,6 +11,7 @@ _HOMES = {
     "BertWeights": "bert_encoder",
     "bert": "bert_encoder",
     "bert_with_weights": "bert_encoder",
+    "from_transformers": "hugging_face",
 }
 
 __all__ = sorted(_HOMES)

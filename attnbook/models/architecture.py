@@ -1,0 +1,138 @@
+"""Architectures: what a config.json of the hub says, in this package's terms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnbook.arrays.arguments import check_bool, check_choice, check_int, check_number
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Names of activations there: here."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How the tensors of a state dict are put together to weights.
+
+    Attributes
+    ----------
+    kind : type
+        The class of the weights.
+    names : dict of str to str
+        The name of each array here: there. An asterisk is the number of a layer. ``.T`` at the end
+        says that the matrix lies there as (out, in), ``[1/3]`` that it is the part number 1 of 3
+        that stand side by side there.
+    sizes : dict of str to int
+        The length of an axis by its letter.
+    plain : dict
+        The value of each plain field by its name, in every class that has it.
+    layers : dict of str to int
+        How many layers each stack has.
+    kinds : tuple of types
+        What to take where a part can be of several classes; the first of them without.
+    prefix : str
+        What may stand before every name there.
+    ends : dict of str to str
+        Former ends of names there: what they are now.
+    same : dict of str to str
+        What may be there again under another name.
+    harmless : tuple of str
+        Regular expressions of names that are no part of these weights.
+    """
+
+    kind: type
+    names: dict[str, str]
+    sizes: dict[str, int]
+    plain: dict[str, Any]
+    layers: dict[str, int]
+    kinds: tuple[type, ...] = ()
+    prefix: str = ""
+    ends: dict[str, str] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
+
+    def rows(self) -> dict[str, str]:
+        """Return `names` with the numbers of the layers in the place of asterisks."""
+        rows = {}
+        for ours, theirs in self.names.items():
+            stack = ours.split(".*")[0]
+            for i in range(self.layers[stack]) if "*" in ours else (0,):
+                rows[ours.replace("*", str(i))] = theirs.replace("*", str(i))
+        return rows
+
+    def bare(self, name: str) -> str:
+        """Return a name there without the prefix, and with the end that it has now."""
+        name = str(name).removeprefix(self.prefix)
+        for old, new in self.ends.items():
+            if name.endswith(old):
+                return name.removesuffix(old) + new
+        return name
+
+
+class Config:
+    """The entries of a config.json, read with checks; one that is None counts as absent."""
+
+    def __init__(self, config: Any):
+        entries = config.to_dict() if hasattr(config, "to_dict") else config
+        if not isinstance(entries, Mapping):
+            raise TypeError(
+                f"config must be a dict or a config of transformers, got {type(config).__name__}"
+            )
+        self.entries = entries
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an entry, or `default`, or raise where neither is there."""
+        value = self.entries.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ValueError(f"config must have an entry {name!r}, got none")
+        return value
+
+    def size(self, name: str, default: int | None = None, at_least: int = 1) -> int:
+        return check_int(_entry(name), self.get(name, default), at_least)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        return check_number(_entry(name), self.get(name, default))
+
+    def flag(self, name: str, default: bool) -> bool:
+        return check_bool(_entry(name), self.get(name, default))
+
+    def choice(self, name: str, choices: Any, default: Any = None) -> Any:
+        return check_choice(_entry(name), self.get(name, default), choices)
+
+    def activation(self, name: str, default: str) -> str:
+        """Return the name of an activation of this package."""
+        return ACTIVATIONS[self.choice(name, ACTIVATIONS, default)]
+
+    def only(self, **values: Any) -> None:
+        """Raise where an entry that changes the computation is not absent, or this value."""
+        for name, value in values.items():
+            if self.get(name, value) != value:
+                raise ValueError(
+                    f"{_entry(name)} must be {value!r}, the only one that attnbook has, "
+                    f"got {self.entries[name]!r}"
+                )
+
+
+def sizes_of(
+    d_model: int, d_ff: int, heads: int, kv_heads: int | None = None, d_k: int | None = None
+) -> dict[str, int]:
+    """Return the length of each axis of a layer by its letter."""
+    d_k = d_model // heads if d_k is None else d_k
+    kv_heads = heads if kv_heads is None else kv_heads
+    tokens = dict.fromkeys(("d_model", "d_query", "d_key", "d_value", "d_out"), d_model)
+    queries = dict.fromkeys(("hd_k", "hd_v"), heads * d_k)
+    keys = dict.fromkeys(("hkvd_k", "hkvd_v"), kv_heads * d_k)
+    return {**tokens, **queries, **keys, "d_ff": d_ff}
+
+
+def _entry(name):
+    return f"config[{name!r}]"

@@ -1,0 +1,170 @@
+"""Models of the Hugging Face hub as weights of this package."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from attnbook.arrays.arguments import check_floats
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.weights import some
+from attnbook.models.architecture import Config
+from attnbook.models.bert_names import bert
+from attnbook.models.gpt2_names import gpt2
+from attnbook.models.llama_names import llama
+
+ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama}
+"""What `from_transformers` knows, by ``config["model_type"]``."""
+
+ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>\d)\])?(?P<transposed>\.T)?")
+"""A name there, which part of the tensor is meant, and whether it lies as (out, in)."""
+
+
+def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
+    r"""Return a model of the Hugging Face hub as weights of this package.
+
+    Parameters
+    ----------
+    state_dict : mapping of str to array
+        The tensors by their names there: what a model's ``state_dict()`` or
+        ``safetensors.numpy.load_file`` returns. All are of one library, device and real floating
+        dtype.
+    config : dict, or config of `transformers`
+        What config.json says. Its ``model_type`` is ``"bert"``, ``"gpt2"`` or ``"llama"``.
+
+    Returns
+    -------
+    TransformerWeights, or BertWeights for BERT
+        `transformer`, `greedy_decode`, `sample`, `nn.Transformer` and all others take the first,
+        `models.bert` takes the second. The arrays are views of those given where the library can.
+
+    Raises
+    ------
+    TypeError
+        If `state_dict` is not a mapping, `config` is not such a thing or an entry of it has
+        another type, or a tensor is not an array like the others.
+    ValueError
+        If the model type is unknown; if an entry of `config` is missing, or asks for a computation
+        that this package lacks; if a tensor is missing, unknown or of another shape than `config`
+        says; or if two that `config` ties differ.
+
+    Notes
+    -----
+    A matrix of this package lies as (in, out) and is multiplied as x W. How it lies there:
+
+    ======================  ===========  =========================================================
+    model                   matrices     what else is to be known
+    ======================  ===========  =========================================================
+    GPT-2                   (in, out)    ``c_attn`` holds W_Q, W_K and W_V side by side;
+                                         ``lm_head``, where it is not tied, lies as (out, in)
+    BERT                    (out, in)    the pooler and the heads of pre-training are left out
+    Llama                   (out, in)    a rotation turns features half a head apart, as here;
+                                         ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
+    all: embeddings         (V, d)       a row a token or a position, as here
+    ======================  ===========  =========================================================
+
+    Gains and biases have the same shape here and there. The name of every array here and there
+    stands in the tables ``NAMES`` of `models.gpt2_names`, `models.bert_names` and
+    `models.llama_names`. A tensor that is not in them is an error, but for what they list as
+    harmless, such as buffers of masks and angles. Dropout is left out.
+    Cost: that of reading `state_dict`, and O(V d) to compare what is tied if it is there twice.
+
+    References
+    ----------
+    Wolf et al. (2020), "Transformers: state-of-the-art natural language processing".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> config = {"model_type": "gpt2", "vocab_size": 5, "n_positions": 7, "n_embd": 4}
+    >>> config |= {"n_head": 2, "n_layer": 0}
+    >>> state_dict = {"wte.weight": np.ones((5, 4)), "wpe.weight": np.ones((7, 4))}
+    >>> state_dict |= {"ln_f.weight": np.ones(4), "ln_f.bias": np.zeros(4)}
+    >>> weights = from_transformers(state_dict, config)
+    >>> weights.positions, weights.target_positions.shape
+    ('learned', (7, 4))
+    """
+    entries = Config(config)
+    architecture = ARCHITECTURES[entries.choice("model_type", ARCHITECTURES)](entries)
+    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
+    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
+    tensors = _tensors(state_dict, architecture, [row["name"] for row in rows.values()])
+    return _built(architecture, architecture.kind, "", rows, tensors)
+
+
+def _tensors(state_dict, architecture, needed):
+    """Return the tensors by their bare names, with no one missing or unknown, or raise."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            f"state_dict must be a mapping of names to arrays, got {type(state_dict).__name__}"
+        )
+    given = {}
+    for name, x in state_dict.items():
+        bare = architecture.bare(name)
+        given[name if bare in state_dict else bare] = x
+    needed = list(dict.fromkeys(needed))
+    tied = {name: other for name, other in architecture.same.items() if name in given}
+    harmless = re.compile("|".join(architecture.harmless))
+    missing = [name for name in needed if name not in given]
+    others = [name for name in given if name not in needed and name not in tied]
+    unknown = [name for name in others if not harmless.fullmatch(name)]
+    if missing or unknown:
+        raise ValueError(
+            f"state_dict must have the {len(needed)} tensors that config describes, "
+            f"got {some(missing)} missing and {some(unknown)} unknown"
+        )
+    check_floats(**{_entry(name): given[name] for name in (*needed, *tied)})
+    for name, other in tied.items():
+        _check_same(name, given[name], other, given[other])
+    return given
+
+
+def _check_same(name, x, other_name, other):
+    xp = array_namespace(x)
+    if x is not other and not (x.shape == other.shape and bool(xp.all(x == other))):
+        raise ValueError(
+            f"{_entry(name)} must hold the numbers of {other_name!r}, since config ties them, "
+            f"got others"
+        )
+
+
+def _built(architecture, kind, path, rows, tensors):
+    """Return weights of the class `kind`, whose names begin with `path`."""
+    plain = architecture.plain
+    fields: dict[str, Any] = {}
+
+    def part(name, path):
+        kinds = kind.part_kinds[name]
+        own = next((k for k in kinds if k in architecture.kinds), kinds[0])
+        return _built(architecture, own, path, rows, tensors)
+
+    for name in kind.field_names:
+        ours = path + name
+        if name in kind.plain_names:
+            fields |= {name: plain[name]} if name in plain else {}
+        elif ours in rows:
+            shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
+            fields[name] = _array(tensors, shape, **rows[ours])
+        elif ours in architecture.layers:
+            layers = range(architecture.layers[ours])
+            fields[name] = tuple(part(name, f"{ours}.{i}.") for i in layers)
+        else:
+            exists = any(row.startswith(f"{ours}.") for row in rows)
+            fields[name] = part(name, f"{ours}.") if exists else None
+    return kind(**fields)
+
+
+def _array(tensors, shape, name, part, parts, transposed):
+    """Return the array of this shape that a row of the names describes, or raise."""
+    x, width, parts = tensors[name], shape[-1], int(parts or 1)
+    wanted = (*shape[:-1], parts * width)
+    wanted = wanted[::-1] if transposed else wanted
+    if tuple(x.shape) != wanted:
+        raise ValueError(
+            f"{_entry(name)} must have shape {wanted} to match config, got {tuple(x.shape)}"
+        )
+    x = array_namespace(x).matrix_transpose(x) if transposed else x
+    return x if parts == 1 else x[..., int(part) * width : (int(part) + 1) * width]
+
+
+def _entry(name):
+    return f"state_dict[{name!r}]"

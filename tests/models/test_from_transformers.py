@@ -1,0 +1,238 @@
+"""Models of the hub in this package: outputs, every layer and what is decoded, against theirs."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import tiny_models
+from error_table import assert_raises, error_rows
+from tiny_models import KEEP, V, theirs, tokens, torch
+
+import attnbook
+from attnbook import decoding, models
+from attnbook.models import from_transformers
+
+DECODERS = {
+    "gpt2": tiny_models.gpt2,
+    "gpt2, exact gelu": partial(tiny_models.gpt2, activation_function="gelu", n_inner=None),
+    "gpt2, output of its own": partial(tiny_models.gpt2, tie_word_embeddings=False),
+    "llama 2": partial(tiny_models.llama, num_key_value_heads=6, head_dim=None, hidden_size=24),
+    "llama 3": tiny_models.llama,
+    "llama, tied, with biases": partial(
+        tiny_models.llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
+    ),
+}
+"""Decoders alone, one for each way of theirs to compute."""
+
+
+def bound_of(name, dtype):
+    """Return how far ours may be from theirs: Llama and T5 themselves normalise in float32."""
+    return 1e-12 if dtype == "float64" and name.startswith(("gpt2", "bert")) else 1e-5
+
+
+def numbers(x):
+    return np.asarray(x.detach().double())
+
+
+def weights_of(model):
+    """Return the weights as NumPy arrays in float64."""
+    state = {name: numbers(x) for name, x in model.state_dict().items()}
+    return from_transformers(state, model.config)
+
+
+def cut_after(weights, n):
+    """Return a decoder whose first logits are the features after `n` of its layers."""
+    norm = weights.decoder.final_norm if n == len(weights.decoder.layers) else None
+    decoder = attnbook.DecoderWeights(weights.decoder.layers[:n], norm)
+    return replace(weights, decoder=decoder, output=np.eye(weights.d_model, V))
+
+
+def assert_same(got, exact, bound):
+    """Assert that the first numbers of ours are theirs."""
+    np.testing.assert_allclose(got[..., : exact.shape[-1]], numbers(exact), rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_gives_their_logits_and_every_layer(name, library, dtype):
+    model, ids = DECODERS[name](), tokens()
+    keep = torch.tensor(KEEP)
+    exact = model(torch.tensor(ids), attention_mask=keep, output_hidden_states=True)
+    weights, own, mask = weights_of(model), library.array(ids), library.array(KEEP[:, None, None])
+    ours = [cut_after(weights, n) for n in range(len(exact.hidden_states))]
+    for cut, states in zip((*ours, weights), (*exact.hidden_states, exact.logits), strict=True):
+        got = attnbook.transformer(None, own, library.place(cut, dtype), target_mask=mask)
+        assert_same(library.numpy(got), states, bound_of(name, dtype))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_with_a_cache_writes_what_theirs_generates(name, library):
+    model, ids = DECODERS[name](spread=2.0), tokens(seed=1, n=3)
+    made = model.generate(torch.tensor(ids), max_new_tokens=9, do_sample=False)
+    weights = library.place(weights_of(model))
+    got = decoding.greedy_decode(weights, prompt=library.array(ids), max_length=9, stop=2)
+    got = np.asarray(library.numpy(got.tokens))
+    np.testing.assert_array_equal(got, numbers(made[:, 3:])[:, : got.shape[1]])
+    assert len(np.unique(got)) > 2
+
+
+BERTS = {
+    "bert": tiny_models.bert,
+    "bert, gelu by tanh": partial(tiny_models.bert, hidden_act="gelu_new", layer_norm_eps=0.25),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", BERTS)
+def test_bert_gives_their_every_layer(name, library, dtype):
+    model, ids = BERTS[name](), tokens()
+    given = {"input_ids": ids, "attention_mask": KEEP, "token_type_ids": ids % 3}
+    given = {name: torch.tensor(x) for name, x in given.items()}
+    exact = model(**given, output_hidden_states=True)
+    own, mask, types = map(library.array, (ids, KEEP[:, None, None], ids % 3))
+    weights = weights_of(model)
+    for n, states in enumerate(exact.hidden_states):
+        cut = replace(weights, encoder=attnbook.EncoderWeights(weights.encoder.layers[:n]))
+        got = models.bert(own, library.place(cut, dtype), mask, token_types=types)
+        assert_same(library.numpy(got), states, bound_of(name, dtype))
+
+
+def test_the_arrays_are_views_of_those_given(library):
+    state = {name: library.array(x) for name, x in gpt2_state().items()}
+    weights = from_transformers(state, GPT2)
+    attention = weights.decoder.layers[0].self_attention
+    fused = library.numpy(state["h.0.attn.c_attn.weight"])
+    for i, W in enumerate((attention.W_Q, attention.W_K, attention.W_V)):
+        assert library.same_kind(W, state["wte.weight"])
+        np.testing.assert_array_equal(library.numpy(W), fused[:, 4 * i : 4 * i + 4])
+        assert library.name != "numpy" or np.shares_memory(W, state["h.0.attn.c_attn.weight"])
+
+
+def test_config_may_be_what_config_json_says():
+    model = tiny_models.llama()
+    written = json.loads(model.config.to_json_string(use_diff=False))
+    older = written | {"rope_parameters": None, "rope_scaling": None, "rope_theta": 10000.0}
+    expected = weights_of(model).arrays()
+    for config in (written, older):
+        got = from_transformers(model.state_dict(), config).arrays()
+        assert got.keys() == expected.keys()
+
+
+def test_bert_with_heads_and_former_names_is_the_same():
+    model = tiny_models.shaken(theirs.BertForPreTraining(tiny_models.bert().config))
+    state = model.state_dict()
+    ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    former = {name.replace(*ends[0]).replace(*ends[1]): x for name, x in state.items()}
+    former["bert.embeddings.position_ids"] = torch.arange(13)[None]
+    assert former.keys() != state.keys()
+    expected = from_transformers(model.bert.state_dict(), model.config).arrays()
+    got = from_transformers(former, model.config).arrays()
+    assert got.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_array_equal(numbers(got[name]), numbers(x))
+
+
+# What is wrong with a state dict or a config, and what is harmless.
+
+GPT2 = {
+    **{"model_type": "gpt2", "vocab_size": 5, "n_positions": 7, "n_embd": 4, "n_head": 2},
+    **{"n_layer": 1, "n_inner": 3},
+}
+
+UNTIED = GPT2 | {"tie_word_embeddings": False}
+
+
+def gpt2_state(prefix="", **changes):
+    """Return tensors that fit `GPT2`; a change to None leaves one out."""
+    block = {
+        **{"ln_1.weight": (4,), "ln_1.bias": (4,), "ln_2.weight": (4,), "ln_2.bias": (4,)},
+        **{"attn.c_attn.weight": (4, 12), "attn.c_attn.bias": (12,)},
+        **{"attn.c_proj.weight": (4, 4), "attn.c_proj.bias": (4,)},
+        **{"mlp.c_fc.weight": (4, 3), "mlp.c_fc.bias": (3,)},
+        **{"mlp.c_proj.weight": (3, 4), "mlp.c_proj.bias": (4,)},
+    }
+    shapes = {f"h.0.{name}": shape for name, shape in block.items()} | {
+        **{"wte.weight": (5, 4), "wpe.weight": (7, 4), "ln_f.weight": (4,), "ln_f.bias": (4,)},
+    }
+    rng = np.random.default_rng(0)
+    state = {prefix + name: rng.normal(size=shape) for name, shape in shapes.items()}
+    changes = {prefix + name.replace("__", "."): x for name, x in changes.items()}
+    return {name: x for name, x in (state | changes).items() if x is not None}
+
+
+ERRORS = """
+from_transformers([1], GPT2)
+    TypeError: state_dict must be a mapping of names to arrays, got list
+from_transformers(gpt2_state(), "gpt2")
+    TypeError: config must be a dict or a config of transformers, got str
+from_transformers(gpt2_state(), {})
+    ValueError: config must have an entry 'model_type', got none
+from_transformers(gpt2_state(), {"model_type": "mistral"})
+    ValueError: config['model_type'] must be one of bert, gpt2, llama, got 'mistral'
+from_transformers(gpt2_state(), GPT2 | {"n_head": None})
+    ValueError: config must have an entry 'n_head', got none
+from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})
+    TypeError: config['n_layer'] must be an int, got float
+from_transformers(gpt2_state(), GPT2 | {"n_embd": 0})
+    ValueError: config['n_embd'] must be at least 1, got 0
+from_transformers(gpt2_state(), GPT2 | {"tie_word_embeddings": "no"})
+    TypeError: config['tie_word_embeddings'] must be a bool, got str
+from_transformers(gpt2_state(), GPT2 | {"layer_norm_epsilon": -1.0})
+    ValueError: config['layer_norm_epsilon'] must be finite and at least 0, got -1.0
+from_transformers(gpt2_state(), GPT2 | {"scale_attn_by_inverse_layer_idx": True})
+    ValueError: config['scale_attn_by_inverse_layer_idx'] must be False, the only one that
+    attnbook has, got True
+from_transformers(gpt2_state(), GPT2 | {"activation_function": "mish"})
+    ValueError: config['activation_function'] must be one of gelu, gelu_fast, gelu_new,
+    gelu_pytorch_tanh, relu, silu, swish, got 'mish'
+from_transformers(gpt2_state(wpe__weight=None, ln_f__bias=None), GPT2)
+    ValueError: state_dict must have the 16 tensors that config describes, got wpe.weight, ln_f.bias
+    missing and none unknown
+from_transformers(gpt2_state(score__weight=np.ones((2, 4))), GPT2)
+    ValueError: state_dict must have the 16 tensors that config describes, got none missing and
+    score.weight unknown
+from_transformers(gpt2_state(), GPT2 | {"n_layer": 2})
+    ValueError: state_dict must have the 28 tensors that config describes, got h.1.ln_1.weight,
+    h.1.ln_1.bias, h.1.attn.c_attn.weight and 9 more missing and none unknown
+from_transformers(gpt2_state(wpe__weight=[1.0]), GPT2)
+    TypeError: state_dict['wpe.weight'] must be an array of NumPy, CuPy, PyTorch or another Array
+    API library, got
+    list
+from_transformers(gpt2_state(wpe__weight=np.ones((7, 4), "float32")), GPT2)
+    TypeError: state_dict['wpe.weight'] must have the dtype of state_dict['wte.weight'] (float64),
+    got float32
+from_transformers(gpt2_state(h__0__mlp__c_fc__weight=np.ones((3, 4))), GPT2)
+    ValueError: state_dict['h.0.mlp.c_fc.weight'] must have shape (4, 3) to match config, got (3, 4)
+from_transformers(gpt2_state(h__0__attn__c_attn__weight=np.ones((4, 4))), GPT2)
+    ValueError: state_dict['h.0.attn.c_attn.weight'] must have shape (4, 12) to match config, got
+    (4, 4)
+from_transformers(gpt2_state(lm_head__weight=np.ones((4, 5))), UNTIED)
+    ValueError: state_dict['lm_head.weight'] must have shape (5, 4) to match config, got (4, 5)
+from_transformers(gpt2_state(lm_head__weight=np.ones((5, 4))), GPT2)
+    ValueError: state_dict['lm_head.weight'] must hold the numbers of 'wte.weight', since config
+    ties them, got
+    others
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_errors_say_what_was_expected_and_what_came(call, kind, message):
+    assert_raises(call, kind, message, globals())
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_names_may_have_a_prefix_and_known_buffers_beside_them(prefix):
+    buffers = {"h__0__attn__bias": np.ones((1, 1, 7, 7)), "h__0__attn__masked_bias": np.ones(())}
+    bare = from_transformers(gpt2_state(), GPT2).arrays()
+    more = from_transformers(gpt2_state(prefix, **buffers), GPT2).arrays()
+    assert bare.keys() == more.keys()
+    for name, x in bare.items():
+        np.testing.assert_array_equal(x, more[name])
+
+
+def test_a_tied_output_may_be_there_again():
+    state = gpt2_state()
+    weights = from_transformers(state | {"lm_head.weight": state["wte.weight"].copy()}, GPT2)
+    assert weights.output is None
