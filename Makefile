@@ -24,7 +24,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve environment test changed elsewhere notebooks lint mutants clean
+.PHONY: help book serve environment models test changed elsewhere notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,7 +65,13 @@ serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 
 environment: .venv/.test  ## install into .venv what the chapters and the tests need
 
+models: .venv/.made  ## fetch the weights of the sentence encoder, 90 MB, into the cache folder
+	@$(call install,.)
+	$(BIN)/python -m attnbook models get sentence-encoder
+
 test: .venv/.test $(SITE)  ## build the site and run every test (COVER=--cov measures coverage too)
+	@# without these weights the tests that need them skip and say so
+	-@$(BIN)/python -m attnbook models get sentence-encoder
 	$(PYTEST) --dist worksteal $(COVER) $(DOCTESTS) tests
 	@# a notebook runs in one kernel, so its cells go to one worker; the longest begin
 	$(PYTEST) --dist loadfile --no-loadscope-reorder \

@@ -1,9 +1,10 @@
-"""``python -m attnbook doctor`` prints what is present here."""
+"""``python -m attnbook doctor`` prints what is present here; ``models get`` fetches a model."""
 
 import argparse
 import sys
 
 import attnbook
+from attnbook.models import store
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -11,7 +12,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attnbook", description=attnbook.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="print which array libraries and devices can be used here")
-    parser.parse_args(arguments)
+    models = commands.add_parser("models", help="fetch learned weights into the cache folder")
+    actions = models.add_subparsers(dest="action", required=True)
+    action = actions.add_parser("get", help=f"into {store.cache()}, or ATTNBOOK_CACHE")
+    action.add_argument("name", choices=sorted(store.PUBLISHED))
+    chosen = parser.parse_args(arguments)
+    return doctor() if chosen.command == "doctor" else get(chosen.name)
+
+
+def get(name: str) -> int:
+    """Fetch model `name` and return the exit status."""
+    try:
+        for path in store.get(name).values():
+            print(path)
+    except OSError as error:
+        print(f"python -m attnbook models get {name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def doctor() -> int:
+    """Print a table of what can be used here and return the exit status."""
     rows = [
         row
         for b in attnbook.backends()

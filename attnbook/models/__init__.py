@@ -12,6 +12,7 @@ _HOMES = {
     "bert": "bert_encoder",
     "bert_with_weights": "bert_encoder",
     "from_transformers": "hugging_face",
+    "read_safetensors": "safetensors_file",
 }
 
 __all__ = sorted(_HOMES)
