@@ -18,6 +18,15 @@ def mend_boxes(app, doctree):
     for proof in doctree.findall(nodes.admonition):
         if proof["ids"] == ["proof"]:
             proof["ids"] = []
+            if "dropdown" in proof["classes"]:
+                give_title(proof)
+
+
+def give_title(proof):
+    """Turn the words `Proof.` before the text into a title, which is what a reader unfolds."""
+    text = next(proof.findall(nodes.Text))
+    text.parent.replace(text, nodes.Text(text.removeprefix("Proof. ")))
+    proof.insert(0, nodes.title("", "Proof"))
 
 
 def setup(app):
