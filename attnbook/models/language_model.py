@@ -1,0 +1,263 @@
+"""A language model: a decoder and its tokenizer, which read text, judge it and write it."""
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Annotated, Any, Self
+
+import array_api_compat
+import numpy as np
+
+from attnbook import kernels
+from attnbook.arrays.arguments import check_int
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.move import move
+from attnbook.arrays.weights import check_part
+from attnbook.data.byte_pairs import BytePairs
+from attnbook.decoding.generate import sample
+from attnbook.kernels import REFERENCE
+from attnbook.masking import causal
+from attnbook.single_head.softmax import log_softmax
+from attnbook.transformers.decoder import decoder
+from attnbook.transformers.embed import embed
+from attnbook.transformers.stack import DecoderWeights
+from attnbook.transformers.transformer import transformer, transformer_with_weights
+from attnbook.transformers.weights import TransformerWeights
+
+Impl = str | Callable[..., Array]
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """The weights of a decoder with the tokenizer that it was trained with.
+
+    Attributes
+    ----------
+    weights : TransformerWeights
+        A decoder alone: its cross-attention and its encoder are None.
+    tokenizer : BytePairs
+        As many tokens as `weights` has rows in its embedding. Its end of text, `tokenizer.stop`,
+        is what the model reads before the first token of a text.
+    context : int
+        The longest sequence that the model was trained on, in tokens. Longer texts are read in
+        windows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a part is of another class, or the sizes of the vocabularies differ.
+
+    Examples
+    --------
+    >>> model = writer()
+    >>> model.tokens("To be, or not to be")
+    ['To', ' be', ',', ' or', ' not', ' to', ' be']
+    """
+
+    weights: TransformerWeights
+    tokenizer: BytePairs
+    context: int
+
+    def __post_init__(self):
+        check_part("weights", self.weights, TransformerWeights)
+        check_part("tokenizer", self.tokenizer, BytePairs)
+        check_int("context", self.context, at_least=2)
+        if self.weights.encoder is not None or self.weights.target_embedding is None:
+            raise ValueError("weights must be a decoder alone, with an embedding")
+        known = self.weights.target_embedding.shape[0]
+        if known != len(self.tokenizer):
+            raise ValueError(
+                f"tokenizer must have {known} tokens to match weights, got {len(self.tokenizer)}"
+            )
+
+    def to(
+        self, library: str | None = None, *, device: Any = None, dtype: str | None = None
+    ) -> Self:
+        """Return the model in another library, on another device or in another dtype.
+
+        Parameters are those of `attnbook.move`.
+        """
+        weights = self.weights.to(library, device=device, dtype=dtype)
+        return type(self)(weights, self.tokenizer, self.context)
+
+    def ids(self, text: str) -> Annotated[Array, "n"]:
+        """Return the token ids of `text`, in the library and on the device of the weights."""
+        return self._placed(self.tokenizer.encode(text))
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the text of every token of `text`."""
+        return self.tokenizer.pieces(text)
+
+    def logits(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[Array, "n vocabulary"]:
+        """Return the logits of the token that follows each token of `text`.
+
+        `impl` says who attends, as in `attention`: a name, or a function of your own.
+        """
+        return transformer(None, self.ids(text), self.weights, impl=impl)
+
+    def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
+        """Return the attention weights of every head over `text`, as NumPy arrays.
+
+        Entry [layer, head, i, j] is how much of what token i reads comes from token j.
+        """
+        _, A = transformer_with_weights(None, self.ids(text), self.weights)
+        return np.stack([move(one, "numpy") for one in A["decoder"]])
+
+    def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
+        """Return the residual stream of `text` before `layer`: 0 is the embedding.
+
+        The stream after the last layer is that before layer ``len(weights.decoder.layers)``.
+        """
+        layers = self.weights.decoder.layers
+        layer = check_int("layer", layer, at_most=len(layers))
+        x = embed(
+            self.ids(text), self.weights.target_embedding, scale=self.weights.scale_embeddings
+        )
+        mask = causal(x.shape[0], like=x)
+        rotate = self.weights.positions == "rotary"
+        return decoder(x, None, DecoderWeights(layers[:layer]), mask, rotate=rotate)
+
+    def heads(
+        self, text: str, layer: int
+    ) -> tuple[Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]]:
+        """Return what attention receives in `layer`: query, key and value of every head.
+
+        Queries and keys are rotated by their positions. Where heads share keys and values, each
+        has a copy of them.
+        """
+        layers = self.weights.decoder.layers
+        layer = check_int("layer", layer, at_most=len(layers) - 1)
+        seen = []
+
+        def keep(query, key, value, mask, bias, scale, is_causal):
+            seen.append((query, key, value))
+            return kernels.attention("naive", query, key, value, mask, bias, scale, is_causal)
+
+        transformer(None, self.ids(text), self.weights, impl=keep)
+        return seen[layer]
+
+    def surprisal(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[np.ndarray, "n"]:
+        r"""Return how many bits each token of `text` costs: :math:`-\log_2 p`.
+
+        The model reads windows of `context` tokens that overlap by half, so that every token but
+        those at the beginning of the text is judged after at least ``context // 2`` tokens before
+        it. The first token follows the end of the text before.
+
+        Cost: each token is read twice.
+        """
+        ids = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(text)])
+        n, half, bits = len(ids) - 1, self.context // 2, []
+        starts = range(0, max(n - half, 1), half)
+        for start in starts:
+            window = ids[start : start + self.context + 1]
+            log_p = log_softmax(
+                transformer(None, self._placed(window[:-1]), self.weights, impl=impl)
+            )
+            log_p = move(log_p, "numpy")
+            cost = -log_p[np.arange(len(window) - 1), window[1:]] / math.log(2)
+            bits.append(cost if start == 0 else cost[self.context - half :])
+        return np.concatenate(bits)[:n]
+
+    def bits_per_byte(self, text: str, *, impl: Impl = REFERENCE) -> float:
+        """Return the mean `surprisal` of a byte of `text` in UTF-8: the lower, the better.
+
+        Bits a byte can be compared between models of other tokens, and with programs that compress.
+        """
+        n_bytes = len(text.encode())
+        if n_bytes == 0:
+            raise ValueError("text must have at least 1 character, got none")
+        return float(self.surprisal(text, impl=impl).sum()) / n_bytes
+
+    def write(
+        self,
+        prompt: str = "",
+        length: int = 100,
+        *,
+        rng: "np.random.Generator | int" = 0,
+        temperature: float = 0.8,
+        impl: Impl = REFERENCE,
+        **options: Any,
+    ) -> str:
+        """Return `length` tokens that the model draws after `prompt`, as text without the prompt.
+
+        Parameters
+        ----------
+        prompt : str
+            What the model reads first. An empty one is the beginning of a text.
+        length : int
+            How many tokens are drawn, at least 1.
+        rng : numpy.random.Generator or int
+            Where the draws come from; an int is a seed.
+        temperature : float
+            As in `attnbook.decoding.sampler`; below 1 the likely tokens become likelier.
+        impl : str or callable
+            Who attends, as in `attention`.
+        **options
+            `top_k` and `top_p` of `attnbook.decoding.sampler`.
+
+        Notes
+        -----
+        With a cache of keys and values. Where prompt and text grow beyond `context`, the model
+        goes on from the last ``context // 2`` tokens.
+        """
+        length = check_int("length", length, at_least=1)
+        rng = np.random.default_rng(rng)
+        before = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(prompt)])
+        made: list[np.ndarray] = []
+        while (left := length - sum(map(len, made))) > 0:
+            recent = np.concatenate([before, *made])
+            if len(recent) >= self.context:
+                recent = recent[-(self.context // 2) :]
+            drawn = sample(
+                self.weights,
+                rng=rng,
+                prompt=self._placed(recent[None]),
+                max_length=min(left, self.context - len(recent)),
+                temperature=temperature,
+                impl=impl,
+                **options,
+            )
+            made.append(move(drawn.tokens, "numpy")[0])
+        return self.tokenizer.decode(np.concatenate(made))
+
+    def _placed(self, ids: np.ndarray) -> Array:
+        like = self.weights.target_embedding
+        device = array_api_compat.device(like)
+        return array_namespace(like).asarray(ids, device=device)
+
+
+def writer() -> LanguageModel:
+    """Return the small language model that this package carries: it writes Shakespeare.
+
+    A decoder of the kind that is used today: pre-norm with RMSNorm, rotary positions, gated
+    feed-forward (SwiGLU), grouped heads, tied embeddings, byte-pair tokens; 2.8 million
+    parameters, trained on 34 of the plays in `attnbook.data.plays`.
+
+    Returns
+    -------
+    LanguageModel
+        NumPy arrays in float32. ``writer().to("torch")`` is the same in PyTorch.
+
+    Notes
+    -----
+    The weights are stored in half precision. Data, recipe, losses and limits stand in the model
+    card, `attnbook/models/writer.md`; ``tools/train_writer.py`` made them. They are ours, under
+    the licence of the package; the plays are in the public domain.
+
+    Cost: one read of a file of 6 MB.
+
+    Examples
+    --------
+    >>> model = writer()
+    >>> model.context, sum(x.size for x in model.weights.arrays().values()) < 3_000_000
+    (256, True)
+    """
+    stored = resources.files("attnbook.models").joinpath("writer.npz").read_bytes()
+    with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
+        content = json.loads(str(arrays["content"]))
+        found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
+    weights = TransformerWeights.init(0, **content["sizes"]).with_arrays(found)
+    return LanguageModel(weights, BytePairs.from_dict(content["tokenizer"]), content["context"])
