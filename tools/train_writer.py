@@ -1,4 +1,4 @@
-"""Train the writer that the package carries: `python tools/train_writer.py [--steps N]`.
+"""Train the writer that the package carries: `python -m tools.train_writer [--steps N]`.
 
 Everything follows from the seed and the settings below: the tokenizer is learned on the training
 plays, the model is trained on them, the validation plays choose nothing but are watched. An
@@ -21,6 +21,7 @@ from attnbook import nn
 from attnbook.data import Batches, BytePairs, plays, windows
 from attnbook.training import History, Settings, evaluate, train
 from attnbook.transformers.weights import TransformerWeights
+from benchmarks.provenance import describe
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY, CONTEXT, STRIDE, BATCH = 2048, 256, 32, 16
@@ -45,7 +46,7 @@ def settings(steps: int) -> Settings:
     """Return how the writer is trained in so many updates."""
     return Settings(
         steps=steps,
-        lr=3e-3,
+        lr=2e-3,
         betas=(0.9, 0.98),
         weight_decay=0.1,
         warmup=200,
@@ -76,9 +77,9 @@ def pack(path: Path, model: torch.nn.Module, tokenizer: BytePairs) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=5000, help="number of updates")
+    parser.add_argument("--steps", type=int, default=4000, help="number of updates")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--checkpoint", default="writer.checkpoint", help="where the run is kept")
     parser.add_argument("--out", type=Path, default=ROOT / "attnbook/models/writer.npz")
     parser.add_argument("--log", type=Path, default=ROOT / "book/data/writer_training.json")
@@ -120,7 +121,7 @@ def recorded(chosen: Settings, dropout: float, history: History) -> dict:
     """Return the recipe and its curves: the training loss is the mean of 50 updates."""
     losses = np.array(history.losses[: len(history.losses) // 50 * 50]).reshape(-1, 50).mean(axis=1)
     return {
-        "provenance": provenance(torch=torch.__version__),
+        "provenance": describe("cpu", "python -m tools.train_writer"),
         "recipe": asdict(chosen) | {"dropout": dropout, "batch": BATCH, "context": CONTEXT},
         "sizes": SIZES,
         "training_nats_a_token": [round(x, 4) for x in losses.tolist()],

@@ -9,10 +9,12 @@ from typing import Any
 
 _HOMES = {
     "BertWeights": "bert_encoder",
+    "LanguageModel": "language_model",
     "bert": "bert_encoder",
     "bert_with_weights": "bert_encoder",
     "from_transformers": "hugging_face",
     "read_safetensors": "safetensors_file",
+    "writer": "language_model",
 }
 
 __all__ = sorted(_HOMES)

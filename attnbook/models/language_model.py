@@ -122,7 +122,9 @@ class LanguageModel:
 
     def heads(
         self, text: str, layer: int
-    ) -> tuple[Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]]:
+    ) -> tuple[
+        Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]
+    ]:
         """Return what attention receives in `layer`: query, key and value of every head.
 
         Queries and keys are rotated by their positions. Where heads share keys and values, each
