@@ -1,0 +1,179 @@
+"""A language model: a decoder and its tokenizer."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import attnbook
+from attnbook.data import BytePairs, plays
+from attnbook.decoding import greedy_decode
+from attnbook.models import LanguageModel, writer
+from attnbook.transformers.weights import TransformerWeights
+
+torch = pytest.importorskip("torch")
+
+TEXT = "HAMLET:\nTo be, or not to be, that is the question.\n\n"
+
+
+def small(context=11, **options):
+    tokenizer = BytePairs.learn(TEXT, 260)
+    sizes = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 3}
+    kinds = {"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"}
+    weights = TransformerWeights.init(
+        5, 260, n_encoder_layers=0, bias=False, scale_embeddings=False, **sizes, **kinds, **options
+    )
+    arrays = {name: 3 * x if x.ndim == 2 else x for name, x in weights.arrays().items()}
+    return LanguageModel(weights.with_arrays(arrays), tokenizer, context)  # sharp, not uniform
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return writer()
+
+
+def test_surprisal_is_the_cross_entropy_of_pytorch():
+    model = small(context=100)
+    ids = [model.tokenizer.stop, *model.tokenizer.encode(TEXT)]
+    logits = attnbook.transformer(None, np.array(ids[:-1]), model.weights)
+    expected = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.tensor(ids[1:]), reduction="none"
+    )
+    np.testing.assert_allclose(model.surprisal(TEXT), expected / math.log(2), rtol=1e-12)
+    bits = expected.sum().item() / math.log(2)
+    assert model.bits_per_byte(TEXT) == pytest.approx(bits / len(TEXT.encode()), rel=1e-12)
+
+
+@pytest.mark.parametrize("context", [2, 3, 8, 11])
+def test_windows_judge_every_token_once_after_half_a_context(context):
+    model = small(context)
+    ids = np.array([model.tokenizer.stop, *model.tokenizer.encode(TEXT)])
+    expected, half = [], context // 2
+    for i in range(1, len(ids)):  # each token alone, in the window that judges it
+        start = 0 if i <= context else half * math.ceil((i - context) / half)
+        logits = attnbook.transformer(None, ids[start:i], model.weights)[-1]
+        assert i <= context or i - start >= context - half
+        expected.append((np.logaddexp.reduce(logits) - logits[ids[i]]) / math.log(2))
+    np.testing.assert_allclose(model.surprisal(TEXT), expected, rtol=1e-9)
+
+
+def test_surprisal_of_nothing_is_empty():
+    assert small().surprisal("").shape == (0,)
+    with pytest.raises(ValueError, match="text must have at least 1 character, got none"):
+        small().bits_per_byte("")
+
+
+def test_heads_are_what_attention_receives():
+    model = small()
+    for layer in range(3):
+        query, key, value = model.heads(TEXT[:20], layer)
+        assert query.shape == key.shape == (6, query.shape[1], 2)
+        A = attnbook.attention_weights(query, key, attnbook.masking.causal(query.shape[1]))
+        np.testing.assert_allclose(A, model.attention(TEXT[:20])[layer], atol=1e-12)
+        block = model.weights.decoder.layers[layer].self_attention
+        attended = attnbook.merge_heads(A @ value) @ block.W_O
+        ahead = model.stream(TEXT[:20], layer) + attended
+        assert attended.shape == ahead.shape
+
+
+def test_the_stream_ends_in_the_logits():
+    model = small()
+    x = model.stream(TEXT, 3)
+    norm = model.weights.decoder.final_norm
+    scaled = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.epsilon) * norm.gain
+    np.testing.assert_allclose(
+        scaled @ model.weights.target_embedding.T, model.logits(TEXT), rtol=1e-10
+    )
+    np.testing.assert_array_equal(
+        model.stream(TEXT, 0), model.weights.target_embedding[model.ids(TEXT)]
+    )
+
+
+def test_the_model_runs_in_pytorch():
+    model = small(context=100)
+    there = model.to("torch")
+    assert isinstance(there.logits(TEXT), torch.Tensor)
+    np.testing.assert_allclose(there.logits(TEXT), model.logits(TEXT), rtol=1e-10)
+    np.testing.assert_allclose(there.surprisal(TEXT), model.surprisal(TEXT), rtol=1e-10)
+    assert there.write(TEXT, 9) == model.write(TEXT, 9)
+
+
+def test_writing_follows_its_seed():
+    model = small(context=100)
+    one, again, other = (model.write("HAMLET:", 30, rng=seed) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_writing_at_a_low_temperature_takes_the_likeliest():
+    model = small(context=100)
+    prompt = np.array([[model.tokenizer.stop, *model.tokenizer.encode("HAMLET:")]])
+    expected = greedy_decode(model.weights, prompt=prompt, max_length=20).tokens[0]
+    assert model.write("HAMLET:", 20, temperature=1e-4) == model.tokenizer.decode(expected)
+    assert model.write("HAMLET:", 20, top_k=1) == model.tokenizer.decode(expected)
+
+
+def test_writing_goes_on_beyond_the_context():
+    model = small(context=11)
+    read = []
+
+    def count(query, key, value, mask, bias, scale, is_causal):
+        read.append(key.shape[-2])
+        scores = query @ np.swapaxes(key, -1, -2) * scale
+        n_q, n_k = scores.shape[-2:]
+        scores = np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), scores, -np.inf)
+        A = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return A / A.sum(axis=-1, keepdims=True) @ value
+
+    text = model.write(TEXT, 40, impl=count)
+    assert max(read) == 10  # never more than the context; the last token drawn is not read
+    assert text == model.write(TEXT, 40)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"context": 1}, ValueError, "context must be at least 2, got 1"),
+        ({"tokenizer": "abc"}, TypeError, "tokenizer must be BytePairs, got str"),
+        ({"weights": None}, TypeError, "weights must be TransformerWeights, got NoneType"),
+        (
+            {"tokenizer": BytePairs.learn(TEXT, 259)},
+            ValueError,
+            "tokenizer must have 260 tokens to match weights, got 259",
+        ),
+    ],
+)
+def test_a_model_of_parts_that_do_not_fit_is_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        dataclasses.replace(small(), **change)
+
+
+def test_a_model_with_an_encoder_is_refused():
+    weights = TransformerWeights.init(0, 260, d_model=8, n_heads=2, d_ff=8, n_layers=1)
+    with pytest.raises(ValueError, match="weights must be a decoder alone, with an embedding"):
+        LanguageModel(weights, small().tokenizer, 11)
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="layer must be at most 2, got 3"):
+        small().heads(TEXT, 3)
+    with pytest.raises(ValueError, match="layer must be at most 3, got 4"):
+        small().stream(TEXT, 4)
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+        small().write(TEXT, 0)
+
+
+def test_the_writer_is_as_small_as_its_card_says(shipped):
+    arrays = shipped.weights.arrays()
+    assert 1_500_000 <= sum(x.size for x in arrays.values()) <= 3_000_000
+    assert {x.dtype.name for x in arrays.values()} == {"float32"}
+    assert shipped.context == 256 and len(shipped.tokenizer) == 2048
+    layer = shipped.weights.decoder.layers[0]
+    assert type(layer.self_attention_norm).__name__ == "RMSNormWeights"
+    assert type(layer.feed_forward).__name__ == "GatedFeedForwardWeights"
+    assert layer.self_attention.n_kv_heads < layer.self_attention.n_heads
+
+
+def test_the_writer_beats_every_n_gram_on_a_play_that_it_has_not_read(shipped):
+    act = plays().texts["Macbeth"][:20_000]
+    assert shipped.to("torch").bits_per_byte(act) < 2.0
