@@ -167,7 +167,7 @@ def test_the_writer_is_as_small_as_its_card_says(shipped):
     arrays = shipped.weights.arrays()
     assert 1_500_000 <= sum(x.size for x in arrays.values()) <= 3_000_000
     assert {x.dtype.name for x in arrays.values()} == {"float32"}
-    assert shipped.context == 256 and len(shipped.tokenizer) == 2048
+    assert (shipped.context, len(shipped.tokenizer)) == (256, 2048)
     layer = shipped.weights.decoder.layers[0]
     assert type(layer.self_attention_norm).__name__ == "RMSNormWeights"
     assert type(layer.feed_forward).__name__ == "GatedFeedForwardWeights"
