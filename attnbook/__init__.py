@@ -46,6 +46,7 @@ from attnbook.transformers.feed_forward import (
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
 from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
+from attnbook.transformers.rotary_layout import rotary_layout
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.transformer import transformer, transformer_with_weights
 from attnbook.transformers.weights import TransformerWeights
@@ -95,6 +96,7 @@ __all__ = [
     "positions",
     "relu",
     "rms_norm",
+    "rotary_layout",
     "silu",
     "single_head_attention",
     "single_head_attention_with_weights",

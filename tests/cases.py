@@ -222,7 +222,7 @@ class HeadsCase:
         """Return output and weights of the loop, from the numbers that `dtype` makes of these."""
         *arrays, weights, _ = self.arguments(library, dtype)
         held = {
-            name: x if x is None or isinstance(x, int) else library.numpy(x)
+            name: x if x is None or isinstance(x, (int, float)) else library.numpy(x)
             for name, x in vars(weights).items()
         }
         return oracle.multi_head_attention(

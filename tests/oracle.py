@@ -128,7 +128,9 @@ def multi_head_attention(
     b_O,
     n_heads,
     n_kv_heads,
+    scale=None,
     mask=None,
+    bias=None,
     rounded=as_it_is,
     turn=as_it_is,
 ):
@@ -144,13 +146,15 @@ def multi_head_attention(
     leading = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     shape = (*leading, n_heads, q.shape[-2], k.shape[-2])
     mask = np.broadcast_to(True if mask is None else mask, shape)
+    bias = np.broadcast_to(0.0 if bias is None else bias, shape)
     shares, outputs = np.zeros(shape), []
     for i in range(n_heads):
         j = math.floor(i * n_kv_heads / n_heads)  # the key and value head that head i reads
         of_query = q[..., [i * d_k + a for a in range(d_k)]]
         of_key = k[..., [j * d_k + a for a in range(d_k)]]
         of_value = v[..., [j * d_v + c for c in range(d_v)]]
-        shares[..., i, :, :] = attention_weights(turn(of_query), turn(of_key), mask[..., i, :, :])
+        seen, added = mask[..., i, :, :], bias[..., i, :, :]
+        shares[..., i, :, :] = attention_weights(turn(of_query), turn(of_key), seen, added, scale)
         outputs.append(weighted_sum(shares[..., i, :, :], of_value))
     joined = np.zeros((*outputs[0].shape[:-1], n_heads * d_v))
     for i, output in enumerate(outputs):
@@ -292,11 +296,12 @@ def rotary(x, start=0, interleaved=False, base=10000.0):
     return out
 
 
-def heads_of(query, key, w, mask=None, turn=as_it_is):
+def heads_of(query, key, w, mask=None, turn=as_it_is, bias=None):
     """Return output and weights of `multi_head_attention` with the arrays of `w`."""
     arrays = (w.W_Q, w.W_K, w.W_V, w.W_O, w.b_Q, w.b_K, w.b_V, w.b_O)
     return multi_head_attention(
-        query, key, key, *arrays, w.n_heads, w.n_kv_heads, mask=mask, turn=turn
+        *(query, key, key, *arrays, w.n_heads, w.n_kv_heads, w.scale),
+        **{"mask": mask, "turn": turn, "bias": bias},
     )
 
 
@@ -309,19 +314,22 @@ def sublayer(x, norm, order, function):
     return norm_of(x + y, norm), other
 
 
-def encoder_layer(x, w, mask=None, turn=as_it_is):
-    return decoder_layer(x, None, w, mask, turn=turn)[:2]
+def encoder_layer(x, w, mask=None, turn=as_it_is, bias=None):
+    return decoder_layer(x, None, w, mask, turn=turn, bias=bias)[:2]
 
 
-def encoder(x, w, mask=None, turn=as_it_is):
-    return decoder(x, None, w, mask, turn=turn)[:2]
+def encoder(x, w, mask=None, turn=as_it_is, bias=None):
+    return decoder(x, None, w, mask, turn=turn, bias=bias)[:2]
 
 
-def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
+def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias=None):
     """Return what a layer computes; that of an encoder has no cross-attention."""
     cross = None
     x, shares = sublayer(
-        x, w.self_attention_norm, w.norm, lambda y: heads_of(y, y, w.self_attention, mask, turn)
+        x,
+        w.self_attention_norm,
+        w.norm,
+        lambda y: heads_of(y, y, w.self_attention, mask, turn, bias),
     )
     if getattr(w, "cross_attention", None) is not None:
         x, cross = sublayer(
@@ -334,10 +342,10 @@ def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
     return x, shares, cross
 
 
-def decoder(x, memory, w, mask=None, memory_mask=None, turn=as_it_is):
+def decoder(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias=None):
     own, crossed = [], []
     for layer in w.layers:
-        x, shares, cross = decoder_layer(x, memory, layer, mask, memory_mask, turn)
+        x, shares, cross = decoder_layer(x, memory, layer, mask, memory_mask, turn, bias)
         own.append(shares)
         crossed.append(cross)
     return (x if w.final_norm is None else norm_of(x, w.final_norm)), own, crossed

@@ -51,6 +51,10 @@ def public_calls():
         attnbook.decoder_layer: {"x": x, "memory": x, "weights": decoder.layers[0]},
         attnbook.decoder: {"x": x, "memory": x, "weights": decoder, "rotate": False},
         attnbook.transformer: {"source": ids, "target": ids, "weights": model, "is_causal": True},
+        attnbook.rotary_layout: {
+            "weights": attnbook.EncoderWeights.init(0, 1, **sizes, positions=positions.Rotary()),
+            "interleaved": True,
+        },
         attnbook.transformer_block: {"x": x, "weights": block},
         attnbook.cross_entropy: {
             "logits": np.ones((2, 3, 5)),
@@ -87,6 +91,8 @@ def public_calls():
         masking.to_sdpa: {"mask": mask},
         positions.sinusoidal: {"n": 3, "d_model": 4, "start": 1, "interleaved": True},
         positions.rotary: {"x": rotary, "start": 2, "interleaved": False, "base": 100.0},
+        positions.to_interleaved: {"x": rotary, "n_heads": 2, "width": 2},
+        positions.to_halves: {"x": rotary, "n_heads": 2, "width": 2},
         positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},

@@ -81,7 +81,7 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
     if mask is not None:
         check_mask(mask, query, scores_shape)
     if bias is not None:
-        _check_bias(bias, query, scores_shape)
+        check_bias(bias, query, scores_shape)
     if scale is not None:
         scale = check_number("scale", scale)
     elif d_k == 0:
@@ -121,15 +121,17 @@ def _mask_hint(mask):
     return "numbers that are added to the scores go in bias="
 
 
-def _check_bias(bias, query, scores_shape):
-    check_array("bias", bias)
+def check_bias(bias, query, scores_shape=None, name="bias", query_name="query"):
+    """Raise unless `bias` is an array like `query` that broadcasts to the scores."""
+    check_array(name, bias)
     if array_namespace(bias).isdtype(bias.dtype, "bool"):
         raise TypeError(
-            "bias must have the dtype of query, got bool; a mask of what may be attended to "
-            "goes in mask="
+            f"{name} must have the dtype of {query_name}, got bool; a mask of what may be attended "
+            f"to goes in mask="
         )
-    check_floats(query=query, bias=bias)
-    _check_broadcast("bias", bias, scores_shape)
+    check_floats(**{query_name: query, name: bias})
+    if scores_shape is not None:
+        _check_broadcast(name, bias, scores_shape)
 
 
 def _check_broadcast(name, x, scores_shape):

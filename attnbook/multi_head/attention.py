@@ -18,81 +18,85 @@ from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.positions import rotary_of
 from attnbook.single_head.attention import weights_of
 
 # The mathematics, of checked arrays.
 
 
-def multi_head_attention_of(
-    query, key, value, weights, mask, rotate_from=None, impl=REFERENCE, is_causal=False
-):
-    heads = keys_and_values(key, value, weights, rotate_from)
-    return attend(query, heads, weights, mask, rotate_from, impl, is_causal)
+def multi_head_attention_of(query, key, value, weights, mask, **how):
+    return attend(query, keys_and_values(key, value, weights), weights, mask, **how)
 
 
-def keys_and_values(key, value, weights, rotate_from=None):
-    """Project and split what is attended to; rotate the keys if the first has a position."""
+def keys_and_values(key, value, weights, turn=None):
+    """Project and split what is attended to; `turn` rotates the keys to their positions."""
     k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
     v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
-    if rotate_from is not None:
-        k = rotary_of(k, rotate_from)
+    if turn is not None:
+        k = turn(k)
     return k, v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
 
-def attend(query, heads, weights, mask, rotate_from=None, impl=REFERENCE, is_causal=False):
+def attend(query, heads, weights, mask, *, turn=None, bias=None, impl=REFERENCE, is_causal=False):
     """Project and split the queries, attend with every head, join, and project back.
 
-    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v). Also returns the
-    attention weights A of every head, or None where `impl` keeps none.
+    `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v); `turn` rotates the
+    queries to their positions. Also returns the attention weights A of every head, or None where
+    `impl` keeps none.
     """
     xp, h = array_namespace(query), weights.n_heads
     q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
-    if rotate_from is not None:
-        q = rotary_of(q, rotate_from)
+    if turn is not None:
+        q = turn(q)
     k, v = heads
+    scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
     if impl == REFERENCE:
         if weights.n_kv_heads < h:
             k, v = repeat_heads(k, h), repeat_heads(v, h)
         mask = and_causal(mask, q, k) if is_causal else mask
         wide = accumulation_dtype(xp, q.dtype)
         q, k = xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False)
-        A = weights_of(q, k, mask, None, 1 / math.sqrt(q.shape[-1]))  # (..., h, n_q, n_k)
+        bias = None if bias is None else xp.astype(bias, wide, copy=False)
+        A = weights_of(q, k, mask, bias, scale)  # (..., h, n_q, n_k)
         mixed = xp.matmul(A, xp.astype(v, wide, copy=False))  # (..., h, n_q, d_v)
         A = xp.astype(A, query.dtype, copy=False)
     else:
-        mixed, A = _mixed_by(impl, q, k, v, mask, is_causal), None
+        mixed, A = _mixed_by(impl, q, k, v, mask, bias, scale, is_causal), None
     output = xp.astype(merge_heads_of(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
     if weights.W_O is not None:
         output = project(output, weights.W_O, weights.b_O)
     return output, A
 
 
-def self_attention_of(
-    x, weights, mask, rotate_from=None, keep=None, impl=REFERENCE, is_causal=False
-):
+def self_attention_of(x, weights, mask, *, turn=None, keep=None, **how):
     """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
-    heads = keys_and_values(x, x, weights, rotate_from)
+    heads = keys_and_values(x, x, weights, turn)
     heads = heads if keep is None else keep(*heads)
-    return attend(x, heads, weights, mask, rotate_from, impl, is_causal)
+    return attend(x, heads, weights, mask, turn=turn, **how)
 
 
-def _mixed_by(impl, q, k, v, mask, is_causal):
+def _mixed_by(impl, q, k, v, mask, bias, scale, is_causal):
     """Return the values that a kernel mixes, which reads a key head once for its queries."""
     xp = array_namespace(q)
     *leading, h, n_q, d_k = q.shape
-    h_kv, scale = k.shape[-3], 1 / math.sqrt(d_k)
+    h_kv = k.shape[-3]
     if h_kv == h:
-        return kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+        return kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
     groups = (h_kv, h // h_kv)
     q = xp.reshape(q, (*leading, *groups, n_q, d_k))
     k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
-    if mask is not None and mask.ndim > 2:
-        *before, heads, rows, columns = mask.shape
-        mask = xp.reshape(mask, (*before, *(groups if heads == h else (1, 1)), rows, columns))
-    mixed = kernels.attention(impl, q, k, v, mask, None, scale, is_causal)
+    mask, bias = (_grouped(x, groups) for x in (mask, bias))
+    mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
     *leading, _, _, _, d_v = mixed.shape
     return xp.reshape(mixed, (*leading, h, n_q, d_v))
+
+
+def _grouped(x, groups):
+    """Return a mask or a bias with the axes of `groups` (h_kv, h/h_kv) for that of the heads."""
+    if x is None or x.ndim < 3:
+        return x
+    *before, heads, n_q, n_k = x.shape
+    own = groups if heads == math.prod(groups) else (1, 1)
+    return array_namespace(x).reshape(x, (*before, *own, n_q, n_k))
 
 
 # The functions, which check what they are given.
@@ -198,8 +202,8 @@ def multi_head_attention(
     """
     check_impl(impl)
     _check(query, key, value, weights, mask, is_causal)
-    output, _ = multi_head_attention_of(query, key, value, weights, mask, None, impl, is_causal)
-    return output
+    how = {"impl": impl, "is_causal": is_causal}
+    return multi_head_attention_of(query, key, value, weights, mask, **how)[0]
 
 
 def _check(query, key, value, weights, mask, is_causal):

@@ -1,7 +1,7 @@
-"""Masks of many heads: which axis is the batch's, which the heads', and whether they fit."""
+"""Masks and biases of many heads: which axis is the batch's, which the heads', do they fit."""
 
 from attnbook.arrays.array import broadcast_shapes
-from attnbook.arrays.attention_arguments import check_boolean, check_mask
+from attnbook.arrays.attention_arguments import check_bias, check_boolean, check_mask
 
 
 def check_head_mask(name, mask, like_name, like, queries, keys, attentions):
@@ -11,16 +11,30 @@ def check_head_mask(name, mask, like_name, like, queries, keys, attentions):
     """
     if mask is None:
         return
-    leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
-    for n_heads in sorted({attention.n_heads for attention in attentions}):
-        shape = (*leading, n_heads, queries[-1], keys[-1])
+    check_boolean(mask, name)
+    for shape in _scores_shapes(queries, keys, attentions):
         _check_axes(name, mask, shape)
         check_mask(mask, like, shape, name, like_name)
 
 
+def check_head_bias(name, bias, like_name, like, queries, keys, attentions):
+    """Raise unless `bias` fits the scores in every attention, and is of the dtype of `like`."""
+    if bias is None:
+        return
+    for shape in _scores_shapes(queries, keys, attentions):
+        check_bias(bias, like, None, name, like_name)
+        _check_axes(name, bias, shape)
+        check_bias(bias, like, shape, name, like_name)
+
+
+def _scores_shapes(queries, keys, attentions):
+    leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
+    heads = sorted({attention.n_heads for attention in attentions})
+    return [(*leading, n_heads, queries[-1], keys[-1]) for n_heads in heads]
+
+
 def _check_axes(name, mask, shape):
     """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
-    check_boolean(mask, name)
     *leading, n_heads, n_q, n_k = shape
     got, batch = tuple(mask.shape), leading[-1] if leading else None
     if got == (batch, n_k) and batch not in (1, n_q):

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_floats, check_int, generator
+from attnbook.arrays.arguments import (
+    check_bool,
+    check_floats,
+    check_int,
+    check_number,
+    generator,
+)
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.weights import Weights
 from attnbook.single_head.head import SingleHeadWeights
@@ -34,6 +40,8 @@ class MultiHeadWeights(Weights):
         Number of query heads h.
     n_kv_heads : int
         Number of key and value heads h_kv, which divides h; h unless given.
+    scale : float, optional
+        What the scores are multiplied by, finite and at least 0; 1/√d_k unless given.
 
     Raises
     ------
@@ -60,6 +68,7 @@ class MultiHeadWeights(Weights):
     b_O: Annotated[Array, "d_out"] | None = None
     n_heads: int = field(kw_only=True)
     n_kv_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
+    scale: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         groups = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
@@ -70,6 +79,8 @@ class MultiHeadWeights(Weights):
                 f"n_kv_heads must divide n_heads = {self.n_heads}, "
                 f"got n_kv_heads = {self.n_kv_heads}"
             )
+        if self.scale is not None:
+            check_number("scale", self.scale)
         self.check_fields()
         self._check_columns()
         for letter in "QKVO":
@@ -265,6 +276,8 @@ class MultiHeadWeights(Weights):
         biases = [name for name in self.arrays() if name.startswith("b")]
         if biases:
             raise ValueError(f"weights must have no biases to be split, got {', '.join(biases)}")
+        if self.scale is not None:
+            raise ValueError(f"weights must have no scale to be split, got {self.scale}")
         group, d_k, d_v = self.n_heads // self.n_kv_heads, self.d_k, self.d_v
 
         def head(i):

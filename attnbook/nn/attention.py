@@ -110,6 +110,7 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
         Of the shapes in `MultiHeadWeights`; None where `weights` has none. The state dict has just
         these names.
     n_heads, n_kv_heads : int
+    scale : float or None
     impl : str
 
     Examples
@@ -135,6 +136,7 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     b_O: torch.Tensor | None
     n_heads: int
     n_kv_heads: int
+    scale: float | None
     _function = staticmethod(multi_head_attention)
     _with_weights = staticmethod(multi_head_attention_with_weights)
     _torch = torch.nn.MultiheadAttention
@@ -177,6 +179,10 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
 
     def _their_state(self) -> dict[str, torch.Tensor]:
         d_model = self.W_Q.shape[0]
+        if self.scale is not None:
+            raise ValueError(
+                f"scale must be None to fit torch.nn.MultiheadAttention, got {self.scale}"
+            )
         matrices = {name: getattr(self, name) for name in MATRICES}
         widths = {name: None if x is None else x.shape[1] for name, x in matrices.items()}
         if set(widths.values()) != {d_model}:  # W_K is narrower where heads share keys

@@ -32,8 +32,10 @@ class WeightsModule(torch.nn.Module):
         weights = weights.to("torch")
         for name in self._kind.field_names:
             value = getattr(weights, name)
-            if isinstance(value, Weights):
+            if type(value) in WeightsModule._classes:
                 self.add_module(name, _held(value))
+            elif isinstance(value, Weights):  # a piece without arrays
+                setattr(self, name, value)
             elif isinstance(value, tuple):
                 self.add_module(name, torch.nn.ModuleList(_held(part) for part in value))
             elif isinstance(value, PLAIN):

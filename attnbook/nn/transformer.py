@@ -27,6 +27,7 @@ class _Stack(DroppingModule):
 
     layers: torch.nn.ModuleList
     final_norm: LayerNorm | RMSNorm | None
+    positions: Any
     _layer: ClassVar[type[TorchModule]]
     _theirs: ClassVar = {"norm": "final_norm"}
     _options: ClassVar[dict[str, Any]] = {}  # for PyTorch's constructor
@@ -37,6 +38,14 @@ class _Stack(DroppingModule):
         norm = RMSNorm if isinstance(module.norm, torch.nn.RMSNorm) else LayerNorm
         final_norm = None if module.norm is None else norm._read(module.norm)
         return cls._kind(layers, final_norm)
+
+    def _their_state(self) -> dict[str, torch.Tensor]:
+        if self.positions is not None:
+            raise ValueError(
+                f"positions must be None to fit torch.nn.{self._torch.__name__}, "
+                f"got {type(self.positions).__name__}"
+            )
+        return super()._their_state()
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
         layers = [layer.to_torch() for layer in self.layers]  # type: ignore[operator]
@@ -64,7 +73,8 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     Attributes
     ----------
     layers : torch.nn.ModuleList of EncoderLayer
-    final_norm : LayerNorm or None
+    final_norm : LayerNorm, RMSNorm or None
+    positions : Rotary or None
         The state dict has names such as ``layers.0.self_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
@@ -105,7 +115,8 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     Attributes
     ----------
     layers : torch.nn.ModuleList of DecoderLayer
-    final_norm : LayerNorm or None
+    final_norm : LayerNorm, RMSNorm or None
+    positions : Rotary or None
         The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float

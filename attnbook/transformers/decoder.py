@@ -16,7 +16,7 @@ from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import DecoderLayerWeights
 from attnbook.transformers.normalization import normalized
 from attnbook.transformers.residual import residual
-from attnbook.transformers.stack import DecoderWeights, check_stream
+from attnbook.transformers.stack import DecoderWeights, check_stream, placing
 
 # The mathematics, of checked arrays.
 
@@ -31,13 +31,16 @@ def memory_keys_and_values(memory, layers):
     return tuple(heads)
 
 
-def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
+def decoder_of(
+    x, memory, weights, mask, memory_mask, *, past=None, start=0, rotate=False, bias=None, **how
+):
     """Return the output, and A of both attentions of every layer.
 
     `memory` are its keys and values for each layer; `past` is a cache, to which those of `x` are
-    appended.
+    appended, and `start` the position of the first token.
     """
     A, A_memory = [], []
+    how |= placing(weights, x, rotate, bias, start)
     for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
         keep = None if past is None else partial(past.append, i)
         x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
@@ -51,7 +54,7 @@ def decoder_of(x, memory, weights, mask, memory_mask, *, past=None, **how):
 def decoder_layer_of(x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **how):
     """Return the output, and A of both attentions; `memory` are its keys and values.
 
-    `how` are ``rotate_from``, ``keep`` and ``is_causal`` of the attention to the target.
+    `how` are ``turn``, ``bias``, ``keep`` and ``is_causal`` of the attention to the target.
     """
     norm, own, cross = weights.norm, weights.self_attention, weights.cross_attention
     attend_to_target = partial(self_attention_of, weights=own, mask=mask, impl=impl, **how)
@@ -77,6 +80,7 @@ def decoder_layer_with_weights(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
 ) -> tuple[
     Annotated[Array, "... n_t d_model"],
     Annotated[Array, "... h n_t n_t"],
@@ -95,10 +99,11 @@ def decoder_layer_with_weights(
     A_memory : array, shape (..., h, n_t, n_s), or None
         The weights over the memory, where there is a cross-attention.
     """
-    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
-    how = {"drop": drop, "rotate_from": 0 if rotate else None}
+    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop, bias)
+    how = placing(weights, x, rotate, bias)
     (heads,) = memory_keys_and_values(memory, (weights,))
-    output, (A, A_memory) = decoder_layer_of(x, heads, weights, mask, memory_mask, **how)
+    both = decoder_layer_of(x, heads, weights, mask, memory_mask, drop=drop, **how)
+    output, (A, A_memory) = both
     return output, A, A_memory
 
 
@@ -112,6 +117,7 @@ def decoder_layer(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
     impl: str = REFERENCE,
 ) -> Annotated[Array, "... n_t d_model"]:
     r"""Let the target tokens attend to each other, then to the memory, then feed forward.
@@ -136,9 +142,9 @@ def decoder_layer(
         the future.
     memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
         Which source tokens may be attended to; (batch, 1, 1, n_s) hides padding.
-    drop, rotate
-        As in `encoder_layer`. Only self-attention rotates: source and target count their
-        positions apart.
+    drop, rotate, bias
+        As in `encoder_layer`. Only self-attention rotates, and only its scores get the bias,
+        (..., h, n_t, n_t): source and target count their positions apart.
     impl : str
         Who attends, as in `attention`.
 
@@ -169,8 +175,8 @@ def decoder_layer(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop)
-    how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
+    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop, bias)
+    how = {"drop": drop, "impl": impl} | placing(weights, x, rotate, bias)
     (heads,) = memory_keys_and_values(memory, (weights,))
     return decoder_layer_of(x, heads, weights, mask, memory_mask, **how)[0]
 
@@ -184,6 +190,7 @@ def decoder_with_weights(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
 ) -> tuple[Annotated[Array, "... n_t d_model"], tuple[Array, ...], tuple[Array | None, ...]]:
     """Return the output of `decoder` and the weights of both attentions of every layer.
 
@@ -198,8 +205,8 @@ def decoder_with_weights(
     A_memory : tuple of arrays, shape (..., h, n_t, n_s), or of None, one a layer
         The weights over the memory, where there is a cross-attention.
     """
-    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
-    how = {"drop": drop, "rotate_from": 0 if rotate else None}
+    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop, bias)
+    how = {"drop": drop, "rotate": rotate, "bias": bias}
     heads = memory_keys_and_values(memory, weights.layers)
     output, (A, A_memory) = decoder_of(x, heads, weights, mask, memory_mask, **how)
     return output, A, A_memory
@@ -215,6 +222,7 @@ def decoder(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
     impl: str = REFERENCE,
 ) -> Annotated[Array, "... n_t d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
@@ -224,8 +232,9 @@ def decoder(
     x : array, shape (..., n_t, d_model)
     memory : array, shape (..., n_s, d_memory), or None
     weights : DecoderWeights
-    mask, memory_mask, drop, rotate, impl
-        As in `decoder_layer`; the masks hold in every layer.
+    mask, memory_mask, drop, rotate, bias, impl
+        As in `decoder_layer`; masks and bias hold in every layer. Where `weights` have positions of
+        their own, `rotate` must be False, and their bias is added to that of the call.
 
     Returns
     -------
@@ -253,15 +262,15 @@ def decoder(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop)
-    how = {"drop": drop, "rotate_from": 0 if rotate else None, "impl": impl}
+    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop, bias)
+    how = {"drop": drop, "rotate": rotate, "bias": bias, "impl": impl}
     heads = memory_keys_and_values(memory, weights.layers)
     return decoder_of(x, heads, weights, mask, memory_mask, **how)[0]
 
 
-def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop):
+def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop, bias):
     check_part("weights", weights, kind)
-    check_stream(x, weights, mask, rotate, drop)
+    check_stream(x, weights, mask, rotate, drop, bias)
     if not weights.layers:
         return
     width = weights.layers[0].d_memory

@@ -17,24 +17,23 @@ from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
 from attnbook.transformers.normalization import normalized
 from attnbook.transformers.residual import residual
-from attnbook.transformers.stack import EncoderWeights, check_stream
+from attnbook.transformers.stack import EncoderWeights, check_stream, placing
 
 # The mathematics, of checked arrays.
 
 
-def encoder_layer_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
-    how = {"mask": mask, "rotate_from": rotate_from, "impl": impl}
-    attend = partial(self_attention_of, weights=weights.self_attention, **how)
+def encoder_layer_of(x, weights, mask, drop=None, **how):
+    attend = partial(self_attention_of, weights=weights.self_attention, mask=mask, **how)
     x, A = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
     x, _ = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
     return x, A
 
 
-def encoder_of(x, weights, mask, drop=None, rotate_from=None, impl=REFERENCE):
-    A = []
+def encoder_of(x, weights, mask, drop=None, rotate=False, bias=None, impl=REFERENCE):
+    A, how = [], placing(weights, x, rotate, bias)
     for layer in weights.layers:
-        x, A_of_layer = encoder_layer_of(x, layer, mask, drop, rotate_from, impl)
+        x, A_of_layer = encoder_layer_of(x, layer, mask, drop, impl=impl, **how)
         A.append(A_of_layer)
     if weights.final_norm is not None:
         x = normalized(x, weights.final_norm)
@@ -51,6 +50,7 @@ def encoder_layer_with_weights(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
 ) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
     """Return the output of `encoder_layer` and the attention weights of every head.
 
@@ -62,8 +62,8 @@ def encoder_layer_with_weights(
     output : array, shape (..., n, d_model)
     A : array, shape (..., h, n, n)
     """
-    _check(x, weights, EncoderLayerWeights, mask, rotate, drop)
-    return encoder_layer_of(x, weights, mask, drop, 0 if rotate else None)
+    _check(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
+    return encoder_layer_of(x, weights, mask, drop, **placing(weights, x, rotate, bias))
 
 
 @takes_return_weights(encoder_layer_with_weights)
@@ -74,6 +74,7 @@ def encoder_layer(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
     impl: str = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Let the tokens attend to each other, then pass each through the feed-forward network.
@@ -96,6 +97,8 @@ def encoder_layer(
         feed-forward network; such as ``functools.partial(dropout, rate=0.1, rng=rng)``.
     rotate : bool
         Rotate queries and keys by their positions, as `positions.rotary` does.
+    bias : array that broadcasts to (..., h, n, n), optional
+        Finite numbers added to the scaled scores, as in `multi_head_attention`.
     impl : str
         Who attends, as in `attention`.
 
@@ -128,8 +131,9 @@ def encoder_layer(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, weights, EncoderLayerWeights, mask, rotate, drop)
-    return encoder_layer_of(x, weights, mask, drop, 0 if rotate else None, impl)[0]
+    _check(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
+    how = placing(weights, x, rotate, bias)
+    return encoder_layer_of(x, weights, mask, drop, impl=impl, **how)[0]
 
 
 def encoder_with_weights(
@@ -139,6 +143,7 @@ def encoder_with_weights(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
 ) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
     """Return the output of `encoder` and the attention weights of every layer.
 
@@ -150,8 +155,8 @@ def encoder_with_weights(
     output : array, shape (..., n, d_model)
     A : tuple of arrays, shape (..., h, n, n), one a layer
     """
-    _check(x, weights, EncoderWeights, mask, rotate, drop)
-    return encoder_of(x, weights, mask, drop, 0 if rotate else None)
+    _check(x, weights, EncoderWeights, mask, rotate, drop, bias)
+    return encoder_of(x, weights, mask, drop, rotate, bias)
 
 
 @takes_return_weights(encoder_with_weights)
@@ -162,6 +167,7 @@ def encoder(
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
+    bias: Annotated[Array, "..."] | None = None,
     impl: str = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
@@ -170,8 +176,9 @@ def encoder(
     ----------
     x : array, shape (..., n, d_model)
     weights : EncoderWeights
-    mask, drop, rotate, impl
-        As in `encoder_layer`; the mask holds in every layer.
+    mask, drop, rotate, bias, impl
+        As in `encoder_layer`; mask and bias hold in every layer. Where `weights` have positions of
+        their own, `rotate` must be False, and their bias is added to that of the call.
 
     Returns
     -------
@@ -199,10 +206,10 @@ def encoder(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, weights, EncoderWeights, mask, rotate, drop)
-    return encoder_of(x, weights, mask, drop, 0 if rotate else None, impl)[0]
+    _check(x, weights, EncoderWeights, mask, rotate, drop, bias)
+    return encoder_of(x, weights, mask, drop, rotate, bias, impl)[0]
 
 
-def _check(x, weights, kind, mask, rotate, drop):
+def _check(x, weights, kind, mask, rotate, drop, bias):
     check_part("weights", weights, kind)
-    check_stream(x, weights, mask, rotate, drop)
+    check_stream(x, weights, mask, rotate, drop, bias)

@@ -22,6 +22,7 @@ class Layer(Weights):
     """
 
     of_memory: ClassVar[tuple[str, ...]] = ()
+    positions: ClassVar[None] = None  # a layer alone has none of its own, as a stack may
 
     self_attention: MultiHeadWeights
     norm: str

@@ -1,6 +1,7 @@
 """The weights of a stack: layers of one width, and a normalisation after the last."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -8,7 +9,9 @@ import numpy as np
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, generator
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights
-from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.positions.piece import AttentionPositions
+from attnbook.positions.rotation import Rotary
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 from attnbook.transformers.normalization import NormWeights, first_norm
@@ -19,6 +22,7 @@ class Stack(Weights):
 
     layers: tuple[Any, ...]
     final_norm: NormWeights | None
+    positions: AttentionPositions | None
 
     @property
     def d_model(self) -> int | None:
@@ -35,6 +39,9 @@ class Stack(Weights):
         widths = self._widths()
         if len(set(widths)) > 1:
             raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
+        if (positions := self.positions) is not None:
+            for heads in (layer.self_attention for layer in self.layers):
+                positions.check_heads(heads.n_heads, heads.d_k)
 
     @classmethod
     def init(
@@ -47,11 +54,13 @@ class Stack(Weights):
         *,
         norm: str = "pre",
         final_norm: bool | None = None,
+        positions: AttentionPositions | None = None,
         **options: Any,
     ) -> Self:
         """Draw `n_layers` layers; `options` are those of the `init` of a layer.
 
         There is a final normalisation if `final_norm` says so; by default with pre-norm alone.
+        `positions` are those of every self-attention.
         """
         rng = generator(rng)
         wanted = norm == "pre" if final_norm is None else check_bool("final_norm", final_norm)
@@ -62,7 +71,7 @@ class Stack(Weights):
         )
         kind_of_norm = options.get("normalization", "layer")
         last = first_norm(kind_of_norm, d_model, bias=options.get("bias", True)) if wanted else None
-        return cls(layers, last)  # type: ignore[call-arg]  # a dataclass of these two
+        return cls(layers, last, positions)  # type: ignore[call-arg]  # a dataclass of these
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +84,8 @@ class EncoderWeights(Stack):
         May be empty.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
+    positions : Rotary, optional
+        How every self-attention learns the places of its tokens.
 
     Examples
     --------
@@ -84,6 +95,7 @@ class EncoderWeights(Stack):
 
     layers: tuple[EncoderLayerWeights, ...]
     final_norm: NormWeights | None = None
+    positions: Rotary | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +108,8 @@ class DecoderWeights(Stack):
         May be empty; either all have a cross-attention or none.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
+    positions : Rotary, optional
+        How every self-attention learns the places of its tokens.
 
     Examples
     --------
@@ -106,6 +120,7 @@ class DecoderWeights(Stack):
 
     layers: tuple[DecoderLayerWeights, ...]
     final_norm: NormWeights | None = None
+    positions: Rotary | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -117,9 +132,27 @@ class DecoderWeights(Stack):
             )
 
 
-def check_stream(x, weights, mask, rotate, drop):
+def placing(weights, x, rotate, bias=None, start=0):
+    """Return how every self-attention of `weights` learns the places of the tokens `x`.
+
+    ``turn`` rotates queries and keys, and ``bias`` is added to the scores; the first token stands
+    at `start`, after what a cache holds.
+    """
+    positions = Rotary() if rotate and weights.positions is None else weights.positions
+    if positions is None or not weights.layers:
+        return {"turn": None, "bias": bias}
+    n, n_heads = x.shape[-2], weights.layers[0].self_attention.n_heads
+    own = positions.bias(n_heads, n, start + n, x)
+    bias = own if bias is None else bias if own is None else own + bias
+    return {"turn": partial(positions.turned, start=start), "bias": bias}
+
+
+def check_stream(x, weights, mask, rotate, drop, bias=None):
     """Raise unless tokens `x` and what is done to them fit a layer or a stack."""
     check_bool("rotate", rotate)
+    if rotate and weights.positions is not None:
+        kind = type(weights.positions).__name__
+        raise ValueError(f"rotate must be False, since the weights have positions: {kind}")
     check_drop(drop)
     check_float("x", x)
     if (like := weights.any_array()) is not None:
@@ -127,6 +160,7 @@ def check_stream(x, weights, mask, rotate, drop):
     check_width("x", x, weights.d_model)
     attentions = [layer.self_attention for layer in weights.layers]
     for attention in attentions if rotate else ():
-        if attention.d_k % 2:
-            raise ValueError(f"d_k must be even to rotate pairs of features, got {attention.d_k}")
-    check_head_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], attentions)
+        Rotary().check_heads(attention.n_heads, attention.d_k)
+    tokens = x.shape[:-1]
+    check_head_mask("mask", mask, "x", x, tokens, tokens, attentions)
+    check_head_bias("bias", bias, "x", x, tokens, tokens, attentions)

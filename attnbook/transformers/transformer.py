@@ -13,7 +13,7 @@ from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.masks import check_head_mask
-from attnbook.positions import sinusoidal_of
+from attnbook.positions.tables import sinusoidal_of
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.embed import embed_of
@@ -40,8 +40,7 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
         return None, ()
     x = _placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
-    rotate_from = 0 if weights.positions == "rotary" else None
-    return encoder_of(x, weights.encoder, mask, drop, rotate_from, impl)
+    return encoder_of(x, weights.encoder, mask, drop, weights.positions == "rotary", impl=impl)
 
 
 def decode(
@@ -54,8 +53,7 @@ def decode(
     """
     x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
-    rotate_from = start if weights.positions == "rotary" else None
-    how |= {"drop": drop, "rotate_from": rotate_from}
+    how |= {"drop": drop, "start": start, "rotate": weights.positions == "rotary"}
     x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
     return _logits(x[..., -1:, :] if last else x, weights), others
 

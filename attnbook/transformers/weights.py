@@ -9,6 +9,8 @@ from attnbook.arrays.arguments import check_bool, check_choice, check_int, gener
 from attnbook.arrays.array import Array
 from attnbook.arrays.projections import xavier
 from attnbook.arrays.weights import Weights
+from attnbook.positions.piece import AttentionPositions
+from attnbook.positions.rotation import Rotary
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 
 POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
@@ -36,7 +38,9 @@ class TransformerWeights(Weights):
         The learned tables, for ``positions="learned"`` alone.
     positions : str
         How tokens learn their places: ``"sinusoidal"`` (sines, then cosines), ``"interleaved"``
-        (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every self-attention), ``"none"``.
+        (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every self-attention: that of the
+        stack's own `positions`, or a plain `Rotary`), ``"none"`` (or by a piece that the stacks
+        hold).
         Without embeddings only rotary ones act: add others to the features yourself.
     scale_embeddings : bool
         Multiply embeddings by √d_model.
@@ -132,9 +136,12 @@ class TransformerWeights(Weights):
 
     def _check_pairs(self):
         """Raise unless features come in pairs where positions rotate pairs of them."""
-        attentions = [layer.self_attention for layer in self.decoder.layers]
-        if self.encoder is not None:
-            attentions += [layer.self_attention for layer in self.encoder.layers]
+        stacks = [stack for stack in (self.decoder, self.encoder) if stack is not None]
+        attentions = [
+            layer.self_attention
+            for stack in stacks
+            for layer in (stack.layers if stack.positions is None else ())
+        ]
         for attention in attentions if self.positions == "rotary" else ():
             if attention.d_k % 2:
                 raise ValueError(f'd_k must be even with positions="rotary", got {attention.d_k}')
@@ -175,7 +182,7 @@ class TransformerWeights(Weights):
         activation: str = "relu",
         bias: bool = True,
         tied: bool = True,
-        positions: str = "sinusoidal",
+        positions: str | AttentionPositions = "sinusoidal",
         n_positions: int | None = None,
         n_kv_heads: int | None = None,
         normalization: str = "layer",
@@ -205,7 +212,9 @@ class TransformerWeights(Weights):
             Without it no matrix and no normalisation has one.
         tied : bool
             Make logits by the target embedding, or by a matrix of its own, with `bias` one too.
-        positions : str
+        positions : str or Rotary
+            A piece is held by the stacks, and the model's own `positions` is then ``"rotary"`` or,
+            for another piece, ``"none"``.
         n_positions : int, optional
             Longest sequence of learned positions; required for those alone.
         n_kv_heads : int, optional
@@ -239,6 +248,9 @@ class TransformerWeights(Weights):
                     f"got {source_vocabulary}"
                 )
         check_int("target_vocabulary", target_vocabulary, at_least=1)
+        piece = None
+        if isinstance(positions, AttentionPositions):
+            piece, positions = positions, "rotary" if isinstance(positions, Rotary) else "none"
         check_choice("positions", positions, POSITIONS)
         if (n_positions is not None) != (positions == "learned"):
             raise ValueError(
@@ -250,7 +262,7 @@ class TransformerWeights(Weights):
         options: Any = {
             **{"norm": norm, "activation": activation, "bias": bias},
             **{"n_kv_heads": n_kv_heads, "final_norm": final_norm},
-            **{"normalization": normalization, "gated": gated},
+            **{"normalization": normalization, "gated": gated, "positions": piece},
         }
         tables: dict[str, Any] = {}
         if n_positions is not None:

@@ -381,7 +381,7 @@ ERRORS = """
 part(self_attention=attnbook.SingleHeadWeights.init(0, 6, d_k=2, d_v=6))
     TypeError: self_attention must be MultiHeadWeights, got SingleHeadWeights
 part(feed_forward_norm=np.ones(6))
-    TypeError: feed_forward_norm must be LayerNormWeights, got ndarray
+    TypeError: feed_forward_norm must be LayerNormWeights or RMSNormWeights, got ndarray
 part(feed_forward=FeedForwardWeights.init(0, 6, 5).to(dtype="float32"))
     TypeError: feed_forward.W_1 must have the dtype of self_attention.W_Q (float64), got float32
 part(feed_forward_norm=LayerNormWeights.init(6).to("torch"))
@@ -449,7 +449,7 @@ part("decoder layer", cross_attention_norm=None)
 part("decoder layer", cross_attention=None)
     ValueError: cross_attention and cross_attention_norm must both be there or both be None
 part("decoder layer", cross_attention_norm=np.ones(6))
-    TypeError: cross_attention_norm must be LayerNormWeights, got ndarray
+    TypeError: cross_attention_norm must be LayerNormWeights or RMSNormWeights, got ndarray
 part("decoder layer", cross_attention=heads(9, 3, d_key=6, d_out=6))
     ValueError: cross_attention.W_Q must have 6 rows, got shape (9, 9)
 part("decoder layer", cross_attention=heads(6, 3, d_key=5, d_value=7))

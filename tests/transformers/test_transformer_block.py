@@ -131,7 +131,7 @@ TransformerBlockWeights.init(0, 8, 8.0, 2, 8)
 part(attention=None)
     TypeError: attention must be MultiHeadWeights, got NoneType
 part(attention_norm=np.ones(6))
-    TypeError: attention_norm must be LayerNormWeights, got ndarray
+    TypeError: attention_norm must be LayerNormWeights or RMSNormWeights, got ndarray
 part(W_output=np.ones((6, 5)))
     ValueError: input_dim, hidden_dim and output_dim must agree, since the block adds arrays of
     these widths, got 6, 6 and 5

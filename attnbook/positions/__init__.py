@@ -1,0 +1,18 @@
+r"""Positions: telling attention, which has no sense of order, where each token stands.
+
+Either they are added to the tokens, as sines and cosines or as learned rows; or every
+self-attention is told: queries and keys are rotated, or a bias is added to their scores.
+"""
+
+from attnbook.positions.rotation import Llama3Scaling, Rotary, rotary, to_halves, to_interleaved
+from attnbook.positions.tables import learned, sinusoidal
+
+__all__ = [
+    "Llama3Scaling",
+    "Rotary",
+    "learned",
+    "rotary",
+    "sinusoidal",
+    "to_halves",
+    "to_interleaved",
+]

@@ -1,0 +1,35 @@
+r"""The angle of every position p and feature pair i.
+
+.. math:: p\,\omega_i, \qquad \omega_i = \text{base}^{-2i/d}
+"""
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import check_number
+from attnbook.arrays.array import Array, array_namespace
+
+
+def check_base(base: float) -> float:
+    """Return `base` as a float above 0, or raise."""
+    if check_number("base", base) == 0:
+        raise ValueError("base must be above 0, got 0")
+    return float(base)
+
+
+def frequencies(d: int, base: float) -> np.ndarray:
+    """Return ω_i, shape (d/2,)."""
+    return base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+
+
+def angles(start: int, n: int, frequencies: np.ndarray) -> np.ndarray:
+    """Return p·ω_i in float64, shape (n, d/2): float32 has no digits left for a late position."""
+    return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
+
+
+def placed(table: np.ndarray, like: Array) -> Any:
+    """Return `table` with the library, device and dtype of `like`."""
+    device = array_api_compat.device(like)
+    return array_namespace(like).asarray(table, dtype=like.dtype, device=device)

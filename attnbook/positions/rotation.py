@@ -1,0 +1,330 @@
+r"""Rotary positions: every feature pair of queries and keys turns by its position's angle.
+
+.. math:: q_p \cdot k_r \;\text{ depends on }\; p - r \;\text{ alone, with angles }\; p\,\omega_i,
+          \qquad \omega_i = \text{base}^{-2i/d}
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import (
+    check_array,
+    check_bool,
+    check_float,
+    check_int,
+    check_number,
+)
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.weights import Weights
+from attnbook.positions.angles import angles, check_base, frequencies, placed
+from attnbook.positions.piece import AttentionPositions
+
+# The mathematics, of checked arguments.
+
+
+def rotary_of(x, start, interleaved, frequencies):
+    """Rotate as many feature pairs as there are `frequencies`; the features after them stay."""
+    xp = array_namespace(x)
+    wide = accumulation_dtype(xp, x.dtype)
+    y = xp.astype(x, wide, copy=False)
+    turned = angles(start, x.shape[-2], frequencies)
+    cosines, sines = (placed(f(turned), y) for f in (np.cos, np.sin))
+    half = len(frequencies)
+    y, rest = y[..., : 2 * half], y[..., 2 * half :]
+    a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
+    rotated = [a * cosines - b * sines, a * sines + b * cosines]
+    if interleaved:
+        rotated = [xp.reshape(xp.stack(rotated, axis=-1), y.shape)]
+    y = xp.concat([*rotated, rest], axis=-1)
+    return xp.astype(y, x.dtype, copy=False)
+
+
+# The pieces of a model.
+
+
+@dataclass(frozen=True)
+class Llama3Scaling(Weights):
+    r"""Lower frequencies for longer texts than a model was first trained on, as in Llama 3.1.
+
+    .. math:: \omega_i' = \omega_i \Bigl(s_i + \frac{1 - s_i}{\text{factor}}\Bigr), \qquad
+        s_i = \operatorname{clip}\Bigl(
+              \frac{N \omega_i / 2\pi - \text{low}}{\text{high} - \text{low}},\; 0,\; 1\Bigr)
+
+    A pair that turns at least `high` times in N positions keeps its frequency, one that turns at
+    most `low` times gets it divided by the factor, and between them it changes steadily.
+
+    Attributes
+    ----------
+    factor : float
+        How many times longer the texts are; above 0.
+    low, high : float
+        Numbers of turns; low is below high.
+    n_positions : int
+        N, the length that the model was first trained on.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not as above.
+
+    References
+    ----------
+    Llama Team (2024), "The Llama 3 herd of models"; ``rope_type="llama3"`` of Hugging Face.
+    """
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    n_positions: int = 8192
+
+    def __post_init__(self):
+        check_int("n_positions", self.n_positions, at_least=1)
+        if check_number("factor", self.factor) == 0:
+            raise ValueError("factor must be above 0, got 0")
+        if check_number("low", self.low) >= check_number("high", self.high):
+            raise ValueError(f"low must be below high = {self.high}, got {self.low}")
+
+    def scaled(self, frequencies: np.ndarray) -> np.ndarray:
+        """Return ω', shape (d/2,)."""
+        turns = self.n_positions * frequencies / (2 * math.pi)
+        kept = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)
+        return frequencies * (kept + (1 - kept) / self.factor)
+
+
+@dataclass(frozen=True)
+class Rotary(AttentionPositions):
+    """Rotary positions of a model: which features turn, in which pairs, and how fast.
+
+    Attributes
+    ----------
+    base : float
+        Above 0. 10000 unless given; 500000 in Llama 3.
+    interleaved : bool
+        Pair feature 2i with 2i + 1, as Su et al. and GPT-J do; by default pair i with i + w/2, as
+        GPT-NeoX and Hugging Face's Llama do. `rotary_layout` makes one of the other.
+    width : int, optional
+        w: the first so many features of each head are rotated, an even number of at least 2; all
+        of them unless given.
+    scaling : Llama3Scaling, optional
+        Another frequency for each pair.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not as above.
+
+    Examples
+    --------
+    >>> from attnbook import DecoderWeights
+    >>> weights = DecoderWeights.init(
+    ...     0, 2, d_model=8, n_heads=2, d_ff=32, cross=False, positions=Rotary(base=500000.0)
+    ... )
+    >>> weights.positions.base
+    500000.0
+    """
+
+    base: float = 10000.0
+    interleaved: bool = False
+    width: int | None = None
+    scaling: Llama3Scaling | None = None
+
+    def __post_init__(self):
+        check_base(self.base)
+        check_bool("interleaved", self.interleaved)
+        if self.width is not None:
+            check_width_of_pairs(self.width)
+        self.check_fields()
+
+    def check_heads(self, n_heads: int, d_k: int) -> None:
+        """Raise ValueError unless the features that turn are there, in pairs."""
+        if self.width is None and d_k % 2:
+            raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
+        if self.width is not None and self.width > d_k:
+            raise ValueError(f"d_k must be at least the width {self.width} to rotate, got {d_k}")
+
+    def turned(self, x: Annotated[Array, "... n d_k"], start: int) -> Annotated[Array, "... n d_k"]:
+        """Return queries or keys at the positions start, start + 1, …, rotated."""
+        known = frequencies(self.width or x.shape[-1], float(self.base))
+        known = known if self.scaling is None else self.scaling.scaled(known)
+        return rotary_of(x, start, self.interleaved, known)
+
+
+def check_width_of_pairs(width: int) -> int:
+    """Return `width` as an even int of at least 2, or raise."""
+    if check_int("width", width, at_least=2) % 2:
+        raise ValueError(f"width must be even, got {width}")
+    return int(width)
+
+
+# The functions, which check what they are given.
+
+
+def rotary(
+    x: Annotated[Array, "... n d"],
+    *,
+    start: int = 0,
+    interleaved: bool = False,
+    base: float = 10000.0,
+    width: int | None = None,
+) -> Annotated[Array, "... n d"]:
+    r"""Rotate every pair of features by its position's angle: rotary position embedding.
+
+    .. math:: \begin{pmatrix} y_a \\ y_b \end{pmatrix} =
+              \begin{pmatrix} \cos p\omega_i & -\sin p\omega_i \\
+                              \sin p\omega_i & \cos p\omega_i \end{pmatrix}
+              \begin{pmatrix} x_a \\ x_b \end{pmatrix}
+
+    for the row at position p and its pair i of features a and b.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d), real floating dtype
+        Queries or keys of one head or of many, with even d unless `width` is given. Values are not
+        rotated.
+    start : int
+        Position of the first row, at least 0.
+    interleaved : bool
+        Pair feature 2i with 2i + 1; by default pair i with i + d/2.
+    base : float
+        Above 0.
+    width : int, optional
+        Rotate the first so many features alone, an even number of at least 2; all unless given.
+        It stands for d in the angles.
+
+    Returns
+    -------
+    array, shape (..., n, d)
+        Of the dtype of `x`; half precision is rotated in float32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `x` is not such an array, or a number is not as above.
+
+    Notes
+    -----
+    Lengths stay, and the score of a rotated query and a rotated key depends on the difference of
+    their positions, not on the positions. `interleaved=True` is the layout of Su et al. and of
+    GPT-J, the default that of GPT-NeoX and of Hugging Face's Llama; `to_interleaved` and
+    `to_halves` go from one to the other. Layers with ``rotate=True`` have the default, halves and
+    base 10000; a stack of layers may hold a `Rotary` of its own.
+    Cost: O(n d) a head. The angles are computed by NumPy in float64, and copied, at every call.
+
+    References
+    ----------
+    Su et al. (2021), "RoFormer"; chapter `transformer`.
+
+    Examples
+    --------
+    >>> rotary(np.array([[1.0, 0.0], [1.0, 0.0]])).round(3)
+    array([[1.   , 0.   ],
+           [0.54 , 0.841]])
+    """
+    check_float("x", x)
+    if width is not None and (x.ndim < 2 or x.shape[-1] < check_width_of_pairs(width)):
+        raise ValueError(
+            f"x must have shape (..., n, d) with d >= width = {width}, got {tuple(x.shape)}"
+        )
+    if width is None and (x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2):
+        raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
+    check_bool("interleaved", interleaved)
+    known = frequencies(width or x.shape[-1], check_base(base))
+    return rotary_of(x, check_int("start", start), interleaved, known)
+
+
+def to_interleaved(
+    x: Annotated[Array, "... hd"], n_heads: int = 1, *, width: int | None = None
+) -> Annotated[Array, "... hd"]:
+    r"""Reorder the features of each head from halves to pairs side by side.
+
+    .. math:: y_{2i} = x_i, \qquad y_{2i+1} = x_{i + w/2}
+
+    Parameters
+    ----------
+    x : array, shape (..., h·d)
+        Queries or keys of one head, a W_Q or W_K, or their biases: head i in the columns i·d to
+        (i + 1)·d - 1.
+    n_heads : int
+        h; for a W_K that of the key heads.
+    width : int, optional
+        w: only the first so many features of each head are rotated; all unless given.
+
+    Returns
+    -------
+    array of the shape and dtype of `x`
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `x` is not such an array, or a number does not fit it.
+
+    Notes
+    -----
+    ``rotary(to_interleaved(x), interleaved=True)`` is ``to_interleaved(rotary(x))``. Scores stay as
+    they are where queries and keys are both reordered, so a model may change its layout: see
+    `rotary_layout`. The inverse is `to_halves`.
+    Cost: a copy.
+
+    Examples
+    --------
+    >>> to_interleaved(np.arange(8), n_heads=2)
+    array([0, 2, 1, 3, 4, 6, 5, 7])
+    """
+    return _reordered(x, n_heads, width, lambda w: np.arange(w).reshape(2, w // 2).T)
+
+
+def to_halves(
+    x: Annotated[Array, "... hd"], n_heads: int = 1, *, width: int | None = None
+) -> Annotated[Array, "... hd"]:
+    r"""Reorder the features of each head from pairs side by side to halves.
+
+    .. math:: y_i = x_{2i}, \qquad y_{i + w/2} = x_{2i+1}
+
+    Parameters
+    ----------
+    x, n_heads, width
+        As in `to_interleaved`, whose inverse this is.
+
+    Returns
+    -------
+    array of the shape and dtype of `x`
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `to_interleaved`.
+
+    Notes
+    -----
+    Cost: a copy.
+
+    Examples
+    --------
+    >>> to_halves(np.arange(8), n_heads=2)
+    array([0, 2, 1, 3, 4, 6, 5, 7])
+    >>> to_halves(np.arange(6))
+    array([0, 2, 4, 1, 3, 5])
+    """
+    return _reordered(x, n_heads, width, lambda w: np.arange(w).reshape(w // 2, 2).T)
+
+
+def _reordered(x, n_heads, width, order):
+    check_array("x", x)
+    n_heads = check_int("n_heads", n_heads, at_least=1)
+    if x.ndim == 0 or x.shape[-1] % n_heads:
+        raise ValueError(
+            f"x must have shape (..., h·d) with n_heads = {n_heads}, got {tuple(x.shape)}"
+        )
+    d = x.shape[-1] // n_heads
+    width = d if width is None else check_width_of_pairs(width)
+    if width > d or width % 2:
+        wanted = "even" if width % 2 else f"at least {width}"
+        raise ValueError(f"x must have heads of {wanted} width, got {d}")
+    own = np.concatenate([order(width).reshape(-1), np.arange(width, d)])
+    index = (np.arange(n_heads)[:, np.newaxis] * d + own).reshape(-1)
+    xp, device = array_namespace(x), array_api_compat.device(x)
+    return xp.take(x, xp.asarray(index, device=device), axis=-1)

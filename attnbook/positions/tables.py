@@ -1,0 +1,137 @@
+"""Positions that are added to the tokens: a table of sines and cosines, or one that is learned."""
+
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_bool, check_float, check_int
+from attnbook.arrays.array import Array
+from attnbook.positions.angles import angles, check_base, frequencies, placed
+
+# The mathematics, of checked arguments.
+
+
+def sinusoidal_of(n, d, start, interleaved, like, base=10000.0):
+    turned = angles(start, n, frequencies(d, base))
+    sines, cosines = np.sin(turned), np.cos(turned)
+    if interleaved:
+        table = np.stack([sines, cosines], axis=-1).reshape(n, d)
+    else:
+        table = np.concatenate([sines, cosines], axis=-1)
+    return table if like is None else placed(table, like)
+
+
+# The functions, which check what they are given.
+
+
+def sinusoidal(
+    n: int,
+    d_model: int,
+    *,
+    start: int = 0,
+    interleaved: bool = False,
+    base: float = 10000.0,
+    like: Array | None = None,
+) -> Annotated[Array, "n d_model"]:
+    r"""Return the sines and cosines of `n` positions, one row a position.
+
+    .. math:: PE(p) = [\sin p\omega_0, \dots, \sin p\omega_{d/2-1}, \;
+                       \cos p\omega_0, \dots, \cos p\omega_{d/2-1}],
+              \qquad \omega_i = \text{base}^{-2i/d}
+
+    Parameters
+    ----------
+    n : int
+        Number of positions, at least 0: start, start + 1, …, start + n - 1.
+    d_model : int
+        Width d, even and at least 2.
+    start : int
+        The first position, at least 0. With n tokens in a cache the next one stands at n.
+    interleaved : bool
+        Put sine and cosine of each pair side by side, sin, cos, sin, cos, …, as Vaswani et al.
+        wrote it; by default all sines stand before all cosines.
+    base : float
+        Above 0. The wavelengths grow from 2π to nearly 2π·base.
+    like : array, optional
+        The table gets its library, device and dtype; NumPy's float64 without it.
+
+    Returns
+    -------
+    array, shape (n, d_model)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not as above, or `like` is not an array of a real floating dtype.
+
+    Notes
+    -----
+    PE(p)·PE(q) depends on p - q alone, and PE(p + k) is a fixed rotation of PE(p). The two
+    layouts are permutations of each other (claim 18).
+    Computed by NumPy in float64, rounded once and copied to its device. Cost: O(n d_model).
+
+    References
+    ----------
+    Vaswani et al. (2017), "Attention is all you need", section 3.5; chapter `transformer`.
+
+    Examples
+    --------
+    >>> sinusoidal(3, 2).round(3)
+    array([[ 0.   ,  1.   ],
+           [ 0.841,  0.54 ],
+           [ 0.909, -0.416]])
+    """
+    check_bool("interleaved", interleaved)
+    n, d_model = check_int("n", n), check_int("d_model", d_model)
+    if d_model < 2 or d_model % 2:
+        raise ValueError(f"d_model must be even and at least 2, got {d_model}")
+    start, base = check_int("start", start), check_base(base)
+    check_bool("interleaved", interleaved)
+    if like is not None:
+        check_float("like", like)
+    return sinusoidal_of(n, d_model, start, interleaved, like, base)
+
+
+def learned(
+    table: Annotated[Array, "N d_model"], n: int, *, start: int = 0
+) -> Annotated[Array, "n d_model"]:
+    """Return the rows of `n` positions from a table that is learned like any other matrix.
+
+    Parameters
+    ----------
+    table : array, shape (N, d_model), real floating dtype
+    n : int
+        Number of positions, at least 0.
+    start : int
+        The first position, at least 0.
+
+    Returns
+    -------
+    array, shape (n, d_model)
+        A view where the library can.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `table` is not such an array, a number is not an int of at least 0, or start + n
+        positions are more than the table has.
+
+    References
+    ----------
+    Gehring et al. (2017), "Convolutional sequence to sequence learning"; chapter `transformer`.
+
+    Examples
+    --------
+    >>> learned(np.eye(4), 2, start=1)
+    array([[0., 1., 0., 0.],
+           [0., 0., 1., 0.]])
+    """
+    check_float("table", table)
+    if table.ndim != 2:
+        raise ValueError(f"table must have shape (N, d_model), got {tuple(table.shape)}")
+    end = check_int("start", start) + check_int("n", n)
+    if end > table.shape[0]:
+        raise ValueError(
+            f"start + n must be at most the {table.shape[0]} positions of the table, got {end}"
+        )
+    return table[start:end, :]

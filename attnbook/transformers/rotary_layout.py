@@ -1,0 +1,83 @@
+"""The two layouts of rotary positions: a model in one becomes the same model in the other."""
+
+from dataclasses import replace
+from typing import Any
+
+from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.weights import check_part
+from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
+from attnbook.transformers.stack import DecoderWeights, EncoderWeights
+from attnbook.transformers.weights import TransformerWeights
+
+
+def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
+    """Return a model that computes the same with its rotary pairs in the other layout.
+
+    Parameters
+    ----------
+    weights : TransformerWeights, EncoderWeights or DecoderWeights
+        With rotary positions.
+    interleaved : bool
+        Whether pairs shall stand side by side, as in GPT-J and in the weights that Meta publishes
+        for Llama, or in halves, as in GPT-NeoX and in Hugging Face's Llama.
+
+    Returns
+    -------
+    weights of the same class
+        The columns of W_Q and W_K, and their biases, are reordered within each head, and
+        `positions` says so. Queries and keys have the same products as before, so every output is
+        the same, up to the order in which the products are summed. Weights that have the layout
+        already are returned as they are.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `weights` are of another class or have no rotary positions, or `interleaved` is not a
+        bool.
+
+    References
+    ----------
+    The script ``convert_llama_weights_to_hf.py`` of Hugging Face does this with the same result.
+
+    Examples
+    --------
+    >>> from attnbook import DecoderWeights
+    >>> from attnbook.positions import Rotary
+    >>> sizes = {"d_model": 8, "n_heads": 2, "d_ff": 32, "cross": False}
+    >>> weights = DecoderWeights.init(0, 2, **sizes, positions=Rotary(interleaved=True))
+    >>> rotary_layout(weights, interleaved=False).positions.interleaved
+    False
+    """
+    check_part("weights", weights, TransformerWeights, EncoderWeights, DecoderWeights)
+    check_bool("interleaved", interleaved)
+    if isinstance(weights, TransformerWeights):
+        stacks = {"encoder": weights.encoder, "decoder": weights.decoder}
+        plain = Rotary() if weights.positions == "rotary" else None
+        made = {
+            name: _stack(stack, stack.positions or plain, interleaved)
+            for name, stack in stacks.items()
+            if stack is not None
+        }
+        return replace(weights, **made)
+    return _stack(weights, weights.positions, interleaved)
+
+
+def _stack(weights, positions, interleaved):
+    if not isinstance(positions, Rotary):
+        got = type(positions).__name__ if positions else None
+        raise ValueError(f"weights must have rotary positions, got {got}")
+    if positions.interleaved == interleaved:
+        return weights
+    change = to_interleaved if interleaved else to_halves
+    layers = tuple(_layer(layer, change, positions.width) for layer in weights.layers)
+    positions = replace(positions, interleaved=interleaved)
+    return replace(weights, layers=layers, positions=positions)
+
+
+def _layer(layer, change, width):
+    heads, new = layer.self_attention, {}
+    for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
+        for name in (f"W_{letter}", f"b_{letter}"):
+            x = getattr(heads, name)
+            new[name] = None if x is None else change(x, n, width=width)
+    return replace(layer, self_attention=replace(heads, **new))
