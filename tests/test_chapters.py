@@ -15,6 +15,21 @@ MOST_WORDS, MOST_LINES = 3500, 500
 BLOCKED = ("torch", "cupy", "numba", "triton", "scipy", "sklearn", "pandas", "safetensors")
 """What is installed here and need not be in a reader's browser."""
 
+WITHOUT = f"""
+import importlib.abc
+import sys
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}")
+
+
+sys.meta_path.insert(0, Absent())
+"""
+"""The beginning of a program in which an import of these fails, as if they were not installed."""
+
 
 def before(cells, heading):
     """Return the cells up to the one that begins with `heading`."""
@@ -94,8 +109,7 @@ def test_cells_before_the_last_step_need_numpy_and_matplotlib_alone(name, tmp_pa
         if cell["cell_type"] == "code"
     ]
     program = [
-        "import sys",
-        f"sys.modules.update(dict.fromkeys({BLOCKED!r}))  # an import of these fails",
+        WITHOUT,
         "import matplotlib",
         "matplotlib.use('Agg')",
         "names = {'__name__': '__main__', 'display': print}",
@@ -116,6 +130,6 @@ def test_cells_before_the_last_step_need_numpy_and_matplotlib_alone(name, tmp_pa
 
 
 def test_a_cell_that_needs_pytorch_is_noticed():
-    code = f"import sys; sys.modules.update(dict.fromkeys({BLOCKED!r})); import torch"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    code = [sys.executable, "-c", WITHOUT + "import torch"]
+    done = subprocess.run(code, capture_output=True, text=True)
     assert "ModuleNotFoundError" in done.stderr
