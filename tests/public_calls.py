@@ -112,6 +112,7 @@ def public_calls():
                 **{"n_head": 2, "n_layer": 0},
             },
         },
+        models.mean_vectors: {"x": x, "lengths": [3, 1]},
         models.bert: {
             **{"ids": ids, "weights": bert, "mask": np.eye(3, dtype=bool)},
             **{"token_types": ids % 2, "impl": "naive"},

@@ -10,11 +10,14 @@ from typing import Any
 _HOMES = {
     "BertWeights": "bert_encoder",
     "LanguageModel": "language_model",
+    "SentenceEncoder": "sentences",
     "bert": "bert_encoder",
     "bert_with_weights": "bert_encoder",
     "from_transformers": "hugging_face",
+    "mean_vectors": "sentences",
     "read_safetensors": "safetensors_file",
     "writer": "language_model",
+    "sentence_encoder": "sentences",
 }
 
 __all__ = sorted(_HOMES)

@@ -3,26 +3,18 @@ r"""BERT: an encoder over the sum of three embeddings, which is normalised.
 .. math:: X = \operatorname{LN}(E_{t_i} + P_i + S_{s_i}), \qquad H = \operatorname{Encoder}(X)
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated
 
 from attnbook.arrays.arguments import check_ids
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, check_impl
 from attnbook.multi_head.masks import check_head_mask
-from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
-from attnbook.transformers.feed_forward import FeedForwardWeights
-from attnbook.transformers.layer import EncoderLayerWeights
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
 from attnbook.transformers.stack import EncoderWeights
-
-TABLES = ("word", "position", "token_type")
-"""As `transformers` calls the three."""
-
 
 # The mathematics, of checked arrays.
 
@@ -86,74 +78,6 @@ class BertWeights(Weights):
             listed = ", ".join(f"{name} {width}" for name, width in widths.items())
             raise ValueError(f"all parts must have one width d_model, got {listed}")
 
-    @classmethod
-    def of_state(
-        cls,
-        state: Mapping[str, Array],
-        n_heads: int,
-        *,
-        epsilon: float = 1e-12,
-        activation: str = "gelu",
-    ) -> Self:
-        """Take the weights of a `transformers.BertModel` from its state, by their names there.
-
-        Parameters
-        ----------
-        state : mapping from names to arrays
-            Such as ``embeddings.word_embeddings.weight``. What stands after the last layer, the
-            pooler, is not read.
-        n_heads : int
-            Heads of every layer: the shapes do not say.
-        epsilon : float
-            Of every normalisation, ``layer_norm_eps`` there.
-        activation : str
-            As in `FeedForwardWeights`, ``hidden_act`` there.
-
-        Raises
-        ------
-        ValueError
-            If an array is missing or of another shape.
-        """
-
-        def part(name: str) -> Array:
-            if name not in state:
-                raise ValueError(f"state must have {name}, got {len(state)} other names")
-            return state[name]
-
-        def matrix(name: str) -> Array:  # PyTorch keeps (out, in)
-            x = part(f"{name}.weight")
-            return array_namespace(x).matrix_transpose(x)
-
-        def norm(name: str) -> LayerNormWeights:
-            return LayerNormWeights(part(f"{name}.weight"), part(f"{name}.bias"), epsilon)
-
-        def layer(name: str) -> EncoderLayerWeights:
-            heads = {"Q": "self.query", "K": "self.key", "V": "self.value", "O": "output.dense"}
-            read = {f"W_{x}": matrix(f"{name}.attention.{own}") for x, own in heads.items()}
-            read |= {f"b_{x}": part(f"{name}.attention.{own}.bias") for x, own in heads.items()}
-            feed = [
-                f(f"{name}.{own}.dense{end}")
-                for own in ("intermediate", "output")
-                for f, end in ((matrix, ""), (part, ".bias"))
-            ]
-            return EncoderLayerWeights(
-                MultiHeadWeights(**read, n_heads=n_heads),
-                FeedForwardWeights(*feed, activation=activation),
-                norm(f"{name}.attention.output.LayerNorm"),
-                norm(f"{name}.output.LayerNorm"),
-                norm="post",
-            )
-
-        n_layers = len({key.split(".")[2] for key in state if key.startswith("encoder.layer.")})
-        return cls(
-            *(
-                part(f"embeddings.{x}_embeddings.weight")
-                for x in ("word", "position", "token_type")
-            ),
-            norm("embeddings.LayerNorm"),
-            EncoderWeights(tuple(layer(f"encoder.layer.{i}") for i in range(n_layers))),
-        )
-
 
 def bert_with_weights(
     ids: Annotated[Array, "... n"],
@@ -182,7 +106,7 @@ def bert(
     mask: Annotated[Array, "..."] | None = None,
     *,
     token_types: Annotated[Array, "... n"] | None = None,
-    impl: str | Callable[..., Array] = REFERENCE,
+    impl: str = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Return a vector for every token, which has seen all tokens: BERT's last hidden state.
 

@@ -4,16 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from cases import EPSILON, need
 from error_table import assert_raises, error_rows
-from transformers import BertConfig, BertModel
 
 from attnbook import EncoderWeights, LayerNormWeights, masking
-from attnbook.models import BertWeights, bert, bert_with_weights
+from attnbook.models import BertWeights, bert, bert_with_weights, from_transformers
 
-SIZES = {"vocab_size": 29, "hidden_size": 14, "num_hidden_layers": 3, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 19, "max_position_embeddings": 13, "type_vocab_size": 3}
 IDS = np.random.default_rng(0).integers(1, 29, (5, 11))
 LENGTHS = np.array([11, 1, 7, 3, 11])
 TYPES = np.arange(11) // 4 + np.zeros((5, 1), int)
@@ -21,18 +19,9 @@ REAL = np.arange(11) < LENGTHS[:, None]
 MASK = masking.padding(LENGTHS[:, None], 11)
 
 
-def judge(**options):
-    """Return a BERT of `transformers` in float64 whose gains and biases are random too."""
-    config = BertConfig(**SIZES, attn_implementation="eager", **options)
-    model = BertModel(config, add_pooling_layer=False).double().eval()
-    rng = np.random.default_rng(1)
-    for x in model.parameters():
-        x.data = torch.tensor(rng.standard_normal(tuple(x.shape)) * 0.3) + (x.data == 1)  # gains
-    return model
-
-
-JUDGE = judge()
-WEIGHTS = BertWeights.of_state({k: x.numpy() for k, x in JUDGE.state_dict().items()}, 2)
+JUDGE = tiny_models.bert(attn_implementation="eager")
+STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
+WEIGHTS = from_transformers(STATE, JUDGE.config)
 
 
 def judged(model, types):
@@ -73,7 +62,7 @@ def test_half_precision_drifts_no_more_than_that_of_transformers(library, dtype)
     need(library, dtype)
     given = library.array(IDS), library.place(WEIGHTS, dtype), library.array(MASK)
     exact = judged(JUDGE, None)[0][-1]
-    half = judge().to(getattr(torch, dtype))
+    half = tiny_models.bert(attn_implementation="eager").to(getattr(torch, dtype))
     theirs = half(torch.tensor(IDS), torch.tensor(REAL)).last_hidden_state.double().detach().numpy()
     allowed = 2 * np.abs(theirs - exact)[REAL].max() + 8 * EPSILON[dtype]
     assert np.abs(library.numpy(bert(*given)) - exact)[REAL].max() < allowed
@@ -93,10 +82,10 @@ def test_every_implementation_agrees():
         np.testing.assert_allclose(got, bert(IDS, WEIGHTS, MASK)[REAL], atol=1e-12)
 
 
-def test_options_of_the_state_are_heard():
-    model = judge(hidden_act="relu", layer_norm_eps=0.1)
-    state = {name: x.numpy() for name, x in model.state_dict().items()}
-    weights = BertWeights.of_state(state, 2, epsilon=0.1, activation="relu")
+def test_options_of_the_config_are_heard():
+    options = {"hidden_act": "relu", "layer_norm_eps": 0.1, "attn_implementation": "eager"}
+    model = tiny_models.bert(**options)
+    weights = from_transformers({k: x.numpy() for k, x in model.state_dict().items()}, model.config)
     got = bert(IDS, weights, MASK)[REAL]
     np.testing.assert_allclose(got, judged(model, None)[0][-1][REAL], atol=1e-12)
 
@@ -106,9 +95,8 @@ def test_no_token_and_no_layer():
     assert bert_with_weights(IDS, first_layers(WEIGHTS, 0))[1] == ()
 
 
-STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
-WITHOUT = {name: x for name, x in STATE.items() if name != "encoder.layer.1.output.dense.bias"}
 TABLE = np.ones((7, 14))
+MADE = BertWeights
 NORM, ENCODER, NARROW = WEIGHTS.embedding_norm, WEIGHTS.encoder, LayerNormWeights.init(3)
 ERRORS = """
 bert(IDS + 0.0, WEIGHTS)
@@ -126,15 +114,13 @@ bert(IDS, WEIGHTS, token_types=TYPES[0])
 bert(IDS, WEIGHTS, REAL)
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (5, 2, 11, 11), got (5, 11);
     one row of keys a sequence is mask[:, None, None]
-BertWeights.of_state(WITHOUT, 2)
-    ValueError: state must have encoder.layer.1.output.dense.bias, got 52 other names
-BertWeights(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
+MADE(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
     ValueError: position_embedding must have at least 1 row, got shape (0, 14)
-BertWeights(TABLE, TABLE, TABLE[:, :5], NORM, ENCODER)
+MADE(TABLE, TABLE, TABLE[:, :5], NORM, ENCODER)
     ValueError: all parts must have one width d_model, got token_embedding 14,
     position_embedding 14, token_type_embedding 5, embedding_norm.gain 14,
     embedding_norm.bias 14, encoder 14
-BertWeights(TABLE, TABLE, TABLE, NARROW, ENCODER)
+MADE(TABLE, TABLE, TABLE, NARROW, ENCODER)
     ValueError: all parts must have one width d_model, got token_embedding 14,
     position_embedding 14, token_type_embedding 14, embedding_norm.gain 3,
     embedding_norm.bias 3, encoder 14
