@@ -93,6 +93,11 @@ def public_calls():
         positions.rotary: {"x": rotary, "start": 2, "interleaved": False, "base": 100.0},
         positions.to_interleaved: {"x": rotary, "n_heads": 2, "width": 2},
         positions.to_halves: {"x": rotary, "n_heads": 2, "width": 2},
+        positions.alibi: {"n_heads": 2, "n_q": 3, "n_k": 5, "like": q},
+        positions.relative_buckets: {
+            **{"n_q": 3, "n_k": 5, "n_buckets": 8},
+            **{"bidirectional": False, "max_distance": 16},
+        },
         positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},

@@ -13,7 +13,7 @@ from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.request import Decoded, request, request_of
 from attnbook.decoding.sampling import sampler
-from attnbook.kernels import REFERENCE
+from attnbook.kernels import REFERENCE, Impl
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -51,7 +51,7 @@ def greedy_decode(
     source_lengths: Any = None,
     source_mask: Annotated[Array, "..."] | None = None,
     cache: bool | KVCache = True,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Decoded:
     r"""Take the most likely token, again and again.
 
@@ -84,7 +84,7 @@ def greedy_decode(
         Whether to keep the keys and values of every layer, so that each token is read once. An
         empty `KVCache` is filled and stays yours. Without a cache the whole prefix is read again at
         every step.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns

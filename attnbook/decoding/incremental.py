@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, library
 from attnbook.decoding.kv_cache import KVCache, gather
+from attnbook.kernels import Impl
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.transformer import decode, encode, mask_for_memory
@@ -25,7 +26,7 @@ class IncrementalDecoder:
         source: Array | None,
         source_mask: Array | None,
         cache: KVCache | None,
-        impl: str,
+        impl: Impl,
     ):
         self.weights, self.cache, self.impl = weights, cache, impl
         self.memory_mask = mask_for_memory(source_mask)

@@ -16,7 +16,7 @@ from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.transformer import check_source
 from attnbook.transformers.weights import TransformerWeights
@@ -109,7 +109,7 @@ def request(
     source_lengths: Any = None,
     source_mask: Array | None = None,
     cache: bool | KVCache = True,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Request:
     """Check what `greedy_decode` describes, and read the source."""
     check_part("weights", weights, TransformerWeights)

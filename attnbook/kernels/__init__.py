@@ -14,15 +14,26 @@ matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call
 where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials
 (`tiled` keeps it as two numbers).
 Nothing here is imported before it is asked for.
+
+In the place of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
+It is called with the arguments by their places. The mask is boolean, True = may attend, or None,
+and ``is_causal`` says whether later keys are hidden too, the last query at the last key; both
+broadcast to the scores. The heads of many share one call, (..., h, n, d), and grouped keys and
+values are repeated for it. PyTorch's autograd goes through whatever it does.
 """
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
-from attnbook.arrays.array import Array, dtype_name, library
+from attnbook.arrays.arguments import check_same_home
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
 
 REFERENCE = "reference"
+
+Impl = str | Callable[..., Array]
+"""What ``impl=`` takes: a name, or a function of your own with the signature above."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +105,26 @@ IMPLS = (REFERENCE, *KERNELS)
 """The names that ``impl=`` takes."""
 
 
-def check_impl(impl: str, return_weights: bool = False) -> str:
-    """Return `impl` if it is a name of an implementation, or raise; or if weights are wanted of it.
+def check_impl(impl: Impl, return_weights: bool = False) -> Impl:
+    """Return `impl` if it is a name of an implementation or a function, or raise.
 
-    The reference alone has attention weights to return.
+    The reference alone has attention weights to return, if they are wanted.
     """
-    if not isinstance(impl, str):
-        raise TypeError(f"impl must be a str, got {type(impl).__name__}")
-    if impl not in IMPLS:
+    if not isinstance(impl, str) and not callable(impl):
+        raise TypeError(f"impl must be a str or a function, got {type(impl).__name__}")
+    if isinstance(impl, str) and impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
     if return_weights and impl != REFERENCE:
         raise ValueError(
-            f"return_weights must be False for impl={impl!r}, which keeps no weights, got True"
+            f"return_weights must be False for impl={name_of(impl)}, which keeps no weights, "
+            f"got True"
         )
     return impl
+
+
+def name_of(impl: Impl) -> str:
+    """Return how a message names `impl`."""
+    return repr(impl) if isinstance(impl, str) else getattr(impl, "__name__", repr(impl))
 
 
 def kernel_for(impl: str, query: Array) -> ModuleType:
@@ -144,6 +161,8 @@ def _kind(x: Array) -> str:
 
 def attention(impl, query, key, value, mask, bias, scale, is_causal):
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    if callable(impl):
+        return _attention_by(impl, query, key, value, mask, bias, scale, is_causal)
     if _is_foreign(query):
         native = *_native(query, key, value, mask, bias), scale, is_causal
         return attention(impl, *native).astype(query.dtype)
@@ -156,11 +175,27 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
     return module.attention(*arguments)
 
 
+def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
+    """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
+    output = function(query, key, value, mask, bias, scale, is_causal)
+    check_same_home(f"the output of {name_of(function)}", output, "query", query)
+    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value)))
+    expected = (*(leading or ()), query.shape[-2], value.shape[-1])
+    if tuple(output.shape) != expected:
+        raise ValueError(
+            f"impl must return the values that each query mixes, shape {expected}, "
+            f"got {tuple(output.shape)} from {name_of(function)}"
+        )
+    return array_namespace(output).astype(output, query.dtype, copy=False)
+
+
 def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
     """Return the gradients of query, key and value by the backward pass of `impl`.
 
     Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
     """
+    if callable(impl):
+        raise TypeError(f"impl must be a str to have a backward pass, got {name_of(impl)}")
     if _is_foreign(query):
         native = *_native(query, key, value, grad_output, mask, bias), scale, is_causal
         return attention_vjp(impl, *native)

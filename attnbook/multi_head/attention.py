@@ -14,9 +14,9 @@ from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
-from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.single_head.attention import weights_of
 
@@ -75,11 +75,13 @@ def self_attention_of(x, weights, mask, *, turn=None, keep=None, **how):
 
 
 def _mixed_by(impl, q, k, v, mask, bias, scale, is_causal):
-    """Return the values that a kernel mixes, which reads a key head once for its queries."""
+    """Return the values that `impl` mixes; a kernel reads a key head once for its queries."""
     xp = array_namespace(q)
     *leading, h, n_q, d_k = q.shape
     h_kv = k.shape[-3]
-    if h_kv == h:
+    if callable(impl):
+        k, v = (repeat_heads(x, h) if h_kv < h else x for x in (k, v))
+    if h_kv == h or callable(impl):
         return kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
     groups = (h_kv, h // h_kv)
     q = xp.reshape(q, (*leading, *groups, n_q, d_k))
@@ -109,6 +111,7 @@ def multi_head_attention_with_weights(
     weights: MultiHeadWeights,
     mask: Annotated[Array, "..."] | None = None,
     *,
+    bias: Annotated[Array, "..."] | None = None,
     is_causal: bool = False,
 ) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... h n_q n_k"]]:
     """Return the output of `multi_head_attention` and the attention weights of every head.
@@ -122,8 +125,9 @@ def multi_head_attention_with_weights(
     A : array, shape (..., h, n_q, n_k)
         How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
     """
-    _check(query, key, value, weights, mask, is_causal)
-    return multi_head_attention_of(query, key, value, weights, mask, is_causal=is_causal)
+    _check(query, key, value, weights, mask, bias, is_causal)
+    how = {"bias": bias, "is_causal": is_causal}
+    return multi_head_attention_of(query, key, value, weights, mask, **how)
 
 
 @takes_return_weights(multi_head_attention_with_weights)
@@ -134,8 +138,9 @@ def multi_head_attention(
     weights: MultiHeadWeights,
     mask: Annotated[Array, "..."] | None = None,
     *,
+    bias: Annotated[Array, "..."] | None = None,
     is_causal: bool = False,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_q d_out"]:
     r"""Apply all heads at once: project, split, attend, join, and project back if there is a W_O.
 
@@ -155,9 +160,12 @@ def multi_head_attention(
         sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
         padding is (batch, 1, 1, n_k). With as many sequences as queries a mask (batch, n_k) cannot
         be told from one of (n_q, n_k), and is taken for that.
+    bias : array that broadcasts to (..., h, n_q, n_k), optional
+        Finite numbers added to the scaled scores, of the dtype of `query`, such as
+        `positions.alibi`. Its axes are read as those of a mask.
     is_causal : bool
         Also hide every key that comes later than its query, as in `attention`.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`; the projections are the same for all.
 
     Returns
@@ -177,7 +185,8 @@ def multi_head_attention(
     Notes
     -----
     A query that may see no key gets zeros from every head, and so the row b_O, or zeros, as its
-    output. The scores of each head are divided by √d_k, the width of the *head*.
+    output. The scores of each head are divided by √d_k, the width of the *head*, unless `weights`
+    have a scale of their own.
     In half precision the projections are rounded to that precision, the attention is not; under
     ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
     0 · NaN is NaN.
@@ -201,14 +210,16 @@ def multi_head_attention(
     (3, 5, 8)
     """
     check_impl(impl)
-    _check(query, key, value, weights, mask, is_causal)
-    how = {"impl": impl, "is_causal": is_causal}
+    _check(query, key, value, weights, mask, bias, is_causal)
+    how = {"bias": bias, "impl": impl, "is_causal": is_causal}
     return multi_head_attention_of(query, key, value, weights, mask, **how)[0]
 
 
-def _check(query, key, value, weights, mask, is_causal):
+def _check(query, key, value, weights, mask, bias, is_causal):
     check_part("weights", weights, MultiHeadWeights)
     check_bool("is_causal", is_causal)
     inputs = {"query": query, "key": key, "value": value}
     check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
-    check_head_mask("mask", mask, "query", query, query.shape[:-1], key.shape[:-1], [weights])
+    scores = ("query", query, query.shape[:-1], key.shape[:-1], [weights])
+    check_head_mask("mask", mask, *scores)
+    check_head_bias("bias", bias, *scores)

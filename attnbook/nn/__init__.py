@@ -14,6 +14,7 @@ from attnbook.nn.layers import (
     LayerNorm,
     RMSNorm,
 )
+from attnbook.nn.positions import RelativeBias
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "LayerNorm",
     "MultiHeadAttention",
     "RMSNorm",
+    "RelativeBias",
     "Transformer",
 ]

@@ -64,7 +64,7 @@ class Attention(_Heads, kind=SingleHeadWeights):
     ----------
     weights : SingleHeadWeights
         The matrices to start from, of any library and dtype. They are copied.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Attributes
@@ -74,7 +74,7 @@ class Attention(_Heads, kind=SingleHeadWeights):
     W_V : torch.nn.Parameter, shape (d_value, d_v)
     W_O : torch.nn.Parameter or None, shape (d_v, d_out)
         None if `weights` has none. The state dict has just these names.
-    impl : str
+    impl : str or callable
 
     Examples
     --------
@@ -101,7 +101,7 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     ----------
     weights : MultiHeadWeights
         What to start from, of any library and dtype. It is copied.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Attributes
@@ -111,7 +111,7 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
         these names.
     n_heads, n_kv_heads : int
     scale : float or None
-    impl : str
+    impl : str or callable
 
     Examples
     --------

@@ -202,16 +202,28 @@ class EncodingModule(DroppingModule):
     """Base of what is called with tokens that attend to each other."""
 
     def forward_with_weights(
-        self, x: Array, mask: Array | None = None, *, rotate: bool = False
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        bias: Array | None = None,
     ) -> tuple[Array, Any]:
         """Return the output and the attention weights, which the reference alone gives."""
         how = self._how_with_weights()
-        return self._with_weights(x, self.weights, mask, rotate=rotate, **how)
+        return self._with_weights(x, self.weights, mask, rotate=rotate, bias=bias, **how)
 
     @takes_return_weights(forward_with_weights)
-    def forward(self, x: Array, mask: Array | None = None, *, rotate: bool = False) -> Array:
+    def forward(
+        self,
+        x: Array,
+        mask: Array | None = None,
+        *,
+        rotate: bool = False,
+        bias: Array | None = None,
+    ) -> Array:
         """Return the output."""
-        return self._function(x, self.weights, mask, rotate=rotate, **self._how())
+        return self._function(x, self.weights, mask, rotate=rotate, bias=bias, **self._how())
 
 
 class DecodingModule(DroppingModule):
@@ -225,10 +237,11 @@ class DecodingModule(DroppingModule):
         memory_mask: Array | None = None,
         *,
         rotate: bool = False,
+        bias: Array | None = None,
     ) -> tuple[Array, Any, Any]:
         """Return the output and the weights of both attentions, which the reference alone gives."""
         given = (x, memory, self.weights, mask, memory_mask)
-        return self._with_weights(*given, rotate=rotate, **self._how_with_weights())
+        return self._with_weights(*given, rotate=rotate, bias=bias, **self._how_with_weights())
 
     @takes_return_weights(forward_with_weights)
     def forward(
@@ -239,10 +252,11 @@ class DecodingModule(DroppingModule):
         memory_mask: Array | None = None,
         *,
         rotate: bool = False,
+        bias: Array | None = None,
     ) -> Array:
         """Return the output; `memory` is None where there is no cross-attention."""
         given = (x, memory, self.weights, mask, memory_mask)
-        return self._function(*given, rotate=rotate, **self._how())
+        return self._function(*given, rotate=rotate, bias=bias, **self._how())
 
 
 class _Layer(DroppingModule):
@@ -312,7 +326,7 @@ class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
         What to start from, of any library and dtype. It is copied.
     dropout : float
         The share of numbers to drop in train mode, where `encoder_layer` applies `drop`.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Attributes
@@ -323,7 +337,7 @@ class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
         The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
     norm : str
     dropout : float
-    impl : str
+    impl : str or callable
 
     Examples
     --------
@@ -372,7 +386,7 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
         The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
     norm : str
     dropout : float
-    impl : str
+    impl : str or callable
 
     Examples
     --------

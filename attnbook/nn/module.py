@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.weights import PLAIN, Weights, check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl, name_of
 
 
 class WeightsModule(torch.nn.Module):
@@ -114,11 +114,11 @@ class AttendingModule(WeightsModule):
     and is no part of the state dict.
     """
 
-    impl: str = REFERENCE
+    impl: Impl = REFERENCE
     _function: ClassVar[Any]  # what a call returns
     _with_weights: ClassVar[Any]  # and what `forward_with_weights` does
 
-    def __init__(self, weights: Weights, *, impl: str = REFERENCE):
+    def __init__(self, weights: Weights, *, impl: Impl = REFERENCE):
         super().__init__(weights)
         check_impl(impl)
         for part in self.modules():
@@ -133,12 +133,13 @@ class AttendingModule(WeightsModule):
         """What the function that also returns the attention weights is told."""
         how = self._how()
         if (impl := how.pop("impl")) != REFERENCE:
-            raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {impl!r}")
+            got = name_of(impl)
+            raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {got}")
         return how
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""
-        impl = "" if self.impl == REFERENCE else f"impl={self.impl}"
+        impl = "" if self.impl == REFERENCE else f"impl={name_of(self.impl)}"
         return ", ".join(text for text in (super().extra_repr(), impl) if text)
 
 

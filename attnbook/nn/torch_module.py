@@ -7,7 +7,7 @@ import torch
 
 from attnbook.arrays.arguments import check_number
 from attnbook.arrays.weights import Weights
-from attnbook.kernels import REFERENCE
+from attnbook.kernels import REFERENCE, Impl
 from attnbook.nn.module import AttendingModule, WeightsModule
 
 
@@ -70,7 +70,7 @@ class DroppingModule(AttendingModule, TorchModule):
 
     dropout: float
 
-    def __init__(self, weights: Weights, dropout: float = 0.0, *, impl: str = REFERENCE):
+    def __init__(self, weights: Weights, dropout: float = 0.0, *, impl: Impl = REFERENCE):
         super().__init__(weights, impl=impl)
         rate = check_number("dropout", dropout)
         if rate >= 1:

@@ -74,11 +74,11 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     ----------
     layers : torch.nn.ModuleList of EncoderLayer
     final_norm : LayerNorm, RMSNorm or None
-    positions : Rotary or None
+    positions : Rotary, Alibi, RelativeBias or None
         The state dict has names such as ``layers.0.self_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
-    impl : str
+    impl : str or callable
 
     Notes
     -----
@@ -116,11 +116,11 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     ----------
     layers : torch.nn.ModuleList of DecoderLayer
     final_norm : LayerNorm, RMSNorm or None
-    positions : Rotary or None
+    positions : Rotary, Alibi, RelativeBias or None
         The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
-    impl : str
+    impl : str or callable
 
     Examples
     --------
@@ -158,7 +158,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     positions : str
     scale_embeddings : bool
     dropout : float
-    impl : str
+    impl : str or callable
 
     Notes
     -----

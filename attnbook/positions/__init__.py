@@ -4,13 +4,18 @@ Either they are added to the tokens, as sines and cosines or as learned rows; or
 self-attention is told: queries and keys are rotated, or a bias is added to their scores.
 """
 
+from attnbook.positions.biases import Alibi, RelativeBias, alibi, relative_buckets
 from attnbook.positions.rotation import Llama3Scaling, Rotary, rotary, to_halves, to_interleaved
 from attnbook.positions.tables import learned, sinusoidal
 
 __all__ = [
+    "Alibi",
     "Llama3Scaling",
+    "RelativeBias",
     "Rotary",
+    "alibi",
     "learned",
+    "relative_buckets",
     "rotary",
     "sinusoidal",
     "to_halves",

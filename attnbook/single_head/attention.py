@@ -136,7 +136,7 @@ def attention(
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
     is_causal: bool = False,
-    impl: str = "reference",
+    impl: kernels.Impl = kernels.REFERENCE,
 ) -> Annotated[Array, "... n_q d_v"]:
     r"""Return for each query the mean of the values, weighted by how well their keys match.
 
@@ -148,9 +148,11 @@ def attention(
         As in `attention_weights`. In `mask`, **True = may attend.**
     value : array, shape (..., n_k, d_v)
         One row a key, of any width d_v, of the library, device and dtype of `query`.
-    impl : str
+    impl : str or callable
         Who computes it: ``"reference"``, the function printed in the book, or a faster one of
         `attnbook.kernels.LADDER`. None falls back to another; `backends` says which can run here.
+        Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
+        attention runs inside any model of this package.
 
     Returns
     -------
@@ -210,7 +212,7 @@ def attention_vjp(
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
     is_causal: bool = False,
-    impl: str = "reference",
+    impl: str = kernels.REFERENCE,
 ) -> tuple[
     Annotated[Array, "... n_q d_k"],
     Annotated[Array, "... n_k d_k"],

@@ -14,7 +14,7 @@ from attnbook.arrays.attention_arguments import check_attention, to_compute
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, check_matrices, project, xavier
 from attnbook.arrays.weights import Weights, check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.single_head.attention import attention, weights_of
 
 
@@ -155,7 +155,7 @@ def single_head_attention(
     mask: Annotated[Array, "..."] | None = None,
     *,
     is_causal: bool = False,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_q d_out"]:
     r"""Apply one learned head: project, attend, and project back if there is a W_O.
 
@@ -173,7 +173,7 @@ def single_head_attention(
         **True = may attend.**
     is_causal : bool
         Also hide every key that comes later than its query, as in `attention`.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`; the projections are the same for all.
 
     Returns

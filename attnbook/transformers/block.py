@@ -13,7 +13,7 @@ from attnbook.arrays.arguments import check_floats, check_int, generator
 from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import multi_head_attention_of
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
@@ -139,7 +139,7 @@ def transformer_block(
     weights: TransformerBlockWeights,
     mask: Annotated[Array, "..."] | None = None,
     *,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Attend, add and normalise; then one linear map, add and normalise.
 
@@ -152,7 +152,7 @@ def transformer_block(
     weights : TransformerBlockWeights
     mask : boolean array that broadcasts to (..., h, n, n), optional
         **True = may attend.**
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns

@@ -9,7 +9,7 @@ from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.feed_forward import feed_forward_of
@@ -118,7 +118,7 @@ def decoder_layer(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     bias: Annotated[Array, "..."] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_t d_model"]:
     r"""Let the target tokens attend to each other, then to the memory, then feed forward.
 
@@ -145,7 +145,7 @@ def decoder_layer(
     drop, rotate, bias
         As in `encoder_layer`. Only self-attention rotates, and only its scores get the bias,
         (..., h, n_t, n_t): source and target count their positions apart.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns
@@ -223,7 +223,7 @@ def decoder(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     bias: Annotated[Array, "..."] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_t d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
@@ -75,7 +75,7 @@ def encoder_layer(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     bias: Annotated[Array, "..."] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Let the tokens attend to each other, then pass each through the feed-forward network.
 
@@ -99,7 +99,7 @@ def encoder_layer(
         Rotate queries and keys by their positions, as `positions.rotary` does.
     bias : array that broadcasts to (..., h, n, n), optional
         Finite numbers added to the scaled scores, as in `multi_head_attention`.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns
@@ -168,7 +168,7 @@ def encoder(
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
     bias: Annotated[Array, "..."] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     """Apply every layer in turn, then the final normalisation if there is one.
 

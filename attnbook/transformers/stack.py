@@ -10,6 +10,7 @@ from attnbook.arrays.arguments import check_bool, check_float, check_floats, che
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.positions.biases import Alibi, RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
 from attnbook.transformers.dropout import check_drop
@@ -42,6 +43,9 @@ class Stack(Weights):
         if (positions := self.positions) is not None:
             for heads in (layer.self_attention for layer in self.layers):
                 positions.check_heads(heads.n_heads, heads.d_k)
+            numbers = sorted({layer.self_attention.n_heads for layer in self.layers})
+            if len(numbers) > 1 and not isinstance(positions, Rotary):
+                raise ValueError(f"layers must have one number of heads, got {numbers}")
 
     @classmethod
     def init(
@@ -84,7 +88,7 @@ class EncoderWeights(Stack):
         May be empty.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
-    positions : Rotary, optional
+    positions : Rotary, RelativeBias or Alibi, optional
         How every self-attention learns the places of its tokens.
 
     Examples
@@ -95,7 +99,7 @@ class EncoderWeights(Stack):
 
     layers: tuple[EncoderLayerWeights, ...]
     final_norm: NormWeights | None = None
-    positions: Rotary | None = None
+    positions: Rotary | RelativeBias | Alibi | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,7 @@ class DecoderWeights(Stack):
         May be empty; either all have a cross-attention or none.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
-    positions : Rotary, optional
+    positions : Rotary, RelativeBias or Alibi, optional
         How every self-attention learns the places of its tokens.
 
     Examples
@@ -120,7 +124,7 @@ class DecoderWeights(Stack):
 
     layers: tuple[DecoderLayerWeights, ...]
     final_norm: NormWeights | None = None
-    positions: Rotary | None = None
+    positions: Rotary | RelativeBias | Alibi | None = None
 
     def __post_init__(self):
         super().__post_init__()

@@ -11,7 +11,7 @@ from attnbook.arrays.arguments import check_bool, check_float, check_floats, che
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions.tables import sinusoidal_of
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
@@ -122,7 +122,7 @@ def transformer(
     memory_mask: Annotated[Array, "..."] | None = None,
     is_causal: bool = True,
     drop: Callable[[Array], Array] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_t V_t"]:
     r"""Return the logits of the next token at every place of the target.
 
@@ -151,7 +151,7 @@ def transformer(
         (claim 15).
     drop : callable, optional
         As in `encoder_layer`; also applied to both embeddings.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns

@@ -102,6 +102,96 @@ def test_every_function_agrees_with_the_reference(library, name):
         np.testing.assert_allclose(library.numpy(got), wanted, atol=1e-11)
 
 
+def of_my_own(query, key, value, mask, bias, scale, is_causal):
+    """Attention as a reader writes it, for one array library or another."""
+    xp = attnbook.arrays.array.array_namespace(query)
+    scores = scale * xp.matmul(query, xp.matrix_transpose(key))
+    scores = scores if bias is None else scores + bias
+    allowed = xp.ones_like(scores) > 0 if mask is None else xp.logical_and(mask, scores == scores)
+    if is_causal:
+        n_q, n_k = scores.shape[-2:]
+        late = attnbook.masking.causal(n_q, n_k, like=query)
+        allowed = xp.logical_and(allowed, late)
+    scores = xp.where(allowed, scores, xp.full_like(scores, -xp.inf))
+    return xp.matmul(attnbook.softmax(scores), value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_function_of_your_own_runs_inside_everything(library, name):
+    function, arrays, weights, masks, options = CALLS[name]
+    arguments = (*map(library.array, arrays), library.place(weights), *map(library.array, masks))
+    wanted = library.numpy(function(*arguments, **options))
+    got = function(*arguments, **options, impl=of_my_own)
+    np.testing.assert_allclose(library.numpy(got), wanted, atol=1e-11)
+    last = function(*arguments, **options, impl=lambda q, k, v, *_: 0 * q[..., :1] + v[..., -1:, :])
+    assert np.max(np.abs(library.numpy(last) - wanted)) > 1e-3
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_function_gets_repeated_heads_and_all_arguments(library, mask):
+    weights, seen = library.place(HEADS), []
+    query, key = library.array(tokens(5, 7, 12)), library.array(tokens(1, 13, 12, seed=1))
+    mask = None if MASKS[mask] is None else library.array(MASKS[mask])
+    bias = library.array(tokens(6, 7, 13))
+    given = {"mask": mask, "bias": bias, "is_causal": True}
+
+    def spy(*arguments):
+        seen.append(arguments)
+        return of_my_own(*arguments)
+
+    got = attnbook.multi_head_attention(query, key, key, weights, **given, impl=spy)
+    wanted = attnbook.multi_head_attention(query, key, key, weights, **given)
+    np.testing.assert_allclose(library.numpy(got), library.numpy(wanted), atol=1e-12)
+    (q, k, v, *rest), *others = seen
+    assert others == []
+    shapes = [tuple(x.shape) for x in (q, k, v)]
+    assert shapes == [(5, 6, 7, 2), (1, 6, 13, 2), (1, 6, 13, 2)]
+    assert rest[:2] == [mask, bias]
+    assert rest[2:] == [1 / np.sqrt(2), True]
+
+
+def test_a_function_decodes_and_learns():
+    weights = model()
+    how = {"prompt": 3, "max_length": 9}
+    for cache in (True, False):
+        found = [greedy_decode(weights, IDS, **how, cache=cache, impl=impl).tokens
+                 for impl in ("reference", of_my_own)]  # fmt: skip
+        np.testing.assert_array_equal(*found)
+    module, ids = nn.Transformer(weights, impl=of_my_own), torch.tensor(IDS)
+    judge = nn.Transformer(weights)
+    for one in (module, judge):
+        one(ids, ids).square().sum().backward()
+    for p, q in zip(module.parameters(), judge.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    assert "impl=of_my_own" in repr(module)
+    assert module.state_dict().keys() == judge.state_dict().keys()
+
+
+def test_what_a_function_returns_must_fit():
+    x = tokens(2, 7, 12)
+
+    def attend(returned):
+        return attnbook.multi_head_attention(x, x, x, HEADS, impl=lambda *given: returned)
+
+    message = r"^impl must return the values that each query mixes, shape \(2, 6, 7, 2\), "
+    with pytest.raises(ValueError, match=message + r"got \(2, 6, 7, 7\) from <lambda>$"):
+        attend(np.ones((2, 6, 7, 7)))
+    for wrong, kind in ((None, "an array of NumPy"), (torch.ones(2, 6, 7, 2), "an array of the")):
+        with pytest.raises(TypeError, match=f"^the output of <lambda> must be {kind}"):
+            attend(wrong)
+    assert attend(np.ones((2, 6, 7, 2), np.float32)).dtype == np.float64
+
+
+def test_a_function_has_no_backward_pass_and_no_weights():
+    given = [np.ones((3, 2))] * 4
+    message = "^impl must be a str to have a backward pass, got of_my_own$"
+    with pytest.raises(TypeError, match=message):
+        attnbook.attention_vjp(*given, impl=of_my_own)
+    message = "^impl must be 'reference' for the attention weights, got of_my_own$"
+    with pytest.raises(ValueError, match=message):
+        nn.Encoder(ENCODER, impl=of_my_own).forward_with_weights(torch.ones(2, 7, 12))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_weights_and_unknown_names_are_refused(name):
     function, arrays, weights, masks, options = CALLS[name]
@@ -198,7 +288,7 @@ def test_modules_keep_their_impl_outside_of_the_state(name):
         assert twin.impl == "tiled"
     with pytest.raises(ValueError, match=r"^impl must be one of .*, got 'fastest'$"):
         kind(weights, impl="fastest")
-    with pytest.raises(TypeError, match=r"^impl must be a str, got NoneType$"):
+    with pytest.raises(TypeError, match=r"^impl must be a str or a function, got NoneType$"):
         kind(weights, impl=None)
 
 

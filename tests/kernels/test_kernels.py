@@ -629,7 +629,7 @@ def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match=message):
         attnbook.attention_vjp(x, x, x, x, impl="fastest")
     for impl in (None, 3, kernels.LADDER[0]):
-        message = f"^impl must be a str, got {type(impl).__name__}$"
+        message = f"^impl must be a str or a function, got {type(impl).__name__}$"
         with pytest.raises(TypeError, match=message):
             attnbook.attention(x, x, x, impl=impl)
 
