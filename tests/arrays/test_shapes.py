@@ -22,7 +22,7 @@ from attnbook.arrays.weights import Weights
 BARE = {"move", "draw", "to_additive", "from_additive", "to_sdpa", "to_mha"}
 """What takes an array of any shape and gives back that shape, or draws it."""
 
-ANY_SHAPE = {"like", "drop"}
+ANY_SHAPE = {"like", "drop", "impl"}
 """Arguments that are an array of any shape, or a function of one."""
 
 PUBLIC = {
