@@ -54,5 +54,8 @@ def check_width(name: str, x: Any, width: int | None, n: str = "n") -> None:
 
 def project(x: Any, matrix: Any, bias: Any = None) -> Any:
     """Return x W, plus the bias if there is one."""
-    projected = array_namespace(x).matmul(x, matrix)
+    xp = array_namespace(x)
+    # as one product: of a batch NumPy would make many, and each would read all of W
+    rows = xp.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    projected = xp.reshape(xp.matmul(rows, matrix), (*x.shape[:-1], matrix.shape[-1]))
     return projected if bias is None else projected + bias
