@@ -1,6 +1,5 @@
 """Sentences as vectors, against `transformers`: a tiny encoder, and the published one."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from cases import DTYPES, EPSILON, need
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from attnbook import EncoderWeights
 from attnbook.data import WordPieces
@@ -20,9 +18,7 @@ from attnbook.models import (
     bert,
     from_transformers,
     mean_vectors,
-    read_safetensors,
     sentence_encoder,
-    store,
 )
 
 JUDGE = tiny_models.bert(attn_implementation="eager")
@@ -191,27 +187,6 @@ SENTENCES = [
     "Macbeth does murder sleep",
     "naïve CAFÉ, 2,500 jackdaws & an antidisestablishmentarianism",
 ]
-
-
-@pytest.fixture(scope="module")
-def published():
-    """The encoder, and its judge: `transformers` with the same file."""
-    try:
-        files = store.files("sentence-encoder")
-    except (FileNotFoundError, ValueError) as error:
-        if os.environ.get("ATTNBOOK_REQUIRE_MODELS"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    encoder = sentence_encoder()
-    config = BertConfig(
-        hidden_size=384, num_hidden_layers=6, intermediate_size=1536, attn_implementation="eager"
-    )
-    judge = BertModel(config).eval()
-    arrays = read_safetensors(files["model.safetensors"])
-    judge.load_state_dict(
-        {k: torch.tensor(x) for k, x in arrays.items() if k != "embeddings.position_ids"}
-    )
-    return encoder, judge, BertTokenizerFast(vocab=str(files["vocab.txt"]))
 
 
 @pytest.mark.parametrize("library_name", ["numpy", "torch"])
