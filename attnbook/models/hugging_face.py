@@ -85,14 +85,13 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     """
     entries = Config(config)
     architecture = ARCHITECTURES[entries.choice("model_type", ARCHITECTURES)](entries)
-    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
-    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
-    tensors = _tensors(state_dict, architecture, [row["name"] for row in rows.values()])
+    tensors = _by_bare_names(state_dict, architecture)
+    rows = _rows(architecture, tensors)
+    _check(tensors, architecture, list(dict.fromkeys(row["name"] for row in rows.values())))
     return _built(architecture, architecture.kind, "", rows, tensors)
 
 
-def _tensors(state_dict, architecture, needed):
-    """Return the tensors by their bare names, with no one missing or unknown, or raise."""
+def _by_bare_names(state_dict, architecture):
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"state_dict must be a mapping of names to arrays, got {type(state_dict).__name__}"
@@ -101,7 +100,19 @@ def _tensors(state_dict, architecture, needed):
     for name, x in state_dict.items():
         bare = architecture.bare(name)
         given[name if bare in state_dict else bare] = x
-    needed = list(dict.fromkeys(needed))
+    return given
+
+
+def _rows(architecture, tensors):
+    """Return, for each array here, the parts of its row."""
+    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
+    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
+    absent = [n for n in architecture.optional if rows[n]["name"] not in tensors]
+    return {ours: row for ours, row in rows.items() if ours not in absent}
+
+
+def _check(given, architecture, needed):
+    """Raise where a tensor is missing or unknown, of another home, or not what it is tied to."""
     tied = {name: other for name, other in architecture.same.items() if name in given}
     harmless = re.compile("|".join(architecture.harmless))
     missing = [name for name in needed if name not in given]
@@ -115,7 +126,6 @@ def _tensors(state_dict, architecture, needed):
     check_floats(**{_entry(name): given[name] for name in (*needed, *tied)})
     for name, other in tied.items():
         _check_same(name, given[name], other, given[other])
-    return given
 
 
 def _check_same(name, x, other_name, other):
@@ -139,11 +149,14 @@ def _built(architecture, kind, path, rows, tensors):
 
     for name in kind.field_names:
         ours = path + name
-        if name in kind.plain_names:
+        if ours in plain:
+            fields[name] = plain[ours]
+        elif name in kind.plain_names:
             fields |= {name: plain[name]} if name in plain else {}
         elif ours in rows:
             shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
-            fields[name] = _array(tensors, shape, **rows[ours])
+            x = _array(tensors, shape, **rows[ours])
+            fields[name] = x * architecture.factors[ours] if ours in architecture.factors else x
         elif ours in architecture.layers:
             layers = range(architecture.layers[ours])
             fields[name] = tuple(part(name, f"{ours}.{i}.") for i in layers)
