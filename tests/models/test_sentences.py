@@ -11,7 +11,7 @@ from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook import EncoderWeights
+from attnbook import EncoderWeights, attention
 from attnbook.data import WordPieces
 from attnbook.models import (
     SentenceEncoder,
@@ -123,6 +123,17 @@ def test_every_implementation_and_no_text():
     for impl in ("naive", "tiled"):
         np.testing.assert_allclose(ENCODER.encode(TEXTS, impl=impl), EXACT, atol=1e-12)
     assert ENCODER.encode([]).shape == (0, 14)
+
+
+def test_a_function_of_the_reader_attends_in_every_layer():
+    shapes = []
+
+    def mine(query, key, value, mask, bias, scale, is_causal):
+        shapes.append(query.shape)
+        return attention(query, key, value, mask)
+
+    np.testing.assert_allclose(ENCODER.encode(TEXTS, 6, impl=mine), EXACT, atol=1e-12)
+    assert shapes == [(6, 2, 11, 7)] * 3
 
 
 def test_tokens_and_attention_are_those_of_the_text(library):
