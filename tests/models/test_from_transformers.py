@@ -145,6 +145,7 @@ LLAMA = {
     **{"num_hidden_layers": 1, "num_attention_heads": 2},
 }
 BERT = {**LLAMA, "model_type": "bert", "max_position_embeddings": 7, "type_vocab_size": 2}
+T5 = {"model_type": "t5", "vocab_size": 5, "d_model": 4, "d_kv": 3, "d_ff": 3, "num_heads": 2}
 UNTIED = GPT2 | {"tie_word_embeddings": False}
 
 
@@ -174,7 +175,7 @@ from_transformers(gpt2_state(), "gpt2")
 from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
 from_transformers(gpt2_state(), {"model_type": "mistral"})
-    ValueError: config['model_type'] must be one of bert, gpt2, llama, got 'mistral'
+    ValueError: config['model_type'] must be one of bert, gpt2, llama, t5, got 'mistral'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})
@@ -235,6 +236,9 @@ from_transformers({}, BERT | {"position_embedding_type": "relative_key"})
     has, got 'relative_key'
 from_transformers({}, BERT | {"is_decoder": True})
     ValueError: config['is_decoder'] must be False, the only one that attnbook has, got True
+from_transformers({}, T5 | {"num_layers": 1, "feed_forward_proj": "gated-mish"})
+    ValueError: config['feed_forward_proj'] must be one of gated-gelu, gated-relu, gated-silu,
+    gelu, gelu_new, relu, silu, got 'gated-mish'
 """
 
 
