@@ -55,7 +55,7 @@ def check_provenance(provenance):
         assert re.match(r"\d+\.\d+", provenance["versions"][always])
     assert provenance["os"]
     assert datetime.fromisoformat(provenance["date"]).utcoffset().total_seconds() == 0
-    assert provenance["command"].startswith("python -m benchmarks ")
+    assert provenance["command"].startswith(("python -m benchmarks ", "python tools/"))
     for blas in provenance["blas"]:
         assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
 
@@ -557,4 +557,5 @@ def test_record_in_the_book_has_provenance(path):
     assert record["benchmark"] == name
     assert record["provenance"]["device"]["kind"] == kind
     assert not record.get("quick"), "a trial run is not shown in the book"
-    check_record(record)
+    if "rows" in record:  # else it holds no timings
+        check_record(record)
