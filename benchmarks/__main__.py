@@ -27,6 +27,11 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"benchmarks.{name}")
 
 
+def _devices(name: str) -> tuple[str, ...]:
+    """Return the devices that a benchmark can be run on."""
+    return getattr(_module(name), "DEVICES", ("cpu", "cuda"))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
@@ -34,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names():
         summary = (_module(name).__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
-        command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        command.add_argument("--device", choices=_devices(name), default="cpu")
         command.add_argument("--seconds", type=float, help="for each table (default: 1200)")
         _add_common(command)
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
@@ -52,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     try:
         if chosen.name == "device":
-            return device.run(names(), out, quick=chosen.quick, command=line)
+            on_gpu = [name for name in names() if "cuda" in _devices(name)]
+            return device.run(on_gpu, out, quick=chosen.quick, command=line)
         provenance.require(chosen.device)
     except provenance.MissingDeviceError as error:
         print(error, file=sys.stderr)

@@ -147,3 +147,17 @@ def test_pictures_have_alt_text_and_nothing_is_loaded_from_elsewhere(path):
 def test_style_and_scripts_load_nothing_from_elsewhere():
     for path in [*(BOOK / "_static").glob("*.css"), *(BOOK / "_static").glob("*.js")]:
         assert not re.search(r"https?:", path.read_text("utf8")), path.name
+
+
+def test_the_notes_state_every_claim_that_they_made():
+    """Each claim stands in the section of each of its notes, with its verdict."""
+    text = (BOOK / "notes.md").read_text("utf8")
+    parts = dict(re.findall(r"^\(note-(\w)\)=\n(.*?)(?=^\(note-|\Z)", text, re.M | re.S))
+    assert sorted(parts) == list("abcde")
+    stated = {
+        (int(n), letter)
+        for letter in parts
+        for n in re.findall(r"\{verdict\}`(\d+)`", parts[letter])
+    }
+    made = {(n, note[0].lower()) for n, c in LEDGER["claim"].items() for note in c["sources"]}
+    assert stated == made

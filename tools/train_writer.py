@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--checkpoint", default="writer.checkpoint", help="where the run is kept")
     parser.add_argument("--out", type=Path, default=ROOT / "attnbook/models/writer.npz")
-    parser.add_argument("--log", type=Path, default=ROOT / "book/data/writer_training.json")
+    parser.add_argument("--log", type=Path, default=ROOT / "book/data/writer_training.cpu.json")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     data = plays()
@@ -121,6 +121,7 @@ def recorded(chosen: Settings, dropout: float, history: History) -> dict:
     """Return the recipe and its curves: the training loss is the mean of 50 updates."""
     losses = np.array(history.losses[: len(history.losses) // 50 * 50]).reshape(-1, 50).mean(axis=1)
     return {
+        "benchmark": "writer_training",
         "provenance": describe("cpu", "python -m tools.train_writer"),
         "recipe": asdict(chosen) | {"dropout": dropout, "batch": BATCH, "context": CONTEXT},
         "sizes": SIZES,

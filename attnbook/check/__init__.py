@@ -33,6 +33,9 @@ from attnbook.check.normalization import softmax
 from attnbook.check.order import permutation_equivariance
 from attnbook.check.outputs import attention
 from attnbook.check.padding import padding_invariance
+from attnbook.check.pair_encoding import encode_byte_pairs
+from attnbook.check.pair_learning import learn_byte_pairs
+from attnbook.check.pair_merging import merge_pair
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
 from attnbook.check.shift import teacher_forcing
@@ -54,13 +57,16 @@ __all__ = [
     "cross_entropy",
     "decoder_layer",
     "embed",
+    "encode_byte_pairs",
     "encoder_layer",
     "feed_forward",
     "greedy_decode",
     "heads_are_independent",
     "layer_norm",
+    "learn_byte_pairs",
     "masked_attention",
     "merge_attention",
+    "merge_pair",
     "multi_head_attention",
     "no_future_leak",
     "padding_invariance",

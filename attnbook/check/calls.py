@@ -111,12 +111,12 @@ class Caller:
         if lifted:
             values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
         for key, x in case.input.items():
-            after = _arrays_in(given[key])
+            after, kind = _arrays_in(given[key]), "list" if isinstance(x, list) else "array"
             if not all(_is_still(after[part], before) for part, before in _arrays_in(x).items()):
                 raise _found(
                     f"changes {key}",
-                    f"Your function changes its input `{key}` in place, so the caller's array "
-                    "is no longer what it was. Compute a new array instead, without +=, *= "
+                    f"Your function changes its input `{key}` in place, so the caller's {kind} "
+                    f"is no longer what it was. Compute a new {kind} instead, without +=, *= "
                     "or an assignment to a slice of it.",
                     case,
                 )
@@ -218,18 +218,22 @@ def _give(x: Any, name: str) -> Any:
         return x.with_arrays({part: _give(array, name) for part, array in x.arrays().items()})
     if isinstance(x, np.ndarray):
         return x.copy() if name == "numpy" else move(x.copy(), name)
+    if isinstance(x, list):
+        return x.copy()
     return x.to(name) if hasattr(x, "to") else x
 
 
 def _is_still(x: Any, before: np.ndarray) -> bool:
+    if isinstance(before, list):
+        return x == before
     return np.array_equal(x if isinstance(x, np.ndarray) else move(x, "numpy"), before)
 
 
 def _arrays_in(x: Any) -> dict[str, Any]:
-    """Return the arrays that the function might change, each by its name."""
+    """Return the arrays and lists that the function might change, each by its name."""
     if isinstance(x, Weights):
         return x.arrays()
-    return {"": x} if hasattr(x, "shape") else {}
+    return {"": x} if hasattr(x, "shape") or isinstance(x, list) else {}
 
 
 def kind_of(x: Any) -> str:

@@ -29,6 +29,9 @@ TOLERANCES = {2: (1e-2, 1e-2), 4: (1e-4, 1e-5), 8: (1e-5, 1e-6)}
 Wide enough for a cast to float32 on the way and for finite differences; no mistake is so small.
 """
 
+LEGIBLE = 24
+"""A result that is made of lists or texts is shown as a whole up to this size."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -57,10 +60,16 @@ class Case:
         return any(hasattr(x, "to") for x in self.arguments.values()) or bool(self.arrays)
 
     @property
+    def has_lists(self) -> bool:
+        """Whether a list or a text is in it, in the place of an array."""
+        return any(isinstance(x, (list, str)) for x in self.arguments.values())
+
+    @property
     def size(self) -> int:
         arguments = self.arguments.values()
         ints = (x for x in arguments if isinstance(x, int))
-        return sum(x.size for x in self.arrays.values()) + sum(ints)
+        lists = (len(x) for x in arguments if isinstance(x, (list, str)))
+        return sum(x.size for x in self.arrays.values()) + sum(ints) + sum(lists)
 
     @property
     def dtype(self) -> str:
@@ -80,7 +89,7 @@ class Case:
 def _shown(name: str, x: Any) -> str:
     if isinstance(x, np.ndarray):
         return f"{name} {x.shape}"
-    return name if hasattr(x, "to") else f"{name} = {x}"
+    return name if hasattr(x, "to") else f"{name} = {x!r}"
 
 
 @dataclass(frozen=True)
@@ -234,6 +243,10 @@ def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
 def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
     """Say where `got` first differs from `expected`: in shape, else in a number."""
     for (label, letters), g, e in zip(check.results.items(), got, expected, strict=True):
+        if case.has_lists and max(g.size, e.size) <= LEGIBLE:
+            if not np.array_equal(g, e):
+                return f"With {case}: {label} are {g.tolist()}, expected {e.tolist()}."
+            continue
         if g.shape != e.shape:
             return f"With {case}: {label} must have shape {letters} = {e.shape}, got {g.shape}."
         off = np.argwhere(~close(g, e, case))

@@ -10,14 +10,16 @@ from typing import Any
 _HOMES = {
     "BertWeights": "bert_encoder",
     "LanguageModel": "language_model",
+    "RecordedSentences": "recorded",
     "SentenceEncoder": "sentences",
     "bert": "bert_encoder",
     "bert_with_weights": "bert_encoder",
     "from_transformers": "hugging_face",
     "mean_vectors": "sentences",
     "read_safetensors": "safetensors_file",
-    "writer": "language_model",
+    "recorded_sentences": "recorded",
     "sentence_encoder": "sentences",
+    "writer": "language_model",
 }
 
 __all__ = sorted(_HOMES)

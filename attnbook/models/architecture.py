@@ -1,6 +1,6 @@
 """Architectures: what a config.json of the hub says, in this package's terms."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,16 @@ class Architecture:
     sizes : dict of str to int
         The length of an axis by its letter.
     plain : dict
-        The value of each plain field by its name, in every class that has it.
+        The value of each plain field by its name, in every class that has it, and of a field that
+        holds no tensors by its full name.
     layers : dict of str to int
         How many layers each stack has.
     kinds : tuple of types
         What to take where a part can be of several classes; the first of them without.
+    factors : dict of str to float
+        What an array is multiplied by, by its name here.
+    optional : tuple of str
+        Names here of arrays that may be missing there.
     prefix : str
         What may stand before every name there.
     ends : dict of str to str
@@ -54,6 +59,8 @@ class Architecture:
     plain: dict[str, Any]
     layers: dict[str, int]
     kinds: tuple[type, ...] = ()
+    factors: dict[str, float] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
     prefix: str = ""
     ends: dict[str, str] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)
@@ -80,33 +87,37 @@ class Architecture:
 class Config:
     """The entries of a config.json, read with checks; one that is None counts as absent."""
 
-    def __init__(self, config: Any):
+    def __init__(self, config: Any, label: str = "config"):
         entries = config.to_dict() if hasattr(config, "to_dict") else config
         if not isinstance(entries, Mapping):
             raise TypeError(
-                f"config must be a dict or a config of transformers, got {type(config).__name__}"
+                f"{label} must be a dict or a config of transformers, got {type(config).__name__}"
             )
-        self.entries = entries
+        self.entries, self.label = entries, label
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an entry, or `default`, or raise where neither is there."""
         value = self.entries.get(name)
         value = default if value is None else value
         if value is None:
-            raise ValueError(f"config must have an entry {name!r}, got none")
+            raise ValueError(f"{self.label} must have an entry {name!r}, got none")
         return value
 
+    def part(self, name: str) -> "Config":
+        """Return the entries of an entry; none where it is absent."""
+        return Config(self.get(name, {}), self._label_of(name))
+
     def size(self, name: str, default: int | None = None, at_least: int = 1) -> int:
-        return check_int(_entry(name), self.get(name, default), at_least)
+        return check_int(self._label_of(name), self.get(name, default), at_least)
 
     def number(self, name: str, default: float | None = None) -> float:
-        return check_number(_entry(name), self.get(name, default))
+        return check_number(self._label_of(name), self.get(name, default))
 
     def flag(self, name: str, default: bool) -> bool:
-        return check_bool(_entry(name), self.get(name, default))
+        return check_bool(self._label_of(name), self.get(name, default))
 
-    def choice(self, name: str, choices: Any, default: Any = None) -> Any:
-        return check_choice(_entry(name), self.get(name, default), choices)
+    def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
+        return check_choice(self._label_of(name), self.get(name, default), choices)
 
     def activation(self, name: str, default: str) -> str:
         """Return the name of an activation of this package."""
@@ -115,11 +126,14 @@ class Config:
     def only(self, **values: Any) -> None:
         """Raise where an entry that changes the computation is not absent, or this value."""
         for name, value in values.items():
-            if self.get(name, value) != value:
+            if self.entries.get(name) not in (None, value):
                 raise ValueError(
-                    f"{_entry(name)} must be {value!r}, the only one that attnbook has, "
+                    f"{self._label_of(name)} must be {value!r}, the only one that attnbook has, "
                     f"got {self.entries[name]!r}"
                 )
+
+    def _label_of(self, name):
+        return f"{self.label}[{name!r}]"
 
 
 def sizes_of(
@@ -132,7 +146,3 @@ def sizes_of(
     queries = dict.fromkeys(("hd_k", "hd_v"), heads * d_k)
     keys = dict.fromkeys(("hkvd_k", "hkvd_v"), kv_heads * d_k)
     return {**tokens, **queries, **keys, "d_ff": d_ff}
-
-
-def _entry(name):
-    return f"config[{name!r}]"

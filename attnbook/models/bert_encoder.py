@@ -9,7 +9,7 @@ from typing import Annotated
 from attnbook.arrays.arguments import check_ids
 from attnbook.arrays.array import Array
 from attnbook.arrays.weights import Weights, check_part
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
@@ -106,7 +106,7 @@ def bert(
     mask: Annotated[Array, "..."] | None = None,
     *,
     token_types: Annotated[Array, "... n"] | None = None,
-    impl: str = REFERENCE,
+    impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
     r"""Return a vector for every token, which has seen all tokens: BERT's last hidden state.
 
@@ -121,7 +121,7 @@ def bert(
         **True = may attend.** ``masking.padding`` of lengths (batch, 1) hides the padding.
     token_types : integer array s, shape (..., n), optional
         Which part each token belongs to; 0 unless given.
-    impl : str
+    impl : str or callable
         Who attends, as in `attention`.
 
     Returns

@@ -11,8 +11,9 @@ from attnbook.models.architecture import Config
 from attnbook.models.bert_names import bert
 from attnbook.models.gpt2_names import gpt2
 from attnbook.models.llama_names import llama
+from attnbook.models.t5_names import t5
 
-ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama}
+ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama, "t5": t5}
 """What `from_transformers` knows, by ``config["model_type"]``."""
 
 ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>\d)\])?(?P<transposed>\.T)?")
@@ -29,7 +30,8 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
         ``safetensors.numpy.load_file`` returns. All are of one library, device and real floating
         dtype.
     config : dict, or config of `transformers`
-        What config.json says. Its ``model_type`` is ``"bert"``, ``"gpt2"`` or ``"llama"``.
+        What config.json says. Its ``model_type`` is ``"bert"``, ``"gpt2"``, ``"llama"`` or
+        ``"t5"``.
 
     Returns
     -------
@@ -59,13 +61,16 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     BERT                    (out, in)    the pooler and the heads of pre-training are left out
     Llama                   (out, in)    a rotation turns features half a head apart, as here;
                                          ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
+    T5                      (out, in)    relative positions have a row a bucket, as here;
+                                         ``wi_0`` is W_gate, ``wi_1`` or ``wi`` W_1, ``wo`` W_2;
+                                         in 1.0 ``output`` is the embedding divided by √d_model
     all: embeddings         (V, d)       a row a token or a position, as here
     ======================  ===========  =========================================================
 
     Gains and biases have the same shape here and there. The name of every array here and there
-    stands in the tables ``NAMES`` of `models.gpt2_names`, `models.bert_names` and
-    `models.llama_names`. A tensor that is not in them is an error, but for what they list as
-    harmless, such as buffers of masks and angles. Dropout is left out.
+    stands in the tables ``NAMES`` of `models.gpt2_names`, `models.bert_names`,
+    `models.llama_names` and `models.t5_names`. A tensor that is not in them is an error, but for
+    what they list as harmless, such as buffers of masks and angles. Dropout is left out.
     Cost: that of reading `state_dict`, and O(V d) to compare what is tied if it is there twice.
 
     References
@@ -85,14 +90,13 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     """
     entries = Config(config)
     architecture = ARCHITECTURES[entries.choice("model_type", ARCHITECTURES)](entries)
-    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
-    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
-    tensors = _tensors(state_dict, architecture, [row["name"] for row in rows.values()])
+    tensors = _by_bare_names(state_dict, architecture)
+    rows = _rows(architecture, tensors)
+    _check(tensors, architecture, list(dict.fromkeys(row["name"] for row in rows.values())))
     return _built(architecture, architecture.kind, "", rows, tensors)
 
 
-def _tensors(state_dict, architecture, needed):
-    """Return the tensors by their bare names, with no one missing or unknown, or raise."""
+def _by_bare_names(state_dict, architecture):
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"state_dict must be a mapping of names to arrays, got {type(state_dict).__name__}"
@@ -101,7 +105,19 @@ def _tensors(state_dict, architecture, needed):
     for name, x in state_dict.items():
         bare = architecture.bare(name)
         given[name if bare in state_dict else bare] = x
-    needed = list(dict.fromkeys(needed))
+    return given
+
+
+def _rows(architecture, tensors):
+    """Return, for each array here, the parts of its row."""
+    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
+    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
+    absent = [n for n in architecture.optional if rows[n]["name"] not in tensors]
+    return {ours: row for ours, row in rows.items() if ours not in absent}
+
+
+def _check(given, architecture, needed):
+    """Raise where a tensor is missing or unknown, of another home, or not what it is tied to."""
     tied = {name: other for name, other in architecture.same.items() if name in given}
     harmless = re.compile("|".join(architecture.harmless))
     missing = [name for name in needed if name not in given]
@@ -115,7 +131,6 @@ def _tensors(state_dict, architecture, needed):
     check_floats(**{_entry(name): given[name] for name in (*needed, *tied)})
     for name, other in tied.items():
         _check_same(name, given[name], other, given[other])
-    return given
 
 
 def _check_same(name, x, other_name, other):
@@ -139,11 +154,14 @@ def _built(architecture, kind, path, rows, tensors):
 
     for name in kind.field_names:
         ours = path + name
-        if name in kind.plain_names:
+        if ours in plain:
+            fields[name] = plain[ours]
+        elif name in kind.plain_names:
             fields |= {name: plain[name]} if name in plain else {}
         elif ours in rows:
             shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
-            fields[name] = _array(tensors, shape, **rows[ours])
+            x, factor = _array(tensors, shape, **rows[ours]), architecture.factors.get(ours)
+            fields[name] = x if factor is None else x * factor
         elif ours in architecture.layers:
             layers = range(architecture.layers[ours])
             fields[name] = tuple(part(name, f"{ours}.{i}.") for i in layers)

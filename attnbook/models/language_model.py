@@ -113,9 +113,8 @@ class LanguageModel:
         """
         layers = self.weights.decoder.layers
         layer = check_int("layer", layer, at_most=len(layers))
-        x = embed(
-            self.ids(text), self.weights.target_embedding, scale=self.weights.scale_embeddings
-        )
+        table: Any = self.weights.target_embedding
+        x = embed(self.ids(text), table, scale=self.weights.scale_embeddings)
         mask = causal(x.shape[0], like=x)
         rotate = self.weights.positions == "rotary"
         return decoder(x, None, DecoderWeights(layers[:layer]), mask, rotate=rotate)

@@ -1,6 +1,7 @@
 """Llama 2 and 3: a decoder alone, pre-norm by RMSNorm, rotary positions, SwiGLU, grouped heads."""
 
 from attnbook.models.architecture import Architecture, Config, sizes_of
+from attnbook.positions import Llama3Scaling, Rotary
 from attnbook.transformers.feed_forward import GatedFeedForwardWeights
 from attnbook.transformers.rms_norm import RMSNormWeights
 from attnbook.transformers.weights import TransformerWeights
@@ -39,14 +40,17 @@ FEED_FORWARD_BIASES = {
 HARMLESS = (r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 """The angles of the rotation, which config says too."""
 
+ROTATIONS = ("default", "llama3")
+"""What ``rope_type`` can be."""
+
 
 def llama(config: Config) -> Architecture:
     """Return the architecture, or raise where `config` asks for what this package lacks."""
+    config.only(sliding_window=None)
     d_model, n_heads = config.size("hidden_size"), config.size("num_attention_heads")
     n_kv_heads = config.size("num_key_value_heads", n_heads)
     d_k = config.size("head_dim", d_model // n_heads)
     tied = config.flag("tie_word_embeddings", False)
-    _check_rotation(config)
     names = {
         **NAMES,
         **(ATTENTION_BIASES if config.flag("attention_bias", False) else {}),
@@ -65,6 +69,7 @@ def llama(config: Config) -> Architecture:
             "activation": config.activation("hidden_act", "silu"),
             "epsilon": config.number("rms_norm_eps", 1e-6),
             **{"norm": "pre", "positions": "rotary", "scale_embeddings": False},
+            "decoder.positions": _rotation(config),
         },
         layers={"decoder.layers": config.size("num_hidden_layers", at_least=0)},
         kinds=(RMSNormWeights, GatedFeedForwardWeights),
@@ -74,15 +79,18 @@ def llama(config: Config) -> Architecture:
     )
 
 
-def _check_rotation(config):
-    """Raise unless the angles are those of `positions.rotary`, in newer files or in older ones."""
-    entries = {"rope_theta": config.number("rope_theta", 10000.0)}
-    entries |= {**config.get("rope_scaling", {}), **config.get("rope_parameters", {})}
-    kind = entries.get("rope_type") or entries.get("type") or "default"
-    known = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
-    for name, value in {**entries, "rope_type": kind}.items():
-        if name in known and value != known[name]:
-            raise ValueError(
-                f"config's {name} must be {known[name]!r}, the only one that attnbook has, "
-                f"got {value!r}"
-            )
+def _rotation(config):
+    """Return the rotation that newer files describe in one entry, and older ones in two."""
+    newer, older = config.part("rope_parameters"), config.part("rope_scaling")
+    rope = newer if newer.entries else older
+    rope.only(partial_rotary_factor=1.0)
+    base = newer.number("rope_theta", config.number("rope_theta", 10000.0))
+    if rope.choice("rope_type", ROTATIONS, rope.get("type", "default")) == "default":
+        return Rotary(base=base)
+    scaling = Llama3Scaling(
+        factor=rope.number("factor"),
+        low=rope.number("low_freq_factor"),
+        high=rope.number("high_freq_factor"),
+        n_positions=rope.size("original_max_position_embeddings"),
+    )
+    return Rotary(base=base, scaling=scaling)

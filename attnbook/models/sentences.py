@@ -17,7 +17,7 @@ from attnbook.arrays.weights import check_part
 from attnbook.data.batch import pad
 from attnbook.data.ids import check_text, iterator
 from attnbook.data.word_pieces import WordPieces
-from attnbook.kernels import REFERENCE, check_impl
+from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.models import store
 from attnbook.models.bert_encoder import BertWeights, bert_of
 from attnbook.models.hugging_face import from_transformers
@@ -146,7 +146,7 @@ class SentenceEncoder:
         texts: Sequence[str],
         batch_size: int = 32,
         *,
-        impl: str = REFERENCE,
+        impl: Impl = REFERENCE,
     ) -> Annotated[Array, "n d_model"]:
         """Return a vector of unit length for each text, in the order of `texts`.
 
@@ -158,7 +158,7 @@ class SentenceEncoder:
             An empty text has a vector too, that of ``[CLS] [SEP]``.
         batch_size : int
             How many are computed at once, at least 1.
-        impl : str
+        impl : str or callable
             Who attends, as in `attention`.
 
         Returns
@@ -219,7 +219,7 @@ class SentenceEncoder:
 def sentence_encoder() -> SentenceEncoder:
     """Return the published model all-MiniLM-L6-v2, which turns English sentences into vectors.
 
-    It is a BERT of 6 layers with 12 heads of width 32, d_model = 384 and d_ff = 1536, 22.7 million
+    It is a BERT of 6 layers with 12 heads of width 32, d_model = 384 and d_ff = 1536, 22.6 million
     numbers, distilled from a larger one and trained on 1.17 billion pairs of sentences that belong
     together. The result is in NumPy and float32; its method `to` takes it to another library.
 

@@ -300,7 +300,7 @@ class _Layer(DroppingModule):
                 f"{self._torch.__name__}, got {n_heads}"
             )
         module = self._torch(
-            *(d_model, n_heads[0], d_ff, self.dropout, _THEIR[self.feed_forward.activation]),
+            *(d_model, n_heads[0], d_ff, self.dropout, _their(self.feed_forward.activation)),
             batch_first=True,
             norm_first=self.norm == "pre",
             bias="linear1.bias" in state,
@@ -423,8 +423,8 @@ def _name_of(activation: Any) -> str:
     raise ValueError(f"activation must be ReLU, GELU or SiLU, got {activation!r}")
 
 
-_THEIR: dict[str, Any] = {
-    **{"relu": "relu", "gelu": "gelu"},
-    **{"gelu_tanh": torch.nn.GELU("tanh"), "silu": torch.nn.functional.silu},
-}
-"""What PyTorch's layers take for the names of our activations."""
+def _their(name: str) -> Any:
+    """Return what PyTorch's layers take for our name of an activation."""
+    if name == "gelu_tanh":
+        return torch.nn.GELU("tanh")
+    return torch.nn.functional.silu if name == "silu" else name

@@ -74,7 +74,7 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     ----------
     layers : torch.nn.ModuleList of EncoderLayer
     final_norm : LayerNorm, RMSNorm or None
-    positions : Rotary, Alibi, RelativeBias or None
+    positions : Rotary, Alibi, positions.RelativeBias or None
         The state dict has names such as ``layers.0.self_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float
@@ -116,7 +116,7 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     ----------
     layers : torch.nn.ModuleList of DecoderLayer
     final_norm : LayerNorm, RMSNorm or None
-    positions : Rotary, Alibi, RelativeBias or None
+    positions : Rotary, Alibi, positions.RelativeBias or None
         The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
         `weights.arrays()`.
     dropout : float

@@ -88,7 +88,7 @@ class EncoderWeights(Stack):
         May be empty.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
-    positions : Rotary, RelativeBias or Alibi, optional
+    positions : positions.Rotary, positions.RelativeBias or positions.Alibi, optional
         How every self-attention learns the places of its tokens.
 
     Examples
@@ -112,7 +112,7 @@ class DecoderWeights(Stack):
         May be empty; either all have a cross-attention or none.
     final_norm : LayerNormWeights or RMSNormWeights, optional
         Pre-norm layers need it: nothing else normalises their sum.
-    positions : Rotary, RelativeBias or Alibi, optional
+    positions : positions.Rotary, positions.RelativeBias or positions.Alibi, optional
         How every self-attention learns the places of its tokens.
 
     Examples

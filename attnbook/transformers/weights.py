@@ -212,7 +212,7 @@ class TransformerWeights(Weights):
             Without it no matrix and no normalisation has one.
         tied : bool
             Make logits by the target embedding, or by a matrix of its own, with `bias` one too.
-        positions : str, Rotary, RelativeBias or Alibi
+        positions : str, Rotary, positions.RelativeBias or Alibi
             A piece is held by the stacks, and the model's own `positions` is then ``"rotary"`` or,
             for another piece, ``"none"``.
         n_positions : int, optional

@@ -104,7 +104,9 @@ class Claim(SphinxDirective):
         box = nodes.container(classes=["claim-as-written"])
         head = nodes.paragraph(classes=["claim-head"])
         head += nodes.strong("", f"Claim {claim['number']}")
-        head += nodes.Text(f" as written in {sources(claim)} ")
+        head += nodes.Text(" as written in ")
+        head += parsed(self, sources(claim))[0].children
+        head += nodes.Text(" ")
         head += LinkToRow("", badge(claim), number=claim["number"])
         box += head
         box += parsed(self, claim["written"])
@@ -146,7 +148,8 @@ class ClaimsTable(SphinxDirective):
         first += nodes.strong("", str(number))
         second = nodes.paragraph(classes=["claim-title"])
         second += nodes.strong("", claim["title"])
-        origin = nodes.paragraph(sources(claim), sources(claim), classes=["claim-source"])
+        origin = parsed(self, sources(claim))[0]
+        origin["classes"].append("claim-source")
         verdict = nodes.paragraph(classes=["claim-verdict"])
         verdict += badge(claim)
         if "condition" in claim:
@@ -164,10 +167,12 @@ class ClaimsTable(SphinxDirective):
 
 
 def sources(claim: dict) -> str:
+    """Return where a claim comes from, as Markdown with a link to each note."""
     letters = claim["sources"]
     if not letters:
-        return "new in this book"
-    return ("source " if len(letters) == 1 else "sources ") + ", ".join(letters)
+        return "this book"
+    links = [f"{{ref}}`{letter} <note-{letter[0].lower()}>`" for letter in letters]
+    return ("note " if len(letters) == 1 else "notes ") + ", ".join(links)
 
 
 def parsed(directive: SphinxDirective, text: str) -> list:

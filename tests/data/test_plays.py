@@ -1,6 +1,8 @@
 """The plays are complete and plain, and no speech of a test play is in the training text."""
 
+import bz2
 import hashlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -12,6 +14,10 @@ import pytest
 from attnbook.data import plays
 
 ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("make_plays", ROOT / "tools/make_plays.py")
+make_plays = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(make_plays)
+
 SPEAKER = re.compile(r"[A-Z][A-Z' &,-]*:")
 PARTS = ("train", "validation", "test")
 
@@ -95,6 +101,58 @@ def test_the_stored_file_is_the_one_that_was_made():
         hashlib.sha256(stored).hexdigest()
         == "fa4dfb6508f8f0cc7c0f3f69b67004fd181f32ca1f7090d14d92825676326292"
     )
+
+
+MARKDOWN = r"""# A Play
+
+## ACT I
+
+### SCENE I. A street.
+
+_Enter ADAM and
+EVE_
+
+**Adam**
+Good morrow -- they say,
+and 'well'.
+
+_Aside_
+
+I go on — here.
+
+__\[Reads]_
+**EVE**
+_\[Within]_
+It is \--  mine _\[own]_ word.
+LADY
+
+**OF ELSEWHERE**
+Yes.
+*Sound a horn.*
+Lord Chief-Justice He hath, & c.
+
+## ACT II
+
+Left out.
+"""
+
+
+def test_the_script_reads_speakers_and_leaves_directions_out():
+    title, text = make_plays.play("plays/a-play.md", MARKDOWN.replace("\n", "  \n"))
+    assert title == "A Play"
+    assert text == (
+        "ADAM:\nGood morrow -- they say,\nand 'well'.\nI go on -- here.\n\n"
+        "EVE:\nIt is -- mine own word.\n\n"
+        "LADY OF ELSEWHERE:\nYes.\n\n"
+        "LORD CHIEF-JUSTICE:\nHe hath, &c.\n\n"
+    )
+
+
+def test_the_script_writes_the_plays_by_title_and_the_same_each_time():
+    texts = {"A": "X:\none\n\n", "B": "Y:\ntwo\n\n"}
+    packed = make_plays.pack(texts)
+    assert bz2.decompress(packed) == b"# A\n\nX:\none\n\n# B\n\nY:\ntwo\n\n"
+    assert packed == make_plays.pack(texts)
 
 
 def test_the_script_refuses_another_wheel(tmp_path):

@@ -8,50 +8,42 @@ import numpy as np
 import pytest
 import tiny_models
 from error_table import assert_raises, error_rows
-from tiny_models import KEEP, V, theirs, tokens, torch
+from tiny_models import (
+    KEEP,
+    assert_same,
+    bound_of,
+    cut_after,
+    numbers,
+    theirs,
+    tokens,
+    torch,
+    weights_of,
+    written,
+)
 
 import attnbook
-from attnbook import decoding, models
+from attnbook import decoding, models, nn
 from attnbook.models import from_transformers
+from attnbook.positions import Llama3Scaling, Rotary
+
+THETA = {"rope_theta": 500.0, "rope_type": "default"}
+SCALING = {
+    **{"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
+    "original_max_position_embeddings": 13,
+}
 
 DECODERS = {
     "gpt2": tiny_models.gpt2,
     "gpt2, exact gelu": partial(tiny_models.gpt2, activation_function="gelu", n_inner=None),
     "gpt2, output of its own": partial(tiny_models.gpt2, tie_word_embeddings=False),
     "llama 2": partial(tiny_models.llama, num_key_value_heads=6, head_dim=None, hidden_size=24),
-    "llama 3": tiny_models.llama,
+    "llama 3": partial(tiny_models.llama, rope_parameters=THETA),
+    "llama 3.1": partial(tiny_models.llama, rope_parameters=THETA | SCALING),
     "llama, tied, with biases": partial(
         tiny_models.llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
     ),
 }
 """Decoders alone, one for each way of theirs to compute."""
-
-
-def bound_of(name, dtype):
-    """Return how far ours may be from theirs: Llama and T5 themselves normalise in float32."""
-    return 1e-12 if dtype == "float64" and name.startswith(("gpt2", "bert")) else 1e-5
-
-
-def numbers(x):
-    return np.asarray(x.detach().double())
-
-
-def weights_of(model):
-    """Return the weights as NumPy arrays in float64."""
-    state = {name: numbers(x) for name, x in model.state_dict().items()}
-    return from_transformers(state, model.config)
-
-
-def cut_after(weights, n):
-    """Return a decoder whose first logits are the features after `n` of its layers."""
-    norm = weights.decoder.final_norm if n == len(weights.decoder.layers) else None
-    decoder = attnbook.DecoderWeights(weights.decoder.layers[:n], norm)
-    return replace(weights, decoder=decoder, output=np.eye(weights.d_model, V))
-
-
-def assert_same(got, exact, bound):
-    """Assert that the first numbers of ours are theirs."""
-    np.testing.assert_allclose(got[..., : exact.shape[-1]], numbers(exact), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -69,13 +61,20 @@ def test_decoder_gives_their_logits_and_every_layer(name, library, dtype):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoder_with_a_cache_writes_what_theirs_generates(name, library):
-    model, ids = DECODERS[name](spread=2.0), tokens(seed=1, n=3)
-    made = model.generate(torch.tensor(ids), max_new_tokens=9, do_sample=False)
+    ids = tokens(seed=1, n=3)
+    model, made = written(DECODERS[name], ids, n=9)
     weights = library.place(weights_of(model))
     got = decoding.greedy_decode(weights, prompt=library.array(ids), max_length=9, stop=2)
-    got = np.asarray(library.numpy(got.tokens))
-    np.testing.assert_array_equal(got, numbers(made[:, 3:])[:, : got.shape[1]])
-    assert len(np.unique(got)) > 2
+    got = library.numpy(got.tokens)
+    np.testing.assert_array_equal(got, made[:, : got.shape[1]])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_module_for_pytorch_takes_the_weights(name):
+    model, ids = DECODERS[name](), torch.tensor(tokens())
+    weights = from_transformers(model.state_dict(), model.config)
+    got = nn.Transformer(weights)(None, ids)
+    assert_same(numbers(got), model(ids).logits, bound_of(name, "float64"))
 
 
 BERTS = {
@@ -111,17 +110,17 @@ def test_the_arrays_are_views_of_those_given(library):
 
 
 def test_config_may_be_what_config_json_says():
-    model = tiny_models.llama()
+    model = DECODERS["llama 3.1"]()
     written = json.loads(model.config.to_json_string(use_diff=False))
-    older = written | {"rope_parameters": None, "rope_scaling": None, "rope_theta": 10000.0}
-    expected = weights_of(model).arrays()
-    for config in (written, older):
-        got = from_transformers(model.state_dict(), config).arrays()
-        assert got.keys() == expected.keys()
+    older = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": SCALING}
+    for config in (model.config, written, written | older):
+        got = from_transformers(model.state_dict(), config)
+        assert got.decoder.positions == Rotary(500.0, scaling=Llama3Scaling(4.0, 0.5, 2.0, 13))
+        assert got.decoder.layers[0].self_attention.n_kv_heads == 3
 
 
 def test_bert_with_heads_and_former_names_is_the_same():
-    model = tiny_models.shaken(theirs.BertForPreTraining(tiny_models.bert().config))
+    model = tiny_models.shaken(theirs.BertForPreTraining(tiny_models.bert().config), 1.0, 0)
     state = model.state_dict()
     ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
     former = {name.replace(*ends[0]).replace(*ends[1]): x for name, x in state.items()}
@@ -141,6 +140,12 @@ GPT2 = {
     **{"n_layer": 1, "n_inner": 3},
 }
 
+LLAMA = {
+    **{"model_type": "llama", "vocab_size": 5, "hidden_size": 4, "intermediate_size": 3},
+    **{"num_hidden_layers": 1, "num_attention_heads": 2},
+}
+BERT = {**LLAMA, "model_type": "bert", "max_position_embeddings": 7, "type_vocab_size": 2}
+T5 = {"model_type": "t5", "vocab_size": 5, "d_model": 4, "d_kv": 3, "d_ff": 3, "num_heads": 2}
 UNTIED = GPT2 | {"tie_word_embeddings": False}
 
 
@@ -170,7 +175,7 @@ from_transformers(gpt2_state(), "gpt2")
 from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
 from_transformers(gpt2_state(), {"model_type": "mistral"})
-    ValueError: config['model_type'] must be one of bert, gpt2, llama, got 'mistral'
+    ValueError: config['model_type'] must be one of bert, gpt2, llama, t5, got 'mistral'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})
@@ -212,8 +217,28 @@ from_transformers(gpt2_state(lm_head__weight=np.ones((4, 5))), UNTIED)
     ValueError: state_dict['lm_head.weight'] must have shape (5, 4) to match config, got (4, 5)
 from_transformers(gpt2_state(lm_head__weight=np.ones((5, 4))), GPT2)
     ValueError: state_dict['lm_head.weight'] must hold the numbers of 'wte.weight', since config
-    ties them, got
-    others
+    ties them, got others
+from_transformers({}, LLAMA)
+    ValueError: state_dict must have the 12 tensors that config describes, got embed_tokens.weight,
+    layers.0.input_layernorm.weight, layers.0.self_attn.q_proj.weight and 9 more missing and none
+    unknown
+from_transformers({}, LLAMA | {"sliding_window": 4096})
+    ValueError: config['sliding_window'] must be None, the only one that attnbook has, got 4096
+from_transformers({}, LLAMA | {"rope_scaling": {"type": "yarn", "factor": 2.0}})
+    ValueError: config['rope_scaling']['rope_type'] must be one of default, llama3, got 'yarn'
+from_transformers({}, LLAMA | {"rope_parameters": {"rope_type": "llama3"}})
+    ValueError: config['rope_parameters'] must have an entry 'factor', got none
+from_transformers({}, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}})
+    ValueError: config['rope_parameters']['partial_rotary_factor'] must be 1.0, the only one that
+    attnbook has, got 0.5
+from_transformers({}, BERT | {"position_embedding_type": "relative_key"})
+    ValueError: config['position_embedding_type'] must be 'absolute', the only one that attnbook
+    has, got 'relative_key'
+from_transformers({}, BERT | {"is_decoder": True})
+    ValueError: config['is_decoder'] must be False, the only one that attnbook has, got True
+from_transformers({}, T5 | {"num_layers": 1, "feed_forward_proj": "gated-mish"})
+    ValueError: config['feed_forward_proj'] must be one of gated-gelu, gated-relu, gated-silu,
+    gelu, gelu_new, relu, silu, got 'gated-mish'
 """
 
 

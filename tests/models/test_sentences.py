@@ -1,6 +1,5 @@
 """Sentences as vectors, against `transformers`: a tiny encoder, and the published one."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,18 +10,15 @@ from cases import DTYPES, EPSILON, need
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from attnbook import EncoderWeights
+from attnbook import EncoderWeights, attention
 from attnbook.data import WordPieces
 from attnbook.models import (
     SentenceEncoder,
     bert,
     from_transformers,
     mean_vectors,
-    read_safetensors,
     sentence_encoder,
-    store,
 )
 
 JUDGE = tiny_models.bert(attn_implementation="eager")
@@ -129,6 +125,17 @@ def test_every_implementation_and_no_text():
     assert ENCODER.encode([]).shape == (0, 14)
 
 
+def test_a_function_of_the_reader_attends_in_every_layer():
+    shapes = []
+
+    def mine(query, key, value, mask, bias, scale, is_causal):
+        shapes.append(query.shape)
+        return attention(query, key, value, mask)
+
+    np.testing.assert_allclose(ENCODER.encode(TEXTS, 6, impl=mine), EXACT, atol=1e-12)
+    assert shapes == [(6, 2, 11, 7)] * 3
+
+
 def test_tokens_and_attention_are_those_of_the_text(library):
     encoder = replace(ENCODER, weights=library.place(ENCODER.weights, "float64"))
     assert encoder.tokens("To being.") == ["[CLS]", "to", "be", "##ing", ".", "[SEP]"]
@@ -191,27 +198,6 @@ SENTENCES = [
     "Macbeth does murder sleep",
     "naïve CAFÉ, 2,500 jackdaws & an antidisestablishmentarianism",
 ]
-
-
-@pytest.fixture(scope="module")
-def published():
-    """The encoder, and its judge: `transformers` with the same file."""
-    try:
-        files = store.files("sentence-encoder")
-    except (FileNotFoundError, ValueError) as error:
-        if os.environ.get("ATTNBOOK_REQUIRE_MODELS"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    encoder = sentence_encoder()
-    config = BertConfig(
-        hidden_size=384, num_hidden_layers=6, intermediate_size=1536, attn_implementation="eager"
-    )
-    judge = BertModel(config).eval()
-    arrays = read_safetensors(files["model.safetensors"])
-    judge.load_state_dict(
-        {k: torch.tensor(x) for k, x in arrays.items() if k != "embeddings.position_ids"}
-    )
-    return encoder, judge, BertTokenizerFast(vocab=str(files["vocab.txt"]))
 
 
 @pytest.mark.parametrize("library_name", ["numpy", "torch"])

@@ -1,9 +1,12 @@
 """Small models of `transformers` with random numbers in every weight: the judges of ours."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+
+from attnbook.models import from_transformers
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 theirs = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -12,7 +15,7 @@ SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 V, SEQUENCE = 29, 7
 
 
-def shaken(model: Any, spread: float = 1.0, seed: int = 0) -> Any:
+def shaken(model: Any, spread: float, seed: int) -> Any:
     """Return the model in float64 with random numbers in every weight, drawn by NumPy.
 
     With a larger `spread` of the matrices the tokens that it writes differ more.
@@ -22,39 +25,42 @@ def shaken(model: Any, spread: float = 1.0, seed: int = 0) -> Any:
         for name, x in model.named_parameters():
             numbers = rng.standard_normal(tuple(x.shape))
             if x.ndim == 2:
-                numbers *= spread / np.sqrt(x.shape[-1])
+                numbers *= (spread if "layer" in name else 1.0) / np.sqrt(x.shape[-1])
             else:
                 numbers = numbers / 4 + name.endswith("weight")  # gains are near 1
             x.copy_(torch.tensor(numbers))
     return model.double().eval()
 
 
-def gpt2(spread: float = 1.0, **options: Any) -> Any:
+def gpt2(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     sizes = {"vocab_size": V, "n_positions": 13, "n_embd": 14, "n_head": 2, "n_inner": 19}
     config = theirs.GPT2Config(**SPECIAL, **{**sizes, "n_layer": 3, **options})
-    return shaken(theirs.GPT2LMHeadModel(config), spread)
+    return shaken(theirs.GPT2LMHeadModel(config), spread, seed)
 
 
-def llama(spread: float = 1.0, **options: Any) -> Any:
+def llama(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     sizes = {"vocab_size": V, "hidden_size": 18, "intermediate_size": 23, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
     config = theirs.LlamaConfig(**SPECIAL, **{**sizes, **heads, **options})
-    return shaken(theirs.LlamaForCausalLM(config), spread)
+    return shaken(theirs.LlamaForCausalLM(config), spread, seed)
 
 
-def bert(spread: float = 1.0, **options: Any) -> Any:
+def bert(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     sizes = {"vocab_size": V, "hidden_size": 14, "intermediate_size": 19, "num_hidden_layers": 3}
     more = {"num_attention_heads": 2, "max_position_embeddings": 13, "type_vocab_size": 3}
     config = theirs.BertConfig(**{**sizes, **more, **options})
-    return shaken(theirs.BertModel(config), spread)
+    return shaken(theirs.BertModel(config), spread, seed)
 
 
-def t5(spread: float = 1.0, **options: Any) -> Any:
+def t5(spread: float = 1.0, seed: int = 0, untied: bool = False, **options: Any) -> Any:
     sizes = {"vocab_size": V, "d_model": 14, "d_kv": 5, "d_ff": 19, "num_heads": 3}
     layers = {"num_layers": 2, "num_decoder_layers": 3, "decoder_start_token_id": 0}
     buckets = {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 5}
     config = theirs.T5Config(**{**sizes, **layers, **buckets, **options})
-    return shaken(theirs.T5ForConditionalGeneration(config), spread)
+    model = theirs.T5ForConditionalGeneration(config)
+    if untied:
+        model.lm_head.weight = torch.nn.Parameter(torch.ones(V, config.d_model))
+    return shaken(model, spread, seed)
 
 
 def tokens(seed: int = 0, n: int = SEQUENCE, batch: int = 3) -> np.ndarray:
@@ -64,3 +70,41 @@ def tokens(seed: int = 0, n: int = SEQUENCE, batch: int = 3) -> np.ndarray:
 
 KEEP = np.arange(SEQUENCE) < np.array([[7], [5], [2]])
 """Which tokens of each sequence are real."""
+
+
+def written(make: Any, ids: np.ndarray, n: int, **given: Any) -> tuple[Any, np.ndarray]:
+    """Return the first model of `make` that writes different tokens, and what it writes."""
+    for seed in range(20):
+        model = make(spread=2.0, seed=seed)
+        made = model.generate(torch.tensor(ids), max_new_tokens=n, do_sample=False, **given)
+        made = made[:, 1 if model.config.is_encoder_decoder else ids.shape[1] :].numpy()
+        if len(np.unique(made)) > 4:
+            return model, made
+    raise AssertionError("each of these models repeats itself")
+
+
+def bound_of(name: str, dtype: str) -> float:
+    """Return how far ours may be from theirs: Llama and T5 themselves normalise in float32."""
+    return 1e-12 if dtype == "float64" and name.startswith(("gpt2", "bert")) else 1e-5
+
+
+def numbers(x: Any) -> np.ndarray:
+    return np.asarray(x.detach().double())
+
+
+def weights_of(model: Any) -> Any:
+    """Return the weights as NumPy arrays in float64."""
+    state = {name: numbers(x) for name, x in model.state_dict().items()}
+    return from_transformers(state, model.config)
+
+
+def cut_after(weights: Any, n: int) -> Any:
+    """Return a decoder whose first logits are the features after `n` of its layers."""
+    norm = weights.decoder.final_norm if n == len(weights.decoder.layers) else None
+    decoder = replace(weights.decoder, layers=weights.decoder.layers[:n], final_norm=norm)
+    return replace(weights, decoder=decoder, output=np.eye(weights.d_model, V))
+
+
+def assert_same(got: np.ndarray, exact: Any, bound: float) -> None:
+    """Assert that the first numbers of ours are theirs."""
+    np.testing.assert_allclose(got[..., : exact.shape[-1]], numbers(exact), rtol=0, atol=bound)

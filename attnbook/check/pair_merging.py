@@ -1,0 +1,264 @@
+"""The merge of one pair of tokens, the ways to get it wrong, and the check of it."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import Case, Check, Stage, Values, each
+
+
+@documented
+def merge_pair(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the merge of a pair: each x with y behind it becomes one new token.
+
+    Runs `f` on lists with the pair at the beginning, in the middle and at the end, side by side, in
+    runs of one token such as "aaa", in the wrong order, and on lists of one token and of none.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(ids, pair, new)``, by position, on a list of ints, a tuple (x, y) of ints and
+        an int. It returns the ids after the merge as a list or an array. Pairs are found from left
+        to right, and no token belongs to two of them.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_merge(ids, pair, new):
+    ...     out = []
+    ...     for i in range(len(ids)):
+    ...         is_pair = tuple(ids[i : i + 2]) == pair
+    ...         out.append(new if is_pair else ids[i])
+    ...     return out
+    >>> check.merge_pair(my_merge).mistake
+    'second token kept'
+    """
+    return run(MERGE_PAIR, f, time_limit)
+
+
+def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    """Return `ids` with `new` in place of each `pair`, found from left to right."""
+    return _scan(ids, pair, [new])
+
+
+def _scan(ids, pair, put, step=2, most=None, behind=0):
+    """Put `put` for each pair and go on `step` tokens later; `most` times, not at the last ones."""
+    out, i = [], 0
+    while i < len(ids):
+        if tuple(ids[i : i + 2]) == tuple(pair) and most != 0 and i + 2 <= len(ids) - behind:
+            out += put
+            i += step
+            most = None if most is None else most - 1
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+def _backwards(ids, pair, new, most=None):
+    return _scan(ids[::-1], pair[::-1], [new], most=most)[::-1]
+
+
+def _marked(ids, pair):
+    return [here == tuple(pair) for here in itertools.pairwise(ids)] + [False]
+
+
+def _kept_where_a_pair_begins(ids, pair, new):
+    """Every place where a pair begins becomes `new`, and what no pair holds stays."""
+    begins = _marked(ids, pair)
+    ends = [False, *begins[:-1]]
+    return [
+        new if begin else x
+        for x, begin, end in zip(ids, begins, ends, strict=True)
+        if begin or not end
+    ]
+
+
+def _second_ones_deleted(ids, pair, new):
+    begins = _marked(ids, pair)
+    ends = [False, *begins[:-1]]
+    return [new if begin else x for x, begin, end in zip(ids, begins, ends, strict=True) if not end]
+
+
+def _either_order(ids, pair, new):
+    out = []
+    for x in ids:
+        out.append(x)
+        while len(out) > 1 and {tuple(out[-2:])} & {tuple(pair), tuple(pair[::-1])}:
+            out[-2:] = [new]
+    return out
+
+
+def _by_first_alone(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        out.append(new if ids[i] == pair[0] else ids[i])
+        i += 2 if ids[i] == pair[0] else 1
+    return out
+
+
+def _as_text(ids, pair, new):
+    text = " ".join(map(str, ids)).replace(" ".join(map(str, pair)), str(new))
+    return [int(number) for number in text.split()]
+
+
+def _without_the_last(ids, pair, new):
+    """Walk to the last pair, so that a last token that no pair holds is never appended."""
+    out, i = [], 0
+    while i < len(ids) - 1:
+        is_pair = tuple(ids[i : i + 2]) == tuple(pair)
+        out.append(new if is_pair else ids[i])
+        i += 2 if is_pair else 1
+    return out
+
+
+MERGES: dict[str, Any] = {
+    "overlaps merged twice": each("merge", _kept_where_a_pair_begins, _second_ones_deleted),
+    "first pair alone": each("merge", lambda i, p, n: _scan(i, p, [n], most=1)),
+    "right to left": each("merge", _backwards),
+    "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
+    "last token lost": each("merge", _without_the_last),
+    "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
+    "either order": each("merge", _either_order),
+    "first token alone compared": each("merge", _by_first_alone),
+}
+"""The ways to merge wrongly that learning and encoding can go wrong by as well."""
+
+SENTENCES = """
+    overlaps merged twice: In "aaa" you find the pair (a, a) twice, and the token in the middle
+        belongs to both. After a merge go on behind the pair: "aaa" becomes (aa, a).
+    first pair alone: You merge one pair and leave the others. Each place where x stands before y
+        is merged.
+    right to left: You merge from the right: "aaa" becomes (a, aa). Everybody else merges from the
+        left, (aa, a), and the same text must give the same tokens.
+    last pair left: A pair at the very end is not merged. Your loop ends one place too early.
+    last token lost: The last token is gone where it belongs to no pair: your loop ends before it.
+        The last token has no neighbour to compare with, and is appended all the same.
+    second token kept: You put the new token in and keep the second one of the pair: "ab" becomes
+        (ab, b). Go on two places further after a merge.
+    either order: You merge y before x as well. The tokens "ab" and "ba" are two: order counts.
+    first token alone compared: You merge wherever x stands, whatever comes behind it. Both tokens
+        must be those of the pair.
+    """
+
+_MISTAKES = mistakes(
+    SENTENCES
+    + """ids as text: You write the ids as one text and replace in it, so that 12 is found in 112.
+        Compare whole ids, or put a border around each.
+    first token kept: You keep the first token of the pair before the new one. Both go.
+    new token left out: The pair is taken out, and nothing is put in its place.
+    new token at the end: You append the new token at the end. It belongs where the pair stood.
+    new token twice: You put the new token in for each token of the pair. Two tokens become one.
+    skips the token behind: After a merge you leave out the token behind the pair. A merge uses up
+        two tokens, not three.
+    own id for the new token: You make up an id for the new token. It is given: `new`.
+    last pair alone: You merge the last pair and leave the others. Each is merged.
+    pair returned: You return the pair that was merged. Return all the ids.
+    nothing merged: You return the ids as they came. Is the result of the merge thrown away?
+    beyond the end: You look at the token behind the last one. The last token has no neighbour.
+    """,
+    {
+        **MERGES,
+        "ids as text": each("merge", _as_text),
+        "first token kept": each("merge", lambda i, p, n: _scan(i, p, [p[0], n])),
+        "new token left out": each("merge", lambda i, p, n: _scan(i, p, [])),
+        "new token at the end": each(
+            "merge",
+            lambda i, p, n: _scan(i, p, []) + [n] * (len(i) - len(merged(i, p, n))),
+            lambda i, p, n: _scan(i, p, []) + [n] * any(_marked(i, p)),
+        ),
+        "new token twice": each("merge", lambda i, p, n: _scan(i, p, [n, n])),
+        "skips the token behind": each("merge", lambda i, p, n: _scan(i, p, [n], step=3)),
+        "own id for the new token": each(
+            "merge",
+            lambda i, p, n: merged(i, p, max(i, default=0) + 1),
+            lambda i, p, n: merged(i, p, n + 1),
+            lambda i, p, n: merged(i, p, n - 1),
+            lambda i, p, n: merged(i, p, 256),
+            lambda i, p, n: merged(i, p, len(i)),
+            lambda i, p, n: merged(i, p, p[0] + p[1]),
+        ),
+        "last pair alone": each("merge", lambda i, p, n: _backwards(i, p, n, most=1)),
+        "pair returned": each("merge", lambda i, p, n: list(p)),
+        "nothing merged": each("merge", lambda i, p, n: i),
+    },
+)
+
+
+def listed(function: Callable, *shape: int) -> Callable:
+    """Return `function` with a list of ints, or of tuples of them, as an array (n, *shape).
+
+    The keys of a dict stand for a list of tuples.
+    """
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def adapted(*given):
+        result = function(*given)
+        values = list(result) if shape and isinstance(result, dict) else result
+        if not isinstance(values, (list, tuple)):
+            return result
+        if not values:
+            return np.zeros((0, *shape), dtype=np.int64)
+        try:
+            array = np.array(values)
+        except Exception:  # rows of several lengths, or anything else
+            return result
+        return array if array.dtype.kind in "iu" else result
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+def writes_the_same(case: Case, values: Values, again: Callable) -> str | None:
+    """Look whether the ids, the new one written out as the pair, are those that were given."""
+    ids, pair, new = case.arguments.values()
+    out = [x for i in values[0].tolist() for x in (pair if i == new else [i])]
+    if values[0].ndim != 1 or out == ids:
+        return None
+    return f"With {pair} written for each {new}, your ids must be {ids} again; they are {out}."
+
+
+def _case(ids: Any, pair: Any, new: int = 256) -> Case:
+    return Case({"ids": list(ids), "pair": tuple(pair), "new": new})
+
+
+MERGE_PAIR = Check(
+    name="merge_pair",
+    parameters=("ids", "pair", "new"),
+    results={"ids": "(n,)"},
+    reference=lambda ids, pair, new: np.array(merged(ids, pair, new), dtype=np.int64),
+    compute=lambda s, ids, pair, new: np.array(s.merge(ids, pair, new), dtype=np.int64),
+    steps={"merge": merged},
+    stages=(
+        Stage(
+            (
+                _case([5, 7], [5, 7], 300),
+                _case([5, 7, 5], [5, 7], 258),
+                _case([7, 5, 7, 7, 5, 5, 7, 3], [5, 7]),
+                _case([5, 7, 5, 7, 5, 7, 9, 5, 7], [5, 7], 12),
+                _case([3, 9, 5, 11, 7, 5], [5, 7]),
+                _case(b"the then", b"th"),
+            ),
+            errors={IndexError: "beyond the end"},
+        ),
+        Stage(tuple(_case([*[3] * n, 8, *[3] * m], [3, 3]) for n, m in ((2, 1), (3, 4), (5, 2)))),
+        Stage((_case([112, 3, 12, 31, 12, 3, 12, 13], [12, 3]),)),
+        Stage(
+            tuple(_case(ids, [5, 7]) for ids in ([], [5], [7], [3])),
+            errors={IndexError: "beyond the end"},
+        ),
+    ),
+    mistakes=_MISTAKES,
+    properties=(writes_the_same,),
+    adapt=listed,
+    kind="integral",
+    any_length=True,
+)

@@ -1,0 +1,94 @@
+"""What the sentence encoder made of a few lines, recorded: to be read without the model."""
+
+import io
+import json
+from dataclasses import dataclass
+from importlib import resources
+from typing import Annotated
+
+import numpy as np
+
+from attnbook.single_head.head import SingleHeadWeights
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedSentences:
+    """Lines of the plays as vectors, and how the heads of the encoder read three of them.
+
+    Attributes
+    ----------
+    lines, speakers, plays : tuples of str
+        Well-known lines, who says each, and in which play.
+    vectors : array, shape (n, 384)
+        The vector of each line, of unit length.
+    queries : tuple of str
+        Plain sentences to search the lines for.
+    query_vectors : array, shape (m, 384)
+    tokens : tuple of tuples of str
+        The tokens of three sentences, from ``[CLS]`` to ``[SEP]``.
+    attention : tuple of arrays, shapes (6, 12, n, n)
+        For each sentence who attends to whom, in every layer and head.
+    x : array, shape (n, 385)
+        The first sentence as it comes into the layer of `head`; its last feature is 1.
+    head : SingleHeadWeights
+        One head that looks for the same word elsewhere in the sentence. The last row of each
+        matrix is its bias, since the last feature of `x` is 1.
+    head_place : tuple of int
+        Its layer, and its number there: ``attention[0][head_place]`` is what it does.
+    """
+
+    lines: tuple[str, ...]
+    speakers: tuple[str, ...]
+    plays: tuple[str, ...]
+    vectors: Annotated[np.ndarray, "n 384"]
+    queries: tuple[str, ...]
+    query_vectors: Annotated[np.ndarray, "m 384"]
+    tokens: tuple[tuple[str, ...], ...]
+    attention: tuple[np.ndarray, ...]
+    x: Annotated[np.ndarray, "n 385"]
+    head: SingleHeadWeights
+    head_place: tuple[int, int]
+
+
+def recorded_sentences() -> RecordedSentences:
+    """Return what the sentence encoder made of a few hundred lines, from a file of the package.
+
+    `sentence_encoder` is the model itself, whose weights must be fetched first. These are numbers
+    that it computed, so that a search and a look at its heads need no network.
+
+    Returns
+    -------
+    RecordedSentences
+        Fresh NumPy arrays on each call, in float32. They were stored in half precision: each number
+        has about three right digits.
+
+    Notes
+    -----
+    The numbers are made by ``tools/record_sentences.py`` with all-MiniLM-L6-v2 (Apache-2.0); the
+    lines are in the public domain. Cost: one read of a file of 0.4 MB.
+
+    Examples
+    --------
+    The line nearest to the second query:
+
+    >>> recorded = recorded_sentences()
+    >>> recorded.queries[1]
+    'I cannot sleep because I feel guilty.'
+    >>> recorded.lines[int(np.argmax(recorded.vectors @ recorded.query_vectors[1]))]
+    "Macbeth does murder sleep', the innocent sleep,"
+    """
+    name = "recorded_sentences.npz"
+    stored = resources.files("attnbook.models").joinpath(name).read_bytes()
+    with np.load(io.BytesIO(stored), allow_pickle=False) as file:
+        texts = json.loads(str(file["texts"]))
+        arrays = {key: file[key].astype(np.float32) for key in file.files if key != "texts"}
+    return RecordedSentences(
+        **{key: tuple(texts[key]) for key in ("lines", "speakers", "plays", "queries")},
+        vectors=arrays["vectors"],
+        query_vectors=arrays["query_vectors"],
+        tokens=tuple(tuple(tokens) for tokens in texts["tokens"]),
+        attention=tuple(arrays[f"attention_{i}"] for i in range(len(texts["tokens"]))),
+        x=arrays["x"],
+        head=SingleHeadWeights(*(arrays[f"W_{letter}"] for letter in "QKV")),
+        head_place=tuple(texts["head"]),
+    )

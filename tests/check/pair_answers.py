@@ -1,0 +1,504 @@
+"""Answers to the exercises on byte pairs, right and wrong, as readers write them."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import numpy as np
+
+from attnbook.data import BytePairs
+
+# Merging one pair.
+
+
+def right_merge(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        if i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair:
+            out.append(new)
+            i += 2
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+def merge_by_stack(ids, pair, new):
+    out, fresh = [], False
+    for x in ids:
+        if out and fresh and (out[-1], x) == pair:
+            out[-1], fresh = new, False
+        else:
+            out.append(x)
+            fresh = True
+    return np.array(out, dtype=np.int64)
+
+
+def merge_by_letters(ids, pair, new):
+    text = "".join(map(chr, ids))
+    return [ord(x) for x in text.replace(chr(pair[0]) + chr(pair[1]), chr(new))]
+
+
+def merge_in_a_copy(ids, pair, new):
+    ids, i = list(ids), 0
+    while i < len(ids) - 1:
+        if ids[i] == pair[0] and ids[i + 1] == pair[1]:
+            ids[i : i + 2] = [new]
+        i += 1
+    return tuple(ids)
+
+
+def merge_marked(ids, pair, new):
+    x = np.array(ids, dtype=np.int64)
+    begins = (x[:-1] == pair[0]) & (x[1:] == pair[1])
+    x[:-1][begins] = new
+    return np.delete(x, np.flatnonzero(begins) + 1)
+
+
+def merge_overlaps_kept(ids, pair, new):
+    out = []
+    for i, x in enumerate(ids):
+        if tuple(ids[i : i + 2]) == pair:
+            out.append(new)
+        elif i == 0 or tuple(ids[i - 1 : i + 1]) != pair:
+            out.append(x)
+    return out
+
+
+def merge_once(ids, pair, new):
+    for i in range(len(ids) - 1):
+        if (ids[i], ids[i + 1]) == pair:
+            return [*ids[:i], new, *ids[i + 2 :]]
+    return ids
+
+
+def merge_last_once(ids, pair, new):
+    for i in reversed(range(len(ids) - 1)):
+        if (ids[i], ids[i + 1]) == pair:
+            return [*ids[:i], new, *ids[i + 2 :]]
+    return ids
+
+
+def merge_from_the_right(ids, pair, new):
+    ids = list(ids)
+    for i in reversed(range(len(ids) - 1)):
+        if tuple(ids[i : i + 2]) == pair:
+            ids[i : i + 2] = [new]
+    return ids
+
+
+def walk(ids, found, new, step=2, n_less=0):
+    out, i = [], 0
+    while i < len(ids):
+        if i + 1 < len(ids) - n_less and found(ids[i], ids[i + 1]):
+            out += new
+            i += step
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+def merge_without_tail(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids) - 1:
+        if (ids[i], ids[i + 1]) == pair:
+            out.append(new)
+            i += 2
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+def merge_either_order(ids, pair, new):
+    out = []
+    for x in ids:
+        if out and {out[-1], x} == set(pair) and (len(set(pair)) == 2 or out[-1] == x):
+            out[-1] = new
+        else:
+            out.append(x)
+    return out
+
+
+def merge_beyond_the_end(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        is_pair = (ids[i], ids[i + 1]) == pair
+        out.append(new if is_pair else ids[i])
+        i += 1 + is_pair
+    return out
+
+
+def merge_text(ids, pair, new):
+    text = " ".join(str(x) for x in ids)
+    return [int(x) for x in text.replace(f"{pair[0]} {pair[1]}", f"{new}").split(" ") if x]
+
+
+def merge_text_with_borders(ids, pair, new):
+    text = " ".join(str(x) for x in ids)
+    return [int(x) for x in re.sub(rf"\b{pair[0]} {pair[1]}\b", f"{new}", text).split()]
+
+
+def merge_by_first(ids, pair, new):
+    out, rest = [], list(ids)
+    while rest:
+        out.append(new if rest[0] == pair[0] else rest[0])
+        rest = rest[2:] if rest[0] == pair[0] else rest[1:]
+    return out
+
+
+def is_pair(pair):
+    return lambda x, y: (x, y) == tuple(pair)
+
+
+MERGE_WRONG = {
+    "overlaps merged twice": merge_marked,
+    "overlaps merged twice 2": merge_overlaps_kept,
+    "first pair alone": merge_once,
+    "right to left": merge_from_the_right,
+    "last pair left": lambda i, p, n: walk(i, is_pair(p), [n], n_less=1),
+    "last token lost": merge_without_tail,
+    "second token kept": lambda i, p, n: [
+        n if tuple(i[k : k + 2]) == p else i[k] for k in range(len(i))
+    ],
+    "either order": merge_either_order,
+    "first token alone compared": merge_by_first,
+    "ids as text": merge_text,
+    "first token kept": lambda i, p, n: walk(i, is_pair(p), [p[0], n]),
+    "new token left out": lambda i, p, n: walk(i, is_pair(p), []),
+    "new token at the end": lambda i, p, n: (
+        walk(i, is_pair(p), []) + [n] * right_merge(i, p, n).count(n)
+    ),
+    "new token twice": lambda i, p, n: walk(i, is_pair(p), [n, n]),
+    "skips the token behind": lambda i, p, n: walk(i, is_pair(p), [n], step=3),
+    "own id for the new token": lambda i, p, n: right_merge(i, p, max([0, *i]) + 1),
+    "last pair alone": merge_last_once,
+    "pair returned": lambda i, p, n: p,
+    "nothing merged": lambda i, p, n: list(i),
+    "beyond the end": merge_beyond_the_end,
+}
+
+# Learning.
+
+
+def right_learn(words, n_merges, merge=right_merge):
+    sequences = [list(word.encode()) for word in words]
+    merges = []
+    for i in range(n_merges):
+        counts = Counter(pair for ids in sequences for pair in pairwise(ids))
+        if not counts or max(counts.values()) < 2:
+            break
+        pair = min(counts, key=lambda pair: (-counts[pair], pair))
+        sequences = [merge(ids, pair, 256 + i) for ids in sequences]
+        merges.append(pair)
+    return merges
+
+
+def learn_distinct_words(words, n_merges):
+    """Count the pairs of each distinct word once, times the number of times it occurs."""
+    counts = Counter(words)
+    spelled, merges = {word: tuple(word.encode()) for word in counts}, {}
+    while len(merges) < n_merges:
+        pairs = defaultdict(int)
+        for word, ids in spelled.items():
+            for i in range(len(ids) - 1):
+                pairs[ids[i], ids[i + 1]] += counts[word]
+        best = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:1]
+        if not best or best[0][1] == 1:
+            break
+        pair = best[0][0]
+        merges[pair] = 256 + len(merges)
+        spelled = {word: right_merge(ids, pair, merges[pair]) for word, ids in spelled.items()}
+    return merges
+
+
+def learn_by(
+    words,
+    n_merges,
+    *,
+    split=lambda words: words,
+    spell=lambda word: list(word.encode()),
+    pairs=pairwise,
+    choose=lambda counts: min(counts, key=lambda pair: (-counts[pair], pair)),
+    least=2,
+    merge=right_merge,
+    first_id=256,
+    behind=slice(None),
+):
+    sequences, merges = [spell(word) for word in split(words)], []
+    while len(merges) < n_merges:
+        counts = Counter(pair for ids in sequences for pair in pairs(ids))
+        if not counts or counts[pair := choose(counts)] < least:
+            break
+        new = first_id + len(merges)
+        sequences = [merge(ids, pair, new) for ids in sequences[behind]] + (
+            [] if behind == slice(None) else sequences[behind.stop :]
+        )
+        merges.append(pair)
+    return merges
+
+
+def learn_with(**options):
+    return lambda words, n_merges: learn_by(words, n_merges, **options)
+
+
+def after(change):
+    return lambda words, n_merges: change(right_learn(words, n_merges))
+
+
+def learn_from_one_text(words, n_merges):
+    sequences, merges = [x for word in words for x in word.encode()], []
+    for i in range(n_merges):
+        counts = Counter(pairwise(sequences))
+        if not counts or max(counts.values()) < 2:
+            break
+        pair = min(counts, key=lambda pair: (-counts[pair], pair))
+        sequences = right_merge(sequences, pair, 256 + i)
+        merges.append(pair)
+    return merges
+
+
+def learn_apart(words, n_merges):
+    def pairs(ids):
+        return [
+            p for p in set(pairwise(ids)) for _ in range(len(ids) - len(right_merge(ids, p, 0)))
+        ]
+
+    return learn_by(words, n_merges, pairs=pairs)
+
+
+def learn_unguarded(words, n_merges):
+    sequences, merges = [list(word.encode()) for word in words], []
+    for i in range(n_merges):
+        counts = Counter(pair for ids in sequences for pair in pairwise(ids))
+        pair = min(counts, key=lambda pair: (-counts[pair], pair))
+        if counts[pair] < 2:
+            break
+        sequences = [right_merge(ids, pair, 256 + i) for ids in sequences]
+        merges.append(pair)
+    return merges
+
+
+def learn_without_merging(words, n_merges):
+    counts = Counter(pair for word in words for pair in pairwise(word.encode()))
+    return [pair for pair, _ in counts.most_common(n_merges)]
+
+
+def learn_names(words, n_merges):
+    names = [bytes([i]) for i in range(256)]
+    for x, y in right_learn(words, n_merges):
+        names.append(names[x] + names[y])
+    return names[256:]
+
+
+LEARN_WRONG = {
+    "ties the other way": learn_with(choose=lambda c: max(c, key=lambda pair: (c[pair], pair))),
+    "ties by the order of the text": learn_with(choose=lambda c: max(c, key=c.get)),
+    "ties by the order of the text 2": learn_with(choose=lambda c: c.most_common(1)[0][0]),
+    "borders crossed": learn_from_one_text,
+    "words counted once": learn_with(split=lambda words: sorted(set(words))),
+    "pairs counted once a word": learn_with(pairs=lambda ids: set(pairwise(ids))),
+    "overlaps left out": learn_apart,
+    "every second pair": learn_with(pairs=lambda ids: zip(ids[::2], ids[1::2], strict=False)),
+    "least frequent pair": learn_with(choose=lambda c: min(c, key=lambda p: (c[p], p)), least=1),
+    "largest pair": learn_with(choose=max),
+    "smallest pair": learn_with(choose=min),
+    "nothing merged": learn_without_merging,
+    "nothing merged 2": learn_with(merge=lambda ids, pair, new: ids),
+    "merged in one word alone": learn_with(behind=slice(1)),
+    "pairs that occur once": learn_with(least=1),
+    "ends too early": learn_with(least=3),
+    "one merge too few": lambda words, n_merges: right_learn(words, n_merges - 1),
+    "one merge too many": lambda words, n_merges: right_learn(words, n_merges + 1),
+    "n_merges ignored": lambda words, n_merges: right_learn(words, 99),
+    "ids of new tokens": learn_with(first_id=257),
+    "merges in reverse": after(lambda merges: merges[::-1]),
+    "pair turned around": after(lambda merges: [(y, x) for x, y in merges]),
+    "new ids returned too": after(lambda merges: [(*p, 256 + i) for i, p in enumerate(merges)]),
+    "bytes for ids": learn_names,
+    "no pair left": learn_unguarded,
+    "overlaps merged twice": learn_with(merge=merge_overlaps_kept),
+    "first pair alone": learn_with(merge=merge_once),
+    "right to left": learn_with(merge=merge_from_the_right),
+    "last pair left": learn_with(merge=MERGE_WRONG["last pair left"]),
+    "last token lost": learn_with(merge=merge_without_tail),
+    "second token kept": learn_with(merge=MERGE_WRONG["second token kept"]),
+    "either order": learn_with(merge=merge_either_order),
+    "first token alone compared": learn_with(merge=MERGE_WRONG["first token alone compared"]),
+    "characters for bytes": learn_with(spell=lambda word: [ord(x) for x in word]),
+    "another encoding": learn_with(spell=lambda word: list(word.encode("utf-16"))),
+    "bytes of unknown letters dropped": learn_with(
+        spell=lambda word: [x for x in word.encode() if x < 128]
+    ),
+}
+
+# Encoding.
+
+
+def right_encode(word, merges, merge=right_merge, first_id=256, spell=str.encode):
+    ids = list(spell(word))
+    for i, pair in enumerate(merges):
+        ids = merge(ids, pair, first_id + i)
+    return ids
+
+
+def encode_by_rank(word, merges):
+    ids, ranks = list(word.encode()), {pair: i for i, pair in enumerate(merges)}
+    while len(ids) > 1:
+        pair = min(pairwise(ids), key=lambda pair: ranks.get(pair, float("inf")))
+        if pair not in ranks:
+            break
+        ids = right_merge(ids, pair, 256 + ranks[pair])
+    return np.array(ids, dtype=np.int32)
+
+
+def encode_one_place_at_a_time(word, merges):
+    ids = list(word.encode())
+    while True:
+        found = [(merges.index(p), i) for i, p in enumerate(pairwise(ids)) if p in merges]
+        if not found:
+            return tuple(ids)
+        rank, i = min(found)
+        ids = [*ids[:i], 256 + rank, *ids[i + 2 :]]
+
+
+def encode_as_found(word, merges):
+    ids, i = list(word.encode()), 0
+    while i < len(ids) - 1:
+        pair = (ids[i], ids[i + 1])
+        if pair in merges:
+            ids[i : i + 2] = [256 + merges.index(pair)]
+            i = 0
+        else:
+            i += 1
+    return ids
+
+
+def encode_by(choose, merge=right_merge):
+    def encode(word, merges):
+        ids = list(word.encode())
+        while found := [pair for pair in pairwise(ids) if pair in merges]:
+            pair = choose(found, merges)
+            ids = merge(ids, pair, 256 + merges.index(pair))
+        return ids
+
+    return encode
+
+
+def names_of(merges):
+    names = [bytes([i]) for i in range(256)]
+    for x, y in merges:
+        names.append(names[x] + names[y])
+    return names
+
+
+def encode_longest(word, merges):
+    ids = {name: i for i, name in enumerate(names_of(merges))}
+    rest, out = word.encode(), []
+    while rest:
+        size = max(n for n in range(1, len(rest) + 1) if rest[:n] in ids)
+        out.append(ids[rest[:size]])
+        rest = rest[size:]
+    return out
+
+
+def encode_once(word, merges):
+    ids = list(word.encode())
+    for i, pair in enumerate(merges):
+        if pair in pairwise(ids):
+            return right_merge(ids, pair, 256 + i)
+    return ids
+
+
+def encode_in_one_walk(word, merges):
+    ids, out = list(word.encode()), []
+    while ids:
+        pair = tuple(ids[:2])
+        n = 2 if pair in merges else 1
+        out.append(256 + merges.index(pair) if n == 2 else ids[0])
+        ids = ids[n:]
+    return out
+
+
+def encode_unguarded(word, merges):
+    ids = list(word.encode())
+    while True:
+        pair = min(pairwise(ids), key=lambda p: merges.index(p) if p in merges else 10**6)
+        if pair not in merges:
+            return ids
+        ids = right_merge(ids, pair, 256 + merges.index(pair))
+
+
+def encode_with(**options):
+    return lambda word, merges: right_encode(word, merges, **options)
+
+
+def encode_falsy(word, merges):
+    ranks, ids = {pair: i for i, pair in enumerate(merges)}, list(word.encode())
+    while found := [ranks[p] for p in pairwise(ids) if ranks.get(p)]:
+        ids = right_merge(ids, merges[min(found)], 256 + min(found))
+    return ids
+
+
+ENCODE_WRONG = {
+    "left to right": encode_as_found,
+    "longest token": encode_longest,
+    "last merge first": encode_by(lambda found, merges: max(found, key=merges.index)),
+    "last merge first 2": lambda word, merges: right_encode_backwards(word, merges),
+    "smallest pair first": encode_by(lambda found, merges: min(found)),
+    "most frequent in the word": encode_by(lambda f, merges: Counter(f).most_common(1)[0][0]),
+    "one merge alone": encode_once,
+    "one walk": encode_in_one_walk,
+    "first merge left out": encode_falsy,
+    "last merge left out": lambda word, merges: right_encode(word, merges[:-1]),
+    "not merged": lambda word, merges: list(word.encode()),
+    "ids of new tokens": encode_with(first_id=257),
+    "ids of new tokens 2": lambda word, merges: [
+        x - 256 if x > 255 else x for x in right_encode(word, merges)
+    ],
+    "returned backwards": lambda word, merges: right_encode(word, merges)[::-1],
+    "number of tokens": lambda word, merges: [len(right_encode(word, merges))],
+    "bytes for ids": lambda word, merges: [names_of(merges)[i] for i in right_encode(word, merges)],
+    "no pair left": encode_unguarded,
+    "overlaps merged twice": encode_with(merge=merge_overlaps_kept),
+    "first pair alone": encode_with(merge=merge_once),
+    "right to left": encode_with(merge=merge_from_the_right),
+    "last pair left": encode_with(merge=MERGE_WRONG["last pair left"]),
+    "last token lost": encode_with(merge=merge_without_tail),
+    "second token kept": encode_with(merge=MERGE_WRONG["second token kept"]),
+    "either order": encode_with(merge=merge_either_order),
+    "first token alone compared": encode_with(merge=MERGE_WRONG["first token alone compared"]),
+    "characters for bytes": encode_with(spell=lambda word: map(ord, word)),
+    "another encoding": encode_with(spell=lambda word: word.encode("latin-1", "replace")),
+    "bytes of unknown letters dropped": encode_with(spell=lambda w: w.encode("ascii", "ignore")),
+}
+
+
+def right_encode_backwards(word, merges):
+    ids = list(word.encode())
+    for i in reversed(range(len(merges))):
+        ids = right_merge(ids, merges[i], 256 + i)
+    return ids
+
+
+def package_learn(words, n_merges):
+    """Learn as the package does; a space would join two words, so letters must be none."""
+    return BytePairs.learn(words, 257 + n_merges).merges
+
+
+WRONG = {
+    "merge_pair": MERGE_WRONG,
+    "learn_byte_pairs": LEARN_WRONG,
+    "encode_byte_pairs": ENCODE_WRONG,
+}
+RIGHT = {
+    "merge_pair": [
+        *(right_merge, merge_by_stack, merge_by_letters, merge_in_a_copy, merge_text_with_borders),
+    ],
+    "learn_byte_pairs": [package_learn, right_learn, learn_distinct_words, learn_with()],
+    "encode_byte_pairs": [
+        lambda word, merges: BytePairs(merges).encode(word),
+        *(right_encode, encode_by_rank, encode_one_place_at_a_time),
+    ],
+}
