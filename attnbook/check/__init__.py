@@ -18,6 +18,7 @@ from attnbook.check.decoder_block import decoder_layer
 from attnbook.check.embedding import embed
 from attnbook.check.encoder_block import encoder_layer
 from attnbook.check.future import no_future_leak
+from attnbook.check.gate import gated_feed_forward
 from attnbook.check.gradients import attention_vjp
 from attnbook.check.greedy import greedy_decode
 from attnbook.check.hash_tables import robin_hood_table
@@ -38,6 +39,8 @@ from attnbook.check.pair_learning import learn_byte_pairs
 from attnbook.check.pair_merging import merge_pair
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
+from attnbook.check.root_mean_square import rms_norm
+from attnbook.check.rotation import rotary
 from attnbook.check.shift import teacher_forcing
 from attnbook.check.sign_bits import simhash
 from attnbook.check.sinusoids import positional_encoding
@@ -60,6 +63,7 @@ __all__ = [
     "encode_byte_pairs",
     "encoder_layer",
     "feed_forward",
+    "gated_feed_forward",
     "greedy_decode",
     "heads_are_independent",
     "layer_norm",
@@ -72,7 +76,9 @@ __all__ = [
     "padding_invariance",
     "permutation_equivariance",
     "positional_encoding",
+    "rms_norm",
     "robin_hood_table",
+    "rotary",
     "simhash",
     "single_head",
     "sketch_attention",

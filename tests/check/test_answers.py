@@ -4,13 +4,15 @@ import inspect
 import re
 
 import attention_answers as answers
+import language_answers as language
 import layer_answers as layers
 import numpy as np
 import pytest
+import right_answers
 import transformer_answers as transformer
 from attention_answers import right_attention, right_heads, right_split, sm
 from report_table import assert_report, report_rows
-from right_answers import ONLY_TORCH, RIGHT, by_the_package
+from right_answers import by_the_package
 
 import attnbook as ab
 from attnbook import check
@@ -31,9 +33,13 @@ from attnbook.check import (
 from attnbook.check.decoder_block import DECODER_LAYER
 from attnbook.check.embedding import EMBED
 from attnbook.check.encoder_block import ENCODER_LAYER
+from attnbook.check.gate import GATED_FEED_FORWARD
 from attnbook.check.greedy import CACHED, WHOLE
 from attnbook.check.hidden_layer import FEED_FORWARD
 from attnbook.check.likelihood import CROSS_ENTROPY
+from attnbook.check.root_mean_square import RMS_NORM
+from attnbook.check.rotation import HALVES as ROTARY
+from attnbook.check.rotation import INTERLEAVED as ROTARY_INTERLEAVED
 from attnbook.check.shift import TEACHER_FORCING
 from attnbook.check.sinusoids import HALVES, INTERLEAVED
 from attnbook.check.standardization import LAYER_NORM
@@ -44,6 +50,8 @@ OPTIONS = {
     "positional_encoding": {"interleaved": False},
     "positional_encoding, interleaved": {"interleaved": True},
     "greedy_decode, cached": {"cached": True},
+    "rotary": {"interleaved": False},
+    "rotary, interleaved": {"interleaved": True},
 }
 CHECKS = {
     c.name: c
@@ -52,13 +60,16 @@ CHECKS = {
         *(gradients.ATTENTION_VJP, splitting.SPLIT_HEADS, heads.MULTI_HEAD_ATTENTION),
         *(masks.CAUSAL_MASK, masked.MASKED_ATTENTION, merging.MERGE_ATTENTION),
         *(LAYER_NORM, HALVES, INTERLEAVED, EMBED, FEED_FORWARD, ENCODER_LAYER, DECODER_LAYER),
-        *(TEACHER_FORCING, CROSS_ENTROPY),
+        *(TEACHER_FORCING, CROSS_ENTROPY, RMS_NORM, GATED_FEED_FORWARD),
+        *(ROTARY, ROTARY_INTERLEAVED),
         *(next(iter(conventions.values())) for conventions in (WHOLE, CACHED)),
     )
 }
 MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
-WRONG = answers.WRONG | layers.WRONG
-DOUBLES = answers.DOUBLES | layers.DOUBLES
+WRONG = answers.WRONG | layers.WRONG | language.WRONG
+DOUBLES = answers.DOUBLES | layers.DOUBLES | language.DOUBLES
+RIGHT = right_answers.RIGHT | language.RIGHT
+ONLY_TORCH = right_answers.ONLY_TORCH | language.ONLY_TORCH
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
 REMARKED = {
     "all axes reversed",
@@ -97,7 +108,11 @@ def only_torch(answer):
     def torch_answer(*given, **options):
         torch = need_torch()
         parts = [x for g in given for x in (g if isinstance(g, tuple) else (g,))]
-        arrays = [x for x in parts if not isinstance(x, (int, ab.FeedForwardWeights))]
+        arrays = [
+            x
+            for x in parts
+            if not isinstance(x, (int, ab.FeedForwardWeights, ab.GatedFeedForwardWeights))
+        ]
         if arrays and not any(map(of_torch, arrays)):
             raise TypeError("a tensor please")
         result = answer(*given, **options)

@@ -1,0 +1,215 @@
+"""The gated feed-forward network in steps: two branches, their product, and the way back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import binds, signature_of
+from attnbook.check.standardization import tokens_are_alone
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+_PARAMETERS = ("x", "W_gate", "W_1", "W_2")
+
+
+@documented
+def gated_feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the gated feed-forward network of a layer, (silu(x W_gate) · (x W_1)) W_2.
+
+    Runs `f` on a square, on different sizes, on one token, in float32, and on batches.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, W_gate, W_1, W_2)``, by position, on (n, d_model), (d_model, d_ff) twice
+        and (d_ff, d_model), or as ``f(x, weights)`` with `attnbook.GatedFeedForwardWeights` if it
+        takes that many. It returns an array (n, d_model). It may be written for one sequence,
+        without leading axes, or for batches alone.
+
+    Examples
+    --------
+    >>> from attnbook import check, silu
+    >>> def my_network(x, W_gate, W_1, W_2):
+    ...     return ((x @ W_gate) * silu(x @ W_1)) @ W_2
+    >>> check.gated_feed_forward(my_network).mistake
+    'activation on the wrong branch'
+    """
+    return run(GATED_FEED_FORWARD, f, time_limit)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` of the four arrays, also if it takes the weights in one object."""
+    signature = signature_of(function)
+    if signature is None or binds(signature, 4) or not binds(signature, 2):
+        return function
+    return lambda x, *arrays: function(x, attnbook.GatedFeedForwardWeights(*arrays))
+
+
+def _sigmoid(h):
+    return 0.5 * (1 + np.tanh(h / 2))
+
+
+def silu(h):
+    """Return h·σ(h)."""
+    return h * _sigmoid(h)
+
+
+def _same(h, *others):
+    return h
+
+
+def _softmax(h):
+    powers = np.exp(h - np.max(h, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True)
+
+
+STEPS: dict[str, Callable] = {
+    "enter": _same,
+    "matrices": lambda W_gate, W_1, W_2: (W_gate, W_1, W_2),
+    "open": silu,
+    "pass_on": _same,
+    "combine": np.multiply,
+    "back": np.matmul,
+    "leave": _same,
+}
+
+
+def gated(steps: Any, x, W_gate, W_1, W_2):
+    """Compute the gated feed-forward network from its steps."""
+    W_gate, W_1, W_2 = steps.matrices(W_gate, W_1, W_2)
+    entered = steps.enter(x)
+    hidden = steps.combine(steps.open(entered @ W_gate), steps.pass_on(entered @ W_1))
+    return steps.leave(steps.back(hidden, W_2), x)
+
+
+MISTAKES = mistakes(
+    """
+    activation on the wrong branch: Your activation stands on x W_1, or W_gate and W_1 are
+        exchanged. It stands on the gate: silu(x W_gate) · (x W_1).
+    activation on both branches: You apply the activation to both branches. It stands on the gate
+        alone; x W_1 passes as it is.
+    activation on the product: You multiply the branches and apply the activation then. It stands on
+        the gate alone, before the product.
+    activation after the second matrix: Your activation stands after W_2. It stands on the gate,
+        before the product.
+    activation before the first matrix: Your activation is applied to x itself. It stands on x
+        W_gate.
+    no activation: There is no activation on your gate: you return the product of two linear maps,
+        mapped back.
+    sigmoid for the activation: Your gate is σ(x W_gate): the first gated unit, GLU. Here it is silu
+        h · σ(h), which makes it SwiGLU.
+    another activation: On your gate stands another function: GELU, ReLU, tanh or a softmax. It is
+        h · σ(h) here, silu.
+    sign of the gate: You take the silu of −x W_gate, or minus that of x W_gate. Look at the sign.
+    branches added: You add the two branches. They are multiplied, number by number.
+    branches multiplied as matrices: You take a matrix product of the two branches. They are
+        multiplied number by number, *, where both have the shape (n, d_ff).
+    one added to the gate: You multiply by 1 + the gate. The gate itself multiplies.
+    gate forgotten: You never use the gate: x W_1 W_2 alone is one linear map.
+    branch without a gate forgotten: You return silu(x W_gate) W_2 and never multiply by x W_1.
+    gate matrix used twice: You use W_gate for both branches. The second branch has a matrix of its
+        own, W_1.
+    first matrix used twice: You use W_1 for both branches. The gate has a matrix of its own,
+        W_gate.
+    way back transposed: Your matrix back is W_gate or W_1 transposed. It is W_2, of its own.
+    matrices transposed: You multiply by the transposed matrices. It runs only where they are
+        square. The rows of W_gate and W_1 belong to the features of x: x @ W_gate.
+    residual inside: You add x to the result. The residual connection belongs to the layer, which
+        adds it once more.
+    normalised inside: You normalise the result. The layer does that, around this network.
+    hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
+    """,
+    {
+        "activation on the wrong branch": ({"open": _same, "pass_on": silu},),
+        "activation on both branches": each("pass_on", silu),
+        "activation on the product": ({"open": _same, "combine": lambda a, b: silu(a * b)},),
+        "activation after the second matrix": (
+            {"open": _same, "leave": lambda y, x: silu(y)},
+            {"leave": lambda y, x: silu(y)},
+        ),
+        "activation before the first matrix": (
+            {"enter": silu, "open": _same},
+            {"enter": silu},
+        ),
+        "no activation": each("open", _same),
+        "sigmoid for the activation": each("open", _sigmoid),
+        "another activation": each(
+            "open",
+            attnbook.gelu,
+            attnbook.gelu_tanh,
+            lambda h: np.maximum(h, 0),
+            np.tanh,
+            _softmax,
+            lambda h: h * _sigmoid(1.702 * h),
+            lambda h: np.log(1 + np.exp(h)),
+            lambda h: np.where(h > 0, h, np.exp(h) - 1),
+            lambda h: np.maximum(h, 0) ** 2,
+            np.exp,
+        ),
+        "sign of the gate": each("open", lambda h: silu(-h), lambda h: -silu(h)),
+        "branches added": each("combine", np.add),
+        "branches multiplied as matrices": each(
+            "combine",
+            lambda a, b: a @ b,
+            lambda a, b: a @ np.swapaxes(b, -1, -2),
+            lambda a, b: (a @ np.swapaxes(b, -1, -2)) @ b,
+        ),
+        "one added to the gate": each("combine", lambda a, b: (1 + a) * b),
+        "gate forgotten": each("combine", lambda a, b: b),
+        "branch without a gate forgotten": each("combine", lambda a, b: a),
+        "gate matrix used twice": each("matrices", lambda G, A, B: (G, G, B)),
+        "first matrix used twice": each("matrices", lambda G, A, B: (A, A, B)),
+        "way back transposed": each(
+            "matrices", lambda G, A, B: (G, A, A.T), lambda G, A, B: (G, A, G.T)
+        ),
+        "matrices transposed": each(
+            "matrices",
+            lambda G, A, B: (G.T, A.T, B.T),
+            lambda G, A, B: (G.T, A.T, B),
+            lambda G, A, B: (G, A, B.T),
+        ),
+        "residual inside": each("leave", np.add),
+        "normalised inside": each(
+            "leave", lambda y, x: attnbook.rms_norm(y), lambda y, x: attnbook.layer_norm(y)
+        ),
+        "hidden layer returned": each("back", _same),
+    },
+)
+
+
+def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64") -> Case:
+    drawn = {
+        "x": draw(27, *leading, n, d_model),
+        "W_gate": draw(28, d_model, d_ff),
+        "W_1": draw(29, d_model, d_ff),
+        "W_2": draw(33, d_ff, d_model),
+    }
+    return Case({name: x.astype(dtype) for name, x in drawn.items()})
+
+
+def _reference(x, W_gate, W_1, W_2):
+    return attnbook.feed_forward(x, attnbook.GatedFeedForwardWeights(W_gate, W_1, W_2))
+
+
+GATED_FEED_FORWARD = Check(
+    name="gated_feed_forward",
+    parameters=_PARAMETERS,
+    results={"output": "(..., n, d_model)"},
+    reference=_reference,
+    compute=gated,
+    steps=STEPS,
+    stages=(
+        Stage((_case(3, 3, 3), _case(2, 5, 11), _case(1, 7, 3))),
+        Stage((_case(2, 5, 11, dtype="float32"),)),
+        Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
+    ),
+    mistakes=MISTAKES,
+    properties=(tokens_are_alone,),
+    adapt=_adapt,
+    sequences=("x",),
+    legible=True,
+)

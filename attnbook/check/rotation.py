@@ -1,0 +1,274 @@
+"""Rotary positions in steps: the angles, the pairs of features, their rotation, and the order."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnbook import positions
+from attnbook.check.engine import documented, either, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import with_options
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw, each
+
+
+@documented
+def rotary(f: Callable, *, interleaved: bool | None = None, time_limit: float = 10.0) -> Report:
+    """Check a rotation of queries or keys by their positions.
+
+    Runs `f` on several sizes, also on one position and on one pair of features, in float64 and
+    float32, on batches of heads, and from a later position on if it takes `start`.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x)`` on (n, d), d even, and as ``f(x, start=…)`` if it takes an argument named
+        `start` or `offset`. It returns an array of the shape of `x`. It may be written for one
+        head, without leading axes.
+    interleaved : bool, optional
+        True asks for the pairs of features 2i and 2i + 1, and False for those of i and i + d/2.
+        Unless given, both are right and a remark says which it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_rotation(x):
+    ...     n, d = x.shape
+    ...     angles = np.arange(n)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    ...     a, b = x[:, : d // 2], x[:, d // 2 :]
+    ...     c, s = np.cos(angles), np.sin(angles)
+    ...     return np.concatenate([a * c + b * s, b * c - a * s], axis=-1)
+    >>> check.rotary(my_rotation).mistake
+    'rotated backwards'
+    """
+    if interleaved is None:
+        return either(_EITHER, f, time_limit)
+    return run(INTERLEAVED if interleaved else HALVES, f, time_limit)
+
+
+def _adapt(function: Callable) -> Callable:
+    return with_options(function, ("x",), {"start": (0, ("offset",))})
+
+
+# The two layouts: taking the pairs apart, and putting them together again.
+
+
+def _halves(x):
+    return np.split(x, 2, axis=-1)
+
+
+def _evens_and_odds(x):
+    return x[..., 0::2], x[..., 1::2]
+
+
+def _side_by_side(a, b):
+    return np.concatenate([a, b], axis=-1)
+
+
+def _alternating(a, b):
+    return np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
+
+
+_STEPS: dict[str, Any] = {
+    "start": lambda start: start,
+    "places": lambda start, n: start + np.arange(n),
+    "index": lambda i: i,
+    "exponent": lambda i, d: 2 * i / d,
+    "base": 10000.0,
+    "frequency": lambda base, exponent: base**-exponent,
+    "angle": lambda p, frequency: p * frequency,
+    "cosines": np.cos,
+    "sines": np.sin,
+    "rotate": lambda a, b, c, s: (a * c - b * s, a * s + b * c),
+    "leave": lambda y, x, angles: y,
+}
+
+
+def _rotated(steps: Any, x, start=0):
+    n, d = x.shape[-2:]
+    p = np.asarray(steps.places(steps.start(start), n))[:, np.newaxis]
+    exponent = steps.exponent(steps.index(np.arange(d // 2)), d)
+    angles = steps.angle(p, steps.frequency(steps.base, exponent))
+    pairs = steps.rotate(*steps.split(x), steps.cosines(angles), steps.sines(angles))
+    return steps.leave(steps.join(*pairs), x, angles)
+
+
+def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable]) -> tuple:
+    """Return the mistakes of one layout, and with them what takes it for the other."""
+
+    def table_of_the_other(y, x, angles):
+        """Multiply by a table of the other layout, as `rotate_half` does."""
+        c, s = (other[1](f(angles), f(angles)) for f in (np.cos, np.sin))
+        a, b = split(x)
+        return x * c + join(-b, a) * s
+
+    return mistakes(
+        """
+        rotated backwards: You rotate by −p·ω: the signs in front of the sines are exchanged. The
+            pair (a, b) becomes (a cos − b sin, a sin + b cos).
+        sign in one row: In one of the two rows a sign is wrong, so a pair is mirrored or squeezed,
+            not rotated. The pair (a, b) becomes (a cos − b sin, a sin + b cos).
+        sines and cosines exchanged: Your sines stand where the cosines should: at position 0 a pair
+            must stay as it is, and cos 0 is 1.
+        half of a pair kept: You change the first number of a pair and keep the second, or the
+            reverse. A rotation changes both.
+        changed number used again: You put the new a in the place of the old before b is computed.
+            Both rows need the old a and b.
+        cosines alone: You multiply by the cosines and leave the sines out.
+        added, not rotated: You add sines and cosines to x. They are the entries of a rotation that
+            multiplies each pair.
+        put together in another order: You take the pairs apart in one layout and put them together
+            in the other.
+        table of the other layout: Your cosines and sines are repeated in the order of the other
+            layout, so a feature turns by the angle of another pair.
+        members of a pair exchanged: The two numbers of each pair come back in reverse order.
+        positions from 1: Your positions start at 1. The first is 0, and is not rotated.
+        positions in another order: Your positions run backwards, or are divided by n. Row p turns
+            by p·ω.
+        one position for all: You rotate every row by the same angles.
+        another base: Your wavelengths grow to another length: the base is 10000.
+        exponent halved: Your exponent is i/d where i counts the pairs. There are d/2 of them, and
+            pair i has the exponent 2i/d, which ends just below 1.
+        exponent doubled: Your exponent is 4i/d: an index that already runs over 0, 2, 4, … is
+            doubled again. Pair i has the exponent 2i/d.
+        frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends. The
+            formula has 2i/d, which never reaches 1.
+        angle inverted: You multiply the position by 10000^(2i/d) where you should divide. The
+            frequencies fall with i.
+        product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent.
+        one frequency for all: All your pairs have one frequency: the exponent needs i.
+        frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
+        pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing.
+        angles doubled: You rotate twice, or by twice the angle, p·ω.
+        turns for radians: You multiply the angles by 2π, or take them for degrees. They are
+            radians: cos(p·ω) itself.
+        start ignored: Your function takes `start` and begins at position 0 all the same. With n
+            tokens in a cache the next one stands at n.
+        """,
+        {
+            "rotated backwards": each("rotate", lambda a, b, c, s: (a * c + b * s, b * c - a * s)),
+            "sign in one row": each(
+                "rotate",
+                lambda a, b, c, s: (a * c + b * s, a * s + b * c),
+                lambda a, b, c, s: (a * c - b * s, b * c - a * s),
+                lambda a, b, c, s: (a * c - b * s, a * s - b * c),
+                lambda a, b, c, s: (a * c + b * s, a * s - b * c),
+            ),
+            "sines and cosines exchanged": (
+                {"cosines": np.sin, "sines": np.cos},
+                {"sines": np.cos},
+                {"cosines": np.sin},
+            ),
+            "half of a pair kept": each(
+                "rotate",
+                lambda a, b, c, s: (a * c - b * s, b),
+                lambda a, b, c, s: (a, a * s + b * c),
+            ),
+            "changed number used again": each(
+                "rotate", lambda a, b, c, s: (a * c - b * s, (a * c - b * s) * s + b * c)
+            ),
+            "cosines alone": each("rotate", lambda a, b, c, s: (a * c, b * c)),
+            "added, not rotated": each(
+                "leave",
+                lambda y, x, t: x + _side_by_side(np.sin(t), np.cos(t)),
+                lambda y, x, t: x + _alternating(np.sin(t), np.cos(t)),
+            ),
+            "put together in another order": ({"join": other[1]}, {"split": other[0]}),
+            "table of the other layout": each("leave", table_of_the_other),
+            "members of a pair exchanged": each("join", lambda a, b: join(b, a)),
+            "positions from 1": each("places", lambda start, n: start + np.arange(1, n + 1)),
+            "positions in another order": each(
+                "places",
+                lambda start, n: start + np.arange(n)[::-1],
+                lambda start, n: (start + np.arange(n)) / n,
+            ),
+            "one position for all": each(
+                "places", lambda start, n: np.full(n, n), lambda start, n: np.full(n, n - 1)
+            ),
+            "another base": each("base", 1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 5000.0),
+            "exponent halved": each("exponent", lambda i, d: i / d),
+            "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
+            "frequencies to the very end": each(
+                "exponent", lambda i, d: i / max(d // 2 - 1, 1), lambda i, d: 2 * i / max(d - 1, 1)
+            ),
+            "angle inverted": each("frequency", lambda b, e: b**e),
+            "product for a power": each(
+                "frequency", lambda b, e: 1 / np.where(e == 0, 1, b * e), lambda b, e: b * e
+            ),
+            "one frequency for all": each(
+                "exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1
+            ),
+            "frequencies in reverse": each("index", lambda i: i[::-1]),
+            "pairs from 1": each("index", lambda i: i + 1),
+            "angles doubled": each("angle", lambda p, w: 2 * p * w),
+            "turns for radians": each(
+                "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: np.deg2rad(p * w)
+            ),
+            "start ignored": each("start", lambda start: 0),
+        },
+    )
+
+
+_LAYOUTS = mistakes(
+    """
+    interleaved: You rotate the pairs of features 2i and 2i + 1. Here a pair is i and i + d/2, the
+        halves of a row. Both layouts are in use: run a model with the one that it was trained with.
+    halves: You rotate the pairs of features i and i + d/2. Here a pair stands side by side, 2i and
+        2i + 1. Both layouts are in use: run a model with the one that it was trained with.
+    """,
+    {
+        "interleaved": ({"split": _evens_and_odds, "join": _alternating},),
+        "halves": ({"split": _halves, "join": _side_by_side},),
+    },
+)
+
+
+def lengths_stay(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether every row has the length that it had."""
+    before, after = (np.sum(x.astype(float) ** 2, axis=-1) for x in (case.arrays["x"], values[0]))
+    if before.shape != after.shape or np.allclose(before, after, rtol=1e-3):
+        return None
+    return "A rotation changes no length; in yours a row gets longer or shorter."
+
+
+def _case(*shape: int, dtype: str = "float64", **options: int) -> Case:
+    return Case({"x": draw(36, *shape).astype(dtype)}, options)
+
+
+def _check(name: str, own: tuple, other: tuple, wrong: Mistake) -> Check:
+    is_interleaved = own[1] is _alternating
+    return Check(
+        name=name,
+        parameters=("x",),
+        results={"output": "x.shape"},
+        reference=lambda x, start=0: positions.rotary(x, start=start, interleaved=is_interleaved),
+        compute=_rotated,
+        steps={**_STEPS, "split": own[0], "join": own[1]},
+        stages=(
+            Stage(tuple(_case(*shape) for shape in ((6, 6), (1, 2), (3, 4), (5, 14), (97, 10)))),
+            Stage((_case(5, 6, dtype="float32"),)),
+            Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), beyond="a batch (leading axes)"),
+            Stage((_case(3, 6, start=5), _case(1, 4, start=11)), option="start"),
+        ),
+        mistakes=(wrong, *_mistakes(*own, other)),
+        properties=(lengths_stay,),
+        options=("start",),
+        adapt=_adapt,
+    )
+
+
+_OF_HALVES, _OF_PAIRS = (_halves, _side_by_side), (_evens_and_odds, _alternating)
+HALVES = _check("rotary", _OF_HALVES, _OF_PAIRS, _LAYOUTS[0])
+INTERLEAVED = _check("rotary, interleaved", _OF_PAIRS, _OF_HALVES, _LAYOUTS[1])
+
+_EITHER = {
+    f"your layout is {layout}": replace(check, name=HALVES.name, mistakes=check.mistakes[1:])
+    for layout, check in {
+        "that of halves, features i and i + d/2.": HALVES,
+        "interleaved, features 2i and 2i + 1.": INTERLEAVED,
+    }.items()
+}
