@@ -55,7 +55,7 @@ def check_provenance(provenance):
         assert re.match(r"\d+\.\d+", provenance["versions"][always])
     assert provenance["os"]
     assert datetime.fromisoformat(provenance["date"]).utcoffset().total_seconds() == 0
-    assert provenance["command"].startswith("python -m benchmarks ")
+    assert provenance["command"].startswith(("python -m benchmarks ", "python tools/"))
     for blas in provenance["blas"]:
         assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
 

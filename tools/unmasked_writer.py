@@ -129,6 +129,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.perf_counter()
+    origin = provenance.describe("cpu", "python tools/unmasked_writer.py")  # of what runs now
     plays = data.plays()
     pairs = data.BytePairs.learn([plays.train], VOCABULARY)
     ids, held = pairs.encode(plays.train), pairs.encode(plays.validation)
@@ -149,7 +150,7 @@ def main() -> None:
             print(f"seed {seed}, causal {causal}: {curve[-1]:.3f}", found, flush=True)
     record = {
         "benchmark": "unmasked_writer",
-        "provenance": provenance.describe("cpu", "python tools/unmasked_writer.py"),
+        "provenance": origin,
         "settings": {
             **SHAPE,
             **KIND,
