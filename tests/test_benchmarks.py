@@ -559,4 +559,5 @@ def test_record_in_the_book_has_provenance(path):
     assert record["benchmark"] == name
     assert record["provenance"]["device"]["kind"] == kind
     assert not record.get("quick"), "a trial run is not shown in the book"
-    check_record(record)
+    if "rows" in record:  # else it holds no timings
+        check_record(record)
