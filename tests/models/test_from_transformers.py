@@ -198,6 +198,9 @@ from_transformers(gpt2_state(wpe__weight=None, ln_f__bias=None), GPT2)
 from_transformers(gpt2_state(score__weight=np.ones((2, 4))), GPT2)
     ValueError: state_dict must have the 16 tensors that config describes, got none missing and
     score.weight unknown
+from_transformers(gpt2_state() | {"transformer.wte.weight": np.ones((5, 4))}, GPT2)
+    ValueError: state_dict must have the 16 tensors that config describes, got none missing and
+    transformer.wte.weight unknown
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 2})
     ValueError: state_dict must have the 28 tensors that config describes, got h.1.ln_1.weight,
     h.1.ln_1.bias, h.1.attn.c_attn.weight and 9 more missing and none unknown

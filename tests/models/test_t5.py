@@ -6,10 +6,21 @@ from functools import partial
 import numpy as np
 import pytest
 import tiny_models
-from tiny_models import KEEP, assert_same, bound_of, cut_after, tokens, torch, weights_of, written
+from tiny_models import (
+    KEEP,
+    assert_same,
+    bound_of,
+    cut_after,
+    numbers,
+    tokens,
+    torch,
+    weights_of,
+    written,
+)
 
 import attnbook
 from attnbook import decoding
+from attnbook.models import from_transformers
 from attnbook.transformers.transformer import encode
 
 T5S = {
@@ -64,3 +75,25 @@ def test_t5_with_a_cache_writes_what_theirs_generates(name, library):
     )
     got = library.numpy(got.tokens)
     np.testing.assert_array_equal(got, made[:, : got.shape[1]])
+
+
+@pytest.mark.parametrize("name", ["t5 1.0", "t5 1.1, tied"])
+def test_a_file_that_holds_the_embedding_once_is_the_same(name):
+    model = T5S[name]()
+    state = {n: numbers(x) for n, x in model.state_dict().items()}
+    once = {n: x for n, x in state.items() if "embed_tokens" not in n and n != "lm_head.weight"}
+    assert len(once) == len(state) - 3
+    once["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = np.ones((6, 3))
+    weights, ids = from_transformers(once, model.config), tokens()
+    assert (weights.output is None) == (name == "t5 1.1, tied")
+    got = attnbook.transformer(ids, ids, weights)
+    exact = model(input_ids=torch.tensor(ids), decoder_input_ids=torch.tensor(ids), use_cache=False)
+    assert_same(got, exact.logits, bound_of(name, "float64"))
+
+
+def test_an_output_of_its_own_must_be_there():
+    model = T5S["t5 1.1"]()
+    config = {**model.config.to_dict(), "tie_word_embeddings": False}
+    state = {n: x for n, x in model.state_dict().items() if n != "lm_head.weight"}
+    with pytest.raises(ValueError, match=r"got lm_head\.weight missing and none unknown$"):
+        from_transformers(state, config)
