@@ -254,7 +254,7 @@ def _check(name: str, own: tuple, other: tuple, wrong: Mistake) -> Check:
             Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), beyond="a batch (leading axes)"),
             Stage((_case(3, 6, start=5), _case(1, 4, start=11)), option="start"),
         ),
-        mistakes=(wrong, *_mistakes(*own, other)),
+        mistakes=(wrong, *_mistakes(own[0], own[1], other)),
         properties=(lengths_stay,),
         options=("start",),
         adapt=_adapt,
