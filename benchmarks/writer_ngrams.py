@@ -6,7 +6,7 @@ it. From each count a discount is taken, one for counts of 1, of 2 and of 3 or m
 taken goes to the order below; below the first order all ids are equally likely.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class Counted(NamedTuple):
     counts: np.ndarray
     totals: np.ndarray
     n_with: np.ndarray  # (COUNTS, contexts): how many n-grams have each of the counts
+
+
+class Read(NamedTuple):
+    """What one order counted, for each id of a text."""
+
+    count: np.ndarray  # of the n-gram that ends there
+    total: np.ndarray  # of its context
+    n_with: np.ndarray  # (COUNTS, ids), of its context
 
 
 class Ngrams:
@@ -99,46 +107,53 @@ class Ngrams:
             found[n - 1] = 1 - 2 * y * n_2 / n_1, 2 - 3 * y * n_3 / n_2, 3 - 4 * y * n_4 / n_3
         return np.clip(found, 0.01, (0.99, 1.99, 2.99))
 
+    def read(self, places: np.ndarray, order: int) -> list[Read]:
+        """Return what the model of this order counted for each id of a text, order by order."""
+        start, found = self.max_order - 1, []
+        for n in range(1, order + 1):
+            counted, here = self.counted(n, order), places[n, start:]
+            context = places[n - 1, start - 1 : -1] if n > 1 else np.zeros_like(here)
+            count = np.where(here >= 0, counted.counts[here], 0)
+            total = np.where(context >= 0, counted.totals[context], 0)
+            found.append(Read(count, total, counted.n_with[:, context]))
+        return found
+
     def probabilities(self, places: np.ndarray, discounts: np.ndarray) -> np.ndarray:
         """Return the probability of each id after those before it, by the model of this order."""
-        order, start = len(discounts), self.max_order - 1
-        p = np.full(places.shape[1] - start, 1 / self.n_ids)
-        for n in range(1, order + 1):
-            here = places[n, start:]
-            context = places[n - 1, start - 1 : -1] if n > 1 else np.zeros_like(here)
-            p = interpolated(self.counted(n, order), here, context, discounts[n - 1], p)
-        return p
+        lowest = np.full(places.shape[1] - self.max_order + 1, 1 / self.n_ids)
+        return interpolated(self.read(places, len(discounts)), discounts, lowest)
 
     def tuned(self, ids: np.ndarray, order: int, steps: tuple[float, ...] = (0.2, 0.08)):
         """Return the discounts that make a validation text cheap: one after another, in turn."""
-        places, best = self.places(ids), self.discounts(order)
-        cost = bits(self.probabilities(places, best))
-        moves = [(n, c, sign) for n in range(order) for c in range(COUNTS) for sign in (1, -1)]
+        read, best = self.read(self.places(ids), order), self.discounts(order)
         for step in steps:
-            for n, c, sign in moves:
-                while True:
-                    trial = best.copy()
-                    trial[n, c] = np.clip(trial[n, c] + sign * step, 0.001, c + 0.999)
-                    new = bits(self.probabilities(places, trial))
-                    if new >= cost:
-                        break
-                    best, cost = trial, new
+            lower = np.full(len(ids), 1 / self.n_ids)
+            for n in range(order):
+                cost = bits(interpolated(read[n:], best[n:], lower))
+                for c in range(COUNTS):
+                    for sign in (1, -1):
+                        while True:
+                            trial = best.copy()
+                            trial[n, c] = np.clip(trial[n, c] + sign * step, 0.001, c + 0.999)
+                            new = bits(interpolated(read[n:], trial[n:], lower))
+                            if new >= cost:
+                                break
+                            best, cost = trial, new
+                lower = interpolated(read[n : n + 1], best[n : n + 1], lower)
         return best
 
 
-def interpolated(
-    counted: Counted, here: np.ndarray, context: np.ndarray, discounts: np.ndarray, lower: Any
-) -> np.ndarray:
-    """Return the probabilities of one order from those of the order below.
+def interpolated(read: list[Read], discounts: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """Return probabilities, order by order from those of the order below.
 
     An n-gram has its discounted share of the total of its context; what the discounts took from all
     n-grams of the context is shared out by the order below. In a context never seen, all is.
     """
-    count = np.where(here >= 0, counted.counts[here], 0)
-    kept = count - np.concatenate(([0], discounts))[np.minimum(count, COUNTS)]
-    total = np.where(context >= 0, counted.totals[context], 0)
-    taken = (discounts @ counted.n_with)[context]
-    return np.where(total > 0, (kept + taken * lower) / np.maximum(total, 1), lower)
+    for (count, total, n_with), taken in zip(read, discounts, strict=True):
+        kept = count - np.concatenate(([0], taken))[np.minimum(count, COUNTS)]
+        p = (kept + (taken @ n_with) * lower) / np.maximum(total, 1)
+        lower = np.where(total > 0, p, lower)
+    return lower
 
 
 def bits(probabilities: np.ndarray) -> float:
