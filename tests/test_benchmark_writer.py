@@ -12,10 +12,10 @@ from attnbook import data
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
-from benchmarks import writer
-from benchmarks.writer_cache import Cache, seen
-from benchmarks.writer_ngrams import Ngrams, as_bytes, bits
-from benchmarks.writer_words import PIECE, Words
+from benchmarks import rivals, writer
+from benchmarks.rivals_cache import Cache, seen
+from benchmarks.rivals_ngrams import Ngrams, as_bytes, bits
+from benchmarks.rivals_words import PIECE, Words
 
 CONTEXT = 8
 STAND = SimpleNamespace(
@@ -171,15 +171,15 @@ def test_words_spell_what_they_do_not_know():
 
 
 def test_compressors_find_the_training_text_again():
-    text = writer.Text(TEXT * 20, TEXT, TEXT[:30])
-    rows = {(row["model"], row["how"]): row for row in writer.compressors(text)}
+    text = rivals.Text(TEXT * 20, TEXT, TEXT[:30])
+    rows = {(row["model"], row["how"]): row for row in rivals.compressors(text)}
     assert {name for name, _ in rows} == {"gzip -9", "bz2 -9", "xz -9e"}
     for name in ("gzip -9", "xz -9e"):
         assert rows[name, "after_train"]["validation"] < rows[name, "alone"]["validation"]
 
 
 def test_the_dictionary_of_xz_holds_all_plays():
-    assert sum(map(len, data.plays().texts.values())) < writer.XZ[0]["dict_size"]
+    assert sum(map(len, data.plays().texts.values())) < rivals.XZ[0]["dict_size"]
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 9, 12, 21])
@@ -196,7 +196,7 @@ def test_every_token_counts_once_and_has_half_a_context(n, windows):
 
 @pytest.mark.usefixtures("windows")
 def test_places_are_doublings_of_the_view():
-    ids = writer.Ids(*(np.zeros(n, int) for n in (30, 20, 21)), 4)
+    ids = rivals.Ids(*(np.zeros(n, int) for n in (30, 20, 21)), 4)
     losses = [writer.per_token(STAND, x) for x in (ids.validation, ids.test)]
     rows = list(writer.places(STAND, ids, losses))
     assert [(row["first"], row["last"]) for row in rows] == [(1, 1), (2, 3), (4, 8)]
@@ -208,7 +208,7 @@ def test_places_are_doublings_of_the_view():
 
 
 def test_the_writer_has_a_row_of_the_same_bytes():
-    text = writer.Text("abcd", "ab", "abcd")
+    text = rivals.Text("abcd", "ab", "abcd")
     losses = [writer.Losses(np.full(n, 2.0), np.zeros((1, 8))) for n in (2, 3)]
     found = writer.writer_row(STAND, text, losses)
     assert (found["validation"], found["test"]) == (2.0, 1.5)

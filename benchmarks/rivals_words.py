@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.writer_ngrams import Ngrams, as_bytes, bits
+from benchmarks.rivals_ngrams import Ngrams, as_bytes, bits
 
 PIECE = re.compile(r"\n+| ?[A-Za-z]+(?:'[A-Za-z]+)*| ?[^A-Za-z\s]+|[^\S\n]+")
 """A word or a run of other signs, with the space before it. Joined, the pieces are the text."""
