@@ -117,9 +117,8 @@ def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
     with this name.
     """
     own, keys = _places(ids)
-    after = array_namespace(ids).roll(
-        _equal(ids), 1, axis=1
-    )  # column j: the token before j is that of the query
+    # column j: whether the token before j is that of the query
+    after = array_namespace(ids).roll(_equal(ids), 1, axis=1)
     return after & (keys > 0) & (keys < own - 1)
 
 
