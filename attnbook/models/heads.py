@@ -141,8 +141,7 @@ def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
     >>> own_speaker(["\n", "PUCK", ":", "\n", "Lord", "\n\n"]).astype(int)[:, 1]
     array([0, 0, 0, 1, 1, 1])
     """
-    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
-        raise TypeError(f"tokens must be a sequence of str, got {type(tokens).__name__}")
+    _check_tokens(tokens)
     targets = np.zeros((len(tokens), len(tokens)), dtype=bool)
     name, start = None, 0
     for i, token in enumerate(tokens):
@@ -154,8 +153,39 @@ def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
             name, start = (None, i + 1) if i == start else (slice(0), start)
         if token.endswith("\n\n"):
             name, start = None, i + 1
-    place = np.arange(len(tokens))
-    return targets & (place > 0) & (place < place[:, None] - 1)
+    return targets & _further_back(len(tokens))
+
+
+def line_start(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
+    r"""Let each token look at the line break before its own line.
+
+    Parameters and result are those of `own_speaker`. A line break looks at the one before it.
+
+    Examples
+    --------
+    >>> line_start(["No", "\n", "Lord", ",", "\n", "my"]).astype(int)[:, 1]
+    array([0, 0, 0, 1, 1, 0])
+    """
+    _check_tokens(tokens)
+    targets = np.zeros((len(tokens), len(tokens)), dtype=bool)
+    start = None
+    for i, token in enumerate(tokens):
+        if start is not None:
+            targets[i, start] = True
+        if "\n" in token:
+            start = i
+    return targets & _further_back(len(tokens))
+
+
+def _check_tokens(tokens):
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+        raise TypeError(f"tokens must be a sequence of str, got {type(tokens).__name__}")
+
+
+def _further_back(n):
+    """Return the keys that are neither the first token nor the one before."""
+    place = np.arange(n)
+    return (place > 0) & (place < place[:, None] - 1)
 
 
 def _places(ids):

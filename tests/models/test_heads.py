@@ -74,6 +74,16 @@ def test_who_speaks(text, looks):
     assert not (targets & ~masking.causal(len(tokens))).any()
 
 
+@given(st.lists(st.sampled_from(["no", "\n", "\n\n", " Lord"]), max_size=9))
+def test_where_the_line_begins(tokens):
+    targets, n = heads.line_start(tokens), len(tokens)
+    assert targets.shape == (n, n)
+    for i in range(n):
+        breaks = [j for j in range(i) if "\n" in tokens[j]]
+        wanted = [j for j in breaks[-1:] if 0 < j < i - 1]
+        assert np.flatnonzero(targets[i]).tolist() == wanted
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_head_that_does_its_job_scores_one(job):
     ids = np.array([1, 2, 3, 1, 2, 3, 3, 1])
@@ -106,6 +116,8 @@ heads.induction([1, 2])
     TypeError: ids must be an array of NumPy, CuPy, PyTorch or another Array API library, got list
 heads.own_speaker("FOOL:")
     TypeError: tokens must be a sequence of str, got str
+heads.line_start(3)
+    TypeError: tokens must be a sequence of str, got int
 heads.induction(np.ones(3))
     TypeError: ids must be an array of integers, got float64
 heads.induction(np.ones((2, 3), int))
