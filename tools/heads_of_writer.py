@@ -29,7 +29,7 @@ Place = tuple[int, int]  # layer, head
 
 def passages(text: str, number: int) -> list[str]:
     """Return passages from all over `text`, each from the beginning of a speech."""
-    places = np.linspace(0, len(text) - 2 * CHARACTERS, number).astype(int)
+    places = np.linspace(0, len(text) - 10 * CHARACTERS, number).astype(int)
     starts = [text.index("\n\n", place) + 2 for place in places]
     return [text[start : start + CHARACTERS] for start in starts]
 
