@@ -64,8 +64,8 @@ def recorded_sentences() -> RecordedSentences:
 
     Notes
     -----
-    The numbers are made by ``tools/record_sentences.py`` with all-MiniLM-L6-v2 (Apache-2.0); the
-    lines are in the public domain. Cost: one read of a file of 0.4 MB.
+    Licence: Apache-2.0, see `attnbook/models/LICENSE-sentence-encoder`; the lines are in the public
+    domain. ``tools/record_sentences.py`` made the file with all-MiniLM-L6-v2. Cost: one read of a file of 0.4 MB.
 
     Examples
     --------

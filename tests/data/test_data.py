@@ -155,6 +155,8 @@ def wheel_names(tmp_path_factory):
         "attnbook/data/date_words.toml",
         "attnbook/data/digits.npz",
         "attnbook/data/plays.bz2",
+        "attnbook/models/recorded_sentences.npz",
+        "attnbook/models/sentence_encoder.md",
         "attnbook/compilers/numbers.cu",
         "attnbook/kernels/cuda/layout.cu",
         "attnbook/kernels/cuda/naive.cu",
@@ -165,6 +167,7 @@ def wheel_names(tmp_path_factory):
         "licenses/book/LICENSE",
         "licenses/attnbook/data/LICENSE-digits",
         "licenses/attnbook/data/LICENSE-plays",
+        "licenses/attnbook/models/LICENSE-sentence-encoder",
     ],
 )
 def test_wheel_contains(wheel_names, ending):
