@@ -5,7 +5,9 @@ a token fall with the tokens in view, beside those of an n-gram model. What else
 measured by `rivals`.
 """
 
+import hashlib
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +39,8 @@ METHODS = {
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
     """Measure the writer on the plays; nothing here runs on another device."""
     text = texts(quick, tables)
-    tables.add(methods=METHODS)
+    stored = resources.files("attnbook.models").joinpath("writer.npz").read_bytes()
+    tables.add(methods=METHODS, sha256=hashlib.sha256(stored).hexdigest())
     writer = models.writer()
     ids = pair_ids(writer.tokenizer, text)
     losses = [per_token(writer, x) for x in (ids.validation, ids.test)]

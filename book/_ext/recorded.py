@@ -225,6 +225,8 @@ class RecordedOn(SphinxDirective):
                 command = found[device]["provenance"]["command"]
                 paragraph += nodes.Text("Repeat it with ")
             elif found and device == "cuda":
+                if "rows" not in found["cpu"]:  # no timings: a GPU would find the same
+                    continue
                 paragraph += nodes.Text("No record of a GPU yet. On one, run ")
                 command = f"python -m benchmarks {name} --device cuda"
             elif device == "cpu":
