@@ -117,7 +117,8 @@ class LanguageModel:
         x = embed(self.ids(text), table, scale=self.weights.scale_embeddings)
         mask = causal(x.shape[0], like=x)
         rotate = self.weights.positions == "rotary"
-        return decoder(x, None, DecoderWeights(layers[:layer]), mask, rotate=rotate)
+        below = DecoderWeights(layers[:layer], positions=self.weights.decoder.positions)
+        return decoder(x, None, below, mask, rotate=rotate)
 
     def heads(
         self, text: str, layer: int

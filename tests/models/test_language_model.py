@@ -175,5 +175,6 @@ def test_the_writer_is_as_small_as_its_card_says(shipped):
 
 
 def test_the_writer_beats_every_n_gram_on_a_play_that_it_has_not_read(shipped):
-    act = plays().texts["Macbeth"][:20_000]
-    assert shipped.to("torch").bits_per_byte(act) < 2.0
+    """The best of them, of any order, tuned on that play, needs 1.96 bits; the record has all."""
+    act = plays().texts["Julius Caesar"][:15_000]
+    assert shipped.to("torch").bits_per_byte(act) < 1.9
