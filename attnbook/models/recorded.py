@@ -65,7 +65,8 @@ def recorded_sentences() -> RecordedSentences:
     Notes
     -----
     Licence: Apache-2.0, see `attnbook/models/LICENSE-sentence-encoder`; the lines are in the public
-    domain. ``tools/record_sentences.py`` made the file with all-MiniLM-L6-v2. Cost: one read of a file of 0.4 MB.
+    domain. ``tools/record_sentences.py`` made the file with all-MiniLM-L6-v2.
+    Cost: one read of a file of 0.4 MB.
 
     Examples
     --------
