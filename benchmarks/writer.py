@@ -1,19 +1,22 @@
 """The writer that the package carries: bits per byte of plays it never saw.
 
-Two tables. `writer`: the validation plays and the test plays, each whole. `places`: how the bits of
-a token fall with the tokens in view, beside those of an n-gram model. What else there is to beat is
-measured by `rivals`.
+Three tables. `writer`: the validation plays and the test plays, each whole. `places`: how the bits
+of a token fall with the tokens in view. `lines`: what of the bits goes to the names of speakers.
+The last two have an n-gram model beside the writer; what else there is to beat is measured by
+`rivals`.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnbook import log_softmax, models, transformer
-from benchmarks.rivals import CACHED, Ids, Text, pair_ids, per_byte, texts
+from attnbook import data, log_softmax, models, transformer
+from benchmarks.rivals import CACHED, LONGEST, Ids, Text, pair_ids, per_byte, texts
+from benchmarks.rivals_cache import Cache, seen
 from benchmarks.rivals_ngrams import Ngrams
 from benchmarks.tables import Tables
 
@@ -33,6 +36,11 @@ METHODS = {
         "view, the one that begins a text included. `ngrams` are the same tokens by the "
         "Kneser-Ney model of byte pairs, which looks at three tokens before."
     ),
+    "lines": (
+        "The bits of the lines that name who speaks, and of the spoken lines, both divided "
+        "by the bytes of the whole text: their sum is that of the model. The cache holds the last "
+        "255 tokens."
+    ),
 }
 
 
@@ -45,7 +53,12 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     ids = pair_ids(writer.tokenizer, text)
     losses = [per_token(writer, x) for x in (ids.validation, ids.test)]
     tables.whole("writer", lambda: [writer_row(writer, text, losses)])
-    tables.whole("places", lambda: list(places(writer, ids, losses)))
+    order = CACHED["byte pair"]
+    rival = Ngrams(ids.train, ids.n_ids, order)
+    discounts = rival.tuned(ids.validation, order)
+    p = [rival.probabilities(rival.places(x), discounts) for x in (ids.validation, ids.test)]
+    tables.whole("places", lambda: list(places(writer.context, losses[1], -np.log2(p[1]))))
+    tables.whole("lines", lambda: list(lines(writer.tokenizer, text, ids, losses, p)))
 
 
 class Losses(NamedTuple):
@@ -82,15 +95,11 @@ def writer_row(writer: Any, text: Text, losses: list[Losses]) -> dict[str, Any]:
     return per_byte(about, text, *(float(x.tokens.sum()) for x in losses))
 
 
-def places(writer: Any, ids: Ids, losses: list[Losses]) -> Iterator[dict[str, Any]]:
-    """Give a row for each doubling of the tokens in view: bits per token, ours and an n-gram's."""
-    model = Ngrams(ids.train, ids.n_ids, CACHED["byte pair"])
-    discounts = model.tuned(ids.validation, CACHED["byte pair"])
-    lost = -np.log2(model.probabilities(model.places(ids.test), discounts))
-    context, half = writer.context, writer.context // 2
-    starts = half * np.arange(len(losses[1].windows))[:, np.newaxis]
-    at = np.minimum(starts + np.arange(context), len(ids.test) - 1)
-    theirs = np.where(np.isnan(losses[1].windows), np.nan, lost[at])
+def places(context: int, losses: Losses, rival: np.ndarray) -> Iterator[dict[str, Any]]:
+    """Give a row for each doubling of the tokens in view: bits per token, ours and a rival's."""
+    starts = context // 2 * np.arange(len(losses.windows))[:, np.newaxis]
+    at = np.minimum(starts + np.arange(context), len(rival) - 1)
+    theirs = np.where(np.isnan(losses.windows), np.nan, rival[at])
     first = 1
     while first <= context:
         last = context if 4 * first > context else 2 * first - 1
@@ -98,7 +107,37 @@ def places(writer: Any, ids: Ids, losses: list[Losses]) -> Iterator[dict[str, An
         yield {
             "first": first,
             "last": last,
-            "writer": float(np.nanmean(losses[1].windows[:, part])),
+            "writer": float(np.nanmean(losses.windows[:, part])),
             "ngrams": float(np.nanmean(theirs[:, part])),
         }
         first = last + 1
+
+
+def lines(
+    tokenizer: data.BytePairs, text: Text, ids: Ids, losses: list[Losses], p: list[np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """Give a row for each model and text: bits of the names of speakers, and of what they say."""
+    longest = LONGEST["byte pair"]
+    past = [seen(x, longest, 255) for x in (ids.validation, ids.test)]
+    cache = Cache(longest).fit(p[0], past[0])
+    for i, part in enumerate(("validation", "test")):
+        whole = getattr(text, part)
+        is_name = names(tokenizer, whole, getattr(ids, part))
+        costs = {
+            "writer": losses[i].tokens,
+            "Kneser-Ney": -np.log2(p[i]),
+            "Kneser-Ney, cache": -np.log2(cache.probabilities(p[i], past[i])),
+        }
+        for model, cost in costs.items():
+            n_bytes = len(whole.encode())
+            bits_of = {"names": cost[is_name].sum(), "words": cost[~is_name].sum()}
+            yield {"model": model, "part": part} | {k: x / n_bytes for k, x in bits_of.items()}
+
+
+def names(tokenizer: data.BytePairs, text: str, ids: np.ndarray) -> np.ndarray:
+    """Return which tokens begin in a line that names a speaker; such a line ends in a colon."""
+    is_name = np.zeros(len(text.encode()), bool)
+    for match in re.finditer(rb"(?m)^[A-Z][A-Z' &,-]*:\n", text.encode()):
+        is_name[match.start() : match.end()] = True
+    ends = np.cumsum([len(tokenizer.tokens[i]) for i in ids])
+    return is_name[np.concatenate(([0], ends[:-1]))]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from attnbook import data
+from attnbook import data, models
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
@@ -17,6 +17,7 @@ from benchmarks.rivals_cache import Cache, seen
 from benchmarks.rivals_ngrams import Ngrams, as_bytes, bits
 from benchmarks.rivals_words import PIECE, Words
 
+DATA = Path(__file__).parents[1] / "book" / "data"
 CONTEXT = 8
 STAND = SimpleNamespace(
     context=CONTEXT,
@@ -196,15 +197,23 @@ def test_every_token_counts_once_and_has_half_a_context(n, windows):
 
 @pytest.mark.usefixtures("windows")
 def test_places_are_doublings_of_the_view():
-    ids = rivals.Ids(*(np.zeros(n, int) for n in (30, 20, 21)), 4)
-    losses = [writer.per_token(STAND, x) for x in (ids.validation, ids.test)]
-    rows = list(writer.places(STAND, ids, losses))
+    losses = writer.per_token(STAND, np.zeros(21, int))
+    rows = list(writer.places(CONTEXT, losses, np.arange(21.0)))
     assert [(row["first"], row["last"]) for row in rows] == [(1, 1), (2, 3), (4, 8)]
-    for found, view in zip(rows[:2], (1, 2.5), strict=True):
-        assert found["writer"] == pytest.approx(
-            np.mean([cost(np.floor(view)), cost(np.ceil(view))])
-        )
-    assert 0 < rows[2]["ngrams"] < 1
+    assert rows[0]["writer"] == pytest.approx(cost(1))
+    assert rows[1]["writer"] == pytest.approx((cost(2) + cost(3)) / 2)
+    # windows begin at 0, 4, 8, 12 and 16, and the last of them has five tokens
+    assert rows[0]["ngrams"] == pytest.approx(np.mean([0, 4, 8, 12, 16]))
+    assert rows[1]["ngrams"] == pytest.approx(np.mean([1.5, 5.5, 9.5, 13.5, 17.5]))
+
+
+def test_names_are_the_lines_with_a_speaker():
+    text = "KING LEAR:\nNo: I will.\nALL: that\n\nFOOL:\nHa"
+    tokenizer = data.BytePairs.learn(text, 262)
+    found = writer.names(tokenizer, text, tokenizer.encode(text))
+    pieces = tokenizer.pieces(text)
+    named = "".join(piece for piece, is_name in zip(pieces, found, strict=True) if is_name)
+    assert named == "KING LEAR:\nFOOL:\n"
 
 
 def test_the_writer_has_a_row_of_the_same_bytes():
@@ -213,3 +222,11 @@ def test_the_writer_has_a_row_of_the_same_bytes():
     found = writer.writer_row(STAND, text, losses)
     assert (found["validation"], found["test"]) == (2.0, 1.5)
     assert (found["parameters"], found["context"]) == (11, 8)
+
+
+def test_the_benchmark_judges_as_the_writer_itself_does():
+    model, text = models.writer(), data.plays().test[:1500]
+    ids = model.tokenizer.encode(text)
+    assert len(ids) > 2 * model.context
+    found = writer.per_token(model, ids)
+    np.testing.assert_allclose(found.tokens, model.surprisal(text), rtol=1e-4, atol=1e-4)

@@ -41,6 +41,7 @@ from benchmarks import provenance as origin  # noqa: E402
 
 FIELDS = {"device", "cpu", "threads", "versions", "blas", "os", "settings", "load_average"}
 FIELDS |= {"commit", "dirty", "date", "command"}
+COMMANDS = ("python -m benchmarks ", "python tools/", "python -m tools.")
 RECORDS = sorted((ROOT / "book" / "data").glob("*.json"))
 
 
@@ -55,7 +56,7 @@ def check_provenance(provenance):
         assert re.match(r"\d+\.\d+", provenance["versions"][always])
     assert provenance["os"]
     assert datetime.fromisoformat(provenance["date"]).utcoffset().total_seconds() == 0
-    assert provenance["command"].startswith(("python -m benchmarks ", "python tools/"))
+    assert provenance["command"].startswith(COMMANDS)
     for blas in provenance["blas"]:
         assert {"name", "version", "core_type", "threads", "seen_by"} <= set(blas)
 
