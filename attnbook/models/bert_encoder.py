@@ -26,8 +26,7 @@ def bert_of(ids, weights, mask, token_types, impl=REFERENCE):
         x = x + weights.token_type_embedding[0, :]
     else:
         x = x + embed_of(token_types, weights.token_type_embedding, scale=False)
-    norm = weights.embedding_norm
-    x = layer_norm_of(x, norm.gain, norm.bias, norm.epsilon)  # (..., n, d_model)
+    x = layer_norm_of(x, weights.embedding_norm)  # (..., n, d_model)
     return encoder_of(x, weights.encoder, mask, impl=impl)
 
 

@@ -18,7 +18,8 @@ from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.single_head.attention import weights_of
+from attnbook.single_head.attention import scores_of
+from attnbook.single_head.softmax import softmax_of
 
 # The mathematics, of checked arrays.
 
@@ -56,7 +57,7 @@ def attend(query, heads, weights, mask, *, turn=None, bias=None, impl=REFERENCE,
         wide = accumulation_dtype(xp, q.dtype)
         q, k = xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False)
         bias = None if bias is None else xp.astype(bias, wide, copy=False)
-        A = weights_of(q, k, mask, bias, scale)  # (..., h, n_q, n_k)
+        A = softmax_of(scores_of(q, k, mask, bias, scale), axis=-1)  # (..., h, n_q, n_k)
         mixed = xp.matmul(A, xp.astype(v, wide, copy=False))  # (..., h, n_q, d_v)
         A = xp.astype(A, query.dtype, copy=False)
     else:

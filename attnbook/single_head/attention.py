@@ -15,7 +15,7 @@ from attnbook.arrays.attention_arguments import check_attention, to_compute
 from attnbook.single_head.softmax import softmax_of
 
 
-def _scores(query, key, mask, bias, scale):
+def scores_of(query, key, mask, bias, scale):
     xp = array_namespace(query)
     # (..., n_q, d_k) times (..., d_k, n_k)
     scores = xp.matmul(query * scale, xp.matrix_transpose(key))
@@ -28,7 +28,7 @@ def _scores(query, key, mask, bias, scale):
 
 def weights_of(query, key, mask, bias, scale):
     """Return the weights of attention, of checked arrays in the dtype to compute in."""
-    return softmax_of(_scores(query, key, mask, bias, scale), axis=-1)
+    return softmax_of(scores_of(query, key, mask, bias, scale), axis=-1)
 
 
 def _attention(query, key, value, mask, bias, scale):

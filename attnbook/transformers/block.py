@@ -19,7 +19,7 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
 from attnbook.transformers.layer_norm import LayerNormWeights
-from attnbook.transformers.normalization import NormWeights, normalized
+from attnbook.transformers.normalization import NORMALIZED, NormWeights
 
 # The mathematics, of checked arrays.
 
@@ -30,9 +30,9 @@ def transformer_block_of(x, weights, mask, impl=REFERENCE):
     ]
     attended, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
     y = project(attended, weights.W_attended) + x
-    y = normalized(y, weights.attention_norm)
+    y = NORMALIZED[type(weights.attention_norm)](y, weights.attention_norm)
     z = project(y, weights.W_output) + y
-    return normalized(z, weights.output_norm), A
+    return NORMALIZED[type(weights.output_norm)](z, weights.output_norm), A
 
 
 # The weights, and the functions, which check what they are given.

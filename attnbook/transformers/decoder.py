@@ -14,7 +14,7 @@ from attnbook.multi_head.attention import attend, keys_and_values, self_attentio
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import DecoderLayerWeights
-from attnbook.transformers.normalization import normalized
+from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.residual import residual
 from attnbook.transformers.stack import DecoderWeights, check_stream, placing
 
@@ -47,7 +47,7 @@ def decoder_of(
         A.append(both[0])
         A_memory.append(both[1])
     if weights.final_norm is not None:
-        x = normalized(x, weights.final_norm)
+        x = NORMALIZED[type(weights.final_norm)](x, weights.final_norm)
     return x, (tuple(A), tuple(A_memory))
 
 

@@ -15,7 +15,7 @@ from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
-from attnbook.transformers.normalization import normalized
+from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.residual import residual
 from attnbook.transformers.stack import EncoderWeights, check_stream, placing
 
@@ -36,7 +36,7 @@ def encoder_of(x, weights, mask, drop=None, rotate=False, bias=None, impl=REFERE
         x, A_of_layer = encoder_layer_of(x, layer, mask, drop, impl=impl, **how)
         A.append(A_of_layer)
     if weights.final_norm is not None:
-        x = normalized(x, weights.final_norm)
+        x = NORMALIZED[type(weights.final_norm)](x, weights.final_norm)
     return x, tuple(A)
 
 

@@ -15,16 +15,16 @@ from attnbook.arrays.weights import Weights
 # The mathematics, of checked arrays.
 
 
-def layer_norm_of(x, gain, bias, epsilon):
+def layer_norm_of(x, weights):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)
     y = y - xp.mean(y, axis=-1, keepdims=True)
-    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
-    if gain is not None:
-        y = y * xp.astype(gain, wide, copy=False)
-    if bias is not None:
-        y = y + xp.astype(bias, wide, copy=False)
+    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + weights.epsilon)
+    if weights.gain is not None:
+        y = y * xp.astype(weights.gain, wide, copy=False)
+    if weights.bias is not None:
+        y = y + xp.astype(weights.bias, wide, copy=False)
     return xp.astype(y, x.dtype, copy=False)
 
 
@@ -138,4 +138,6 @@ def layer_norm(
             raise ValueError(
                 f"{name} must have shape ({x.shape[-1]},) to match x, got {tuple(v.shape)}"
             )
-    return layer_norm_of(x, gain, bias, check_number("epsilon", epsilon))
+    epsilon = check_number("epsilon", epsilon)
+    fields = {"gain": gain, "bias": bias, "epsilon": epsilon}
+    return layer_norm_of(x, LayerNormWeights.unchecked(fields))

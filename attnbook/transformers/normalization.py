@@ -13,11 +13,8 @@ NORMALIZATIONS = ("layer", "rms")
 """The names that ``normalization=`` takes."""
 
 
-def normalized(x, weights):
-    """Return `layer_norm` or `rms_norm` of a checked array, as the class of `weights` says."""
-    if isinstance(weights, RMSNormWeights):
-        return rms_norm_of(x, weights.gain, weights.epsilon)
-    return layer_norm_of(x, weights.gain, weights.bias, weights.epsilon)
+NORMALIZED = {LayerNormWeights: layer_norm_of, RMSNormWeights: rms_norm_of}
+"""The function of each class of weights: ``NORMALIZED[type(weights)](x, weights)``."""
 
 
 def first_norm(kind: str, d_model: int, *, bias: bool = True) -> Any:

@@ -15,13 +15,13 @@ from attnbook.arrays.weights import Weights
 # The mathematics, of checked arrays.
 
 
-def rms_norm_of(x, gain, epsilon):
+def rms_norm_of(x, weights):
     xp = array_namespace(x)
     wide = accumulation_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)
-    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + epsilon)
-    if gain is not None:
-        y = y * xp.astype(gain, wide, copy=False)
+    y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + weights.epsilon)
+    if weights.gain is not None:
+        y = y * xp.astype(weights.gain, wide, copy=False)
     return xp.astype(y, x.dtype, copy=False)
 
 
@@ -127,4 +127,5 @@ def rms_norm(
             raise ValueError(
                 f"gain must have shape ({x.shape[-1]},) to match x, got {tuple(gain.shape)}"
             )
-    return rms_norm_of(x, gain, check_number("epsilon", epsilon))
+    fields = {"gain": gain, "epsilon": check_number("epsilon", epsilon)}
+    return rms_norm_of(x, RMSNormWeights.unchecked(fields))

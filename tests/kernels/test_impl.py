@@ -273,7 +273,7 @@ def test_modules_keep_their_impl_outside_of_the_state(name):
     plain, made = kind(weights), kind(weights, **tiled)
     assert plain.impl == "reference"
     assert "impl=" not in repr(plain)
-    assert "impl=tiled" in repr(made)
+    assert "impl='tiled'" in repr(made)
     attending = [x for x in made.modules() if hasattr(x, "impl")]
     assert attending
     assert {x.impl for x in attending} == {"tiled"}

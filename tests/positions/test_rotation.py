@@ -270,7 +270,7 @@ EncoderWeights.init(0, 1, 6, 2, 5, positions=Rotary())
 EncoderWeights.init(0, 1, 6, 2, 5, positions=Rotary(width=4))
     ValueError: d_k must be at least the width 4 to rotate, got 3
 EncoderWeights.init(0, 1, 6, 2, 5, positions="rotary")
-    TypeError: positions must be Rotary, got str
+    TypeError: positions must be Rotary or RelativeBias or Alibi, got str
 attnbook.encoder(np.ones((3, 8)), EncoderWeights.init(0, 1, 8, 2, 5, positions=Rotary()),
 rotate=True)
     ValueError: rotate must be False, since the weights have positions: Rotary

@@ -35,7 +35,7 @@ def loop(x, w, mask=None):
     q, k, v = (oracle.project(x, matrix) for matrix in (w.W_query, w.W_key, w.W_value))
     a = w.attention
     biases = (a.b_Q, a.b_K, a.b_V, a.b_O, a.n_heads, a.n_kv_heads)
-    heads, _ = oracle.multi_head_attention(q, k, v, a.W_Q, a.W_K, a.W_V, a.W_O, *biases, mask)
+    heads, _ = oracle.multi_head_attention(q, k, v, a.W_Q, a.W_K, a.W_V, a.W_O, *biases, mask=mask)
     y = oracle.norm_of(oracle.project(heads, w.W_attended) + x, w.attention_norm)
     return oracle.norm_of(oracle.project(y, w.W_output) + y, w.output_norm)
 
