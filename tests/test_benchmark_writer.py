@@ -1,7 +1,10 @@
 """The rivals of the writer are what they say: true probabilities, by the book's definition."""
 
+import hashlib
+import json
 import sys
 from collections import Counter, defaultdict
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -222,6 +225,48 @@ def test_the_writer_has_a_row_of_the_same_bytes():
     found = writer.writer_row(STAND, text, losses)
     assert (found["validation"], found["test"]) == (2.0, 1.5)
     assert (found["parameters"], found["context"]) == (11, 8)
+
+
+def recorded(name):
+    return json.loads((DATA / f"{name}.cpu.json").read_text(encoding="utf-8"))
+
+
+def test_the_record_has_every_rival_and_the_writer_on_the_same_text():
+    found, ours = recorded("rivals"), recorded("writer")
+    orders = {(row["unit"], row["order"]) for row in found["ngrams"]}
+    assert {(unit, n) for unit in ("byte", "byte pair") for n in range(1, 7)} <= orders
+    assert {row["how"] for row in found["compressors"]} == {"alone", "after_train"}
+    plays = data.plays()
+    sizes = {part: len(getattr(plays, part)) for part in ("train", "validation", "test")}
+    assert found["bytes"] == ours["bytes"] == sizes
+    assert found["titles"] == ours["titles"]
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_the_writer_beats_every_ngram_model_and_compressor(part):
+    found = recorded("rivals")
+    rivals = [row[part] for row in found["ngrams"] if row["cache"] is None]
+    rivals += [row[part] for row in found["compressors"]]
+    assert recorded("writer")["writer"][0][part] < min(rivals)
+
+
+def test_what_the_page_says_of_a_cache():
+    ours = recorded("writer")["writer"][0]
+    cached = [row for row in recorded("rivals")["ngrams"] if row["cache"]]
+    assert len(cached) == 3
+    assert all(ours["validation"] < row["validation"] for row in cached)
+    assert all(row["test"] < ours["test"] for row in cached)
+    lines = {(row["model"], row["part"]): row for row in recorded("writer")["lines"]}
+    for part in ("validation", "test"):
+        mine, theirs = lines["writer", part], lines["Kneser-Ney, cache", part]
+        assert mine["names"] > theirs["names"]
+        assert mine["words"] < theirs["words"]
+        assert mine["names"] + mine["words"] == pytest.approx(ours[part])
+
+
+def test_the_record_is_of_the_weights_that_are_shipped():
+    stored = resources.files("attnbook.models").joinpath("writer.npz").read_bytes()
+    assert recorded("writer")["sha256"] == hashlib.sha256(stored).hexdigest()
 
 
 def test_the_benchmark_judges_as_the_writer_itself_does():
