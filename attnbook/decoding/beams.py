@@ -1,7 +1,7 @@
 r"""Beam search: follow the best few sequences instead of one.
 
-.. math:: s(Y) = \frac{\log p(Y \mid X)}{\operatorname{lp}(Y)}, \qquad
-          \operatorname{lp}(Y) = \Bigl(\frac{5 + |Y|}{5 + 1}\Bigr)^{\alpha}
+.. math:: \operatorname{score}(y) = \frac{\log p(y \mid x)}{\operatorname{lp}(y)}, \qquad
+          \operatorname{lp}(y) = \Bigl(\frac{5 + |y|}{5 + 1}\Bigr)^{c}
 """
 
 import math
@@ -28,8 +28,8 @@ def beam_search(
 ) -> Decoded:
     r"""Keep the `n_beams` best sequences at every step, and return them, best first.
 
-    .. math:: s(Y) = \frac{\log p(Y \mid X)}{\operatorname{lp}(Y)}, \qquad
-              \operatorname{lp}(Y) = \Bigl(\frac{5 + |Y|}{5 + 1}\Bigr)^{\alpha}
+    .. math:: \operatorname{score}(y) = \frac{\log p(y \mid x)}{\operatorname{lp}(y)}, \qquad
+              \operatorname{lp}(y) = \Bigl(\frac{5 + |y|}{5 + 1}\Bigr)^{c}
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def beam_search(
     n_beams : int
         How many sequences are kept, at least 1.
     length_penalty : float
-        α, at least 0. Y are the new tokens, the stop token included. With α = 0 the score is the
-        log-probability, which falls with every token, so that short sequences win. The larger α
+        c, at least 0. y are the new tokens, the stop token included. With c = 0 the score is the
+        log-probability, which falls with every token, so that short sequences win. The larger c
         is, the less the length counts against a long sequence.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.

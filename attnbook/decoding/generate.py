@@ -55,7 +55,7 @@ def greedy_decode(
 ) -> Decoded:
     r"""Take the most likely token, again and again.
 
-    .. math:: y_i = \operatorname*{arg\,max}_v \; p(v \mid y_{<i}, x)
+    .. math:: y_i = \operatorname*{arg\,max}_j \; p(j \mid y_{<i}, x)
 
     Parameters
     ----------

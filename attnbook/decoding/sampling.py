@@ -20,15 +20,15 @@ def sampler(
 ) -> Callable[[Array, np.ndarray], Array]:
     r"""Return a `choose` for `stream` that draws tokens.
 
-    .. math:: q_v \propto p_v^{1/T}, \qquad
-              \text{token} = \min\,\Bigl\{v : \sum_{w \le v} q_w > u\Bigr\}
+    .. math:: p_T \propto p^{1/T}, \qquad
+              \text{token} = \min\,\Bigl\{j : \sum_{l \le j} p_{T, l} > \xi\Bigr\}
 
-    The tokens stand in the order of falling probability, and u is uniform in [0, 1).
+    The tokens stand in the order of falling probability, and ξ is uniform in [0, 1).
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
-        Where u comes from; an int is a seed.
+        Where ξ comes from; an int is a seed.
     temperature : float
         T, above 0. Below 1 it favours likely tokens, above 1 it evens them out. T → 0 draws among
         the most likely ones, of which `greedy_decode` takes the first.

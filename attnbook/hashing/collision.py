@@ -1,4 +1,4 @@
-"""Chances that hashes agree: for one code, for a table of K codes, and for one of L tables."""
+"""Chances that hashes agree: for one code, for a table of κ codes, and for one of L tables."""
 
 import math
 import numbers
@@ -28,9 +28,9 @@ def check_within(name: str, x: Any, most: float, shown: str) -> None:
 
 
 def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
-    r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^K)^L`.
+    r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^\kappa)^L`.
 
-    Meeting in a table takes K equal codes (AND); L tables give L independent chances (OR). `p` is
+    Meeting in a table takes κ equal codes (AND); L tables give L independent chances (OR). `p` is
     a number or an array of chances of one equal code. Small chances keep their digits.
     """
     table = p**n_projections

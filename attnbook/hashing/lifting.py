@@ -1,8 +1,8 @@
 r"""Lifting: one more coordinate turns the inner product into a cosine.
 
-.. math:: \tilde k = \bigl(k / M,\; \sqrt{1 - \lVert k \rVert^2 / M^2}\bigr), \quad
+.. math:: \tilde k = \bigl(k / k_{\max},\; \sqrt{1 - \lVert k \rVert^2 / k_{\max}^2}\bigr), \quad
           \tilde q = (q / \lVert q \rVert,\; 0), \qquad
-          \cos(\tilde q, \tilde k) = \frac{q \cdot k}{\lVert q \rVert\, M}
+          \cos(\tilde q, \tilde k) = \frac{q \cdot k}{\lVert q \rVert\, k_{\max}}
 """
 
 import math
@@ -21,7 +21,7 @@ def lift_keys(
 ) -> Annotated[Array, "... n_k d+1"]:
     r"""Return unit vectors of one more coordinate, so that hashes see the inner product.
 
-    .. math:: \tilde k = \bigl(k / M,\; \sqrt{1 - \lVert k \rVert^2 / M^2}\bigr)
+    .. math:: \tilde k = \bigl(k / k_{\max},\; \sqrt{1 - \lVert k \rVert^2 / k_{\max}^2}\bigr)
 
     Of two keys in the same direction the longer has the larger score, but a hash of angles cannot
     tell them apart and a hash of distances may prefer the shorter. After lifting, the key with the
@@ -31,7 +31,7 @@ def lift_keys(
     ----------
     key : array, shape (..., n_k, d)
     longest : float, optional
-        M, at least the length of every key; the largest length by default.
+        k_max, at least the length of every key; the largest length by default.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def lift_keys(
 
     Notes
     -----
-    All lifted keys of one collection need the same M. One long key pushes all others towards the
+    All lifted keys of one collection need one k_max. One long key pushes all others towards the
     new axis, where they look alike: score the few longest apart. Cost: O(n_k d).
 
     References
@@ -64,7 +64,7 @@ def lift_keys(
     entry = float(move(xp.max(xp.abs(x)), "numpy")) if 0 not in x.shape else 0.0
     squares = xp.sum((x / (entry or 1.0)) ** 2, axis=-1)  # no square overflows or vanishes
     largest = entry * math.sqrt(float(move(xp.max(squares), "numpy"))) if entry else 0.0
-    # room for rounding, so that M taken from the same keys in another order is accepted
+    # room for rounding, so that k_max taken from the same keys in another order is accepted
     if longest is None:
         longest = largest
     elif check_number("longest", longest) * (1 + 1e-6) < largest:
@@ -127,7 +127,7 @@ class LiftedHash:
     hash : SimHash or StableHash
         Of vectors one wider than the keys.
     longest : float
-        M, at least the length of every key that will be added.
+        k_max, at least the length of every key that will be added.
 
     Raises
     ------

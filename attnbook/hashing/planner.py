@@ -1,6 +1,6 @@
 r"""The planner: how many tables and projections, and how wide, for a promise and the least work.
 
-.. math:: \bigl(1 - P(d_\text{avg})^K\bigr)^L \le \delta
+.. math:: \bigl(1 - p(D_\text{avg})^\kappa\bigr)^L \le \delta
 """
 
 import functools
@@ -45,7 +45,7 @@ class Plan:
     d_avg : float
         Distance between vectors that count as similar.
     n_tables, n_projections : int
-        L and K.
+        L and κ.
     width : float
         r, the interval of the p-stable hash.
     load_factor : float
@@ -91,7 +91,7 @@ class Plan:
         return StableHash.init(rng, d, self.width, self.n_tables, self.n_projections)
 
     def retrieval_probability(self, distance: Any) -> Any:
-        r"""Return :math:`1 - (1 - P(c)^K)^L`, the chance to find a vector at this distance.
+        r"""Return :math:`1 - (1 - p(D)^\kappa)^L`, the chance to find a vector at this distance.
 
         `distance` is a number or an array of floats, at least 0.
         """
@@ -99,7 +99,7 @@ class Plan:
         return at_least_once(p, self.n_tables, self.n_projections)
 
     def miss_probability(self, distance: Any) -> Any:
-        r"""Return :math:`(1 - P(c)^K)^L`: at most δ up to `d_avg`, but for rounding."""
+        r"""Return :math:`(1 - p(D)^\kappa)^L`: at most δ up to `d_avg`, but for rounding."""
         p = StableHash.collision_probability(distance, self.width)
         return (1 - p**self.n_projections) ** self.n_tables
 
@@ -145,12 +145,12 @@ def plan(
 ) -> Plan:
     r"""Choose the tables of a p-stable hash that keep a promise.
 
-    .. math:: \bigl(1 - P(d_\text{avg})^K\bigr)^L \le \delta
-              \quad\Longleftrightarrow\quad P(d_\text{avg}) \ge (1 - \delta^{1/L})^{1/K}
+    .. math:: \bigl(1 - p(D_\text{avg})^\kappa\bigr)^L \le \delta
+              \quad\Longleftrightarrow\quad p(D_\text{avg}) \ge (1 - \delta^{1/L})^{1/\kappa}
 
     A vector at distance d_avg or less from the query is missed with probability δ at most, over
     the draw of the tables. The least width that keeps the promise leaves the fewest candidates. It
-    grows with K; and what lies farther away is then met by fewer and fewer tables.
+    grows with κ; and what lies farther away is then met by fewer and fewer tables.
 
     Parameters
     ----------
@@ -161,8 +161,8 @@ def plan(
     d_avg : float
         Distance between similar vectors, above 0.
     n_tables, n_projections : int, optional
-        L and K. None chooses the number with the least expected work on `sample`, up to 32. The
-        defaults are the K = 1 plan of the sources, where r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5; this
+        L and κ. None chooses the number with the least expected work on `sample`, up to 32. The
+        defaults are the κ = 1 plan of the sources, where r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5; this
         width is kept wherever it keeps the promise.
     sample : array, shape (s, d), optional
         Some of the keys, a few hundred, at least 2.

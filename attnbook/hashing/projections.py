@@ -25,10 +25,10 @@ from attnbook.arrays.weights import ArrayTree
 
 
 class RandomProjections(ArrayTree, abc.ABC):
-    """Base of hashes whose codes each come from one projection a·x: L tables of K codes."""
+    """Base of hashes whose codes each come from one projection a·x: L tables of κ codes."""
 
     directions: Annotated[Array, "n_tables n_projections d"]
-    multipliers: ClassVar[Any]  # K numbers, int64, which join the codes of a table
+    multipliers: ClassVar[Any]  # κ numbers, int64, which join the codes of a table
 
     @property
     def n_tables(self) -> int:
@@ -37,7 +37,7 @@ class RandomProjections(ArrayTree, abc.ABC):
 
     @property
     def n_projections(self) -> int:
-        """K."""
+        """κ."""
         return int(self.directions.shape[1])
 
     @property
@@ -47,10 +47,10 @@ class RandomProjections(ArrayTree, abc.ABC):
 
     @abc.abstractmethod
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
-        """Return the K codes of each table."""
+        """Return the κ codes of each table."""
 
     def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
-        r"""Return for each table the K codes of `x` as one int64, :math:`\sum_j m_j h_j(x)`.
+        r"""Return the κ codes of a table as one int64, :math:`\sum_j w_j \operatorname{code}_j`.
 
         `x` is an array (..., d) of the library and device of `directions`; half precision is
         computed in float32. Raises TypeError if it is not an array of floats of that library, and

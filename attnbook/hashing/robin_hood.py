@@ -9,9 +9,9 @@ the search has come.
 
 With n keys in m slots, a load of a = n/m, the mean displacement is close to
 
-.. math:: \frac{a}{2 (1 - a)}
+.. math:: \frac{\alpha}{2 (1 - \alpha)}
 
-which is 1.5 at a = 0.75 and 4.5 at 0.9; the number of slots that a search reads, the probe length,
+which is 1.5 at α = 0.75 and 4.5 at 0.9; the number of slots that a search reads, the probe length,
 is one more. The swaps do not change this mean, they take away the long searches: displacements
 follow the waiting times of a queue, of which a share below exp(−2(1 − a) t) is longer than t.
 

@@ -1,7 +1,7 @@
 r"""Sign-SimHash: on which side of random planes through the origin a vector lies.
 
-.. math:: h(x) = [\, a \cdot x \ge 0 \,], \quad a \sim \mathcal N(0, I), \qquad
-          P(h(x) = h(y)) = 1 - \theta / \pi
+.. math:: \operatorname{hash}(x) = [\, a \cdot x \ge 0 \,], \quad a \sim \mathcal N(0, I), \qquad
+          P(\operatorname{hash}(x) = \operatorname{hash}(y)) = 1 - \theta / \pi
 """
 
 import math
@@ -28,9 +28,9 @@ MOST_BITS = 63
 
 @dataclass(frozen=True, eq=False)
 class SimHash(RandomProjections):
-    r"""L tables of K signs each.
+    r"""L tables of κ signs each.
 
-    The code of projection j is 1 where :math:`a_j \cdot x \ge 0`, else 0. A signature packs the K
+    The code of projection j is 1 where :math:`a_j \cdot x \ge 0`, else 0. A signature packs the κ
     codes of a table into one integer: projection j gives bit j, so the first is the lowest.
 
     Only the direction of a vector matters, not its length: use it for cosine similarity, or after
@@ -39,7 +39,7 @@ class SimHash(RandomProjections):
     Attributes
     ----------
     directions : array, shape (n_tables, n_projections, d)
-        The normals of the planes; K = n_projections is at most 63.
+        The normals of the planes; κ = n_projections is at most 63.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class SimHash(RandomProjections):
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
         """Return the sign bits of `x`, int64, 1 where a·x ≥ 0.
 
-        Raises TypeError or ValueError as `signatures`. Cost: O(n d L K), one matrix product.
+        Raises TypeError or ValueError as `signatures`. Cost: O(n d L κ), one matrix product.
         """
         along = projected(x, self.directions)
         xp = array_namespace(along)
@@ -122,7 +122,7 @@ class SimHash(RandomProjections):
     ) -> Annotated[Array, "..."]:
         r"""Return the chance that `key` shares a bucket with `query` in at least one table.
 
-        .. math:: 1 - (1 - p^K)^L, \quad p = 1 - \theta / \pi
+        .. math:: 1 - (1 - p^\kappa)^L, \quad p = 1 - \theta / \pi
 
         over the draw of the directions. Leading axes broadcast. A vector of zeros has the code 1
         everywhere, another vector half the time: its angle to any other counts as π/2, that to

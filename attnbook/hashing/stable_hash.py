@@ -1,7 +1,7 @@
 r"""The p-stable hash: in which interval of a random line a vector falls.
 
-.. math:: h(x) = \Bigl\lfloor \frac{a \cdot x + b}{r} \Bigr\rfloor, \quad
-          a \sim \mathcal N(0, I), \quad b \sim \mathcal U[0, r)
+.. math:: \operatorname{hash}(x) = \Bigl\lfloor \frac{a \cdot x + \xi}{r} \Bigr\rfloor, \quad
+          a \sim \mathcal N(0, I), \quad \xi \sim \mathcal U[0, r)
 """
 
 import math
@@ -33,11 +33,12 @@ MIXER = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, eq=False)
 class StableHash(RandomProjections):
-    r"""L tables of K intervals each.
+    r"""L tables of κ intervals each.
 
     A projection cuts a line into intervals of length r; its code is the number of the interval.
-    A signature joins the K codes of a table into one integer, :math:`\sum_j m_j h_j(x)` modulo
-    2⁶⁴ with odd random multipliers :math:`m_j` and :math:`m_1 = 1`: with K = 1 it is the code.
+    A signature joins the κ codes of a table into one integer,
+    :math:`\sum_j w_j \operatorname{code}_j` modulo 2⁶⁴ with odd random multipliers
+    :math:`w_j` and :math:`w_1 = 1`: with κ = 1 it is the code.
 
     What counts is the Euclidean distance of two vectors. The normal distribution is 2-stable: the
     difference of their projections is normal with their distance as standard deviation.
@@ -109,14 +110,14 @@ class StableHash(RandomProjections):
 
     @property
     def multipliers(self) -> np.ndarray:
-        """The K odd numbers that join codes to a signature, int64; the first is 1."""
+        """The κ odd numbers that join codes to a signature, int64; the first is 1."""
         drawn = np.random.default_rng(MIXER).integers(2**63, size=self.n_projections)
         return np.where(np.arange(self.n_projections) == 0, 1, drawn | 1)
 
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
         """Return ⌊(a·x + b) / r⌋, int64.
 
-        Raises TypeError or ValueError as `signatures`. Cost: O(n d L K), one matrix product.
+        Raises TypeError or ValueError as `signatures`. Cost: O(n d L κ), one matrix product.
         """
         along = projected(x, self.directions)
         xp = array_namespace(along)
@@ -132,10 +133,10 @@ class StableHash(RandomProjections):
     def collision_probability(distance: Any, width: float) -> Any:
         r"""Return the chance that two vectors at this distance fall into one interval.
 
-        .. math:: P(c) = 1 - 2\Phi(-r/c)
-                  - \frac{2c}{\sqrt{2\pi}\, r}\bigl(1 - e^{-r^2 / (2c^2)}\bigr), \quad P(0) = 1
+        .. math:: p(D) = 1 - 2\Phi(-r/D)
+                  - \frac{2D}{\sqrt{2\pi}\, r}\bigl(1 - e^{-r^2 / (2D^2)}\bigr), \quad p(0) = 1
 
-        `distance` is c = ‖x − y‖, a float or an array of floats, at least 0; infinity is allowed.
+        `distance` is D = ‖x − y‖, a float or an array of floats, at least 0; infinity is allowed.
         `width` is r, above 0. The result is like `distance`. Raises TypeError or ValueError if one
         is not such a number.
 
@@ -155,7 +156,7 @@ class StableHash(RandomProjections):
     ) -> Annotated[Array, "..."]:
         r"""Return the chance that `key` shares a bucket with `query` in at least one table.
 
-        .. math:: 1 - (1 - P(c)^K)^L, \quad c = \lVert q - k \rVert
+        .. math:: 1 - (1 - p(D)^\kappa)^L, \quad D = \lVert q - k \rVert
 
         over the draw of directions and offsets. Leading axes broadcast.
         """

@@ -1,6 +1,6 @@
 r"""Attention in plain CUDA C++: three kernels, a thread for every number.
 
-.. math:: O = \operatorname{softmax}(s\,QK^\top + B)\,V
+.. math:: O = \operatorname{softmax}(\beta\,QK^\top + B)\,V
 
 `naive.cu` holds one kernel for each step of the formula. A thread computes one score; a warp turns
 one row into weights; a thread computes one number of the output. The n_q × n_k scores lie in the

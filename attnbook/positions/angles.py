@@ -1,6 +1,6 @@
-r"""The angle of every position p and feature pair i.
+r"""The angle of every position i and feature pair l.
 
-.. math:: p\,\omega_i, \qquad \omega_i = \text{base}^{-2i/d}
+.. math:: i\,\omega_l, \qquad \omega_l = \text{base}^{-2l/d}
 """
 
 from typing import Any

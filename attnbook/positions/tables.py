@@ -35,9 +35,9 @@ def sinusoidal(
 ) -> Annotated[Array, "n d_model"]:
     r"""Return the sines and cosines of `n` positions, one row a position.
 
-    .. math:: PE(p) = [\sin p\omega_0, \dots, \sin p\omega_{d/2-1}, \;
-                       \cos p\omega_0, \dots, \cos p\omega_{d/2-1}],
-              \qquad \omega_i = \text{base}^{-2i/d}
+    .. math:: PE(i) = [\sin i\omega_0, \dots, \sin i\omega_{d/2-1}, \;
+                       \cos i\omega_0, \dots, \cos i\omega_{d/2-1}],
+              \qquad \omega_l = \text{base}^{-2l/d}
 
     Parameters
     ----------

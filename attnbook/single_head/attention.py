@@ -1,6 +1,6 @@
 r"""Attention: every query takes a weighted mean of the values.
 
-.. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(s\,QK^\top + B)\,V
+.. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(\beta\,QK^\top + B)\,V
 
 The mathematics comes first, and is what the book prints. The three public functions below it
 check their arrays and call it.
@@ -60,7 +60,7 @@ def attention_weights(
 ) -> Annotated[Array, "... n_q n_k"]:
     r"""Return how much each query attends to each key.
 
-    .. math:: A = \operatorname{softmax}(s\,QK^\top + B), \qquad s = 1/\sqrt{d_k},
+    .. math:: A = \operatorname{softmax}(\beta\,QK^\top + B), \qquad \beta = 1/\sqrt{d_k},
 
     row by row, over the keys that `mask` lets the query see.
 
@@ -140,7 +140,7 @@ def attention(
 ) -> Annotated[Array, "... n_q d_v"]:
     r"""Return for each query the mean of the values, weighted by how well their keys match.
 
-    .. math:: O = \operatorname{softmax}(s\,QK^\top + B)\,V, \qquad s = 1/\sqrt{d_k}
+    .. math:: O = \operatorname{softmax}(\beta\,QK^\top + B)\,V, \qquad \beta = 1/\sqrt{d_k}
 
     Parameters
     ----------
@@ -220,13 +220,13 @@ def attention_vjp(
 ]:
     r"""Pull the gradient of a loss back from the output of `attention` to its three inputs.
 
-    With weights A, output O = AV, incoming gradient G = ∂L/∂O and scale s,
+    With weights A, output O = AV, incoming gradient G = ∂ℒ/∂O and scale β,
 
     .. math::
-        \frac{\partial L}{\partial V} = A^\top G, \quad
-        D = A \odot \bigl(GV^\top - (G \odot O)\mathbf 1 \mathbf 1^\top\bigr), \quad
-        \frac{\partial L}{\partial Q} = s\,DK, \quad
-        \frac{\partial L}{\partial K} = s\,D^\top Q.
+        \frac{\partial\mathcal L}{\partial V} = A^\top G, \quad
+        G_S = A \odot \bigl(GV^\top - (G \odot O)\mathbf 1 \mathbf 1^\top\bigr), \quad
+        \frac{\partial\mathcal L}{\partial Q} = \beta\,G_S K, \quad
+        \frac{\partial\mathcal L}{\partial K} = \beta\,G_S^\top Q.
 
     Parameters
     ----------

@@ -35,13 +35,13 @@ class Evidence:
         and that others like it were missed. NaN where nothing was scored or the hash knows no
         probabilities.
     missed_mass : array, shape (n_q,)
-        Estimate of 1 − M, the share of the exact softmax on keys that were not scored: from the
+        Estimate of 1 − A_R, the share of the exact softmax on keys that were not scored: from the
         tail if there is one; else from the candidates, each of which stands for 1 / P keys like
         it, so that keys unlike all of them stay unseen. 1 where there are keys and none was
         scored; NaN where it cannot be told.
     bound : array, shape (n_q,)
-        :math:`(1 - M)\, D_V`, the largest distance from the exact output that claim 29 allows
-        after dropping the missed keys, with the estimate of M. D_V is the diagonal of the box
+        :math:`(1 - A_R)\, D_V`, the largest distance from the exact output that claim 29 allows
+        after dropping the missed keys, with the estimate of A_R. D_V is the diagonal of the box
         around all values. Where nothing was scored the output is zeros and there is no bound:
         infinity.
     """
@@ -224,7 +224,7 @@ def _found_probability(state: SketchState, q: Array, close: NearKeys) -> Array:
 
 
 def _missed(close: NearKeys, scored: Array, others: list[Array]) -> Array:
-    """Return the estimate of 1 - M without a tail, from what each candidate stands for."""
+    """Return the estimate of 1 - A_R without a tail, from what each candidate stands for."""
     xp = array_namespace(scored)
     missed, nothing = xp.full_like(scored, xp.nan), scored == -xp.inf
     if close.expected is not None:

@@ -1,7 +1,7 @@
 r"""Sketch attention: attention over the keys that hash tables return.
 
-.. math:: O_R = \operatorname{softmax}(s\, q K_R^\top)\, V_R, \qquad
-          R = \{\, i : h_t(k_i) = h_t(q) \text{ for some table } t \,\}
+.. math:: O_R = \operatorname{softmax}(\beta\, q K_R^\top)\, V_R, \qquad
+          R = \{\, i : \operatorname{hash}_t(k_i) = \operatorname{hash}_t(q) \text{ for a } t \,\}
 """
 
 from typing import Annotated, Any
@@ -21,8 +21,9 @@ NO_ROW = 2**62  # sorts behind every row
 class SketchAttention:
     r"""A growing set of keys and values, asked through hash tables.
 
-    .. math:: R = \{\, i : h_t(k_i) = h_t(q) \text{ for some } t \,\}, \qquad
-              \hat O = \sum_{i \in R} w_i v_i
+    .. math::
+        R = \{\, i : \operatorname{hash}_t(k_i) = \operatorname{hash}_t(q) \text{ for a } t \,\},
+        \qquad \hat O = \sum_{i \in R} w_i v_i
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class SketchAttention:
     Notes
     -----
     The arrays of the first `update` are kept, not copied: do not write into them.
-    Cost of a query: O(d L K) for the hash, and O(d + d_v) for each candidate.
+    Cost of a query: O(d L κ) for the hash, and O(d + d_v) for each candidate.
 
     References
     ----------
@@ -144,7 +145,7 @@ class SketchAttention:
 
         Notes
         -----
-        Amortised O(d L K + L) a key.
+        Amortised O(d L κ + L) a key.
         """
         return update(self.state, key, key if value is None else value)
 

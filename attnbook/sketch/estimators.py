@@ -39,7 +39,7 @@ class Candidates:
     def of(
         cls, rows: Annotated[Array, "n_q n_tables C"], found: Annotated[Array, "n_q n_tables C"]
     ) -> "Candidates":
-        """Return `rows` and `found` with the first place of each row. Cost: O(M log M), M = L C.
+        """Return `rows` and `found` with the first place of each row. Cost: O(L C log(L C)).
 
         Raises TypeError or ValueError if they are not integers and booleans of one such shape.
         """
@@ -77,7 +77,7 @@ def union(
     .. math:: w_i = e^{s_i} \Big/ \sum_{j \in R} e^{s_j}
 
     R is the set of keys found. The weights sum to 1, or are all 0 where nothing was found. What
-    they miss is bounded by claim 29: ‖O_R − O‖ ≤ (1 − M) D_V.
+    they miss is bounded by claim 29: ‖O_R − O‖ ≤ (1 − A_R) D_V.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def duplicates(
 ) -> Annotated[Array, "n_q n_tables C"]:
     r"""Take one softmax over all buckets, in which a key found t times counts t times.
 
-    .. math:: \sum_t w_{t i} \propto t_i\, e^{s_i}, \qquad E[t_i] = L\, p_i^K
+    .. math:: \sum_t w_{t i} \propto t_i\, e^{s_i}, \qquad \mathbb E\, t_i = L\, p_i^\kappa
 
     Near keys gain weight beyond their score (claim 28).
 
@@ -155,7 +155,7 @@ def importance(
 ) -> Annotated[Array, "n_q n_tables C"]:
     r"""Divide what was found by the probability of finding it.
 
-    .. math:: w_i \propto e^{s_i} / P_i, \qquad P_i = 1 - (1 - p_i^K)^L
+    .. math:: w_i \propto e^{s_i} / P_i, \qquad P_i = 1 - (1 - p_i^\kappa)^L
 
     Numerator and denominator are Horvitz-Thompson estimates, each unbiased; their ratio is biased
     by the order of its variance (claim 28).

@@ -40,7 +40,8 @@ def sketch_attention(
     r"""Return attention over the keys that hash tables find for each query.
 
     .. math:: \hat O_i = \sum_{j \in R_i} w_{ij}\, v_j, \qquad
-              R_i = \{\, j : h_t(k_j) = h_t(q_i) \text{ for some table } t \,\}
+              R_i = \{\, j : \operatorname{hash}_t(k_j)
+              = \operatorname{hash}_t(q_i) \text{ for some table } t \,\}
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def sketch_attention(
     -----
     With `is_causal` and the tail ``"moments"`` the past of a run has moments of its own, which grow
     from run to run; without a window a run has 64 queries, and keys from its start on are scored.
-    Cost: O((n_q + n_k) d L K) for the hash, and O(d_k + d_v) for each key that is scored.
+    Cost: O((n_q + n_k) d L κ) for the hash, and O(d_k + d_v) for each key that is scored.
 
     References
     ----------

@@ -1,7 +1,8 @@
 r"""Attention to Gaussian keys in closed form: what is known of keys that nobody looks at.
 
-.. math:: E\, e^{s\,q \cdot k} = e^{s\,q \cdot \mu + \frac12 s^2 q^\top S q}, \qquad
-          k \sim \mathcal N(\mu, S)
+.. math:: \mathbb E\, e^{\beta\,q \cdot k}
+          = e^{\beta\,q \cdot \mu + \frac12 \beta^2 q^\top \Sigma q}, \qquad
+          k \sim \mathcal N(\mu, \Sigma)
 """
 
 from dataclasses import dataclass
@@ -27,31 +28,31 @@ from attnbook.sketch.k_means import centres, nearest, sums
 class Moments(ArrayTree):
     r"""Keys and values as a mixture of Gaussian cells.
 
-    In cell c lie N_c keys with mean μ_c and covariance s_c S, whose values have mean v_c and
-    covariance s_c C with the keys. If they are Gaussian, a query q finds there the mass and the
+    In cell c lie n_c keys with mean μ_c and covariance w_c Σ, whose values have mean v_c and
+    covariance w_c Σ_kv with the keys. If they are Gaussian, a query q finds there the mass and the
     mean value
 
     .. math::
-        \log Z_c = \log N_c + s\,q \cdot \mu_c + \tfrac12 s^2 s_c\, q^\top S q, \qquad
-        O_c = v_c + s\,s_c\, C^\top q,
+        \log z_c = \log n_c + \beta\,q \cdot \mu_c + \tfrac12 \beta^2 w_c\, q^\top \Sigma q, \qquad
+        O_c = v_c + \beta\,w_c\, \Sigma_{kv}^\top q,
 
-    by completing the square: the weight exp(s q·k) moves a Gaussian by s s_c S q. The shape S and
-    the cross-covariance C are one for all cells, their size s_c is not.
+    by completing the square: the weight exp(β q·k) moves a Gaussian by β w_c Σ q. The shape Σ and
+    the cross-covariance Σ_kv are one for all cells, their size w_c is not.
 
     Attributes
     ----------
     counts : array, shape (n_cells,)
-        N_c, as floats.
+        n_c, as floats.
     means : array, shape (n_cells, d_k)
         μ_c; 0 in an empty cell.
     value_means : array, shape (n_cells, d_v)
         v_c; 0 in an empty cell.
     spread : array, shape (n_cells,)
-        s_c: the trace of the cell's covariance in units of that of S.
+        w_c: the trace of the cell's covariance in units of that of Σ.
     covariance : array, shape (d_k, d_k)
-        S: the mean over all keys of (k - μ_c)(k - μ_c)ᵀ.
+        Σ: the mean over all keys of (k - μ_c)(k - μ_c)ᵀ.
     cross : array, shape (d_k, d_v)
-        C: the mean over all keys of (k - μ_c)(v - v_c)ᵀ.
+        Σ_kv: the mean over all keys of (k - μ_c)(v - v_c)ᵀ.
 
     Raises
     ------
@@ -183,8 +184,8 @@ class Moments(ArrayTree):
     ) -> Annotated[Array, "... n_q"]:
         r"""Return a score (..., n_q) that keys from these Gaussians hardly ever exceed.
 
-        .. math:: \max_c \; m_c + \sigma_c \sqrt{2 \log(1 + N_c)}, \qquad
-                  m_c = s\,q \cdot \mu_c, \quad \sigma_c^2 = s^2 s_c\, q^\top S q
+        .. math:: \max_c \; \bar s_c + \sigma_c \sqrt{2 \log(1 + n_c)}, \qquad
+                  \bar s_c = \beta\,q \cdot \mu_c, \quad \sigma_c^2 = \beta^2 w_c\, q^\top \Sigma q
 
         A key above it is not explained by them: score it, and let `tail` count those `below`. It is
         -∞ if there are no keys. Parameters and errors are those of `tail`.
@@ -202,25 +203,25 @@ class Moments(ArrayTree):
     ) -> tuple[Annotated[Array, "... n_q"], Annotated[Array, "... n_q d_v"]]:
         r"""Return the log mass and the mean value that each query finds, over all cells.
 
-        .. math:: \log \sum_c Z_c, \qquad \sum_c Z_c O_c \Big/ \sum_c Z_c
+        .. math:: \log \sum_c z_c, \qquad \sum_c z_c O_c \Big/ \sum_c z_c
 
         Parameters
         ----------
         query : array, shape (..., n_q, d_k)
             Of the library, device and dtype of the moments, or in half precision for float32.
         scale : float
-            s, finite and at least 0.
+            β, finite and at least 0.
         below : array, shape (..., n_q), optional
-            Count only keys whose score s q·k is at most this, because those above are scored one
-            by one. Each Gaussian is cut there: with a = (below - m_c)/σ_c - σ_c,
+            Count only keys whose score β q·k is at most this, because those above are scored one
+            by one. Each Gaussian is cut there: with a = (below - s̄_c)/σ_c - σ_c,
 
             .. math::
-                Z_c' = Z_c\,\Phi(a), \qquad
-                O_c' = v_c + s\,s_c\,C^\top q\,
+                z_c' = z_c\,\Phi(a), \qquad
+                O_c' = v_c + \beta\,w_c\,\Sigma_{kv}^\top q\,
                        \Bigl(1 - \frac{\varphi(a)}{\sigma_c\,\Phi(a)}\Bigr).
 
         counts : array, shape (..., n_q, n_cells), optional
-            How many keys of each cell to count for each query, in place of N_c: 0 for a cell whose
+            How many keys of each cell to count for each query, in place of n_c: 0 for a cell whose
             keys are scored one by one.
 
         Returns
@@ -241,7 +242,7 @@ class Moments(ArrayTree):
         Notes
         -----
         All stays in logarithms, so scores of ±1000 do no harm. But a Gaussian has no largest key:
-        where σ_c exceeds √(2 log N_c), most of Z_c comes from keys so far out that N_c draws have
+        where σ_c exceeds √(2 log n_c), most of z_c comes from keys so far out that n_c draws have
         none. Pass ``below=limit(query, scale)`` then.
         For n Gaussian keys in one cell the relative variance of Z is
         (exp(σ²) - 1 - σ² - σ⁴/2)/n: the moments of the sample take away the first terms.

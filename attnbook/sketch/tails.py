@@ -1,11 +1,11 @@
 r"""Tails: what the keys that a sketch did not score add to attention.
 
-.. math:: Z = \sum_{i \text{ unseen}} e^{s\,q \cdot k_i}, \qquad
-          O = \frac1Z \sum_{i \text{ unseen}} e^{s\,q \cdot k_i}\, v_i
+.. math:: z = \sum_{i \text{ unseen}} e^{\beta\,q \cdot k_i}, \qquad
+          O = \frac1z \sum_{i \text{ unseen}} e^{\beta\,q \cdot k_i}\, v_i
 
 `Moments` has both in closed form for keys that are Gaussian, without looking at one of them;
 `uniform_tail` estimates them from a uniform sample and says how far off it may be. Scored keys and
-tail are then joined as one softmax, through log Z.
+tail are then joined as one softmax, through log z.
 """
 
 import math
@@ -28,11 +28,11 @@ class UniformTail:
     Attributes
     ----------
     log_mass : array, shape (..., n_q)
-        log Z; -∞ where the sample has no unseen key.
+        log z; -∞ where the sample has no unseen key.
     output : array, shape (..., n_q, d_v)
         O; 0 there.
     mass_error : array, shape (..., n_q)
-        Half-width of the confidence interval of Z, divided by the estimate. ∞ where the sample
+        Half-width of the confidence interval of z, divided by the estimate. ∞ where the sample
         cannot say: fewer than 2 keys, or none of them unseen, of a larger number.
     output_error : array, shape (..., n_q)
         Radius around the estimate in which O lies with the same confidence, in the Euclidean norm.
@@ -58,7 +58,7 @@ def uniform_tail(
     probability s/n, so that (Horvitz and Thompson 1952)
 
     .. math::
-        \hat Z = \frac{n}{s} \sum_{i \in \text{sample}} u_i e^{x_i}, \qquad
+        \hat z = \frac{n}{s} \sum_{i \in \text{sample}} u_i e^{x_i}, \qquad
         \hat O = \sum_{i \in \text{sample}} u_i e^{x_i} v_i \Big/ \sum_{i \in \text{sample}}
         u_i e^{x_i},
 
@@ -67,7 +67,7 @@ def uniform_tail(
     Parameters
     ----------
     scores : array, shape (..., n_q, s), real floating dtype
-        s q·k for the keys of the sample, one sample for all queries of a row of leading axes.
+        β q·k for the keys of the sample, one sample for all queries of a row of leading axes.
     value : array, shape (..., s, d_v)
         Their values, of the library, device and dtype of `scores`; leading axes broadcast.
     n_keys : int
@@ -91,23 +91,23 @@ def uniform_tail(
 
     Notes
     -----
-    What is exact: :math:`\hat Z` has mean Z for every n and s, and so has the numerator of
+    What is exact: :math:`\hat z` has mean z for every n and s, and so has the numerator of
     :math:`\hat O`; the ratio is biased by O(1/s).
 
     What is asymptotic: the bounds. With :math:`\hat\sigma^2` the sample's variance of
-    :math:`y_i = u_i e^{x_i}` and z the quantile 1 - δ/2 of the normal distribution,
+    :math:`y_i = u_i e^{x_i}` and q the quantile 1 - δ/2 of the normal distribution,
 
     .. math::
-        \frac{|\hat Z - Z|}{\hat Z} \le z\, \frac{\hat\sigma}{\bar y}
+        \frac{|\hat z - z|}{\hat z} \le q\, \frac{\hat\sigma}{\bar y}
             \sqrt{\frac{1 - s/n}{s}}, \qquad
-        \|\hat O - O\| \le \frac{z}{\bar y} \sqrt{\frac{1 - s/n}{s} \cdot
+        \|\hat O - O\| \le \frac{q}{\bar y} \sqrt{\frac{1 - s/n}{s} \cdot
             \frac{1}{s - 1} \sum_i y_i^2 \|v_i - \hat O\|^2}
 
     hold with probability 1 - δ in the limit of large s by the central limit theorem for samples of
-    a finite population, the second by linearizing the ratio. A normal vector is longer than z times
+    a finite population, the second by linearizing the ratio. A normal vector is longer than q times
     the root of its total variance with probability at most δ for δ ≤ 0.215 (Székely and Bakirov
     2003), whatever its covariance. Two estimates stand in for the truth here, the variance
-    and the mean. If one key in n holds most of Z, a sample without it sees neither: the interval is
+    and the mean. If one key in n holds most of z, a sample without it sees neither: the interval is
     then far too short. Score the keys of largest weight and sample the rest (Desai et al. 2025).
 
     Cost: O(s d_v) a query, beyond the scores.

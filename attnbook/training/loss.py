@@ -1,6 +1,7 @@
 r"""Cross-entropy: how surprised a model is by the tokens that came.
 
-.. math:: L = -\frac1T \sum_{t=1}^{T} \log \operatorname{softmax}(z_t)_{y_t}
+.. math:: \mathcal L = -\frac1{n_y} \sum_i \log p_{i, y_i}, \qquad
+          p_i = \operatorname{softmax}(\text{logits}_i)
 """
 
 from typing import Annotated
@@ -20,15 +21,15 @@ def cross_entropy(
 ) -> Annotated[Array, ""]:
     r"""Return the mean surprise in nats over the tokens that count.
 
-    .. math:: L = -\frac1T \sum_{t} \Bigl( (1 - \varepsilon) \log p_{t, y_t}
-              + \frac{\varepsilon}{V} \sum_{j=1}^{V} \log p_{t,j} \Bigr),
-              \qquad p_t = \operatorname{softmax}(z_t),
+    .. math:: \mathcal L = -\frac1{n_y} \sum_i \Bigl( (1 - \varepsilon) \log p_{i, y_i}
+              + \frac{\varepsilon}{\lvert\mathcal V\rvert} \sum_j \log p_{i,j} \Bigr),
+              \qquad p_i = \operatorname{softmax}(\text{logits}_i),
 
-    over the T tokens that count.
+    over the n_y tokens that count.
 
     Parameters
     ----------
-    logits : array z, shape (..., n, V), real floating dtype
+    logits : array, shape (..., n, V), real floating dtype
         Logits, **not** probabilities: this function takes the softmax.
     targets : integer array y, shape (..., n)
         The right tokens. Where the mask is False they may be any number, such as -100.

@@ -9,17 +9,17 @@ from attnbook.training.settings import Settings
 def learning_rate(step: int, settings: Settings) -> float:
     r"""Return the learning rate of the update that follows `step` updates.
 
-    With k = step + 1 the number of the update and w = max(warmup, 1), it rises along a line,
+    With t = step + 1 the number of the update and w = max(warmup, 1), it rises along a line,
 
-    .. math:: \eta_k = \text{lr} \cdot k / w \qquad (k \le w),
+    .. math:: \eta_t = \text{lr} \cdot t / w \qquad (t \le w),
 
-    to its peak lr at k = w, and then, with T = steps,
+    to its peak lr at t = w, and then,
 
-    .. math:: \eta_k = \begin{cases}
+    .. math:: \eta_t = \begin{cases}
         \text{lr} & \text{constant} \\
-        \text{lr} \cdot \sqrt{w / k} & \text{inverse\_sqrt} \\
+        \text{lr} \cdot \sqrt{w / t} & \text{inverse\_sqrt} \\
         \text{final\_lr} + (\text{lr} - \text{final\_lr})
-            \cdot \tfrac12 \bigl(1 + \cos \pi \tfrac{k - w}{T - w}\bigr) & \text{cosine}
+            \cdot \tfrac12 \bigl(1 + \cos \pi \tfrac{t - w}{\text{steps} - w}\bigr) & \text{cosine}
         \end{cases}
 
     Parameters

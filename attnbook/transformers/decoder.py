@@ -123,7 +123,7 @@ def decoder_layer(
     r"""Let the target tokens attend to each other, then to the memory, then feed forward.
 
     .. math:: y = x + \operatorname{MultiHead}(x', x', x'), \qquad
-              z = y + \operatorname{MultiHead}(y', M, M), \qquad
+              z = y + \operatorname{MultiHead}(y', X_{\text{mem}}, X_{\text{mem}}), \qquad
               z + \operatorname{FF}(z'),
 
     where a dash is a layer normalisation of its own (pre-norm); in post-norm each sum is
@@ -133,7 +133,7 @@ def decoder_layer(
     ----------
     x : array, shape (..., n_t, d_model)
         The target tokens so far.
-    memory : array M, shape (..., n_s, d_memory)
+    memory : array X_mem, shape (..., n_s, d_memory)
         What the encoder made of the source: the same in every layer, and not normalised again.
         None where the layer has no cross-attention.
     weights : DecoderLayerWeights

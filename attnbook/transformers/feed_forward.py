@@ -1,7 +1,8 @@
 r"""The feed-forward sublayer: matrices with a non-linearity between, the same for every token.
 
-.. math:: \operatorname{FF}(x) = \phi(x W_1 + b_1)\, W_2 + b_2, \qquad
-          \operatorname{GLU}(x) = \bigl(\phi(x W_g + b_g) \odot (x W_1 + b_1)\bigr) W_2 + b_2
+.. math:: \operatorname{FF}(x) = \operatorname{act}(x W_1 + b_1)\, W_2 + b_2, \qquad
+          \operatorname{GLU}(x) =
+          \bigl(\operatorname{act}(x W_g + b_g) \odot (x W_1 + b_1)\bigr) W_2 + b_2
 """
 
 from dataclasses import dataclass
@@ -184,8 +185,8 @@ def feed_forward(
 ) -> Annotated[Array, "... n d_out"]:
     r"""Apply the same two-layer network to every token: φ(x W_1 + b_1) W_2 + b_2.
 
-    .. math:: \phi(x W_1 + b_1)\, W_2 + b_2, \qquad \text{or gated:} \quad
-              \bigl(\phi(x W_g + b_g) \odot (x W_1 + b_1)\bigr) W_2 + b_2
+    .. math:: \operatorname{act}(x W_1 + b_1)\, W_2 + b_2, \qquad \text{or gated:} \quad
+              \bigl(\operatorname{act}(x W_g + b_g) \odot (x W_1 + b_1)\bigr) W_2 + b_2
 
     Parameters
     ----------

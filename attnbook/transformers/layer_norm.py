@@ -1,6 +1,6 @@
 r"""Layer normalisation: every token on the same scale, by itself.
 
-.. math:: \operatorname{LN}(x) = g \odot \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b
+.. math:: \operatorname{LN}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b
 """
 
 from dataclasses import dataclass
@@ -87,13 +87,13 @@ def layer_norm(
 ) -> Annotated[Array, "... d_model"]:
     r"""Give every row mean 0 and variance 1, then scale and shift its features.
 
-    .. math:: y_j = g_j \frac{x_j - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b_j, \qquad
-        \mu = \frac1d \sum_j x_j, \quad \sigma^2 = \frac1d \sum_j (x_j - \mu)^2
+    .. math:: x_j' = \gamma_j \frac{x_j - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b_j, \qquad
+        \mu = \frac1d \sum_l x_l, \quad \sigma^2 = \frac1d \sum_l (x_l - \mu)^2
 
     Parameters
     ----------
     x : array, shape (..., d_model), real floating dtype
-    gain, bias : arrays g and b, shape (d_model,), optional
+    gain, bias : arrays γ and b, shape (d_model,), optional
         1 and 0 unless given.
     epsilon : float
         ε, at least 0. It keeps a row of equal numbers, whose variance is 0, finite.

@@ -1,6 +1,7 @@
 r"""Root-mean-square normalisation: every token at the same length, by itself.
 
-.. math:: \operatorname{RMSNorm}(x) = g \odot \frac{x}{\sqrt{\tfrac1d \sum_j x_j^2 + \varepsilon}}
+.. math:: \operatorname{RMSNorm}(x) =
+          \gamma \odot \frac{x}{\sqrt{\tfrac1d \sum_j x_j^2 + \varepsilon}}
 """
 
 from dataclasses import dataclass
@@ -76,12 +77,12 @@ def rms_norm(
 ) -> Annotated[Array, "... d_model"]:
     r"""Divide every row by the root of the mean of its squares, then scale its features.
 
-    .. math:: y_j = g_j \frac{x_j}{\sqrt{\frac1d \sum_i x_i^2 + \varepsilon}}
+    .. math:: x_j' = \gamma_j \frac{x_j}{\sqrt{\frac1d \sum_l x_l^2 + \varepsilon}}
 
     Parameters
     ----------
     x : array, shape (..., d_model), real floating dtype
-    gain : array g, shape (d_model,), optional
+    gain : array γ, shape (d_model,), optional
         1 unless given.
     epsilon : float
         ε, at least 0. It keeps a row of zeros finite.

@@ -126,8 +126,9 @@ def transformer(
 ) -> Annotated[Array, "... n_t V_t"]:
     r"""Return the logits of the next token at every place of the target.
 
-    .. math:: M = \operatorname{Encoder}(\sqrt{d}\,E_s[\text{source}] + PE), \qquad
-              \text{logits} = \operatorname{Decoder}(\sqrt{d}\,E_t[\text{target}] + PE,\; M)\,
+    .. math:: X_{\text{mem}} = \operatorname{Encoder}(\sqrt{d}\,E_s[\text{source}] + PE), \qquad
+              \text{logits} =
+              \operatorname{Decoder}(\sqrt{d}\,E_t[\text{target}] + PE,\; X_{\text{mem}})\,
               W_{\text{out}} + b_{\text{out}}
 
     Parameters
