@@ -1,4 +1,4 @@
-"""Train the writer that the package carries: `python -m tools.train_writer [--steps N]`.
+"""Train the writer that the package carries: `python tools/train_writer.py [--steps N]`.
 
 Everything follows from the seed and the settings below: the tokenizer is learned on the training
 plays, the model is trained on them, the validation plays choose nothing but are watched. An
@@ -122,7 +122,7 @@ def recorded(chosen: Settings, dropout: float, history: History) -> dict:
     losses = np.array(history.losses[: len(history.losses) // 50 * 50]).reshape(-1, 50).mean(axis=1)
     return {
         "benchmark": "writer_training",
-        "provenance": describe("cpu", "python -m tools.train_writer"),
+        "provenance": describe("cpu", "python tools/train_writer.py"),
         "recipe": asdict(chosen) | {"dropout": dropout, "batch": BATCH, "context": CONTEXT},
         "sizes": SIZES,
         "training_nats_a_token": [round(x, 4) for x in losses.tolist()],

@@ -1,7 +1,9 @@
 """A language model: a decoder and its tokenizer."""
 
 import dataclasses
+import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -178,3 +180,17 @@ def test_the_writer_beats_every_n_gram_on_a_play_that_it_has_not_read(shipped):
     """The best of them, of any order, tuned on that play, needs 1.96 bits; the record has all."""
     act = plays().texts["Julius Caesar"][:15_000]
     assert shipped.to("torch").bits_per_byte(act) < 1.9
+
+
+def test_the_card_says_what_was_recorded():
+    root = pathlib.Path(attnbook.__file__).parents[1]
+    card = (root / "attnbook/models/writer.md").read_text("utf8")
+    record = json.loads((root / "book/data/writer.cpu.json").read_text("utf8"))["writer"][0]
+    rivals = json.loads((root / "book/data/rivals.cpu.json").read_text("utf8"))["ngrams"]
+    assert f"| **the writer** | {record['validation']:.3f} | {record['test']:.3f} |" in card
+    assert f"{record['parameters']:,} numbers" in card
+    counted = [row for row in rivals if row["cache"] is None]
+    assert all(record["validation"] < row["validation"] for row in rivals)
+    assert all(record["test"] < row["test"] for row in counted)
+    best = min(counted, key=lambda row: row["validation"])
+    assert f"order {best['order']}) | {best['validation']:.3f} | {best['test']:.3f} |" in card
