@@ -10,7 +10,9 @@
   // What scrolls must be reachable without a mouse.
   function openToKeyboard() {
     for (const box of document.querySelectorAll(SCROLLERS)) {
-      if (box.scrollWidth > box.clientWidth + 1) {
+      // a figure's frame may begin to scroll with no resize to tell, so on a phone it always counts
+      const framed = box.matches(".figure-frame") && getComputedStyle(box).overflowX === "auto";
+      if (framed || box.scrollWidth > box.clientWidth + 1) {
         box.tabIndex = 0;
       } else if (box.getAttribute("tabindex") === "0") {
         box.removeAttribute("tabindex");
