@@ -29,7 +29,7 @@ def rotary(f: Callable, *, interleaved: bool | None = None, time_limit: float = 
         `start` or `offset`. It returns an array of the shape of `x`. It may be written for one
         head, without leading axes.
     interleaved : bool, optional
-        True asks for the pairs of features 2i and 2i + 1, and False for those of i and i + d/2.
+        True asks for the pairs of features 2l and 2l + 1, and False for those of l and l + d/2.
         Unless given, both are right and a remark says which it is.
 
     Examples
@@ -108,7 +108,7 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
 
     return mistakes(
         """
-        rotated backwards: You rotate by −p·ω: the signs in front of the sines are exchanged. The
+        rotated backwards: You rotate by −i·ω: the signs in front of the sines are exchanged. The
             pair (a, b) becomes (a cos − b sin, a sin + b cos).
         sign in one row: In one of the two rows a sign is wrong, so a pair is mirrored or squeezed,
             not rotated. The pair (a, b) becomes (a cos − b sin, a sin + b cos).
@@ -127,25 +127,25 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             layout, so a feature turns by the angle of another pair.
         members of a pair exchanged: The two numbers of each pair come back in reverse order.
         positions from 1: Your positions start at 1. The first is 0, and is not rotated.
-        positions in another order: Your positions run backwards, or are divided by n. Row p turns
-            by p·ω.
+        positions in another order: Your positions run backwards, or are divided by n. Row i turns
+            by i·ω.
         one position for all: You rotate every row by the same angles.
         another base: Your wavelengths grow to another length: the base is 10000.
-        exponent halved: Your exponent is i/d where i counts the pairs. There are d/2 of them, and
-            pair i has the exponent 2i/d, which ends just below 1.
-        exponent doubled: Your exponent is 4i/d: an index that already runs over 0, 2, 4, … is
-            doubled again. Pair i has the exponent 2i/d.
+        exponent halved: Your exponent is l/d where l counts the pairs. There are d/2 of them, and
+            pair l has the exponent 2l/d, which ends just below 1.
+        exponent doubled: Your exponent is 4l/d: an index that already runs over 0, 2, 4, … is
+            doubled again. Pair l has the exponent 2l/d.
         frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends. The
-            formula has 2i/d, which never reaches 1.
-        angle inverted: You multiply the position by 10000^(2i/d) where you should divide. The
+            formula has 2l/d, which never reaches 1.
+        angle inverted: You multiply the position by 10000^(2l/d) where you should divide. The
             frequencies fall with i.
-        product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent.
+        product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
         one frequency for all: All your pairs have one frequency: the exponent needs i.
         frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
         pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing.
-        angles doubled: You rotate twice, or by twice the angle, p·ω.
+        angles doubled: You rotate twice, or by twice the angle, i·ω.
         turns for radians: You multiply the angles by 2π, or take them for degrees. They are
-            radians: cos(p·ω) itself.
+            radians: cos(i·ω) itself.
         start ignored: Your function takes `start` and begins at position 0 all the same. With n
             tokens in a cache the next one stands at n.
         """,
@@ -215,10 +215,10 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
 
 _LAYOUTS = mistakes(
     """
-    interleaved: You rotate the pairs of features 2i and 2i + 1. Here a pair is i and i + d/2, the
+    interleaved: You rotate the pairs of features 2l and 2l + 1. Here a pair is l and l + d/2, the
         halves of a row. Both layouts are in use: run a model with the one that it was trained with.
-    halves: You rotate the pairs of features i and i + d/2. Here a pair stands side by side, 2i and
-        2i + 1. Both layouts are in use: run a model with the one that it was trained with.
+    halves: You rotate the pairs of features l and l + d/2. Here a pair stands side by side, 2l and
+        2l + 1. Both layouts are in use: run a model with the one that it was trained with.
     """,
     {
         "interleaved": ({"split": _evens_and_odds, "join": _alternating},),
@@ -269,6 +269,6 @@ _EITHER = {
     f"your layout is {layout}": replace(check, name=HALVES.name, mistakes=check.mistakes[1:])
     for layout, check in {
         "that of halves, features i and i + d/2.": HALVES,
-        "interleaved, features 2i and 2i + 1.": INTERLEAVED,
+        "interleaved, features 2l and 2l + 1.": INTERLEAVED,
     }.items()
 }

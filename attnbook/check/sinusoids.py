@@ -87,31 +87,31 @@ _MISTAKES = mistakes(
     cosines alone: You take the cosine of everything: p and −p look the same. Each frequency needs a
         sine.
     half of the table empty: Your sines, or your cosines, are all 0: they were never filled in.
-    sign of a wave: A wave has the wrong sign: take sin(p·ω) and cos(p·ω) themselves.
+    sign of a wave: A wave has the wrong sign: take sin(i·ω) and cos(i·ω) themselves.
     another wave: Your table holds another function of the angles than sine and cosine.
     another base: Your wavelengths grow to another length: the base is 10000.
-    exponent halved: Your exponent is i/d where i counts the pairs, so it ends at 1/2. There are d/2
-        pairs and pair i has the exponent 2i/d, which ends just below 1.
-    exponent doubled: Your exponent is 4i/d: an index that already runs over 0, 2, 4, … is doubled
-        again. Pair i has the exponent 2i/d.
+    exponent halved: Your exponent is l/d where l counts the pairs, so it ends at 1/2. There are d/2
+        pairs and pair l has the exponent 2l/d, which ends just below 1.
+    exponent doubled: Your exponent is 4l/d: an index that already runs over 0, 2, 4, … is doubled
+        again. Pair l has the exponent 2l/d.
     sine and cosine of different frequencies: Each feature has a frequency of its own. A sine and
         its cosine belong together and have the same: compute d/2 frequencies and use each twice.
     frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends, i/(d/2 −
-        1). The formula has 2i/d, which never reaches 1.
-    angle inverted: You multiply the position by 10000^(2i/d) where you should divide: the angles
+        1). The formula has 2l/d, which never reaches 1.
+    angle inverted: You multiply the position by 10000^(2l/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
-    product for a power: You divide the position by 10000 · 2i/d. The 2i/d is an exponent.
-    logarithm of base 10: You take exp of −2i/d · log10(10000). Take the natural logarithm.
+    product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
+    logarithm of base 10: You take exp of −2l/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
-        10000^(−2i/d) is exp(−2i/d · ln 10000).
+        10000^(−2l/d) is exp(−2l/d · ln 10000).
     one frequency for all: All your features have one frequency: the exponent needs i.
     frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
-    positions in another order: Your positions run backwards, or are divided by n. Row p belongs to
+    positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
         p.
     pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at 0.
-    position and pair exchanged: Your position is in the exponent. The angle is p/10000^(2i/d).
-    turns for radians: You multiply the angles by 2π. Take the sine of p/10000^(2i/d) itself.
+    position and pair exchanged: Your position is in the exponent. The angle is i/10000^(2l/d).
+    turns for radians: You multiply the angles by 2π. Take the sine of i/10000^(2l/d) itself.
     degrees for radians: You turn the angles as if they were degrees. They are radians already.
     transposed: Your table has a row for each feature. It has one for each position, (n, d_model).
     axis too many: Your table has an axis for the batch. Without it, (n, d_model), it broadcasts.

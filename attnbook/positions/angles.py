@@ -20,12 +20,12 @@ def check_base(base: float) -> float:
 
 
 def frequencies(d: int, base: float) -> np.ndarray:
-    """Return ω_i, shape (d/2,)."""
+    """Return ω_l, shape (d/2,)."""
     return base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
 
 
 def angles(start: int, n: int, frequencies: np.ndarray) -> np.ndarray:
-    """Return p·ω_i in float64, shape (n, d/2): float32 has no digits left for a late position."""
+    """Return i·ω_l in float64, shape (n, d/2): float32 has no digits left for a late position."""
     return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
 
 

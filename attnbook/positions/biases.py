@@ -119,9 +119,7 @@ class RelativeBias(AttentionPositions):
 class Alibi(AttentionPositions):
     """Attention with linear biases: every head has a slope, by which scores fall with distance.
 
-    Attributes
-    ----------
-    None: the slopes follow from the number of heads, see `alibi`. There is nothing to learn.
+    There is nothing to learn: the slopes follow from the number of heads, see `alibi`.
 
     Examples
     --------

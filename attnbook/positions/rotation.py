@@ -1,7 +1,7 @@
 r"""Rotary positions: every feature pair of queries and keys turns by its position's angle.
 
-.. math:: q_p \cdot k_r \;\text{ depends on }\; p - r \;\text{ alone, with angles }\; p\,\omega_i,
-          \qquad \omega_i = \text{base}^{-2i/d}
+.. math:: q_i \cdot k_j \;\text{ depends on }\; i - j \;\text{ alone, with angles }\; i\,\omega_l,
+          \qquad \omega_l = \text{base}^{-2l/d}
 """
 
 import math
@@ -36,10 +36,11 @@ def rotary_of(x, start, interleaved, frequencies):
     half = len(frequencies)
     y, rest = y[..., : 2 * half], y[..., 2 * half :]
     a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
-    rotated = [a * cosines - b * sines, a * sines + b * cosines]
+    parts = [a * cosines - b * sines, a * sines + b * cosines]
     if interleaved:
-        rotated = [xp.reshape(xp.stack(rotated, axis=-1), y.shape)]
-    y = xp.concat([*rotated, rest], axis=-1)
+        parts = [xp.reshape(xp.stack(parts, axis=-1), y.shape)]
+    parts = [*parts, rest] if rest.shape[-1] else parts
+    y = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     return xp.astype(y, x.dtype, copy=False)
 
 
@@ -50,9 +51,9 @@ def rotary_of(x, start, interleaved, frequencies):
 class Llama3Scaling(Weights):
     r"""Lower frequencies for longer texts than a model was first trained on, as in Llama 3.1.
 
-    .. math:: \omega_i' = \omega_i \Bigl(s_i + \frac{1 - s_i}{\text{factor}}\Bigr), \qquad
-        s_i = \operatorname{clip}\Bigl(
-              \frac{N \omega_i / 2\pi - \text{low}}{\text{high} - \text{low}},\; 0,\; 1\Bigr)
+    .. math:: \omega_l' = \omega_l \Bigl(s_l + \frac{1 - s_l}{\text{factor}}\Bigr), \qquad
+        s_l = \operatorname{clip}\Bigl(
+              \frac{N \omega_l / 2\pi - \text{low}}{\text{high} - \text{low}},\; 0,\; 1\Bigr)
 
     A pair that turns at least `high` times in N positions keeps its frequency, one that turns at
     most `low` times gets it divided by the factor, and between them it changes steadily.
@@ -104,7 +105,7 @@ class Rotary(AttentionPositions):
     base : float
         Above 0. 10000 unless given; 500000 in Llama 3.
     interleaved : bool
-        Pair feature 2i with 2i + 1, as Su et al. and GPT-J do; by default pair i with i + w/2, as
+        Pair feature 2l with 2l + 1, as Su et al. and GPT-J do; by default pair l with l + w/2, as
         GPT-NeoX and Hugging Face's Llama do. `rotary_layout` makes one of the other.
     width : int, optional
         w: the first so many features of each head are rotated, an even number of at least 2; all
@@ -174,11 +175,11 @@ def rotary(
     r"""Rotate every pair of features by its position's angle: rotary position embedding.
 
     .. math:: \begin{pmatrix} y_a \\ y_b \end{pmatrix} =
-              \begin{pmatrix} \cos p\omega_i & -\sin p\omega_i \\
-                              \sin p\omega_i & \cos p\omega_i \end{pmatrix}
+              \begin{pmatrix} \cos i\omega_l & -\sin i\omega_l \\
+                              \sin i\omega_l & \cos i\omega_l \end{pmatrix}
               \begin{pmatrix} x_a \\ x_b \end{pmatrix}
 
-    for the row at position p and its pair i of features a and b.
+    for the row at position i and its pair l of features a and b.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def rotary(
     start : int
         Position of the first row, at least 0.
     interleaved : bool
-        Pair feature 2i with 2i + 1; by default pair i with i + d/2.
+        Pair feature 2l with 2l + 1; by default pair l with l + d/2.
     base : float
         Above 0.
     width : int, optional
@@ -241,7 +242,7 @@ def to_interleaved(
 ) -> Annotated[Array, "... hd"]:
     r"""Reorder the features of each head from halves to pairs side by side.
 
-    .. math:: y_{2i} = x_i, \qquad y_{2i+1} = x_{i + w/2}
+    .. math:: y_{2l} = x_l, \qquad y_{2l+1} = x_{l + w/2}
 
     Parameters
     ----------
@@ -282,7 +283,7 @@ def to_halves(
 ) -> Annotated[Array, "... hd"]:
     r"""Reorder the features of each head from pairs side by side to halves.
 
-    .. math:: y_i = x_{2i}, \qquad y_{i + w/2} = x_{2i+1}
+    .. math:: y_l = x_{2l}, \qquad y_{l + w/2} = x_{2l+1}
 
     Parameters
     ----------

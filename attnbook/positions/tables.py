@@ -66,7 +66,7 @@ def sinusoidal(
 
     Notes
     -----
-    PE(p)·PE(q) depends on p - q alone, and PE(p + k) is a fixed rotation of PE(p). The two
+    PE(i)·PE(j) depends on i - j alone, and PE(i + k) is a fixed rotation of PE(i). The two
     layouts are permutations of each other (claim 18).
     Computed by NumPy in float64, rounded once and copied to its device. Cost: O(n d_model).
 
