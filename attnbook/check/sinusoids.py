@@ -108,7 +108,7 @@ _MISTAKES = mistakes(
     frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
     positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
-        p.
+        position i.
     pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at 0.
     position and pair exchanged: Your position is in the exponent. The angle is i/10000^(2l/d).
     turns for radians: You multiply the angles by 2π. Take the sine of i/10000^(2l/d) itself.
