@@ -156,7 +156,7 @@ def _decode(weights, tokens, cache):
         weights,
         prompt=tokens[:, :1],
         max_length=tokens.shape[1] - 1,
-        choose=lambda log_p, made: tokens[:, 1 + int(made[0])],
+        choose=lambda log_p, prefixes: tokens[:, 1 + len(prefixes[0].made)],
         cache=cache,
     )
     return xp.stack([step.log_probabilities for step in steps], axis=-1)

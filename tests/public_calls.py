@@ -125,7 +125,8 @@ def public_calls():
         data.pad: {"sequences": [[1, 2], [3]], "pad": 0},
         decoding.sample: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "rng": 0},
-            **{"temperature": 0.5, "top_k": 3, "top_p": 0.9},
+            **{"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1},
+            **{"repetition_penalty": 1.2, "processors": [decoding.temperature(0.5)]},
         },
         data.markov: {"rng": 0, "n_symbols": 3, "order": 1, "concentration": 1.0},
         data.reversal: {"rng": 0, "n_pairs": 3, "length": (3, 5), "n_symbols": 4},

@@ -4,22 +4,37 @@ r"""Decoding: from a model of the next token to sequences of tokens.
 
 The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
 other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
-`KVCache` holds what the model has read.
+Logits processors such as `top_p` change the factors before one is chosen. `KVCache` holds what the
+model has read.
 """
 
 from attnbook.decoding.beams import beam_search
 from attnbook.decoding.generate import Step, greedy_decode, sample, stream
 from attnbook.decoding.kv_cache import KVCache
+from attnbook.decoding.processors import (
+    Prefix,
+    min_p,
+    repetition_penalty,
+    temperature,
+    top_k,
+    top_p,
+)
 from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
 
 __all__ = [
     "Decoded",
     "KVCache",
+    "Prefix",
     "Step",
     "beam_search",
     "greedy_decode",
+    "min_p",
+    "repetition_penalty",
     "sample",
     "sampler",
     "stream",
+    "temperature",
+    "top_k",
+    "top_p",
 ]

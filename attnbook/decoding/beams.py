@@ -13,7 +13,9 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
 from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import move
 from attnbook.decoding.kv_cache import gather
+from attnbook.decoding.processors import Prefix
 from attnbook.decoding.request import Decoded, request_of
 from attnbook.transformers.weights import TransformerWeights
 
@@ -59,9 +61,13 @@ def beam_search(
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    sequence that has ended takes a place among them for as long as its score does. Decoding ends
-    when all have ended. Of equal scores the better beam and then the first token in the vocabulary
-    wins, so that one beam is `greedy_decode`.
+    sequence that has ended, a finished hypothesis, stays as long as its score is among these. An
+    unfinished one ranks by the penalised score of the tokens that it has so far, where Hugging Face
+    ranks it by log p and penalises those that have ended alone. Decoding ends when all have ended.
+    Of equal scores the better beam and then the first token in the vocabulary wins, so that one
+    beam is `greedy_decode`.
+    With `processors` log p(y | x) is the sum of what they make of the model's log p, as it is: not
+    renormalised.
     Nothing is pruned, and the result is exact, once `n_beams` is at least the number of sequences,
     with those that `max_length` cuts. `n_beams` may exceed that: a place that no sequence takes has
     score −∞ and length 0. More beams are not always better: a prefix that is dropped at one width
@@ -106,7 +112,7 @@ def _search(task, n_beams, alpha):
     xp = array_namespace(task.prompt)
     batch, n = task.prompt.shape[0], int(task.lengths.min())
     task.decoder.allow_beams()
-    log_p = task.decoder.read(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
+    log_p = task.decoder.prefill(xp.expand_dims(task.prompt[:, :n], axis=1))  # (batch, 1, V)
     n_known = log_p.shape[-1]
     first = placed(np.zeros((batch, n_beams), dtype=np.int64), log_p)
     own = placed(np.tile(np.arange(n_beams), (batch, 1)), log_p)
@@ -119,31 +125,46 @@ def _search(task, n_beams, alpha):
     tokens, gains = [xp.astype(log_p[..., :0], x.dtype) for x in (first, log_p)]
     while not bool(xp.all(settled := ended | (totals == -xp.inf))):
         if tokens.shape[-1]:
-            log_p = task.decoder.read(tokens[..., -1:], settled)
+            log_p = task.decoder.step(tokens[..., -1], settled)
         made = n - task.lengths  # below 0 while a sequence reads its prompt
-        step = xp.where(ended[..., None], only_pad, log_p)
+        reading = placed((made < 0)[:, np.newaxis], totals)
+        changed = log_p
+        if task.processors:
+            prefixes = _prefixes(task, tokens, made)
+            changed = task.processed(log_p, prefixes, settled | reading)
+        own_log_p, step = (xp.where(ended[..., None], only_pad, x) for x in (log_p, changed))
         counts = lengths + xp.astype(~ended, lengths.dtype)
         scores = (totals[..., None] + step) / _penalty(counts, alpha, step)[..., None]
         ranked = xp.argsort(-xp.reshape(scores, (batch, -1)), axis=-1, stable=True)
         best = ranked[:, :n_beams]
         parents, token = best // n_known, best % n_known
-        gain = gather(xp.reshape(step, (batch, -1)), best)
-        reading = placed((made < 0)[:, np.newaxis], best)
+        gain, own_gain = (gather(xp.reshape(x, (batch, -1)), best) for x in (step, own_log_p))
         if np.any(made < 0):
             parents = xp.where(reading, own, parents)
             token = xp.where(reading, task.prompt[:, n][:, None], token)
-            gain, counts = xp.where(reading, 0.0, gain), xp.where(reading, lengths, counts)
+            gain, own_gain = (xp.where(reading, 0.0, x) for x in (gain, own_gain))
+            counts = xp.where(reading, lengths, counts)
         task.decoder.follow(parents)
         totals = gather(totals, parents) + gain
         lengths = gather(counts, parents)
         full = placed((made + 1 >= task.max_length)[:, np.newaxis], best)
         ended = gather(ended, parents) | (~reading & task.stops(token)) | full
         tokens = xp.concat([gather(tokens, parents), token[..., None]], axis=-1)
-        gains = xp.concat([gather(gains, parents), gain[..., None]], axis=-1)
+        gains = xp.concat([gather(gains, parents), own_gain[..., None]], axis=-1)
         n += 1
     scores = totals / _penalty(lengths, alpha, totals)
     lengths = xp.where(totals == -xp.inf, 0, lengths)
     return task.decoded(tokens, gains, lengths, scores)
+
+
+def _prefixes(task, tokens, made):
+    """Return what every beam holds, those of the first sequence first."""
+    ids, late = move(tokens, "numpy"), task.lengths - task.lengths.min()
+    return [
+        Prefix(prefix.prompt, beam[late[b] : late[b] + max(int(made[b]), 0)])
+        for b, prefix in enumerate(task.prefixes())
+        for beam in ids[b]
+    ]
 
 
 def _penalty(lengths, alpha, like):

@@ -1,7 +1,7 @@
 """Decoding token by token: the stream of steps, greedy decoding and sampling."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,7 +11,8 @@ from attnbook.arrays.arguments import check_ids
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import KVCache
-from attnbook.decoding.request import Decoded, request, request_of
+from attnbook.decoding.processors import Prefix, Processor, longer
+from attnbook.decoding.request import Decoded, Request, request, request_of
 from attnbook.decoding.sampling import sampler
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.transformers.weights import TransformerWeights
@@ -51,6 +52,7 @@ def greedy_decode(
     source_lengths: Any = None,
     source_mask: Annotated[Array, "..."] | None = None,
     cache: bool | KVCache = True,
+    processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
 ) -> Decoded:
     r"""Take the most likely token, again and again.
@@ -84,6 +86,9 @@ def greedy_decode(
         Whether to keep the keys and values of every layer, so that each token is read once. An
         empty `KVCache` is filled and stays yours. Without a cache the whole prefix is read again at
         every step.
+    processors : sequence of callables
+        Logits processors, ``(log_p, prefixes) -> log_p``, that change the scores of the next token
+        before one is chosen, in this order, such as `constrain` or `repetition_penalty`.
     impl : str or callable
         Who attends, as in `attention`.
 
@@ -100,7 +105,8 @@ def greedy_decode(
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
         the learned positions do not suffice, the cache is not empty, `source` is there without an
         encoder or the reverse, or the best logit of a step is NaN or infinite for a sequence that
-        has not ended.
+        has not ended. Also if a processor returns an array of another shape, or leaves no token
+        possible.
 
     Notes
     -----
@@ -123,7 +129,7 @@ def greedy_decode(
     >>> result.tokens.shape, result.lengths
     ((1, 5), array([5]))
     """
-    steps = request(
+    task = request(
         *(weights, source),
         prompt=prompt,
         max_length=max_length,
@@ -133,9 +139,10 @@ def greedy_decode(
         source_lengths=source_lengths,
         source_mask=source_mask,
         cache=cache,
+        processors=processors,
         impl=impl,
     )
-    return _decode_all(steps, _most_likely)
+    return decoded(task, steps_of(task, _most_likely))
 
 
 def sample(
@@ -146,6 +153,8 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
     **options: Any,
 ) -> Decoded:
     """Draw each token by the model's probabilities, sharpened or cut as `sampler` says.
@@ -154,8 +163,8 @@ def sample(
     ----------
     weights, source
         As in `greedy_decode`.
-    rng, temperature, top_k, top_p
-        As in `sampler`.
+    rng, temperature, top_k, top_p, min_p, repetition_penalty
+        As in `sampler`. The processors come before them.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
@@ -178,15 +187,23 @@ def sample(
     >>> bool(np.all(drawn.tokens == again.tokens))
     True
     """
-    choose = sampler(rng, temperature=temperature, top_k=top_k, top_p=top_p)
-    return _decode_all(request_of("sample", weights, source, options), choose)
+    choose = sampler(
+        rng,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
+    task = request_of("sample", weights, source, options)
+    return decoded(task, steps_of(task, choose))
 
 
 def stream(
     weights: TransformerWeights,
     source: Annotated[Array, "batch n_s"] | None = None,
     *,
-    choose: Callable[[Array, np.ndarray], Array] | None = None,
+    choose: Callable[[Array, list[Prefix]], Array] | None = None,
     **options: Any,
 ) -> Iterator[Step]:
     """Yield the tokens of each step as soon as they are made.
@@ -196,12 +213,12 @@ def stream(
     weights, source
         As in `greedy_decode`.
     choose : callable, optional
-        It is called as ``choose(log_probabilities, made)`` with the model's log p of every next
-        token, shape (batch, V), and with the number of tokens that each sequence has made, a NumPy
-        array (batch,). It returns integers of shape (batch,) in the library of the first. By
-        default it takes the most likely; `sampler` makes one that draws. Its answer is ignored for
-        a sequence that still reads its prompt, or has ended; the log p of a sequence that has ended
-        is that of equally likely tokens.
+        It is called as ``choose(log_p, prefixes)`` with the scores of every next token, shape
+        (batch, V), the model's log p after all processors, and with the `Prefix` of each sequence.
+        It returns integers of shape (batch,) in the library of the first. By default it takes the
+        most likely; `sampler` makes one that draws. Its answer is ignored for a sequence that still
+        reads its prompt, or has ended; the log p of a sequence that has ended is that of equally
+        likely tokens.
     **options
         All others of `greedy_decode`; `prompt` and `max_length` must be given.
 
@@ -227,38 +244,41 @@ def stream(
     if choose is not None and not callable(choose):
         raise TypeError(f"choose must be callable, got {type(choose).__name__}")
     checked = _most_likely if choose is None else functools.partial(_checked, choose)
-    return _steps(request_of("stream", weights, source, options), checked)
+    return steps_of(request_of("stream", weights, source, options), checked)
 
 
 # The mathematics. These may rely on checked arguments.
 
 
-def _steps(task, choose):
+def steps_of(task: Request, choose: Callable[[Array, list[Prefix]], Array]) -> Iterator[Step]:
+    """Yield the steps of a checked request."""
     xp = array_namespace(task.prompt)
     n, longest = int(task.lengths.min()), int(task.lengths.max())
     lengths = n if n == longest else placed(task.lengths, task.prompt)
-    log_p = task.decoder.read(task.prompt[:, :n])  # every prompt has these: read in one pass
+    prefixes = task.prefixes()
+    log_p = task.decoder.prefill(task.prompt[:, :n])  # every prompt has these: read in one pass
     ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
     pad = xp.full_like(task.prompt[:, 0], task.pad)
-    while not bool(xp.all(ended)):
-        tokens = choose(log_p, np.maximum(n - task.lengths, 0))
-        new = ~ended
+    while True:
+        idle = ended if n >= longest else ended | (lengths > n)  # some still read their prompts
+        tokens = choose(task.processed(log_p, prefixes, idle), prefixes)
         if n < longest:
-            reading = lengths > n  # its prompt
-            tokens, new = xp.where(reading, task.prompt[:, n], tokens), new & ~reading
-        tokens = xp.where(ended, pad, tokens)
+            tokens = xp.where(lengths > n, task.prompt[:, n], tokens)
+        tokens, new = xp.where(ended, pad, tokens), ~idle
         gains = xp.take_along_axis(log_p, tokens[:, None], axis=-1)[:, 0]
         gains = xp.where(new, gains, xp.zeros_like(gains))
         yield Step(tokens, new, gains, task.decoder.n_read)
         n += 1
         ended = ended | (new & task.stops(tokens)) | (lengths + task.max_length <= n)
-        if not bool(xp.all(ended)):
-            log_p = task.decoder.read(tokens[:, None], ended)
+        if bool(xp.all(ended)):
+            return
+        prefixes = longer(prefixes, tokens, new)
+        log_p = task.decoder.step(tokens, ended)
 
 
-def _checked(choose, log_p, made):
+def _checked(choose, log_p, prefixes):
     """Return the tokens that a caller chose as int64, or raise."""
-    tokens = choose(log_p, made)
+    tokens = choose(log_p, prefixes)
     check_ids("choose(…)", tokens, log_p.shape[-1], "log_probabilities", log_p)
     if tuple(tokens.shape) != tuple(log_p.shape[:-1]):
         raise ValueError(
@@ -269,18 +289,18 @@ def _checked(choose, log_p, made):
     return xp.astype(tokens, xp.int64, copy=False)
 
 
-def _decode_all(task, choose):
+def decoded(task: Request, steps: Iterable[Step]) -> Decoded:
     """Return all steps as one result."""
     xp = array_namespace(task.prompt)
     tokens, made, log_p = [], [], []
-    for step in _steps(task, choose):
+    for step in steps:
         tokens.append(step.tokens)
         made.append(step.made)
         log_p.append(step.log_probabilities)
-    tokens, made, log_p = (xp.stack(x, axis=-1) for x in (tokens, made, log_p))
+    tokens, made, log_p = [xp.stack(x, axis=-1) for x in (tokens, made, log_p)]
     lengths = xp.count_nonzero(made, axis=-1)
     return task.decoded(tokens, log_p, lengths, xp.sum(log_p, axis=-1))
 
 
-def _most_likely(log_p, made):
+def _most_likely(log_p, prefixes):
     return array_namespace(log_p).argmax(log_p, axis=-1)

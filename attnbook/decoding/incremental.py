@@ -49,13 +49,39 @@ class IncrementalDecoder:
         if self.memory_mask is not None and self.memory_mask.ndim == 4:
             self.memory_mask = self.memory_mask[:, None, ...]
 
-    def read(
-        self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
+    def prefill(self, prompt: Annotated[Array, "... m"]) -> Annotated[Array, "... V"]:
+        """Read the prompt in one pass; return log p of the token that comes next."""
+        return self._read(prompt)[..., 0, :]
+
+    def step(
+        self, tokens: Annotated[Array, "..."], ended: Annotated[Array, "..."] | None = None
     ) -> Annotated[Array, "... V"]:
-        """Read `tokens` after those read before; return log p of the token that comes next.
+        """Read one token of each sequence after those before; return log p of the next one.
 
         Where a sequence has `ended` all tokens get the same: what is read there is padding.
         """
+        return self._read(tokens[..., None], ended)[..., 0, :]
+
+    def verify(
+        self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
+    ) -> Annotated[Array, "... m V"]:
+        """Read m tokens in one pass; return log p of the token that follows each of them.
+
+        Some of them may come after the end of a sequence: where the best logit is NaN or infinite
+        all are NaN.
+        """
+        return self._read(tokens, ended, n_rows=tokens.shape[-1])
+
+    def rewind(self, n: int) -> None:
+        """Forget all but the first n tokens."""
+        if self.cache is None:
+            self.tokens = self.tokens[..., :n]
+        else:
+            self.cache.truncate(n)
+        self.n = n
+
+    def _read(self, tokens, ended=None, n_rows=1):
+        """Return log p (..., n_rows, V) of what follows the last `n_rows` tokens."""
         xp = array_namespace(tokens)
         if self.cache is None:
             if self.tokens is not None:
@@ -67,19 +93,22 @@ class IncrementalDecoder:
                 *(tokens, self.memory, self.weights, None, self.memory_mask),
                 past=self.cache,
                 start=self.n,
-                last=True,
+                last=n_rows == 1,
                 impl=self.impl,
                 is_causal=m > 1,  # one token may see all
             )
-            logits = logits[..., 0, :]  # (..., V)
+            logits = logits[..., -n_rows:, :]
             if ended is not None:
-                logits = xp.where(ended[..., None], xp.zeros_like(logits), logits)
+                logits = xp.where(ended[..., None, None], xp.zeros_like(logits), logits)
             self.n += m
-            if not bool(xp.all(xp.isfinite(xp.max(logits, axis=-1)))):
-                raise ValueError(
-                    f"weights must give finite logits to the best token, got NaN or infinity "
-                    f"after {self.n} tokens"
-                )
+            possible = xp.isfinite(xp.max(logits, axis=-1, keepdims=True))
+            if not bool(xp.all(possible)):
+                if n_rows == 1:
+                    raise ValueError(
+                        f"weights must give finite logits to the best token, got NaN or infinity "
+                        f"after {self.n} tokens"
+                    )
+                logits = xp.where(possible, logits, xp.nan)
             wide = accumulation_dtype(xp, logits.dtype)
             return log_softmax_of(xp.astype(logits, wide, copy=False), axis=-1)
 

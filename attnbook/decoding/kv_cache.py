@@ -116,6 +116,25 @@ class KVCache:
         self._lengths[layer] = total
         return held[0][..., :total, :], held[1][..., :total, :]
 
+    def truncate(self, n: int) -> None:
+        """Cut every layer back to its first n tokens; the room behind them stays for new ones.
+
+        Speculative decoding takes back what was read in vain. Raises a TypeError or a ValueError
+        if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned before keep
+        their length, and see the tokens that are written later.
+
+        >>> import numpy as np
+        >>> cache = KVCache()
+        >>> keys, values = cache.append(0, np.ones((2, 3, 5)), np.ones((2, 3, 7)))
+        >>> cache.truncate(1)
+        >>> len(cache), cache.keys(0).shape
+        (1, (2, 1, 5))
+        """
+        n = check_int("n", n)
+        if n > len(self):
+            raise ValueError(f"n must be from 0 to {len(self)}, the tokens of the cache, got {n}")
+        self._lengths = [n] * len(self._lengths)
+
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
         """Let every layer go on with other sequences: number i of row b was `index[b, i]`.
 

@@ -9,13 +9,21 @@ from typing import Annotated, Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_bool, check_ids, check_int
+from attnbook.arrays.arguments import (
+    check_array,
+    check_bool,
+    check_float,
+    check_ids,
+    check_int,
+    check_same_home,
+)
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
-from attnbook.arrays.move import numbers_of
+from attnbook.arrays.move import move, numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
+from attnbook.decoding.processors import Prefix, Processor
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.transformer import check_source
@@ -34,10 +42,11 @@ class Decoded:
     lengths : integer array, shape (batch,) or (batch, n_beams)
         How many of the tokens are real.
     log_probabilities : array, shape of `tokens`
-        What the model gave each token, log p(token | what came before); 0 at `pad`.
+        What the model gave each token, log p(token | what came before), whatever processors made
+        of it; 0 at `pad`.
     scores : array, shape of `lengths`
-        The sum of these, which is the log-probability of the sequence. A beam search divides it by
-        the length penalty.
+        The sum of these, which is the log-probability of the sequence. A beam search sums what the
+        processors made of them, and divides by the length penalty.
     """
 
     tokens: Annotated[Array, "... n"]
@@ -56,6 +65,39 @@ class Request:
     max_length: int
     stop: tuple[int, ...]
     pad: int
+    processors: tuple[Processor, ...] = ()
+
+    def prefixes(self) -> list[Prefix]:
+        """Return what every sequence holds before its first token is made."""
+        prompts, nothing = move(self.prompt, "numpy"), np.empty(0, dtype=np.int64)
+        return [Prefix(row[:n], nothing) for row, n in zip(prompts, self.lengths, strict=True)]
+
+    def processed(
+        self,
+        log_p: Annotated[Array, "... V"],
+        prefixes: list[Prefix],
+        idle: Annotated[Array, "..."],
+    ) -> Annotated[Array, "... V"]:
+        """Return what the processors make of `log_p`, but for the sequences that are `idle`."""
+        if not self.processors:
+            return log_p
+        xp = array_namespace(log_p)
+        rows = changed = xp.reshape(log_p, (-1, log_p.shape[-1]))
+        for process in self.processors:
+            changed = process(changed, prefixes)
+            check_same_home("what a processor returns", changed, "log_p", rows)
+            check_float("what a processor returns", changed)
+            if tuple(changed.shape) != tuple(rows.shape):
+                shape = tuple(changed.shape)
+                raise ValueError(
+                    f"a processor must return an array of shape {tuple(rows.shape)}, got {shape}"
+                )
+        changed = xp.where(idle[..., None], log_p, xp.reshape(changed, tuple(log_p.shape)))
+        if not bool(xp.all(xp.isfinite(xp.max(changed, axis=-1)))):
+            raise ValueError(
+                "processors must leave a token possible in each row, got no finite best one"
+            )
+        return changed
 
     def stops(self, tokens: Array) -> Array:
         """Return where `tokens` are stop tokens."""
@@ -109,6 +151,7 @@ def request(
     source_lengths: Any = None,
     source_mask: Array | None = None,
     cache: bool | KVCache = True,
+    processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
 ) -> Request:
     """Check what `greedy_decode` describes, and read the source."""
@@ -142,7 +185,7 @@ def request(
     stop = tuple(_check_token("stop", token, known) for token in stop)
     pad = _check_token("pad", pad, known)
     decoder = IncrementalDecoder(weights, source, source_mask, kept, impl)
-    return Request(decoder, prompt, lengths, max_length, stop, pad)
+    return Request(decoder, prompt, lengths, max_length, stop, pad, _check_processors(processors))
 
 
 def _check_prompt(prompt, table, batch):
@@ -201,6 +244,16 @@ def _check_cache(cache):
     if cache.n_layers:
         raise ValueError(f"cache must be empty, got one of {len(cache)} tokens")
     return cache
+
+
+def _check_processors(processors):
+    if callable(processors) or not isinstance(processors, Iterable):
+        kind = type(processors).__name__
+        raise TypeError(f"processors must be a sequence of callables, got {kind}")
+    for i, process in enumerate(processors := tuple(processors)):
+        if not callable(process):
+            raise TypeError(f"processors[{i}] must be callable, got {type(process).__name__}")
+    return processors
 
 
 def _plain(name, ids):

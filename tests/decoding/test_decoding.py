@@ -179,8 +179,8 @@ def test_equal_scores_keep_the_order_of_the_vocabulary(library):
 def test_stream_yields_each_step_as_it_is_made(library):
     seen, cache = [], decoding.KVCache()
 
-    def choose(log_p, made):
-        seen.append(made.tolist())
+    def choose(log_p, prefixes):
+        seen.append([len(prefix.made) for prefix in prefixes])
         return array_namespace(log_p).argmax(log_p, axis=-1)
 
     weights, prompt = library.place(model(0, encoder=False)), library.array(np.array([[3, 1, 4]]))
@@ -210,8 +210,8 @@ def test_stream_says_who_made_a_token():
 def test_choose_sees_the_probabilities_and_how_many_were_made(library):
     seen = []
 
-    def choose(log_p, made):
-        seen.append(made.tolist())
+    def choose(log_p, prefixes):
+        seen.append([len(prefix.made) for prefix in prefixes])
         total = np.exp(library.numpy(log_p)).sum(axis=-1)
         np.testing.assert_allclose(total, [1.0, 1.0])
         return library.array(np.array([len(seen), 6]), "int32")
@@ -220,7 +220,7 @@ def test_choose_sees_the_probabilities_and_how_many_were_made(library):
     prompt = library.array(np.array([[3, 1, 4], [1, 0, 0]]))
     options = {"prompt": prompt, "prompt_lengths": [3, 1], "max_length": 2}
     steps = list(decoding.stream(weights, choose=choose, **options))
-    assert seen == [[0, 0], [0, 1], [0, 2], [1, 3]]
+    assert seen == [[0, 0], [0, 1], [0, 2], [1, 2]]  # one that has ended makes no more
     found = [library.numpy(step.tokens).tolist() for step in steps]
     assert found == [[1, 6], [4, 6], [3, 0], [4, 0]]
     assert library.same_kind(steps[0].tokens, prompt)
@@ -233,7 +233,7 @@ def test_the_cache_changes_no_probability(case):
     seen = {True: [], False: []}
     for cache, rows in seen.items():
 
-        def choose(log_p, made, rows=rows):
+        def choose(log_p, prefixes, rows=rows):
             rows.append(log_p)
             return log_p.argmax(axis=-1)
 
@@ -496,13 +496,13 @@ search(length_penalty=1e308)
     finite in float64, got 1e+308
 stream(choose=1)
     TypeError: choose must be callable, got int
-next(stream(choose=lambda log_p, made: np.array([1, 7])))
+next(stream(choose=lambda log_p, prefixes: np.array([1, 7])))
     ValueError: choose(…) must be from 0 to 6 to be known to log_probabilities, got 7
-next(stream(choose=lambda log_p, made: log_p[:, 0]))
+next(stream(choose=lambda log_p, prefixes: log_p[:, 0]))
     TypeError: choose(…) must be an array of integers, got float64
-next(stream(choose=lambda log_p, made: np.array([1])))
+next(stream(choose=lambda log_p, prefixes: np.array([1])))
     ValueError: choose must return an array of shape (2,), got (1,)
-next(stream(choose=lambda log_p, made: [1, 2]))
+next(stream(choose=lambda log_p, prefixes: [1, 2]))
     TypeError: choose(…) must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
 """
@@ -575,7 +575,7 @@ def test_logits_after_the_end_do_not_matter(library, cache):
 
     seen = []
 
-    def choose(log_p, made):
+    def choose(log_p, prefixes):
         seen.append(library.numpy(log_p)[0])
         return array_namespace(log_p).argmax(log_p, axis=-1)
 

@@ -60,6 +60,24 @@ def test_reorder_gives_each_beam_what_its_parent_had(library):
         np.testing.assert_array_equal(library.numpy(cache.values(0)), values)
 
 
+@given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 200)), max_size=8), st.integers(0, 99))
+def test_a_cache_that_is_cut_back_goes_on_from_there(library, rounds, seed):
+    rng, cache = np.random.default_rng(seed), KVCache()
+    whole = [np.empty((2, 0, d)) for d in (5, 7)]
+    for m, n in rounds:
+        new = [rng.normal(size=(2, m, d)) for d in (5, 7)]
+        for layer in (0, 1):
+            cache.append(layer, *(library.array(x) for x in new))
+        whole = [np.concatenate(pair, axis=1) for pair in zip(whole, new, strict=True)]
+        n = min(n, whole[0].shape[1])
+        cache.truncate(n)
+        whole = [x[:, :n] for x in whole]
+        assert len(cache) == n
+        for layer in (0, 1):
+            np.testing.assert_array_equal(library.numpy(cache.keys(layer)), whole[0])
+            np.testing.assert_array_equal(library.numpy(cache.values(layer)), whole[1])
+
+
 @pytest.mark.parametrize("decode", [greedy_decode, beam_search])
 def test_a_cache_of_the_caller_is_filled(library, decode):
     weights, cache = library.place(model(0, encoder=False, n_kv_heads=1)), KVCache()
@@ -123,6 +141,12 @@ KVCache().values(0)
     ValueError: layer must be below the number of layers, 0, got 0
 filled(3, 2).reorder(np.zeros((2, 1), int))
     ValueError: index must have shape (3, m), got (2, 1)
+filled().truncate(4)
+    ValueError: n must be from 0 to 3, the tokens of the cache, got 4
+filled().truncate(-1)
+    ValueError: n must be at least 0, got -1
+filled().truncate(1.0)
+    TypeError: n must be an int, got float
 filled().reorder([[0]])
     TypeError: index {NOT_AN_ARRAY}list
 """

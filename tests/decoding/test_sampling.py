@@ -9,15 +9,17 @@ from error_table import assert_raises, error_rows
 
 from attnbook import decoding
 
-FIRST = np.zeros(1, dtype=int)
+
+def after(n, rows=1):
+    """Return the prefixes of sequences that have made n tokens."""
+    return [decoding.Prefix(np.zeros(1, dtype=int), np.zeros(n, dtype=int))] * rows
 
 
 def drawn(log_p, n=1, seed=0, **cuts):
     """Return `n` draws for each row of log p."""
     choose = decoding.sampler(seed, **cuts)
     log_p = np.atleast_2d(log_p)
-    made = np.zeros(len(log_p), dtype=int)
-    return np.stack([choose(log_p, made + i) for i in range(n)])
+    return np.stack([choose(log_p, after(i, len(log_p))) for i in range(n)])
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,12 @@ class Fixed(np.random.Generator):
 def test_each_token_has_a_piece_without_its_end(library):
     log_p = library.array(np.log(np.full((1, 4), 0.25)))
     for u, token in ((0.0, 0), (0.24, 0), (0.25, 1), (0.5, 2), (0.74, 2), (0.75, 3)):
-        assert library.numpy(decoding.sampler(Fixed(u))(log_p, FIRST)).tolist() == [token]
+        assert library.numpy(decoding.sampler(Fixed(u))(log_p, after(0))).tolist() == [token]
 
 
 def test_top_k_of_equals_keeps_the_first(library):
     log_p = library.array(np.log(np.full((500, 5), 0.2)))
-    found = library.numpy(decoding.sampler(0, top_k=3)(log_p, np.zeros(500, dtype=int)))
+    found = library.numpy(decoding.sampler(0, top_k=3)(log_p, after(0, 500)))
     assert set(found.tolist()) == {0, 1, 2}
 
 
@@ -83,7 +85,7 @@ def test_top_p_keeps_what_just_reaches_its_number_and_the_best():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_extreme_temperatures_and_uniform_numbers(library, dtype):
     rows = library.array(np.log(np.tile([0.1, 0.45, 0.45], (400, 1))), dtype)
-    cold = decoding.sampler(0, temperature=1e-320)(rows, np.zeros(400, dtype=int))
+    cold = decoding.sampler(0, temperature=1e-320)(rows, after(0, 400))
     assert set(library.numpy(cold).tolist()) == {1, 2}  # equal ones stay equal
     almost = Fixed(1 - 2**-53)  # float32 rounds this u up to 1
     for row, token, rng, options in (
@@ -93,7 +95,7 @@ def test_extreme_temperatures_and_uniform_numbers(library, dtype):
         ([-np.inf, -0.1, -2.0], 2, almost, {}),
     ):
         log_p = library.array(np.array([row]), dtype)
-        found = decoding.sampler(rng, **options)(log_p, FIRST)
+        found = decoding.sampler(rng, **options)(log_p, after(0))
         assert library.numpy(found).tolist() == [token]
 
 
@@ -168,4 +170,4 @@ def test_a_draw_where_no_token_is_possible(library, row):
     log_p = library.array(np.array([[-1.0, -np.inf, -1.0], row]))
     message = "^log_probabilities must be finite for the best token of each row, got NaN or inf"
     with pytest.raises(ValueError, match=message):
-        decoding.sampler(0)(log_p, np.zeros(2, dtype=int))
+        decoding.sampler(0)(log_p, after(0, 2))

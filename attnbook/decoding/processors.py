@@ -1,0 +1,291 @@
+r"""Logits processors: what changes the scores of the next token before one is chosen.
+
+A **logits processor** is a pure function ``(log_p, prefixes) -> log_p``. `log_p` (rows, V) holds a
+score for every next token of every sequence, the model's log p at first, and −∞ bans a token. The
+result need not be normalised: a draw takes its softmax. `prefixes` holds one `Prefix` for each row.
+`greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply all that their
+``processors=`` holds, one after the other.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.lengths import placed
+from attnbook.arrays.move import move
+from attnbook.single_head.softmax import softmax_of
+
+
+class Prefix(NamedTuple):
+    """What one sequence holds so far, in NumPy.
+
+    Attributes
+    ----------
+    prompt : integer array, shape (n_p,)
+        Its prompt, without padding.
+    made : integer array, shape (n,)
+        The tokens made after it.
+    """
+
+    prompt: Annotated[np.ndarray, "n_p"]
+    made: Annotated[np.ndarray, "n"]
+
+
+Processor = Callable[[Array, list[Prefix]], Array]
+"""A logits processor: ``(log_p, prefixes) -> log_p``."""
+
+
+def longer(
+    prefixes: list[Prefix], tokens: Annotated[Array, "batch"], made: Annotated[Array, "batch"]
+) -> list[Prefix]:
+    """Return the prefixes with one token more where it was `made`."""
+    ids, grows = move(tokens, "numpy"), move(made, "numpy")
+    return [
+        Prefix(prefix.prompt, np.append(prefix.made, ids[b])) if grows[b] else prefix
+        for b, prefix in enumerate(prefixes)
+    ]
+
+
+def temperature(T: float) -> Processor:
+    r"""Return a processor that sharpens the distribution, or evens it out.
+
+    .. math:: p_T \propto p^{1/T}
+
+    Parameters
+    ----------
+    T : float
+        Above 0: below 1 it favours likely tokens, above 1 it evens them out.
+
+    Returns
+    -------
+    callable
+        It divides `log_p` by T. Beyond 1e-30 and 1e30 nothing changes any more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `T` is not a finite number above 0.
+
+    References
+    ----------
+    Hugging Face `transformers`, TemperatureLogitsWarper; chapter `decoding`.
+
+    Examples
+    --------
+    >>> temperature(2.0)(np.array([[-1.0, -4.0]]), [])
+    array([[-0.5, -2. ]])
+    """
+    if check_number("temperature", T) == 0:
+        raise ValueError(
+            "temperature must be above 0, got 0; greedy_decode takes the most likely token"
+        )
+    divisor = min(max(float(T), 1e-30), 1e30)  # float32 holds both
+    return lambda log_p, prefixes: log_p / divisor
+
+
+def top_k(k: int) -> Processor:
+    """Return a processor that keeps the k most likely tokens and bans the others.
+
+    Parameters
+    ----------
+    k : int
+        At least 1. Of equally likely tokens the first in the vocabulary stay, so that k are left,
+        where Hugging Face keeps all that equal the k-th. A k beyond the vocabulary keeps all.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `k` is not an int of at least 1.
+
+    Notes
+    -----
+    Cost: O(V log V) a row.
+
+    References
+    ----------
+    Fan et al. (2018), "Hierarchical neural story generation"; Hugging Face `transformers`,
+    TopKLogitsWarper; chapter `decoding`.
+
+    Examples
+    --------
+    >>> top_k(2)(np.array([[-1.0, -4.0, -1.0, -1.0]]), [])
+    array([[ -1., -inf,  -1., -inf]])
+    """
+    k = check_int("top_k", k, at_least=1)
+
+    def keep(log_p, prefixes):
+        xp = array_namespace(log_p)
+        n_known = log_p.shape[-1]
+        if k >= n_known:
+            return log_p
+        ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
+        return _best(log_p, ranked, xp.full_like(log_p[:, :1], k, dtype=xp.int64))
+
+    return keep
+
+
+def top_p(p: float) -> Processor:
+    """Return a processor that keeps the nucleus: the fewest most likely tokens of probability p.
+
+    Parameters
+    ----------
+    p : float
+        Above 0 and at most 1: the fewest most likely tokens stay whose probabilities come to at
+        least this. The most likely token always stays. Of equally likely ones the first in the
+        vocabulary stay.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `p` is not a number above 0 and at most 1.
+
+    Notes
+    -----
+    The probabilities are the softmax of what comes in, after the processors before this one.
+    Cost: O(V log V) a row.
+
+    References
+    ----------
+    Holtzman et al. (2020), "The curious case of neural text degeneration"; Hugging Face
+    `transformers`, TopPLogitsWarper; chapter `decoding`.
+
+    Examples
+    --------
+    >>> np.exp(top_p(0.6)(np.log(np.array([[0.125, 0.5, 0.25, 0.125]])), [])).round(3)
+    array([[0.  , 0.5 , 0.25, 0.  ]])
+    """
+    if not 0 < check_number("top_p", p) <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
+
+    def keep(log_p, prefixes):
+        if p == 1:
+            return log_p
+        xp = array_namespace(log_p)
+        ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
+        total = xp.cumulative_sum(softmax_of(ranked, axis=-1), axis=-1)
+        # a token stays while the better ones come to less than p: so does the one that reaches it
+        n = 1 + xp.count_nonzero(total[:, :-1] < p, axis=-1, keepdims=True)
+        return _best(log_p, ranked, n)
+
+    return keep
+
+
+def min_p(p: float) -> Processor:
+    r"""Return a processor that bans what is less likely than a share of the most likely token.
+
+    .. math:: p_j < p \cdot \max_l p_l
+
+    Parameters
+    ----------
+    p : float
+        From 0 to 1. 0 bans nothing, 1 keeps the most likely tokens alone.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `p` is not a number from 0 to 1.
+
+    References
+    ----------
+    Nguyen et al. (2024), "Turning up the heat: min-p sampling for creative and coherent LLM
+    outputs"; Hugging Face `transformers`, MinPLogitsWarper; chapter `decoding`.
+
+    Examples
+    --------
+    >>> np.exp(min_p(0.4)(np.log(np.array([[0.125, 0.5, 0.25, 0.125]])), [])).round(3)
+    array([[0.  , 0.5 , 0.25, 0.  ]])
+    """
+    if check_number("min_p", p) > 1:
+        raise ValueError(f"min_p must be from 0 to 1, got {p}")
+    log_share = math.log(p) if p else -math.inf
+
+    def keep(log_p, prefixes):
+        xp = array_namespace(log_p)
+        least = xp.max(log_p, axis=-1, keepdims=True) + log_share
+        return xp.where(log_p >= least, log_p, -xp.inf)
+
+    return keep
+
+
+def repetition_penalty(penalty: float) -> Processor:
+    r"""Return a processor that makes the tokens of the prefix less likely.
+
+    .. math:: x_j \mapsto \begin{cases} \theta\, x_j & x_j < 0 \\ x_j / \theta & x_j \ge 0
+              \end{cases} \qquad \text{for every token } j \text{ of the prefix}
+
+    Parameters
+    ----------
+    penalty : float
+        θ, above 0. Above 1 it discourages the tokens of the prompt and those made after it, below
+        1 it encourages them.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `penalty` is not a finite number above 0.
+
+    Notes
+    -----
+    This is Hugging Face's rule, number by number, but it depends on where the zero of the scores
+    is. In this package processors get log-probabilities, which are at most 0: the rule then is
+    p^θ, a token that is certain stays so, and nothing depends on a constant in the logits. So does
+    Hugging Face in a beam search. When it samples it gives the raw logits to the same rule, where a
+    positive one is divided: then the same θ is another penalty.
+    Cost: O(n + V) a row, on the host.
+
+    References
+    ----------
+    Keskar et al. (2019), "CTRL: a conditional transformer language model for controllable
+    generation"; Hugging Face `transformers`, RepetitionPenaltyLogitsProcessor; chapter `decoding`.
+
+    Examples
+    --------
+    >>> prefix = Prefix(np.array([0]), np.array([2, 2]))
+    >>> repetition_penalty(2.0)(np.array([[-1.0, -1.0, -3.0]]), [prefix])
+    array([[-2., -1., -6.]])
+    """
+    if check_number("repetition_penalty", penalty) == 0:
+        raise ValueError("repetition_penalty must be above 0, got 0")
+
+    def weaken(log_p, prefixes):
+        xp = array_namespace(log_p)
+        seen = np.zeros(log_p.shape, dtype=bool)
+        for row, prefix in zip(seen, prefixes, strict=True):
+            row[prefix.prompt] = row[prefix.made] = True
+        weaker = xp.where(log_p < 0, log_p * penalty, log_p / penalty)
+        return xp.where(placed(seen, log_p), weaker, log_p)
+
+    return weaken
+
+
+# The mathematics. These may rely on checked arguments.
+
+
+def _best(log_p, ranked, n):
+    """Ban all but the n (rows, 1) best of each row; of equal ones the first stay."""
+    xp = array_namespace(log_p)
+    least = xp.take_along_axis(ranked, n - 1, axis=-1)  # the worst that stays
+    better, equal = log_p > least, log_p == least
+    left = n - xp.count_nonzero(better, axis=-1, keepdims=True)
+    first = xp.cumulative_sum(xp.astype(equal, n.dtype), axis=-1) <= left
+    return xp.where(better | (equal & first), log_p, -xp.inf)
