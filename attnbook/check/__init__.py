@@ -13,7 +13,11 @@ A new check is one file here: its function, the steps of the right computation, 
 wrong with a sentence, and cases.
 """
 
+from attnbook.check.acceptance import speculative_rule
+from attnbook.check.beams import beam_step
+from attnbook.check.cache_step import cached_attention
 from attnbook.check.collisions import collision_probability
+from attnbook.check.cutting import min_p, top_p
 from attnbook.check.decoder_block import decoder_layer
 from attnbook.check.embedding import embed
 from attnbook.check.encoder_block import encoder_layer
@@ -37,6 +41,7 @@ from attnbook.check.padding import padding_invariance
 from attnbook.check.pair_encoding import encode_byte_pairs
 from attnbook.check.pair_learning import learn_byte_pairs
 from attnbook.check.pair_merging import merge_pair
+from attnbook.check.penalty import repetition_penalty
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
 from attnbook.check.root_mean_square import rms_norm
@@ -55,6 +60,8 @@ __all__ = [
     "attention",
     "attention_vjp",
     "attention_weights",
+    "beam_step",
+    "cached_attention",
     "causal_mask",
     "collision_probability",
     "cross_entropy",
@@ -71,11 +78,13 @@ __all__ = [
     "masked_attention",
     "merge_attention",
     "merge_pair",
+    "min_p",
     "multi_head_attention",
     "no_future_leak",
     "padding_invariance",
     "permutation_equivariance",
     "positional_encoding",
+    "repetition_penalty",
     "rms_norm",
     "robin_hood_table",
     "rotary",
@@ -83,7 +92,9 @@ __all__ = [
     "single_head",
     "sketch_attention",
     "softmax",
+    "speculative_rule",
     "split_heads",
     "stable_hash",
     "teacher_forcing",
+    "top_p",
 ]

@@ -1,0 +1,158 @@
+"""The rule of speculative sampling in steps: what is kept of a draft, and what is drawn instead."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Values, each
+
+
+@documented
+def speculative_rule(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the rule by which speculative sampling keeps a drafted token or replaces it.
+
+    Runs `f` on near and far distributions, on tokens that the model gives no chance at all, and in
+    float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(p, p_draft)``, by position, on the distributions (V,) of the model and of the
+        draft model, which gives every token a chance and differs from that of the model. It returns
+        two arrays (V,): for each token the probability that it is kept if it was drafted, and the
+        distribution of the token that is drawn instead of one that is not kept.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_rule(p, p_draft):
+    ...     return np.minimum(1, p / p_draft), p
+    >>> check.speculative_rule(my_rule).mistake
+    'drawn from the model'
+    """
+    return run(SPECULATIVE_RULE, f, time_limit)
+
+
+def _kept(p, q):
+    return np.minimum(1, p / q)
+
+
+def _missing(p, q):
+    return np.maximum(p - q, 0)
+
+
+def _share(x):
+    return x / np.sum(x)
+
+
+def _rule(steps: Any, p, p_draft):
+    kept = steps.kept(p, p_draft)
+    return steps.results(kept, steps.share(steps.rest(p, p_draft)))
+
+
+_STEPS: dict[str, Callable] = {
+    "kept": _kept,
+    "rest": _missing,
+    "share": _share,
+    "results": lambda kept, rest: (kept, rest),
+}
+
+
+def the_result_is_the_model(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether a token that is drafted and kept or replaced has the model's distribution."""
+    p, q = case.arrays["p"], case.arrays["p_draft"]
+    kept, rest = values
+    if kept.shape != p.shape or rest.shape != p.shape:
+        return None
+    mixed = q * kept + (1 - np.sum(q * kept)) * rest
+    i = int(np.argmax(np.abs(mixed - p)))
+    return (
+        f"By your rule token {i} comes out with probability {mixed[i]:.3g}; the model gives it "
+        f"{p[i]:.3g}."
+    )
+
+
+def _case(p: Any, q: Any, dtype: str = "float64") -> Case:
+    return Case({"p": np.array(p, dtype=dtype), "p_draft": np.array(q, dtype=dtype)})
+
+
+_PAIRS = (
+    ((0.6, 0.3, 0.1), (0.2, 0.5, 0.3)),
+    ((0.5, 0.25, 0.15, 0.1, 0.0), (0.4, 0.3, 0.1, 0.1, 0.1)),
+    ((0.05, 0.1, 0.25, 0.3, 0.1, 0.2), (0.35, 0.2, 0.15, 0.1, 0.1, 0.1)),
+    ((0.0, 1.0), (0.875, 0.125)),
+)
+
+SPECULATIVE_RULE = Check(
+    name="speculative_rule",
+    parameters=("p", "p_draft"),
+    results={"kept": "(V,)", "instead": "(V,)"},
+    reference=lambda *given: _rule(SimpleNamespace(**_STEPS), *given),
+    compute=_rule,
+    steps=_STEPS,
+    stages=(
+        Stage(tuple(_case(*pair) for pair in _PAIRS)),
+        Stage((_case(*_PAIRS[1], "float32"),)),
+    ),
+    mistakes=mistakes(
+        """
+        ratio not cut off: Your probability of keeping a token exceeds 1 where the model gives it
+            more than the draft does. Cut it at 1: min(1, p / p_draft).
+        ratio inverted: You keep a token with p_draft / p. A token that the draft gives too often is
+            the one to be dropped: p / p_draft.
+        kept by the model alone: You keep a token with probability p. The draft has already made it
+            rare or frequent: divide by p_draft.
+        kept if likelier: You keep a token if the model gives it at least as much as the draft does,
+            and never otherwise. Between them it is kept with probability p / p_draft.
+        the smaller one returned: You return min(p, p_draft): that is how often a token is drafted
+            and kept. If it was drafted, it is kept with that divided by p_draft.
+        always kept: You keep every draft: then the text is that of the draft model.
+        dropped for kept: You return the probability that a token is dropped.
+        drawn from the model: You draw the token instead from p. What the draft gives often is then
+            made too often, once kept and once drawn. Draw from max(p − p_draft, 0), renormalised.
+        drawn from the draft: You draw the token instead from the draft model again.
+        difference the other way: You draw instead from max(p_draft − p, 0), which the draft gives
+            too often. What is missing is max(p − p_draft, 0).
+        size of the difference: You draw instead from |p − p_draft|. Only where the model gives more
+            than the draft is something missing.
+        negative numbers: The distribution of the token instead has negative numbers: cut p −
+            p_draft at 0.
+        not renormalised: The distribution of the token instead does not sum to 1. Divide it by its
+            sum.
+        softmax: You take a softmax of the differences. Divide them by their sum.
+        exchanged: You return the two results in the other order.
+        """,
+        {
+            "ratio not cut off": each("kept", lambda p, q: p / q),
+            "ratio inverted": each("kept", lambda p, q: np.minimum(1, q / p), lambda p, q: q / p),
+            "kept by the model alone": each("kept", lambda p, q: p),
+            "kept if likelier": each("kept", lambda p, q: (p >= q) * 1.0),
+            "the smaller one returned": each("kept", np.minimum),
+            "always kept": each("kept", lambda p, q: np.ones_like(p)),
+            "dropped for kept": each(
+                "kept", lambda p, q: 1 - _kept(p, q), lambda p, q: np.maximum(0, 1 - q / p)
+            ),
+            "drawn from the model": each("rest", lambda p, q: p),
+            "drawn from the draft": each("rest", lambda p, q: q),
+            "difference the other way": each("rest", lambda p, q: _missing(q, p)),
+            "size of the difference": each("rest", lambda p, q: np.abs(p - q)),
+            "negative numbers": (
+                {"rest": lambda p, q: p - q, "share": lambda x: x},
+                {"rest": lambda p, q: p - q},
+            ),
+            "not renormalised": each("share", lambda x: x),
+            "softmax": (
+                {"share": lambda x: _share(np.exp(x))},
+                {"rest": lambda p, q: p - q, "share": lambda x: _share(np.exp(x))},
+            ),
+            "exchanged": each("results", lambda kept, rest: (rest, kept)),
+        },
+    ),
+    properties=(the_result_is_the_model,),
+)

@@ -1,0 +1,142 @@
+"""One step of beam search: which continuations of which hypotheses stay."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def beam_step(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check one step of beam search: the best of all continuations of all hypotheses.
+
+    Runs `f` on hypotheses that are near and far, on places that hold none (−∞), on tokens that
+    may not come (−∞), on one hypothesis and on more beams than hypotheses.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(totals, log_p, n_beams)``, by position: log p of each hypothesis so far, (m,),
+        those of the next token after each, (m, V), and how many continuations stay. It returns two
+        integer arrays (n_beams,), best first: the parents, numbers of the hypotheses that are
+        continued, and the tokens that continue them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_step(totals, log_p, n_beams):
+    ...     best = np.argsort(-log_p, axis=None)[:n_beams]
+    ...     return best // log_p.shape[1], best % log_p.shape[1]
+    >>> check.beam_step(my_step).mistake
+    'totals forgotten'
+    """
+    return run(BEAM_STEP, f, time_limit)
+
+
+def _best(scores, n_beams):
+    return np.argsort(-scores, axis=None, kind="stable")[:n_beams]
+
+
+def _one_of_each(scores, n_beams):
+    """Return the best continuation of each of the first hypotheses."""
+    tokens = np.argmax(scores, axis=1)
+    flat = np.arange(len(scores)) * scores.shape[1] + tokens
+    best = flat[np.argsort(-np.max(scores, axis=1), kind="stable")]
+    return np.resize(best, n_beams)
+
+
+def _beams(steps: Any, totals, log_p, n_beams):
+    scores = steps.add(totals[:, None], log_p)
+    best = steps.pick(scores, n_beams)
+    divisor = steps.width(*log_p.shape)
+    return steps.results(best // divisor, best % divisor)
+
+
+_STEPS: dict[str, Callable] = {
+    "add": np.add,
+    "pick": _best,
+    "width": lambda m, n_tokens: n_tokens,
+    "results": lambda parents, tokens: (parents, tokens),
+}
+
+
+def _logs(seed: int, m: int, n_tokens: int) -> np.ndarray:
+    z = 2 * draw(seed, m, n_tokens)
+    return z - np.log(np.sum(np.exp(z), axis=1, keepdims=True))
+
+
+def _case(m: int, n_tokens: int, n_beams: int, spread: float = 1.0, **changes: Any) -> Case:
+    totals, log_p = -4 + spread * draw(68, m), _logs(69, m, n_tokens)
+    totals[list(changes.get("empty", ()))] = -np.inf
+    log_p[:, list(changes.get("barred", ()))] = -np.inf
+    return Case({"totals": totals, "log_p": log_p, "n_beams": n_beams})
+
+
+BEAM_STEP = Check(
+    name="beam_step",
+    parameters=("totals", "log_p", "n_beams"),
+    results={"parents": "(n_beams,)", "tokens": "(n_beams,)"},
+    reference=lambda *given: _beams(SimpleNamespace(**_STEPS), *given),
+    compute=_beams,
+    steps=_STEPS,
+    stages=(
+        Stage(
+            (
+                *(_case(2, 5, 2), _case(3, 7, 3), _case(3, 7, 3, spread=3.0), _case(5, 3, 5)),
+                *(_case(1, 7, 4), _case(2, 5, 4), _case(4, 4, 4)),
+            )
+        ),
+        Stage((_case(3, 7, 3, empty=(0, 2)), _case(3, 5, 3, barred=(1, 2)))),
+    ),
+    mistakes=mistakes(
+        """
+        totals forgotten: You compare the continuations without log p of what they continue. Add the
+            total of each hypothesis to its row.
+        one of each: You keep the best continuation of each hypothesis: that is several greedy
+            searches side by side. The best of all continuations stay, and a hypothesis may have
+            several of them or none.
+        worst first: You keep the least likely. argsort sorts upwards: turn the sign.
+        not sorted: You keep the right continuations, but not with the best one first.
+        parents and tokens exchanged: You return the tokens first and then the parents.
+        divided by the number of hypotheses: You divide the place in the flat array by the number of
+            rows. A row has V numbers: parent = place // V, token = place % V.
+        multiplied: You multiply logarithms. Probabilities multiply, so their logarithms add.
+        subtracted: You subtract the totals. They are added.
+        probabilities added: You take exp of the totals, or of log p, before you add. The sum of
+            logarithms is the logarithm of the product.
+        best hypothesis alone: You continue the best hypothesis alone.
+        total of another hypothesis: You add the totals to the wrong rows. Write totals[:, None], so
+            that row i of log p gets total i.
+        """,
+        {
+            "totals forgotten": each("add", lambda t, p: p + 0),
+            "one of each": each("pick", _one_of_each),
+            "worst first": each("pick", lambda s, k: np.argsort(s, axis=None, kind="stable")[:k]),
+            "not sorted": each(
+                "pick", lambda s, k: _best(s, k)[::-1], lambda s, k: np.sort(_best(s, k))
+            ),
+            "parents and tokens exchanged": each("results", lambda i, j: (j, i)),
+            "divided by the number of hypotheses": each("width", lambda m, n_tokens: m),
+            "multiplied": each("add", np.multiply),
+            "subtracted": each("add", lambda t, p: p - t),
+            "probabilities added": each(
+                "add",
+                lambda t, p: np.exp(t) + np.exp(p),
+                lambda t, p: t + np.exp(p),
+                lambda t, p: np.exp(t) + p,
+            ),
+            "best hypothesis alone": each(
+                "add", lambda t, p: np.where(t == np.max(t), t + p, -1e9 + p)
+            ),
+            "total of another hypothesis": each("add", lambda t, p: t[::-1] + p),
+        },
+    ),
+    kind="integral",
+)

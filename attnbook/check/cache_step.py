@@ -1,0 +1,154 @@
+"""Attention that goes on from a cache, in steps, and the ways to get each wrong."""
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+
+
+@documented
+def cached_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check attention that goes on from the keys and values of a cache.
+
+    Runs `f` on one new token after several, on several new tokens, on an empty cache, on values of
+    another width, and in float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value, past_key, past_value)``, by position: those of m new
+        tokens, (h, m, d_k), (h, m, d_k) and (h, m, d_v), and those of the n tokens before, (h, n,
+        d_k) and (h, n, d_v). It returns the output (h, m, d_v), and the keys (h, n + m, d_k) and
+        values (h, n + m, d_v) of the longer cache. A new token sees itself and all before it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import attention, check
+    >>> def my_step(query, key, value, past_key, past_value):
+    ...     keys = np.concatenate([past_key, key], axis=1)
+    ...     values = np.concatenate([past_value, value], axis=1)
+    ...     return attention(query, keys, values), keys, values
+    >>> check.cached_attention(my_step).mistake
+    'no mask'
+    """
+    return run(CACHED_ATTENTION, f, time_limit)
+
+
+def _after(past, new):
+    return np.concatenate([past, new], axis=1)
+
+
+def _last_corner(m, n):
+    return np.tri(m, n, n - m, dtype=bool)
+
+
+def _softmax(scores, axis=-1):
+    top = np.max(scores, axis=axis, keepdims=True)
+    powers = np.exp(scores - np.where(top == -np.inf, 0, top))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+def _step(s: Any, query, key, value, past_key, past_value):
+    keys, values = s.join_keys(past_key, key), s.join_values(past_value, value)
+    scores = query @ np.swapaxes(keys, -1, -2) * s.scale(query.shape[-1])
+    mask = s.mask(query.shape[1], keys.shape[1])
+    A = s.softmax(np.where(mask, scores, -np.inf))
+    return A @ values, *s.kept((past_key, past_value), (key, value), (keys, values))
+
+
+_STEPS: dict[str, Callable] = {
+    "join_keys": _after,
+    "join_values": _after,
+    "scale": lambda d: 1 / math.sqrt(d),
+    "mask": _last_corner,
+    "softmax": _softmax,
+    "kept": lambda past, new, both: both,
+}
+
+
+def the_order_of_the_past_is_free(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether the output depends on the order of the tokens in the cache."""
+    past = {name: case.arrays[name][:, ::-1].copy() for name in ("past_key", "past_value")}
+    moved = again(**past)
+    fits = moved and moved[0].shape == values[0].shape
+    if fits and not np.allclose(moved[0], values[0], atol=1e-4):
+        return "Reversing the tokens of the cache must not change the output; it changes yours."
+    return None
+
+
+def _case(m: int, n: int, d_k: int = 3, d_v: int = 5, h: int = 2, dtype: str = "float64") -> Case:
+    drawn = {
+        "query": draw(63, h, m, d_k),
+        "key": draw(64, h, m, d_k),
+        "value": draw(65, h, m, d_v),
+        "past_key": draw(66, h, n, d_k),
+        "past_value": draw(67, h, n, d_v),
+    }
+    return Case({name: x.astype(dtype) for name, x in drawn.items()})
+
+
+def _swapped(join: Callable) -> dict:
+    return {"join_keys": join, "join_values": join}
+
+
+CACHED_ATTENTION = Check(
+    name="cached_attention",
+    parameters=("query", "key", "value", "past_key", "past_value"),
+    results={"output": "(h, m, d_v)", "keys": "(h, n + m, d_k)", "values": "(h, n + m, d_v)"},
+    reference=lambda *given: _step(SimpleNamespace(**_STEPS), *given),
+    compute=_step,
+    steps=_STEPS,
+    stages=(
+        Stage((_case(1, 4), _case(1, 7, h=3), _case(1, 1), _case(1, 5, 4, 4))),
+        Stage((_case(1, 0), _case(3, 0), _case(3, 4), _case(2, 2, 3, 3), _case(5, 2))),
+        Stage((_case(1, 4, dtype="float32"), _case(3, 2, dtype="float32"))),
+    ),
+    mistakes=mistakes(
+        """
+        new token not seen: The new token attends to the cache alone. Its own key and value belong
+            to the keys: append first, then attend.
+        cache not seen: The new token attends to the new keys alone. Those of the cache come before
+            them.
+        new keys not appended: You attend with the old keys and the new values, or the reverse. Both
+            get longer.
+        cache not returned: The cache that you return is not longer than it was. The next step will
+            not see this token.
+        only the new returned: You return the new keys and values alone. The next step needs those
+            of all tokens.
+        put in front: You put the new tokens in front of the old ones. They are appended behind.
+        no mask: New tokens see those that come after them. With one new token nothing needs to be
+            hidden; with several the mask is causal, aligned to the last key.
+        aligned to the first key: Your causal mask is aligned to the first key: of the first new
+            token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
+        no scale: You do not divide the scores by √d_k.
+        softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
+            last axis.
+        keys and values exchanged: You return values and keys in the other order.
+        """,
+        {
+            "new token not seen": _swapped(lambda past, new: past),
+            "cache not seen": _swapped(lambda past, new: new),
+            "new keys not appended": (
+                {"join_keys": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
+                {"join_values": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
+            ),
+            "cache not returned": each("kept", lambda past, new, both: past),
+            "only the new returned": each("kept", lambda past, new, both: new),
+            "put in front": (_swapped(lambda past, new: np.concatenate([new, past], axis=1)),),
+            "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
+            "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
+            "no scale": each("scale", lambda d: 1.0),
+            "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
+            "keys and values exchanged": each("kept", lambda past, new, both: both[::-1]),
+        },
+    ),
+    properties=(the_order_of_the_past_is_free,),
+)

@@ -1,0 +1,244 @@
+"""The tails that a sampler cuts, top-p and min-p, in steps, and the ways to get each wrong."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, each
+
+
+@documented
+def top_p(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the cut of nucleus sampling: the fewest likeliest tokens that come to `threshold`.
+
+    Runs `f` where the model is sure and where it is not, on numbers that meet the threshold
+    exactly, on a threshold of 1 and on one below the largest probability, in float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(p, threshold)``, by position, on a distribution (V,) and a number above 0 and
+        at most 1. It returns the distribution (V,) that is drawn from: 0 for what is cut, and the
+        rest divided by its sum. The likeliest token always stays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_top_p(p, threshold):
+    ...     order = np.argsort(-p)
+    ...     kept = order[np.cumsum(p[order]) <= threshold]
+    ...     q = np.zeros_like(p)
+    ...     q[kept] = p[kept] / p[kept].sum()
+    ...     return q
+    >>> check.top_p(my_top_p).mistake
+    'crossing token dropped'
+    """
+    return run(TOP_P, f, time_limit)
+
+
+@documented
+def min_p(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the cut of min-p: the tokens of at least `threshold` times the largest probability.
+
+    Runs `f` on the distributions of `top_p`.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(p, threshold)``, by position, on a distribution (V,) and a number above 0 and
+        at most 1. It returns the distribution (V,) that is drawn from, as for `top_p`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_min_p(p, threshold):
+    ...     q = np.where(p >= threshold, p, 0)
+    ...     return q / q.sum()
+    >>> check.min_p(my_min_p).mistake
+    'threshold not relative'
+    """
+    return run(MIN_P, f, time_limit)
+
+
+def _falling(p):
+    return np.argsort(-p, kind="stable")
+
+
+def _back(kept, order):
+    result = np.empty_like(kept)
+    result[order] = kept
+    return result
+
+
+def _before(ranked):
+    """Return the sum of the better ones for each token."""
+    return np.concatenate([[0.0], np.cumsum(ranked)[:-1]])
+
+
+def _share(q, p):
+    return q / np.sum(q)
+
+
+def _share_of_nothing(q, p):
+    return q / (np.sum(q) or 1)
+
+
+def _softmax(q, p):
+    powers = np.exp(q) * (q > 0)
+    return powers / np.sum(powers)
+
+
+def _nucleus(ranked, threshold):
+    return _before(ranked) < threshold - 1e-9
+
+
+def _near_the_best(ranked, threshold):
+    return ranked >= threshold * np.max(ranked) * (1 - 1e-6)
+
+
+def _cut(steps, p, threshold):
+    order = steps.order(p)
+    ranked = p[order]
+    kept = np.where(steps.keeps(ranked, threshold), ranked, 0)
+    return steps.share(steps.back(kept, order), p)
+
+
+_STEPS: dict[str, Callable] = {"order": _falling, "back": _back, "share": _share}
+
+_OF_BOTH = """
+    not renormalised: What you return does not sum to 1. Divide what is left by its sum.
+    softmax of what is left: You take a softmax of probabilities. They are no logits: divide what is
+        left by its sum.
+    tail kept: You keep what should be cut and cut what should be kept.
+    only the likeliest: You keep the likeliest token alone, whatever the threshold.
+    nothing cut: You return the distribution that you were given.
+"""
+
+
+_OF_SORTING = """
+    likely ones cut: You sort from the least likely token. Begin with the likeliest.
+    order not undone: Your result stands in the order of falling probability. Put each number back
+        where its token stands in the vocabulary.
+    order applied twice: You apply the sorting order a second time where it should be undone. With
+        order = argsort(−p), write q[order] = …, not q = …[order].
+"""
+
+
+def _ways(keeps: Callable) -> dict:
+    """Return the ways to make what is wrong in either cut."""
+    return {
+        "not renormalised": each("share", lambda q, p: q),
+        "softmax of what is left": each(
+            "share", _softmax, lambda q, p: np.exp(q) / np.sum(np.exp(q))
+        ),
+        "tail kept": each("keeps", lambda r, t: ~keeps(r, t)),
+        "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
+        "nothing cut": each("keeps", lambda r, t: r >= 0),
+    }
+
+
+_TOP_P_MISTAKES = mistakes(
+    """
+    crossing token dropped: You drop the token with which the sum reaches the threshold. What is
+        left then has less than the threshold, and nothing is left where the likeliest token alone
+        has more. Keep each token before which the sum is below the threshold.
+    one token too many: You keep one token more than are needed. Where the sum has reached the
+        threshold, the next token goes.
+    threshold on each token: You compare each probability with the threshold. It is the sum of the
+        likeliest that must reach it.
+    min-p: You keep the tokens of at least a share of the largest probability: that is min-p. Top-p
+        adds probabilities until their sum reaches the threshold.
+    top-k: You keep a share of the number of tokens. How many are kept must depend on their
+        probabilities.
+    """
+    + _OF_SORTING
+    + _OF_BOTH,
+    {
+        "crossing token dropped": each(
+            "keeps", lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
+        ),
+        "one token too many": each(
+            "keeps",
+            lambda r, t: _before(r) <= t + 1e-9,
+            lambda r, t: np.concatenate([[True], _nucleus(r, t)[:-1]]),
+        ),
+        "threshold on each token": each(
+            "keeps", lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
+        ),
+        "min-p": each("keeps", _near_the_best, lambda r, t: _near_the_best(r, 1 - t)),
+        "top-k": each(
+            "keeps",
+            lambda r, t: np.arange(len(r)) < max(int(t * len(r)), 1),
+            lambda r, t: np.arange(len(r)) < np.ceil(t * len(r)),
+        ),
+        "likely ones cut": each("order", lambda p: np.argsort(p, kind="stable")),
+        "order not undone": each("back", lambda kept, order: kept),
+        "order applied twice": each("back", lambda kept, order: kept[order]),
+        **_ways(_nucleus),
+    },
+)
+
+_MIN_P_MISTAKES = mistakes(
+    """
+    threshold not relative: You compare each probability with the threshold itself. Where the model
+        is not sure no token may be left. Multiply it by the largest probability first.
+    relative to the mean: You compare with a share of the mean probability. It is the largest that
+        counts.
+    equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
+    top-p: You add probabilities until the sum reaches the threshold: that is top-p. Min-p compares
+        each with the largest.
+    one minus the threshold: You compare with 1 − threshold times the largest probability.
+    """
+    + _OF_BOTH,
+    {
+        "threshold not relative": each("keeps", lambda r, t: r >= t),
+        "relative to the mean": each("keeps", lambda r, t: r >= t * np.mean(r)),
+        "equal one dropped": each("keeps", lambda r, t: r > t * np.max(r) * (1 + 1e-6)),
+        "top-p": each("keeps", _nucleus, lambda r, t: _nucleus(r, 1 - t)),
+        "one minus the threshold": each("keeps", lambda r, t: _near_the_best(r, 1 - t)),
+        **_ways(_near_the_best),
+    },
+)
+
+
+def _case(threshold: float, *p: float, dtype: str = "float64") -> Case:
+    return Case({"p": np.array(p, dtype=dtype), "threshold": threshold})
+
+
+_SURE = (0.05, 0.8125, 0.02, 0.0375, 0.08)
+_UNSURE = (0.11, 0.19, 0.14, 0.23, 0.17, 0.16)
+_EXACT = (0.125, 0.5, 0.0625, 0.25, 0.03125, 0.03125)
+
+
+def _check(name: str, keeps: Callable, found: tuple) -> Check:
+    steps = {**_STEPS, "keeps": keeps}
+    return Check(
+        name=name,
+        parameters=("p", "threshold"),
+        results={"q": "(V,)"},
+        reference=lambda p, threshold: _cut(SimpleNamespace(**steps), p, threshold),
+        compute=_cut,
+        steps=steps,
+        stages=(
+            Stage(
+                (
+                    *(_case(t, *p) for p in (_SURE, _UNSURE) for t in (0.45, 0.85, 0.07)),
+                    _case(1.0, *_EXACT),
+                    *(_case(t, *_EXACT) for t in (0.5, 0.25, 0.75)),
+                )
+            ),
+            Stage((_case(0.75, *_EXACT, dtype="float32"), _case(0.45, *_UNSURE, dtype="float32"))),
+        ),
+        mistakes=found,
+        variants=each("share", _share_of_nothing),
+    )
+
+
+TOP_P = _check("top_p", _nucleus, _TOP_P_MISTAKES)
+MIN_P = _check("min_p", _near_the_best, _MIN_P_MISTAKES)

@@ -1,0 +1,156 @@
+"""The repetition penalty in steps, and the ways to get each wrong."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def repetition_penalty(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the repetition penalty: logits of tokens that have occurred are made smaller.
+
+    Runs `f` on tokens that occur once, twice and not at all, on none, on penalties of 1 and more,
+    in float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(logits, ids, penalty)``, by position, on (V,), integers (n,) and a number of
+        at least 1. It returns logits (V,): those of tokens in `ids` are divided by `penalty` where
+        they are above 0 and multiplied by it where they are below; the others stay.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_penalty(logits, ids, penalty):
+    ...     logits = logits + 0
+    ...     logits[ids] = logits[ids] / penalty
+    ...     return logits
+    >>> check.repetition_penalty(my_penalty).mistake
+    'negative logits divided'
+    """
+    return run(REPETITION_PENALTY, f, time_limit)
+
+
+def _smaller(z, penalty):
+    return np.where(z > 0, z / penalty, z * penalty)
+
+
+def _penalised(steps: Any, logits, ids, penalty):
+    changed = logits
+    for _ in range(steps.times(ids)):
+        z = steps.enter(changed)
+        changed = np.where(steps.seen(ids, len(logits)), steps.change(z, penalty), z)
+    if steps.each:
+        for token in ids.tolist():
+            one = np.arange(len(logits)) == token
+            changed = np.where(one, steps.change(changed, penalty), changed)
+    return changed
+
+
+def _seen(ids, n):
+    return np.isin(np.arange(n), ids)
+
+
+def _log_softmax(z):
+    top = np.max(z)
+    return z - top - np.log(np.sum(np.exp(z - top)))
+
+
+_STEPS: dict[str, Any] = {
+    "times": lambda ids: 1,
+    "each": False,  # whether every occurrence counts
+    "enter": lambda z: z,
+    "seen": _seen,
+    "change": _smaller,
+}
+
+REPETITION_PENALTY = Check(
+    name="repetition_penalty",
+    parameters=("logits", "ids", "penalty"),
+    results={"logits": "(V,)"},
+    reference=lambda *given: _penalised(SimpleNamespace(**_STEPS), *given),
+    compute=_penalised,
+    steps=_STEPS,
+    stages=(
+        Stage(
+            tuple(
+                Case({"logits": 2 * draw(60, n), "ids": np.array(ids), "penalty": penalty})
+                for n, ids, penalty in (
+                    *((5, [1, 3], 1.5), (7, [2, 5, 2, 0], 1.25), (7, [6, 6, 6], 2.0)),
+                    *((5, [4, 0, 1, 2, 3], 1.25), (5, [0, 2], 1.0), (11, [7, 1, 4, 7, 10], 1.5)),
+                )
+            )
+        ),
+        Stage(
+            (
+                Case(
+                    {
+                        "logits": (2 * draw(61, 7)).astype("f4"),
+                        "ids": np.array([3, 3, 1]),
+                        "penalty": 1.5,
+                    }
+                ),
+            )
+        ),
+        Stage(
+            (Case({"logits": draw(62, 5), "ids": np.array([], dtype=np.int64), "penalty": 1.5}),),
+            beyond="no token at all",
+        ),
+    ),
+    mistakes=mistakes(
+        """
+        negative logits divided: You divide all logits of the tokens that occurred. A negative logit
+            divided by more than 1 gets larger, so the token gets likelier: multiply it instead.
+        all multiplied: You multiply all logits of the tokens that occurred. A positive logit gets
+            larger by that: divide it.
+        rewarded: You make tokens that occurred likelier: divide positive logits and multiply
+            negative ones, not the reverse.
+        absolute value: You multiply or divide the size of a logit and lose its sign.
+        every occurrence counts: A token that occurred three times gets the penalty three times. It
+            gets it once, however often it occurred.
+        subtracted: You subtract from the logits of tokens that occurred. That is the presence
+            penalty, another one; this penalty is a factor.
+        others penalised: You change the logits of the tokens that did not occur. Those stay.
+        all tokens: You change the logits of all tokens, whether or not they occurred.
+        last token alone: You change the logit of the last token alone. All tokens so far count.
+        first token alone: You change the logit of the first token alone. All tokens so far count.
+        banned: You give tokens that occurred no chance at all. They become less likely.
+        of log probabilities: You take a log softmax before the penalty. All numbers are negative
+            then, and the penalty of a likely token nearly vanishes. Apply it to the logits.
+        of probabilities: You take a softmax, or a softmax and its logarithm, around the penalty. It
+            changes the logits and returns them.
+        nothing changed: You return the logits that you were given.
+        """,
+        {
+            "negative logits divided": each("change", lambda z, c: z / c),
+            "all multiplied": each("change", lambda z, c: z * c),
+            "rewarded": each("change", lambda z, c: np.where(z > 0, z * c, z / c)),
+            "absolute value": each(
+                "change",
+                lambda z, c: np.where(z > 0, np.abs(z) / c, np.abs(z) * c),
+                lambda z, c: np.abs(z) / c,
+            ),
+            "every occurrence counts": ({"times": lambda ids: 0, "each": True},),
+            "subtracted": each("change", lambda z, c: z - c, lambda z, c: z - np.log(c)),
+            "others penalised": each("seen", lambda ids, n: ~_seen(ids, n)),
+            "all tokens": each("seen", lambda ids, n: np.arange(n) >= 0),
+            "last token alone": each("seen", lambda ids, n: np.isin(np.arange(n), ids[-1:])),
+            "first token alone": each("seen", lambda ids, n: np.isin(np.arange(n), ids[:1])),
+            "banned": each("change", lambda z, c: np.full_like(z, -np.inf)),
+            "of log probabilities": each("enter", _log_softmax),
+            "of probabilities": (
+                {"enter": lambda z: np.exp(_log_softmax(z)), "change": lambda z, c: z / c},
+                {"enter": lambda z: np.exp(_log_softmax(z))},
+            ),
+            "nothing changed": each("change", lambda z, c: z),
+        },
+    ),
+)

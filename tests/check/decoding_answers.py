@@ -1,0 +1,283 @@
+"""Answers that readers might hand in to the checks of decoding, right and wrong.
+
+A wrong answer stands under the name of the mistake that its check must find.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+from answer_programs import Program
+from array_api_compat import array_namespace
+from attention_answers import exp, sm, total  # noqa: F401 (for the programs)
+
+import attnbook as ab
+
+program = partial(Program, globals())
+
+
+def falling(p):
+    return array_namespace(p).argsort(-p, stable=True)
+
+
+def sums(x):
+    return array_namespace(x).cumulative_sum(x)
+
+
+def places(order):
+    return array_namespace(order).argsort(order, stable=True)
+
+
+def share(x):
+    return x / array_namespace(x).sum(x)
+
+
+TOP_P = program("""
+p, t
+order = falling(p)
+r = p[order]
+before = sums(r) - r
+kept = before < t - 1e-7
+q = xp.where(kept, r, xp.zeros_like(r))[places(order)]
+out = share(q)
+""")
+TOP_P_WRONG = TOP_P.wrong("""
+crossing token dropped: kept = sums(r) <= t
+    kept = sums(r) < t
+one token too many: kept = xp.concat([xp.asarray([True]), (before < t - 1e-7)[:-1]])
+    kept = before <= t + 1e-7
+threshold on each token: kept = r >= t
+min-p: kept = r >= t * r[0] - 1e-7
+    kept = r >= (1 - t) * r[0] - 1e-7
+top-k: kept = xp.arange(r.shape[0]) < max(int(t * r.shape[0]), 1)
+    kept = xp.arange(r.shape[0]) < math.ceil(t * r.shape[0])
+not renormalised: q
+softmax of what is left: sm(q)
+tail kept: kept = before >= t - 1e-7
+likely ones cut: order = xp.argsort(p, stable=True)
+order not undone: q = xp.where(kept, r, xp.zeros_like(r))
+order applied twice: q = xp.where(kept, r, xp.zeros_like(r))[order]
+only the likeliest: kept = xp.arange(r.shape[0]) == 0
+nothing cut: p
+""")
+
+MIN_P = program("""
+p, t
+kept = p >= t * xp.max(p) - 1e-7
+q = xp.where(kept, p, xp.zeros_like(p))
+out = share(q)
+""")
+MIN_P_WRONG = MIN_P.wrong("""
+threshold not relative: kept = p >= t
+relative to the mean: kept = p >= t * xp.mean(p)
+equal one dropped: kept = p > t * xp.max(p)
+top-p: TOP_P.but()(p, t)
+    TOP_P.but()(p, 1 - t)
+one minus the threshold: kept = p >= (1 - t) * xp.max(p) - 1e-7
+not renormalised: q
+softmax of what is left: sm(q)
+tail kept: kept = p < t * xp.max(p) - 1e-7
+only the likeliest: kept = p == xp.max(p)
+nothing cut: p
+""")
+
+
+def occurred(ids, like):
+    xp = array_namespace(like)
+    numbers = {int(i) for i in ids}
+    return xp.asarray([i in numbers for i in range(like.shape[0])])
+
+
+PENALTY = program("""
+z, ids, c
+seen = occurred(ids, z)
+less = xp.where(z > 0, z / c, z * c)
+out = xp.where(seen, less, z)
+""")
+
+
+def again_and_again(z, ids, c):
+    for token in ids:
+        z = PENALTY.but()(z, ids[ids == token][:1], c)
+    return z
+
+
+PENALTY_WRONG = PENALTY.wrong("""
+negative logits divided: less = z / c
+all multiplied: less = z * c
+rewarded: less = xp.where(z > 0, z * c, z / c)
+absolute value: less = xp.abs(z) / c
+    less = xp.where(z > 0, z / c, -z * c)
+every occurrence counts: again_and_again(z, ids, c)
+subtracted: less = z - c
+    less = z - math.log(c)
+others penalised: seen = ~occurred(ids, z)
+all tokens: less
+last token alone: seen = occurred(ids[-1:], z)
+first token alone: seen = occurred(ids[:1], z)
+banned: less = z - math.inf
+of log probabilities: PENALTY.but()(ab.log_softmax(z), ids, c)
+of probabilities: xp.where(seen, sm(z) / c, sm(z))
+nothing changed: z
+""")
+
+RULE = program("""
+p, q
+kept = xp.where(p < q, p / q, xp.ones_like(p))
+rest = xp.where(p > q, p - q, xp.zeros_like(p))
+instead = share(rest)
+out = (kept, instead)
+""")
+RULE_WRONG = RULE.wrong("""
+ratio not cut off: kept = p / q
+ratio inverted: kept = xp.where(p > q, q / p, xp.ones_like(p))
+kept by the model alone: kept = p
+kept if likelier: kept = xp.astype(p >= q, p.dtype)
+the smaller one returned: kept = xp.where(p < q, p, q)
+always kept: kept = xp.ones_like(p)
+dropped for kept: kept = 1 - xp.where(p < q, p / q, xp.ones_like(p))
+drawn from the model: instead = p
+drawn from the draft: instead = q
+difference the other way: instead = share(xp.where(q > p, q - p, xp.zeros_like(p)))
+size of the difference: instead = share(xp.abs(p - q))
+negative numbers: instead = p - q
+not renormalised: instead = rest
+softmax: instead = sm(rest)
+exchanged: (instead, kept)
+""")
+
+
+def longer(past, new):
+    return array_namespace(new).concat([past, new], axis=1)
+
+
+def scored(query, keys, m):
+    xp = array_namespace(query)
+    scores = query @ keys.mT / query.shape[-1] ** 0.5
+    return xp.where(m, scores, -xp.inf)
+
+
+def corner(query, keys):
+    xp, n = array_namespace(query), keys.shape[1]
+    i = xp.arange(query.shape[1])[:, None] + n - query.shape[1]
+    return xp.arange(n)[None, :] <= i
+
+
+STEP = program("""
+q, k, v, past_k, past_v
+keys = longer(past_k, k)
+values = longer(past_v, v)
+mask = corner(q, keys)
+A = sm(scored(q, keys, mask))
+out = (A @ values, keys, values)
+""")
+STEP_WRONG = STEP.wrong("""
+new token not seen: ab.attention(q, past_k, past_v), past_k, past_v
+    keys = past_k; values = past_v
+cache not seen: keys = k; values = v
+new keys not appended: keys = longer(past_k, 0 * k)
+    values = longer(past_v, 0 * v)
+cache not returned: A @ values, past_k, past_v
+only the new returned: A @ values, k, v
+put in front: keys = longer(k, past_k); values = longer(v, past_v)
+no mask: mask = True
+aligned to the first key: mask = xp.arange(keys.shape[1])[None, :] <= xp.arange(q.shape[1])[:, None]
+no scale: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
+softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
+keys and values exchanged: A @ values, values, keys
+""")
+del STEP_WRONG["new token not seen"]  # it raises where there is no cache
+
+
+BEAM = program("""
+t, log_p, k
+scores = t[:, None] + log_p
+n = log_p.shape[1]
+best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k]
+out = (best // n, best % n)
+""")
+
+
+def one_each(scores, k):
+    scores = np.asarray(scores)
+    rows = sorted(range(len(scores)), key=lambda i: -scores[i].max())
+    rows = [rows[i % len(rows)] for i in range(k)]
+    return np.array(rows), np.array([scores[i].argmax() for i in rows])
+
+
+BEAM_WRONG = BEAM.wrong("""
+totals forgotten: scores = log_p
+worst first: best = xp.argsort(xp.reshape(scores, (-1,)), stable=True)[:k]
+not sorted: best = xp.flip(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
+    best = xp.sort(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
+parents and tokens exchanged: best % n, best // n
+divided by the number of hypotheses: n = log_p.shape[0]
+multiplied: scores = t[:, None] * log_p
+subtracted: scores = log_p - t[:, None]
+probabilities added: scores = exp(t)[:, None] + exp(log_p)
+    scores = t[:, None] + exp(log_p)
+best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
+total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
+""") | {"one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k)}
+
+WRONG = {
+    "top_p": TOP_P_WRONG,
+    "min_p": MIN_P_WRONG,
+    "repetition_penalty": PENALTY_WRONG,
+    "speculative_rule": RULE_WRONG,
+    "cached_attention": STEP_WRONG,
+    "beam_step": BEAM_WRONG,
+}
+
+
+# Right answers in other styles.
+
+
+def top_p_in_a_loop(p, threshold):
+    kept, held = [], 0.0
+    for i in sorted(range(len(p)), key=lambda i: -p[i]):
+        if held >= threshold - 1e-7:
+            break
+        kept.append(i)
+        held += p[i]
+    q = np.zeros(len(p), dtype=p.dtype)
+    q[kept] = p[kept] / p[kept].sum()
+    return q
+
+
+def penalty_in_a_loop(logits, ids, penalty):
+    z = [float(x) for x in logits]
+    for token in {int(i) for i in ids}:
+        z[token] = z[token] / penalty if z[token] > 0 else z[token] * penalty
+    return np.array(z, dtype=logits.dtype)
+
+
+def rule_in_a_loop(p, p_draft):
+    kept = [min(1.0, a / b) for a, b in zip(p, p_draft, strict=True)]
+    rest = [max(a - b, 0.0) for a, b in zip(p, p_draft, strict=True)]
+    return [np.array(kept, p.dtype), np.array([x / math.fsum(rest) for x in rest], p.dtype)]
+
+
+def step_by_the_package(query, key, value, past_key, past_value):
+    keys, values = longer(past_key, key), longer(past_value, value)
+    return ab.attention(query, keys, values, is_causal=True), keys, values
+
+
+def beams_in_a_loop(totals, log_p, n_beams):
+    every = [
+        (float(totals[i] + log_p[i, j]), i, j)
+        for i in range(log_p.shape[0])
+        for j in range(log_p.shape[1])
+    ]
+    best = sorted(every, key=lambda found: -found[0])[:n_beams]
+    return np.array([i for _, i, _ in best]), np.array([j for _, _, j in best])
+
+
+RIGHT = {
+    "top_p": [TOP_P.but(), top_p_in_a_loop],
+    "min_p": [MIN_P.but()],
+    "repetition_penalty": [PENALTY.but(), penalty_in_a_loop],
+    "speculative_rule": [RULE.but(), rule_in_a_loop],
+    "cached_attention": [STEP.but(), step_by_the_package],
+    "beam_step": [BEAM.but(), beams_in_a_loop],
+}
