@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Self
 
@@ -12,11 +13,12 @@ import array_api_compat
 import numpy as np
 
 from attnbook import kernels
-from attnbook.arrays.arguments import check_int
+from attnbook.arrays.arguments import check_int, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.data.byte_pairs import BytePairs
+from attnbook.data.ids import check_text
 from attnbook.decoding.generate import sample
 from attnbook.kernels import REFERENCE
 from attnbook.masking import causal
@@ -111,14 +113,8 @@ class LanguageModel:
 
         The stream after the last layer is that before layer ``len(weights.decoder.layers)``.
         """
-        layers = self.weights.decoder.layers
-        layer = check_int("layer", layer, at_most=len(layers))
-        table: Any = self.weights.target_embedding
-        x = embed(self.ids(text), table, scale=self.weights.scale_embeddings)
-        mask = causal(x.shape[0], like=x)
-        rotate = self.weights.positions == "rotary"
-        below = DecoderWeights(layers[:layer], positions=self.weights.decoder.positions)
-        return decoder(x, None, below, mask, rotate=rotate)
+        layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers))
+        return self._through(text, layer, REFERENCE)
 
     def heads(
         self, text: str, layer: int
@@ -130,15 +126,14 @@ class LanguageModel:
         Queries and keys are rotated by their positions. Where heads share keys and values, each
         has a copy of them.
         """
-        layers = self.weights.decoder.layers
-        layer = check_int("layer", layer, at_most=len(layers) - 1)
+        layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers) - 1)
         seen = []
 
         def keep(query, key, value, mask, bias, scale, is_causal):
             seen.append((query, key, value))
             return kernels.attention("naive", query, key, value, mask, bias, scale, is_causal)
 
-        transformer(None, self.ids(text), self.weights, impl=keep)
+        self._through(text, layer + 1, keep)
         return seen[layer]
 
     def surprisal(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[np.ndarray, "n"]:
@@ -168,6 +163,7 @@ class LanguageModel:
 
         Bits a byte can be compared between models of other tokens, and with programs that compress.
         """
+        check_text("text", text)
         n_bytes = len(text.encode())
         if n_bytes == 0:
             raise ValueError("text must have at least 1 character, got none")
@@ -205,8 +201,9 @@ class LanguageModel:
         With a cache of keys and values. Where prompt and text grow beyond `context`, the model
         goes on from the last ``context // 2`` tokens.
         """
+        check_text("prompt", prompt)
         length = check_int("length", length, at_least=1)
-        rng = np.random.default_rng(rng)
+        rng = generator(rng)
         before = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(prompt)])
         made: list[np.ndarray] = []
         while (left := length - sum(map(len, made))) > 0:
@@ -224,6 +221,15 @@ class LanguageModel:
             )
             made.append(move(drawn.tokens, "numpy")[0])
         return self.tokenizer.decode(np.concatenate(made))
+
+    def _through(self, text, n_layers, impl):
+        """Return the residual stream of `text` after the first `n_layers` layers."""
+        table: Any = self.weights.target_embedding
+        x = embed(self.ids(text), table, scale=self.weights.scale_embeddings)
+        stack = self.weights.decoder
+        first = DecoderWeights(stack.layers[:n_layers], positions=stack.positions)
+        rotate = self.weights.positions == "rotary"
+        return decoder(x, None, first, causal(x.shape[0], like=x), rotate=rotate, impl=impl)
 
     def _placed(self, ids: np.ndarray) -> Array:
         like = self.weights.target_embedding
@@ -257,9 +263,69 @@ def writer() -> LanguageModel:
     >>> model.context, sum(x.size for x in model.weights.arrays().values()) < 3_000_000
     (256, True)
     """
-    stored = resources.files("attnbook.models").joinpath("writer.npz").read_bytes()
-    with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
+    content, weights = _read("writer.npz")
+    return LanguageModel(weights, _tokenizer(), content["context"])
+
+
+def draft_writer() -> LanguageModel:
+    """Return a small and fast model that has the tokens of `writer`: it drafts what that writes.
+
+    In speculative decoding it proposes several tokens, which the writer then judges in one pass. It
+    is of the writer's kind, with a single layer.
+
+    Returns
+    -------
+    LanguageModel
+        NumPy arrays in float32. Its tokenizer is the one that `writer` has, the same object.
+
+    Notes
+    -----
+    The weights are stored in half precision, and the tokenizer in the file of the writer alone.
+    ``python tools/train_writer.py draft_writer`` made them, from the plays that the writer was
+    trained on; the model card is `attnbook/models/writer.md`.
+
+    Cost: one read of a file of less than 1 MB, and of the writer's tokenizer.
+
+    References
+    ----------
+    Leviathan, Kalman and Matias (2023), "Fast inference from transformers via speculative
+    decoding"; chapter `decoding`.
+
+    Examples
+    --------
+    >>> draft, model = draft_writer(), writer()
+    >>> draft.tokenizer is model.tokenizer, draft.context == model.context
+    (True, True)
+    >>> draft.bits_per_byte("To be, or not to be") > model.bits_per_byte("To be, or not to be")
+    True
+    """
+    content, weights = _read("draft_writer.npz")
+    return LanguageModel(weights, _tokenizer(), content["context"])
+
+
+class _Undrawn(np.random.Generator):
+    """Leaves the numbers open: those of a file take their place."""
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        return np.empty(size)
+
+
+def _read(name):
+    """Return what a file of this package says of a model, and its weights in float32."""
+    with _opened(name) as arrays:
         content = json.loads(str(arrays["content"]))
         found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
-    weights = TransformerWeights.init(0, **content["sizes"]).with_arrays(found)
-    return LanguageModel(weights, BytePairs.from_dict(content["tokenizer"]), content["context"])
+    shapes = TransformerWeights.init(_Undrawn(np.random.PCG64()), **content["sizes"])
+    return content, shapes.with_arrays(found)
+
+
+@cache
+def _tokenizer():
+    """Return the tokenizer of the writer and of its draft."""
+    with _opened("writer.npz") as arrays:
+        return BytePairs.from_dict(json.loads(str(arrays["content"]))["tokenizer"])
+
+
+def _opened(name):
+    stored = resources.files("attnbook.models").joinpath(name).read_bytes()
+    return np.load(io.BytesIO(stored), allow_pickle=False)

@@ -1,6 +1,7 @@
 """A language model: a decoder and its tokenizer."""
 
 import dataclasses
+import hashlib
 import json
 import math
 import pathlib
@@ -9,13 +10,15 @@ import numpy as np
 import pytest
 
 import attnbook
+from attnbook import kernels
 from attnbook.data import BytePairs, plays
 from attnbook.decoding import greedy_decode
-from attnbook.models import LanguageModel, writer
+from attnbook.models import LanguageModel, draft_writer, writer
 from attnbook.transformers.weights import TransformerWeights
 
 torch = pytest.importorskip("torch")
 
+ROOT = pathlib.Path(attnbook.__file__).parents[1]
 TEXT = "HAMLET:\nTo be, or not to be, that is the question.\n\n"
 
 
@@ -77,6 +80,15 @@ def test_heads_are_what_attention_receives():
         attended = attnbook.merge_heads(A @ value) @ block.W_O
         ahead = model.stream(TEXT[:20], layer) + attended
         assert attended.shape == ahead.shape
+
+
+def test_heads_are_read_without_the_layers_above_them(monkeypatch):
+    calls, attend = [], kernels.attention
+    monkeypatch.setattr(
+        kernels, "attention", lambda *given: calls.append(given[0]) or attend(*given)
+    )
+    small().heads(TEXT, 1)
+    assert calls.count("naive") == 2  # as many layers as are needed
 
 
 def test_the_stream_ends_in_the_logits():
@@ -163,6 +175,16 @@ def test_a_layer_that_is_not_there_is_refused():
         small().stream(TEXT, 4)
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         small().write(TEXT, 0)
+    with pytest.raises(ValueError, match="rng must be at least 0 if it is a seed, got -1"):
+        small().write(TEXT, rng=-1)
+
+
+def test_what_is_no_text_is_refused():
+    model = small()
+    for method in (model.ids, model.logits, model.surprisal, model.bits_per_byte, model.write):
+        name = "prompt" if method == model.write else "text"
+        with pytest.raises(TypeError, match=f"{name} must be a str, got bytes"):
+            method(TEXT.encode())
 
 
 def test_the_writer_is_as_small_as_its_card_says(shipped):
@@ -182,11 +204,13 @@ def test_the_writer_beats_every_n_gram_on_a_play_that_it_has_not_read(shipped):
     assert shipped.to("torch").bits_per_byte(act) < 1.9
 
 
+def recorded(name):
+    return json.loads((ROOT / f"book/data/{name}.cpu.json").read_text("utf8"))
+
+
 def test_the_card_says_what_was_recorded():
-    root = pathlib.Path(attnbook.__file__).parents[1]
-    card = (root / "attnbook/models/writer.md").read_text("utf8")
-    record = json.loads((root / "book/data/writer.cpu.json").read_text("utf8"))["writer"][0]
-    rivals = json.loads((root / "book/data/rivals.cpu.json").read_text("utf8"))["ngrams"]
+    card = (ROOT / "attnbook/models/writer.md").read_text("utf8")
+    record, rivals = recorded("writer")["writer"][0], recorded("rivals")["ngrams"]
     assert f"| **the writer** | {record['validation']:.3f} | {record['test']:.3f} |" in card
     assert f"{record['parameters']:,} numbers" in card
     counted = [row for row in rivals if row["cache"] is None]
@@ -194,3 +218,41 @@ def test_the_card_says_what_was_recorded():
     assert all(record["test"] < row["test"] for row in counted)
     best = min(counted, key=lambda row: row["validation"])
     assert f"order {best['order']}) | {best['validation']:.3f} | {best['test']:.3f} |" in card
+
+
+def test_the_draft_is_small_and_has_the_tokens_of_the_writer(shipped):
+    draft = draft_writer()
+    path = ROOT / "attnbook/models/draft_writer.npz"
+    assert path.stat().st_size < 1_000_000
+    assert draft.tokenizer is shipped.tokenizer
+    assert draft.tokenizer.to_dict() == writer().tokenizer.to_dict()
+    assert draft.context == shipped.context
+    with np.load(path, allow_pickle=False) as stored:
+        assert set(json.loads(str(stored["content"]))) == {"sizes", "context"}
+    arrays = draft.weights.arrays()
+    assert {x.dtype.name for x in arrays.values()} == {"float32"}
+    assert 4 * sum(x.size for x in arrays.values()) < sum(
+        x.size for x in shipped.weights.arrays().values()
+    )
+
+
+def test_the_draft_has_learned_from_the_plays():
+    """It needs fewer bits than a Kneser-Ney model of pairs of tokens, and far fewer than bz2."""
+    found = recorded("draft_writer_training")["bits_per_byte"]["validation"]
+    rows = recorded("rivals")["ngrams"]
+    (pairs,) = [row for row in rows if (row["unit"], row["order"]) == ("byte pair", 2)]
+    assert found < pairs["validation"]
+    act = plays().texts["Julius Caesar"][:15_000]
+    assert draft_writer().to("torch").bits_per_byte(act) < 2.1
+
+
+def test_the_card_says_what_was_recorded_of_the_draft():
+    record = recorded("draft_writer_training")
+    stored = (ROOT / "attnbook/models/draft_writer.npz").read_bytes()
+    assert record["sha256"] == hashlib.sha256(stored).hexdigest()
+    card = (ROOT / "attnbook/models/writer.md").read_text("utf8")
+    bits = record["bits_per_byte"]
+    assert f"| **the draft** | {bits['validation']:.3f} | {bits['test']:.3f} |" in card
+    size = sum(x.size for x in draft_writer().weights.arrays().values())
+    assert f"{size:,} numbers" in card
+    assert f"{record['recipe']['steps']:,} updates" in card
