@@ -3,7 +3,7 @@
 import numpy as np
 
 import attnbook
-from attnbook import data, decoding, masking, models, positions, sketch
+from attnbook import data, decoding, masking, models, positions, sketch, training
 
 
 def public_calls():
@@ -20,6 +20,7 @@ def public_calls():
     encoder = attnbook.EncoderWeights.init(0, 2, **sizes)
     decoder = attnbook.DecoderWeights.init(0, 2, **sizes)
     model = attnbook.TransformerWeights.init(0, 5, **sizes, n_layers=1)
+    language = attnbook.TransformerWeights.init(0, 5, **sizes, n_layers=1, n_encoder_layers=0)
     block = attnbook.TransformerBlockWeights.init(0, 4, 4, 2, 4)
     tables = [rng.normal(size=(n, 4)) for n in (5, 3, 2)]
     bert = models.BertWeights(*tables, attnbook.LayerNormWeights.init(4), encoder)
@@ -61,6 +62,17 @@ def public_calls():
             "targets": ids,
             "label_smoothing": 0.1,
         },
+        training.gradients: {
+            **{"weights": language, "inputs": ids, "targets": ids, "mask": ids > 0},
+            **{"label_smoothing": 0.1, "target_mask": np.eye(3, dtype=bool), "is_causal": True},
+        },
+        training.clip_gradients: {"gradients": many, "longest": 0.5},
+        training.AdamW: {
+            **{"weights": many, "betas": (0.9, 0.99), "epsilon": 1e-8, "weight_decay": 0.1},
+        },
+        training.AdamW(many).step: {"weights": many, "gradients": many, "lr": 0.1},
+        training.SGD: {"weight_decay": 0.1},
+        training.SGD().step: {"weights": many, "gradients": many, "lr": 0.1},
         attnbook.move: {"x": x, "library_name": "torch", "dtype": "float32"},
         attnbook.SingleHeadWeights.init: {"rng": 0, "d_query": 5, "d_k": 3, "d_v": 2, "d_out": 4},
         attnbook.MultiHeadWeights.init: {"rng": 0, "d_model": 4, "n_heads": 2, "bias": True},

@@ -108,11 +108,15 @@ class RelativeBias(AttentionPositions):
         self, n_heads: int, n_q: int, n_k: int, like: Array
     ) -> Annotated[Array, "h n_q n_k"] | None:
         """Return the learned numbers of every query and key."""
+        xp = array_namespace(self.table)
+        rows = xp.take(self.table, self.buckets(n_q, n_k), axis=0)  # (n_q·n_k, h)
+        return xp.reshape(xp.matrix_transpose(rows), (n_heads, n_q, n_k))
+
+    def buckets(self, n_q: int, n_k: int) -> Annotated[Array, "n_scores"]:
+        """Return the row of the table of every query and key, one query after the other."""
         xp, device = array_namespace(self.table), array_api_compat.device(self.table)
         how = (self.table.shape[0], self.bidirectional, self.max_distance)
-        buckets = xp.asarray(buckets_of(distances(n_q, n_k), *how).reshape(-1), device=device)
-        rows = xp.take(self.table, buckets, axis=0)  # (n_q·n_k, h)
-        return xp.reshape(xp.matrix_transpose(rows), (n_heads, n_q, n_k))
+        return xp.asarray(buckets_of(distances(n_q, n_k), *how).reshape(-1), device=device)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,12 @@ class AttentionPositions(Weights):
         """Return queries or keys at the positions start, start + 1, …, rotated."""
         return x
 
+    def turned_back(
+        self, x: Annotated[Array, "... n d_k"], start: int
+    ) -> Annotated[Array, "... n d_k"]:
+        """Return the opposite of `turned`, which is its transpose: gradients go back by it."""
+        return x
+
     def bias(
         self, n_heads: int, n_q: int, n_k: int, like: Array
     ) -> Annotated[Array, "h n_q n_k"] | None:

@@ -149,9 +149,17 @@ class Rotary(AttentionPositions):
 
     def turned(self, x: Annotated[Array, "... n d_k"], start: int) -> Annotated[Array, "... n d_k"]:
         """Return queries or keys at the positions start, start + 1, …, rotated."""
-        known = frequencies(self.width or x.shape[-1], float(self.base))
-        known = known if self.scaling is None else self.scaling.scaled(known)
-        return rotary_of(x, start, self.interleaved, known)
+        return rotary_of(x, start, self.interleaved, self._frequencies(x.shape[-1]))
+
+    def turned_back(
+        self, x: Annotated[Array, "... n d_k"], start: int
+    ) -> Annotated[Array, "... n d_k"]:
+        """Return rows at the positions start, start + 1, …, rotated by the opposite angles."""
+        return rotary_of(x, start, self.interleaved, -self._frequencies(x.shape[-1]))
+
+    def _frequencies(self, d_k):
+        known = frequencies(self.width or d_k, float(self.base))
+        return known if self.scaling is None else self.scaling.scaled(known)
 
 
 def check_width_of_pairs(width: int) -> int:

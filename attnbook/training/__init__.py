@@ -1,15 +1,20 @@
 """Chapter `training`: the loss, the loop, its settings and schedules, and its checkpoints.
 
-The names are imported when they are first used, since all but the loss need PyTorch.
+The names are imported when they are first used, since some need PyTorch: `train` and `evaluate`,
+and what reads checkpoints.
 """
 
 import importlib
 from typing import Any
 
 _HOMES = {
+    "AdamW": "optimizers",
     "History": "settings",
+    "SGD": "optimizers",
     "Settings": "settings",
+    "clip_gradients": "optimizers",
     "evaluate": "loop",
+    "gradients": "backpropagation",
     "learning_rate": "schedules",
     "load_weights": "checkpoints",
     "save_weights": "checkpoints",

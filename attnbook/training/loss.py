@@ -68,6 +68,13 @@ def cross_entropy(
     >>> cross_entropy(np.zeros((3, 4)), np.array([0, 3, 1])).round(4)  # log 4
     np.float64(1.3863)
     """
+    targets = checked_targets(logits, targets, mask, label_smoothing)
+    loss = cross_entropy_of(logits, targets, mask, float(label_smoothing))
+    return array_namespace(logits).astype(loss, logits.dtype, copy=False)
+
+
+def checked_targets(logits, targets, mask, label_smoothing):
+    """Return `targets` with 0 where the mask is False, or raise."""
     check_float("logits", logits)
     if logits.ndim < 2 or logits.shape[-1] == 0:
         raise ValueError(f"logits must have shape (..., n, V), V >= 1, got {tuple(logits.shape)}")
@@ -82,8 +89,7 @@ def cross_entropy(
         _check_shape("mask", mask, logits)
         targets = xp.where(mask, targets, xp.zeros_like(targets))
     check_ids("targets", targets, logits.shape[-1], "logits", logits)
-    loss = _cross_entropy(logits, targets, mask, float(label_smoothing))
-    return xp.astype(loss, logits.dtype, copy=False)
+    return targets
 
 
 def _check_shape(name, x, logits):
@@ -97,7 +103,7 @@ def _check_shape(name, x, logits):
 # The mathematics. These may rely on checked arrays.
 
 
-def _cross_entropy(logits, targets, mask, smoothing):
+def cross_entropy_of(logits, targets, mask, smoothing):
     xp = array_namespace(logits)
     wide = accumulation_dtype(xp, logits.dtype)
     log_p = log_softmax_of(xp.astype(logits, wide, copy=False), -1)  # (..., n, V)

@@ -38,7 +38,7 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
     """Return what the encoder makes of the source, and its attention weights."""
     if weights.encoder is None:
         return None, ()
-    x = _placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
+    x = placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
     return encoder_of(x, weights.encoder, mask, drop, weights.positions == "rotary", impl=impl)
 
@@ -51,14 +51,14 @@ def decode(
     `memory` are its keys and values. The first token stands at `start`, after what the cache
     ``past=`` holds; `impl` and `is_causal` say how it attends.
     """
-    x = _placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
+    x = placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
     how |= {"drop": drop, "start": start, "rotate": weights.positions == "rotary"}
     x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
-    return _logits(x[..., -1:, :] if last else x, weights), others
+    return logits_of(x[..., -1:, :] if last else x, weights), others
 
 
-def _placed_tokens(tokens, table, positions, weights, start=0):
+def placed_tokens(tokens, table, positions, weights, start=0):
     """Return the embedding of the tokens with their positions added."""
     if table is None:
         return tokens
@@ -71,7 +71,7 @@ def _placed_tokens(tokens, table, positions, weights, start=0):
     return x
 
 
-def _logits(x, weights):
+def logits_of(x, weights):
     xp = array_namespace(x)
     if weights.output is not None:
         x = xp.matmul(x, weights.output)
@@ -198,7 +198,7 @@ def _check(source, target, weights, source_mask, target_mask, memory_mask, is_ca
     check_bool("is_causal", is_causal)
     check_drop(drop)
     known = weights.target_embedding, weights.target_positions
-    queries = _check_tokens("target", target, weights, *known)
+    queries = check_tokens("target", target, weights, *known)
     keys = check_source(source, weights, source_mask, memory_mask)
     if keys and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
@@ -225,7 +225,7 @@ def mask_for_memory(source_mask):
     return source_mask if same else None
 
 
-def _check_tokens(name, tokens, weights, table, positions):
+def check_tokens(name, tokens, weights, table, positions):
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
     if table is None:
         return _check_features(name, tokens, weights)
@@ -256,7 +256,7 @@ def check_source(source, weights, source_mask, memory_mask):
         if source is None:
             raise ValueError("source must be an array for the encoder, got None")
         known = weights.embedding("source"), weights.source_positions
-        return _check_tokens("source", source, weights, *known)
+        return check_tokens("source", source, weights, *known)
     given = {"source": source, "source_mask": source_mask, "memory_mask": memory_mask}
     for name, x in given.items():
         if x is not None:

@@ -158,8 +158,9 @@ class TransformerWeights(Weights):
         for stack in (self.decoder, self.encoder):
             if stack is not None and stack.d_model is not None:
                 return stack.d_model
-        x = self.any_array()
-        return None if x is None else x.shape[-1]
+        if self.target_embedding is not None:
+            return self.target_embedding.shape[1]
+        return None if self.output is None else self.output.shape[0]
 
     def embedding(self, name: str) -> Array | None:
         """Return the embedding of the ``"source"`` or the ``"target"``, shared or not."""

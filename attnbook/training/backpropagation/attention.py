@@ -1,0 +1,171 @@
+"""Forwards through softmax attention and its heads, and backwards by the same steps in reverse."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+from attnbook.arrays.array import Array, array_namespace, sum_to_shape
+from attnbook.arrays.projections import project
+from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.positions.piece import AttentionPositions
+from attnbook.single_head.attention import weights_of
+from attnbook.training.backpropagation.linear import linear_vjp
+
+
+def softmax_vjp(
+    weights: Annotated[Array, "... n"], grad_weights: Annotated[Array, "... n"]
+) -> Annotated[Array, "... n"]:
+    r"""Pull the gradient g of the weights a = softmax(s) back to the scores s, row by row.
+
+    .. math:: \frac{\partial\mathcal L}{\partial s} = a \odot (g - a \cdot g)
+
+    Parameters
+    ----------
+    weights : array a, shape (..., n)
+        What `softmax` returned over the last axis.
+    grad_weights : array g, shape (..., n)
+
+    Returns
+    -------
+    array, shape (..., n)
+        Each row sums to 0. It is 0 where a weight is 0, so no gradient reaches a hidden score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> softmax_vjp(np.array([0.5, 0.5, 0.0]), np.array([1.0, 3.0, 9.0]))
+    array([-0.5,  0.5,  0. ])
+    """
+    xp = array_namespace(weights)
+    mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
+    return weights * (grad_weights - mean)
+
+
+def attention_with_vjp(
+    query: Annotated[Array, "... n_q d_k"],
+    key: Annotated[Array, "... n_k d_k"],
+    value: Annotated[Array, "... n_k d_v"],
+    mask: Annotated[Array, "..."] | None = None,
+    bias: Annotated[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Annotated[Array, "... n_q d_v"], Callable[[Array], tuple[Array, Array, Array, Array]]]:
+    r"""Return `attention`, and what pulls its gradient back to query, key, value and scores.
+
+    .. math:: \frac{\partial\mathcal L}{\partial V} = A^\top G, \quad
+              \frac{\partial\mathcal L}{\partial A} = G V^\top, \quad
+              \frac{\partial\mathcal L}{\partial Q} = \beta\,G_S K, \quad
+              \frac{\partial\mathcal L}{\partial K} = \beta\,G_S^\top Q,
+
+    where `softmax_vjp` makes G_S, the gradient of the scores, of that of A.
+
+    Parameters
+    ----------
+    query, key, value, mask, bias, scale
+        As in `attention`; the leading axes are the same, they do not broadcast.
+
+    Returns
+    -------
+    output : array, shape (..., n_q, d_v)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_query, grad_key, grad_value, grad_scores); the last, of shape
+        (..., n_q, n_k), is the gradient of the bias before what was broadcast is summed.
+
+    Notes
+    -----
+    It keeps the weights A of the forward pass: O(n_q n_k) memory. `attention_vjp` makes them again.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> output, vjp = attention_with_vjp(np.zeros((1, 2)), np.zeros((4, 2)), np.ones((4, 3)))
+    >>> vjp(np.ones((1, 3)))[2][0]
+    array([0.25, 0.25, 0.25])
+    """
+    xp = array_namespace(query)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    A = weights_of(query, key, mask, bias, scale)  # (..., n_q, n_k)
+
+    def vjp(grad_output):
+        grad_value = xp.matmul(xp.matrix_transpose(A), grad_output)
+        grad_A = xp.matmul(grad_output, xp.matrix_transpose(value))
+        grad_scores = softmax_vjp(A, grad_A)
+        grad_query = xp.matmul(grad_scores, key) * scale
+        grad_key = xp.matmul(xp.matrix_transpose(grad_scores), query) * scale
+        return grad_query, grad_key, grad_value, grad_scores
+
+    return xp.matmul(A, value), vjp
+
+
+def multi_head_with_vjp(
+    x: Annotated[Array, "... n d_model"],
+    weights: MultiHeadWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    bias: Annotated[Array, "..."] | None = None,
+    positions: AttentionPositions | None = None,
+) -> tuple[Array, Callable[[Array], tuple[Any, ...]]]:
+    """Return self-attention by all heads, and what pulls its gradient back to x and the weights.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    weights : MultiHeadWeights
+    mask, bias
+        As in `multi_head_attention`; a causal mask is `masking.causal`.
+    positions : AttentionPositions, optional
+        It turns queries and keys, as `Rotary` does.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_out)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias); the last is None without a bias.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = MultiHeadWeights.init(0, d_model=8, n_heads=4, n_kv_heads=2)
+    >>> output, vjp = multi_head_with_vjp(np.ones((3, 5, 8)), weights)
+    >>> grad_x, grad_weights, _ = vjp(output)
+    >>> grad_weights.W_K.shape
+    (8, 4)
+    """
+    h, h_kv = weights.n_heads, weights.n_kv_heads
+    positions = AttentionPositions() if positions is None else positions
+    query = split_heads_of(project(x, weights.W_Q, weights.b_Q), h)  # (..., h, n, d_k)
+    key = split_heads_of(project(x, weights.W_K, weights.b_K), h_kv)
+    value = split_heads_of(project(x, weights.W_V, weights.b_V), h_kv)
+    query, key = positions.turned(query, 0), positions.turned(key, 0)
+    shared = repeat_heads(key, h), repeat_heads(value, h)
+    mixed, mix_vjp = attention_with_vjp(query, *shared, mask, bias, weights.scale)
+    joined = merge_heads_of(mixed)  # (..., n, h·d_v)
+
+    def vjp(grad_output):
+        grads = {}
+        grad_joined = grad_output
+        if weights.W_O is not None:
+            grad_joined, W_O, b_O = linear_vjp(joined, weights.W_O, weights.b_O, grad_output)
+            grads = {"W_O": W_O, "b_O": b_O}
+        grad_query, grad_key, grad_value, grad_scores = mix_vjp(split_heads_of(grad_joined, h))
+        grad_query = positions.turned_back(grad_query, 0)
+        grad_key = positions.turned_back(_summed_groups(grad_key, h_kv), 0)
+        grad_value = _summed_groups(grad_value, h_kv)
+        grad_x = 0.0
+        for letter, grad in (("Q", grad_query), ("K", grad_key), ("V", grad_value)):
+            W, b = f"W_{letter}", f"b_{letter}"
+            way = (getattr(weights, W), getattr(weights, b), merge_heads_of(grad))
+            part, grads[W], grads[b] = linear_vjp(x, *way)
+            grad_x = grad_x + part
+        grad_bias = None if bias is None else sum_to_shape(grad_scores, tuple(bias.shape))
+        return grad_x, replace(weights, **grads), grad_bias
+
+    output = joined if weights.W_O is None else project(joined, weights.W_O, weights.b_O)
+    return output, vjp
+
+
+def _summed_groups(grads, n_heads):
+    """Return the gradients of `n_heads` shared heads: each is the sum over the heads of a group."""
+    xp = array_namespace(grads)
+    *leading, h, n, d = grads.shape
+    return xp.sum(xp.reshape(grads, (*leading, n_heads, h // n_heads, n, d)), axis=-3)

@@ -1,0 +1,343 @@
+"""Forwards through blocks and the whole decoder, backwards in reverse, and the gradients of all."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import (
+    Array,
+    accumulation_dtype,
+    array_namespace,
+    dtype_name,
+    sum_to_shape,
+)
+from attnbook.arrays.attention_arguments import and_causal
+from attnbook.arrays.weights import check_part
+from attnbook.multi_head.masks import check_head_mask
+from attnbook.positions.biases import RelativeBias
+from attnbook.positions.piece import AttentionPositions
+from attnbook.positions.rotation import Rotary
+from attnbook.training.backpropagation.attention import multi_head_with_vjp
+from attnbook.training.backpropagation.feed_forward import feed_forward_with_vjp
+from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp, summed_by_id
+from attnbook.training.backpropagation.loss import cross_entropy_vjp
+from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
+from attnbook.training.loss import checked_targets, cross_entropy_of
+from attnbook.transformers.layer import DecoderLayerWeights
+from attnbook.transformers.normalization import NORMALIZED, NormWeights
+from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
+from attnbook.transformers.weights import TransformerWeights
+
+
+def residual_with_vjp(
+    x: Annotated[Array, "... n d_model"],
+    sublayer: Callable[[Array], tuple[Array, Callable]],
+    norm: NormWeights,
+    order: str,
+) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
+    """Return x + sublayer(norm(x)) or norm(x + sublayer(x)), and what pulls its gradient back.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    sublayer : callable
+        ``sublayer(x)`` is an output and its vjp.
+    norm : LayerNormWeights or RMSNormWeights
+    order : str
+        ``"pre"`` or ``"post"``.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_x, grad_norm, …), then what the vjp of the sublayer returns
+        after the gradient of its input. A sum hands the same gradient to both of its parts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import LayerNormWeights
+    >>> def double(x):
+    ...     return 2 * x, lambda grad_output: (2 * grad_output,)
+    >>> _, vjp = residual_with_vjp(np.eye(2), double, LayerNormWeights(epsilon=1.0), "pre")
+    >>> vjp(np.ones((2, 2)))[0]
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    normalize, normalize_vjp = NORMALIZED[type(norm)], NORMALIZATION_VJPS[type(norm)]
+    if order == "pre":
+        y, sublayer_vjp = sublayer(normalize(x, norm))
+
+        def vjp(grad_output):
+            grad_y, *others = sublayer_vjp(grad_output)
+            grad_x, grad_norm = normalize_vjp(x, norm, grad_y)
+            return grad_output + grad_x, grad_norm, *others
+
+        return x + y, vjp
+
+    y, sublayer_vjp = sublayer(x)
+    total = x + y
+
+    def vjp_of_post(grad_output):
+        grad_total, grad_norm = normalize_vjp(total, norm, grad_output)
+        grad_x, *others = sublayer_vjp(grad_total)
+        return grad_total + grad_x, grad_norm, *others
+
+    return normalize(total, norm), vjp_of_post
+
+
+def decoder_layer_with_vjp(
+    x: Annotated[Array, "... n d_model"],
+    weights: DecoderLayerWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    bias: Annotated[Array, "..."] | None = None,
+    positions: AttentionPositions | None = None,
+) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
+    """Return one block, attention and feed-forward network, and what pulls its gradient back.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    weights : DecoderLayerWeights
+        Without a cross-attention.
+    mask, bias, positions
+        As in `multi_head_with_vjp`.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32, cross=False)
+    >>> output, vjp = decoder_layer_with_vjp(np.eye(5, 8), weights)
+    >>> vjp(output)[1].feed_forward.W_1.shape
+    (8, 32)
+    """
+    own, feed = weights.self_attention, weights.feed_forward
+    attend = partial(multi_head_with_vjp, weights=own, mask=mask, bias=bias, positions=positions)
+    x, attention_vjp = residual_with_vjp(x, attend, weights.self_attention_norm, weights.norm)
+    feed_forward = partial(feed_forward_with_vjp, weights=feed)
+    x, feed_forward_vjp = residual_with_vjp(
+        x, feed_forward, weights.feed_forward_norm, weights.norm
+    )
+
+    def vjp(grad_output):
+        grad_x, grad_feed_norm, grad_feed = feed_forward_vjp(grad_output)
+        grad_x, grad_own_norm, grad_own, grad_bias = attention_vjp(grad_x)
+        grads = {
+            **{"self_attention": grad_own, "self_attention_norm": grad_own_norm},
+            **{"feed_forward": grad_feed, "feed_forward_norm": grad_feed_norm},
+        }
+        return grad_x, replace(weights, **grads), grad_bias
+
+    return x, vjp
+
+
+def transformer_with_vjp(
+    inputs: Annotated[Array, "..."],
+    weights: TransformerWeights,
+    mask: Annotated[Array, "..."] | None = None,
+) -> tuple[Annotated[Array, "... n V"], Callable[[Array], TransformerWeights]]:
+    """Return the logits of a decoder alone, and what pulls their gradient back to the weights.
+
+    Parameters
+    ----------
+    inputs : integer array, shape (..., n), or features (..., n, d_model) without an embedding
+    weights : TransformerWeights
+        Without an encoder.
+    mask : boolean array that broadcasts to (..., h, n, n), optional
+        **True = may attend**; a causal one is `masking.causal`.
+
+    Returns
+    -------
+    logits : array, shape (..., n, V)
+    vjp : callable
+        ``vjp(grad_logits)`` is the gradients, `TransformerWeights` too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sizes = {"d_model": 8, "n_heads": 2, "d_ff": 32, "n_layers": 2, "n_encoder_layers": 0}
+    >>> weights = TransformerWeights.init(0, 5, **sizes)
+    >>> logits, vjp = transformer_with_vjp(np.array([3, 1, 4]), weights)
+    >>> vjp(logits).target_embedding.shape
+    (5, 8)
+    """
+    decoder, table = weights.decoder, weights.target_embedding
+    positions: Any = decoder.positions
+    if positions is None:
+        positions = Rotary() if weights.positions == "rotary" else AttentionPositions()
+    x = placed_tokens(inputs, table, weights.target_positions, weights)
+    n, bias, vjps = x.shape[-2], None, []
+    if decoder.layers:
+        bias = positions.bias(decoder.layers[0].self_attention.n_heads, n, n, x)
+    for layer in decoder.layers:
+        x, vjp_of_layer = decoder_layer_with_vjp(x, layer, mask, bias, positions)
+        vjps.append(vjp_of_layer)
+    norm, last = decoder.final_norm, x
+    x = x if norm is None else NORMALIZED[type(norm)](x, norm)
+
+    def vjp(grad_logits):
+        grad_x, grads = _logits_vjp(x, weights, grad_logits)
+        grad_norm = None
+        if norm is not None:
+            grad_x, grad_norm = NORMALIZATION_VJPS[type(norm)](last, norm, grad_x)
+        layers, biases = [], []
+        for vjp_of_layer in reversed(vjps):
+            grad_x, grad_layer, grad_bias = vjp_of_layer(grad_x)
+            layers.insert(0, grad_layer)
+            biases.append(grad_bias)
+        grads["decoder"] = replace(
+            decoder,
+            layers=tuple(layers),
+            final_norm=grad_norm,
+            positions=_positions_vjp(decoder.positions, n, biases),
+        )
+        if weights.target_positions is not None:
+            grads["target_positions"] = _table_vjp(weights.target_positions, grad_x)
+        if table is not None:
+            read = embed_vjp(inputs, table, grad_x, scale=weights.scale_embeddings)
+            tied = grads.get("target_embedding")
+            grads["target_embedding"] = read if tied is None else read + tied
+        return replace(weights, **grads)
+
+    return logits_of(x, weights), vjp
+
+
+def _logits_vjp(x, weights, grad_logits):
+    """Return the gradient of the last features, and those of what makes logits of them."""
+    xp, table = array_namespace(x), weights.target_embedding
+    if weights.output is None and table is None:
+        return grad_logits, {}
+    matrix = xp.matrix_transpose(table) if weights.output is None else weights.output
+    grad_x, grad_matrix, b_out = linear_vjp(x, matrix, weights.b_out, grad_logits)
+    if weights.output is not None:
+        return grad_x, {"output": grad_matrix, "b_out": b_out}
+    return grad_x, {"target_embedding": xp.matrix_transpose(grad_matrix), "b_out": b_out}
+
+
+def _positions_vjp(positions, n, grads):
+    """Return the gradient of what added a bias to the scores of each layer, that had `grads`."""
+    if not isinstance(positions, RelativeBias):
+        return positions  # nothing is learned
+    xp = array_namespace(positions.table)
+    n_buckets, n_heads = positions.table.shape
+    if not grads:
+        return replace(positions, table=xp.zeros_like(positions.table))
+    total = xp.reshape(sum(grads[1:], start=grads[0]), (n_heads, n * n))
+    rows = xp.matrix_transpose(total)  # (n·n, h)
+    return replace(positions, table=summed_by_id(positions.buckets(n, n), rows, n_buckets))
+
+
+def _table_vjp(table, grad_x):
+    """Return the gradient of learned positions, of which the first n were added."""
+    xp, n = array_namespace(table), grad_x.shape[-2]
+    read = sum_to_shape(grad_x, tuple(grad_x.shape[-2:]))
+    return xp.concat([read, xp.zeros_like(table[n:, :])], axis=0)
+
+
+def gradients(
+    weights: TransformerWeights,
+    inputs: Annotated[Array, "..."],
+    targets: Annotated[Array, "... n"],
+    *,
+    mask: Annotated[Array, "... n"] | None = None,
+    label_smoothing: float = 0.0,
+    target_mask: Annotated[Array, "..."] | None = None,
+    is_causal: bool = True,
+) -> tuple[Annotated[Array, ""], TransformerWeights]:
+    r"""Return the loss of a decoder alone, and its gradient with respect to every weight.
+
+    .. math:: \mathcal L(\theta) = \operatorname{cross\_entropy}\bigl(
+              \operatorname{transformer}_\theta(\text{inputs}),\, \text{targets}\bigr),
+              \qquad \frac{\partial\mathcal L}{\partial\theta}
+
+    Backpropagation by hand: the forward pass keeps what each piece was given, and the backward
+    pass calls the pieces of `attnbook.training.backpropagation` in reverse order.
+
+    Parameters
+    ----------
+    weights : TransformerWeights
+        Without an encoder, in float32 or float64.
+    inputs : integer array, shape (..., n)
+        Token ids. Where `weights` have no embedding, features (..., n, d_model).
+    targets : integer array, shape (..., n)
+        The token that follows each input. Where `mask` is False it may be any number.
+    mask : boolean array, shape (..., n), optional
+        **True = counts.** Padding must be False. The loss is the mean over what counts.
+    label_smoothing : float
+        As in `cross_entropy`.
+    target_mask, is_causal
+        Who may attend to whom, as in `transformer`. Padding at the end needs no `target_mask`,
+        since no token that counts sees it.
+
+    Returns
+    -------
+    loss : array, shape ()
+    gradients : TransformerWeights
+        The gradient of each array in its place: ``gradients.arrays()`` has the names and shapes of
+        ``weights.arrays()``.
+
+    Raises
+    ------
+    TypeError
+        If `weights` are no `TransformerWeights` or in half precision, ids are not integers, a mask
+        is not boolean, or libraries differ.
+    ValueError
+        If `weights` have an encoder, an id is not in the vocabulary, shapes do not fit, or
+        `label_smoothing` is not from 0 to 1.
+
+    Notes
+    -----
+    For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding. There is
+    no dropout. If no token counts, loss and gradients are 0.
+    Cost: about three times that of `transformer`: two products backward for each one forward. The
+    memory is that of all intermediate results, O(n d_model + h n²) a layer.
+
+    References
+    ----------
+    Rumelhart, Hinton and Williams (1986), "Learning representations by back-propagating errors";
+    chapter `backpropagation`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sizes = {"d_model": 8, "n_heads": 2, "d_ff": 32, "n_layers": 2, "n_encoder_layers": 0}
+    >>> weights = TransformerWeights.init(0, 5, **sizes)
+    >>> loss, grads = gradients(weights, np.array([3, 1, 4]), np.array([1, 4, 2]))
+    >>> grads.decoder.layers[0].feed_forward.W_1.shape
+    (8, 32)
+    """
+    attend = _checked_mask(weights, inputs, target_mask, is_causal)
+    logits, vjp = transformer_with_vjp(inputs, weights, attend)
+    targets = checked_targets(logits, targets, mask, label_smoothing)
+    loss = cross_entropy_of(logits, targets, mask, label_smoothing)
+    return loss, vjp(cross_entropy_vjp(logits, targets, mask, label_smoothing=label_smoothing))
+
+
+def _checked_mask(weights, inputs, target_mask, is_causal):
+    """Return the mask of every attention, or raise."""
+    check_part("weights", weights, TransformerWeights)
+    check_bool("is_causal", is_causal)
+    if weights.encoder is not None:
+        raise ValueError(
+            "weights must be those of a decoder alone, got an encoder too; "
+            "attnbook.training.train takes both, by PyTorch's autograd"
+        )
+    like: Any = weights.any_array()
+    if like is not None and accumulation_dtype(array_namespace(like), like.dtype) != like.dtype:
+        raise TypeError(
+            f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
+        )
+    known = weights.target_embedding, weights.target_positions
+    tokens = check_tokens("inputs", inputs, weights, *known)
+    attentions = [layer.self_attention for layer in weights.decoder.layers]
+    check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
+    positions = inputs[..., None] if weights.target_embedding is not None else inputs
+    return and_causal(target_mask, positions, positions) if is_causal else target_mask

@@ -1,0 +1,212 @@
+r"""Optimizers in any array library: plain gradient descent and AdamW, and the clipping before them.
+
+.. math:: W \leftarrow W - \eta\,\lambda\,W - \eta\,\frac{\hat m}{\sqrt{\hat v} + \varepsilon}
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attnbook.arrays.arguments import check_number, check_same_home
+from attnbook.arrays.array import array_namespace
+from attnbook.arrays.weights import Weights, check_part
+
+
+@dataclass(frozen=True)
+class SGD:
+    r"""Stochastic gradient descent without momentum.
+
+    .. math:: W \leftarrow W - \eta\,(\partial\mathcal L/\partial W + \lambda\,W)
+
+    Attributes
+    ----------
+    weight_decay : float
+        λ, for matrices alone; arrays of one axis, biases and gains, do not decay.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `weight_decay` is not a number of at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import LayerNormWeights
+    >>> SGD().step(LayerNormWeights(np.array([1.0])), LayerNormWeights(np.array([2.0])), lr=0.25)
+    LayerNormWeights(gain=array([0.5]), bias=None, epsilon=1e-05)
+    """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self):
+        check_number("weight_decay", self.weight_decay)
+
+    def step(self, weights: Any, gradients: Any, lr: float) -> Any:
+        """Return the weights after one update with the learning rate `lr`."""
+        grads, lr = _paired(weights, gradients), check_number("lr", lr)
+        return weights.with_arrays(
+            {
+                name: _decayed(x, lr * self.weight_decay) - lr * grads[name]
+                for name, x in weights.arrays().items()
+            }
+        )
+
+
+class AdamW:
+    r"""Adam with decoupled weight decay, as `torch.optim.AdamW` updates.
+
+    With the gradient g of update t,
+
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad
+              v \leftarrow \beta_2 v + (1 - \beta_2)\, g \odot g, \qquad
+              W \leftarrow (1 - \eta\lambda)\, W -
+              \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}
+
+    Parameters
+    ----------
+    weights : Weights
+        What is to be trained, of any library; only its shapes are read.
+    betas : pair of floats
+        β₁ and β₂: the share that the running means of the gradients and of their squares keep.
+    epsilon : float
+        ε keeps a gradient that was always 0 from being divided by 0.
+    weight_decay : float
+        λ, for matrices alone; arrays of one axis, biases and gains, do not decay.
+
+    Attributes
+    ----------
+    means, squares : Weights
+        m and v, of the structure of the weights; 0 at the start.
+    n_steps : int
+        The number of updates made.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `weights` are no `Weights`, or a number is out of its range.
+
+    Notes
+    -----
+    A step writes to no array: it returns new weights, and the optimizer keeps new means. The
+    defaults are those of `Settings`, not of PyTorch.
+
+    References
+    ----------
+    Kingma and Ba (2015), "Adam"; Loshchilov and Hutter (2019), "Decoupled weight decay
+    regularization"; chapter `training`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import LayerNormWeights
+    >>> weights = LayerNormWeights(np.array([1.0, 1.0]))
+    >>> optimizer = AdamW(weights)
+    >>> optimizer.step(weights, LayerNormWeights(np.array([0.1, -7.0])), lr=0.5).gain.round(4)
+    array([0.5, 1.5])
+    >>> optimizer.n_steps
+    1
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        *,
+        betas: tuple[float, float] = (0.9, 0.98),
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        check_part("weights", weights, Weights)
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise TypeError(f"betas must be a pair of numbers, got {betas!r}")
+        for i, beta in enumerate(betas):
+            if check_number(f"betas[{i}]", beta) >= 1:
+                raise ValueError(f"betas[{i}] must be below 1, got {beta}")
+        self.betas = betas
+        self.epsilon = check_number("epsilon", epsilon)
+        self.weight_decay = check_number("weight_decay", weight_decay)
+        zeros = {name: array_namespace(x).zeros_like(x) for name, x in weights.arrays().items()}
+        self.means = self.squares = weights.with_arrays(zeros)
+        self.n_steps = 0
+
+    def step(self, weights: Any, gradients: Any, lr: float) -> Any:
+        """Return the weights after one update with the learning rate `lr`."""
+        _paired(self.means, weights, "weights")
+        grads, lr = _paired(weights, gradients), check_number("lr", lr)
+        self.n_steps += 1
+        updated, means, squares = {}, self.means.arrays(), self.squares.arrays()
+        beta_1, beta_2 = self.betas
+        to_mean, to_square = (1 / (1 - beta**self.n_steps) for beta in self.betas)
+        for name, x in weights.arrays().items():
+            grad, xp = grads[name], array_namespace(x)
+            means[name] = beta_1 * means[name] + (1 - beta_1) * grad
+            squares[name] = beta_2 * squares[name] + (1 - beta_2) * (grad * grad)
+            spread = xp.sqrt(squares[name] * to_square) + self.epsilon
+            x = _decayed(x, lr * self.weight_decay)
+            updated[name] = x - (lr * to_mean) * means[name] / spread
+        self.means, self.squares = weights.with_arrays(means), weights.with_arrays(squares)
+        return weights.with_arrays(updated)
+
+
+def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
+    r"""Shorten the gradient of all weights together where it is longer than `longest`.
+
+    .. math:: g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\lVert g \rVert}\Bigr), \qquad
+              \lVert g \rVert^2 = \sum_\theta \lVert \partial\mathcal L/\partial\theta \rVert^2
+
+    Parameters
+    ----------
+    gradients : Weights
+    longest : float, or None
+        c, above 0; None leaves the gradient as it is.
+
+    Returns
+    -------
+    gradients : Weights of the same class
+    norm : float
+        The length before.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `gradients` are no `Weights`, or `longest` is not a number above 0.
+
+    Notes
+    -----
+    As `torch.nn.utils.clip_grad_norm_`, which divides by the length plus 10⁻⁶.
+
+    References
+    ----------
+    Pascanu, Mikolov and Bengio (2013), "On the difficulty of training recurrent neural networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import LayerNormWeights
+    >>> shorter, norm = clip_gradients(LayerNormWeights(np.array([3.0, 4.0])), 1.0)
+    >>> shorter.gain.round(4), norm
+    (array([0.6, 0.8]), 5.0)
+    """
+    check_part("gradients", gradients, Weights)
+    if longest is not None and check_number("longest", longest) == 0:
+        raise ValueError("longest must be above 0, got 0.0")
+    grads = gradients.arrays()
+    norm = math.sqrt(sum(float(array_namespace(x).sum(x * x)) for x in grads.values()))
+    factor = 1.0 if longest is None else longest / (norm + 1e-6)
+    if factor >= 1:
+        return gradients, norm
+    return gradients.with_arrays({name: x * factor for name, x in grads.items()}), norm
+
+
+def _decayed(x, part):
+    """Return a matrix made smaller by `part` of itself; biases and gains stay."""
+    return x * (1 - part) if part and x.ndim >= 2 else x
+
+
+def _paired(weights, gradients, name="gradients"):
+    """Return the arrays of `gradients`, which stand beside those of `weights`, or raise."""
+    check_part("weights", weights, Weights)
+    check_part(name, gradients, type(weights))
+    grads = weights.with_arrays(gradients.arrays()).arrays()
+    if (like := weights.any_array()) is not None:
+        check_same_home(name, gradients.any_array(), "weights", like)
+    return grads
