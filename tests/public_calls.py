@@ -140,6 +140,10 @@ def public_calls():
             **{"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1},
             **{"repetition_penalty": 1.2, "processors": [decoding.temperature(0.5)]},
         },
+        decoding.speculative_sample: {
+            **{"weights": model, "draft": model, "source": ids, "prompt": 1, "max_length": 3},
+            **{"rng": 0, "lookahead": 2, "temperature": 0.5},
+        },
         data.markov: {"rng": 0, "n_symbols": 3, "order": 1, "concentration": 1.0},
         data.reversal: {"rng": 0, "n_pairs": 3, "length": (3, 5), "n_symbols": 4},
         data.dates: {"rng": 0, "n_train": 3, "n_test": 2, "languages": ("de", "fr")},

@@ -47,7 +47,7 @@ def lengths_of(name, lengths):
 
 def placed(mask, like):
     """Return the NumPy `mask` in the library and on the device of `like`."""
-    if like is None:
+    if like is None or isinstance(like, np.ndarray):
         return mask
     _, device = home(like)
     return move(mask, library(like), device=device)

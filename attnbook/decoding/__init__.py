@@ -4,8 +4,8 @@ r"""Decoding: from a model of the next token to sequences of tokens.
 
 The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
 other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
-Logits processors such as `top_p` change the factors before one is chosen. `KVCache` holds what the
-model has read.
+`speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p` change the
+factors before a token is chosen. `KVCache` holds what the model has read.
 """
 
 from attnbook.decoding.beams import beam_search
@@ -21,11 +21,13 @@ from attnbook.decoding.processors import (
 )
 from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
+from attnbook.decoding.speculative import Speculated, speculative_sample, speculative_stream
 
 __all__ = [
     "Decoded",
     "KVCache",
     "Prefix",
+    "Speculated",
     "Step",
     "beam_search",
     "greedy_decode",
@@ -33,6 +35,8 @@ __all__ = [
     "repetition_penalty",
     "sample",
     "sampler",
+    "speculative_sample",
+    "speculative_stream",
     "stream",
     "temperature",
     "top_k",

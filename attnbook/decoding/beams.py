@@ -13,7 +13,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
 from attnbook.arrays.lengths import placed
-from attnbook.arrays.move import move
+from attnbook.arrays.move import numbers_of
 from attnbook.decoding.kv_cache import gather
 from attnbook.decoding.processors import Prefix
 from attnbook.decoding.request import Decoded, request_of
@@ -159,7 +159,7 @@ def _search(task, n_beams, alpha):
 
 def _prefixes(task, tokens, made):
     """Return what every beam holds, those of the first sequence first."""
-    ids, late = move(tokens, "numpy"), task.lengths - task.lengths.min()
+    ids, late = numbers_of("tokens", tokens), task.lengths - task.lengths.min()
     return [
         Prefix(prefix.prompt, beam[late[b] : late[b] + max(int(made[b]), 0)])
         for b, prefix in enumerate(task.prefixes())

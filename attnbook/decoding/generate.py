@@ -32,12 +32,18 @@ class Step:
         What the model gave each token; 0 where no token was made.
     n_read : int
         How many tokens of each sequence the model read for this step.
+    drafted : boolean array, shape (batch,), optional
+        In speculative decoding: True where the draft had proposed the token.
+    n_drafted : int
+        How many tokens of each sequence the draft had proposed for the pass of this step.
     """
 
     tokens: Annotated[Array, "batch"]
     made: Annotated[Array, "batch"]
     log_probabilities: Annotated[Array, "batch"]
     n_read: int = 0
+    drafted: Annotated[Array, "batch"] | None = None
+    n_drafted: int = 0
 
 
 def greedy_decode(

@@ -49,17 +49,19 @@ class IncrementalDecoder:
         if self.memory_mask is not None and self.memory_mask.ndim == 4:
             self.memory_mask = self.memory_mask[:, None, ...]
 
-    def prefill(self, prompt: Annotated[Array, "... m"]) -> Annotated[Array, "... V"]:
-        """Read the prompt in one pass; return log p of the token that comes next."""
-        return self._read(prompt)[..., 0, :]
+    def prefill(
+        self, prompt: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
+    ) -> Annotated[Array, "... V"]:
+        """Read m tokens in one pass; return log p of the token that comes after the last.
+
+        Where a sequence has `ended` all tokens get the same: what is read there is padding.
+        """
+        return self._read(prompt, ended)[..., 0, :]
 
     def step(
         self, tokens: Annotated[Array, "..."], ended: Annotated[Array, "..."] | None = None
     ) -> Annotated[Array, "... V"]:
-        """Read one token of each sequence after those before; return log p of the next one.
-
-        Where a sequence has `ended` all tokens get the same: what is read there is padding.
-        """
+        """Read one token of each sequence; return log p of the next one, as `prefill` does."""
         return self._read(tokens[..., None], ended)[..., 0, :]
 
     def verify(
@@ -77,7 +79,7 @@ class IncrementalDecoder:
         if self.cache is None:
             self.tokens = self.tokens[..., :n]
         else:
-            self.cache.truncate(n)
+            self.cache.truncate(min(n, len(self.cache)))  # 0 without layers
         self.n = n
 
     def _read(self, tokens, ended=None, n_rows=1):

@@ -16,7 +16,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
-from attnbook.arrays.move import move
+from attnbook.arrays.move import numbers_of
 from attnbook.single_head.softmax import softmax_of
 
 
@@ -43,7 +43,7 @@ def longer(
     prefixes: list[Prefix], tokens: Annotated[Array, "batch"], made: Annotated[Array, "batch"]
 ) -> list[Prefix]:
     """Return the prefixes with one token more where it was `made`."""
-    ids, grows = move(tokens, "numpy"), move(made, "numpy")
+    ids, grows = numbers_of("tokens", tokens), numbers_of("made", made)
     return [
         Prefix(prefix.prompt, np.append(prefix.made, ids[b])) if grows[b] else prefix
         for b, prefix in enumerate(prefixes)

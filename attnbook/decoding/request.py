@@ -19,7 +19,7 @@ from attnbook.arrays.arguments import (
 )
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
-from attnbook.arrays.move import move, numbers_of
+from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
@@ -69,7 +69,7 @@ class Request:
 
     def prefixes(self) -> list[Prefix]:
         """Return what every sequence holds before its first token is made."""
-        prompts, nothing = move(self.prompt, "numpy"), np.empty(0, dtype=np.int64)
+        prompts, nothing = numbers_of("prompt", self.prompt), np.empty(0, dtype=np.int64)
         return [Prefix(row[:n], nothing) for row, n in zip(prompts, self.lengths, strict=True)]
 
     def processed(

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.arguments import generator
-from attnbook.arrays.array import Array, array_namespace, dtype_name, library
-from attnbook.arrays.lengths import home
-from attnbook.arrays.move import move
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.lengths import placed
 from attnbook.decoding import processors
 from attnbook.decoding.processors import Prefix, Processor
 from attnbook.single_head.softmax import softmax_of
@@ -96,8 +95,7 @@ def sampler(
         while len(drawn) <= max(made):
             drawn.append(np.array([child.random() for child in children]))
         numbers = np.array([drawn[n][b] for b, n in enumerate(made)])
-        _, device = home(log_p)
-        u = move(numbers, library(log_p), device=device, dtype=dtype_name(log_p.dtype))
+        u = array_namespace(log_p).astype(placed(numbers, log_p), log_p.dtype, copy=False)
         for process in chosen:
             log_p = process(log_p, prefixes)
         return _draw(log_p, u)
