@@ -23,6 +23,8 @@ from attnbook.check.embedding import embed
 from attnbook.check.encoder_block import encoder_layer
 from attnbook.check.future import no_future_leak
 from attnbook.check.gate import gated_feed_forward
+from attnbook.check.gradient_lengths import clip_gradients
+from attnbook.check.gradient_sums import accumulate_gradients
 from attnbook.check.gradients import attention_vjp
 from attnbook.check.greedy import greedy_decode
 from attnbook.check.hash_tables import robin_hood_table
@@ -35,6 +37,7 @@ from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
 from attnbook.check.normalization import softmax
+from attnbook.check.optimizer_steps import adamw_step
 from attnbook.check.order import permutation_equivariance
 from attnbook.check.outputs import attention
 from attnbook.check.padding import padding_invariance
@@ -52,17 +55,21 @@ from attnbook.check.sinusoids import positional_encoding
 from attnbook.check.sketching import sketch_attention
 from attnbook.check.splitting import split_heads
 from attnbook.check.standardization import layer_norm
+from attnbook.check.warm_ups import warmup_cosine
 from attnbook.check.weights import attention_weights
 
 __all__ = [
     "CheckFailed",
     "Report",
+    "accumulate_gradients",
+    "adamw_step",
     "attention",
     "attention_vjp",
     "attention_weights",
     "beam_step",
     "cached_attention",
     "causal_mask",
+    "clip_gradients",
     "collision_probability",
     "cross_entropy",
     "decoder_layer",
@@ -97,4 +104,5 @@ __all__ = [
     "stable_hash",
     "teacher_forcing",
     "top_p",
+    "warmup_cosine",
 ]

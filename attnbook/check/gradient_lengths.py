@@ -1,0 +1,152 @@
+"""Clipping in steps: the length of a gradient over all its arrays, and what shortens it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def clip_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the clipping of a gradient by its length over two arrays together.
+
+    Runs `f` on gradients that are longer and shorter than allowed, on arrays of different sizes,
+    and on gradients of 0.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(first, second, longest)``, by position, on two arrays of floats, which
+        together are the gradient, and a float above 0. It returns both arrays: as they are if
+        their common length, the root of the sum of all squares, is at most `longest`, else
+        multiplied by one number so that it is `longest`.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> def my_clip(first, second, longest):
+    ...     return first.clip(-longest, longest), second.clip(-longest, longest)
+    >>> check.clip_gradients(my_clip).mistake
+    'each number cut'
+    """
+    return run(CLIP_GRADIENTS, f, time_limit)
+
+
+def _length(*arrays):
+    return np.sqrt(sum(np.sum(x * x) for x in arrays))
+
+
+STEPS: dict[str, Any] = {
+    "lengths": lambda first, second: (_length(first, second),) * 2,
+    "factor": lambda length, longest: longest / length if length > longest else 1.0,
+    "shorten": lambda x, factor, longest: x * factor,
+}
+
+
+def clip(s: Any, first, second, longest):
+    """Return both arrays as the steps `s` clip them."""
+    lengths = s.lengths(first, second)
+    return tuple(
+        s.shorten(x, s.factor(length, longest), longest)
+        for x, length in zip((first, second), lengths, strict=True)
+    )
+
+
+def _reference(first, second, longest):
+    length = float(np.linalg.norm(np.concatenate([first.ravel(), second.ravel()])))
+    factor = min(1.0, longest / length) if length else 1.0
+    return first * factor, second * factor
+
+
+_MISTAKES = mistakes(
+    """
+    each array by itself: You clip each array by its own length, which turns the gradient: the
+        arrays keep their directions, and the step as a whole points elsewhere. Take one length over
+        all arrays.
+    each number cut: You cut every number at ±longest. That turns the gradient. Multiply all of it
+        by one factor.
+    always scaled: You give every gradient the length `longest`, short ones too. Near a minimum the
+        gradient is short, and should be.
+    never scaled: You change nothing. A gradient longer than `longest` is multiplied by longest
+        divided by its length.
+    root forgotten: You compare and divide by the sum of the squares. The length is its root.
+    squares forgotten: Your length is a sum of absolute values, or of the numbers themselves. It is
+        the root of the sum of squares.
+    mean for the sum: You take the root of the mean of the squares, so a large model is hardly ever
+        clipped. Take the sum.
+    largest for the length: You take the largest number for the length.
+    lengths added: You add the lengths of the arrays. Add their squares, and take the root at the
+        end.
+    one array counted: You measure one array and scale both. The length is that of both together.
+    one array clipped: You multiply one of the arrays. Both are shortened by the same factor.
+    factor upside down: You multiply by length divided by longest, so long gradients get longer.
+    divided by the length: You divide by the length and forget to multiply by `longest`.
+    set to zero: You throw away a gradient that is too long. Shorten it.
+    """,
+    {
+        "each array by itself": each("lengths", lambda a, b: (_length(a), _length(b))),
+        "each number cut": each("shorten", lambda x, factor, c: np.clip(x, -c, c)),
+        "always scaled": each(
+            "factor",
+            lambda length, c: c / length,
+            lambda length, c: c / (length + 1e-6),
+            lambda length, c: c / max(length, 1e-12),
+        ),
+        "never scaled": each("factor", lambda length, c: 1.0),
+        "root forgotten": each("lengths", lambda a, b: (_length(a, b) ** 2,) * 2),
+        "squares forgotten": each(
+            "lengths",
+            lambda a, b: (np.sum(np.abs(a)) + np.sum(np.abs(b)),) * 2,
+            lambda a, b: (abs(np.sum(a) + np.sum(b)),) * 2,
+        ),
+        "mean for the sum": each(
+            "lengths", lambda a, b: (_length(a, b) / np.sqrt(a.size + b.size),) * 2
+        ),
+        "largest for the length": each(
+            "lengths",
+            lambda a, b: (max(np.max(np.abs(a)), np.max(np.abs(b))),) * 2,
+        ),
+        "lengths added": each("lengths", lambda a, b: (_length(a) + _length(b),) * 2),
+        "one array counted": each(
+            "lengths", lambda a, b: (_length(a),) * 2, lambda a, b: (_length(b),) * 2
+        ),
+        "one array clipped": each(
+            "lengths", lambda a, b: (_length(a, b), 0.0), lambda a, b: (0.0, _length(a, b))
+        ),
+        "factor upside down": each(
+            "factor", lambda length, c: length / c if length > c else 1.0, lambda n, c: n / c
+        ),
+        "divided by the length": each("factor", lambda n, c: 1 / n if n > c else 1.0),
+        "set to zero": each("factor", lambda length, c: 0.0 if length > c else 1.0),
+    },
+)
+
+
+def _case(seed: int, longest: float, *sizes: float) -> Case:
+    first, second = draw(seed, 3, 5), draw(seed + 1, 7)
+    arrays = (x * size for x, size in zip((first, second), sizes, strict=True))
+    return Case(dict(zip(("first", "second"), arrays, strict=True)) | {"longest": longest})
+
+
+CLIP_GRADIENTS = Check(
+    name="clip_gradients",
+    parameters=("first", "second", "longest"),
+    results={"first": "of first", "second": "of second"},
+    reference=_reference,
+    compute=clip,
+    steps=STEPS,
+    stages=(
+        Stage((_case(70, 1.0, 3, 2), _case(72, 0.5, 0.1, 5), _case(74, 2.0, 9, 0.01))),
+        Stage((_case(76, 2.0, 0.1, 0.1), _case(78, 5.0, 0.9, 1.1))),
+        Stage(
+            (_case(80, 1.0, 0, 0), _case(82, 1.0, 0, 3)),
+            errors={ZeroDivisionError: "always scaled"},
+        ),
+    ),
+    mistakes=_MISTAKES,
+)

@@ -1,0 +1,134 @@
+"""Gradient accumulation in steps: gradients of pieces of a batch, weighed and added."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def accumulate_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check how the gradients of the pieces of a batch become that of the batch.
+
+    Runs `f` on one piece and on several, whose numbers of labels differ, one of them without any.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(gradients, counts)``, by position, on an array (pieces, d), whose rows are the
+        gradients of the mean loss of each piece, and integers (pieces,): how many labels count in
+        each. It returns the gradient of the mean loss over all labels that count, (d,).
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> check.accumulate_gradients(lambda gradients, counts: gradients.mean(axis=0)).mistake
+    'mean of the means'
+    """
+    return run(ACCUMULATE_GRADIENTS, f, time_limit)
+
+
+STEPS: dict[str, Any] = {
+    "weights": lambda counts: counts,
+    "weigh": lambda gradients, weights: gradients * weights[:, np.newaxis],
+    "sum": lambda weighed: np.sum(weighed, axis=0),
+    "total": np.sum,
+    "divide": np.divide,
+}
+
+
+def accumulate(s: Any, gradients, counts):
+    """Return the gradient that the steps `s` make of those of the pieces."""
+    weighed = s.weigh(gradients, s.weights(counts))
+    return s.divide(s.sum(weighed), s.total(counts))
+
+
+def _reference(gradients, counts):
+    shares = counts / counts.sum()
+    return sum(share * row for share, row in zip(shares, gradients, strict=True))
+
+
+_MISTAKES = mistakes(
+    """
+    mean of the means: You take the mean of the gradients of the pieces, so a label in a piece with
+        few of them counts more than one in a full piece. Weigh each piece by its number of labels,
+        and divide by the number of all.
+    sum of the means: You add the gradients of the pieces. Each is a mean: weigh it by its number
+        of labels, and divide by the number of all.
+    sum over the labels: You return the gradient of the summed loss. Divide by the number of labels.
+    divided by the pieces: You weigh the pieces and divide by how many pieces there are. Divide by
+        the number of labels in all pieces.
+    divided by the largest: You divide by the largest count. Divide by the sum of the counts.
+    weighed upside down: You divide each gradient by its number of labels. Multiply.
+    weighed by the root: You weigh by the root of the count, or by its square. The count itself is
+        the weight.
+    summed over the parameters: You sum over the wrong axis. The pieces are the rows.
+    last piece alone: You return the gradient of the last piece. `backward` adds to what is there;
+        an assignment forgets it.
+    first piece alone: You return the gradient of the first piece.
+    empty pieces counted as one: You give a piece without labels the weight 1. It has none.
+    """,
+    {
+        "mean of the means": (
+            {"weights": np.ones_like, "total": len},
+            {"weights": lambda n: 1.0 * (n > 0), "total": np.count_nonzero},
+        ),
+        "sum of the means": ({"weights": np.ones_like, "total": lambda n: 1},),
+        "sum over the labels": each("total", lambda n: 1),
+        "divided by the pieces": each("total", len, np.count_nonzero),
+        "divided by the largest": each("total", np.max),
+        "weighed upside down": (
+            {"weights": lambda n: 1 / np.maximum(n, 1)},
+            {
+                "weights": lambda n: 1 / np.maximum(n, 1),
+                "total": lambda n: np.sum(1 / np.maximum(n, 1)),
+            },
+            {"weights": lambda n: 1 / np.maximum(n, 1), "total": lambda n: 1},
+            {"weights": lambda n: 1 / np.maximum(n, 1), "total": len},
+        ),
+        "weighed by the root": (
+            *({"weights": w, "total": lambda n, w=w: np.sum(w(n))} for w in (np.sqrt, np.square)),
+            *each("weights", np.sqrt, np.square),
+        ),
+        "summed over the parameters": each("sum", lambda weighed: np.sum(weighed, axis=1)),
+        "last piece alone": (
+            {"sum": lambda weighed: weighed[-1], "weights": np.ones_like, "total": lambda n: 1},
+            {"sum": lambda weighed: weighed[-1]},
+        ),
+        "first piece alone": (
+            {"sum": lambda weighed: weighed[0], "weights": np.ones_like, "total": lambda n: 1},
+            {"sum": lambda weighed: weighed[0]},
+        ),
+        "empty pieces counted as one": (
+            {
+                "weights": lambda n: np.maximum(n, 1),
+                "total": lambda n: np.sum(np.maximum(n, 1)),
+            },
+            {"weights": lambda n: np.maximum(n, 1)},
+        ),
+    },
+)
+
+
+def _case(seed: int, d: int, *counts: int) -> Case:
+    return Case({"gradients": draw(seed, len(counts), d), "counts": np.array(counts)})
+
+
+ACCUMULATE_GRADIENTS = Check(
+    name="accumulate_gradients",
+    parameters=("gradients", "counts"),
+    results={"gradient": "(d,)"},
+    reference=_reference,
+    compute=accumulate,
+    steps=STEPS,
+    stages=(
+        Stage((_case(90, 5, 7, 11), _case(91, 3, 13, 2, 5), _case(92, 2, 40))),
+        Stage((_case(93, 5, 3, 0, 17), _case(94, 4, 0, 0, 9, 23))),
+    ),
+    mistakes=_MISTAKES,
+)

@@ -1,0 +1,164 @@
+"""A learning rate with warm-up and cosine in steps, and the ways to get it wrong."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import Case, Check, Stage, each
+
+
+@documented
+def warmup_cosine(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check a learning rate that rises along a line and falls along half a cosine.
+
+    Runs `f` on the first and last steps of the warm-up and of the run and on steps between, with
+    warm-ups of several lengths, from 1 on.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(step, steps, warmup, peak)``, by position, on three ints and a float. `step`
+        counts from 0 to steps - 1; the update of step 0 is the first of `steps` updates. It returns
+        a number: peak · t/warmup in update t = step + 1 up to t = warmup, and afterwards
+        peak · (1 + cos(π · (t - warmup)/(steps - warmup)))/2, which is 0 in the last update.
+
+    Examples
+    --------
+    >>> import math
+    >>> from attnbook import check
+    >>> def my_rate(step, steps, warmup, peak):
+    ...     if step < warmup:
+    ...         return peak * step / warmup
+    ...     return peak * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+    >>> check.warmup_cosine(my_rate).mistake
+    'updates counted from 0'
+    """
+    return run(WARMUP_COSINE, f, time_limit)
+
+
+STEPS: dict[str, Any] = {
+    "number": lambda step: step + 1,
+    "rising": lambda t, warmup: t / warmup,
+    "begins": lambda t, warmup: t > warmup,
+    "part": lambda t, steps, warmup: (t - warmup) / (steps - warmup),
+    "falling": lambda part: (1 + math.cos(math.pi * part)) / 2,
+    "scale": lambda share, peak: peak * share,
+}
+
+
+def rate(s: Any, step, steps, warmup, peak):
+    """Return the rate by the steps `s`."""
+    t = s.number(step)
+    falls = s.begins(t, warmup)
+    share = s.falling(s.part(t, steps, warmup)) if falls else s.rising(t, warmup)
+    return np.asarray(s.scale(share, peak), dtype=float)
+
+
+def _reference(step, steps, warmup, peak):
+    if step < warmup:
+        return np.asarray(peak * (step + 1) / warmup)
+    angle = math.pi * (step + 1 - warmup) / (steps - warmup)
+    return np.asarray(peak * math.cos(angle / 2) ** 2)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with plain numbers as arrays."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def adapted(*given):
+        found = function(*given)
+        return np.asarray(found, dtype=float) if isinstance(found, (int, float)) else found
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+_MISTAKES = mistakes(
+    """
+    updates counted from 0: You put `step` where the number of the update belongs, so the first
+        update has the rate 0 and moves nothing. Update number t is step + 1.
+    cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
+        rate jumps there. Its part of the way is (t − warmup)/(steps − warmup).
+    cosine too long: Your cosine begins at the end of the warm-up and takes `steps` more, so the
+        run ends before the rate is 0. It has steps − warmup updates.
+    no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
+        cosine. It rises along t/warmup.
+    no fall: The rate stays at its peak after the warm-up.
+    fall along a line: The rate falls along a line. It falls along half a cosine.
+    quarter of a cosine: You use cos from 0 to π/2, which falls slowly at first and fast at the end.
+        Half a cosine, from 0 to π, moved up and halved, is slow at both ends.
+    whole cosine: Your cosine goes through a whole turn and is at its peak again at the end. Half a
+        turn, π, is the way from peak to 0.
+    cosine not moved up: Your rate becomes negative. The cosine runs from 1 to −1: add 1, and halve.
+    cosine not halved: 1 + cos is 2 at its beginning, so the rate jumps to twice the peak. Halve it.
+    degrees for radians: math.cos takes radians: half a turn is π.
+    sine for the cosine: You take the sine.
+    peak forgotten: You return the share of the peak. Multiply by it.
+    warm-up along a curve: Your warm-up is no line: its rate is peak · t/warmup.
+    """,
+    {
+        "updates counted from 0": (
+            {"number": lambda step: step},
+            {"number": lambda step: step, "begins": lambda t, w: t >= w},
+        ),
+        "cosine over the whole run": each("part", lambda t, steps, w: t / steps),
+        "cosine too long": each("part", lambda t, steps, w: (t - w) / steps),
+        "no warm-up": (
+            {"rising": lambda t, w: 1.0},
+            {"begins": lambda t, w: True, "part": lambda t, steps, w: t / steps},
+        ),
+        "no fall": each("falling", lambda part: 1.0),
+        "fall along a line": each("falling", lambda part: 1 - part),
+        "quarter of a cosine": each("falling", lambda part: math.cos(math.pi * part / 2)),
+        "whole cosine": each("falling", lambda part: (1 + math.cos(2 * math.pi * part)) / 2),
+        "cosine not moved up": each(
+            "falling",
+            lambda part: math.cos(math.pi * part),
+            lambda part: math.cos(math.pi * part) / 2,
+        ),
+        "cosine not halved": each("falling", lambda part: 1 + math.cos(math.pi * part)),
+        "degrees for radians": each("falling", lambda part: (1 + math.cos(180 * part)) / 2),
+        "sine for the cosine": each(
+            "falling",
+            lambda part: (1 + math.sin(math.pi * part)) / 2,
+            lambda part: math.sin(math.pi * part),
+        ),
+        "peak forgotten": each("scale", lambda share, peak: share),
+        "warm-up along a curve": each(
+            "rising", lambda t, w: (t / w) ** 2, lambda t, w: (t / w) ** 0.5
+        ),
+    },
+)
+
+
+def _cases(steps: int, warmup: int, peak: float, *places: int) -> Stage:
+    return Stage(
+        tuple(
+            Case({"step": step, "steps": steps, "warmup": warmup, "peak": peak}) for step in places
+        )
+    )
+
+
+WARMUP_COSINE = Check(
+    name="warmup_cosine",
+    parameters=("step", "steps", "warmup", "peak"),
+    results={"rate": "()"},
+    reference=_reference,
+    compute=rate,
+    steps=STEPS,
+    stages=(
+        _cases(100, 10, 0.5, 0, 3, 9, 10, 40, 77, 99),
+        _cases(37, 5, 3e-3, 0, 4, 5, 20, 36),
+        _cases(11, 1, 2.0, 0, 1, 5, 10),
+    ),
+    mistakes=_MISTAKES,
+    adapt=_adapt,
+)
