@@ -33,9 +33,12 @@ from attnbook.check.heads import multi_head_attention
 from attnbook.check.hidden_layer import feed_forward
 from attnbook.check.intervals import stable_hash
 from attnbook.check.likelihood import cross_entropy
+from attnbook.check.linear_gradients import linear_vjp
+from attnbook.check.loss_gradients import cross_entropy_gradient
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
+from attnbook.check.norm_gradients import rms_norm_vjp
 from attnbook.check.normalization import softmax
 from attnbook.check.optimizer_steps import adamw_step
 from attnbook.check.order import permutation_equivariance
@@ -53,8 +56,10 @@ from attnbook.check.shift import teacher_forcing
 from attnbook.check.sign_bits import simhash
 from attnbook.check.sinusoids import positional_encoding
 from attnbook.check.sketching import sketch_attention
+from attnbook.check.softmax_gradients import softmax_vjp
 from attnbook.check.splitting import split_heads
 from attnbook.check.standardization import layer_norm
+from attnbook.check.table_gradients import embed_vjp
 from attnbook.check.warm_ups import warmup_cosine
 from attnbook.check.weights import attention_weights
 
@@ -72,8 +77,10 @@ __all__ = [
     "clip_gradients",
     "collision_probability",
     "cross_entropy",
+    "cross_entropy_gradient",
     "decoder_layer",
     "embed",
+    "embed_vjp",
     "encode_byte_pairs",
     "encoder_layer",
     "feed_forward",
@@ -82,6 +89,7 @@ __all__ = [
     "heads_are_independent",
     "layer_norm",
     "learn_byte_pairs",
+    "linear_vjp",
     "masked_attention",
     "merge_attention",
     "merge_pair",
@@ -93,12 +101,14 @@ __all__ = [
     "positional_encoding",
     "repetition_penalty",
     "rms_norm",
+    "rms_norm_vjp",
     "robin_hood_table",
     "rotary",
     "simhash",
     "single_head",
     "sketch_attention",
     "softmax",
+    "softmax_vjp",
     "speculative_rule",
     "split_heads",
     "stable_hash",

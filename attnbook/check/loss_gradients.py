@@ -1,0 +1,201 @@
+"""The gradient of the cross-entropy in steps: probabilities, less the label, over the tokens."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+
+
+@documented
+def cross_entropy_gradient(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the gradient of the mean cross-entropy with respect to the logits.
+
+    Runs `f` on several sizes, on one token, on logits of ±1000, in float64 and float32, and on
+    batches.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(logits, targets)``, by position, on an array (n, V) and integers (n,) from 0
+        to V - 1. It returns the gradient by the logits, (n, V), of the mean of
+        -log softmax(logits)[target] over the n tokens. It may be written for one sequence, without
+        leading axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check, softmax
+    >>> def my_gradient(logits, targets):
+    ...     return softmax(logits) - np.eye(logits.shape[-1])[targets]
+    >>> check.cross_entropy_gradient(my_gradient).mistake
+    'mean forgotten'
+    """
+    return run(CROSS_ENTROPY_GRADIENT, f, time_limit)
+
+
+def _softmax(z, axis=-1):
+    powers = np.exp(z - np.max(z, axis=axis, keepdims=True))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+def _overflowing(z):
+    return np.exp(z) / np.sum(np.exp(z), axis=-1, keepdims=True)
+
+
+def _one_hot(targets, z):
+    return np.eye(z.shape[-1], dtype=z.dtype)[targets]
+
+
+def _vjp(p, g):
+    return p * (g - np.sum(p * g, axis=-1, keepdims=True))
+
+
+STEPS: dict[str, Callable] = {
+    "probabilities": _softmax,
+    "numbers": lambda targets, z: targets,
+    "label": _one_hot,
+    "difference": lambda p, y, z: p - y,
+    "tokens": lambda z: math.prod(z.shape[:-1]),
+    "leave": lambda d, p, y: d,
+}
+
+
+def loss_gradient(s: Any, logits, targets):
+    """Return the gradient of the logits from its steps."""
+    p, y = s.probabilities(logits), s.label(s.numbers(targets, logits), logits)
+    return s.leave(s.difference(p, y, logits) / s.tokens(logits), p, y)
+
+
+MISTAKES = mistakes(
+    """
+    mean forgotten: You return p − y for every token and do not divide by their number. The loss is
+        a mean over the tokens, so each has a share of 1/n in it.
+    divided by all numbers: You divide by n · V, the number of logits. The loss is a mean over the n
+        tokens.
+    divided by the vocabulary: You divide by V. The loss is a mean over the n tokens.
+    mean twice: You divide by the number of tokens twice.
+    label forgotten: You return the probabilities alone. At the label 1 is subtracted.
+    label alone: Your gradient is 0 but at the label. The other logits have one as well: their
+        probabilities.
+    softmax forgotten: You subtract the label from the logits. Take their softmax first.
+    logarithms for probabilities: You subtract the label from the log-probabilities. The gradient
+        holds the probabilities themselves.
+    softmax twice: You take the softmax of the softmax.
+    softmax over the tokens: Your softmax runs over the tokens, or over everything. It runs over the
+        vocabulary, the last axis.
+    gradient by the probabilities: You return −y/p, the gradient by the probabilities. The softmax
+        is still to be passed: that makes p − y.
+    softmax passed twice: You send p − y through the Jacobian of the softmax once more. It has been
+        passed already.
+    gradient of the probability of the label: You return the gradient of p at the label, not of
+        −log p.
+    sign: You return y − p. The gradient points where the loss grows; the minus belongs to the step.
+    gradient scaled: Your gradient is the right one times 2 or 1/2: that of another loss, as if
+        (p − y)² stood there, or in bits.
+    squared error: You return the gradient of (p − y)² through the softmax. The loss is −log p at
+        the label.
+    label one too small: You subtract 1 one column before the label. Ids count from 0.
+    label one too large: You subtract 1 one column behind the label. Ids count from 0.
+    label by position: You subtract 1 in column i of token i. It belongs in the column of its
+        target.
+    exp overflows: You do not subtract the largest logit before exp. At 1000 it overflows.
+    divided by the length alone: For a batch you divide by the length of a sequence. The mean is
+        over the tokens of all sequences.
+    """,
+    {
+        "mean forgotten": each("tokens", lambda z: 1),
+        "divided by all numbers": each("tokens", lambda z: z.size),
+        "divided by the vocabulary": each("tokens", lambda z: z.shape[-1]),
+        "mean twice": each("tokens", lambda z: math.prod(z.shape[:-1]) ** 2),
+        "label forgotten": each("difference", lambda p, y, z: p),
+        "label alone": each(
+            "difference", lambda p, y, z: (p - y) * y, lambda p, y, z: -y, lambda p, y, z: p * y
+        ),
+        "softmax forgotten": each("difference", lambda p, y, z: z - y),
+        "logarithms for probabilities": each("difference", lambda p, y, z: np.log(p) - y),
+        "softmax twice": each("probabilities", lambda z: _softmax(_softmax(z))),
+        "softmax over the tokens": each(
+            "probabilities", lambda z: _softmax(z, -2), lambda z: _softmax(z, None)
+        ),
+        "gradient by the probabilities": each("difference", lambda p, y, z: -y / p),
+        "softmax passed twice": each("difference", lambda p, y, z: _vjp(p, p - y)),
+        "gradient of the probability of the label": each(
+            "difference", lambda p, y, z: _vjp(p, y), lambda p, y, z: -_vjp(p, y)
+        ),
+        "sign": each("difference", lambda p, y, z: y - p),
+        "gradient scaled": each(
+            "leave",
+            lambda d, p, y: 2 * d,
+            lambda d, p, y: d / 2,
+            lambda d, p, y: d / math.log(2),
+        ),
+        "squared error": each("difference", lambda p, y, z: 2 * _vjp(p, p - y)),
+        "label one too small": each("numbers", lambda t, z: t - 1),
+        "label one too large": each(
+            "numbers",
+            lambda t, z: (t + 1) % z.shape[-1],
+            lambda t, z: np.minimum(t + 1, z.shape[-1] - 1),
+        ),
+        "label by position": each(
+            "numbers", lambda t, z: np.broadcast_to(np.arange(t.shape[-1]) % z.shape[-1], t.shape)
+        ),
+        "exp overflows": each("probabilities", _overflowing),
+        "divided by the length alone": each("tokens", lambda z: z.shape[-2]),
+    },
+)
+
+
+def rows_cancel(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether every row of the gradient sums to 0."""
+    if np.allclose(np.sum(values[0], axis=-1), 0, atol=1e-6):
+        return None
+    return (
+        "Adding one number to all logits of a token changes no loss, so every row of the gradient "
+        "must sum to zero; here one does not."
+    )
+
+
+def _case(*shape: int, dtype: str = "float64") -> Case:
+    targets = (np.arange(math.prod(shape[:-1])) * 2 + 1).reshape(shape[:-1]) % shape[-1]
+    return Case({"logits": (2 * draw(46, *shape)).astype(dtype), "targets": targets})
+
+
+_LARGE = Case(
+    {
+        "logits": np.array([[1000.0, 0.0, 1.0], [3.0, 1000.0, 999.0], [-1000.0, -999.0, 0.0]]),
+        "targets": np.array([0, 2, 1]),
+    }
+)
+
+
+def _reference(logits, targets):
+    p = attnbook.softmax(logits)
+    for place in np.ndindex(*targets.shape):
+        p[(*place, targets[place])] -= 1
+    return p / targets.size
+
+
+CROSS_ENTROPY_GRADIENT = Check(
+    name="cross_entropy_gradient",
+    parameters=("logits", "targets"),
+    results={"grad_logits": "logits.shape"},
+    reference=_reference,
+    compute=loss_gradient,
+    steps=STEPS,
+    stages=(
+        Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
+        Stage((_case(5, 7, dtype="float32"),)),
+        Stage((_LARGE,), errors={OverflowError: "exp overflows"}),
+        Stage((_case(2, 5, 7), _case(3, 3, 3)), beyond="a batch (leading axes)"),
+    ),
+    mistakes=MISTAKES,
+    properties=(rows_cancel,),
+    legible=True,
+)

@@ -1,0 +1,175 @@
+"""The gradient of a softmax in steps: what one weight gains, the others of its row lose."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+
+
+@documented
+def softmax_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the gradient of a softmax over the last axis, from its weights.
+
+    Runs `f` on several sizes, on one row, on weights that are 0, in float64 and float32, and on
+    batches.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(weights, grad_output)``, by position, on two arrays (n, n_k): the rows of a
+        softmax, and ∂L/∂weights. It returns ∂L/∂scores, of the same shape. It may be written for
+        one matrix, without leading axes.
+
+    Examples
+    --------
+    >>> from attnbook import check
+    >>> check.softmax_vjp(lambda weights, G: weights * (1 - weights) * G).mistake
+    'diagonal of the Jacobian'
+    """
+    return run(SOFTMAX_VJP, f, time_limit)
+
+
+def _weighted(a, g):
+    return np.sum(a * g, axis=-1, keepdims=True)
+
+
+STEPS: dict[str, Callable] = {
+    "weights": lambda a: a,
+    "incoming": lambda g: g,
+    "mean": _weighted,  # of the gradient, in each row
+    "combine": lambda a, g, mean: a * (g - mean),
+    "leave": lambda d: d,
+}
+
+
+def softmax_gradient(s: Any, weights, grad_output):
+    """Return the gradient of the scores from its steps."""
+    a, g = s.weights(weights), s.incoming(grad_output)
+    return s.leave(s.combine(a, g, s.mean(a, g)))
+
+
+MISTAKES = mistakes(
+    """
+    second term forgotten: You return weights · grad_output alone. A larger score also takes weight
+        from all others of its row: subtract the row sum of weights · grad_output first.
+    diagonal of the Jacobian: You use a(1 − a), as for a sigmoid. A score changes every weight of
+        its row, so the entries off the diagonal count.
+    softmax skipped: You pass grad_output on, as if there were no softmax.
+    weights forgotten in front: You subtract the weighted mean from grad_output and stop. Multiply
+        the difference by the weights.
+    second term not multiplied by the weights: You subtract the row sum from weights · grad_output.
+        The row sum is multiplied by the weights too: weights · (grad_output − row sum).
+    sum over the wrong axis: You sum over the rows, or over everything. Each row is a softmax of its
+        own: sum over the last axis.
+    keepdims forgotten: The axis that you sum over is gone, so row i is combined with the sum of row
+        j. It runs only where the array is square. Pass keepdims=True.
+    mean instead of sum: You take the mean of weights · grad_output. It is the sum: the weights in
+        it sum to one already.
+    sum without the weights: You sum or average grad_output without the weights. What is subtracted
+        is its mean under the weights.
+    weights squared in the sum: You multiply twice by the weights in the row sum. Once is right.
+    sign: Your gradient has the wrong sign. The weighted mean is subtracted from grad_output.
+    sign of the second term: You add the weighted mean. It is subtracted: what one weight gains, the
+        others of its row lose.
+    log-softmax for softmax: You return grad_output − weights · (row sum of grad_output), which is
+        the gradient through a log-softmax.
+    cross-entropy for softmax: You return weights − grad_output, which is p − y, the gradient of a
+        softmax and a cross-entropy together. Here grad_output is any gradient of the weights.
+    weights taken for scores: You take the softmax of the weights again. They are its output
+        already.
+    grad_output ignored: Your gradient does not depend on grad_output as it should: you take it for
+        ones.
+    gradient scaled: Your gradient is the right one times 2 or 1/2.
+    divided by the number of rows: You divide by the number of rows or of weights. grad_output holds
+        such factors already.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is another one. Write
+        −1.
+    """,
+    {
+        "second term forgotten": each("combine", lambda a, g, mean: a * g),
+        "diagonal of the Jacobian": each("combine", lambda a, g, mean: a * (1 - a) * g),
+        "softmax skipped": each("combine", lambda a, g, mean: g),
+        "weights forgotten in front": each("combine", lambda a, g, mean: g - mean),
+        "second term not multiplied by the weights": each(
+            "combine", lambda a, g, mean: a * g - mean
+        ),
+        "sum over the wrong axis": each(
+            "mean",
+            lambda a, g: np.sum(a * g, axis=-2, keepdims=True),
+            lambda a, g: np.sum(a * g),
+        ),
+        "keepdims forgotten": each("mean", lambda a, g: np.sum(a * g, axis=-1)),
+        "mean instead of sum": each("mean", lambda a, g: np.mean(a * g, axis=-1, keepdims=True)),
+        "sum without the weights": each(
+            "mean",
+            lambda a, g: np.sum(g, axis=-1, keepdims=True),
+            lambda a, g: np.mean(g, axis=-1, keepdims=True),
+        ),
+        "weights squared in the sum": each(
+            "mean", lambda a, g: np.sum(a * a * g, axis=-1, keepdims=True)
+        ),
+        "sign": each("combine", lambda a, g, mean: a * (mean - g)),
+        "sign of the second term": each("combine", lambda a, g, mean: a * (g + mean)),
+        "log-softmax for softmax": each(
+            "combine", lambda a, g, mean: g - a * np.sum(g, axis=-1, keepdims=True)
+        ),
+        "cross-entropy for softmax": each(
+            "combine", lambda a, g, mean: a - g, lambda a, g, mean: g - a
+        ),
+        "weights taken for scores": each("weights", attnbook.softmax),
+        "grad_output ignored": each("incoming", np.ones_like)
+        + each("combine", lambda a, g, mean: a * (1 - a)),
+        "gradient scaled": each("leave", lambda d: 2 * d, lambda d: d / 2),
+        "divided by the number of rows": each(
+            "leave", lambda d: d / d.shape[-2], lambda d: d / d.shape[-1], lambda d: d / d.size
+        ),
+        "axis 1 of a batch": each("mean", lambda a, g: np.sum(a * g, axis=1, keepdims=True)),
+    },
+)
+
+
+def rows_cancel(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether every row of the gradient sums to 0."""
+    if np.allclose(np.sum(values[0], axis=-1), 0, atol=1e-6):
+        return None
+    return (
+        "Adding one number to a row of scores changes no weight, so every row of the gradient must "
+        "sum to zero; here one does not."
+    )
+
+
+def _case(*shape: int, dtype: str = "float64", hidden: bool = False) -> Case:
+    scores = draw(44, *shape)
+    if hidden:
+        scores = np.where(np.tri(*shape[-2:], k=shape[-1] - shape[-2]) > 0, scores, -np.inf)
+    arrays = {"weights": attnbook.softmax(scores), "grad_output": draw(45, *shape)}
+    return Case({name: x.astype(dtype) for name, x in arrays.items()})
+
+
+def _reference(weights, grad_output):
+    eye = np.eye(weights.shape[-1])
+    jacobian = weights[..., :, None] * (eye - weights[..., None, :])  # ∂a_i/∂s_j
+    return np.einsum("...i,...ij->...j", grad_output, jacobian)
+
+
+SOFTMAX_VJP = Check(
+    name="softmax_vjp",
+    parameters=("weights", "grad_output"),
+    results={"grad_scores": "weights.shape"},
+    reference=_reference,
+    compute=softmax_gradient,
+    steps=STEPS,
+    stages=(
+        Stage((_case(3, 3), _case(2, 5), _case(5, 2), _case(1, 7), _case(3, 5, hidden=True))),
+        Stage((_case(3, 5, dtype="float32"),)),
+        Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
+    ),
+    mistakes=MISTAKES,
+    properties=(rows_cancel,),
+)
