@@ -34,7 +34,7 @@ from attnbook.check.hidden_layer import feed_forward
 from attnbook.check.intervals import stable_hash
 from attnbook.check.likelihood import cross_entropy
 from attnbook.check.linear_gradients import linear_vjp
-from attnbook.check.loss_gradients import cross_entropy_gradient
+from attnbook.check.loss_gradients import cross_entropy_vjp
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
@@ -77,7 +77,7 @@ __all__ = [
     "clip_gradients",
     "collision_probability",
     "cross_entropy",
-    "cross_entropy_gradient",
+    "cross_entropy_vjp",
     "decoder_layer",
     "embed",
     "embed_vjp",

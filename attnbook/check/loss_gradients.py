@@ -14,7 +14,7 @@ from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 @documented
-def cross_entropy_gradient(f: Callable, *, time_limit: float = 10.0) -> Report:
+def cross_entropy_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the gradient of the mean cross-entropy with respect to the logits.
 
     Runs `f` on several sizes, on one token, on logits of ±1000, in float64 and float32, and on
@@ -34,10 +34,10 @@ def cross_entropy_gradient(f: Callable, *, time_limit: float = 10.0) -> Report:
     >>> from attnbook import check, softmax
     >>> def my_gradient(logits, targets):
     ...     return softmax(logits) - np.eye(logits.shape[-1])[targets]
-    >>> check.cross_entropy_gradient(my_gradient).mistake
+    >>> check.cross_entropy_vjp(my_gradient).mistake
     'mean forgotten'
     """
-    return run(CROSS_ENTROPY_GRADIENT, f, time_limit)
+    return run(CROSS_ENTROPY_VJP, f, time_limit)
 
 
 def _softmax(z, axis=-1):
@@ -182,8 +182,8 @@ def _reference(logits, targets):
     return p / targets.size
 
 
-CROSS_ENTROPY_GRADIENT = Check(
-    name="cross_entropy_gradient",
+CROSS_ENTROPY_VJP = Check(
+    name="cross_entropy_vjp",
     parameters=("logits", "targets"),
     results={"grad_logits": "logits.shape"},
     reference=_reference,

@@ -4,6 +4,7 @@ import inspect
 import re
 
 import attention_answers as answers
+import gradient_answers
 import language_answers as language
 import layer_answers as layers
 import numpy as np
@@ -37,13 +38,18 @@ from attnbook.check.gate import GATED_FEED_FORWARD
 from attnbook.check.greedy import CACHED, WHOLE
 from attnbook.check.hidden_layer import FEED_FORWARD
 from attnbook.check.likelihood import CROSS_ENTROPY
+from attnbook.check.linear_gradients import LINEAR_VJP
+from attnbook.check.loss_gradients import CROSS_ENTROPY_VJP
+from attnbook.check.norm_gradients import RMS_NORM_VJP
 from attnbook.check.root_mean_square import RMS_NORM
 from attnbook.check.rotation import HALVES as ROTARY
 from attnbook.check.rotation import INTERLEAVED as ROTARY_INTERLEAVED
 from attnbook.check.shift import TEACHER_FORCING
 from attnbook.check.sinusoids import HALVES, INTERLEAVED
+from attnbook.check.softmax_gradients import SOFTMAX_VJP
 from attnbook.check.standardization import LAYER_NORM
 from attnbook.check.steps import Case, agree
+from attnbook.check.table_gradients import EMBED_VJP
 from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
 
 OPTIONS = {
@@ -62,14 +68,15 @@ CHECKS = {
         *(LAYER_NORM, HALVES, INTERLEAVED, EMBED, FEED_FORWARD, ENCODER_LAYER, DECODER_LAYER),
         *(TEACHER_FORCING, CROSS_ENTROPY, RMS_NORM, GATED_FEED_FORWARD),
         *(ROTARY, ROTARY_INTERLEAVED),
+        *(LINEAR_VJP, SOFTMAX_VJP, CROSS_ENTROPY_VJP, RMS_NORM_VJP, EMBED_VJP),
         *(next(iter(conventions.values())) for conventions in (WHOLE, CACHED)),
     )
 }
 MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
-WRONG = answers.WRONG | layers.WRONG | language.WRONG
-DOUBLES = answers.DOUBLES | layers.DOUBLES | language.DOUBLES
-RIGHT = right_answers.RIGHT | language.RIGHT
-ONLY_TORCH = right_answers.ONLY_TORCH | language.ONLY_TORCH
+WRONG = answers.WRONG | layers.WRONG | language.WRONG | gradient_answers.WRONG
+DOUBLES = answers.DOUBLES | layers.DOUBLES | language.DOUBLES | gradient_answers.DOUBLES
+RIGHT = right_answers.RIGHT | language.RIGHT | gradient_answers.RIGHT
+ONLY_TORCH = right_answers.ONLY_TORCH | language.ONLY_TORCH | gradient_answers.ONLY_TORCH
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
 REMARKED = {
     "all axes reversed",
@@ -80,6 +87,9 @@ REMARKED = {
     "width from shape[1]",
     "axes counted from the front",
     "batch in the sequence",
+    "batch not summed",
+    "batch averaged",
+    "divided by the length alone",
     "sequence before batch 2",
     "squares overflow in half precision",
     "shifted along the batch",
