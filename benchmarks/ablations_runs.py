@@ -1,0 +1,199 @@
+"""The small writers of `ablations`: one trained at one rate, and a choice over its rates."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from attnbook import TransformerWeights, cross_entropy, data
+from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.transformers.normalization import NORMALIZED
+
+SEEDS, MOST_RATES = (0, 1, 2), 9
+BATCH, EVERY = 16, 50  # windows of a batch; updates between two points of a curve
+
+MODEL: dict[str, Any] = {
+    **{"d_model": 48, "n_heads": 3, "d_ff": 128, "n_layers": 4, "bias": False},
+    **{"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"},
+}
+SETTINGS: dict[str, Any] = {
+    **{"steps": 200, "warmup": 20, "schedule": "cosine", "clip": 1.0},
+    **{"betas": (0.9, 0.98), "weight_decay": 0.1},
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of a table: what is chosen, and how it differs from the model and settings above."""
+
+    about: dict[str, Any]
+    model: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "AdamW"
+    redraw: Callable[[TransformerWeights, np.random.Generator], TransformerWeights] | None = None
+    dropout: float = 0.0
+    small: bool = False  # learns from a small share of the text
+    normalizes: bool = True
+    rates: tuple[float, ...] = (0.008, 0.016, 0.032)
+    thorough: bool = False  # all seeds at all rates
+    too: tuple[float, ...] = ()  # where all seeds are run beside the best rate
+
+
+class Text(NamedTuple):
+    """Windows of tokens."""
+
+    train: np.ndarray
+    small: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def fused(query, key, value, mask, bias, scale, is_causal):
+    """Attend by PyTorch's fused kernel: the attention of the package, in less time."""
+    import torch
+
+    if bias is not None:
+        seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+        bias, is_causal = torch.where(seen, bias, -torch.inf), False
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query, key, value, attn_mask=bias, scale=scale, is_causal=is_causal)
+
+
+def run(choice: Choice, rate: float, seed: int, text: Text, facts: dict) -> dict[str, Any]:
+    """Train one model and return its losses."""
+    import torch
+
+    from attnbook.nn import Transformer
+    from attnbook.training import Settings, evaluate
+
+    weights = TransformerWeights.init(
+        seed, facts["vocabulary"], n_encoder_layers=0, **MODEL | choice.model
+    )
+    if choice.redraw is not None:
+        weights = choice.redraw(weights, np.random.default_rng(seed))
+    model = Transformer(weights.to(dtype="float32"), choice.dropout, impl=fused)
+    batches = of_windows(text.small if choice.small else text.train, BATCH, seed)
+    judges = {"validation": text.validation, "test": text.test}
+    judges |= {"train": text.small} if choice.small else {}
+
+    def judge(*names: str) -> dict[str, float]:
+        found = {x: round(evaluate(model, [of_windows(judges[x])(0)]), 5) for x in names}
+        model.train()
+        return found
+
+    curve = []
+    torch.manual_seed(seed)
+    identity = {LayerNormWeights: lambda x, weights: x}
+    with nullcontext() if choice.normalizes else mock.patch.dict(NORMALIZED, identity):
+        settings = Settings(**SETTINGS | choice.settings, lr=rate)
+        for step in updates(model, batches, settings, choice.optimizer):
+            if choice.small and step % EVERY == 0:
+                curve.append([step, judge("validation", "train")])
+        found = judge(*judges)
+    ended = step == settings.steps and all(math.isfinite(x) for x in found.values())
+    found = found if ended else dict.fromkeys(found)
+    return found | ({"curve": curve} if choice.small else {})
+
+
+def of_windows(windows: np.ndarray, size: int | None = None, seed: int = 0) -> data.Batches:
+    """Return batches of windows, all in one unless a size is given."""
+    size = len(windows) if size is None else min(size, len(windows))
+    return data.Batches(None, windows, size, seed, start=None, stop=None, pool=1)
+
+
+def updates(model: Any, batches: data.Batches, settings: Any, optimizer: str) -> Iterator[int]:
+    """Train as `attnbook.training.train` does, by other optimizers too; give each update's number.
+
+    It ends before an update whose loss or gradient is not finite.
+    """
+    import torch
+
+    from attnbook.training import learning_rate
+
+    decay = 0.0 if optimizer == "Adam" else settings.weight_decay
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if optimizer.startswith("SGD"):
+        momentum = 0.9 if "momentum" in optimizer else 0.0
+        stepper: Any = torch.optim.SGD(groups, lr=settings.lr, momentum=momentum)
+    else:
+        stepper = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+    model.train()
+    yield 0
+    for step in range(settings.steps):
+        batch = batches(step)
+        stepper.zero_grad()
+        loss = cross_entropy(model(None, torch.tensor(batch.inputs)), torch.tensor(batch.labels))
+        loss.backward()
+        longest = math.inf if settings.clip is None else settings.clip
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), longest)
+        if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
+            return
+        for group in stepper.param_groups:
+            group["lr"] = learning_rate(step, settings)
+        stepper.step()
+        yield step + 1
+
+
+class Runs:
+    """The runs made so far, kept in a file of lines."""
+
+    def __init__(self, path: Path | None, make: Callable[[Choice, float, int], dict[str, Any]]):
+        self.path, self.make, self.known = path, make, dict[str, Any]()
+        if path is not None and path.exists():
+            self.known = dict(json.loads(x) for x in path.read_text("utf8").splitlines())
+
+    def __call__(self, table: str, choice: Choice, rate: float, seed: int) -> dict[str, Any]:
+        """Return a run, which is made unless it is known."""
+        key = json.dumps([table, choice.about, rate, seed, MODEL, SETTINGS])
+        if key not in self.known:
+            begin = time.process_time()
+            self.known[key] = self.make(choice, rate, seed)
+            self.known[key]["seconds"] = round(time.process_time() - begin, 1)
+            if self.path is not None:
+                with self.path.open("a", encoding="utf8") as file:
+                    file.write(json.dumps([key, self.known[key]]) + "\n")
+        return self.known[key]
+
+
+def row(table: str, choice: Choice, runs: Runs, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
+    """Return the losses of a choice at all rates, and which is best."""
+    first = seeds if choice.thorough else seeds[:1]
+    found: dict[float, list[dict[str, Any]]] = {}
+
+    def at(rate: float, seeds: tuple[int, ...]) -> float:
+        found[rate] = [runs(table, choice, rate, seed) for seed in seeds]
+        return mean([run["validation"] for run in found[rate][: len(first)]])
+
+    judged = {rate: at(rate, first) for rate in choice.rates}
+    while True:
+        best = min(judged, key=lambda rate: (judged[rate], rate))
+        edges = {min(judged): 0.5, max(judged): 2.0}
+        if best not in edges or len(judged) >= MOST_RATES:
+            break
+        judged[best * edges[best]] = at(best * edges[best], first)
+    for rate in {best, *choice.too}:
+        at(rate, seeds)
+    more = ("train", "curve") if choice.small else ()
+    chosen = {name: [run[name] for run in found[best]] for name in ("validation", "test", *more)}
+    rates = [
+        {"lr": rate, "validation": [run["validation"] for run in found[rate]]}
+        for rate in sorted(found)
+    ]
+    seconds = sum(run["seconds"] for made in found.values() for run in made)
+    edge = {"at_edge": best in edges, "seconds": round(seconds, 1)}
+    return {**choice.about, "lr": best, **chosen, "rates": rates, **edge}
+
+
+def mean(losses: list[float | None]) -> float:
+    """Return the mean; that of runs of which one broke off is infinite."""
+    return math.inf if None in losses else float(np.mean(losses))
