@@ -1,28 +1,30 @@
 """What each choice is worth: small writers of plays, each choice at its own best rate.
 
-Nine tables, from the order of normalisation to tied embeddings. A row is a choice: its loss on the
+Ten tables, from the order of normalisation to tied embeddings. A row is a choice: its loss on the
 validation plays by rate and seed, and at the rate that is best there also on the test plays. The
 runs are kept beside the record until it is whole: an interrupted benchmark goes on where it was.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from attnbook import TransformerWeights, data, positions
-from benchmarks.ablations_runs import MODEL, SEEDS, SETTINGS, Choice, Runs, Text, row, run
+from attnbook import data, positions
+from benchmarks.ablations_runs import MODEL, RATES, SEEDS, SETTINGS, Choice, Runs, Text, row, run
 from benchmarks.tables import Step, Tables
 
 DEVICES = ("cpu",)
-VOCABULARY, CONTEXT, JUDGED = 512, 64, 3  # of the judged text each third window counts
+VOCABULARY, CONTEXT, JUDGED = 512, 64, 6  # of the judged text each sixth window counts
 SHARE, SHARE_STEPS = 20_000, 400  # tokens and updates of the runs with dropout
 
-ORDER_RATES = (0.001, 0.003, 0.009, 0.027, 0.081)
+ORDER_RATES = (0.002, 0.006, 0.018, 0.054)
 SMALL_RATES = (0.004, 0.008, 0.016)
-SGD_RATES = {"SGD": (0.5, 1.0, 2.0), "SGD, momentum 0.9": (0.05, 0.1, 0.2)}
-CLIP_RATES = {"AdamW": (0.01, 0.03, 0.09), "SGD": (0.7, 2.0, 6.0)}
+OPTIMIZER_RATES = {
+    "SGD": (0.5, 1.0, 2.0),
+    "SGD, momentum 0.9": (0.05, 0.1, 0.2),
+    "Adam": RATES,
+    "AdamW": RATES,
+}
+TOO_HIGH = {"AdamW": 0.128, "SGD": 8.0}
 DEEP = {"d_model": 32, "n_heads": 2, "d_ff": 88, "n_layers": 12}
 LAYER_NORM = {"normalization": "layer", "bias": True}
 PLAIN = {"gated": False, "d_ff": 192}  # two matrices of this width have the numbers of three of 128
@@ -36,7 +38,8 @@ METHODS = {
     "rates": (
         "For each learning rate the validation losses by seed, in the order of `seeds`. The rates "
         "lie at most a factor 3 apart; while the best is the lowest or highest, the next beyond, a "
-        "factor 2 away, is tried too. Where one seed alone was run at most rates, it chose."
+        "factor 2 away, is tried too. Where one seed alone was run at most rates, it chose. Runs "
+        "that several tables share were made once."
     ),
     "lr": "The rate with the lowest mean validation loss over the seeds that all rates have.",
     "validation, test": "The losses at `lr` by seed. No other test loss is kept in the record.",
@@ -47,13 +50,13 @@ METHODS = {
         "`Settings`. Matrices alone decay. Embeddings are tied and multiplied by √d. A batch has "
         "16 windows."
     ),
-    "orders": (
-        "With layer normalisation and biases, without clipping; 12 layers have d_model 32, 2 heads "
-        "and d_ff 88. `none` is pre-norm whose normalisations do nothing."
+    "orders, deep_orders": (
+        "With layer normalisation and biases, without clipping. `none` is pre-norm whose "
+        "normalisations do nothing. The deep ones have d_model 32, 2 heads and d_ff 88."
     ),
     "blocks": "d_ff is 128 for SwiGLU and 192 for the others: as many numbers in the matrices.",
     "optimizers": "Adam is AdamW without decay. All are clipped, with warm-up and cosine.",
-    "clipping": "The highest of the first rates has all seeds, beside the best.",
+    "clipping": "A last rate, chosen too high before any run, has all seeds too.",
     "dropout": (
         f"Learned from the first {SHARE:,} tokens, in {SHARE_STEPS} updates. `train`: the loss on "
         "these tokens at the end, without dropout. `curve`: both losses by the number of updates."
@@ -79,17 +82,17 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 
     runs, seeds = Runs(path, make), SEEDS[:2] if quick else SEEDS
     for table, rows in choices().items():
-        tables.measure(table, [step(table, choice, runs, seeds) for choice in rows])
+        tables.measure(table, [step(choice, runs, seeds) for choice in rows])
     if path is not None:
         path.unlink(missing_ok=True)
 
 
-def step(table: str, choice: Choice, runs: Runs, seeds: tuple[int, ...]) -> Step:
+def step(choice: Choice, runs: Runs, seeds: tuple[int, ...]) -> Step:
     """Return the step that measures a row."""
     n_runs = len(choice.rates) * (len(seeds) if choice.thorough else 1) + len(seeds)
     updates = (SETTINGS | choice.settings)["steps"]
     work = n_runs * updates * (MODEL | choice.model)["n_layers"]
-    return Step(choice.about, work, lambda: [row(table, choice, runs, seeds)])
+    return Step(choice.about, work, lambda: [row(choice, runs, seeds)])
 
 
 def texts(quick: bool) -> tuple[Text, dict[str, Any]]:
@@ -117,7 +120,7 @@ def choices() -> dict[str, list[Choice]]:
         "none": {"positions": "none"},
         "sines": {"positions": "sinusoidal"},
         "learned": {"positions": "learned", "n_positions": CONTEXT},
-        "rotary, halves": {"positions": positions.Rotary()},
+        "rotary, halves": {},
         "rotary, interleaved": {"positions": positions.Rotary(interleaved=True)},
         "ALiBi": {"positions": positions.Alibi()},
     }
@@ -133,64 +136,49 @@ def choices() -> dict[str, list[Choice]]:
         "cosine": {"warmup": 0},
         "warm-up, cosine": {},
     }
-    draws: dict[str, Any] = {f"{x} × Xavier": partial(scaled, factor=x) for x in (0.3, 1.0, 3.0)}
-    outputs = {"": 1.0, ", outputs / √(2 layers)": (2 * MODEL["n_layers"]) ** -0.5}
-    draws |= {f"normal 0.02{name}": partial(normal, of_output=x) for name, x in outputs.items()}
+    draws: dict[str, tuple[str, float] | None] = {
+        "0.3 × Xavier": ("scaled", 0.3),
+        "Xavier": None,
+        "3 × Xavier": ("scaled", 3.0),
+        "normal 0.02": ("normal", 1.0),
+        "normal 0.02, outputs / √(2 layers)": ("normal", (2 * MODEL["n_layers"]) ** -0.5),
+    }
     blocks = [
         Choice({"normalization": norm, "network": name}, {"normalization": norm, **network})
         for norm in ("layer", "rms")
         for name, network in networks.items()
     ]
-    optimizers = [
-        Choice({"optimizer": x}, optimizer=x, **({"rates": SGD_RATES[x]} if x in SGD_RATES else {}))
-        for x in (*SGD_RATES, "Adam", "AdamW")
-    ]
+    steppers = {x: {"optimizer": x, "rates": rates} for x, rates in OPTIMIZER_RATES.items()}
     clipping = [
-        Choice({"optimizer": x, "clip": y}, {}, {"clip": y}, x, rates=rates, too=rates[-1:])
-        for x, rates in CLIP_RATES.items()
+        Choice({"optimizer": x, "clip": y}, {}, {"clip": y}, too=(high,), **steppers[x])
+        for x, high in TOO_HIGH.items()
         for y in (None, 1.0)
     ]
     small: dict[str, Any] = {"settings": {"steps": SHARE_STEPS}, "small": True}
     small["rates"] = SMALL_RATES
     return {
-        "orders": orders(),
+        "orders": orders({}, ORDER_RATES),
         "positions": [Choice({"positions": x}, model) for x, model in kinds.items()],
         "blocks": blocks,
-        "optimizers": optimizers,
+        "optimizers": [Choice({"optimizer": x}, **how) for x, how in steppers.items()],
         "schedules": [Choice({"schedule": x}, settings=how) for x, how in schedules.items()],
         "clipping": clipping,
         "dropout": [Choice({"dropout": x}, dropout=x, **small) for x in (0.0, 0.1, 0.2, 0.3)],
-        "initialization": [Choice({"first": x}, redraw=draw) for x, draw in draws.items()],
+        "initialization": [Choice({"first": x}, first=draw) for x, draw in draws.items()],
+        "deep_orders": orders(DEEP, ORDER_RATES[:-1]),
         "embeddings": [Choice({"tied": x}, {"tied": x}) for x in (True, False)],
     }
 
 
-def orders() -> list[Choice]:
-    """Return the rows of the orders of normalisation, by depth and warm-up."""
+def orders(shape: dict[str, Any], rates: tuple[float, ...]) -> list[Choice]:
+    """Return the rows of the orders of normalisation, by warm-up; without one, if not deep."""
     found = []
-    for shape in ({}, DEEP):
-        n_layers = (MODEL | shape)["n_layers"]
-        for norm in ("pre", "post", "none"):
-            order = {"norm": "pre" if norm == "none" else norm}
-            for warmup in (0, 50):
-                about = {"norm": norm, "warmup": warmup, "n_layers": n_layers}
-                row = Choice(about, shape | LAYER_NORM | order, {"warmup": warmup, "clip": None})
-                known = {"normalizes": norm != "none", "rates": ORDER_RATES}
-                found.append(replace(row, thorough=norm != "none" and not shape, **known))
+    for norm in ("pre", "post") if shape else ("pre", "post", "none"):
+        model = shape | LAYER_NORM | {"norm": "pre" if norm == "none" else norm}
+        known = {"normalizes": norm != "none", "thorough": norm != "none" and not shape}
+        for warmup in (0, 50):
+            settings = {"warmup": warmup, "clip": None}
+            found.append(
+                Choice({"norm": norm, "warmup": warmup}, model, settings, rates=rates, **known)
+            )
     return found
-
-
-def scaled(weights: TransformerWeights, rng: np.random.Generator, *, factor: float) -> Any:
-    """Return the weights with the matrices of all layers larger by `factor`."""
-    arrays = weights.arrays().items()
-    return weights.with_arrays({k: x * factor if ".W_" in k else x for k, x in arrays})
-
-
-def normal(weights: TransformerWeights, rng: np.random.Generator, *, of_output: float) -> Any:
-    """Return matrices with a deviation of 0.02, those that end a sublayer with a part of it."""
-    arrays = weights.arrays()
-    for name, x in arrays.items():
-        if x.ndim == 2:
-            part = of_output if name.endswith((".W_O", ".W_2")) else 1.0
-            arrays[name] = rng.normal(0, 0.02 * part, x.shape)
-    return weights.with_arrays(arrays)

@@ -5,18 +5,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 
-from attnbook import TransformerWeights, cross_entropy, data
+from attnbook import TransformerWeights, data
 from attnbook.transformers.layer_norm import LayerNormWeights
 from attnbook.transformers.normalization import NORMALIZED
 
-SEEDS, MOST_RATES = (0, 1, 2), 9
+SEEDS, RATES, MOST_RATES = (0, 1, 2), (0.008, 0.016, 0.032), 9
 BATCH, EVERY = 16, 50  # windows of a batch; updates between two points of a curve
 
 MODEL: dict[str, Any] = {
@@ -37,11 +37,11 @@ class Choice:
     model: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     optimizer: str = "AdamW"
-    redraw: Callable[[TransformerWeights, np.random.Generator], TransformerWeights] | None = None
+    first: tuple[str, float] | None = None  # how the first weights are drawn again
     dropout: float = 0.0
     small: bool = False  # learns from a small share of the text
     normalizes: bool = True
-    rates: tuple[float, ...] = (0.008, 0.016, 0.032)
+    rates: tuple[float, ...] = RATES
     thorough: bool = False  # all seeds at all rates
     too: tuple[float, ...] = ()  # where all seeds are run beside the best rate
 
@@ -76,8 +76,8 @@ def run(choice: Choice, rate: float, seed: int, text: Text, facts: dict) -> dict
     weights = TransformerWeights.init(
         seed, facts["vocabulary"], n_encoder_layers=0, **MODEL | choice.model
     )
-    if choice.redraw is not None:
-        weights = choice.redraw(weights, np.random.default_rng(seed))
+    if choice.first is not None:
+        weights = redrawn(weights, seed, *choice.first)
     model = Transformer(weights.to(dtype="float32"), choice.dropout, impl=fused)
     batches = of_windows(text.small if choice.small else text.train, BATCH, seed)
     judges = {"validation": text.validation, "test": text.test}
@@ -100,6 +100,22 @@ def run(choice: Choice, rate: float, seed: int, text: Text, facts: dict) -> dict
     ended = step == settings.steps and all(math.isfinite(x) for x in found.values())
     found = found if ended else dict.fromkeys(found)
     return found | ({"curve": curve} if choice.small else {})
+
+
+def redrawn(weights: TransformerWeights, seed: int, how: str, factor: float) -> Any:
+    """Return other first weights.
+
+    `scaled` are the matrices of the layers larger by `factor`. `normal` are matrices with a
+    deviation of 0.02, those that end a sublayer with `factor` of it.
+    """
+    arrays, rng = weights.arrays(), np.random.default_rng(seed)
+    for name, x in arrays.items():
+        if how == "scaled" and ".W_" in name:
+            arrays[name] = x * factor
+        if how == "normal" and x.ndim == 2:
+            part = factor if name.endswith((".W_O", ".W_2")) else 1.0
+            arrays[name] = rng.normal(0, 0.02 * part, x.shape)
+    return weights.with_arrays(arrays)
 
 
 def of_windows(windows: np.ndarray, size: int | None = None, seed: int = 0) -> data.Batches:
@@ -132,7 +148,8 @@ def updates(model: Any, batches: data.Batches, settings: Any, optimizer: str) ->
     for step in range(settings.steps):
         batch = batches(step)
         stepper.zero_grad()
-        loss = cross_entropy(model(None, torch.tensor(batch.inputs)), torch.tensor(batch.labels))
+        logits = model(None, torch.tensor(batch.inputs)).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(batch.labels).flatten())
         loss.backward()
         longest = math.inf if settings.clip is None else settings.clip
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), longest)
@@ -152,9 +169,10 @@ class Runs:
         if path is not None and path.exists():
             self.known = dict(json.loads(x) for x in path.read_text("utf8").splitlines())
 
-    def __call__(self, table: str, choice: Choice, rate: float, seed: int) -> dict[str, Any]:
+    def __call__(self, choice: Choice, rate: float, seed: int) -> dict[str, Any]:
         """Return a run, which is made unless it is known."""
-        key = json.dumps([table, choice.about, rate, seed, MODEL, SETTINGS])
+        same = replace(choice, about={}, rates=(), thorough=False, too=())
+        key = str([same, rate, seed, MODEL, SETTINGS])
         if key not in self.known:
             begin = time.process_time()
             self.known[key] = self.make(choice, rate, seed)
@@ -165,13 +183,13 @@ class Runs:
         return self.known[key]
 
 
-def row(table: str, choice: Choice, runs: Runs, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
+def row(choice: Choice, runs: Runs, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
     """Return the losses of a choice at all rates, and which is best."""
     first = seeds if choice.thorough else seeds[:1]
     found: dict[float, list[dict[str, Any]]] = {}
 
     def at(rate: float, seeds: tuple[int, ...]) -> float:
-        found[rate] = [runs(table, choice, rate, seed) for seed in seeds]
+        found[rate] = [runs(choice, rate, seed) for seed in seeds]
         return mean([run["validation"] for run in found[rate][: len(first)]])
 
     judged = {rate: at(rate, first) for rate in choice.rates}

@@ -541,7 +541,9 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
 
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    parts = {name for name in files if name.startswith(("sketch_", "exact_", "rivals_", "ablations_"))}
+    parts = {
+        name for name in files if name.startswith(("sketch_", "exact_", "rivals_", "ablations_"))
+    }
     others = {"device", "harness", "inputs", "provenance", "tables"}
     assert set(command_line.names()) == files - others - parts
     assert {"exact", "sketch", "train", "decode"} <= set(command_line.names())
