@@ -25,7 +25,7 @@ OPTIMIZER_RATES = {
     "AdamW": RATES,
 }
 TOO_HIGH = {"AdamW": 0.128, "SGD": 8.0}
-DEEP = {"d_model": 32, "n_heads": 2, "d_ff": 88, "n_layers": 12}
+DEEP = {"d_model": 32, "n_heads": 2, "d_ff": 88, "n_layers": 9}
 LAYER_NORM = {"normalization": "layer", "bias": True}
 PLAIN = {"gated": False, "d_ff": 192}  # two matrices of this width have the numbers of three of 128
 QUICK = {"d_model": 6, "n_heads": 1, "d_ff": 8, "n_layers": 1}, {"steps": 3, "warmup": 1}
@@ -52,7 +52,7 @@ METHODS = {
     ),
     "orders, deep_orders": (
         "With layer normalisation and biases, without clipping. `none` is pre-norm whose "
-        "normalisations do nothing. The deep ones have d_model 32, 2 heads and d_ff 88."
+        "normalisations do nothing. The deep ones have 9 layers, d_model 32, 2 heads and d_ff 88."
     ),
     "blocks": "d_ff is 128 for SwiGLU and 192 for the others: as many numbers in the matrices.",
     "optimizers": "Adam is AdamW without decay. All are clipped, with warm-up and cosine.",

@@ -20,7 +20,7 @@ SEEDS, RATES, MOST_RATES = (0, 1, 2), (0.008, 0.016, 0.032), 9
 BATCH, EVERY = 16, 50  # windows of a batch; updates between two points of a curve
 
 MODEL: dict[str, Any] = {
-    **{"d_model": 48, "n_heads": 3, "d_ff": 128, "n_layers": 4, "bias": False},
+    **{"d_model": 48, "n_heads": 3, "d_ff": 128, "n_layers": 3, "bias": False},
     **{"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"},
 }
 SETTINGS: dict[str, Any] = {
