@@ -171,8 +171,7 @@ class Runs:
 
     def __call__(self, choice: Choice, rate: float, seed: int) -> dict[str, Any]:
         """Return a run, which is made unless it is known."""
-        same = replace(choice, about={}, rates=(), thorough=False, too=())
-        key = str([same, rate, seed, MODEL, SETTINGS])
+        key = str([distinct(choice), rate, seed, MODEL, SETTINGS])
         if key not in self.known:
             begin = time.process_time()
             self.known[key] = self.make(choice, rate, seed)
@@ -183,7 +182,14 @@ class Runs:
         return self.known[key]
 
 
-def row(choice: Choice, runs: Runs, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
+def distinct(choice: Choice) -> Choice:
+    """Return what tells the runs of a choice from those of the model and settings above."""
+    model = {name: x for name, x in choice.model.items() if MODEL.get(name, ...) != x}
+    how = {name: x for name, x in choice.settings.items() if SETTINGS.get(name, ...) != x}
+    return replace(choice, about={}, model=model, settings=how, rates=(), thorough=False, too=())
+
+
+def row(choice: Choice, runs: Runs, seeds: tuple[int, ...], most: int) -> dict[str, Any]:
     """Return the losses of a choice at all rates, and which is best."""
     first = seeds if choice.thorough else seeds[:1]
     found: dict[float, list[dict[str, Any]]] = {}
@@ -196,7 +202,7 @@ def row(choice: Choice, runs: Runs, seeds: tuple[int, ...] = SEEDS) -> dict[str,
     while True:
         best = min(judged, key=lambda rate: (judged[rate], rate))
         edges = {min(judged): 0.5, max(judged): 2.0}
-        if best not in edges or len(judged) >= MOST_RATES:
+        if best not in edges or len(judged) >= most:
             break
         judged[best * edges[best]] = at(best * edges[best], first)
     for rate in {best, *choice.too}:
