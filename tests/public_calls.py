@@ -140,6 +140,18 @@ def public_calls():
             **{"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1},
             **{"repetition_penalty": 1.2, "processors": [decoding.temperature(0.5)]},
         },
+        decoding.constrain: {
+            **{"automaton": decoding.Automaton.of_strings(["ab", "b"])},
+            **{"tokens": ["", "a", "b"], "stop": 0},
+        },
+        decoding.Automaton: {"transitions": [{"a": 1}, {"b": 0}], "accepting": [0]},
+        decoding.Automaton.of_strings: {"strings": ["ab", "b"]},
+        decoding.Automaton.of_pattern: {"pattern": "a+|b"},
+        decoding.temperature: {"temperature": 0.5},
+        decoding.top_k: {"k": 3},
+        decoding.top_p: {"p": 0.5},
+        decoding.min_p: {"p": 0.5},
+        decoding.repetition_penalty: {"penalty": 1.5},
         decoding.speculative_sample: {
             **{"weights": model, "draft": model, "source": ids, "prompt": 1, "max_length": 3},
             **{"rng": 0, "lookahead": 2, "temperature": 0.5},

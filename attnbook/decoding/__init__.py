@@ -5,10 +5,13 @@ r"""Decoding: from a model of the next token to sequences of tokens.
 The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
 other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
 `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p` change the
-factors before a token is chosen. `KVCache` holds what the model has read.
+factors before a token is chosen, and `constrain` allows what an `Automaton` accepts. `KVCache`
+holds what the model has read.
 """
 
+from attnbook.decoding.automaton import Automaton
 from attnbook.decoding.beams import beam_search
+from attnbook.decoding.constraint import constrain
 from attnbook.decoding.generate import Step, greedy_decode, sample, stream
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.processors import (
@@ -24,12 +27,14 @@ from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import Speculated, speculative_sample, speculative_stream
 
 __all__ = [
+    "Automaton",
     "Decoded",
     "KVCache",
     "Prefix",
     "Speculated",
     "Step",
     "beam_search",
+    "constrain",
     "greedy_decode",
     "min_p",
     "repetition_penalty",

@@ -50,15 +50,15 @@ def longer(
     ]
 
 
-def temperature(T: float) -> Processor:
+def temperature(temperature: float) -> Processor:
     r"""Return a processor that sharpens the distribution, or evens it out.
 
     .. math:: p_T \propto p^{1/T}
 
     Parameters
     ----------
-    T : float
-        Above 0: below 1 it favours likely tokens, above 1 it evens them out.
+    temperature : float
+        T, above 0: below 1 it favours likely tokens, above 1 it evens them out.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def temperature(T: float) -> Processor:
     Raises
     ------
     TypeError, ValueError
-        If `T` is not a finite number above 0.
+        If `temperature` is not a finite number above 0.
 
     References
     ----------
@@ -79,11 +79,11 @@ def temperature(T: float) -> Processor:
     >>> temperature(2.0)(np.array([[-1.0, -4.0]]), [])
     array([[-0.5, -2. ]])
     """
-    if check_number("temperature", T) == 0:
+    if check_number("temperature", temperature) == 0:
         raise ValueError(
             "temperature must be above 0, got 0; greedy_decode takes the most likely token"
         )
-    divisor = min(max(float(T), 1e-30), 1e30)  # float32 holds both
+    divisor = min(max(float(temperature), 1e-30), 1e30)  # float32 holds both
     return lambda log_p, prefixes: log_p / divisor
 
 

@@ -1,0 +1,212 @@
+"""Automata: which strings are valid, one symbol after the other."""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnbook.arrays.arguments import check_int
+from attnbook.decoding.pattern import positions_of
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """A deterministic finite automaton, all of whose states lead to the end of a valid string.
+
+    It reads a string symbol by symbol, from state 0: characters of a str, or the bytes (ints) of
+    bytes. A string is valid if it ends in an accepting state.
+
+    Attributes
+    ----------
+    transitions : sequence of mappings
+        ``transitions[state][symbol]`` is the next state; where there is none, no valid string goes
+        on so. Kept without the states that are never reached or lead nowhere, renumbered.
+    accepting : collection of int
+        The states in which a string may end. Kept as a frozenset.
+
+    Raises
+    ------
+    TypeError
+        If the parts are of other types.
+    ValueError
+        If a state is unknown, or no string is valid.
+
+    References
+    ----------
+    Hopcroft, Motwani and Ullman (2006), "Introduction to automata theory, languages, and
+    computation", chapters 2 and 3; Willard and Louf (2023), "Efficient guided generation for large
+    language models"; chapter `decoding`.
+
+    Examples
+    --------
+    >>> even = Automaton([{"a": 1}, {"a": 0}], [0])
+    >>> even.accepts("aaaa"), even.accepts("aaa")
+    (True, False)
+    >>> Automaton.of_strings(["tea", "ten"]).transitions
+    ({'t': 1}, {'e': 2}, {'a': 3, 'n': 3}, {})
+    >>> Automaton.of_pattern("(ha)+!?").accepts("hahaha!")
+    True
+    """
+
+    transitions: Sequence[Mapping[Hashable, int]]
+    accepting: Collection[int]
+
+    def __post_init__(self):
+        n = len(self.transitions) if isinstance(self.transitions, Sequence) else 0
+        if not n or not all(isinstance(moves, Mapping) for moves in self.transitions):
+            raise TypeError("transitions must be a sequence of mappings, one for each state")
+        if not isinstance(self.accepting, Collection) or isinstance(self.accepting, str):
+            raise TypeError(
+                f"accepting must be a collection of states, got {type(self.accepting).__name__}"
+            )
+        for state in self.accepting:
+            check_int("accepting", state, at_most=n - 1)
+        for moves in self.transitions:
+            for state in moves.values():
+                check_int("transitions", state, at_most=n - 1)
+        transitions, accepting = _trimmed(self.transitions, self.accepting)
+        object.__setattr__(self, "transitions", transitions)
+        object.__setattr__(self, "accepting", accepting)
+
+    @classmethod
+    def of_strings(cls, strings: Iterable[str] | Iterable[bytes]) -> "Automaton":
+        """Return the automaton of a list of valid strings, all str or all bytes.
+
+        Equal endings share their states. Raises a TypeError for anything else, and a ValueError for
+        an empty list. Cost: O(n) for n symbols in all.
+        """
+        if not (strings := list(_checked(strings))):
+            raise ValueError("strings must be at least one, got none")
+        transitions: list[dict[Any, int]] = [{}]
+        accepting = set()
+        for string in strings:
+            state = 0
+            for symbol in string:
+                if symbol not in transitions[state]:
+                    transitions[state][symbol] = len(transitions)
+                    transitions.append({})
+                state = transitions[state][symbol]
+            accepting.add(state)
+        # a state has a smaller number than those after it: from the last on, equal ones become one
+        same: list[int] = [0] * len(transitions)
+        known: dict[Any, int] = {}
+        for state in reversed(range(len(transitions))):
+            moves = {symbol: same[after] for symbol, after in transitions[state].items()}
+            transitions[state] = moves
+            same[state] = known.setdefault((state in accepting, frozenset(moves.items())), state)
+        return cls(transitions, accepting)
+
+    @classmethod
+    def of_pattern(cls, pattern: str | bytes) -> "Automaton":
+        r"""Return the automaton of a regular expression, which a valid string matches as a whole.
+
+        Parameters
+        ----------
+        pattern : str or bytes
+            In the syntax of Python's `re`, as far as it is regular: characters, ``.``, classes
+            such as ``[a-z]`` and ``[^,;]``, ``\d``, ``\w`` and ``\s`` (of ASCII), ``\n``, ``\t``,
+            groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``. Bytes read bytes,
+            for tokens of a byte-pair encoding. ``.`` (any but a line break) and ``[^…]`` range over
+            all bytes, or over the printable characters of ASCII, tab, line break and those of the
+            pattern.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `pattern` is no str and no bytes, cannot be read, or matches nothing.
+
+        Notes
+        -----
+        Glushkov's construction, then that of subsets. It can have 2^n states for n symbols in the
+        pattern, as all automata of ``(a|b)*a(a|b){n}`` do; patterns of texts seldom do.
+        """
+        symbols, follow, last, is_empty_valid = positions_of(pattern)
+        start = frozenset([-1])
+        numbers, states, transitions = {start: 0}, [start], []
+        for state in states:  # grows while it is read
+            moves: dict[Any, set[int]] = {}
+            for position in state:
+                for after in follow[position]:
+                    for symbol in symbols[after]:
+                        moves.setdefault(symbol, set()).add(after)
+            found = {}
+            for symbol, after in moves.items():
+                name = frozenset(after)
+                if name not in numbers:
+                    numbers[name] = len(states)
+                    states.append(name)
+                found[symbol] = numbers[name]
+            transitions.append(found)
+        ends = [i for name, i in numbers.items() if name & last or (i == 0 and is_empty_valid)]
+        return cls(transitions, ends)
+
+    def run(self, string: Iterable[Hashable], state: int = 0) -> int | None:
+        """Return the state after `string`, read from `state`; None if no valid string goes on so.
+
+        Symbols are characters of a str or ints of bytes. An unknown state raises a ValueError.
+        """
+        check_int("state", state, at_most=len(self.transitions) - 1)
+        for symbol in string:
+            if symbol not in self.transitions[state]:
+                return None
+            state = self.transitions[state][symbol]
+        return state
+
+    def accepts(self, string: Iterable[Hashable]) -> bool:
+        """Say whether `string` is valid."""
+        return self.run(string) in self.accepting
+
+    def over(self, alphabet: Collection[Hashable]) -> "Automaton":
+        """Return the automaton of the valid strings of these symbols; ValueError without any."""
+        kept = [
+            {symbol: after for symbol, after in moves.items() if symbol in alphabet}
+            for moves in self.transitions
+        ]
+        return Automaton(kept, self.accepting)
+
+
+def _checked(strings):
+    kind = type(strings).__name__
+    try:
+        several = None if isinstance(strings, (str, bytes)) else iter(strings)
+    except TypeError:
+        several = None
+    if several is None:
+        raise TypeError(f"strings must be several str or several bytes, got {kind}")
+    first = None
+    for i, string in enumerate(several):
+        first = type(string) if first is None else first
+        if first not in (str, bytes) or not isinstance(string, first):
+            kind = "str or bytes" if first not in (str, bytes) else first.__name__
+            raise TypeError(f"strings[{i}] must be {kind}, got {type(string).__name__}")
+        yield string
+
+
+def _trimmed(transitions, accepting):
+    """Return the states that are reached from 0 and reach an accepting one, or raise."""
+    before: list[set[int]] = [set() for _ in transitions]
+    for state, moves in enumerate(transitions):
+        for after in moves.values():
+            before[after].add(state)
+    alive = _reached(accepting, before)
+    reached = _reached([0] if 0 in alive else [], [moves.values() for moves in transitions])
+    kept = sorted(set(alive) & set(reached))
+    if not kept:
+        raise ValueError(
+            "transitions must lead from state 0 to one of accepting, so that a string is valid"
+        )
+    numbers = {state: i for i, state in enumerate(kept)}
+    moved = tuple(
+        {x: numbers[after] for x, after in transitions[state].items() if after in numbers}
+        for state in kept
+    )
+    return moved, frozenset(numbers[state] for state in accepting if state in numbers)
+
+
+def _reached(states, after):
+    found = set(states)
+    left = list(found)
+    while left:
+        new = set(after[left.pop()]) - found
+        found |= new
+        left += new
+    return found

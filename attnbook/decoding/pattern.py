@@ -1,0 +1,184 @@
+"""Regular expressions, read for an automaton: which symbol may follow which."""
+
+import string
+from typing import Any
+
+MOST_POSITIONS = 20_000
+"""The most symbols that a pattern may have, its repetitions written out."""
+
+CLASSES = {
+    "d": string.digits,
+    "w": string.ascii_letters + string.digits + "_",
+    "s": " \t\n\r\f\v",
+}
+CONTROLS = {"n": "\n", "t": "\t", "r": "\r"}
+PRINTED = frozenset(chr(i) for i in range(32, 127)) | {"\n", "\t"}
+
+# A node is a set of symbols, or a tuple: ("cat", nodes), ("or", nodes), ("star", node).
+
+
+def positions_of(pattern: str | bytes) -> tuple[Any, ...]:
+    """Return Glushkov's automaton: the symbols of each position, what follows, and where it ends.
+
+    Position -1 is the beginning. Also returns whether the empty string matches. Raises as
+    `Automaton.of_pattern` says.
+    """
+    if not isinstance(pattern, (str, bytes)):
+        raise TypeError(f"pattern must be a str or bytes, got {type(pattern).__name__}")
+    is_text = isinstance(pattern, str)
+    text = pattern if isinstance(pattern, str) else pattern.decode("latin-1")  # a byte, a character
+    known = PRINTED | set(text) if is_text else frozenset(map(chr, range(256)))
+    reader = _Reader(text, known)
+    tree = reader.union()
+    if reader.i < len(reader.text):
+        reader.fail("no ) without a (")
+    symbols: list[Any] = []
+    follow: dict[int, set[int]] = {-1: set()}
+    nullable, first, last = _linked(tree, symbols, follow)
+    follow[-1] = first
+    made = symbols if is_text else [frozenset(map(ord, some)) for some in symbols]
+    return made, follow, frozenset(last), nullable
+
+
+class _Reader:
+    """Reads a pattern from left to right."""
+
+    def __init__(self, text, alphabet):
+        self.text, self.alphabet, self.i = text, alphabet, 0
+
+    def fail(self, wanted):
+        raise ValueError(f"pattern must have {wanted}, got {self.text!r} (at {self.i})")
+
+    def next_is(self, *signs):
+        return self.i < len(self.text) and self.text[self.i] in signs
+
+    def take(self, wanted="a character"):
+        if self.i == len(self.text):
+            self.fail(f"{wanted} before its end")
+        self.i += 1
+        return self.text[self.i - 1]
+
+    def union(self):
+        nodes = [self.sequence()]
+        while self.next_is("|"):
+            self.i += 1
+            nodes.append(self.sequence())
+        return nodes[0] if len(nodes) == 1 else ("or", nodes)
+
+    def sequence(self):
+        nodes = []
+        while self.i < len(self.text) and not self.next_is("|", ")"):
+            nodes.append(self.repeated())
+        return ("cat", nodes)
+
+    def repeated(self):
+        node = self.atom()
+        while self.next_is("*", "+", "?", "{"):
+            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(
+                self.take(), (None, None)
+            )
+            if least is None:
+                least, most = self.counts()
+            ending = (
+                [("star", node)] if most is None else [("or", [node, ("cat", [])])] * (most - least)
+            )
+            if least + len(ending) > MOST_POSITIONS:
+                self.fail(f"at most {MOST_POSITIONS} repetitions")
+            node = ("cat", [node] * least + ending)
+        return node
+
+    def counts(self):
+        inside = ""
+        while not self.next_is("}"):
+            inside += self.take("a }")
+        self.i += 1
+        least, comma, most = inside.partition(",")
+        if not least.isdecimal() or (most and not most.isdecimal()):
+            self.fail("numbers between { and }")
+        pair = int(least), (int(most) if most else None) if comma else int(least)
+        if pair[1] is not None and pair[1] < pair[0]:
+            self.fail("the smaller number first between { and }")
+        return pair
+
+    def atom(self):
+        sign = self.take()
+        if sign == "(":
+            if self.text.startswith("?:", self.i):
+                self.i += 2
+            node = self.union()
+            if not self.next_is(")"):
+                self.fail("a ) for every (")
+            self.i += 1
+            return node
+        if sign == "[":
+            return self.choice()
+        if sign == ".":
+            return self.alphabet - {"\n"}
+        if sign == "\\":
+            return frozenset(self.escaped())
+        if sign in "*+?{":
+            self.i -= 1
+            self.fail(f"something before {sign}")
+        return frozenset(sign)
+
+    def escaped(self):
+        sign = self.take()
+        if sign in CLASSES:
+            return CLASSES[sign]
+        if sign in CONTROLS:
+            return CONTROLS[sign]
+        if sign.isalnum():
+            self.i -= 1
+            self.fail("no such letter or digit after \\")
+        return sign
+
+    def choice(self):
+        found, is_negated = set(), self.next_is("^")
+        self.i += is_negated
+        is_first = True
+        while is_first or not self.next_is("]"):
+            is_first = False
+            some = self.member()
+            is_range = self.next_is("-") and not self.text.startswith("-]", self.i)
+            if is_range and len(some) == 1:
+                self.i += 1
+                end = self.member()
+                if len(end) != 1 or end < some:
+                    self.fail("ranges such as a-z between [ and ]")
+                some = map(chr, range(ord(some), ord(end) + 1))
+            found.update(some)
+        self.i += 1
+        return self.alphabet - found if is_negated else frozenset(found)
+
+    def member(self):
+        sign = self.take("a ]")
+        return self.escaped() if sign == "\\" else sign
+
+
+def _linked(node, symbols, follow):
+    """Return whether a node matches nothing, its first and its last positions; fill `follow`."""
+    if isinstance(node, frozenset):
+        if len(symbols) == MOST_POSITIONS:
+            raise ValueError(f"pattern must have at most {MOST_POSITIONS} symbols written out")
+        follow[len(symbols)] = set()
+        symbols.append(node)
+        return False, {len(symbols) - 1}, {len(symbols) - 1}
+    kind, inside = node
+    if kind == "star":
+        _, first, last = _linked(inside, symbols, follow)
+        for position in last:
+            follow[position] |= first
+        return True, first, last
+    if kind == "or":
+        parts = [_linked(one, symbols, follow) for one in inside]
+        firsts, lasts = ({x for part in parts for x in part[k]} for k in (1, 2))
+        return any(part[0] for part in parts), firsts, lasts
+    nullable, first, last = True, set(), set()
+    for one in inside:
+        empty, begins, ends = _linked(one, symbols, follow)
+        for position in last:
+            follow[position] |= begins
+        first = first | begins if nullable else first
+        last = last | ends if empty else ends
+        nullable &= empty
+    return nullable, first, last
