@@ -19,6 +19,7 @@ from attnbook.check.cache_step import cached_attention
 from attnbook.check.collisions import collision_probability
 from attnbook.check.cutting import min_p, top_p
 from attnbook.check.decoder_block import decoder_layer
+from attnbook.check.decoder_only import decoder_only_block
 from attnbook.check.embedding import embed
 from attnbook.check.encoder_block import encoder_layer
 from attnbook.check.future import no_future_leak
@@ -79,6 +80,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_vjp",
     "decoder_layer",
+    "decoder_only_block",
     "embed",
     "embed_vjp",
     "encode_byte_pairs",

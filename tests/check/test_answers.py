@@ -4,6 +4,7 @@ import inspect
 import re
 
 import attention_answers as answers
+import block_answers as block
 import gradient_answers
 import language_answers as language
 import layer_answers as layers
@@ -32,6 +33,7 @@ from attnbook.check import (
     weights,
 )
 from attnbook.check.decoder_block import DECODER_LAYER
+from attnbook.check.decoder_only import DECODER_ONLY_BLOCK
 from attnbook.check.embedding import EMBED
 from attnbook.check.encoder_block import ENCODER_LAYER
 from attnbook.check.gate import GATED_FEED_FORWARD
@@ -67,16 +69,20 @@ CHECKS = {
         *(masks.CAUSAL_MASK, masked.MASKED_ATTENTION, merging.MERGE_ATTENTION),
         *(LAYER_NORM, HALVES, INTERLEAVED, EMBED, FEED_FORWARD, ENCODER_LAYER, DECODER_LAYER),
         *(TEACHER_FORCING, CROSS_ENTROPY, RMS_NORM, GATED_FEED_FORWARD),
-        *(ROTARY, ROTARY_INTERLEAVED),
+        *(ROTARY, ROTARY_INTERLEAVED, DECODER_ONLY_BLOCK),
         *(LINEAR_VJP, SOFTMAX_VJP, CROSS_ENTROPY_VJP, RMS_NORM_VJP, EMBED_VJP),
         *(next(iter(conventions.values())) for conventions in (WHOLE, CACHED)),
     )
 }
 MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
-WRONG = answers.WRONG | layers.WRONG | language.WRONG | gradient_answers.WRONG
-DOUBLES = answers.DOUBLES | layers.DOUBLES | language.DOUBLES | gradient_answers.DOUBLES
-RIGHT = right_answers.RIGHT | language.RIGHT | gradient_answers.RIGHT
-ONLY_TORCH = right_answers.ONLY_TORCH | language.ONLY_TORCH | gradient_answers.ONLY_TORCH
+WRONG = answers.WRONG | layers.WRONG | language.WRONG | block.WRONG | gradient_answers.WRONG
+DOUBLES = (
+    answers.DOUBLES | layers.DOUBLES | language.DOUBLES | block.DOUBLES | gradient_answers.DOUBLES
+)
+RIGHT = right_answers.RIGHT | language.RIGHT | block.RIGHT | gradient_answers.RIGHT
+ONLY_TORCH = (
+    right_answers.ONLY_TORCH | language.ONLY_TORCH | block.ONLY_TORCH | gradient_answers.ONLY_TORCH
+)
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
 REMARKED = {
     "all axes reversed",
