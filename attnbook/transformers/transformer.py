@@ -225,11 +225,11 @@ def mask_for_memory(source_mask):
     return source_mask if same else None
 
 
-def check_tokens(name, tokens, weights, table, positions):
+def check_tokens(name, tokens, weights, table, positions, table_name=None):
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
     if table is None:
         return _check_features(name, tokens, weights)
-    check_ids(name, tokens, table.shape[0], f"{name}_embedding", table)
+    check_ids(name, tokens, table.shape[0], table_name or f"{name}_embedding", table)
     if positions is not None and tokens.shape[-1] > positions.shape[0]:
         raise ValueError(
             f"{name} must have at most {positions.shape[0]} tokens, as many as learned positions, "

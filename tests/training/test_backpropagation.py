@@ -1,21 +1,31 @@
 """Backpropagation by hand against PyTorch's autograd and against differences, piece by piece."""
 
+import math
+import sys
 from dataclasses import replace
+from types import ModuleType
 
+import array_api_compat.numpy
+import cupy_on_cpu
 import numpy as np
+import pytest
 import torch
 from cases import LAYER_MASKS, layer_mask, leaves_of, shaken
+from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import attnbook
 from attnbook import (
     LayerNormWeights,
     MultiHeadWeights,
+    RMSNormWeights,
     TransformerWeights,
     transformer,
 )
 from attnbook.positions import Alibi, Llama3Scaling, RelativeBias, Rotary
-from attnbook.training import gradients
+from attnbook.training import AdamW, clip_gradients, gradients
+from attnbook.training import backpropagation as back
 
 VOCABULARY = 11
 
@@ -165,3 +175,392 @@ def test_gradients_are_those_of_autograd(call):
         assert got.shape == expected[name].shape
         size = max(1.0, np.abs(expected[name]).max(initial=0))
         np.testing.assert_allclose(got, expected[name], rtol=0, atol=1e-10 * size, err_msg=name)
+
+
+def test_gradients_are_differences_of_the_loss():
+    """Central differences, along a random direction in the space of all weights and along each."""
+    weights = shaken(modern(), 3)
+    rng = np.random.default_rng(4)
+    inputs, targets = rng.integers(VOCABULARY, size=(2, 3, 5))
+    _, grads = gradients(weights, inputs, targets)
+    h, flat = 1e-5, grads.arrays()
+    for name in flat:
+        way = {n: rng.standard_normal(x.shape) * (n == name) for n, x in flat.items()}
+        losses = [
+            float(gradients(moved(weights, way, sign * h), inputs, targets)[0]) for sign in (1, -1)
+        ]
+        slope = sum(float(np.sum(flat[n] * way[n])) for n in flat)
+        assert math.isclose((losses[0] - losses[1]) / (2 * h), slope, rel_tol=1e-6, abs_tol=1e-8)
+
+
+def modern(**options):
+    """A decoder as today's language models have it."""
+    sizes = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 2}
+    kinds = {"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"}
+    options = sizes | kinds | {"bias": False, "n_encoder_layers": 0} | options
+    return shaken(TransformerWeights.init(0, VOCABULARY, **options))
+
+
+def classic(**options):
+    """A decoder with biases and learned positions: all that `modern` has not."""
+    kinds = {"normalization": "layer", "gated": False, "activation": "gelu", "bias": True}
+    kinds |= {"positions": "learned", "n_positions": 9, "norm": "post", "tied": False}
+    return modern(**kinds | options)
+
+
+def relative():
+    """A decoder with relative positions, whose table is learned."""
+    return modern(positions=RelativeBias(np.zeros((8, 6)), bidirectional=False, max_distance=16))
+
+
+MODELS = {"modern": modern, "classic": classic, "relative": relative}
+
+
+def moved(weights, way, far):
+    return weights.with_arrays({n: x + far * way[n] for n, x in weights.arrays().items()})
+
+
+def some_ids(seed=0, shape=(3, 5)):
+    return np.random.default_rng(seed).integers(VOCABULARY, size=(2, *shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_library_has_the_same_gradients(library, name, dtype):
+    weights, (inputs, targets) = MODELS[name](), some_ids()
+    mask = np.arange(5) < np.array([[5], [3], [1]])
+    _, exact = gradients(weights, inputs, targets, mask=mask)
+    placed = library.place(weights, dtype)
+    given = [library.array(x) for x in (inputs, targets, mask)]
+    loss, grads = gradients(placed, *given[:2], mask=given[2])
+    assert library.same_kind(loss, placed.target_embedding)
+    tolerance = {"float32": 1e-4, "float64": 1e-11}[dtype]
+    for key, got in grads.arrays().items():
+        assert library.same_kind(got, placed.arrays()[key])
+        np.testing.assert_allclose(
+            library.numpy(got), exact.arrays()[key], rtol=tolerance, atol=tolerance, err_msg=key
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_changes_nothing(name):
+    """A batch has the mean of its sequences, each alone; what is written in padding is not read."""
+    weights, (inputs, targets) = MODELS[name](), some_ids()
+    lengths = (5, 3, 1)
+    mask = np.arange(5) < np.array(lengths)[:, None]
+    loss, grads = gradients(weights, inputs, targets, mask=mask)
+    alone = [gradients(weights, inputs[i, :n], targets[i, :n]) for i, n in enumerate(lengths)]
+    shares = [n / sum(lengths) for n in lengths]
+    parts = list(zip(shares, alone, strict=True))
+    assert math.isclose(loss, sum(share * one[0] for share, one in parts), rel_tol=1e-12)
+    for key, got in grads.arrays().items():
+        mean = sum(share * one[1].arrays()[key] for share, one in parts)
+        np.testing.assert_allclose(got, mean, rtol=1e-10, atol=1e-12, err_msg=key)
+    others = np.where(mask, inputs, 7), np.where(mask, targets, -100)
+    again, same = gradients(weights, *others, mask=mask)
+    assert again == loss
+    for key, got in grads.arrays().items():
+        np.testing.assert_allclose(same.arrays()[key], got, rtol=0, atol=1e-13, err_msg=key)
+
+
+def test_padding_before_the_text_is_hidden_by_a_mask():
+    weights, (inputs, targets) = modern(), some_ids()
+    mask = np.arange(5) >= np.array([[0], [2], [4]])
+    how = {"mask": mask, "target_mask": mask[:, None, None, :]}
+    loss, grads = gradients(weights, inputs, targets, **how)
+    again, same = gradients(weights, np.where(mask, inputs, 0), targets, **how)
+    assert math.isclose(loss, again, rel_tol=1e-12)
+    for key, got in grads.arrays().items():
+        np.testing.assert_allclose(same.arrays()[key], got, rtol=0, atol=1e-13, err_msg=key)
+
+
+def test_nothing_is_written_to_and_what_is_plain_stays():
+    weights, (inputs, targets) = relative(), some_ids()
+    old = {name: x.copy() for name, x in weights.arrays().items()}
+    _, grads = gradients(weights, inputs, targets)  # all arrays of `shaken` are read-only
+    for name, x in weights.arrays().items():
+        np.testing.assert_array_equal(x, old[name])
+    assert grads.decoder.positions.max_distance == 16
+    assert grads.decoder.layers[0].self_attention.n_kv_heads == 2
+
+
+ERRORS = """
+gradients(np.ones(3), ids, ids)
+    TypeError: weights must be TransformerWeights, got ndarray
+gradients(TransformerWeights.init(0, 11, d_model=4, n_heads=2, d_ff=3, n_layers=1), ids, ids)
+    ValueError: weights must be those of a decoder alone, got an encoder too;
+    attnbook.training.train takes both, by PyTorch's autograd
+gradients(weights.to(dtype="float16"), ids, ids)
+    TypeError: weights must be float32 or float64 to be trained, got float16
+gradients(weights.to("torch", dtype="bfloat16"), torch.tensor(ids), torch.tensor(ids))
+    TypeError: weights must be float32 or float64 to be trained, got bfloat16
+gradients(weights, ids + 9, ids)
+    ValueError: inputs must be from 0 to 10 to be known to target_embedding, got 11
+gradients(weights, ids * 1.0, ids)
+    TypeError: inputs must be an array of integers, got float64
+gradients(weights, ids, ids + 9)
+    ValueError: targets must be from 0 to 10 to be known to logits, got 11
+gradients(weights, ids, ids[:, :2])
+    ValueError: targets must have shape (2, 3) to match logits, got (2, 2)
+gradients(weights, ids, ids, mask=ids % 2)
+    TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
+    stored as numbers: pass mask == 1
+gradients(weights, ids, ids, mask=ids[:1] > 0)
+    ValueError: mask must have shape (2, 3) to match logits, got (1, 3)
+gradients(weights, ids, ids, label_smoothing=1.5)
+    ValueError: label_smoothing must be at most 1, got 1.5
+gradients(weights, ids, ids, is_causal=1)
+    TypeError: is_causal must be a bool, got int
+gradients(weights, ids, ids, target_mask=np.ones((4, 4), bool))
+    ValueError: target_mask must broadcast to the shape of the scores (..., n_q, n_k) =
+    (2, 6, 3, 3), got (4, 4)
+gradients(weights, torch.tensor(ids), ids)
+    TypeError: inputs must be an array of the same library as target_embedding (numpy), got torch
+"""
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_errors_say_what_is_wrong(call, kind, message):
+    names = {"gradients": gradients, "np": np, "torch": torch, "weights": modern()}
+    names |= {"ids": np.array([[1, 2, 0], [2, 1, 1]]), "TransformerWeights": TransformerWeights}
+    assert_raises(call, kind, message, names)
+
+
+# Every piece alone, in every library, against PyTorch's own function of it
+
+
+def torch_grads(function, grad_output, *arrays):
+    """Return the gradients of PyTorch's `function` of these arrays; None for None."""
+    leaves = [None if x is None else torch.tensor(x, requires_grad=True) for x in arrays]
+    output = function(*leaves)
+    asked = [x for x in leaves if x is not None]
+    found = iter(torch.autograd.grad(output, asked, torch.tensor(grad_output)))
+    return [None if x is None else next(found).numpy() for x in leaves]
+
+
+def close(library, got, expected):
+    for ours, theirs in zip(got, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            np.testing.assert_allclose(library.numpy(ours), theirs, rtol=1e-11, atol=1e-11)
+
+
+def normal(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+LEADING = [(), (3,), (2, 3), (0,)]
+
+
+@pytest.mark.parametrize("leading", LEADING)
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(library, leading, bias):
+    x, W, b, G = normal(0, (*leading, 2, 5), (5, 7), (7,), (*leading, 2, 7))
+    given = [library.array(x), library.array(W), library.array(b) if bias else None]
+    got = back.linear_vjp(*given, library.array(G))
+    forward = lambda x, W, b=None: torch.nn.functional.linear(x, W.T, b)  # noqa: E731
+    close(library, got, torch_grads(forward, G, x, W, b if bias else None))
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("leading", LEADING)
+def test_embed(library, leading, scale):
+    ids = np.random.default_rng(1).integers(5, size=(*leading, 13))
+    table, G = normal(0, (7, 4), (*leading, 13, 4))  # two tokens never occur
+    arrays = library.array(ids), library.array(table), library.array(G)
+    got = back.embed_vjp(*arrays, scale=scale)
+    factor = 2.0 if scale else 1.0
+    forward = lambda E: factor * torch.nn.functional.embedding(torch.tensor(ids), E)  # noqa: E731
+    close(library, [got], torch_grads(forward, G, table))
+
+
+def test_embed_loses_nothing_in_float32():
+    """A token with a small gradient, after ten thousand with large ones."""
+    ids = np.concatenate([np.zeros(10_000, dtype=int), [1]])
+    G = np.full((10_001, 1), 1e4, dtype=np.float32)
+    G[-1] = 1.25e-3
+    got = back.embed_vjp(ids, np.zeros((3, 1), dtype=np.float32), G, scale=False)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got[:, 0], [1e8, 1.25e-3, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("leading", LEADING)
+@pytest.mark.parametrize("gain", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_normalization(library, leading, gain, bias):
+    x, g, b, G = normal(0, (*leading, 2, 5), (5,), (5,), (*leading, 2, 5))
+    gain, bias = g if gain else None, b if bias else None
+    epsilon = 0.1  # so large that it matters
+    weights = library.place(LayerNormWeights(gain, bias, epsilon=epsilon))
+    grad_x, grads = back.layer_norm_vjp(library.array(x), weights, library.array(G))
+    forward = torch.nn.functional.layer_norm
+    theirs = torch_grads(lambda x, *rest: forward(x, (5,), *rest, epsilon), G, x, gain, bias)
+    close(library, (grad_x, grads.gain, grads.bias), theirs)
+    assert grads.epsilon == epsilon
+    weights = library.place(RMSNormWeights(gain, epsilon=epsilon))
+    grad_x, grads = back.rms_norm_vjp(library.array(x), weights, library.array(G))
+    forward_rms = torch.nn.functional.rms_norm
+    theirs = torch_grads(lambda x, gain: forward_rms(x, (5,), gain, epsilon), G, x, gain)
+    close(library, (grad_x, grads.gain), theirs)
+
+
+ACTIVATIONS = {
+    back.relu_vjp: torch.nn.functional.relu,
+    back.gelu_vjp: torch.nn.functional.gelu,
+    back.gelu_tanh_vjp: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    back.silu_vjp: torch.nn.functional.silu,
+}
+
+
+@pytest.mark.parametrize("vjp", ACTIVATIONS, ids=lambda f: f.__name__)
+def test_activations(library, vjp):
+    x = np.concatenate([np.linspace(-40, 40, 101), [-1000.0, 0.0, 1000.0]])
+    (G,) = normal(0, x.shape)
+    got = vjp(library.array(x), library.array(G))
+    close(library, [got], torch_grads(ACTIVATIONS[vjp], G, x))
+
+
+def test_softmax(library):
+    scores, G = normal(0, (2, 3, 5), (2, 3, 5))
+    scores[0, 1, 2:] = -np.inf
+    got = back.softmax_vjp(library.array(attnbook.softmax(scores)), library.array(G))
+    close(library, [got], torch_grads(lambda s: torch.softmax(s, -1), G, scores))
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention(library, masked, scale):
+    query, key, value = normal(0, (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
+    bias, G = normal(1, (2, 3, 5, 7), (2, 3, 5, 6))
+    mask = np.random.default_rng(2).random((2, 3, 5, 7)) < 0.5
+    mask[..., 0] = True  # PyTorch's function makes NaN of a row that sees nothing
+    arrays = [library.array(x) for x in (query, key, value)]
+    seen = library.array(mask) if masked else None
+    output, vjp = back.attention_with_vjp(*arrays, seen, library.array(bias), scale)
+
+    def forward(query, key, value, bias):
+        hidden = ~torch.tensor(mask) if masked else torch.zeros(1, dtype=torch.bool)
+        added = bias.masked_fill(hidden, -math.inf)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(query, key, value, attn_mask=added, scale=scale)
+
+    given = [query, key, value, bias]
+    close(library, [output], [forward(*map(torch.tensor, given)).numpy()])
+    close(library, vjp(library.array(G)), torch_grads(forward, G, *given))
+
+
+@pytest.mark.parametrize("pairs", ["halves", "interleaved", "part", "scaled"])
+def test_a_rotation_goes_back_by_its_transpose(library, pairs):
+    """⟨Rx, y⟩ = ⟨x, R⁻¹y⟩, and R⁻¹R = 1."""
+    positions = {
+        "halves": Rotary(),
+        "interleaved": Rotary(interleaved=True, base=100.0),
+        "part": Rotary(width=4),
+        "scaled": Rotary(scaling=Llama3Scaling(factor=4.0, low=1.0, high=4.0, n_positions=16)),
+    }[pairs]
+    x, y = normal(0, (2, 5, 6), (2, 5, 6))
+    turned = library.numpy(positions.turned(library.array(x), 3))
+    back_again = library.numpy(positions.turned_back(library.array(y), 3))
+    assert math.isclose(np.sum(turned * y), np.sum(x * back_again), rel_tol=1e-12)
+    same = positions.turned_back(positions.turned(library.array(x), 3), 3)
+    np.testing.assert_allclose(library.numpy(same), x, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int32", "int64"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("masked", [True, False])
+def test_cross_entropy(library, kind, smoothing, masked):
+    (logits,) = normal(0, (2, 5, 7))
+    logits = 30 * logits
+    targets = np.random.default_rng(1).integers(7, size=(2, 5))
+    mask = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 1, 1]], dtype=bool) if masked else None
+    got = back.cross_entropy_vjp(
+        library.array(logits),
+        library.array(targets, kind),
+        None if mask is None else library.array(mask),
+        label_smoothing=smoothing,
+    )
+    labels = torch.tensor(targets if mask is None else np.where(mask, targets, -100)).flatten()
+
+    def forward(z):
+        how = {"label_smoothing": smoothing}
+        return torch.nn.functional.cross_entropy(z.flatten(0, 1), labels, **how)
+
+    close(library, [got], torch_grads(forward, np.array(1.0), logits))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_way_forward_is_that_of_the_package(library, name):
+    """What has a vjp returns what the function without one does, to the last bit."""
+    weights, (inputs, _) = library.place(MODELS[name]()), some_ids()
+    logits, _ = back.transformer_with_vjp(library.array(inputs), weights)
+    expected = transformer(None, library.array(inputs), weights, is_causal=False)
+    np.testing.assert_array_equal(library.numpy(logits), library.numpy(expected))
+    layer, (x,) = weights.decoder.layers[0], normal(0, (3, 5, 12))
+    x = library.array(x)
+    output, _ = back.decoder_layer_with_vjp(x, layer)
+    np.testing.assert_array_equal(
+        library.numpy(output), library.numpy(attnbook.decoder_layer(x, None, layer))
+    )
+
+
+# CuPy
+
+
+class GpuNamespace(ModuleType):
+    """The functions of the standard on arrays that do not mix with NumPy's, as on a GPU."""
+
+    def __getattr__(self, name):
+        found = getattr(array_api_compat.numpy, name)
+        if isinstance(found, (type, float)) or name == "isdtype":
+            return found
+
+        def on_gpu(*arguments, **options):
+            if name != "asarray":  # which moves
+                cupy_on_cpu._refuse_numpy((*arguments, *options.values()))
+            return cupy_on_cpu._on_gpu(found(*arguments, **options))
+
+        return on_gpu
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Give what moves an array to the stand-in of a GPU, where `array_namespace` is CuPy's."""
+    helpers = sys.modules["array_api_compat.common._helpers"]
+    usual, namespace = helpers._cls_to_namespace, GpuNamespace("array_api_compat.cupy")
+
+    def by_class(kind, *others):
+        is_gpu = issubclass(kind, cupy_on_cpu.GpuArray)
+        return (namespace, None) if is_gpu else usual(kind, *others)
+
+    monkeypatch.setattr(helpers, "_cls_to_namespace", by_class)
+    special = ModuleType("cupyx.scipy.special")
+    special.erf = lambda x: cupy_on_cpu._on_gpu(np.vectorize(math.erf)(x.view(np.ndarray)))
+    for name in ("cupyx", "cupyx.scipy"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", special)
+    return lambda x: np.array(x).view(cupy_on_cpu.GpuArray)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_on_cupy_everything_stays_on_the_gpu(gpu, name):
+    """The stand-in refuses an array of NumPy's wherever one meets one of the GPU."""
+    weights, (inputs, targets) = MODELS[name](), some_ids()
+    mask = np.arange(5) < np.array([[5], [3], [1]])
+    on_gpu = weights.with_arrays({n: gpu(x) for n, x in weights.arrays().items()})
+    optimizer, usual = AdamW(on_gpu, weight_decay=0.1), AdamW(weights, weight_decay=0.1)
+    for _ in range(2):
+        loss, grads = gradients(on_gpu, gpu(inputs), gpu(targets), mask=gpu(mask))
+        expected_loss, expected = gradients(weights, inputs, targets, mask=mask)
+        assert isinstance(loss, cupy_on_cpu.GpuArray)
+        assert math.isclose(loss, expected_loss, rel_tol=1e-12)
+        (grads, norm), (expected, _) = clip_gradients(grads, 0.5), clip_gradients(expected, 0.5)
+        assert isinstance(norm, float)
+        on_gpu = optimizer.step(on_gpu, grads, lr=0.1)
+        weights = usual.step(weights, expected, lr=0.1)
+        for key, got in on_gpu.arrays().items():
+            assert isinstance(got, cupy_on_cpu.GpuArray)
+            np.testing.assert_allclose(
+                got.view(np.ndarray), weights.arrays()[key], rtol=1e-9, atol=1e-9, err_msg=key
+            )

@@ -20,16 +20,12 @@ from attnbook.training.backpropagation.attention import (
     multi_head_with_vjp,
     softmax_vjp,
 )
+from attnbook.training.backpropagation.block import decoder_layer_with_vjp, residual_with_vjp
 from attnbook.training.backpropagation.feed_forward import feed_forward_with_vjp
 from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp
 from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import layer_norm_vjp, rms_norm_vjp
-from attnbook.training.backpropagation.transformer import (
-    decoder_layer_with_vjp,
-    gradients,
-    residual_with_vjp,
-    transformer_with_vjp,
-)
+from attnbook.training.backpropagation.transformer import gradients, transformer_with_vjp
 
 __all__ = [
     "attention_with_vjp",

@@ -142,7 +142,7 @@ def multi_head_with_vjp(
     joined = merge_heads_of(mixed)  # (..., n, h·d_v)
 
     def vjp(grad_output):
-        grads = {}
+        grads: dict[str, Any] = {}
         grad_joined = grad_output
         if weights.W_O is not None:
             grad_joined, W_O, b_O = linear_vjp(joined, weights.W_O, weights.b_O, grad_output)

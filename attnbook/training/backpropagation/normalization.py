@@ -1,7 +1,8 @@
 """Backwards through a normalisation: what was divided out has no gradient."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.training.backpropagation.linear import rows_of
@@ -104,7 +105,10 @@ def rms_norm_vjp(
     return grad_x, replace(weights, gain=None if weights.gain is None else _summed(grad_output * u))
 
 
-NORMALIZATION_VJPS = {LayerNormWeights: layer_norm_vjp, RMSNormWeights: rms_norm_vjp}
+NORMALIZATION_VJPS: dict[type, Callable[..., tuple[Array, Any]]] = {
+    LayerNormWeights: layer_norm_vjp,
+    RMSNormWeights: rms_norm_vjp,
+}
 """The function of each class of weights."""
 
 

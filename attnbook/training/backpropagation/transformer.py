@@ -1,8 +1,7 @@
-"""Forwards through blocks and the whole decoder, backwards in reverse, and the gradients of all."""
+"""Forwards through a whole decoder, backwards in reverse order: the gradient of every weight."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool
@@ -19,124 +18,14 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions.biases import RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
-from attnbook.training.backpropagation.attention import multi_head_with_vjp
-from attnbook.training.backpropagation.feed_forward import feed_forward_with_vjp
+from attnbook.training.backpropagation.block import decoder_layer_with_vjp
 from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp, summed_by_id
 from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.training.loss import checked_targets, cross_entropy_of
-from attnbook.transformers.layer import DecoderLayerWeights
-from attnbook.transformers.normalization import NORMALIZED, NormWeights
+from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
-
-
-def residual_with_vjp(
-    x: Annotated[Array, "... n d_model"],
-    sublayer: Callable[[Array], tuple[Array, Callable]],
-    norm: NormWeights,
-    order: str,
-) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
-    """Return x + sublayer(norm(x)) or norm(x + sublayer(x)), and what pulls its gradient back.
-
-    Parameters
-    ----------
-    x : array, shape (..., n, d_model)
-    sublayer : callable
-        ``sublayer(x)`` is an output and its vjp.
-    norm : LayerNormWeights or RMSNormWeights
-    order : str
-        ``"pre"`` or ``"post"``.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    vjp : callable
-        ``vjp(grad_output)`` is (grad_x, grad_norm, …), then what the vjp of the sublayer returns
-        after the gradient of its input. A sum hands the same gradient to both of its parts.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnbook import LayerNormWeights
-    >>> def double(x):
-    ...     return 2 * x, lambda grad_output: (2 * grad_output,)
-    >>> _, vjp = residual_with_vjp(np.eye(2), double, LayerNormWeights(epsilon=1.0), "pre")
-    >>> vjp(np.ones((2, 2)))[0]
-    array([[1., 1.],
-           [1., 1.]])
-    """
-    normalize, normalize_vjp = NORMALIZED[type(norm)], NORMALIZATION_VJPS[type(norm)]
-    if order == "pre":
-        y, sublayer_vjp = sublayer(normalize(x, norm))
-
-        def vjp(grad_output):
-            grad_y, *others = sublayer_vjp(grad_output)
-            grad_x, grad_norm = normalize_vjp(x, norm, grad_y)
-            return grad_output + grad_x, grad_norm, *others
-
-        return x + y, vjp
-
-    y, sublayer_vjp = sublayer(x)
-    total = x + y
-
-    def vjp_of_post(grad_output):
-        grad_total, grad_norm = normalize_vjp(total, norm, grad_output)
-        grad_x, *others = sublayer_vjp(grad_total)
-        return grad_total + grad_x, grad_norm, *others
-
-    return normalize(total, norm), vjp_of_post
-
-
-def decoder_layer_with_vjp(
-    x: Annotated[Array, "... n d_model"],
-    weights: DecoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    bias: Annotated[Array, "..."] | None = None,
-    positions: AttentionPositions | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
-    """Return one block, attention and feed-forward network, and what pulls its gradient back.
-
-    Parameters
-    ----------
-    x : array, shape (..., n, d_model)
-    weights : DecoderLayerWeights
-        Without a cross-attention.
-    mask, bias, positions
-        As in `multi_head_with_vjp`.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    vjp : callable
-        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32, cross=False)
-    >>> output, vjp = decoder_layer_with_vjp(np.eye(5, 8), weights)
-    >>> vjp(output)[1].feed_forward.W_1.shape
-    (8, 32)
-    """
-    own, feed = weights.self_attention, weights.feed_forward
-    attend = partial(multi_head_with_vjp, weights=own, mask=mask, bias=bias, positions=positions)
-    x, attention_vjp = residual_with_vjp(x, attend, weights.self_attention_norm, weights.norm)
-    feed_forward = partial(feed_forward_with_vjp, weights=feed)
-    x, feed_forward_vjp = residual_with_vjp(
-        x, feed_forward, weights.feed_forward_norm, weights.norm
-    )
-
-    def vjp(grad_output):
-        grad_x, grad_feed_norm, grad_feed = feed_forward_vjp(grad_output)
-        grad_x, grad_own_norm, grad_own, grad_bias = attention_vjp(grad_x)
-        grads = {
-            **{"self_attention": grad_own, "self_attention_norm": grad_own_norm},
-            **{"feed_forward": grad_feed, "feed_forward_norm": grad_feed_norm},
-        }
-        return grad_x, replace(weights, **grads), grad_bias
-
-    return x, vjp
 
 
 def transformer_with_vjp(
@@ -188,7 +77,8 @@ def transformer_with_vjp(
         grad_norm = None
         if norm is not None:
             grad_x, grad_norm = NORMALIZATION_VJPS[type(norm)](last, norm, grad_x)
-        layers, biases = [], []
+        layers: list[Any] = []
+        biases: list[Any] = []
         for vjp_of_layer in reversed(vjps):
             grad_x, grad_layer, grad_bias = vjp_of_layer(grad_x)
             layers.insert(0, grad_layer)
@@ -336,7 +226,7 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
             f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
         )
     known = weights.target_embedding, weights.target_positions
-    tokens = check_tokens("inputs", inputs, weights, *known)
+    tokens = check_tokens("inputs", inputs, weights, *known, "target_embedding")
     attentions = [layer.self_attention for layer in weights.decoder.layers]
     check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
     positions = inputs[..., None] if weights.target_embedding is not None else inputs
