@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         summary = (_module(name).__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--device", choices=_devices(name), default="cpu")
-        command.add_argument("--seconds", type=float, help="for each table (default: 1200)")
+        command.add_argument("--seconds", type=float, help="for each table")
         _add_common(command)
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
     _add_common(command)
@@ -67,7 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
     # before any work heats the machine
     record = harness.record(chosen.name, chosen.device, line) | {"quick": chosen.quick}
     path = out / f"{chosen.name}.{chosen.device}.json"
-    seconds = chosen.seconds or (QUICK_SECONDS if chosen.quick else SECONDS)
+    usual = QUICK_SECONDS if chosen.quick else getattr(module, "SECONDS", SECONDS)
+    seconds = chosen.seconds or usual
     tables = Tables(record, path, seconds=seconds)
     module.measure(chosen.device, quick=chosen.quick, tables=tables)
     harness.log(f"wrote {tables.finish()}")

@@ -28,6 +28,7 @@ from benchmarks import (  # noqa: E402
     inputs,
     masking,
     multi_head,
+    scaling_fit,
     sketch_estimators,
     sketch_far_near,
     sketch_search,
@@ -362,6 +363,7 @@ TINY = {
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
     decode: {"QUICK_SIZES": (3,), "LAYERS": 1, "D_MODEL": 16, "D_FF": 24},
+    scaling_fit: {"DRAWS": 3},
     sketch_search: {"QUICK_N": 300, "QUICK_BATCH": 16, "QUICK_SIZES": (200, 300, 500)},
     sketch_searchers: {"QUICK_LISTS": 2},
     sketch_self_attention: {
@@ -542,7 +544,9 @@ def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     parts = {
-        name for name in files if name.startswith(("sketch_", "exact_", "rivals_", "ablations_"))
+        name
+        for name in files
+        if name.startswith(("sketch_", "exact_", "rivals_", "ablations_", "scaling_"))
     }
     others = {"device", "harness", "inputs", "provenance", "tables"}
     assert set(command_line.names()) == files - others - parts

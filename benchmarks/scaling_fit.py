@@ -1,0 +1,162 @@
+"""The law of Hoffmann et al. through the losses of trainings: L(N, D) = E + A/N^a + B/D^b."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+NAMES = ("E", "A", "a", "B", "b")
+DELTA = 1e-3  # where Huber's loss of a difference of logarithms becomes straight
+DRAWS = 300
+INTERVAL = (5, 95)  # percentiles
+STARTS = tuple(itertools.product((0.2, 0.8), (0.1, 0.6), (0.1, 0.6)))  # share of E, a, b
+
+METHODS = {
+    "fit": (
+        "Bits per byte = E + A/N^a + B/D^b for N parameters, in `fit` without the embedding, and "
+        "D tokens, by least squares on the logarithm of the loss with Huber's loss, delta 0.001, "
+        "as Hoffmann et al. (2022), from 8 starts, delta 0.1 first. The largest run is kept out."
+    ),
+    "interval, standard_error": (
+        "Percentiles 5 and 95, and the standard deviation, over fits to 300 sets of runs drawn "
+        "with replacement."
+    ),
+    "residual": "Root mean square of the differences in bits per byte.",
+    "residual_of_E": (
+        "The residual of the best fit with E held at a share of the lowest loss. Where they are "
+        "alike, these runs do not tell E."
+    ),
+    "held_out": "The run of the largest size on most tokens, predicted and measured.",
+    "held_out_size": (
+        "The same run, predicted from the runs of all smaller sizes, and the root mean square of "
+        "the errors of all runs of the largest size."
+    ),
+    "between_seeds": "Standard deviation of the loss between seeds, pooled over sizes and tokens.",
+}
+
+
+def fitted(runs: Sequence[dict[str, Any]], parameters: str) -> dict[str, Any]:
+    """Return the law of `runs`, whose field `parameters` is N."""
+    n, d, loss = (np.array([row[name] for row in runs], float) for name in _fields(parameters))
+    small = n < n.max()
+    most = {"parameters": int(n.max()), "tokens": int(d[~small].max())}
+    largest = ~small & (d == most["tokens"])
+    kept = ~largest
+    law = fit(n[kept], d[kept], loss[kept])
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(DRAWS):
+        chosen = rng.choice(np.flatnonzero(kept), size=kept.sum())
+        draws.append(fit(n[chosen], d[chosen], loss[chosen], start=law))
+    rest = loss[kept] - predicted(law, n[kept], d[kept])
+    of_smaller = fit(n[small], d[small], loss[small])
+    errors = predicted(of_smaller, n[~small], d[~small]) - loss[~small]
+    shares = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9)
+    return {
+        "formula": "E + A/N^a + B/D^b",
+        "N": parameters,
+        "D": "tokens",
+        "loss": "validation",
+        "runs": int(kept.sum()),
+        **law,
+        "interval": {
+            name: np.percentile([one[name] for one in draws], INTERVAL).tolist() for name in NAMES
+        },
+        "standard_error": {name: float(np.std([one[name] for one in draws])) for name in NAMES},
+        "residual": _rms(rest),
+        "residual_of_E": [
+            {"E": E, "residual": _rms(loss[kept] - predicted(held, n[kept], d[kept]))}
+            for E in (share * float(loss.min()) for share in shares)
+            for held in [fit(n[kept], d[kept], loss[kept], E=E, start=law)]
+        ],
+        "held_out": most
+        | {
+            "predicted": float(predicted(law, *most.values())),
+            "measured": float(loss[largest].mean()),
+        },
+        "held_out_size": most
+        | {
+            "predicted": float(predicted(of_smaller, *most.values())),
+            "measured": float(loss[largest].mean()),
+            "error": _rms(errors),
+        },
+        "between_seeds": _between_seeds(n, d, loss),
+    }
+
+
+def fit(
+    n: np.ndarray,
+    d: np.ndarray,
+    loss: np.ndarray,
+    *,
+    E: float | None = None,
+    start: dict[str, float] | None = None,
+) -> dict[str, float]:
+    """Return the law that fits best, with `E` held where it is given.
+
+    What is searched are the logarithms of E, A and B, and the powers a and b.
+    """
+    from scipy.optimize import least_squares
+    from scipy.special import logsumexp, softmax
+
+    log_n, log_d, log_loss = np.log(n), np.log(d), np.log(loss)
+    log_E = None if E is None else np.log(E) if E > 0 else -np.inf
+
+    def terms(x):
+        first = np.full_like(log_n, x[4] if log_E is None else log_E)
+        return np.stack([x[0] - x[1] * log_n, x[2] - x[3] * log_d, first])
+
+    def difference(x):
+        return logsumexp(terms(x), axis=0) - log_loss
+
+    def slopes(x):
+        part_n, part_d, part_E = softmax(terms(x), axis=0)
+        columns = [part_n, -part_n * log_n, part_d, -part_d * log_d, part_E]
+        return np.stack(columns[: len(x)], axis=1)
+
+    found = []
+    for x in [_searched(start)] if start else [_guess(n, d, loss, *one) for one in STARTS]:
+        x = x if log_E is None else x[:4]
+        for scale in (DELTA,) if start else (100 * DELTA, 10 * DELTA, DELTA):
+            one = least_squares(difference, x, slopes, loss="huber", f_scale=scale, x_scale="jac")
+            x = one.x
+        found.append(one)
+    best = min(found, key=lambda one: one.cost).x
+    A, a, B, b = np.exp(best[0]), best[1], np.exp(best[2]), best[3]
+    held = float(np.exp(best[4])) if E is None else float(E)
+    return {"E": held, "A": float(A), "a": float(a), "B": float(B), "b": float(b)}
+
+
+def predicted(law: dict[str, float], n: Any, d: Any) -> Any:
+    """Return the loss that the law says of `n` parameters and `d` tokens."""
+    return law["E"] + law["A"] * n ** -law["a"] + law["B"] * d ** -law["b"]
+
+
+def _fields(parameters):
+    return parameters, "tokens", "validation"
+
+
+def _searched(law):
+    return np.array([np.log(law["A"]), law["a"], np.log(law["B"]), law["b"], np.log(law["E"])])
+
+
+def _guess(n, d, loss, share, a, b):
+    """Return a start: E a share of the lowest loss, the rest from two equal parts."""
+    part = (loss.max() - share * loss.min()) / 2
+    A, B = part * n.min() ** a, part * d.min() ** b
+    return np.array([np.log(A), a, np.log(B), b, np.log(share * loss.min())])
+
+
+def _rms(x):
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def _between_seeds(n, d, loss):
+    """Return the pooled standard deviation of runs that differ in their seed alone."""
+    squares, free = 0.0, 0
+    for one in set(zip(n, d, strict=True)):
+        same = loss[(n == one[0]) & (d == one[1])]
+        squares += float(np.sum((same - same.mean()) ** 2))
+        free += len(same) - 1
+    return float(np.sqrt(squares / free)) if free else None
