@@ -1,0 +1,122 @@
+"""Forwards through the residual connection and a block, and backwards in reverse order."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from attnbook.arrays.array import Array
+from attnbook.positions.piece import AttentionPositions
+from attnbook.training.backpropagation.attention import multi_head_with_vjp
+from attnbook.training.backpropagation.feed_forward import feed_forward_with_vjp
+from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
+from attnbook.transformers.layer import DecoderLayerWeights
+from attnbook.transformers.normalization import NORMALIZED, NormWeights
+
+
+def residual_with_vjp(
+    x: Annotated[Array, "... n d_model"],
+    sublayer: Callable[[Array], tuple[Array, Callable]],
+    norm: NormWeights,
+    order: str,
+) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
+    """Return x + sublayer(norm(x)) or norm(x + sublayer(x)), and what pulls its gradient back.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    sublayer : callable
+        ``sublayer(x)`` is an output and its vjp.
+    norm : LayerNormWeights or RMSNormWeights
+    order : str
+        ``"pre"`` or ``"post"``.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_x, grad_norm, …), then what the vjp of the sublayer returns
+        after the gradient of its input. A sum hands the same gradient to both of its parts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import LayerNormWeights
+    >>> def double(x):
+    ...     return 2 * x, lambda grad_output: (2 * grad_output,)
+    >>> _, vjp = residual_with_vjp(np.eye(2), double, LayerNormWeights(epsilon=1.0), "pre")
+    >>> vjp(np.ones((2, 2)))[0]
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    normalize, normalize_vjp = NORMALIZED[type(norm)], NORMALIZATION_VJPS[type(norm)]
+    if order == "pre":
+        y, sublayer_vjp = sublayer(normalize(x, norm))
+
+        def vjp(grad_output):
+            grad_y, *others = sublayer_vjp(grad_output)
+            grad_x, grad_norm = normalize_vjp(x, norm, grad_y)
+            return grad_output + grad_x, grad_norm, *others
+
+        return x + y, vjp
+
+    y, sublayer_vjp = sublayer(x)
+    total = x + y
+
+    def vjp_of_post(grad_output):
+        grad_total, grad_norm = normalize_vjp(total, norm, grad_output)
+        grad_x, *others = sublayer_vjp(grad_total)
+        return grad_total + grad_x, grad_norm, *others
+
+    return normalize(total, norm), vjp_of_post
+
+
+def decoder_layer_with_vjp(
+    x: Annotated[Array, "... n d_model"],
+    weights: DecoderLayerWeights,
+    mask: Annotated[Array, "..."] | None = None,
+    bias: Annotated[Array, "..."] | None = None,
+    positions: AttentionPositions | None = None,
+) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
+    """Return one block, attention and feed-forward network, and what pulls its gradient back.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, d_model)
+    weights : DecoderLayerWeights
+        Without a cross-attention.
+    mask, bias, positions
+        As in `multi_head_with_vjp`.
+
+    Returns
+    -------
+    output : array, shape (..., n, d_model)
+    vjp : callable
+        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = DecoderLayerWeights.init(0, d_model=8, n_heads=2, d_ff=32, cross=False)
+    >>> output, vjp = decoder_layer_with_vjp(np.eye(5, 8), weights)
+    >>> vjp(output)[1].feed_forward.W_1.shape
+    (8, 32)
+    """
+    own, feed = weights.self_attention, weights.feed_forward
+    attend = partial(multi_head_with_vjp, weights=own, mask=mask, bias=bias, positions=positions)
+    x, attention_vjp = residual_with_vjp(x, attend, weights.self_attention_norm, weights.norm)
+    feed_forward = partial(feed_forward_with_vjp, weights=feed)
+    x, feed_forward_vjp = residual_with_vjp(
+        x, feed_forward, weights.feed_forward_norm, weights.norm
+    )
+
+    def vjp(grad_output):
+        grad_x, grad_feed_norm, grad_feed = feed_forward_vjp(grad_output)
+        grad_x, grad_own_norm, grad_own, grad_bias = attention_vjp(grad_x)
+        grads = {
+            **{"self_attention": grad_own, "self_attention_norm": grad_own_norm},
+            **{"feed_forward": grad_feed, "feed_forward_norm": grad_feed_norm},
+        }
+        return grad_x, replace(weights, **grads), grad_bias
+
+    return x, vjp
