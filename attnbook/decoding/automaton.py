@@ -20,7 +20,7 @@ class Automaton:
     transitions : sequence of mappings
         ``transitions[state][symbol]`` is the next state; where there is none, no valid string goes
         on so. Kept without the states that are never reached or lead nowhere, renumbered.
-    accepting : collection of int
+    accepting : set or list of int
         The states in which a string may end. Kept as a frozenset.
 
     Raises
@@ -54,10 +54,9 @@ class Automaton:
         n = len(self.transitions) if isinstance(self.transitions, Sequence) else 0
         if not n or not all(isinstance(moves, Mapping) for moves in self.transitions):
             raise TypeError("transitions must be a sequence of mappings, one for each state")
-        if not isinstance(self.accepting, Collection) or isinstance(self.accepting, str):
-            raise TypeError(
-                f"accepting must be a collection of states, got {type(self.accepting).__name__}"
-            )
+        if not isinstance(self.accepting, (list, tuple, set, frozenset)):
+            kind = type(self.accepting).__name__
+            raise TypeError(f"accepting must be a set or a list of states, got {kind}")
         for state in self.accepting:
             check_int("accepting", state, at_most=n - 1)
         for moves in self.transitions:

@@ -2,7 +2,8 @@ r"""Logits processors: what changes the scores of the next token before one is c
 
 A **logits processor** is a pure function ``(log_p, prefixes) -> log_p``. `log_p` (rows, V) holds a
 score for every next token of every sequence, the model's log p at first, and −∞ bans a token. The
-result need not be normalised: a draw takes its softmax. `prefixes` holds one `Prefix` for each row.
+result need not be normalised: a draw takes its softmax. `prefixes` holds one `Prefix` for each row;
+what is returned for a sequence that has ended, or still reads its prompt, is ignored.
 `greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply all that their
 ``processors=`` holds, one after the other.
 """

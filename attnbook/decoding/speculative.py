@@ -240,12 +240,14 @@ def _steps(task, drafting, rng, lookahead):
 
 
 def _drafts(drafting, ids, prefixes, ended, uniform, k):
-    """Return k pairs: tokens (batch,) of the draft, and the distribution that they come from."""
+    """Return up to k pairs: tokens (batch,) of the draft, and what they are drawn from."""
     drafts, small = [], drafting.decoder
     if k and small.n:
         small.rewind(min(ids.shape[1] - 1, small.n))
     unread = ids[:, small.n :]
     for _ in range(k):
+        if ended.all():
+            break
         log_q = small.prefill(placed(unread, drafting.prompt), placed(ended, drafting.prompt))
         q = _distribution(drafting, log_q, prefixes, ended)
         tokens = _pick(q, uniform())

@@ -1,11 +1,12 @@
 """A language model: a decoder and its tokenizer, which read text, judge it and write it."""
 
+import codecs
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Annotated, Any, Self
 
@@ -19,7 +20,9 @@ from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.data.byte_pairs import BytePairs
 from attnbook.data.ids import check_text
-from attnbook.decoding.generate import sample
+from attnbook.decoding.generate import stream
+from attnbook.decoding.sampling import sampler
+from attnbook.decoding.speculative import speculative_stream
 from attnbook.kernels import REFERENCE
 from attnbook.masking import causal
 from attnbook.single_head.softmax import log_softmax
@@ -176,6 +179,8 @@ class LanguageModel:
         *,
         rng: "np.random.Generator | int" = 0,
         temperature: float = 0.8,
+        draft: "LanguageModel | None" = None,
+        lookahead: int = 4,
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> str:
@@ -186,41 +191,101 @@ class LanguageModel:
         prompt : str
             What the model reads first. An empty one is the beginning of a text.
         length : int
-            How many tokens are drawn, at least 1.
+            How many tokens are drawn, at least 1. The end of the text ends it sooner.
         rng : numpy.random.Generator or int
             Where the draws come from; an int is a seed.
         temperature : float
             As in `attnbook.decoding.sampler`; below 1 the likely tokens become likelier.
+        draft : LanguageModel, optional
+            A smaller model with the same tokenizer, such as `draft_writer`, that proposes tokens,
+            as in `attnbook.decoding.speculative_sample`. The text is another one, from the same
+            distribution.
+        lookahead : int
+            How many tokens the draft proposes at once.
         impl : str or callable
             Who attends, as in `attention`.
         **options
-            `top_k` and `top_p` of `attnbook.decoding.sampler`.
+            `top_k`, `top_p`, `min_p` and `repetition_penalty` of `attnbook.decoding.sampler`, and
+            `processors` of `attnbook.decoding.greedy_decode`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a part is not as above.
 
         Notes
         -----
         With a cache of keys and values. Where prompt and text grow beyond `context`, the model
-        goes on from the last ``context // 2`` tokens.
+        goes on from the last ``context // 2`` tokens, and these are the prompt that a processor
+        sees.
+        """
+        options |= {"rng": rng, "temperature": temperature, "impl": impl}
+        options |= {"draft": draft, "lookahead": lookahead}
+        return "".join(self.write_stream(prompt, length, **options))
+
+    def write_stream(
+        self,
+        prompt: str = "",
+        length: int = 100,
+        *,
+        rng: "np.random.Generator | int" = 0,
+        temperature: float = 0.8,
+        draft: "LanguageModel | None" = None,
+        lookahead: int = 4,
+        impl: Impl = REFERENCE,
+        **options: Any,
+    ) -> Iterator[str]:
+        """Yield the text of `write` in pieces, each as soon as it is made.
+
+        Parameters are those of `write`, and so is what is raised, at the call. A character whose
+        bytes are in several tokens comes as a whole, with the last of them.
+
+        Examples
+        --------
+        >>> for piece in writer().write_stream("ROMEO:", length=6):
+        ...     print(piece, end="", flush=True)  # doctest: +SKIP
         """
         check_text("prompt", prompt)
         length = check_int("length", length, at_least=1)
         rng = generator(rng)
-        before = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(prompt)])
-        made: list[np.ndarray] = []
-        while (left := length - sum(map(len, made))) > 0:
-            recent = np.concatenate([before, *made])
-            if len(recent) >= self.context:
-                recent = recent[-(self.context // 2) :]
-            drawn = sample(
-                self.weights,
-                rng=rng,
-                prompt=self._placed(recent[None]),
-                max_length=min(left, self.context - len(recent)),
-                temperature=temperature,
-                impl=impl,
-                **options,
-            )
-            made.append(move(drawn.tokens, "numpy")[0])
-        return self.tokenizer.decode(np.concatenate(made))
+        asked = {"stop": self.tokenizer.stop, "processors": options.pop("processors", ())}
+        asked |= {"impl": impl}
+        context = self.context
+        if draft is None:
+            choose = sampler(rng, temperature=temperature, **options)
+            steps = partial(stream, self.weights, choose=choose, **asked)
+        else:
+            check_part("draft", draft, LanguageModel)
+            if draft.tokenizer != self.tokenizer:
+                raise ValueError("draft must have the tokenizer of the model, got another one")
+            context = min(context, draft.context)
+            asked |= {"rng": rng, "lookahead": lookahead, "temperature": temperature} | options
+            steps = partial(speculative_stream, self.weights, draft.weights, **asked)
+        before = [self.tokenizer.stop, *self.tokenizer.encode(prompt).tolist()]
+        return self._text_of(self._drawn(steps, before, length, context))
+
+    def _drawn(self, steps, ids, length, context):
+        """Yield tokens; `steps` begins anew where the context is full."""
+        left = length
+        while left:
+            ids = ids[-(context // 2) :] if len(ids) >= context else ids
+            prompt = self._placed(np.array([ids]))
+            for step in steps(prompt=prompt, max_length=min(left, context - len(ids))):
+                token, left = int(step.tokens[0]), left - 1
+                if token == self.tokenizer.stop:
+                    return
+                ids.append(token)
+                yield token
+
+    def _text_of(self, tokens):
+        """Yield the characters that the bytes of `tokens` complete."""
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            known = token < self.tokenizer.stop  # another special token stands for nothing
+            if piece := utf8.decode(self.tokenizer.tokens[token] if known else b""):
+                yield piece
+        if piece := utf8.decode(b"", final=True):
+            yield piece
 
     def _through(self, text, n_layers, impl):
         """Return the residual stream of `text` after the first `n_layers` layers."""

@@ -202,7 +202,7 @@ Automaton([{"a": 1}], [0])
 Automaton([{"a": 0}], [1])
     ValueError: accepting must be at most 0, got 1
 Automaton([{"a": 0}], "0")
-    TypeError: accepting must be a collection of states, got str
+    TypeError: accepting must be a set or a list of states, got str
 Automaton({"a": 0}, [0])
     TypeError: transitions must be a sequence of mappings, one for each state
 Automaton([{"a": 1}, {"a": 1}], [])

@@ -144,6 +144,101 @@ def test_writing_goes_on_beyond_the_context():
     assert text == model.write(TEXT, 40)
 
 
+@pytest.mark.parametrize("context", [11, 100])
+def test_writing_in_pieces_is_writing(context):
+    model = small(context)
+    options = {"rng": 3, "temperature": 0.9, "top_p": 0.95, "repetition_penalty": 1.1}
+    pieces = list(model.write_stream(TEXT[:9], 40, **options))
+    assert "".join(pieces) == model.write(TEXT[:9], 40, **options)
+    assert 1 < len(pieces) <= 41
+    first = next(model.write_stream(TEXT[:9], 40, **options))
+    assert first == pieces[0]
+
+
+def test_pieces_are_made_one_after_the_other():
+    model, read = small(context=100), []
+
+    def count(query, key, value, mask, bias, scale, is_causal):
+        read.append(key.shape[-2])
+        return attnbook.attention(query, key, value, is_causal=is_causal, scale=scale)
+
+    pieces = model.write_stream("HAMLET:", 9, impl=count, processors=[only_letters(model)])
+    assert read == []
+    n = len(model.ids("HAMLET:")) + 1
+    for i in range(3):
+        next(pieces)
+        assert max(read) == n + i  # the prompt, then one token after each piece
+
+
+def only_letters(model):
+    """Return a processor that lets nothing through but the bytes a, b and c."""
+
+    def process(log_p, prefixes):
+        keep = np.isin(np.arange(len(model.tokenizer)), [97, 98, 99])
+        return np.where(keep, log_p, -np.inf)
+
+    return process
+
+
+def test_writing_obeys_processors():
+    model = small(context=11)
+    for draft in (None, small(11)):
+        text = model.write("HAM", 30, draft=draft, processors=[only_letters(model)])
+        assert len(text) == 30
+        assert set(text) <= set("abc")
+
+
+@pytest.mark.parametrize("text", ["Là-bas, hé! 鸟 🦉 — naïve", "€€"])
+def test_a_piece_never_splits_a_character(text):
+    """A model that copies the bytes of a text: each is a token of its own."""
+    model, data = small(context=100), text.encode()
+
+    def process(log_p, prefixes):
+        wanted = data[len(prefixes[0].made)]
+        return np.where(np.arange(260)[None] == wanted, 0.0, -np.inf)
+
+    pieces = list(model.write_stream("", len(data), processors=[process]))
+    assert pieces == list(text)
+    cut = list(model.write_stream("", len(data) - 1, processors=[process]))
+    assert "".join(cut) == data[:-1].decode(errors="replace")
+
+
+def test_a_text_ends_at_the_end_of_the_text():
+    model = small(context=100)
+
+    def process(log_p, prefixes):
+        wanted = [*b"end", model.tokenizer.stop][len(prefixes[0].made)]
+        return np.where(np.arange(260)[None] == wanted, 0.0, -np.inf)
+
+    for draft in (None, model):
+        assert model.write("", 50, processors=[process], draft=draft) == "end"
+
+
+def test_a_draft_writes_the_likeliest_too():
+    model, draft = small(context=11), small(11)
+    expected = model.write("HAMLET:", 40, top_k=1)
+    for lookahead in (1, 4):
+        asked = {"draft": draft, "temperature": 0, "lookahead": lookahead}
+        assert model.write("HAMLET:", 40, **asked) == expected
+    arrays = draft.weights.arrays().items()
+    noise = np.random.default_rng(0)
+    other = {name: x + noise.normal(0, 0.3, x.shape) for name, x in arrays}
+    draft = dataclasses.replace(draft, weights=draft.weights.with_arrays(other))
+    assert model.write("HAMLET:", 40, draft=draft, temperature=0) == expected
+
+
+def test_a_draft_that_does_not_fit_is_refused():
+    model = small()
+    with pytest.raises(TypeError, match="draft must be LanguageModel, got TransformerWeights"):
+        model.write("", 3, draft=model.weights)
+    tokenizer = BytePairs.learn("ab cd ef ab cd ef " * 9, 260)
+    other = dataclasses.replace(model, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="draft must have the tokenizer of the model, got another"):
+        model.write_stream("", 3, draft=other)  # at the call, before the first piece
+    with pytest.raises(TypeError, match="unexpected keyword argument 'top_n'"):
+        model.write_stream("", 3, top_n=4)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
