@@ -1,7 +1,7 @@
-"""Chapter `training`: the loss, the loop, its settings and schedules, and its checkpoints.
+"""Chapters `training` and `backpropagation`: loss, gradients, optimizers, the loop, checkpoints.
 
-The names are imported when they are first used, since some need PyTorch: `train` and `evaluate`,
-and what reads checkpoints.
+The names are imported when they are first used, since `train` and `evaluate` need PyTorch, and
+checkpoints need safetensors.
 """
 
 import importlib

@@ -1,6 +1,7 @@
 r"""Optimizers in any array library: plain gradient descent and AdamW, and the clipping before them.
 
-.. math:: W \leftarrow W - \eta\,\lambda\,W - \eta\,\frac{\hat m}{\sqrt{\hat v} + \varepsilon}
+.. math:: W \leftarrow W - \eta\,g, \qquad
+          W \leftarrow W - \eta\,\frac{\bar g}{\sqrt{\overline{g^2}} + \varepsilon}
 """
 
 import math
@@ -16,7 +17,9 @@ from attnbook.arrays.weights import Weights, check_part
 class SGD:
     r"""Stochastic gradient descent without momentum.
 
-    .. math:: W \leftarrow W - \eta\,(\partial\mathcal L/\partial W + \lambda\,W)
+    .. math:: W \leftarrow (1 - \eta\lambda)\, W - \eta\,g
+
+    with the gradient g and the learning rate η.
 
     Attributes
     ----------
@@ -57,10 +60,11 @@ class AdamW:
 
     With the gradient g of update t,
 
-    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad
-              v \leftarrow \beta_2 v + (1 - \beta_2)\, g \odot g, \qquad
-              W \leftarrow (1 - \eta\lambda)\, W -
-              \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}
+    .. math:: \bar g \leftarrow \beta_1\, \bar g + (1 - \beta_1)\, g, \qquad
+              \overline{g^2} \leftarrow \beta_2\, \overline{g^2} + (1 - \beta_2)\, g \odot g,
+              \qquad W \leftarrow (1 - \eta\lambda)\, W - \eta\,
+              \frac{\bar g / (1 - \beta_1^t)}
+              {\sqrt{\overline{g^2} / (1 - \beta_2^t)} + \varepsilon}
 
     Parameters
     ----------
@@ -76,7 +80,8 @@ class AdamW:
     Attributes
     ----------
     means, squares : Weights
-        m and v, of the structure of the weights; 0 at the start.
+        The running means of the gradient and of its square, of the structure of the weights; 0 at
+        the start.
     n_steps : int
         The number of updates made.
 
@@ -150,8 +155,9 @@ class AdamW:
 def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
     r"""Shorten the gradient of all weights together where it is longer than `longest`.
 
-    .. math:: g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\lVert g \rVert}\Bigr), \qquad
-              \lVert g \rVert^2 = \sum_\theta \lVert \partial\mathcal L/\partial\theta \rVert^2
+    .. math:: g \leftarrow \min\Bigl(1, \frac{c}{\lVert g \rVert}\Bigr)\, g,
+
+    where ‖g‖ is the length over the numbers of all arrays.
 
     Parameters
     ----------

@@ -17,15 +17,17 @@ from attnbook.training.backpropagation.linear import linear_vjp
 def softmax_vjp(
     weights: Annotated[Array, "... n"], grad_weights: Annotated[Array, "... n"]
 ) -> Annotated[Array, "... n"]:
-    r"""Pull the gradient g of the weights a = softmax(s) back to the scores s, row by row.
+    r"""Pull the gradient of the weights A = softmax(S) back to the scores S, row by row.
 
-    .. math:: \frac{\partial\mathcal L}{\partial s} = a \odot (g - a \cdot g)
+    .. math:: G_S = A \odot \Bigl(\frac{\partial\mathcal L}{\partial A}
+              - \Delta\,\mathbf 1^\top\Bigr), \qquad
+              \Delta_i = \sum_j A_{ij} \frac{\partial\mathcal L}{\partial A_{ij}}
 
     Parameters
     ----------
-    weights : array a, shape (..., n)
+    weights : array A, shape (..., n)
         What `softmax` returned over the last axis.
-    grad_weights : array g, shape (..., n)
+    grad_weights : array ∂ℒ/∂A, shape (..., n)
 
     Returns
     -------
@@ -39,8 +41,8 @@ def softmax_vjp(
     array([-0.5,  0.5,  0. ])
     """
     xp = array_namespace(weights)
-    mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
-    return weights * (grad_weights - mean)
+    delta = xp.sum(weights * grad_weights, axis=-1, keepdims=True)
+    return weights * (grad_weights - delta)
 
 
 def attention_with_vjp(

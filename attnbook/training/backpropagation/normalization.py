@@ -17,11 +17,11 @@ def layer_norm_vjp(
 ) -> tuple[Array, LayerNormWeights]:
     r"""Pull the gradient G of `layer_norm` back to x, the gain and the bias.
 
-    With the normalised row u = (x - μ) / s, s² = σ² + ε, and g = γ ⊙ G,
+    With the normalised row ν = (x - μ) / ρ, ρ² = σ² + ε, and its gradient ψ = γ ⊙ G,
 
-    .. math:: \frac{\partial\mathcal L}{\partial x} =
-              \frac{g - \operatorname{mean}(g) - u \operatorname{mean}(g \odot u)}{s}, \qquad
-              \frac{\partial\mathcal L}{\partial\gamma} = \sum_i G_i \odot u_i, \qquad
+    .. math:: \frac{\partial\mathcal L}{\partial x} = \frac1\rho \bigl(\psi
+              - \operatorname{mean}(\psi) - \nu \operatorname{mean}(\psi \odot \nu)\bigr), \qquad
+              \frac{\partial\mathcal L}{\partial\gamma} = \sum_i G_i \odot \nu_i, \qquad
               \frac{\partial\mathcal L}{\partial b} = \sum_i G_i.
 
     Parameters
@@ -51,11 +51,11 @@ def layer_norm_vjp(
     """
     xp = array_namespace(x)
     centred = x - _mean(x)
-    s = xp.sqrt(_mean(centred * centred) + weights.epsilon)
-    u = centred / s
-    g = grad_output if weights.gain is None else grad_output * weights.gain
-    grad_x = (g - _mean(g) - u * _mean(g * u)) / s
-    grad_gain = None if weights.gain is None else _summed(grad_output * u)
+    rho = xp.sqrt(_mean(centred * centred) + weights.epsilon)
+    nu = centred / rho
+    psi = grad_output if weights.gain is None else grad_output * weights.gain
+    grad_x = (psi - _mean(psi) - nu * _mean(psi * nu)) / rho
+    grad_gain = None if weights.gain is None else _summed(grad_output * nu)
     grad_bias = None if weights.bias is None else _summed(grad_output)
     return grad_x, replace(weights, gain=grad_gain, bias=grad_bias)
 
@@ -67,11 +67,11 @@ def rms_norm_vjp(
 ) -> tuple[Array, RMSNormWeights]:
     r"""Pull the gradient G of `rms_norm` back to x and the gain.
 
-    With u = x / s, s² = mean(x ⊙ x) + ε, and g = γ ⊙ G,
+    With the normalised row ν = x / ρ, ρ² = mean(x ⊙ x) + ε, and its gradient ψ = γ ⊙ G,
 
-    .. math:: \frac{\partial\mathcal L}{\partial x} =
-              \frac{g - u \operatorname{mean}(g \odot u)}{s}, \qquad
-              \frac{\partial\mathcal L}{\partial\gamma} = \sum_i G_i \odot u_i.
+    .. math:: \frac{\partial\mathcal L}{\partial x} = \frac1\rho \bigl(\psi
+              - \nu \operatorname{mean}(\psi \odot \nu)\bigr), \qquad
+              \frac{\partial\mathcal L}{\partial\gamma} = \sum_i G_i \odot \nu_i.
 
     Parameters
     ----------
@@ -98,11 +98,12 @@ def rms_norm_vjp(
     True
     """
     xp = array_namespace(x)
-    s = xp.sqrt(_mean(x * x) + weights.epsilon)
-    u = x / s
-    g = grad_output if weights.gain is None else grad_output * weights.gain
-    grad_x = (g - u * _mean(g * u)) / s
-    return grad_x, replace(weights, gain=None if weights.gain is None else _summed(grad_output * u))
+    rho = xp.sqrt(_mean(x * x) + weights.epsilon)
+    nu = x / rho
+    psi = grad_output if weights.gain is None else grad_output * weights.gain
+    grad_x = (psi - nu * _mean(psi * nu)) / rho
+    grad_gain = None if weights.gain is None else _summed(grad_output * nu)
+    return grad_x, replace(weights, gain=grad_gain)
 
 
 NORMALIZATION_VJPS: dict[type, Callable[..., tuple[Array, Any]]] = {

@@ -144,9 +144,9 @@ def gradients(
 ) -> tuple[Annotated[Array, ""], TransformerWeights]:
     r"""Return the loss of a decoder alone, and its gradient with respect to every weight.
 
-    .. math:: \mathcal L(\theta) = \operatorname{cross\_entropy}\bigl(
-              \operatorname{transformer}_\theta(\text{inputs}),\, \text{targets}\bigr),
-              \qquad \frac{\partial\mathcal L}{\partial\theta}
+    .. math:: \mathcal L = \operatorname{cross\_entropy}\bigl(
+              \operatorname{transformer}_W(\text{inputs}),\, \text{targets}\bigr),
+              \qquad g = \frac{\partial\mathcal L}{\partial W}
 
     Backpropagation by hand: the forward pass keeps what each piece was given, and the backward
     pass calls the pieces of `attnbook.training.backpropagation` in reverse order.
