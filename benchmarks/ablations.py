@@ -1,8 +1,8 @@
 """What each choice is worth: small writers of plays, each choice at its own best rate.
 
-Ten tables, from the order of normalisation to tied embeddings. A row is a choice: its loss on the
-validation plays by rate and seed, and at the rate that is best there also on the test plays. The
-runs are kept beside the record until it is whole: an interrupted benchmark goes on where it was.
+Eleven tables: orders of normalisation, positions, schedules and others. A row is a choice: its
+loss on the validation plays by rate and seed, and at the rate that is best there also on the test
+plays. The runs are kept beside the record until it is whole: an interrupted benchmark goes on.
 """
 
 from dataclasses import replace
@@ -26,9 +26,11 @@ from benchmarks.tables import Step, Tables
 DEVICES = ("cpu",)
 VOCABULARY, CONTEXT, JUDGED = 512, 64, 6  # of the judged text each sixth window counts
 SHARE, SHARE_STEPS = 20_000, 400  # tokens and updates of the runs with dropout
+LONG_STEPS = 800
 
-ORDER_RATES = (0.002, 0.006, 0.018, 0.054)
-SMALL_RATES = (0.004, 0.008, 0.016)
+ORDER_RATES = (0.002, 0.006, 0.01, 0.018, 0.032, 0.054)
+DEEP_RATES = (0.002, 0.006, 0.018)
+SMALL_RATES = LONG_RATES = (0.004, 0.008, 0.016)
 OPTIMIZER_RATES = {
     "SGD": (0.5, 1.0, 2.0),
     "SGD, momentum 0.9": (0.05, 0.1, 0.2),
@@ -65,8 +67,10 @@ METHODS = {
         "With layer normalisation and biases, without clipping. `none` is pre-norm whose "
         "normalisations do nothing. The deep ones have 9 layers, d_model 32, 2 heads and d_ff 88."
     ),
+    "positions": "`embedding`: how the table of tokens is drawn first; 1/√d is the deviation.",
     "blocks": "d_ff is 128 for SwiGLU and 192 for the others: as many numbers in the matrices.",
     "optimizers": "Adam is AdamW without decay. All are clipped, with warm-up and cosine.",
+    "long_schedules": f"{LONG_STEPS} updates in the place of 200.",
     "clipping": "A last rate, chosen too high before any run, has all seeds too.",
     "dropout": (
         f"Learned from the first {SHARE:,} tokens, in {SHARE_STEPS} updates. `train`: the loss on "
@@ -157,6 +161,14 @@ def choices() -> dict[str, list[Choice]]:
         "normal 0.02": ("normal", 1.0),
         "normal 0.02, outputs / √(2 layers)": ("normal", (2 * MODEL["n_layers"]) ** -0.5),
     }
+    placed = [
+        Choice({"positions": name, "embedding": how}, kinds[name], first=first)
+        for how, first, names in (
+            ("Xavier", None, kinds),
+            ("normal 1/√d", ("embedding", 1.0), ("none", "sines", "learned", "rotary, halves")),
+        )
+        for name in names
+    ]
     blocks = [
         Choice({"normalization": norm, "network": name}, {"normalization": norm, **network})
         for norm in ("layer", "rms")
@@ -172,15 +184,19 @@ def choices() -> dict[str, list[Choice]]:
     small["rates"] = SMALL_RATES
     return {
         "orders": orders({}, ORDER_RATES),
-        "positions": [Choice({"positions": x}, model) for x, model in kinds.items()],
+        "positions": placed,
         "blocks": blocks,
         "optimizers": [Choice({"optimizer": x}, **how) for x, how in steppers.items()],
         "schedules": [Choice({"schedule": x}, settings=how) for x, how in schedules.items()],
         "clipping": clipping,
         "dropout": [Choice({"dropout": x}, dropout=x, **small) for x in (0.0, 0.1, 0.2, 0.3)],
         "initialization": [Choice({"first": x}, first=draw) for x, draw in draws.items()],
-        "deep_orders": orders(DEEP, ORDER_RATES[:-1]),
         "embeddings": [Choice({"tied": True}), Choice({"tied": False}, {"tied": False})],
+        "deep_orders": orders(DEEP, DEEP_RATES),
+        "long_schedules": [
+            Choice({"schedule": x}, settings=schedules[x] | {"steps": LONG_STEPS}, rates=LONG_RATES)
+            for x in ("warm-up, constant", "warm-up, cosine")
+        ],
     }
 
 
@@ -189,7 +205,7 @@ def orders(shape: dict[str, Any], rates: tuple[float, ...]) -> list[Choice]:
     found = []
     for norm in ("pre", "post") if shape else ("pre", "post", "none"):
         model = shape | LAYER_NORM | {"norm": "pre" if norm == "none" else norm}
-        known = {"normalizes": norm != "none", "thorough": norm != "none" and not shape}
+        known = {"normalizes": norm != "none", "thorough": not shape}
         for warmup in (0, 50):
             settings = {"warmup": warmup, "clip": None}
             found.append(

@@ -106,7 +106,8 @@ def redrawn(weights: TransformerWeights, seed: int, how: str, factor: float) -> 
     """Return other first weights.
 
     `scaled` are the matrices of the layers larger by `factor`. `normal` are matrices with a
-    deviation of 0.02, those that end a sublayer with `factor` of it.
+    deviation of 0.02, those that end a sublayer with `factor` of it. `embedding` is the table of
+    tokens with the deviation `factor` / √d.
     """
     arrays, rng = weights.arrays(), np.random.default_rng(seed)
     for name, x in arrays.items():
@@ -115,6 +116,8 @@ def redrawn(weights: TransformerWeights, seed: int, how: str, factor: float) -> 
         if how == "normal" and x.ndim == 2:
             part = factor if name.endswith((".W_O", ".W_2")) else 1.0
             arrays[name] = rng.normal(0, 0.02 * part, x.shape)
+        if how == "embedding" and name == "target_embedding":
+            arrays[name] = rng.normal(0, factor * x.shape[1] ** -0.5, x.shape)
     return weights.with_arrays(arrays)
 
 

@@ -118,14 +118,16 @@ def test_a_run_on_little_text_has_a_curve_and_repeats(monkeypatch):
     assert last["train"] < found[0]["curve"][0][1]["train"]
 
 
-@pytest.mark.parametrize(("how", "factor"), [("scaled", 3.0), ("normal", 0.25)])
+@pytest.mark.parametrize(("how", "factor"), [("scaled", 3.0), ("normal", 0.25), ("embedding", 2.0)])
 def test_first_weights_are_drawn_as_they_are_called(how, factor):
     weights = first(d_model=60, n_heads=3, d_ff=100)
     old, new = weights.arrays(), redrawn(weights, 0, how, factor).arrays()
     for name, x in old.items():
         if how == "scaled":
             np.testing.assert_array_equal(new[name], x * (factor if ".W_" in name else 1.0))
-        elif x.ndim == 2:
+        elif how == "embedding" and name == "target_embedding":
+            assert new[name].std() == pytest.approx(2.0 / 60**0.5, rel=0.1)
+        elif how == "normal" and x.ndim == 2:
             part = factor if name.endswith(("W_O", "W_2")) else 1.0
             assert new[name].std() == pytest.approx(0.02 * part, rel=0.1)
         else:
