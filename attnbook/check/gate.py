@@ -1,15 +1,17 @@
 """The gated feed-forward network in steps: two branches, their product, and the way back."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attnbook
 from attnbook.check.engine import documented, run
+from attnbook.check.hidden_layer import OTHER_ACTIVATIONS, relu, same, sigmoid, silu
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import binds, signature_of
+from attnbook.check.signatures import of_arrays
 from attnbook.check.standardization import tokens_are_alone
 from attnbook.check.steps import Case, Check, Stage, draw, each
 
@@ -41,40 +43,14 @@ def gated_feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(GATED_FEED_FORWARD, f, time_limit)
 
 
-def _adapt(function: Callable) -> Callable:
-    """Return `function` of the four arrays, also if it takes the weights in one object."""
-    signature = signature_of(function)
-    if signature is None or binds(signature, 4) or not binds(signature, 2):
-        return function
-    return lambda x, *arrays: function(x, attnbook.GatedFeedForwardWeights(*arrays))
-
-
-def _sigmoid(h):
-    return 0.5 * (1 + np.tanh(h / 2))
-
-
-def silu(h):
-    """Return h·σ(h)."""
-    return h * _sigmoid(h)
-
-
-def _same(h, *others):
-    return h
-
-
-def _softmax(h):
-    powers = np.exp(h - np.max(h, axis=-1, keepdims=True))
-    return powers / np.sum(powers, axis=-1, keepdims=True)
-
-
 STEPS: dict[str, Callable] = {
-    "enter": _same,
+    "enter": same,
     "matrices": lambda W_gate, W_1, W_2: (W_gate, W_1, W_2),
     "open": silu,
-    "pass_on": _same,
+    "pass_on": same,
     "combine": np.multiply,
     "back": np.matmul,
-    "leave": _same,
+    "leave": same,
 }
 
 
@@ -124,32 +100,20 @@ MISTAKES = mistakes(
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
     """,
     {
-        "activation on the wrong branch": ({"open": _same, "pass_on": silu},),
+        "activation on the wrong branch": ({"open": same, "pass_on": silu},),
         "activation on both branches": each("pass_on", silu),
-        "activation on the product": ({"open": _same, "combine": lambda a, b: silu(a * b)},),
+        "activation on the product": ({"open": same, "combine": lambda a, b: silu(a * b)},),
         "activation after the second matrix": (
-            {"open": _same, "leave": lambda y, x: silu(y)},
+            {"open": same, "leave": lambda y, x: silu(y)},
             {"leave": lambda y, x: silu(y)},
         ),
         "activation before the first matrix": (
-            {"enter": silu, "open": _same},
+            {"enter": silu, "open": same},
             {"enter": silu},
         ),
-        "no activation": each("open", _same),
-        "sigmoid for the activation": each("open", _sigmoid),
-        "another activation": each(
-            "open",
-            attnbook.gelu,
-            attnbook.gelu_tanh,
-            lambda h: np.maximum(h, 0),
-            np.tanh,
-            _softmax,
-            lambda h: h * _sigmoid(1.702 * h),
-            lambda h: np.log(1 + np.exp(h)),
-            lambda h: np.where(h > 0, h, np.exp(h) - 1),
-            lambda h: np.maximum(h, 0) ** 2,
-            np.exp,
-        ),
+        "no activation": each("open", same),
+        "sigmoid for the activation": each("open", sigmoid),
+        "another activation": each("open", *OTHER_ACTIVATIONS, relu, np.exp),
         "sign of the gate": each("open", lambda h: silu(-h), lambda h: -silu(h)),
         "branches added": each("combine", np.add),
         "branches multiplied as matrices": each(
@@ -176,7 +140,7 @@ MISTAKES = mistakes(
         "normalised inside": each(
             "leave", lambda y, x: attnbook.rms_norm(y), lambda y, x: attnbook.layer_norm(y)
         ),
-        "hidden layer returned": each("back", _same),
+        "hidden layer returned": each("back", same),
     },
 )
 
@@ -209,7 +173,7 @@ GATED_FEED_FORWARD = Check(
     ),
     mistakes=MISTAKES,
     properties=(tokens_are_alone,),
-    adapt=_adapt,
+    adapt=partial(of_arrays, kind=attnbook.GatedFeedForwardWeights, count=4),
     sequences=("x",),
     legible=True,
 )

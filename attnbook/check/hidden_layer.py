@@ -1,6 +1,7 @@
 """The feed-forward network in steps: two matrices with their biases, and a ReLU between them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import binds, signature_of
+from attnbook.check.signatures import of_arrays
 from attnbook.check.standardization import tokens_are_alone
 from attnbook.check.steps import Case, Check, Stage, draw, each
 
@@ -41,37 +42,54 @@ def feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(FEED_FORWARD, f, time_limit)
 
 
-def _adapt(function: Callable) -> Callable:
-    """Return `function` of the five arrays, also if it takes the weights in one object."""
-    signature = signature_of(function)
-    if signature is None or binds(signature, 5) or not binds(signature, 2):
-        return function
-    return lambda x, *arrays: function(x, attnbook.FeedForwardWeights(*arrays))
-
-
 def relu(x):
     """Return max(0, x)."""
     return np.maximum(x, 0)
 
 
-def _same(x, *others):
+def sigmoid(h):
+    """Return σ(h)."""
+    return 0.5 * (1 + np.tanh(h / 2))
+
+
+def silu(h):
+    """Return h·σ(h)."""
+    return h * sigmoid(h)
+
+
+def same(x, *others):
+    """Return `x`, whatever else is given."""
     return x
 
 
-def _sigmoid(h):
-    return 1 / (1 + np.exp(-h))
+def _softmax(h):
+    powers = np.exp(h - np.max(h, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True)
+
+
+OTHER_ACTIVATIONS: tuple[Callable, ...] = (
+    attnbook.gelu,
+    attnbook.gelu_tanh,
+    np.tanh,
+    _softmax,
+    lambda h: h * sigmoid(1.702 * h),
+    lambda h: np.log(1 + np.exp(h)),
+    lambda h: np.where(h > 0, h, np.exp(h) - 1),
+    lambda h: relu(h) ** 2,
+)
+"""What somebody may take for the ReLU, and for silu."""
 
 
 FEED_STEPS: dict[str, Callable] = {
-    "enter_feed": _same,
+    "enter_feed": same,
     "feed_matrices": lambda W_1, W_2: (W_1, W_2),
     "biases": lambda b_1, b_2: (b_1, b_2),
     "shift_hidden": np.add,
     "activate": relu,
     "back": np.matmul,
     "shift_back": np.add,
-    "leave_feed": _same,
-    "keep": _same,
+    "leave_feed": same,
+    "keep": same,
 }
 
 
@@ -82,21 +100,6 @@ def feed(steps: Any, x, W_1, b_1, W_2, b_2):
     hidden = steps.activate(steps.shift_hidden(steps.enter_feed(x) @ W_1, b_1))
     return steps.keep(steps.leave_feed(steps.shift_back(steps.back(hidden, W_2), b_2)), x)
 
-
-_OTHER_ACTIVATIONS: tuple[Callable, ...] = (
-    attnbook.gelu,
-    np.tanh,
-    lambda h: h * _sigmoid(h),
-    _sigmoid,
-    lambda h: np.exp(h) / np.sum(np.exp(h), axis=-1, keepdims=True),
-    lambda h: h / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (h + 0.044715 * h**3))),
-    lambda h: h * _sigmoid(1.702 * h),
-    lambda h: np.log(1 + np.exp(h)),
-    lambda h: np.where(h > 0, h, np.exp(h) - 1),
-    np.square,
-    lambda h: relu(h) ** 2,
-    lambda h: np.clip(h, 0, 6),
-)
 
 FEED_MISTAKES = mistakes(
     """
@@ -133,17 +136,19 @@ FEED_MISTAKES = mistakes(
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
     """,
     {
-        "no activation": each("activate", _same),
+        "no activation": each("activate", same),
         "activation after the second matrix": (
-            {"activate": _same, "leave_feed": relu},
-            {"activate": _same, "back": lambda h, W_2: relu(h @ W_2)},
+            {"activate": same, "leave_feed": relu},
+            {"activate": same, "back": lambda h, W_2: relu(h @ W_2)},
         ),
         "activation twice": each("leave_feed", relu),
         "activation before the first matrix": (
-            {"enter_feed": relu, "activate": _same},
+            {"enter_feed": relu, "activate": same},
             {"enter_feed": relu},
         ),
-        "another activation": each("activate", *_OTHER_ACTIVATIONS),
+        "another activation": each(
+            "activate", *OTHER_ACTIVATIONS, silu, sigmoid, np.square, lambda h: np.clip(h, 0, 6)
+        ),
         "sign of the activation": each(
             "activate", lambda h: np.minimum(h, 0), lambda h: relu(-h), np.abs
         ),
@@ -165,7 +170,7 @@ FEED_MISTAKES = mistakes(
         "b_1 forgotten": each("biases", lambda b_1, b_2: (0, b_2)),
         "b_2 forgotten": each("biases", lambda b_1, b_2: (b_1, 0)),
         "b_1 after the activation": (
-            {"activate": _same, "shift_hidden": lambda h, b_1: relu(h) + b_1},
+            {"activate": same, "shift_hidden": lambda h, b_1: relu(h) + b_1},
         ),
         "bias subtracted": each(
             "biases",
@@ -191,8 +196,8 @@ FEED_MISTAKES = mistakes(
             "feed_matrices", lambda W_1, W_2: (W_2, W_1), lambda W_1, W_2: (W_2.T, W_1.T)
         ),
         "hidden layer returned": (
-            {"back": _same, "shift_back": _same},
-            {"activate": _same, "back": _same, "shift_back": _same},
+            {"back": same, "shift_back": same},
+            {"activate": same, "back": same, "shift_back": same},
         ),
     },
 )
@@ -227,7 +232,7 @@ FEED_FORWARD = Check(
     ),
     mistakes=FEED_MISTAKES,
     properties=(tokens_are_alone,),
-    adapt=_adapt,
+    adapt=partial(of_arrays, kind=attnbook.FeedForwardWeights, count=5),
     sequences=("x",),
     legible=True,
 )

@@ -42,6 +42,14 @@ def named_options(signature: inspect.Signature, options: tuple[str, ...]) -> fro
     return frozenset(named & set(options))
 
 
+def of_arrays(function: Callable, kind: Callable, count: int) -> Callable:
+    """Return `function` of `count` arrays, also if it takes x and a `kind` that holds the rest."""
+    signature = signature_of(function)
+    if signature is None or binds(signature, count) or not binds(signature, 2):
+        return function
+    return lambda x, *arrays: function(x, kind(*arrays))
+
+
 def with_options(
     function: Callable, parameters: tuple[str, ...], options: dict[str, tuple[Any, tuple[str, ...]]]
 ) -> Callable:
