@@ -10,8 +10,14 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.standardization import EPSILON, tokens_are_alone
+from attnbook.check.standardization import (
+    EPSILON,
+    IN_EVERY_NORM,
+    OTHER_EPSILONS,
+    adapt_norm,
+    tokens_are_alone,
+    widen,
+)
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 _PARAMETERS = ("x", "gain")
@@ -43,14 +49,6 @@ def rms_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(RMS_NORM, f, time_limit)
 
 
-def _adapt(function: Callable) -> Callable:
-    """Return `function` with epsilon under that name, and with a gain if it has none."""
-    signature = signature_of(function)
-    if signature is not None and binds(signature, 1) and not binds(signature, 2):
-        return lambda x, gain: function(x) * gain
-    return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
-
-
 _average = partial(np.mean, keepdims=True)
 
 
@@ -59,8 +57,7 @@ def _centred(x):
 
 
 RMS_STEPS: dict[str, Any] = {
-    # squares of half precision overflow
-    "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
+    "widen": widen,
     "enter": lambda x, gain: x,
     "above": lambda x: x,  # what is divided
     "squares": np.square,
@@ -119,12 +116,8 @@ MISTAKES = mistakes(
         division, so that each feature can have a size of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i is divided by the size of token
         j. It runs only where the array is square. Pass keepdims=True.
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        mean is infinite, and the rows become 0. Compute in float32 and round the result.
-    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
-        Write −1, which is the last axis of any array.
-    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
-    """,
+    """
+    + IN_EVERY_NORM,
     {
         "over the sequence": each("axis", -2, 0),
         "over all axes": each("axis", None, (-2, -1)),
@@ -154,13 +147,8 @@ MISTAKES = mistakes(
         "root multiplied": each("divide", np.multiply),
         "not divided": each("divide", lambda x, size: x),
         "no epsilon": each("epsilon", lambda e: 0.0),
-        "epsilon of another size": each(
-            "epsilon",
-            *(
-                lambda epsilon, other=other: other
-                for other in (1e-6, 1e-8, 1e-12, 2.0**-23, 2.0**-52, 1e-3, 1e-4, 1e-7, 1e-2, 1.0)
-            ),
-        ),
+        "epsilon of another size": OTHER_EPSILONS
+        + each("epsilon", lambda epsilon: 2.0**-23, lambda epsilon: 2.0**-52),
         "epsilon outside the root": tuple(
             {
                 "size": lambda mean, epsilon: np.sqrt(mean) + epsilon,
@@ -230,6 +218,6 @@ RMS_NORM = Check(
     mistakes=MISTAKES,
     properties=(tokens_are_alone, rows_have_size_1),
     options=("epsilon",),
-    adapt=_adapt,
+    adapt=partial(adapt_norm, parameters=_PARAMETERS),
     legible=True,
 )

@@ -44,13 +44,35 @@ def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(LAYER_NORM, f, time_limit)
 
 
-def _adapt(function: Callable) -> Callable:
+def adapt_norm(function: Callable, parameters: tuple[str, ...]) -> Callable:
     """Return `function` with epsilon under that name, and with gain and bias if it has none."""
     signature = signature_of(function)
     if signature is not None and binds(signature, 1) and not binds(signature, 2):
-        return lambda x, gain, bias: function(x) * gain + bias
-    return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
+        return lambda x, gain, bias=0.0: function(x) * gain + bias
+    return with_options(function, parameters, {"epsilon": (EPSILON, ("eps",))})
 
+
+def widen(x):
+    """Return half precision in single precision: its squares overflow."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+OTHER_EPSILONS = each(
+    "epsilon",
+    *(
+        lambda epsilon, other=other: other
+        for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+    ),
+)
+
+IN_EVERY_NORM = """
+    squares overflow in half precision: You square in float16, whose largest number is 65504: the
+        mean of the squares is infinite, and the rows become 0. Compute in float32 and round the
+        result.
+    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
+        Write −1, which is the last axis of any array.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
+    """
 
 _average = partial(np.mean, keepdims=True)
 _total = partial(np.sum, keepdims=True)
@@ -58,8 +80,7 @@ _variance = partial(np.var, keepdims=True)
 
 
 NORM_STEPS: dict[str, Any] = {
-    # squares of half precision overflow
-    "widen": lambda x: x.astype(np.float32) if x.dtype == np.float16 else x,
+    "widen": widen,
     "enter_norm": lambda x, gain, bias: x,
     "axes": (-1, -1),  # of the mean and of the variance
     "mean": _average,
@@ -157,12 +178,8 @@ NORM_MISTAKES = mistakes(
         division, so that they can give each feature a mean and a scale of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
         of token j. It runs only where the array is square. Pass keepdims=True.
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        variance is infinite, and the rows become 0. Compute in float32 and round the result.
-    axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
-        Write −1, which is the last axis of any array.
-    epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
-    """,
+    """
+    + IN_EVERY_NORM,
     {
         "over the sequence": each("axes", (-2, -2), (0, 0), (-2, -1), (-1, -2)),
         "over all axes": each("axes", (None, None), ((-1, -2), (-1, -2)), (None, -1), (-1, None)),
@@ -175,13 +192,7 @@ NORM_MISTAKES = mistakes(
             {"epsilon": lambda e: 0.0},
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
-        "epsilon of another size": each(
-            "epsilon",
-            *(
-                lambda epsilon, other=other: other
-                for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
-            ),
-        ),
+        "epsilon of another size": OTHER_EPSILONS,
         "epsilon as a floor": each(
             "deviation",
             lambda v, e: np.maximum(np.sqrt(v), e),
@@ -309,6 +320,6 @@ LAYER_NORM = Check(
     mistakes=NORM_MISTAKES,
     properties=(tokens_are_alone, rows_are_standardised),
     options=("epsilon",),
-    adapt=_adapt,
+    adapt=partial(adapt_norm, parameters=_PARAMETERS),
     legible=True,
 )
