@@ -1,6 +1,6 @@
 """What each choice is worth: small writers of plays, each choice at its own best rate.
 
-Twelve tables: orders of normalisation, positions, schedules and others. A row is a choice: its
+Eleven tables: orders of normalisation, positions, schedules and others. A row is a choice: its
 loss on the validation plays by rate and seed, and at the rate that is best there also on the test
 plays. The runs are kept beside the record until it is whole: an interrupted benchmark goes on.
 """
@@ -67,7 +67,7 @@ METHODS = {
         "With layer normalisation and biases, without clipping. `none` is pre-norm whose "
         "normalisations do nothing. The deep ones have 9 layers, d_model 32, 2 heads and d_ff 88."
     ),
-    "first_embeddings": "`positions` again, with embeddings that are first normal, of variance 1/d.",
+    "positions": "`embedding`: how the table of tokens is drawn first; 1/√d is the deviation.",
     "blocks": "d_ff is 128 for SwiGLU and 192 for the others: as many numbers in the matrices.",
     "optimizers": "Adam is AdamW without decay. All are clipped, with warm-up and cosine.",
     "long_schedules": f"{LONG_STEPS} updates in the place of 200.",
@@ -161,6 +161,14 @@ def choices() -> dict[str, list[Choice]]:
         "normal 0.02": ("normal", 1.0),
         "normal 0.02, outputs / √(2 layers)": ("normal", (2 * MODEL["n_layers"]) ** -0.5),
     }
+    placed = [
+        Choice({"positions": name, "embedding": how}, kinds[name], first=first)
+        for how, first, names in (
+            ("Xavier", None, kinds),
+            ("normal 1/√d", ("embedding", 1.0), ("none", "sines", "learned", "rotary, halves")),
+        )
+        for name in names
+    ]
     blocks = [
         Choice({"normalization": norm, "network": name}, {"normalization": norm, **network})
         for norm in ("layer", "rms")
@@ -178,7 +186,7 @@ def choices() -> dict[str, list[Choice]]:
     small["rates"] = SMALL_RATES
     return {
         "orders": orders({}, ORDER_RATES),
-        "positions": [Choice({"positions": x}, model) for x, model in kinds.items()],
+        "positions": placed,
         "blocks": blocks,
         "optimizers": [Choice({"optimizer": x}, **how) for x, how in steppers.items()],
         "schedules": [Choice({"schedule": x}, settings=how) for x, how in schedules.items()],
@@ -186,10 +194,6 @@ def choices() -> dict[str, list[Choice]]:
         "dropout": [Choice({"dropout": x}, dropout=x, **small) for x in (0.0, 0.1, 0.2, 0.3)],
         "initialization": [Choice({"first": x}, first=draw) for x, draw in draws.items()],
         "embeddings": [Choice({"tied": True}), Choice({"tied": False}, {"tied": False})],
-        "first_embeddings": [
-            Choice({"positions": x}, kinds[x], first=("embedding", 1.0))
-            for x in ("none", "sines", "learned", "rotary, halves")
-        ],
         "deep_orders": orders(DEEP, DEEP_RATES),
         "long_schedules": [
             Choice({"schedule": x}, settings=schedules[x] | {"steps": LONG_STEPS}, rates=LONG_RATES)
