@@ -178,7 +178,9 @@ def choices() -> dict[str, list[Choice]]:
         x: {"optimizer": x, "rates": rates} for x, rates in OPTIMIZER_RATES.items()
     }
     clipping = [
-        Choice({"optimizer": x, "clip": y}, {}, {"clip": y}, too=(high,), **steppers[x])
+        Choice(
+            {"optimizer": x, "clip": y}, {}, {"clip": y}, thorough=True, too=(high,), **steppers[x]
+        )
         for x, high in TOO_HIGH.items()
         for y in (None, 1.0)
     ]
