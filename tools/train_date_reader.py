@@ -3,8 +3,7 @@
 An encoder and a decoder of one layer each learn to write dates by ISO 8601. Days are split three
 ways: every rate and seed learns the training days, the validation days choose the rate, and the
 test days are read once, by the model that was chosen. Writes `book/data/date_reader.npz`, the
-weights in half precision, and `book/data/dates.cpu.json`; and `date_reader_early.npz`, a reader
-that had a quarter of the steps and still errs. It takes some ten minutes on one core.
+weights in half precision, and `book/data/dates.cpu.json`. It takes some ten minutes on one core.
 """
 
 import argparse
@@ -13,6 +12,7 @@ import math
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -132,20 +132,14 @@ def main() -> None:
         "runs": runs,
         "test_mistakes": mistakes(chosen, pairs["test"], vocabulary),
     }
-    save(given.out / "date_reader.npz", chosen)
-    early, _, _ = trained(best, 0, given.steps // 4, pairs["train"], vocabulary)
-    save(given.out / "date_reader_early.npz", rounded(early))
+    arrays: dict[str, Any] = chosen.to(dtype="float16").arrays()
+    np.savez(given.out / "date_reader.npz", **arrays)
     (given.out / "dates.cpu.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def rounded(model: Transformer) -> TransformerWeights:
     """Return the weights of a model as they are stored: in half precision."""
     return model.weights.to("numpy", dtype="float16").to(dtype="float32")
-
-
-def save(path: Path, weights: TransformerWeights) -> None:
-    """Write the arrays of the weights in half precision."""
-    np.savez(path, **weights.to(dtype="float16").arrays())
 
 
 if __name__ == "__main__":
