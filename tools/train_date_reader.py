@@ -24,7 +24,7 @@ from attnbook.training import Settings, evaluate, train
 from benchmarks import provenance
 
 FOLDER = Path(__file__).parents[1] / "book/data"
-SIZES = {"d_model": 64, "n_heads": 2, "d_ff": 128, "n_layers": 1}
+SIZES: dict[str, Any] = {"d_model": 64, "n_heads": 2, "d_ff": 128, "n_layers": 1}
 RATES, SEEDS = (0.001, 0.002, 0.005, 0.01), (0, 1, 2)
 BATCH, STEPS, AVERAGED = 64, 1200, 25
 N_TRAIN, N_TEST, ONE_DAY_IN = 44_000, 2_000, 10
