@@ -177,22 +177,6 @@ def test_gradients_are_those_of_autograd(call):
         np.testing.assert_allclose(got, expected[name], rtol=0, atol=1e-10 * size, err_msg=name)
 
 
-def test_gradients_are_differences_of_the_loss():
-    """Central differences, along a random direction in the space of all weights and along each."""
-    weights = shaken(modern(), 3)
-    rng = np.random.default_rng(4)
-    inputs, targets = rng.integers(VOCABULARY, size=(2, 3, 5))
-    _, grads = gradients(weights, inputs, targets)
-    h, flat = 1e-5, grads.arrays()
-    for name in flat:
-        way = {n: rng.standard_normal(x.shape) * (n == name) for n, x in flat.items()}
-        losses = [
-            float(gradients(moved(weights, way, sign * h), inputs, targets)[0]) for sign in (1, -1)
-        ]
-        slope = sum(float(np.sum(flat[n] * way[n])) for n in flat)
-        assert math.isclose((losses[0] - losses[1]) / (2 * h), slope, rel_tol=1e-6, abs_tol=1e-8)
-
-
 def modern(**options):
     """A decoder as today's language models have it."""
     sizes = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 2}
@@ -214,6 +198,23 @@ def relative():
 
 
 MODELS = {"modern": modern, "classic": classic, "relative": relative}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_differences_of_the_loss(name):
+    """Central differences, along a random direction in the space of each array."""
+    weights = shaken(MODELS[name](), 3)
+    rng = np.random.default_rng(4)
+    inputs, targets = rng.integers(VOCABULARY, size=(2, 3, 5))
+    _, grads = gradients(weights, inputs, targets)
+    h, flat = 1e-5, grads.arrays()
+    for key in flat:
+        way = {n: rng.standard_normal(x.shape) * (n == key) for n, x in flat.items()}
+        losses = [
+            float(gradients(moved(weights, way, sign * h), inputs, targets)[0]) for sign in (1, -1)
+        ]
+        slope = sum(float(np.sum(flat[n] * way[n])) for n in flat)
+        assert math.isclose((losses[0] - losses[1]) / (2 * h), slope, rel_tol=1e-6, abs_tol=1e-8)
 
 
 def moved(weights, way, far):
