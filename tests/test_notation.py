@@ -12,7 +12,7 @@ LETTERS, FREE = re.search(
 ).groups()
 CHAPTERS = (
     *("single_head", "multi_head", "masking", "transformer", "training"),
-    *("decoding", "hashing", "sketch", "fast_attention"),
+    *("backpropagation", "decoding", "hashing", "sketch", "fast_attention"),
 )
 PLURAL = r"\b(or|also|elsewhere|sometimes|otherwise)\b|\bhere\b|in (the|this) chapter"
 
