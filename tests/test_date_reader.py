@@ -31,7 +31,7 @@ def test_no_day_is_in_two_parts():
 def test_validation_chose_the_rate_and_the_seed_was_not_chosen():
     wrong = dict.fromkeys(tool.RATES, 0)
     for run in RECORD["runs"]:
-        wrong[run["lr"]] += len(run["mistakes"])
+        wrong[run["lr"]] += run["wrong"]
     assert len(RECORD["runs"]) == len(tool.RATES) * len(tool.SEEDS)
     assert RECORD["recipe"]["lr"] == min(wrong, key=wrong.__getitem__)
     assert RECORD["recipe"]["seed"] == 0

@@ -111,14 +111,14 @@ def main() -> None:
                     "seed": seed,
                     "training": np.reshape(losses, (-1, AVERAGED)).mean(axis=1).round(5).tolist(),
                     "validation": evaluate(model, [judge(i) for i in range(len(judge))]),
-                    "mistakes": wrong,
+                    "wrong": len(wrong),
                 }
             )
-            found[rate, seed] = kept
+            found[rate, seed] = kept, wrong
             print(rate, seed, runs[-1]["validation"], len(wrong), flush=True)
-    wrong_at = {r: sum(len(x["mistakes"]) for x in runs if x["lr"] == r) for r in RATES}
+    wrong_at = {r: sum(x["wrong"] for x in runs if x["lr"] == r) for r in RATES}
     best = min(RATES, key=wrong_at.__getitem__)
-    chosen = found[best, 0]
+    chosen, _ = found[best, 0]
     record = {
         "benchmark": "dates",
         "provenance": origin,
@@ -130,6 +130,7 @@ def main() -> None:
         "days": {part: len({iso for _, iso in pairs[part]}) for part in pairs},
         "seconds": time.perf_counter() - begin,
         "runs": runs,
+        "validation_mistakes": [found[best, seed][1] for seed in SEEDS],
         "test_mistakes": mistakes(chosen, pairs["test"], vocabulary),
     }
     arrays: dict[str, Any] = chosen.to(dtype="float16").arrays()
