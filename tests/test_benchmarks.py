@@ -362,7 +362,10 @@ TINY = {
     masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
-    decode: {"QUICK_SIZES": (3,), "LAYERS": 1, "D_MODEL": 16, "D_FF": 24},
+    decode: {
+        **{"QUICK_SIZES": (3,), "QUICK_DRAWN": 3, "QUICK_BATCHES": (2,), "QUICK_BATCH_LENGTH": 2},
+        **{"KERNELS": {}, "BEGINNINGS": ("ROMEO:",)},
+    },
     scaling_fit: {"DRAWS": 3},
     sketch_search: {"QUICK_N": 300, "QUICK_BATCH": 16, "QUICK_SIZES": (200, 300, 500)},
     sketch_searchers: {"QUICK_LISTS": 2},

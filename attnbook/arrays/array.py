@@ -62,6 +62,8 @@ def dtype_name(dtype: Any) -> str:
 
 def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
+    if dtype in (xp.float32, xp.float64):  # to write out a dtype takes long
+        return dtype
     return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
 
 

@@ -261,7 +261,8 @@ def steps_of(task: Request, choose: Callable[[Array, list[Prefix]], Array]) -> I
     xp = array_namespace(task.prompt)
     n, longest = int(task.lengths.min()), int(task.lengths.max())
     lengths = n if n == longest else placed(task.lengths, task.prompt)
-    prefixes = task.prefixes()
+    is_watched = choose is not _most_likely or task.processors  # by somebody who needs prefixes
+    prefixes = task.prefixes() if is_watched else []
     log_p = task.decoder.prefill(task.prompt[:, :n])  # every prompt has these: read in one pass
     ended = xp.zeros_like(task.prompt[:, 0], dtype=xp.bool)
     pad = xp.full_like(task.prompt[:, 0], task.pad)
@@ -278,7 +279,7 @@ def steps_of(task: Request, choose: Callable[[Array, list[Prefix]], Array]) -> I
         ended = ended | (new & task.stops(tokens)) | (lengths + task.max_length <= n)
         if bool(xp.all(ended)):
             return
-        prefixes = longer(prefixes, tokens, new)
+        prefixes = longer(prefixes, tokens, new) if is_watched else []
         log_p = task.decoder.step(tokens, ended)
 
 
