@@ -96,7 +96,7 @@ def run(choice: Choice, rate: float, seed: int, text: Text, facts: dict) -> dict
         for step in updates(model, batches, settings, choice.optimizer):
             if choice.small and step % EVERY == 0:
                 curve.append([step, judge("validation", "train")])
-        found = judge(*judges)
+        found: dict[str, Any] = judge(*judges)
     ended = step == settings.steps and all(math.isfinite(x) for x in found.values())
     found = found if ended else dict.fromkeys(found)
     return found | ({"curve": curve} if choice.small else {})
@@ -223,4 +223,5 @@ def row(choice: Choice, runs: Runs, seeds: tuple[int, ...], most: int) -> dict[s
 
 def mean(losses: list[float | None]) -> float:
     """Return the mean; that of runs of which one broke off is infinite."""
-    return math.inf if None in losses else float(np.mean(losses))
+    numbers = [x for x in losses if x is not None]
+    return float(np.mean(numbers)) if len(numbers) == len(losses) else math.inf
