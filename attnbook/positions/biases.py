@@ -123,7 +123,10 @@ class RelativeBias(AttentionPositions):
 class Alibi(AttentionPositions):
     """Attention with linear biases: every head has a slope, by which scores fall with distance.
 
-    There is nothing to learn: the slopes follow from the number of heads, see `alibi`.
+    Attributes
+    ----------
+    None
+        The slopes follow from the number of heads, see `alibi`. There is nothing to learn.
 
     Examples
     --------
