@@ -61,7 +61,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     found = steps(lengths, device, QUICK_SIZES if quick else SIZES, dtypes, quick=quick)
     tables.measure("rows", found, "implementation", "cache")
     found = steps(prompts, device, QUICK_PROMPTS if quick else PROMPTS, dtypes, quick=quick)
-    tables.measure("prefill", found, "implementation", "passes")
+    tables.measure("prefill", found, "implementation", "at_once")
     sizes = QUICK_BATCHES if quick else BATCHES
     found = steps(batches, device, sizes, dtypes, quick=quick, name="batch", power=1)
     tables.measure("batches", found, "implementation", "batch")
@@ -75,7 +75,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 
 def _baseline(device):
     name = NAMES[inputs.libraries(device)[0]]
-    return {"implementation": name, "cache": True, "passes": 1, "lookahead": 0}
+    return {"implementation": name, "cache": True, "at_once": True, "lookahead": 0}
 
 
 # Parity
@@ -160,7 +160,8 @@ def prompts(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
         expected = _log_probabilities(tokens)[:, -1:]
         given = move(tokens, library, device=device if library == "torch" else None)
         for n_passes in (1, n):
-            about = {"implementation": name, "library": library, "passes": n_passes}
+            about = {"implementation": name, "library": library, "at_once": n_passes == 1}
+            about |= {"passes": n_passes}
             n_first = n if n_passes == 1 else 1
             run = partial(_given, model.weights, given, n_first, True, impl)
             check = partial(_last_error, expected=expected)

@@ -311,6 +311,36 @@ def test_learned_positions_up_to_the_last():
         assert result.lengths.tolist() == [6]
 
 
+PIECES = {
+    "halves": ab.positions.Rotary(),
+    "neighbours": ab.positions.Rotary(base=100.0, interleaved=True),
+    "ALiBi": ab.positions.Alibi(),
+    "buckets": ab.positions.RelativeBias(
+        np.random.default_rng(3).normal(size=(8, 2)), bidirectional=False, max_distance=6
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", [*PIECES, "rotary", "learned", "sinusoidal"])
+def test_a_batch_of_ragged_prompts_is_one_by_one(library, cache, name):
+    kind = "none" if name in PIECES else name
+    weights = model(4, encoder=False, positions=kind)
+    if name in PIECES:
+        weights = replace(weights, decoder=replace(weights.decoder, positions=PIECES[name]))
+    prompt, lengths = np.random.default_rng(0).integers(7, size=(4, 6)), [6, 1, 4, 2]
+    asked = {"max_length": 9, "stop": 2, "pad": 5, "cache": cache}
+    placed = library.place(weights)
+    found = decoding.greedy_decode(
+        placed, prompt=library.array(prompt), prompt_lengths=lengths, **asked
+    )
+    expected = []
+    for row, n in zip(prompt, lengths, strict=True):
+        log_p = Alone(weights)
+        expected.append(sampling_loop(log_p, row[:n].tolist(), 9, (2,), top_k=1))
+    agrees(library, found, expected)
+
+
 # Masks, dtypes, PyTorch.
 
 
