@@ -196,11 +196,11 @@ def choices() -> dict[str, list[Choice]]:
         "dropout": [Choice({"dropout": x}, dropout=x, **small) for x in (0.0, 0.1, 0.2, 0.3)],
         "initialization": [Choice({"first": x}, first=draw) for x, draw in draws.items()],
         "embeddings": [Choice({"tied": True}), Choice({"tied": False}, {"tied": False})],
-        "deep_orders": orders(DEEP, DEEP_RATES),
         "long_schedules": [
             Choice({"schedule": x}, settings=schedules[x] | {"steps": LONG_STEPS}, rates=LONG_RATES)
             for x in ("warm-up, constant", "warm-up, cosine")
         ],
+        "deep_orders": orders(DEEP, DEEP_RATES),
     }
 
 
