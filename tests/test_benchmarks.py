@@ -549,7 +549,7 @@ def test_every_benchmark_is_listed(capsys):
     parts = {
         name
         for name in files
-        if name.startswith(("sketch_", "exact_", "rivals_", "ablations_", "scaling_"))
+        if name.startswith(("sketch_", "exact_", "rivals_", "ablations_", "scaling_", "decode_"))
     }
     others = {"device", "harness", "inputs", "provenance", "tables"}
     assert set(command_line.names()) == files - others - parts
