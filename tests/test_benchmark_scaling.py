@@ -91,7 +91,7 @@ def test_smaller_sizes_may_have_read_more():
 def test_the_errors_are_those_of_the_noise():
     exact = scaling_fit.fitted(rows_of(LAW), "parameters_without_embedding")
     noisy = scaling_fit.fitted(rows_of(LAW, noise=0.02, seeds=2), "parameters_without_embedding")
-    for name in LAW:
+    for name in ("E", "a", "b"):
         assert exact["standard_error"][name] < 1e-2 * LAW[name]
         assert noisy["standard_error"][name] > 3 * exact["standard_error"][name]
         low, high = noisy["interval"][name]
@@ -105,7 +105,7 @@ def test_small_powers_and_a_small_constant_look_alike():
     flat = {"E": 0.1, "A": 3.0, "a": 0.05, "B": 6.0, "b": 0.08}
     given = arrays_of(rows_of(flat))
     for E in (0.0, 0.5):
-        held = scaling_fit.fit(*given, E=E, start=flat)
+        held = scaling_fit.fit(*given, E=E)
         assert np.abs(scaling_fit.predicted(held, *given[:2]) - given[2]).max() < 0.02
 
 
@@ -154,3 +154,48 @@ def test_the_sizes_are_of_the_writers_kind_and_grow():
         scaling.counted(scaling.models.writer().weights)["parameters_without_embedding"]
         == counts[-1]
     )
+
+
+@pytest.fixture(scope="module")
+def record():
+    path = Path(__file__).parents[1] / "book/data/scaling.cpu.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_record_has_every_size_at_the_best_rate_that_was_tried(record):
+    assert [dict(one) for one in record["sizes"]] == list(scaling.SIZES)
+    for i in range(len(scaling.SIZES)):
+        tried = [row for row in record["rates"] if row["size"] == i]
+        best = min(tried, key=lambda row: row["validation"])["lr"]
+        assert {best / 2, best, best * 2} <= {row["lr"] for row in tried}
+        runs = [row for row in record["runs"] if row["size"] == i]
+        assert {row["lr"] for row in runs} == {best}
+        epochs = [x for x in record["epochs"] if x <= record["longest"][i]]
+        assert len({row["steps"] for row in runs}) == len(epochs)
+        assert len(runs) == len(epochs) * record["seeds"][i]
+        assert {row["parameters_without_embedding"] for row in runs} == {SIZES[i]}
+    assert all(row["tokens"] <= record["tokens"]["epoch"] * 1.01 for row in record["runs"])
+    for row in record["runs"]:
+        bits = row["nats_a_token"] * record["bits_a_byte_of_a_nat_a_token"]
+        assert row["validation"] == pytest.approx(bits)
+
+
+@pytest.mark.parametrize("name", ["fit", "fit_of_all_parameters", "fit_of_longer_runs"])
+def test_the_recorded_law_says_what_the_record_says(record, name):
+    law = record[name]
+    held = law["held_out"]
+    args = held["parameters"], held["tokens"]
+    rows = [(row[law["N"]], row["tokens"], row["validation"]) for row in record["runs"]]
+    if name == "fit_of_longer_runs":
+        rows = [row for row in rows if row[1] > min(tokens for _, tokens, _ in rows)]
+    (measured,) = [loss for *place, loss in rows if tuple(place) == args]
+    assert held["measured"] == measured
+    assert held["predicted"] == pytest.approx(scaling_fit.predicted(law, *args))
+    kept = np.array([row for row in rows if row[:2] != args])
+    assert law["runs"] == len(kept)
+    rest = kept[:, 2] - scaling_fit.predicted(law, kept[:, 0], kept[:, 1])
+    assert law["residual"] == pytest.approx(np.sqrt(np.mean(rest**2)))
+    for letter in LAW:
+        low, high = law["interval"][letter]
+        assert low <= high
+    assert all(error >= 0 for error in law["standard_error"].values())
