@@ -172,19 +172,25 @@ def prompts(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
 def speculation(device: str, temperature: float, *, quick: bool) -> list[dict[str, Any]]:
     """Return one row for each library and lookahead; 0 is the writer alone."""
     n = QUICK_DRAWN if quick else DRAWN
-    candidates, found = [], {}
+    candidates: list[harness.Candidate] = []
+    found: dict[Any, dict[str, Any]] = {}
+
+    def keep(output, who, lookahead):
+        found[who, lookahead] = _share(output, lookahead)
+        return {}
+
     for i, library in enumerate(inputs.libraries(device)):
         chosen = QUICK_LOOKAHEADS if quick else OTHER_LOOKAHEADS if i else LOOKAHEADS
         for lookahead in (0, *chosen):
             run = partial(_drawn, library, device, temperature, lookahead, n)
             about = {"implementation": NAMES[library], "library": library, "lookahead": lookahead}
-            found[NAMES[library], lookahead] = _share(run(), lookahead)
-            candidates.append(harness.Candidate(about, run, lambda output: {}))
+            check = partial(keep, who=NAMES[library], lookahead=lookahead)
+            candidates.append(harness.Candidate(about, run, check))
     size = {"dtype": "float32", "n": n, "batch": len(BEGINNINGS), "temperature": temperature}
     rows = _rows(candidates, device, size, quick)
     alone = {row["library"]: row["seconds"] for row in rows if row["lookahead"] == 0}
     for row in rows:
-        row |= found[row["implementation"], row["lookahead"]]
+        row |= found.get((row["implementation"], row["lookahead"]), {})
         if row["seconds"] and alone[row["library"]]:
             times = alone[row["library"]]["median"] / row["seconds"]["median"]
             row["speedup"] = times
@@ -202,7 +208,8 @@ def _rows(candidates, device, size, quick):
     )
     names = set().union(*(candidate.about for candidate in candidates))
     baseline = {name: x for name, x in _baseline(device).items() if name in names}
-    rows = harness.rows(candidates, device, about=size, baseline=baseline, quick=quick, pace=usual)
+    how = {"quick": quick, "pace": usual, "memory": _no_memory}
+    rows = harness.rows(candidates, device, about=size, baseline=baseline, **how)
     for row in rows:
         if row["seconds"]:
             made = row["n"] * row["batch"]
@@ -211,8 +218,9 @@ def _rows(candidates, device, size, quick):
 
 
 def _no_memory(run, library, device):
-    """Measure no memory, but call once more, when everything is compiled."""
+    """Call once more, when everything is compiled, and measure no memory."""
     run()
+    return None
 
 
 # What is timed
