@@ -80,7 +80,10 @@ METHODS = {
         "`Xavier`: the matrices of the layers times a factor; embeddings stay. `normal 0.02`: all "
         "matrices, embeddings too; `outputs / √(2 layers)`: W_O and W_2 are smaller by that factor."
     ),
-    "seconds": "CPU seconds of all runs of a row, evaluations included.",
+    "seconds": (
+        "CPU seconds of all runs of a row, evaluations included. `table_seconds` are without the "
+        "runs that an earlier, interrupted go had made."
+    ),
 }
 
 
