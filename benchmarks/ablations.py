@@ -29,7 +29,7 @@ SHARE, SHARE_STEPS = 20_000, 400  # tokens and updates of the runs with dropout
 LONG_STEPS = 800
 
 ORDER_RATES = (0.002, 0.006, 0.01, 0.018, 0.032, 0.054)
-DEEP_RATES = (0.002, 0.006, 0.018)
+DEEP_RATES = (0.00025, 0.0007, 0.002, 0.006, 0.018)
 SMALL_RATES = LONG_RATES = (0.004, 0.008, 0.016)
 OPTIMIZER_RATES = {
     "SGD": (0.5, 1.0, 2.0),
