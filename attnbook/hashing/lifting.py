@@ -174,6 +174,12 @@ class LiftedHash:
         """Return the signatures of queries."""
         return self.hash.signatures(lift_queries(query))
 
+    def probes(
+        self, query: Annotated[Array, "n d"], n_probes: int
+    ) -> Annotated[Array, "n n_tables n_probes"]:
+        """Return the signatures of the buckets that queries look into, by the hash within."""
+        return self.hash.probes(lift_queries(query), n_probes)
+
     def retrieval_probability(
         self, query: Annotated[Array, "... n d"], key: Annotated[Array, "... n d"]
     ) -> Annotated[Array, "... n"]:

@@ -6,6 +6,7 @@ joined.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,27 +33,69 @@ def signatures(
     there between batch sizes. Here it depends on the vector alone: equal vectors have equal
     signatures whatever batch they come in. Raises TypeError and ValueError as the reference.
     """
+    _check(hash, x)
+    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
+    arrays = HashArrays.of(hash, x.dtype)
+    joined = np.empty((hash.n_tables, len(x)), dtype=np.int64)
+    n_bad = []
+
+    def join(start, stop, thread):
+        n_bad.append(_join_rows(TILE, x, arrays, joined, start, stop))
+
+    in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
+    _refuse(any(n_bad))
+    return joined.T
+
+
+def probes(
+    hash: SimHash | StableHash, x: np.ndarray, n_probes: int, *, n_threads: int | None = None
+) -> np.ndarray:
+    """Return ``hash.probes(x, n_probes)`` of a NumPy array (n, d).
+
+    As `signatures`, and probes of about one cost may stand in another order. Raises as that.
+    """
+    _check(hash, x)
+    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
+    arrays = HashArrays.of(hash, x.dtype)
+    joined = np.empty((len(x), hash.n_tables * n_probes), dtype=np.int64)
+    n_bad = []
+
+    def join(start, stop, thread):
+        n_bad.append(probe_rows(TILE, x, arrays, joined, start, stop))
+
+    in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
+    _refuse(any(n_bad))
+    return joined.reshape(len(x), hash.n_tables, n_probes)
+
+
+class HashArrays(NamedTuple):
+    """What the loops read of a hash."""
+
+    panels: np.ndarray  # directions, 16 side by side
+    offsets: np.ndarray  # (n_tables, n_projections)
+    multipliers: np.ndarray  # (n_projections,)
+    signs: bool  # of a SimHash
+
+    @classmethod
+    def of(cls, hash: SimHash | StableHash, dtype: np.dtype) -> "HashArrays":
+        """Return those of `hash` for vectors of this dtype."""
+        return cls(*_arrays_of(hash, dtype), isinstance(hash, SimHash))
+
+
+def _check(hash, x):
     if not isinstance(hash, (SimHash, StableHash)):
         raise TypeError(f"hash must be a SimHash or StableHash, got {type(hash).__name__}")
     d = hash.directions.shape[-1]
     if x.ndim != 2 or x.shape[1] != d:
         raise ValueError(f"x must have shape (n, {d}) to match the directions, got {x.shape}")
-    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
-    panels, offsets, multipliers = _arrays_of(hash, x.dtype)
-    signs = isinstance(hash, SimHash)
-    joined = np.empty((hash.n_tables, len(x)), dtype=np.int64)
-    n_bad = []
 
-    def join(start, stop, thread):
-        n_bad.append(_join_rows(TILE, x, panels, offsets, multipliers, signs, joined, start, stop))
 
-    in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
-    if any(n_bad):
+def _refuse(bad):
+    if bad:
         raise ValueError(
             "x must be finite, and within 2**62 widths of 0 along every direction of a StableHash, "
             "got a point that is not"
         )
-    return joined.T
 
 
 @functools.lru_cache(maxsize=16)  # a single query takes less time than to make them
@@ -94,24 +137,110 @@ def _any_has_all(x, bits):
 
 
 @compile_loops
-def _join_rows(tile, x, panels, offsets, multipliers, signs, joined, start, stop):
-    """Write the signatures of rows start … stop; return how many numbers do not fit an int64."""
-    n_panels, d, _ = panels.shape
+def _join_rows(tile, x, arrays, joined, start, stop):
+    """Write the signatures of rows start … stop, table by table; return how many do not fit."""
+    d, n_panels = x.shape[1], len(arrays.panels)
     projected = np.empty((LANES, n_panels, LANES), x.dtype)
     numbers = projected.reshape(LANES, n_panels * LANES)
+    rest = np.zeros((LANES, d), x.dtype)
     n_bad = 0
-    for first in range(start, stop - LANES + 1, LANES):
-        _project(tile, x, first, panels, projected)
-        n_bad += _join_tile(numbers, LANES, offsets, multipliers, signs, joined, first)
-    n_rest = (stop - start) % LANES
-    if n_rest:  # the last rows, filled up to a tile with zeros
-        rest = np.zeros((LANES, d), x.dtype)
-        for r in range(n_rest):
-            for k in range(d):
-                rest[r, k] = x[stop - n_rest + r, k]
-        _project(tile, rest, 0, panels, projected)
-        n_bad += _join_tile(numbers, n_rest, offsets, multipliers, signs, joined, stop - n_rest)
+    for first in range(start, stop, LANES):
+        n = min(LANES, stop - first)
+        _project_few(tile, x, first, n, rest, arrays.panels, projected)
+        n_bad += _join_tile(numbers, n, arrays, joined, first)
     return n_bad
+
+
+@compile_loops
+def probe_rows(tile, x, arrays, joined, start, stop):
+    """Write the probes of rows start … stop, row by row; return how many numbers do not fit."""
+    d, n_panels = x.shape[1], len(arrays.panels)
+    projected = np.empty((LANES, n_panels, LANES), x.dtype)
+    numbers = projected.reshape(LANES, n_panels * LANES)
+    rest = np.zeros((LANES, d), x.dtype)
+    n_probes = joined.shape[1] // len(arrays.offsets)
+    costs, sums = np.empty((2, n_probes), x.dtype), np.empty((2, n_probes), np.int64)
+    n_bad = 0
+    for first in range(start, stop, LANES):
+        n = min(LANES, stop - first)
+        _project_few(tile, x, first, n, rest, arrays.panels, projected)
+        for r in range(n):
+            for t in range(len(arrays.offsets)):
+                own = joined[first + r, t * n_probes : (t + 1) * n_probes]
+                n_bad += _probe(numbers[r], t, arrays, own, costs, sums)
+    return n_bad
+
+
+@compile_inner
+def _project_few(tile, x, first, n, rest, panels, projected):
+    """Multiply up to 16 rows of `x` with all directions; `rest` has room for a tile of zeros."""
+    if n == LANES:
+        _project(tile, x, first, panels, projected)
+        return
+    for r in range(n):  # the last rows, filled up to a tile
+        for k in range(x.shape[1]):
+            rest[r, k] = x[first + r, k]
+    _project(tile, rest, 0, panels, projected)
+
+
+@compile_inner
+def _probe(numbers, t, arrays, joined, costs, sums):
+    """Write the probes of one row in table t; return how many numbers do not fit.
+
+    As `probing.cheapest`: code by code, the cheapest choices so far are kept, in order.
+    """
+    n_projections = len(arrays.multipliers)
+    farthest, infinity = numbers.dtype.type(FARTHEST), numbers.dtype.type(np.inf)
+    one = numbers.dtype.type(1)
+    n_probes, own, bad, n = len(joined), np.int64(0), 0, 1
+    costs[0, 0], sums[0, 0] = 0, 0
+    for j in range(n_projections):
+        number, step = numbers[t * n_projections + j], arrays.multipliers[j]
+        if arrays.signs:
+            bad += not (abs(number) < infinity)
+            bit = number >= 0
+            own += np.int64(bit) * step
+            if n_probes > 1:
+                n = _extend(costs, sums, n, number * number, -step if bit else step, infinity, step)
+        else:
+            number += arrays.offsets[t, j]
+            code = np.floor(number)
+            bad += not (abs(code) <= farthest)
+            own += np.int64(code) * step
+            if n_probes > 1:
+                beyond = number - code
+                ahead = one - beyond
+                n = _extend(costs, sums, n, beyond * beyond, -step, ahead * ahead, step)
+    joined[0] = own
+    for p in range(1, n_probes):
+        joined[p] = own + sums[0, p]
+    return bad
+
+
+@compile_inner
+def _extend(costs, sums, n, cost, change, other_cost, other_change):
+    """Join each of n choices in order with one change of a code or the other; return their number.
+
+    As many of the cheapest remain as there is room for.
+    """
+    room = costs.shape[1]
+    if n == room and costs[0, n - 1] <= min(cost, other_cost):
+        return n
+    for i in range(n):
+        costs[1, i], sums[1, i] = costs[0, i], sums[0, i]
+    before = n
+    for each, step in ((cost, change), (other_cost, other_change)):
+        for i in range(before):
+            total = costs[1, i] + each
+            if not total < np.inf or (n == room and total >= costs[0, n - 1]):
+                break  # the others cost more
+            at = min(n, room - 1)
+            n = at + 1
+            while at > 0 and costs[0, at - 1] > total:
+                costs[0, at], sums[0, at] = costs[0, at - 1], sums[0, at - 1]
+                at -= 1
+            costs[0, at], sums[0, at] = total, sums[1, i] + step
+    return n
 
 
 @compile_inner
@@ -133,8 +262,9 @@ def _project(tile, x, first, panels, projected):
 
 
 @compile_inner
-def _join_tile(numbers, n_rows, offsets, multipliers, signs, joined, first):
+def _join_tile(numbers, n_rows, arrays, joined, first):
     """Write the signatures of the rows of one tile; return how many numbers do not fit."""
+    offsets, multipliers, signs = arrays.offsets, arrays.multipliers, arrays.signs
     n_tables, n_projections = offsets.shape
     farthest = numbers.dtype.type(FARTHEST)
     infinity = numbers.dtype.type(np.inf)

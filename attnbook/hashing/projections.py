@@ -58,9 +58,18 @@ class RandomProjections(ArrayTree, abc.ABC):
         a code does not fit an int64.
         """
         codes = self.codes(x)
-        xp, device = array_namespace(codes), array_api_compat.device(codes)
-        multipliers = move(self.multipliers, library(codes), device=device)
+        xp, multipliers = array_namespace(codes), self._multipliers_like(codes)
         return xp.sum(codes * multipliers, axis=-1, dtype=xp.int64)  # int64 wraps: modulo 2**64
+
+    @abc.abstractmethod
+    def probes(
+        self, x: Annotated[Array, "... d"], n_probes: int
+    ) -> Annotated[Array, "... n_tables n_probes"]:
+        """Return the signatures of the buckets to look into, the own one first."""
+
+    def _multipliers_like(self, x):
+        """Return the multipliers in the library and on the device of `x`."""
+        return move(self.multipliers, library(x), device=array_api_compat.device(x))
 
 
 def draw_directions(
@@ -90,7 +99,7 @@ def projected(x: Array, directions: Array) -> Array:
     Half precision is computed in float32. Raises TypeError for another library or no floats,
     ValueError for another device or width, and where a projection is not finite.
     """
-    x, directions = _widened("x", x, directions)
+    x, directions = widened("x", x, directions)
     xp = array_namespace(x)
     bad = ValueError("x must be finite and have finite projections, got NaN or infinity")
     if not bool(xp.all(xp.isfinite(x))):
@@ -103,10 +112,10 @@ def projected(x: Array, directions: Array) -> Array:
     return xp.reshape(along, (*x.shape[:-1], n_tables, n_projections))
 
 
-def pair(query: Array, key: Array, directions: Array) -> tuple[Array, Array]:
+def pair(query: Array, key: Array, directions: Array, d: int | None = None) -> tuple[Array, Array]:
     """Return queries and keys in the dtype to compute in, or raise as `projected`."""
     check_floats(query=query, key=key)
-    q, k = _widened("query", query, directions)[0], _widened("key", key, directions)[0]
+    q, k = widened("query", query, directions, d)[0], widened("key", key, directions, d)[0]
     if broadcast_shapes(tuple(q.shape), tuple(k.shape)) is None:
         raise ValueError(
             f"key must have leading axes that broadcast with those of query, {tuple(q.shape)}, "
@@ -115,10 +124,14 @@ def pair(query: Array, key: Array, directions: Array) -> tuple[Array, Array]:
     return q, k
 
 
-def _widened(name, x, directions):
+def widened(name: str, x: Array, directions: Array, d: int | None = None) -> tuple[Array, Array]:
+    """Return `x` and what it is projected on in the dtype to compute in, or raise.
+
+    d is the width of the vectors, by default that of `directions`.
+    """
     check_float(name, x)
     check_same_home("directions", directions, name, x)
-    d = directions.shape[-1]
+    d = directions.shape[-1] if d is None else d
     if x.ndim == 0 or x.shape[-1] != d:
         raise ValueError(
             f"{name} must have shape (..., {d}) to match the directions, got {tuple(x.shape)}"

@@ -12,6 +12,7 @@ import numpy as np
 
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.hashing.collision import at_least_once, check_within
+from attnbook.hashing.probing import cheapest, check_probes
 from attnbook.hashing.projections import (
     RandomProjections,
     check_directions,
@@ -98,6 +99,32 @@ class SimHash(RandomProjections):
         along = projected(x, self.directions)
         xp = array_namespace(along)
         return xp.astype(along >= 0, xp.int64)
+
+    def probes(
+        self, x: Annotated[Array, "... d"], n_probes: int
+    ) -> Annotated[Array, "... n_tables n_probes"]:
+        r"""Return the signatures of the buckets to look into, int64, the own one first.
+
+        The others change the bits j of a set S, by ascending
+        :math:`\sum_{j \in S} (a_j \cdot x)^2`: the query-directed probing sequence of Lv et al.
+        (2007), for planes. Raises TypeError or ValueError as `signatures`, or if `n_probes` is not
+        an int from 1 to the number of buckets,
+        2^κ. Cost: O(n d L κ), and O(κ n_probes) for each table.
+
+        Examples
+        --------
+        >>> planes = SimHash(np.array([[[1.0, 0.0], [0.0, 1.0]]]))
+        >>> planes.probes(np.array([2.0, 1.0]), 4)  # bits 1 and 0 are 1 and 2 from their planes
+        array([[3, 1, 2, 0]])
+        """
+        check_probes(n_probes, 2**self.n_projections, "the buckets")
+        along = projected(x, self.directions)
+        xp = array_namespace(along)
+        multipliers = self._multipliers_like(along)
+        bits = xp.astype(along >= 0, xp.int64)
+        own = xp.sum(bits * multipliers, axis=-1, keepdims=True, dtype=xp.int64)
+        flips = (1 - 2 * bits) * multipliers
+        return own + cheapest((along * along)[..., None], flips[..., None], n_probes)
 
     @staticmethod
     def collision_probability(angle: Any) -> Any:

@@ -15,6 +15,7 @@ from attnbook.arrays.arguments import check_floats, check_number
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.erf import erf
 from attnbook.hashing.collision import at_least_once, check_within
+from attnbook.hashing.probing import cheapest, check_probes
 from attnbook.hashing.projections import (
     RandomProjections,
     check_directions,
@@ -119,15 +120,55 @@ class StableHash(RandomProjections):
 
         Raises TypeError or ValueError as `signatures`. Cost: O(n d L κ), one matrix product.
         """
+        along = self._in_widths(x)
+        xp = array_namespace(along)
+        return xp.astype(xp.floor(along), xp.int64)
+
+    def probes(
+        self, x: Annotated[Array, "... d"], n_probes: int
+    ) -> Annotated[Array, "... n_tables n_probes"]:
+        r"""Return the signatures of the buckets to look into, int64, the own one first.
+
+        The others are one interval away in the projections of a set, to the side that is crossed,
+        by ascending sum of the squared distances to the ends that are crossed: the query-directed
+        probing sequence of Lv et al. (2007). Raises TypeError or ValueError as `signatures`, or if
+        `n_probes` is not an int from 1 to 3^κ. Cost: O(n d L κ), and O(κ n_probes) for each table.
+
+        References
+        ----------
+        Lv, Josephson, Wang, Charikar and Li (2007), "Multi-probe LSH: efficient indexing for
+        high-dimensional similarity search"; chapter `hashing`.
+
+        Examples
+        --------
+        >>> line = StableHash(np.array([[[1.0, 0.0]]]), np.array([[0.0]]), width=2.0)
+        >>> line.probes(np.array([6.5, 0.0]), 3)  # 3.25 widths: the end behind is nearer
+        array([[3, 2, 4]])
+        """
+        check_probes(n_probes, 3**self.n_projections, "the buckets in reach")
+        along = self._in_widths(x)
+        xp = array_namespace(along)
+        multipliers = self._multipliers_like(along)
+        codes = xp.floor(along)
+        beyond = along - codes  # from the lower end of the interval, in widths
+        own = xp.sum(
+            xp.astype(codes, xp.int64) * multipliers, axis=-1, keepdims=True, dtype=xp.int64
+        )
+        costs = xp.stack([beyond * beyond, (1 - beyond) * (1 - beyond)], axis=-1)
+        steps = xp.broadcast_to(xp.stack([-multipliers, multipliers], axis=-1), costs.shape)
+        return own + cheapest(costs, steps, n_probes)
+
+    def _in_widths(self, x):
+        """Return (a·x + b) / r, or raise where its floor does not fit an int64."""
         along = projected(x, self.directions)
         xp = array_namespace(along)
-        numbers = xp.floor((along + xp.astype(self.offsets, along.dtype, copy=False)) / self.width)
-        if not bool(xp.all(xp.abs(numbers) <= FARTHEST)):
+        along = (along + xp.astype(self.offsets, along.dtype, copy=False)) / self.width
+        if not bool(xp.all(xp.abs(along) <= FARTHEST)):
             raise ValueError(
                 "x must be within 2**62 widths of 0 along every direction, since codes are int64; "
                 "got a point beyond"
             )
-        return xp.astype(numbers, xp.int64)
+        return along
 
     @staticmethod
     def collision_probability(distance: Any, width: float) -> Any:

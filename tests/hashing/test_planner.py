@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.sketch import Plan, SketchAttention, StableHash, plan
+from attnbook.sketch import Costs, Plan, SketchAttention, StableHash, plan
 from attnbook.sketch.bucket_index import BucketIndex
 
 
@@ -118,6 +118,46 @@ def test_a_choice_has_the_least_expected_work():
     assert plan(10, n_tables=None, n_projections=None, sample=close).n_projections == 1
 
 
+def test_a_plan_shows_what_it_weighed():
+    sample = np.random.default_rng(0).standard_normal((60, 64))
+    chosen = plan(n_tables=None, n_projections=8, sample=sample)
+    assert chosen.considered[0] == chosen
+    assert sorted(p.n_tables for p in chosen.considered) == list(range(1, 33))
+    totals = [p.predicted.total for p in chosen.considered]
+    assert totals == sorted(totals)
+    for p in chosen.considered[:3]:
+        met = p.expected_candidates(sample, distinct=False)
+        assert p.predicted.n_candidates == pytest.approx(met, rel=1e-3)
+        assert p.predicted.hashing == pytest.approx(Costs().product * 64 * p.n_tables * 8)
+        assert p.predicted.look_ups == Costs().probe * p.n_tables
+        assert p.predicted.candidates == pytest.approx(Costs().candidate * met, rel=1e-3)
+        assert p.predicted.memory_bytes == p.memory_bytes
+    lines = chosen.table(3).splitlines()
+    assert len(lines) == 4
+    assert lines[1].split()[0] == str(chosen.n_tables)
+    assert plan(n_tables=3, sample=sample).predicted.total > 0
+    assert plan().considered == ()
+
+
+def test_costs_change_the_choice():
+    sample = np.random.default_rng(0).standard_normal((60, 64))
+    dear = plan(n_tables=None, n_projections=8, sample=sample, costs=Costs(probe=1e5))
+    cheap = plan(n_tables=None, n_projections=8, sample=sample, costs=Costs(probe=0, product=0))
+    assert dear.n_tables < cheap.n_tables
+    with pytest.raises(ValueError, match=r"probe must be finite and at least 0, got -1.0"):
+        Costs(probe=-1.0)
+
+
+def test_probes_are_among_the_choices():
+    sample = np.random.default_rng(0).standard_normal((60, 64))
+    one = plan(n_tables=2, n_projections=16, sample=sample)
+    free = plan(n_tables=2, n_projections=16, n_probes=None, sample=sample)
+    assert sorted(p.n_probes for p in free.considered) == [1, 2, 4, 8, 16]
+    assert free.n_probes > 1
+    assert free.predicted.total < one.predicted.total
+    assert free.predicted.look_ups == Costs().probe * 2 * free.n_probes
+
+
 def test_memory_may_be_limited():
     sample = np.random.default_rng(0).standard_normal((30, 16))
     free = plan(10**6, n_tables=None, n_projections=16, sample=sample)
@@ -154,7 +194,11 @@ GOOD = np.ones((3, 2))
         ({"d_avg": 0}, ValueError, "d_avg must be above 0, got 0.0"),
         ({"n_tables": 0}, ValueError, "n_tables must be at least 1, got 0"),
         ({"n_projections": 0}, ValueError, "n_projections must be at least 1, got 0"),
-        ({"n_tables": None}, ValueError, "sample must be given where n_tables or n_projections is"),
+        ({"n_tables": None}, ValueError, "sample must be given where n_tables, n_projections or"),
+        ({"n_probes": None}, ValueError, "sample must be given where n_tables, n_projections or"),
+        ({"n_probes": 0}, ValueError, "n_probes must be at least 1, got 0"),
+        ({"n_probes": 4}, ValueError, "n_probes must be at most 3**n_projections, got 4"),
+        ({"costs": (1, 2, 3)}, TypeError, "costs must be Costs, got tuple"),
         ({"n_tables": None, "sample": GOOD[:1]}, ValueError, "sample must have shape (s, d) with"),
         ({"n_tables": None, "sample": GOOD[0]}, ValueError, "sample must have shape (s, d) with"),
         (
