@@ -5,9 +5,10 @@
 """
 
 from attnbook.hashing.buckets import Buckets, sort_buckets
+from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import GivenHash
 from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
-from attnbook.hashing.planner import Plan, plan
+from attnbook.hashing.planner import Cost, Costs, Plan, plan
 from attnbook.hashing.robin_hood import RobinHoodTable
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
@@ -31,6 +32,9 @@ __all__ = [
     "BucketIndex",
     "Buckets",
     "Candidates",
+    "Cost",
+    "Costs",
+    "CrossPolytopeHash",
     "Evidence",
     "GivenHash",
     "LiftedHash",

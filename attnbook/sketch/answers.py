@@ -108,7 +108,7 @@ def answers(
         answer(
             state,
             query[part, :],
-            signatures[part, :],
+            signatures[part, ...],
             visible.of(part),
             engine,
             local=None if local is None else tuple(x[part, ...] for x in local),
@@ -196,7 +196,7 @@ def answer(
         bound = _sampled_bound(masses, outputs, tail, shares)
     elif not has_tail:  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
-    count, probability = close.count, _found_probability(state, q, close)
+    count, probability = close.count, found_probability_of(state, q, close)
     always = [] if local is None else [local[2:]]  # scored whatever the tables return
     if heavy_scores is not None:
         always.append(count_and_largest(heavy_scores))
@@ -212,7 +212,8 @@ def answer(
     )
 
 
-def _found_probability(state: SketchState, q: Array, close: NearKeys) -> Array:
+def found_probability_of(state: SketchState, q: Array, close: NearKeys) -> Array:
+    """Return the chance that the best of the near keys would be found, NaN where there is none."""
     xp = array_namespace(q)
     nan = xp.full_like(close.mass, xp.nan)
     if not state.settings.knows_chances:

@@ -56,7 +56,11 @@ class SketchAttention:
         Of everything random here: the tables' own hash, the sample of a tail, the cells.
     impl : str
         ``"reference"``: any array library, buckets found by binary search. ``"numba"``: NumPy
-        arrays, Robin Hood tables and compiled loops. ``"cupy"``: CuPy arrays, CUDA kernels.
+        arrays and compiled loops. ``"cupy"``: CuPy arrays, CUDA kernels.
+    n_probes : int
+        Buckets that a query looks into in each table, by the `probes` of the hash: its own, and
+        those that most likely hold a near key. With more than one, the chance that a key was found
+        is not known: no estimator ``"importance"``, and NaN in the evidence. 1 with ``"cupy"``.
 
     Raises
     ------
@@ -102,12 +106,24 @@ class SketchAttention:
         max_bucket: int | None = None,
         seed: int = 0,
         impl: str = "reference",
+        n_probes: int = 1,
     ):
         self._settings = Settings(
-            hash, estimator, tail, scale, n_heavy, n_cells, n_samples, delta, max_bucket, seed, impl
+            hash,
+            estimator,
+            tail,
+            scale,
+            n_heavy,
+            n_cells,
+            n_samples,
+            delta,
+            max_bucket,
+            seed,
+            impl,
+            n_probes,
         )
         vars(self).update(vars(self._settings))  # to be read; the state has its own
-        self._engine = ENGINES[impl](hash)
+        self._engine = ENGINES[impl](hash, n_probes)
         self.initialize()
 
     def __len__(self) -> int:
@@ -191,7 +207,8 @@ class SketchAttention:
             return nothing, nothing > 0
         signatures = state.engine.signatures(query, of_queries=True)
         found = [
-            candidates(state, signatures[part, :], EVERYTHING) for part in blocks(state, signatures)
+            candidates(state, signatures[part, ...], EVERYTHING)
+            for part in blocks(state, signatures)
         ]
         parts = [
             xp.sort(
@@ -228,7 +245,9 @@ class SketchAttention:
         xp = array_namespace(query)
         if self.state.index is None:
             return xp.zeros_like(query[:, :0], dtype=xp.int64), query[:, :0]
-        plain = Reference(self._settings.hash)  # kernels keep rows and weights to themselves
+        plain = Reference(
+            self._settings.hash, self._settings.n_probes
+        )  # kernels keep rows and weights to themselves
         parts = answers(self.state, query, engine=plain)
         rows = stacked([a.rows for a in parts], -1)
         weights = stacked([a.weights for a in parts], 0)
@@ -247,6 +266,10 @@ class SketchAttention:
             and `Evidence`, which says what is known of the quality of this answer. Raises as
             `query`.
         """
+        if return_evidence is False and self.state.index is not None:
+            output = self._engine.output(self.state, query)
+            if output is not None:
+                return output
         check_query(self.state, query)
         check_bool("return_evidence", return_evidence)
         xp = array_namespace(query)

@@ -1,9 +1,9 @@
-"""An index of signatures that grows: Robin Hood maps over sorted buckets, and a side table.
+"""An index of signatures that grows: sorted buckets, and a side table of Robin Hood maps.
 
 Sorted rows are the fastest to build and to read, and cannot grow. So new rows go to a small side
-table, which has for each signature a chain of its rows; when that has grown to a quarter of the
-sorted part, both are sorted together. All sorts of a growing index together cost about five times
-the last one, since 1 + 1/1.25 + 1/1.25² + … = 5.
+table, a Robin Hood map from each signature to a chain of its rows; when that has grown to a quarter
+of the sorted part, both are sorted together. All sorts of a growing index together cost about five
+times the last one, since 1 + 1/1.25 + 1/1.25² + … = 5.
 """
 
 from typing import Annotated, Any
@@ -21,11 +21,12 @@ from attnbook.hashing.robin_hood import (
 )
 from attnbook.sketch.bucket_tables import (
     LOAD_FACTOR,
-    LOW,
     BucketTables,
+    bits_for,
     build_tables,
-    entries,
     functions,
+    scrambled,
+    stored,
 )
 from attnbook.sketch.index import SignatureIndex, check_rows, check_tables
 
@@ -36,7 +37,8 @@ class BucketIndex(SignatureIndex):
     """Find the rows that share a signature with a query, in each of several tables; NumPy arrays.
 
     Rows are numbered as they are added, from 0 on, and keep their number when others go. Every
-    table has its rows sorted by signature and a Robin Hood map from a signature to its run of rows.
+    table has its rows sorted by scrambled signature, with a directory of where its cells start, and
+    a Robin Hood map for the rows that came since.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ class BucketIndex(SignatureIndex):
     impl : str
         ``"reference"`` or ``"numba"``; both find the same.
     seed : int or numpy Generator
-        Of the maps' hash function, which all tables share.
+        Of the hash functions, which all tables share.
 
     Raises
     ------
@@ -84,15 +86,16 @@ class BucketIndex(SignatureIndex):
 
             self._build = numba_build.build_tables
         self._random = generator(seed, "seed")
+        self._mixer = draw_mixer(self._random)
+        self._salt = int(self._random.integers(-(2**63), 2**63))
         nothing = np.zeros((0, self.n_tables), dtype=np.int64)
-        mixer = draw_mixer(self._random)
-        self.tables = self._sorted(nothing, nothing[:, 0], mixer, np.zeros(0, dtype=bool), 0)
+        self.tables = self._sorted(nothing, nothing[:, 0], np.zeros(0, dtype=bool), 0)
 
     @property
     def n(self) -> int:
         """Number of rows, without the removed ones."""
         tables = self.tables
-        return tables.order.shape[1] + tables.n_side - tables.n_dead
+        return tables.entries.shape[1] + tables.n_side - tables.n_dead
 
     @property
     def memory_bytes(self) -> int:
@@ -116,7 +119,7 @@ class BucketIndex(SignatureIndex):
         tables = self.tables
         if tables.n_side or tables.n_dead:
             signatures, rows = self._stored()
-            self.tables = self._sorted(signatures, rows, tables.mixer, tables.alive, tables.n_rows)
+            self.tables = self._sorted(signatures, rows, tables.alive, tables.n_rows)
 
     def _check(self, signatures):
         check_array("signatures", signatures)
@@ -134,13 +137,13 @@ class BucketIndex(SignatureIndex):
         if m == 0:
             return rows
         alive = with_room(tables.alive, tables.n_rows, n_rows)
-        if tables.n_side + m > max(MERGED_FROM, tables.order.shape[1] // 4):
+        if tables.n_side + m > max(MERGED_FROM, tables.entries.shape[1] // 4):
             everything, all_rows = signatures, rows
             if tables.n_rows:
                 everything, all_rows = self._stored(more=m)
                 everything[-m:] = signatures
                 all_rows = np.concatenate([all_rows, rows])
-            self.tables = self._sorted(everything, all_rows, tables.mixer, alive, n_rows)
+            self.tables = self._sorted(everything, all_rows, alive, n_rows)
         else:
             self._chain(signatures, tables._replace(alive=alive, n_rows=n_rows))
         return rows
@@ -154,19 +157,23 @@ class BucketIndex(SignatureIndex):
         tables = self.tables
         tables.alive[numbers] = False
         self.tables = tables._replace(n_dead=tables.n_dead + len(numbers))
-        if self.tables.n_dead > max(MERGED_FROM, (tables.order.shape[1] + tables.n_side) // 4):
+        if self.tables.n_dead > max(MERGED_FROM, (tables.entries.shape[1] + tables.n_side) // 4):
             self.merge()
 
     def _counts(self, signatures, most):
+        signatures = _plain(signatures)
         counts = np.zeros(signatures.shape, dtype=np.int64)
-        self._functions.count_buckets(self.tables, _plain(signatures), most, counts)
+        hashed = scrambled(signatures, self._salt)
+        self._functions.count_buckets(self.tables, signatures, hashed, most, counts)
         return counts
 
     def _lookup(self, signatures, most):
+        signatures = _plain(signatures)
         counts = self._counts(signatures, most)
         c = int(np.max(counts, initial=0))
         rows = np.zeros((*signatures.shape, c), dtype=np.int64)
-        self._functions.read_buckets(self.tables, _plain(signatures), counts, rows)
+        hashed = scrambled(signatures, self._salt)
+        self._functions.read_buckets(self.tables, signatures, hashed, counts, rows)
         return rows, np.arange(c) < counts[..., np.newaxis]
 
     def _stored(self, more=0):
@@ -176,16 +183,15 @@ class BucketIndex(SignatureIndex):
         """
         tables = self.tables
         rows, n_dead = self.live(), tables.n_dead
-        place = np.cumsum(tables.alive[: tables.n_rows]) - 1 if len(rows) < tables.n_rows else None
+        place_of = np.cumsum(tables.alive[: tables.n_rows]) - 1  # of a row among the live ones
         signatures = np.empty((self.n_tables, len(rows) + more), dtype=np.int64)
         for t in range(self.n_tables):
-            keys, runs = entries(tables.slots[tables.slot_starts[t] : tables.slot_starts[t + 1]])
-            by_start = np.argsort(runs, kind="stable")  # the start is the upper half
-            keys, order = np.repeat(keys[by_start], runs[by_start] & LOW), tables.order[t]
+            own, place = stored(tables, t)
+            row = tables.rows[place] if len(tables.rows) else place
             if n_dead:
-                live = tables.alive[order]
-                keys, order = keys[live], order[live]
-            signatures[t, order if place is None else place[order]] = keys
+                live = tables.alive[row]
+                own, row = own[live], row[live]
+            signatures[t, place_of[row]] = own
         side = tables.alive[tables.side_first : tables.side_first + tables.n_side]
         start = len(rows) - np.count_nonzero(side)
         signatures[:, start : len(rows)] = tables.side_signatures[: len(side)][side].T
@@ -204,19 +210,17 @@ class BucketIndex(SignatureIndex):
         farthest = self._functions.chain(tables, first, n_side)
         self.tables = tables._replace(n_side=n_side)
         if farthest > displacement_limit(tables.side_slots.shape[1], LOAD_FACTOR):
+            self._mixer = draw_mixer(self._random)  # they were chosen to crowd
             self.merge()
 
-    def _sorted(self, signatures, rows, mixer, alive, n_rows):
+    def _sorted(self, signatures, rows, alive, n_rows):
         """Return all rows in sorted tables, and an empty side table."""
-        order, slots, slot_starts, farthest = self._build(signatures, mixer)
-        if farthest > displacement_limit(len(slots), LOAD_FACTOR):  # they were chosen to crowd
-            mixer = draw_mixer(self._random)
-            order, slots, slot_starts, _ = self._build(signatures, mixer)
-        if len(rows) and rows[-1] != len(rows) - 1:  # some were removed
-            order = rows.astype(np.int32)[order]
-        side_slots, side_next, side_signatures = _side(self.n_tables, 0)
-        side = (side_slots, side_next, side_signatures, n_rows, 0)
-        return BucketTables(slots, slot_starts, order, mixer, *side, alive, 0, n_rows)
+        starts, entries = self._build(signatures, self._salt)
+        plain = len(rows) == 0 or rows[-1] == len(rows) - 1  # none was removed
+        numbers = np.zeros(0, np.int32) if plain else rows.astype(np.int32)
+        side = (*_side(self.n_tables, 0), n_rows, 0)
+        main = (starts, entries, numbers, bits_for(len(rows)), self._salt)
+        return BucketTables(*main, self._mixer, *side, alive, 0, n_rows)
 
 
 def _plain(x):
@@ -225,7 +229,7 @@ def _plain(x):
     return x if x.flags.writeable else x.copy()
 
 
-def _side(n_tables, room):
+def _side(n_tables: int, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return slots, links and signatures of an empty side table for `room` rows."""
     slots = np.tile(free_slots(slots_for(room, LOAD_FACTOR)), (n_tables, 1, 1))
     links = np.full((n_tables, room), -1, dtype=np.int32)

@@ -1,43 +1,48 @@
-"""The tables of a `BucketIndex`: sorted buckets, a Robin Hood map for each, and a side table.
+"""The tables of a `BucketIndex`: sorted buckets with a directory, and a side table for new rows.
+
+A signature is scrambled to 64 bits that look random and can be undone. Rows are sorted by them. The
+first `bits` of the 64 name a cell of about one row, and a directory says where each cell starts;
+the others stand in the entry of a row, beside its number, and tell which rows of a cell have the
+signature. So nothing of the signature is lost, and an entry takes 8 bytes: with a directory of as
+many places as rows, a part of each key need not be stored (Knuth, TAOCP 3, 6.4, exercise 13; Cleary
+1984 calls it quotienting). A look-up reads two places in memory: the directory and the entry.
 
 The loops are written in the part of Python that Numba compiles: `functions` says how they run.
-`build_tables` is the plain build that the fast one of `numba_build` matches.
+`build_tables` is the plain build that the fast one of `numba_build` matches to the last bit.
 """
 
 import functools
 import types
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from attnbook.compilers.python_or_numba import compiled
 from attnbook.hashing import robin_hood
-from attnbook.hashing.buckets import sort_buckets
-from attnbook.hashing.robin_hood import (
-    DISPLACEMENT,
-    EMPTY,
-    KEY,
-    VALUE,
-    find_slot,
-    free_slots,
-    home_slot,
-    insert_one,
-    slots_for,
-)
+from attnbook.hashing.robin_hood import VALUE, find_slot, insert_one
 
 LOAD_FACTOR = 0.75
-"""Of the maps; a search then reads 2.5 slots on average."""
+"""Of the side table's maps; a search then reads 2.5 slots on average."""
 
-LOW = 2**31 - 1  # the lower half of two numbers in one int64, such as start << 31 | count
+LOW = 2**31 - 1  # the lower half of two numbers in one int64, such as first << 31 | last
+
+FIRST_MULTIPLIER, SECOND_MULTIPLIER = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+"""Those of SplitMix64 (Steele, Lea and Flood 2014), odd, so that they have inverses."""
+
+FIRST_INVERSE, SECOND_INVERSE = (
+    (pow(odd, -1, 2**64) + 2**63) % 2**64 - 2**63 for odd in (FIRST_MULTIPLIER, SECOND_MULTIPLIER)
+)
 
 
 class BucketTables(NamedTuple):
     """All arrays of an index, for compiled loops."""
 
-    slots: np.ndarray  # (total, 3) maps of all tables: signature -> start << 31 | count
-    slot_starts: np.ndarray  # (L + 1,) where the map of each table starts
-    order: np.ndarray  # (L, n_main) int32, rows bucket by bucket
-    mixer: np.ndarray  # (8, 256) of the hash of all maps
+    starts: np.ndarray  # (L, 2**bits + 1) int32, where each cell starts in `entries`
+    entries: np.ndarray  # (L, n_main) int64, other bits << bits | place, cell by cell, ascending
+    rows: np.ndarray  # (n_main,) int32, the row of each place; empty where it is the place itself
+    bits: int  # at least 1, and 2**bits >= n_main
+    salt: int  # of `scrambled`
+    mixer: np.ndarray  # (8, 256) of the hash of the side maps
     side_slots: np.ndarray  # (L, m, 3) signature -> first << 31 | last of its chain
     side_next: np.ndarray  # (L, room) int32, the next of the chain or -1
     side_signatures: np.ndarray  # (room, L)
@@ -48,27 +53,88 @@ class BucketTables(NamedTuple):
     n_rows: int  # ever added
 
 
-def walk_bucket(tables, t, signature, most, rows):
+def scrambled(x, salt):
+    """Return 64 bits that look random, for an int64 or an array of them; no two have the same."""
+    x = x ^ salt
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * FIRST_MULTIPLIER
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * SECOND_MULTIPLIER
+    return x ^ ((x >> 31) & (2**33 - 1))
+
+
+def unscrambled(x: Annotated[np.ndarray, "n"], salt: int) -> Annotated[np.ndarray, "n"]:
+    """Return the int64 numbers that `scrambled` made these of."""
+    x = x ^ ((x >> 31) & (2**33 - 1)) ^ ((x >> 62) & 3)
+    x = x * SECOND_INVERSE
+    x = x ^ ((x >> 27) & (2**37 - 1)) ^ ((x >> 54) & (2**10 - 1))
+    x = x * FIRST_INVERSE
+    return x ^ ((x >> 30) & (2**34 - 1)) ^ ((x >> 60) & 15) ^ salt
+
+
+def bits_for(n: int) -> int:
+    """Return the bits of a directory for n rows: a cell for each, and so at most 2 n."""
+    return max(1, (n - 1).bit_length())
+
+
+def build_tables(
+    signatures: Annotated[np.ndarray, "n n_tables"], salt: int
+) -> tuple[Annotated[np.ndarray, "n_tables m"], Annotated[np.ndarray, "n_tables n"]]:
+    """Return `starts` and `entries` of signatures, whose places are their row numbers here."""
+    n, n_tables = signatures.shape
+    bits = bits_for(n)
+    starts = np.empty((n_tables, 2**bits + 1), dtype=np.int32)
+    entries = np.empty((n_tables, n), dtype=np.int64)
+    for t in range(n_tables):
+        hashed = scrambled(signatures[:, t], salt)
+        cell = (hashed >> (64 - bits)) & (2**bits - 1)
+        entry = hashed << bits | np.arange(n)
+        order = np.lexsort((entry, cell))
+        entries[t] = entry[order]
+        starts[t] = np.searchsorted(cell[order], np.arange(2**bits + 1))
+    return starts, entries
+
+
+def stored(tables: BucketTables, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return signatures and places of all entries of table t."""
+    bits, entries = tables.bits, tables.entries[t]
+    cell = np.repeat(np.arange(2**bits), np.diff(tables.starts[t]))
+    hashed = cell << (64 - bits) | (entries >> bits) & (2 ** (64 - bits) - 1)
+    return unscrambled(hashed, tables.salt), entries & (2**bits - 1)
+
+
+def first_not_below(entries, t, start, stop, bits, wanted):
+    """Return the first place from `start` on whose entry has other bits of at least `wanted`."""
+    while start < stop:
+        middle = (start + stop) >> 1
+        if entries[t, middle] >> bits < wanted:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+def walk_bucket(tables, t, signature, hashed, most, rows):
     """Write at most `most` live rows of a bucket to `rows`, as far as there is room.
 
     Return their number, which is right without room too.
     """
-    n, room = 0, rows.shape[0]
-    table = tables.slots[tables.slot_starts[t] : tables.slot_starts[t + 1]]
-    slot = find_slot(table, tables.mixer, signature)
-    if slot >= 0:
-        start, count = table[slot, VALUE] >> 31, table[slot, VALUE] & LOW
-        if room == 0 and tables.n_dead == 0:
-            n = min(count, most)
-        else:
-            for place in range(start, start + count):
-                if n == most:
-                    break
-                row = tables.order[t, place]
-                if tables.n_dead == 0 or tables.alive[row]:
-                    if n < room:
-                        rows[n] = row
-                    n += 1
+    n, room, bits, entries = 0, rows.shape[0], tables.bits, tables.entries
+    cell = (hashed >> (64 - bits)) & ((1 << bits) - 1)
+    wanted = (hashed << bits) >> bits
+    stop = tables.starts[t, cell + 1]
+    place = first_not_below(entries, t, tables.starts[t, cell], stop, bits, wanted)
+    if room == 0 and tables.n_dead == 0:  # -2**63 is before all others
+        end = first_not_below(entries, t, place, stop, bits, wanted + 1)
+        n = min(end - place, most)
+    else:
+        while place < stop and n < most and entries[t, place] >> bits == wanted:
+            row = entries[t, place] & ((1 << bits) - 1)
+            if tables.rows.shape[0] > 0:
+                row = np.int64(tables.rows[row])
+            if tables.n_dead == 0 or tables.alive[row]:
+                if n < room:
+                    rows[n] = row
+                n += 1
+            place += 1
     if tables.n_side > 0 and n < most:
         slot = find_slot(tables.side_slots[t], tables.mixer, signature)
         link = tables.side_slots[t, slot, VALUE] >> 31 if slot >= 0 else -1
@@ -82,19 +148,27 @@ def walk_bucket(tables, t, signature, most, rows):
     return n
 
 
-def count_buckets(tables, signatures, most, counts):
-    """Write the number of live rows of every bucket, at most `most`."""
+def count_buckets(tables, signatures, hashed, most, counts):
+    """Write the number of live rows of every bucket, at most `most`.
+
+    Columns of one table stand side by side: as many as a query asks for in each.
+    """
     nothing = np.zeros(0, dtype=np.int64)
+    n_probes = signatures.shape[1] // tables.starts.shape[0]
     for q in range(signatures.shape[0]):
-        for t in range(signatures.shape[1]):
-            counts[q, t] = walk_bucket(tables, t, signatures[q, t], most, nothing)
+        for c in range(signatures.shape[1]):
+            t = c // n_probes
+            counts[q, c] = walk_bucket(tables, t, signatures[q, c], hashed[q, c], most, nothing)
 
 
-def read_buckets(tables, signatures, counts, rows):
+def read_buckets(tables, signatures, hashed, counts, rows):
     """Write the live rows of every bucket."""
+    n_probes = signatures.shape[1] // tables.starts.shape[0]
     for q in range(signatures.shape[0]):
-        for t in range(signatures.shape[1]):
-            walk_bucket(tables, t, signatures[q, t], counts[q, t], rows[q, t, : counts[q, t]])
+        for c in range(signatures.shape[1]):
+            into = rows[q, c, : counts[q, c]]
+            t = c // n_probes
+            walk_bucket(tables, t, signatures[q, c], hashed[q, c], counts[q, c], into)
 
 
 def chain(tables, first, stop):
@@ -118,7 +192,7 @@ def chain(tables, first, stop):
     return farthest
 
 
-FUNCTIONS = (walk_bucket, count_buckets, read_buckets, chain)
+FUNCTIONS = (first_not_below, walk_bucket, count_buckets, read_buckets, chain)
 
 
 @functools.cache
@@ -127,60 +201,3 @@ def functions(impl: str) -> types.SimpleNamespace:
     if impl == "numba":
         return compiled(*FUNCTIONS, known=robin_hood.functions("numba"))
     return types.SimpleNamespace(**{function.__name__: function for function in FUNCTIONS})
-
-
-def build_tables(
-    signatures: np.ndarray, mixer: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return the tables of signatures (n, L).
-
-    Returns
-    -------
-    order : int32 array, shape (L, n)
-        The rows, bucket by bucket; inside a bucket they ascend.
-    slots : int64 array, shape (total, 3)
-        One map after the other: key is the signature, value ``start << 31 | count`` in `order`.
-    slot_starts : int64 array, shape (L + 1,)
-        Where in `slots` the map of each table starts.
-    farthest : int
-        The largest displacement in `slots`.
-    """
-    n, n_tables = signatures.shape
-    order, maps = np.empty((n_tables, n), dtype=np.int32), []
-    for t in range(n_tables):
-        buckets = sort_buckets(signatures[:, t])
-        order[t], starts = np.asarray(buckets.order), np.asarray(buckets.starts)
-        values = starts[:-1] << 31 | np.diff(starts)
-        maps.append(filled_slots(np.asarray(buckets.signatures), values, mixer))
-    slots, slot_starts = np.concatenate(maps), np.cumsum([0, *map(len, maps)])
-    return order, slots, slot_starts, int(np.max(slots[:, DISPLACEMENT]))
-
-
-def filled_slots(keys: np.ndarray, values: np.ndarray, mixer: np.ndarray) -> np.ndarray:
-    r"""Return a Robin Hood table of these entries without inserting one: a sort and a maximum.
-
-    Entries stand in the order of their homes h, each in the first slot that is free and not before
-    its home: the i-th one at
-
-    .. math:: p_i = \max(h_i, p_{i-1} + 1) = i + \max_{j \le i} (h_j - j)
-
-    What runs over the end goes on at the start, before all others: so many slots are taken there.
-    """
-    n_slots = slots_for(len(keys), LOAD_FACTOR)
-    homes = home_slot(keys, mixer, n_slots)
-    order = np.argsort(homes, kind="stable")
-    keys, values, homes = keys[order], values[order], homes[order]
-    i = np.arange(len(keys))
-    ahead = np.maximum.accumulate(homes - i)
-    wrapped = np.count_nonzero(i + ahead >= n_slots)
-    places = (i + np.maximum(ahead, wrapped)) % n_slots
-    slots = free_slots(n_slots)
-    slots[places, KEY], slots[places, VALUE] = keys, values
-    slots[places, DISPLACEMENT] = (places - homes) % n_slots
-    return slots
-
-
-def entries(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys and values of the taken slots."""
-    taken = slots[slots[:, DISPLACEMENT] != EMPTY]
-    return taken[:, KEY], taken[:, VALUE]

@@ -26,6 +26,8 @@ class CudaIndex(SignatureIndex):
     while it is built, about 40 L more.
     """
 
+    one_probe = True
+
     def __init__(self, n_tables: int, *, seed: Any = 0):
         self.n_tables = check_tables(n_tables)
         self._random = generator(seed)

@@ -26,18 +26,24 @@ class Reference:
     library: str | None = None  # that arrays must belong to
     hash_refuses = False  # whether its hashing refuses NaN and infinity by itself
 
-    def __init__(self, hash: Any):
-        self.hash = hash
+    def __init__(self, hash: Any, n_probes: int = 1):
+        self.hash, self.n_probes = hash, n_probes
 
     def new_index(self, seed: int) -> SignatureIndex:
         """Return an empty index."""
         return SortedIndex(self.hash.n_tables)
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures of keys, or of queries where the hash treats them apart."""
+        """Return the signatures of keys (n, L), or of queries, with n_probes more in a table."""
+        if of_queries and self.n_probes > 1:
+            return self.hash.probes(x, self.n_probes)
         if of_queries and hasattr(self.hash, "query_signatures"):
             return self.hash.query_signatures(x)
         return self.hash.signatures(x)
+
+    def output(self, state: SketchState, query: Array) -> Any:
+        """Return the output for queries of any kind in one call, or None where it takes steps."""
+        return None
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
@@ -63,8 +69,8 @@ class Kernel(Reference, abc.ABC):
     dtypes: tuple[Any, ...] | None = None  # all
     query: Any  # the module with the kernel
 
-    def __init__(self, hash: Any):
-        super().__init__(hash)
+    def __init__(self, hash: Any, n_probes: int = 1):
+        super().__init__(hash, n_probes)
         self.compiled = isinstance(hash, (SimHash, StableHash))
 
     def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
@@ -83,7 +89,7 @@ class Kernel(Reference, abc.ABC):
             query,
             state.key.array(),
             state.value.array(),
-            signatures,
+            state.tables().columns(signatures),
             self.tables(state),
             scale=settings.scale_of(query),
             estimator=settings.estimator,
@@ -118,11 +124,11 @@ class Numba(Kernel):
     library = "numpy"
     dtypes = (np.float32, np.float64)
 
-    def __init__(self, hash: Any):
+    def __init__(self, hash: Any, n_probes: int = 1):
         from attnbook.hashing import numba_signatures
         from attnbook.sketch import numba_query
 
-        super().__init__(hash)
+        super().__init__(hash, n_probes)
         self.hashing, self.query = numba_signatures, numba_query
         self.hash_refuses = self.compiled
         self._table = numba_query.RetrievalTable.of(hash) if self.compiled else None
@@ -138,12 +144,49 @@ class Numba(Kernel):
         try:
             if not (self.knows(x) or x.dtype == np.float16):  # another byte order
                 return super().signatures(x, of_queries)
+            if of_queries and self.n_probes > 1:
+                return self.hashing.probes(self.hash, np.asarray(x), self.n_probes)
             return self.hashing.signatures(self.hash, np.asarray(x))
         except ValueError:
             if self.all_finite(x):
                 raise
             name = "query" if of_queries else "key"
             raise ValueError(f"{name} must be finite, got NaN or infinity") from None
+
+    def output(self, state: SketchState, query: Array) -> Any:
+        """Return what the tables give, for queries that need no check but the loop's own."""
+        settings, key = state.settings, state.key.held
+        if not (
+            self.compiled
+            and type(query) is np.ndarray
+            and settings.tail == "none"
+            and settings.n_heavy == 0
+            and settings.estimator != "importance"
+            and query.ndim == 2
+            and query.dtype is key.dtype
+            and query.dtype in self.dtypes
+            and query.shape[1] == key.shape[1]
+        ):
+            return None
+        tables = state.index.tables  # type: ignore[union-attr]
+        # an update changes one of them; a removal may change what the tables hold in place
+        if (
+            state.prepared is None
+            or state.prepared[0] is not tables
+            or state.prepared[1] is not key
+        ):
+            made = self.query.Prepared(
+                self.hash,
+                key,
+                state.value.held,
+                tables,
+                scale=settings.scale_of(key),
+                estimator=settings.estimator,
+                max_bucket=settings.max_bucket,
+                n_probes=self.n_probes,
+            )
+            state.prepared = tables, key, made
+        return state.prepared[2].ask(query)
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
@@ -165,12 +208,12 @@ class Cupy(Kernel):
 
     library = "cupy"
 
-    def __init__(self, hash: Any):
+    def __init__(self, hash: Any, n_probes: int = 1):
         from attnbook.sketch import cuda_query
         from attnbook.sketch.cuda_hash import CudaHash, import_cupy
         from attnbook.sketch.cuda_index import CudaIndex
 
-        super().__init__(hash)
+        super().__init__(hash, n_probes)
         import_cupy()
         self.query, self._hash_for, self._index = cuda_query, CudaHash, CudaIndex
         self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors

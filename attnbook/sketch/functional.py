@@ -67,7 +67,7 @@ def sketch_attention(
         Also return `Evidence`, its arrays of shape (..., n_q).
     **options
         Of `SketchAttention`: estimator, tail, n_heavy, n_cells, n_samples, delta, max_bucket,
-        seed, impl.
+        seed, impl, n_probes.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def sketch_attention(
     _check_causal(
         settings, check_bool("is_causal", is_causal), check_int("window", window, at_most=2**62)
     )
-    engine = ENGINES[settings.impl](hash)
+    engine = ENGINES[settings.impl](hash, settings.n_probes)
     xp = array_namespace(query)
     n_q, n_k, d_v = query.shape[-2], key.shape[-2], value.shape[-1]
     stacks = [query, key, value]

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int
-from attnbook.arrays.array import Array
+from attnbook.arrays.arguments import check_array, check_int
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import lengths_of
 from attnbook.hashing.buckets import check_signatures, sort_buckets
 
@@ -27,6 +27,7 @@ class SignatureIndex(abc.ABC):
     """
 
     n_tables: int
+    one_probe = False  # whether a look-up takes one signature a table alone
     n: Any
     """Number of rows, without the removed ones."""
     memory_bytes: Any
@@ -73,29 +74,29 @@ class SignatureIndex(abc.ABC):
             self._remove(numbers)
 
     def counts(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> Annotated[Array, "n_q n_tables"]:
-        """Return how many rows `lookup` finds for each query in each table, int64."""
-        self._check(signatures)
-        return self._counts(signatures, check_max_bucket(max_bucket))
+        self, signatures: Annotated[Array, "n_q n_tables *"], max_bucket: int | None = None
+    ) -> Annotated[Array, "n_q n_buckets"]:
+        """Return how many rows `lookup` finds for each query in each bucket, int64."""
+        return self._counts(self.columns(signatures), check_max_bucket(max_bucket))
 
     def lookup(
-        self, signatures: Annotated[Array, "n_q n_tables"], max_bucket: int | None = None
-    ) -> tuple[Annotated[Array, "n_q n_tables c"], Annotated[Array, "n_q n_tables c"]]:
+        self, signatures: Annotated[Array, "n_q n_tables *"], max_bucket: int | None = None
+    ) -> tuple[Annotated[Array, "n_q n_buckets c"], Annotated[Array, "n_q n_buckets c"]]:
         """Return the rows of each query's buckets.
 
         Parameters
         ----------
-        signatures : int64 array, shape (n_q, n_tables)
+        signatures : int64 array, shape (n_q, n_tables) or (n_q, n_tables, n_probes)
+            Those of a query, or of several buckets of each table: the `probes` of a hash.
         max_bucket : int, optional
             At most so many rows of a bucket, the lowest ones.
 
         Returns
         -------
-        rows : int64 array, shape (n_q, n_tables, c)
-            Ascending in each bucket; c is the largest number found, and 0 stands where there is
-            none.
-        found : boolean array, shape (n_q, n_tables, c)
+        rows : int64 array, shape (n_q, n_tables * n_probes, c)
+            Ascending in each bucket, those of a table side by side; c is the largest number found,
+            and 0 stands where there is none.
+        found : boolean array, shape (n_q, n_tables * n_probes, c)
             False where `rows` is padding.
 
         Raises
@@ -103,8 +104,7 @@ class SignatureIndex(abc.ABC):
         TypeError, ValueError
             As `add`; or if `max_bucket` is not an int of at least 1.
         """
-        self._check(signatures)
-        return self._lookup(signatures, check_max_bucket(max_bucket))
+        return self._lookup(self.columns(signatures), check_max_bucket(max_bucket))
 
     def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
         """Return the number of rows of every bucket of table `t`, in the order of signatures.
@@ -114,6 +114,20 @@ class SignatureIndex(abc.ABC):
         if check_int("t", t) >= self.n_tables:
             raise ValueError(f"t must be below the number of tables, {self.n_tables}, got {t}")
         return self._bucket_sizes(t)
+
+    def columns(self, signatures: Array) -> Array:
+        """Return the signatures of a look-up with a column for each bucket, or raise."""
+        check_array("signatures", signatures)
+        if signatures.ndim != 3 or signatures.shape[2] == 0:
+            self._check(signatures)
+            return signatures
+        self._check(signatures[:, :, 0])
+        if self.one_probe and signatures.shape[2] > 1:
+            raise ValueError(
+                f"signatures must be of one bucket a table on a GPU, got {signatures.shape[2]}"
+            )
+        n_q, n_tables, n_probes = signatures.shape
+        return array_namespace(signatures).reshape(signatures, (n_q, n_tables * n_probes))
 
     # What each kind has of its own, for arguments that were checked
 

@@ -65,7 +65,7 @@ class Moments(ArrayTree):
 
     References
     ----------
-    Chapter `sketch`.
+    Chapter `estimators`.
 
     Examples
     --------

@@ -37,7 +37,7 @@ def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
     counts = state.tables().counts(signatures, max_bucket=state.settings.max_bucket)
     widest = move(counts, "numpy").max(axis=-1, initial=0).tolist()
     held = (state.key.array(), state.value.array())
-    numbers = signatures.shape[1] * sum(x.shape[1] + 2 for x in held)
+    numbers = counts.shape[1] * sum(x.shape[1] + 2 for x in held)
     start, width = 0, 0
     for i in range(len(widest)):
         width = max(width, widest[i])

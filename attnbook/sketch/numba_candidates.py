@@ -7,9 +7,10 @@ import numpy as np
 from attnbook.compilers.jit import compile_inner
 from attnbook.compilers.register_tiles import prefetch
 from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE
+from attnbook.sketch.numba_build import scrambled_one
 
 COUNT = 2**31 - 1
-"""Mask of the lower half of a value in a map, the number of rows in the bucket."""
+"""Mask of 31 bits: more rows than there are."""
 
 FEW = 24
 """Up to so many candidates, a new one is compared with each; beyond, a hash set knows them."""
@@ -25,30 +26,54 @@ class Limits(NamedTuple):
 
 
 @compile_inner
-def find_buckets(signatures, tables, first, n, homes, runs, heads):
-    """Find the buckets of n queries: `runs` as ``start << 31 | count``, and `heads` of side chains.
+def find_buckets(signatures, tables, first, n, begins, ends, heads):
+    """Find the buckets of n queries: entries `begins` to `ends` of a table, `heads` of side chains.
 
-    Both are -1 where there is none.
+    All directories are asked for before the first is read, and then all entries. A head is -1 where
+    there is none.
     """
-    slots, starts = tables.slots, tables.slot_starts
-    n_tables, n_main = tables.order.shape
+    starts, entries, bits = tables.starts, tables.entries, tables.bits
+    n_tables, n_main = entries.shape
+    n_columns, mask = signatures.shape[1], (1 << bits) - 1
+    n_probes = n_columns // n_tables
     for g in range(n):
-        for t in range(n_tables):
-            home = _home(signatures[first + g, t], tables.mixer, starts[t + 1] - starts[t])
-            homes[g, t] = home
-            prefetch(slots, 3 * (starts[t] + home))
-            prefetch(slots, 3 * (starts[t] + home) + 8)  # the next line, for the next slots
+        for c in range(n_columns):
+            hashed = scrambled_one(signatures[first + g, c], tables.salt)
+            begins[g, c] = hashed
+            prefetch(starts, (c // n_probes) * starts.shape[1] + ((hashed >> (64 - bits)) & mask))
     for g in range(n):
-        for t in range(n_tables):
-            signature = signatures[first + g, t]
-            run = _find(slots, starts[t], starts[t + 1] - starts[t], homes[g, t], signature)
-            runs[g, t], heads[g, t] = run, -1
-            prefetch(tables.order, t * n_main + (run >> 31))
-            if tables.n_side > 0:
-                n_slots = tables.side_slots.shape[1]
+        for c in range(n_columns):
+            t, cell = c // n_probes, (begins[g, c] >> (64 - bits)) & mask
+            ends[g, c] = starts[t, cell + 1]
+            heads[g, c] = starts[t, cell]
+            prefetch(entries, t * n_main + heads[g, c])
+    for g in range(n):
+        for c in range(n_columns):
+            t, wanted = c // n_probes, (begins[g, c] << bits) >> bits
+            begin = _first_not_below(entries, t, heads[g, c], ends[g, c], bits, wanted)
+            ends[g, c] = _first_not_below(entries, t, begin, ends[g, c], bits, wanted + 1)
+            begins[g, c], heads[g, c] = begin, -1
+    if tables.n_side > 0:
+        n_slots = tables.side_slots.shape[1]
+        side = tables.side_slots.reshape(-1, 3)
+        for g in range(n):
+            for c in range(n_columns):
+                signature = signatures[first + g, c]
                 home = _home(signature, tables.mixer, n_slots)
-                side = tables.side_slots.reshape(-1, 3)
-                heads[g, t] = _find(side, t * n_slots, n_slots, home, signature) >> 31
+                found = _find(side, (c // n_probes) * n_slots, n_slots, home, signature)
+                heads[g, c] = found >> 31
+
+
+@compile_inner
+def _first_not_below(entries, t, begin, stop, bits, wanted):
+    """As `bucket_tables.first_not_below`."""
+    while begin < stop:
+        middle = (begin + stop) >> 1
+        if entries[t, middle] >> bits < wanted:
+            begin = middle + 1
+        else:
+            stop = middle
+    return begin
 
 
 @compile_inner
@@ -78,40 +103,40 @@ def _find(slots, first, n_slots, home, key):
 
 
 @compile_inner
-def most_candidates(tables, limits, runs, heads, g):
+def most_candidates(tables, limits, begins, ends, heads, g):
     """Return how many candidates query g of the group has at most."""
     most = 0
-    for t in range(runs.shape[1]):
-        if runs[g, t] >= 0:
-            most += min(runs[g, t] & COUNT, limits.max_bucket)
-        if heads[g, t] >= 0:
+    for c in range(begins.shape[1]):
+        most += min(ends[g, c] - begins[g, c], limits.max_bucket)
+        if heads[g, c] >= 0:
             most += min(tables.n_side, limits.max_bucket)
     return most
 
 
 @compile_inner
-def collect(tables, limits, runs, heads, g, first, rows, times, begin, seen):
+def collect(tables, limits, begins, ends, heads, g, first, rows, times, begin, seen):
     """Write the different candidates of query g of the group to rows[begin:end]; return end.
 
-    `times` counts in how many tables each was found. The order is that of the tables, and inside a
-    table ascending.
+    `times` counts in how many buckets each was found. The order is that of the tables, and inside a
+    bucket ascending.
     """
-    query = first + g
+    query, mask = first + g, (1 << tables.bits) - 1
     before = limits.before[query] if len(limits.before) else np.int64(COUNT)
-    end = begin
-    for t in range(runs.shape[1]):
-        left = limits.max_bucket
-        if runs[g, t] >= 0:
-            start = runs[g, t] >> 31
-            for place in range(start, start + (runs[g, t] & COUNT)):
-                row = np.int64(tables.order[t, place])
-                if left == 0 or row >= before:
-                    break
-                if tables.n_dead == 0 or tables.alive[row]:
-                    left -= 1
-                    if len(limits.allowed) == 0 or limits.allowed[row]:
-                        end = _take(row, rows, times, begin, end, seen, query)
-        link = heads[g, t]
+    n_columns, end = begins.shape[1], begin
+    n_probes = n_columns // tables.entries.shape[0]
+    for c in range(n_columns):
+        t, left = c // n_probes, limits.max_bucket
+        for place in range(begins[g, c], ends[g, c]):
+            row = tables.entries[t, place] & mask
+            if len(tables.rows):
+                row = np.int64(tables.rows[row])
+            if left == 0 or row >= before:
+                break
+            if tables.n_dead == 0 or tables.alive[row]:
+                left -= 1
+                if len(limits.allowed) == 0 or limits.allowed[row]:
+                    end = _take(row, rows, times, begin, end, seen, query)
+        link = heads[g, c]
         while link >= 0:
             row = tables.side_first + link
             if left == 0 or row >= before:

@@ -1,9 +1,12 @@
 """Answer queries from the tables of a sketch in one pass, with Numba.
 
-A query of a million keys does little arithmetic. It reads some seventy cache lines from all over
-the memory, each of which names the next: slot, bucket, key, value. One after the other they would
-take most of the time, so queries are answered in groups: all slots of a group are asked for before
-the first is read, then all buckets, then keys and values.
+A query of a million keys does little arithmetic. It reads some thirty cache lines from all over the
+memory, each of which names the next: directory, entry, key, value. One after the other they would
+take most of the time, so queries are answered in groups: all places in directories of a group are
+asked for before the first is read, then all entries, then keys and values.
+
+`Prepared` holds what does not change between queries, so that one compiled call hashes, looks up
+and answers: for one query, Python's part of it is most of the time.
 """
 
 import math
@@ -14,6 +17,9 @@ import numpy as np
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.compilers.register_tiles import prefetch
+from attnbook.hashing.numba_signatures import TILE, HashArrays, probe_rows
+from attnbook.hashing.simhash import SimHash
+from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_tables import BucketTables
 from attnbook.sketch.near_keys import NearKeys
 from attnbook.sketch.numba_candidates import (
@@ -32,13 +38,13 @@ WORTH = 64
 """Queries that are worth a thread."""
 
 GROUP = 32
-"""Queries whose slots are asked for together."""
+"""Queries whose places in directories are asked for together."""
 
 WINDOW = 256
 """Candidates, about, whose keys and values are asked for before the first of them is read."""
 
 
-_SURE = RetrievalTable(np.ones(2), 0.0, 1, 1)
+_SURE = RetrievalTable(read_only(np.ones(2)), 0.0, 1, 1)
 
 
 class _Estimate(NamedTuple):
@@ -49,11 +55,85 @@ class _Estimate(NamedTuple):
     least: float  # of P, the smallest normal number: a weight 1 / P stays finite
 
 
+class _Out(NamedTuple):
+    """The arrays of `NearKeys` that a loop writes."""
+
+    mass: np.ndarray
+    output: np.ndarray
+    count: np.ndarray
+    best: np.ndarray
+    largest: np.ndarray
+    expected: np.ndarray
+
+
+class Prepared:
+    """A hash, tables, keys and values in the form that one compiled call takes.
+
+    `estimator` is "union" or "duplicates". Keys and values are float32 or float64 alike, with the
+    rows of the index; arguments are not checked.
+    """
+
+    def __init__(
+        self,
+        hash: SimHash | StableHash,
+        key: Annotated[np.ndarray, "n d"],
+        value: Annotated[np.ndarray, "n d_v"],
+        tables: BucketTables,
+        *,
+        scale: float,
+        estimator: str = "union",
+        max_bucket: int | None = None,
+        n_probes: int = 1,
+    ):
+        self.dtype, self.d, self.d_v = key.dtype, key.shape[1], value.shape[1]
+        limits = _limits(self.dtype, max_bucket, None, None, None)
+        estimate = _estimate(self.dtype, scale, estimator, None)
+        arrays = HashArrays.of(hash, self.dtype)
+        held = (read_only(key), read_only(value))
+        self._given = (arrays, n_probes, *held, tables, limits, estimate)
+
+    def ask(self, query: Annotated[np.ndarray, "n_q d"]) -> Annotated[np.ndarray, "n_q d_v"] | None:
+        """Return the output of `answer` for queries of dtype and width of the keys.
+
+        None if one of them has no signature, as it holds NaN.
+        """
+        n_q, query = len(query), read_only(query)
+        output = np.empty((n_q, self.d_v), self.dtype)
+        if n_q < 2 * WORTH:
+            return None if _ask(query, *self._given, output, 0, n_q) else output
+        n_bad = []
+
+        def work(start, stop, thread):
+            n_bad.append(_ask(query, *self._given, output, start, stop))
+
+        in_parts(work, n_q, n_threads_for(n_q, None, WORTH))
+        return None if any(n_bad) else output
+
+
+@compile_loops
+def _ask(query, arrays, n_probes, key, value, tables, limits, estimate, output, start, stop):
+    """Hash queries start … stop, look them up and answer; return how many cannot be hashed."""
+    n, dtype = stop - start, query.dtype
+    signatures = np.empty((n, len(arrays.offsets) * n_probes), np.int64)
+    n_bad = probe_rows(TILE, query[start:stop], arrays, signatures, 0, n)
+    out = _Out(
+        np.empty(n, dtype),
+        output[start:stop],
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, dtype),
+        np.empty(n, dtype),
+    )
+    if n_bad == 0:
+        _answer(query[start:stop], key, value, signatures, tables, limits, estimate, out, 0, n)
+    return n_bad
+
+
 def answer(
     query: Annotated[np.ndarray, "n_q d"],
     key: Annotated[np.ndarray, "n d"],
     value: Annotated[np.ndarray, "n d_v"],
-    signatures: Annotated[np.ndarray, "n_q n_tables"],
+    signatures: Annotated[np.ndarray, "n_q n_columns"],
     tables: BucketTables,
     *,
     scale: float,
@@ -68,26 +148,17 @@ def answer(
     """Return what `near_keys.near` returns, its reference, but rows and weights.
 
     Arrays are NumPy's, all float32 or all float64, with the rows of the index; arguments are not
-    checked. `probability` is needed for ``"importance"``, and for `expected`. Rows are picked that
+    checked. `signatures` has the same number of columns for each table, those of a table side by
+    side. `probability` is needed for ``"importance"``, and for `expected`. Rows are picked that
     are below `before`, of which `allowed` is True and whose score is above `above`: after the cut
     at `max_bucket`, which counts the lowest of a bucket that are not removed. The cost is O(L) a
     query, and O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place
     in the buckets of the query that has the most.
     """
     n_q, dtype = len(query), query.dtype
-    limits = Limits(
-        read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
-        read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
-        read_only(np.empty(0, bool) if allowed is None else allowed),
-        COUNT if max_bucket is None else int(max_bucket),
-    )
-    table = _SURE if probability is None else probability
-    table = table._replace(ratio=read_only(table.ratio))
-    estimate = _Estimate(
-        *(float(scale), ESTIMATORS[estimator], probability is not None, table),
-        float(np.finfo(dtype).smallest_normal),
-    )
-    out = NearKeys(
+    limits = _limits(dtype, max_bucket, before, above, allowed)
+    estimate = _estimate(dtype, scale, estimator, probability)
+    out = _Out(
         mass=np.empty(n_q, dtype),
         output=np.empty((n_q, value.shape[1]), dtype),
         count=np.empty(n_q, np.int64),
@@ -101,16 +172,33 @@ def answer(
         _answer(*arrays, tables, limits, estimate, out, start, stop)
 
     in_parts(work, n_q, n_threads_for(n_q, n_threads, WORTH))
-    return out if estimate.weigh else out._replace(expected=None)
+    return NearKeys(*out) if estimate.weigh else NearKeys(*out[:-1])
+
+
+def _limits(dtype, max_bucket, before, above, allowed):
+    return Limits(
+        read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
+        read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
+        read_only(np.empty(0, bool) if allowed is None else allowed),
+        COUNT if max_bucket is None else int(max_bucket),
+    )
+
+
+def _estimate(dtype, scale, estimator, probability):
+    table = _SURE
+    if probability is not None:
+        table = probability._replace(ratio=read_only(probability.ratio))
+    least = float(np.finfo(dtype).smallest_normal)
+    return _Estimate(float(scale), ESTIMATORS[estimator], probability is not None, table, least)
 
 
 @compile_loops
 def _answer(query, key, value, signatures, tables, limits, estimate, out, start, stop):
     """Answer queries start … stop."""
-    n_tables = signatures.shape[1]
-    homes = np.empty((GROUP, n_tables), np.int64)
-    runs = np.empty((GROUP, n_tables), np.int64)
-    heads = np.empty((GROUP, n_tables), np.int64)
+    n_columns = signatures.shape[1]
+    begins = np.empty((GROUP, n_columns), np.int64)
+    stops = np.empty((GROUP, n_columns), np.int64)
+    heads = np.empty((GROUP, n_columns), np.int64)
     ends = np.zeros(GROUP + 1, np.int64)  # candidates of query g: rows[ends[g]:ends[g + 1]]
     room = 2 * WINDOW
     rows, times = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -118,14 +206,14 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
     seen = np.zeros(room, np.int64)
     for first in range(start, stop, GROUP):
         n = min(GROUP, stop - first)
-        find_buckets(signatures, tables, first, n, homes, runs, heads)
+        find_buckets(signatures, tables, first, n, begins, stops, heads)
         done = 0
         while done < n:
             asked, end = done, 0
             ends[done] = 0
             # one query at least, and more until the window is full
             while asked < n and (asked == done or end < WINDOW):
-                most = most_candidates(tables, limits, runs, heads, asked)
+                most = most_candidates(tables, limits, begins, stops, heads, asked)
                 if end + most > room:
                     while room < end + most:
                         room *= 2
@@ -134,7 +222,9 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
                 while len(seen) < 2 * most:
                     seen = np.zeros(2 * len(seen), np.int64)
                 begin = end
-                end = collect(tables, limits, runs, heads, asked, first, rows, times, begin, seen)
+                end = collect(
+                    tables, limits, begins, stops, heads, asked, first, rows, times, begin, seen
+                )
                 for c in range(begin, end):
                     _prefetch_row(key, rows[c])
                     _prefetch_row(value, rows[c])

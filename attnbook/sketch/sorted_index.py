@@ -113,14 +113,19 @@ class SortedIndex(SignatureIndex):
         self._rows, self._tables = xp.take(self._rows, kept), []
 
     def _places(self, signatures, most):
-        """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
+        """Return start and number of the rows of each bucket asked for, of the shape of both."""
         self.merge()
         xp = array_namespace(signatures)
         if not self._tables:
             return xp.zeros_like(signatures), xp.zeros_like(signatures)
-        found = [table.find(signatures[:, t]) for t, table in enumerate(self._tables)]
+        found = [table.find(signatures[:, c]) for c, table in self._asked(signatures)]
         starts, counts = (xp.stack(x, axis=1) for x in zip(*found, strict=True))
         return starts, xp.where(counts < most, counts, most)
+
+    def _asked(self, signatures):
+        """Return every column of signatures with its table."""
+        n_probes = signatures.shape[1] // self.n_tables
+        return [(c, self._tables[c // n_probes]) for c in range(signatures.shape[1])]
 
     def _counts(self, signatures, most):
         return self._places(signatures, most)[1]
@@ -136,8 +141,8 @@ class SortedIndex(SignatureIndex):
         places = xp.expand_dims(starts, axis=-1) + columns
         places = xp.where(found, places, xp.zeros_like(places))
         rows = []
-        for t, table in enumerate(self._tables):
-            sorted_to = xp.take(table.order, xp.reshape(places[:, t, :], (-1,)))
+        for column, table in self._asked(signatures):
+            sorted_to = xp.take(table.order, xp.reshape(places[:, column, :], (-1,)))
             rows.append(xp.reshape(xp.take(self._rows, sorted_to), (-1, c)))
         rows = xp.stack(rows, axis=1)
         return xp.where(found, rows, xp.zeros_like(rows)), found

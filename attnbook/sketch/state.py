@@ -33,6 +33,7 @@ class Settings:
     max_bucket: int | None = None
     seed: int = 0
     impl: str = "reference"
+    n_probes: int = 1
 
     def __post_init__(self) -> None:
         hash, estimator, impl = self.hash, self.estimator, self.impl
@@ -58,6 +59,19 @@ class Settings:
             raise ValueError(
                 f"estimator must be 'union' with a tail or heavy keys, got {estimator!r}"
             )
+        if check_int("n_probes", self.n_probes, at_least=1) > 1:
+            if not hasattr(hash, "probes"):
+                raise ValueError(
+                    f"n_probes must be 1 for a hash without probes, {type(hash).__name__}, "
+                    f"got {self.n_probes}"
+                )
+            if impl == "cupy":
+                raise ValueError(f"n_probes must be 1 for impl 'cupy', got {self.n_probes}")
+            if estimator == "importance":
+                raise ValueError(
+                    "n_probes must be 1 for estimator 'importance': the chance to be found in one "
+                    f"of several buckets of a table is not known, got {self.n_probes}"
+                )
         if estimator == "importance" and not self.knows_chances:
             raise ValueError(
                 "hash must have retrieval_probability for estimator 'importance', "
@@ -71,8 +85,8 @@ class Settings:
 
     @property
     def knows_chances(self) -> bool:
-        """Whether the hash can tell with which chance a key is found."""
-        return hasattr(self.hash, "retrieval_probability")
+        """Whether the hash can tell with which chance a key is found: in a bucket a table."""
+        return self.n_probes == 1 and hasattr(self.hash, "retrieval_probability")
 
     def scale_of(self, query: Array) -> float:
         """Return what multiplies the scores."""
@@ -138,6 +152,8 @@ class SketchState:
     index: SignatureIndex | None = None
     """None as long as no key was ever added."""
     summary: Summary = field(default_factory=Summary)
+    prepared: Any = None
+    """What an engine keeps from query to query."""
 
     @property
     def n(self) -> int:

@@ -14,6 +14,7 @@ from attnbook.arrays import tensor_file
 from attnbook.arrays.arguments import check_choice, check_int, check_path
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
+from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import check_hash
 from attnbook.hashing.lifting import LiftedHash
 from attnbook.hashing.simhash import SimHash
@@ -25,7 +26,7 @@ from attnbook.sketch.state import IMPLS, Settings, SketchState
 
 Path = str | os.PathLike
 
-CLASSES = {"SimHash": SimHash, "StableHash": StableHash, "Moments": Moments}
+CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash, Moments)}
 """What a file can ask to be built."""
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))[1:]
@@ -68,7 +69,8 @@ def read(
         check_hash(hash)
     _, arrays, narrow, content = tensor_file.read(path, "sketch")
     with tensor_file.describing(path, "an attnbook sketch"):
-        settings = {name: content["settings"][name] for name in SETTINGS}
+        settings = {"n_probes": 1} | content["settings"]  # older files have none
+        settings = {name: settings[name] for name in SETTINGS}
         described = content["hash"]
         settings["impl"] = check_choice("impl", settings["impl"] if impl is None else impl, IMPLS)
     needed = ENGINES[settings["impl"]].library
@@ -87,7 +89,8 @@ def read(
             for name, x in arrays.items()
         }
         given = _rebuilt(described, "hash.", moved) if hash is None else hash
-        state = SketchState(Settings(given, **settings), ENGINES[settings["impl"]](given))
+        engine = ENGINES[settings["impl"]](given, settings["n_probes"])
+        state = SketchState(Settings(given, **settings), engine)
         if "key" in moved:
             _fill(state, moved, content)
         return state

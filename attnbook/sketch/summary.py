@@ -109,7 +109,9 @@ def sample_tail(
     xp = array_namespace(query)
     # a key was found if it shares a signature with the query
     there = state.engine.signatures(key, of_queries=False)
-    found = xp.any(there[None, :, :] == signatures[:, None, :], axis=-1)  # (n_q, s)
+    n_probes = state.settings.n_probes
+    asked = xp.reshape(signatures, (query.shape[0], 1, there.shape[1], n_probes))
+    found = xp.any(there[None, :, :, None] == asked, axis=(-2, -1))  # (n_q, s)
     unseen = ~found & ~is_heavy(state, rows)[None, :] & visible.at(_places(query, rows))
     q, key, value = _wide(query, key, value)
     scores = xp.matmul(q, xp.matrix_transpose(key)) * state.settings.scale_of(query)

@@ -115,7 +115,7 @@ def uniform_tail(
     References
     ----------
     Horvitz and Thompson (1952); Székely and Bakirov (2003), "Extremal probabilities for Gaussian
-    quadratic forms"; Desai et al. (2025), "vAttention"; chapter `sketch`.
+    quadratic forms"; Desai et al. (2025), "vAttention"; chapter `estimators`.
 
     Examples
     --------
