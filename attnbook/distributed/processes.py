@@ -1,0 +1,183 @@
+"""The processes of a group: what they pass to one another, and what they say when one is lost."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from attnbook.arrays.arguments import check_number
+
+T = TypeVar("T")
+
+LONGEST = 512
+"""Bytes of what each process says of its call."""
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A buffer on its way to the next process of the ring, and one that comes from the last."""
+
+    processes: "Processes"
+    sent: torch.Tensor  # kept until it has left
+    arriving: torch.Tensor
+    works: list[Any]  # PyTorch's, of the send and the receive, or one of both
+    what: str
+
+    def wait(self) -> torch.Tensor:
+        """Return what came, or raise RuntimeError where a neighbour is lost."""
+        ours = self.processes
+        after, before = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
+        deeds: tuple[str, ...] = (
+            f"to send {self.what} to rank {after}",
+            f"to receive {self.what} from rank {before}",
+        )
+        if len(self.works) != len(deeds):  # NCCL makes one work of both
+            deeds = (" and ".join(deeds),) * len(self.works)
+        for work, deed in zip(self.works, deeds, strict=True):
+            ours.wait(work, deed)
+        return self.arriving
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A group of processes as one of them sees it.
+
+    Attributes
+    ----------
+    group : ProcessGroup
+        Of `torch.distributed`.
+    rank : int
+        This process, counted in the group.
+    size : int
+        How many processes there are.
+    timeout : timedelta
+        How long to wait for another.
+    """
+
+    group: Any
+    rank: int
+    size: int
+    timeout: timedelta
+
+    @classmethod
+    def of(cls, group: Any, timeout: float) -> "Processes":
+        """Return the processes of `group`, by default of all, or raise if there is none."""
+        seconds = check_number("timeout", timeout)
+        if seconds == 0:
+            raise ValueError("timeout must be above 0 seconds, got 0")
+        if not dist.is_available() or not dist.is_initialized():
+            raise RuntimeError(
+                "group must be a group of processes that has been initialised, got none: start the "
+                "program with torchrun and call torch.distributed.init_process_group first"
+            )
+        if group is None:
+            group = dist.group.WORLD
+        if not isinstance(group, dist.ProcessGroup):
+            raise TypeError(
+                "group must be a ProcessGroup of torch.distributed or None, "
+                f"got {type(group).__name__}"
+            )
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        return cls(group, rank, size, timedelta(seconds=seconds))
+
+    @property
+    def device(self) -> torch.device:
+        """The device whose tensors the group passes."""
+        if "nccl" in str(dist.get_backend(self.group)):
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
+    def pass_on(self, x: torch.Tensor, what: str, tag: int = 0) -> Passing:
+        """Begin to send `x`, contiguous, to the next process and to receive its like."""
+        arriving = torch.empty_like(x)
+        after, before = (
+            dist.get_global_rank(self.group, (self.rank + step) % self.size) for step in (1, -1)
+        )
+        deeds = [
+            dist.P2POp(dist.isend, x, after, self.group, tag),
+            dist.P2POp(dist.irecv, arriving, before, self.group, tag),
+        ]
+        works = self._try(lambda: dist.batch_isend_irecv(deeds), f"to pass on {what}")
+        return Passing(self, x, arriving, works, what)
+
+    def gather(self, x: torch.Tensor, what: str) -> list[torch.Tensor]:
+        """Return `x`, contiguous, of every process, in the order of the ranks."""
+        if self.size == 1:
+            return [x]
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        deed = f"to gather {what} of {self.size} ranks"
+        work = self._try(lambda: dist.all_gather(parts, x, self.group, async_op=True), deed)
+        self.wait(work, deed)
+        return parts
+
+    def agree(self, check: Callable[[], tuple[T, str]]) -> T:
+        """Return what `check` returns, if it raises on no process and says the same on all.
+
+        It returns what the caller needs and a sentence of what all must have in common. If it
+        raises on one process that one raises its error, and all others say whose it was: a process
+        that waited for it would wait in vain.
+        """
+        result, error = None, None
+        try:
+            result, sentence = check()
+        except (TypeError, ValueError) as refused:
+            error, sentence = refused, f"!{type(refused).__name__}: {refused}"
+        if self.size > 1:
+            said = sentence.encode()[:LONGEST]
+            mine = torch.zeros(LONGEST, dtype=torch.uint8)
+            mine[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+            every = self.gather(mine.to(self.device), "the shapes")
+            words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
+            if error is None:
+                self._compare(words, sentence)
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def _compare(self, words, sentence):
+        for rank, other in enumerate(words):
+            if other.startswith("!"):
+                raise ValueError(f"rank {rank} of {self.size} refused its arguments: {other[1:]}")
+        for rank, other in enumerate(words):
+            if other != words[self.rank]:
+                raise ValueError(
+                    f"all ranks must have {sentence}, as rank {self.rank} has, "
+                    f"got {other} on rank {rank}"
+                )
+
+    def wait(self, work: Any, deed: str) -> None:
+        """Wait until `work` is done, or raise RuntimeError that says what failed."""
+        # NCCL waits on the GPU: its watchdog ends the process, after the timeout of the group
+        limited = () if self.device.type == "cuda" else (self.timeout,)
+        self._try(lambda: work.wait(*limited), deed)
+
+    def _try(self, function, deed):
+        try:
+            return function()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {self.rank} of {self.size} failed {deed}: another process has ended, or did "
+                f"not answer in {self.timeout.total_seconds():g} s. The group is of no use any "
+                f"more: end this process and start all again ({str(error).splitlines()[0]})"
+            ) from error
+
+
+def check_tensor(name: str, x: Any) -> None:
+    """Raise TypeError unless `x` is a tensor of PyTorch."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor of PyTorch, got {type(x).__name__}")
+
+
+def flat(*tensors: Any) -> torch.Tensor:
+    """Return the numbers of all tensors in one row, which is one message."""
+    return torch.cat([x.reshape(-1) for x in tensors])
+
+
+def unflat(row: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Return views of a row as tensors of these shapes."""
+    sizes = [math.prod(shape) for shape in shapes]
+    return [x.reshape(s) for x, s in zip(row.split(sizes), shapes, strict=True)]

@@ -1,0 +1,230 @@
+"""A sketch whose keys lie on several processes, with answers and evidence that merge exactly.
+
+A query finds in the tables of all processes together what it finds in one table of all keys: a key
+is found because its signature is the query's, wherever the others lie. So each process answers from
+its own keys, and masses, outputs and evidence of the answers are merged.
+"""
+
+import functools
+import math
+from typing import Annotated, Any, NamedTuple
+
+import torch
+
+from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name, library
+from attnbook.arrays.move import move
+from attnbook.arrays.weights import check_part
+from attnbook.distributed.processes import Processes, flat, unflat
+from attnbook.kernels.running_softmax import State, merge_of
+from attnbook.sketch.answers import Evidence, check_query, found_probability_of
+from attnbook.sketch.attention import SketchAttention
+from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.summary import diameter
+from attnbook.sketch.visible import EVERYTHING
+
+
+class Local(NamedTuple):
+    """What one process knows of a block of queries, in float64."""
+
+    mass: torch.Tensor  # (n_q, 1), log Σ exp of the scores of the near keys
+    share: torch.Tensor  # (n_q, 1), the logarithm of what the output counts with
+    expected: torch.Tensor  # (n_q, 1), the mass with what each key stands for; NaN if unknown
+    largest: torch.Tensor  # (n_q, 1), the largest score
+    probability: torch.Tensor  # (n_q, 1), the chance to find its key
+    n_found: torch.Tensor  # (n_q, 1), candidates
+    output: torch.Tensor  # (n_q, d_v)
+
+
+class ShardedSketch:
+    r"""A `SketchAttention` of which every process of a group holds a shard of the keys.
+
+    .. math:: \hat O = \frac{\sum_r z_r \hat O_r}{\sum_r z_r}, \qquad
+              z_r = \sum_{i \in R \,\cap\, \text{shard } r} e^{s_i}
+
+    Its answers are to rounding those of one sketch with all keys and the same hash.
+
+    Parameters
+    ----------
+    sketch : SketchAttention
+        That of this process: empty, or with its shard of the keys. All processes draw it alike,
+        with a hash of the same seed. Estimator ``"union"`` or ``"importance"`` and no tail, no
+        heavy keys and no largest bucket: those are choices among all keys.
+    group : ProcessGroup of torch.distributed, optional
+        All processes by default.
+    timeout : float
+        Seconds that this process waits for another one.
+
+    Attributes
+    ----------
+    sketch : SketchAttention
+        The shard of this process.
+
+    Raises
+    ------
+    TypeError
+        If `sketch` is of another class, or `group` is none.
+    ValueError
+        If the sketch has other settings than those above.
+    RuntimeError
+        If no group has been initialised.
+
+    Notes
+    -----
+    An answer costs each process its own candidates, and one all-gather of d_v + 6 numbers a query.
+
+    References
+    ----------
+    Chapter `distributed`.
+
+    Examples
+    --------
+    A program that ``torchrun --nproc-per-node 2`` starts twice::
+
+        torch.distributed.init_process_group("gloo")
+        sketch = ShardedSketch(SketchAttention(SimHash.init(0, 64, n_tables=8)))
+        sketch.update(keys_of_this_process, values_of_this_process)
+        output, evidence = sketch.attention_output(query, return_evidence=True)
+    """
+
+    def __init__(self, sketch: SketchAttention, *, group: Any = None, timeout: float = 60.0):
+        check_part("sketch", sketch, SketchAttention)
+        settings = sketch.state.settings
+        for name, allowed in (
+            ("estimator", ("union", "importance")),
+            ("tail", ("none",)),
+            ("n_heavy", (0,)),
+            ("max_bucket", (None,)),
+        ):
+            if getattr(settings, name) not in allowed:
+                raise ValueError(
+                    f"sketch must have {name} {' or '.join(map(repr, allowed))} to be sharded, "
+                    f"got {getattr(settings, name)!r}"
+                )
+        self.sketch = sketch
+        self._processes = Processes.of(group, timeout)
+
+    def update(
+        self, key: Annotated[Array, "m d"], value: Annotated[Array, "m d_v"] | None = None
+    ) -> Annotated[Array, "m"]:
+        """Add keys to the shard of this process, as `SketchAttention.update`; no other waits."""
+        return self.sketch.update(key, value)
+
+    def attention_output(
+        self, query: Annotated[Array, "n_q d"], *, return_evidence: bool = False
+    ) -> Any:
+        """Return the mix of the values of all processes for each query.
+
+        Every process of the group calls it with the same queries, and gets the same bits.
+
+        Parameters
+        ----------
+        query : array, shape (n_q, d)
+            Of the library, dtype and width of the keys.
+        return_evidence : bool
+
+        Returns
+        -------
+        array, shape (n_q, d_v)
+            Or a pair of it and the `Evidence` of all shards together.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `SketchAttention.attention_output`, or if the queries differ in shape between the
+            processes, or one has never had keys. A shard may be empty: ``update`` with 0 keys
+            tells how wide they are.
+        RuntimeError
+            If a process ends or does not answer.
+        """
+        state, processes = self.sketch.state, self._processes
+
+        def check():
+            check_query(state, query)
+            check_bool("return_evidence", return_evidence)
+            if state.index is None:
+                raise ValueError(f"sketch must have had keys on rank {processes.rank}, got none")
+            said = f"query {tuple(query.shape)}, values of width {state.value.array().shape[1]}"
+            return None, f"{said} and estimator {state.settings.estimator}"
+
+        processes.agree(check)
+        locals_ = self._gather(_local(state, query, return_evidence))
+        whole = functools.reduce(_merge, locals_)
+        output = self._like(whole.output, query)
+        if not return_evidence:
+            return output
+        n, longest = self._extent(state)
+        nothing = whole.mass == -math.inf
+        missed = -torch.expm1(torch.where(nothing, 0, whole.mass - whole.expected))
+        missed = torch.where(nothing, 1.0, missed)
+        bound = torch.where(nothing, math.inf, missed * longest)
+        if n == 0:
+            missed = bound = torch.zeros_like(missed)
+        count = move(whole.n_found[:, 0].to(torch.int64), library(query), device=_place(query))
+        rest = (self._like(x[:, 0], query) for x in (whole.probability, missed, bound))
+        return output, Evidence(n, count, *rest)
+
+    def _gather(self, ours):
+        shapes = [tuple(x.shape) for x in ours]
+        rows = self._processes.gather(flat(*ours).to(self._processes.device), "the answers")
+        return [Local(*unflat(x.cpu(), shapes)) for x in rows]
+
+    def _extent(self, state):
+        """Return how many keys there are, and the diagonal of the box around all values."""
+        diameter(state)
+        width = state.value.array().shape[1]
+        low: Any
+        high: Any
+        low, high = torch.full((width,), math.inf), torch.full((width,), -math.inf)
+        if state.n:
+            low, high = (move(x, "torch", device="cpu") for x in state.summary.box)
+        row = torch.cat([x.to(torch.float64) for x in (torch.tensor([state.n]), low, high)])
+        rows = torch.stack(self._processes.gather(row.to(self._processes.device), "the extent"))
+        low, high = rows[:, 1 : width + 1].amin(0), rows[:, width + 1 :].amax(0)
+        n = int(rows[:, 0].sum())
+        return n, float(torch.sqrt(torch.sum((high - low) ** 2))) if n else 0.0
+
+    @staticmethod
+    def _like(x, query):
+        return move(x, library(query), device=_place(query), dtype=dtype_name(query.dtype))
+
+
+def _place(query):
+    return None if library(query) == "numpy" else query.device
+
+
+def _local(state, query, weigh):
+    """Return what the near keys of this process say of the queries."""
+    xp = array_namespace(query)
+    wide = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
+    signatures = state.engine.signatures(query, of_queries=True)
+    weigh = weigh or state.settings.estimator == "importance"
+    parts = []
+    for part in state.engine.blocks(state, signatures, weigh):
+        close: NearKeys = state.engine.near(
+            state, query[part, :], signatures[part, :], EVERYTHING, None, weigh
+        )
+        unknown = xp.full_like(close.mass, xp.nan)
+        expected = unknown if close.expected is None else close.expected
+        chance = found_probability_of(state, wide[part, :], close) if weigh else unknown
+        share = expected if state.settings.estimator == "importance" else close.mass
+        columns = (close.mass, share, expected, close.largest, chance, close.count)
+        parts.append([*(x[:, None] for x in columns), close.output])
+    joined: Any = (move(xp.concat(list(x), axis=0), "torch") for x in zip(*parts, strict=True))
+    return Local(*(x.to("cpu", torch.float64) for x in joined))
+
+
+def _merge(ours, theirs):
+    """Return what two processes know together."""
+    a, b = (State(x.share, torch.ones_like(x.share), x.output) for x in (ours, theirs))
+    both: Any = merge_of(a, b)
+    first = ours.largest >= theirs.largest
+    return Local(
+        torch.logaddexp(ours.mass, theirs.mass),
+        torch.logaddexp(ours.share, theirs.share),
+        torch.logaddexp(ours.expected, theirs.expected),
+        torch.maximum(ours.largest, theirs.largest),
+        torch.where(first, ours.probability, theirs.probability),
+        ours.n_found + theirs.n_found,
+        both.weighted / torch.where(both.total == 0, 1, both.total),
+    )

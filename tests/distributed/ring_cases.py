@@ -1,0 +1,96 @@
+"""The calls that several processes make together, and the arrays of all of them."""
+
+import zlib
+
+import numpy as np
+import torch
+
+SIZE = 3
+"""Processes of the first launch: neither a power of two nor a ring whose two directions meet."""
+
+PLAIN = {
+    **{"leading": (), "heads": (4, 2), "m": 10, "d_k": 3, "d_v": 7, "dtype": "float64"},
+    **{"layout": "zigzag", "is_causal": True, "impl": "tiled", "scale": None, "size": 1.0},
+}
+
+RING = {
+    "causal zigzag": {},
+    "causal striped": {"layout": "striped", "heads": (3, 3)},
+    "causal contiguous": {"layout": "contiguous", "m": 3},
+    "not causal": {"is_causal": False, "layout": "contiguous", "heads": (6, 1), "m": 7},
+    "one head without an axis": {"heads": None, "scale": 0.3, "m": 2},
+    "packed": {"impl": "packed", "dtype": "float32", "m": 142, "d_k": 16},
+    "a batch in float32": {"dtype": "float32", "leading": (2, 1)},
+    "bfloat16": {"dtype": "bfloat16", "impl": "packed", "m": 34},
+    "float16": {"dtype": "float16"},
+    "one token a run": {"m": 2},
+    "large scores": {"size": 60.0, "dtype": "float32", "impl": "packed"},
+    "large scores tiled": {"size": 60.0, "dtype": "float32", "is_causal": False},
+}
+"""Each with what differs from `PLAIN`."""
+
+PLAIN_RING = [name for name, given in RING.items() if "impl" not in given]
+"""Those that wait for no compiler."""
+
+DECODE = {
+    "one token": {"n_q": 1},
+    "few tokens": {"n_q": 3, "impl": "packed", "dtype": "float32", "heads": (6, 2)},
+    "no keys on one process": {"n_q": 2, "cuts": (0, 0, 4, 30)},
+    "a mask": {"n_q": 2, "mask": True},
+    "nothing to see": {"n_q": 2, "mask": False},
+}
+
+
+def of(given):
+    return {**PLAIN, **given}
+
+
+def drawn(name, case, size):
+    """Return query, key, value and the gradient of the output of all processes, m tokens each."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    n = case["m"] * size
+    n_q = case.get("n_q", n)
+    h, h_kv = case["heads"] or (None, None)
+    sizes = ((h, n_q, "d_k"), (h_kv, n, "d_k"), (h_kv, n, "d_v"), (h, n_q, "d_v"))
+    arrays = []
+    for heads, rows, d in sizes:
+        shape = (*case["leading"], *((heads,) if heads else ()), rows, case[d])
+        x = torch.tensor(rng.standard_normal(shape)).to(getattr(torch, case["dtype"]))
+        arrays.append(x)
+    arrays[0] = arrays[0] * case["size"]
+    return arrays
+
+
+def cuts_of(case, size):
+    """Return where the keys of each process begin, of unequal shards, and where the last end."""
+    n = case["m"] * size
+    return case.get("cuts") or (0, *(n * (r + 1) ** 2 // size**2 for r in range(size)))
+
+
+def mask_of(case, size):
+    """Return a mask (n_q, n) that hides every third key, or all of them."""
+    if "mask" not in case:
+        return None
+    return (torch.arange(case["m"] * size) % 3 > 0).expand(case["n_q"], -1) & case["mask"]
+
+
+SKETCHES = {
+    "union": {"estimator": "union", "library": "torch", "dtype": "float64"},
+    "importance": {"estimator": "importance", "library": "numpy", "dtype": "float64"},
+    "compiled": {"estimator": "union", "library": "numpy", "impl": "numba", "dtype": "float32"},
+    "far queries": {"estimator": "union", "library": "torch", "dtype": "float64", "far": True},
+}
+
+
+def sketched(name, case):
+    """Return queries, keys and values of all processes, in NumPy."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    query, key, value = (rng.standard_normal(s) for s in ((13, 6), (97, 6), (97, 5)))
+    if case.get("far"):
+        key = np.abs(key)
+        query[:5] = -np.abs(query[:5])
+    return [x.astype(case["dtype"]) for x in (query, key, value)]
+
+
+SKETCH_CUTS = (0, 40, 40, 97)
+"""One process has no key."""

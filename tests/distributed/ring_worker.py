@@ -1,0 +1,164 @@
+"""One of several processes: python ring_worker.py JOB RANK SIZE FOLDER. Writes what it found."""
+
+import datetime
+import functools
+import os
+import pathlib
+import pickle
+import signal
+import sys
+
+import numpy as np
+import ring_cases
+import torch
+import torch.distributed as dist
+
+from attnbook import distributed
+from attnbook.arrays.move import move
+from attnbook.distributed import shard_sequence
+from attnbook.distributed.processes import Processes
+from attnbook.sketch import SimHash, SketchAttention
+
+PATIENT = 600
+"""Seconds that a process waits for another: the machine may be busy with something else."""
+
+ring_attention = functools.partial(distributed.ring_attention, timeout=PATIENT)
+decode_attention = functools.partial(distributed.decode_attention, timeout=PATIENT)
+ShardedSketch = functools.partial(distributed.ShardedSketch, timeout=PATIENT)
+
+
+def plain(x):
+    return x.detach().to(torch.float64).numpy()
+
+
+def caught(call, *arguments, **options):
+    """Return the kind and the message of what a call raises."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def ring(rank, size, cases, group=None):
+    found = {}
+    for name in cases:
+        case = ring_cases.of(ring_cases.RING[name])
+        arrays = ring_cases.drawn(name, case, size)
+        *inputs, grad = (shard_sequence(x, size, case["layout"])[rank] for x in arrays)
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        options = {k: case[k] for k in ("layout", "is_causal", "impl", "scale")}
+        output = ring_attention(*inputs, group=group, **options)
+        assert output.dtype == inputs[0].dtype
+        output.backward(grad)
+        found[name] = [plain(x) for x in (output, *(x.grad for x in inputs))]
+    return found
+
+
+def decode(rank, size):
+    found = {}
+    for name, given in ring_cases.DECODE.items():
+        case = ring_cases.of(given)
+        query, key, value, _ = ring_cases.drawn(name, case, size)
+        cuts, mask = ring_cases.cuts_of(case, size), ring_cases.mask_of(case, size)
+        ours = slice(cuts[rank], cuts[rank + 1])
+        mask = None if mask is None else mask[:, ours]
+        options = {"mask": mask, "impl": case["impl"], "scale": case["scale"]}
+        found[name] = plain(decode_attention(query, key[:, ours], value[:, ours], **options))
+    return found
+
+
+def sketch(rank, size):
+    found = {}
+    for name, case in ring_cases.SKETCHES.items():
+        query, key, value = (move(x, case["library"]) for x in ring_cases.sketched(name, case))
+        hash = SimHash.init(3, 6, n_tables=3, n_projections=4).to(case["library"])
+        impl = case.get("impl", "reference")
+        ours = ShardedSketch(SketchAttention(hash, estimator=case["estimator"], impl=impl))
+        part = slice(*ring_cases.SKETCH_CUTS[rank : rank + 2])
+        ours.update(key[part], value[part])
+        output, evidence = ours.attention_output(query, return_evidence=True)
+        assert type(output) is type(query)
+        again = ours.attention_output(query)
+        assert bool((again == output).all())
+        fields = {"output": output, **vars(evidence)}
+        found[name] = {k: x if isinstance(x, int) else np.asarray(x) for k, x in fields.items()}
+    return found
+
+
+def errors(rank, size):
+    x = torch.zeros(2, 4, 3)
+    wrong = x if rank else x[:, :3]
+    shapes = ring_cases.SIZE, 2, rank + 1, 3
+    return {
+        "uneven": caught(ring_attention, *(3 * [torch.zeros(shapes)]), is_causal=False),
+        "refused by rank 0": caught(ring_attention, wrong, wrong, wrong, is_causal=True),
+        "heads": caught(ring_attention, x, x[[0, 0, 0]], x[[0, 0, 0]]),
+        "value heads": caught(ring_attention, x, x, x[:1]),
+        "width": caught(ring_attention, x, x[..., :2], x),
+        "values": caught(ring_attention, x, x, x[:, :2]),
+        "causal": caught(ring_attention, x[:, :2], x, x, is_causal=True),
+        "odd": caught(ring_attention, x[:, :3], x[:, :3], x[:, :3], is_causal=True),
+        "layout": caught(ring_attention, x, x, x, layout="spiral"),
+        "impl": caught(ring_attention, x, x, x, impl="naive"),
+        "dtype": caught(ring_attention, x, x.double(), x),
+        "array": caught(ring_attention, x.numpy(), x, x),
+        "group": caught(ring_attention, x, x, x, group="all"),
+        "timeout": caught(ring_attention, x, x, x, timeout=0),
+        "flag": caught(ring_attention, x, x, x, is_causal=1),
+        "axes": caught(ring_attention, x[0, 0], x, x),
+        "no head": caught(ring_attention, x[:0], x[:0], x[:0]),
+        "queries": caught(decode_attention, x[:, : rank + 1], x, x),
+        "mask": caught(decode_attention, x, x, x, mask=torch.ones(4, 5) > 0),
+        "twice": caught(second_order),
+        "no keys": caught(
+            ShardedSketch(SketchAttention(SimHash.init(0, 3))).attention_output, x[0]
+        ),
+        "tail": caught(ShardedSketch, SketchAttention(SimHash.init(0, 3), tail="moments")),
+        "heavy": caught(ShardedSketch, SketchAttention(SimHash.init(0, 3), n_heavy=2)),
+        "no sketch": caught(ShardedSketch, x),
+    }
+
+
+def second_order():
+    x = torch.ones(2, 3, requires_grad=True)
+    output = ring_attention(x, x, x).sum()
+    (grad,) = torch.autograd.grad(output, x, create_graph=True)
+    grad.sum().backward()
+
+
+def lost(rank, size):
+    """Process 2 is killed in a ring, before its keys and values, which all need, have left it."""
+    if rank == 2:
+        Processes.pass_on = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.ones(2, 8, 3)
+    return caught(ring_attention, x, x, x, is_causal=True)
+
+
+def main(job, rank, size, folder):
+    folder = pathlib.Path(folder)
+    found = {}
+    if job == "equal":
+        x = torch.ones(2, 4, 3)
+        found["no group"] = caught(ring_attention, x, x, x)
+    address = f"file://{folder / 'address'}"
+    timeout = datetime.timedelta(seconds=PATIENT)
+    dist.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=size, timeout=timeout
+    )
+    if job == "equal":
+        found |= {"ring": ring(rank, size, ring_cases.RING), "decode": decode(rank, size)}
+        found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
+    else:
+        pair = dist.new_group([1, 3])
+        if rank in (1, 3):
+            found["pair"] = ring(rank // 2, 2, ring_cases.PLAIN_RING, pair)
+        found["four"] = ring(rank, size, ring_cases.PLAIN_RING)
+        dist.barrier()
+        (folder / f"{rank}.before").write_bytes(pickle.dumps(found))
+        found["lost"] = lost(rank, size)
+    (folder / f"{rank}.found").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
