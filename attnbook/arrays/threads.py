@@ -18,7 +18,9 @@ def n_threads_for(n: int, n_threads: int | None = None, worth: int = WORTH) -> i
     `n_threads` if it is given; else one for every `worth` pieces, at most the cores of the process
     and at most OMP_NUM_THREADS, if that is set, as the other libraries have it.
     """
-    return n_threads or max(1, min(_cores(), n // worth))
+    if n_threads is None and n < 2 * worth:  # to ask for the cores takes longer than one query
+        return 1
+    return n_threads or min(_cores(), n // worth)
 
 
 def in_parts(function: Callable[[int, int, int], None], n: int, n_threads: int) -> None:

@@ -1,11 +1,12 @@
-"""Products of small matrices whose sums stay in the registers, and 2ˣ of whole vectors, for Numba.
+"""Products of small matrices whose sums stay in the registers, for Numba.
 
 A `Tile` says how many registers hold the sums. It is a type of its own to Numba, so a loop that is
 given another tile is compiled anew, for as many numbers a vector, vectors and rows. All is written
 for LLVM, Numba's compiler, which turns it into what the processor has: AVX-512, AVX2, SSE2 or Neon.
 
 Arrays are C-contiguous, of one dtype, float32 or float64. Places are counted in numbers from the
-start of an array, so one product reads rows of any stride.
+start of an array, so one product reads rows of any stride. A tile of `pairs` multiplies bfloat16
+numbers two at a time, whose bits share a word of 32, by one instruction where the processor has it.
 """
 
 import functools
@@ -14,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding
-import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.imputils import lower_constant
 from numba.extending import (
     NativeValue,
@@ -35,11 +35,15 @@ _FUSED = ("contract",)  # a product and a sum with one rounding, where the proce
 
 @dataclass(frozen=True)
 class Tile:
-    """The shape of a tile of sums: `rows` times `vectors` registers of `lanes` numbers."""
+    """The shape of a tile of sums: `rows` times `vectors` registers of `lanes` numbers.
+
+    With `pairs`, each step of a product adds up two products of bfloat16 numbers.
+    """
 
     lanes: int
     rows: int
     vectors: int
+    pairs: bool = False
 
     @property
     def width(self) -> int:
@@ -51,10 +55,24 @@ TILES = {16: Tile(16, 8, 2), 8: Tile(8, 4, 3), 4: Tile(4, 4, 3)}
 """By lanes: with AVX-512 16 of 32 registers hold sums, with AVX2 12 of 16; SSE2 and Neon have 4."""
 
 
+def features() -> dict[str, bool]:
+    """Return what Numba compiles for: this processor's features, or NUMBA_CPU_FEATURES if set."""
+    if config.CPU_FEATURES is None:
+        return llvmlite.binding.get_host_cpu_features()
+    names = filter(None, config.CPU_FEATURES.split(","))
+    return {name[1:]: name[0] == "+" for name in names}
+
+
+@functools.cache
+def has_pairs() -> bool:
+    """Return whether one instruction multiplies pairs of bfloat16 numbers and adds them up."""
+    return bool(features().get("avx512bf16"))
+
+
 @functools.cache
 def lanes() -> int:
-    """Return how many float32 numbers a vector register of this processor holds."""
-    has = llvmlite.binding.get_host_cpu_features()
+    """Return how many float32 numbers a vector register holds, of those that Numba compiles for."""
+    has = features()
     if has.get("avx512f"):
         return 16
     return 8 if has.get("avx2") and has.get("fma") else 4
@@ -63,9 +81,9 @@ def lanes() -> int:
 class TileType(types.Type):
     """What Numba knows of a `Tile`: everything."""
 
-    def __init__(self, lanes: int, rows: int, vectors: int) -> None:
-        super().__init__(name=f"Tile({lanes}, {rows}, {vectors})")
-        self.lanes, self.rows, self.vectors = lanes, rows, vectors
+    def __init__(self, lanes: int, rows: int, vectors: int, pairs: bool) -> None:
+        super().__init__(name=f"Tile({lanes}, {rows}, {vectors}, {pairs})")
+        self.lanes, self.rows, self.vectors, self.pairs = lanes, rows, vectors, pairs
 
 
 @typeof_impl.register(Tile)
@@ -75,7 +93,7 @@ def _typeof(tile, context):
 
 @functools.cache
 def _type_of(tile):
-    return TileType(tile.lanes, tile.rows, tile.vectors)
+    return TileType(tile.lanes, tile.rows, tile.vectors, tile.pairs)
 
 
 @unbox(TileType)
@@ -97,20 +115,27 @@ def _rows(tile):
     return lambda tile: rows
 
 
+@overload_attribute(TileType, "pairs")
+def _pairs(tile):
+    pairs = tile.pairs
+    return lambda tile: pairs
+
+
 @overload_attribute(TileType, "width")
 def _width(tile):
     width = tile.lanes * tile.vectors
     return lambda tile: width
 
 
-class _Vectors:
+class Vectors:
     """Writes the code of one call: loads, stores and sums of the vectors of its tile."""
 
-    def __init__(self, context, builder, signature, args):
+    def __init__(self, context, builder, signature, args, sums):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
         self.tile: TileType = signature.args[0]
-        number = context.get_value_type(signature.args[1].dtype)
+        number = context.get_value_type(signature.args[sums].dtype)  # of the array of sums
         self.vector = ir.VectorType(number, self.tile.lanes)
+        self.words = ir.VectorType(_I32, self.tile.lanes)
         self.columns = range(self.tile.vectors)
 
     def start(self, i, at=None):
@@ -123,6 +148,12 @@ class _Vectors:
         """Return the vectors of the row that begins at a pointer."""
         return [self.builder.load(self._vector(at, j), align=4) for j in self.columns]
 
+    def one(self, at):
+        """Return a vector of the number, or the pair, at a pointer."""
+        number = _I32 if self.tile.pairs else self.vector.element
+        at = self.builder.bitcast(at, number.as_pointer())
+        return self.spread(self.builder.load(at, align=2))
+
     def store(self, row, at):
         """Store the vectors of a row from a pointer on."""
         for j in self.columns:
@@ -134,14 +165,49 @@ class _Vectors:
 
     def spread(self, number):
         """Return a vector with `number` in all its lanes."""
-        empty = ir.Constant(self.vector, ir.Undefined)
+        empty = ir.Constant(ir.VectorType(number.type, self.tile.lanes), ir.Undefined)
         one = self.builder.insert_element(empty, number, _I32(0))
-        zeros = ir.Constant(ir.VectorType(_I32, self.tile.lanes), [0] * self.tile.lanes)
+        zeros = ir.Constant(self.words, [0] * self.tile.lanes)
         return self.builder.shuffle_vector(one, empty, zeros)
 
     def multiply_add(self, a, b, c):
         """Return a b + c."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    def dot(self, a, b, c):
+        """Return c + a b, or the sum of both products of each pair and c."""
+        if not self.tile.pairs:
+            return self.multiply_add(a, b, c)
+        a, b = (self.builder.bitcast(x, self.words) for x in (a, b))
+        if self.tile.lanes == 16 and has_pairs():
+            shape = ir.FunctionType(self.vector, [self.vector, self.words, self.words])
+            name = "llvm.x86.avx512bf16.dpbf16ps.512"
+            function = self.builder.module.declare_intrinsic(name, (), shape)
+            return self.builder.call(function, [c, a, b])
+        for halves in (self._first, self._second):
+            c = self.multiply_add(halves(a), halves(b), c)
+        return c
+
+    def _first(self, words):
+        up = self.builder.shl(words, self.all_lanes(16, self.words))
+        return self.builder.bitcast(up, self.vector)
+
+    def _second(self, words):
+        kept = self.builder.and_(words, self.all_lanes(0xFFFF0000, self.words))
+        return self.builder.bitcast(kept, self.vector)
+
+    def pair(self, a, b):
+        """Return the words whose halves are `a` and `b`, rounded to bfloat16, half away from 0."""
+        half = self.all_lanes(0x8000, self.words)
+        a, b = (self.builder.add(self.builder.bitcast(x, self.words), half) for x in (a, b))
+        b = self.builder.and_(b, self.all_lanes(0xFFFF0000, self.words))
+        a = self.builder.lshr(a, self.all_lanes(16, self.words))
+        return self.builder.bitcast(self.builder.or_(a, b), self.vector)
+
+    def all_lanes(self, number, vector=None):
+        """Return a constant with `number` in all lanes."""
+        vector = vector or self.vector
+        return ir.Constant(vector, [number] * vector.count)
 
     def sums(self, n_rows, n, step):
         """Return rows of vectors that begin as 0, after ``rows = step(k, rows)`` for each k < n."""
@@ -175,7 +241,7 @@ def _product(end: Callable[..., None]) -> Any:
     """Return the intrinsic that makes the sums of A B and leaves them to `end`."""
 
     def generate(context, builder, signature, args):
-        code = _Vectors(context, builder, signature, args)
+        code = Vectors(context, builder, signature, args, 8)
         _, _, a0, a_row, a_column, _, b0, b_row, _, c0, c_row, rows, depth, _ = args
         a, b, c = code.start(1, a0), code.start(5, b0), code.start(8, c0)
         last = builder.sub(rows, _I64(1))
@@ -191,8 +257,8 @@ def _product(end: Callable[..., None]) -> Any:
             at = builder.mul(k, a_column)
             added = []
             for a_at, row in zip(a_rows, sums, strict=True):
-                number = code.spread(builder.load(builder.gep(a_at, [at])))
-                added.append([code.multiply_add(number, of_b[j], row[j]) for j in code.columns])
+                number = code.one(builder.gep(a_at, [at]))
+                added.append([code.dot(number, of_b[j], row[j]) for j in code.columns])
             return added
 
         end(code, c_rows, code.sums(code.tile.rows, depth, step))
@@ -263,73 +329,6 @@ multiply_top: Any = _product(_store_with_top)
 
 multiply_onto: Any = _product(_add_to_scaled)
 """C = C · factor + A B, where the last argument has a factor for each column."""
-
-
-# The exponential
-
-
-def _weigh(typingctx, tile, s, s0, rows, top, total):
-    """Replace each of `rows` rows s by e**(s - top), and set `total` to the sum of each column."""
-    signature = types.void(tile, s, types.int64, types.int64, top, total)
-
-    def generate(context, builder, signature, args):
-        code = _Vectors(context, builder, signature, args)
-        s, tops = code.start(1, args[2]), code.row(code.start(4))
-        log2_e = ir.Constant(code.vector, [LOG2_E] * code.tile.lanes)
-
-        def step(i, sums):
-            at = builder.gep(s, [builder.mul(i, _I64(code.tile.lanes * code.tile.vectors))])
-            below = map(builder.fsub, code.row(at), tops)
-            weights = [_exp2(code, builder.fmul(x, log2_e)) for x in below]
-            code.store(weights, at)
-            return [list(map(builder.fadd, sums[0], weights))]
-
-        (sums,) = code.sums(1, args[3], step)
-        code.store(sums, code.start(5))
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-weigh: Any = intrinsic(_weigh)
-
-LOG2_E = float(np.float32(np.log2(np.e)))
-
-TO_INTEGER = 1.5 * 2**23
-"""float32 numbers of this size are 1 apart, so a sum with it is rounded to an integer."""
-
-
-def exp2_coefficients() -> tuple[float, ...]:
-    """Return the coefficients of a polynomial for 2**x on [-1/2, 1/2], the first exactly 1.
-
-    So 2**0 is 1: sums that are carried from tile to tile are multiplied by it again and again. The
-    others fit (2**x - 1) / x at Chebyshev's points, each error weighed by what it does to 2**x.
-    """
-    points = 0.5 * np.cos(np.pi * (np.arange(100) + 0.5) / 100)
-    slopes = np.expm1(points * np.log(2)) / points
-    fitted = np.polynomial.polynomial.polyfit(points, slopes, 4, w=abs(points) / 2**points)
-    return 1.0, *fitted.astype(np.float32).tolist()
-
-
-def _exp2(code, x):
-    """Return 2**x of a vector below 127.5: exactly 0 where x < -126.5, and NaN where x is NaN."""
-    builder, vector = code.builder, code.vector
-    ints = ir.VectorType(_I32, vector.count)
-
-    def all_lanes(number, vector=vector):
-        return ir.Constant(vector, [number] * vector.count)
-
-    lowest, to_integer = all_lanes(-127.0), all_lanes(TO_INTEGER)
-    x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
-    shifted = builder.fadd(x, to_integer)
-    f = builder.fsub(x, builder.fsub(shifted, to_integer))
-    *lower, highest = exp2_coefficients()
-    power = all_lanes(highest)
-    for coefficient in reversed(lower):
-        power = code.multiply_add(power, f, all_lanes(coefficient))
-    exponent = builder.add(builder.bitcast(shifted, ints), all_lanes(127, ints))
-    exponent = builder.shl(exponent, all_lanes(23, ints))  # of -127: the bits of 0
-    return builder.fmul(power, builder.bitcast(exponent, vector))
 
 
 # Instructions that Numba has no words for

@@ -5,12 +5,17 @@ tile are held in as many registers as there are, and each vector that is read se
 (Goto & van de Geijn 2008, "Anatomy of high-performance matrix multiplication"). The queries are
 packed for it; keys and values are read one number at a time where they are. The loops are those of
 rung *numba* with another product of tiles, that of `attnbook.compilers.register_tiles`. Agrees with
-`attnbook.kernels.numba`. Takes NumPy arrays and PyTorch's tensors, and computes in float32.
+`attnbook.kernels.numba`. Takes NumPy arrays and PyTorch's tensors, and computes in float32; or
+with products of bfloat16 numbers, where tensors hold them and the processor multiplies them.
 """
 
-from attnbook.compilers.register_tiles import TILES, lanes
+from attnbook.arrays.array import dtype_name
+from attnbook.compilers.register_tiles import TILES, Tile, has_pairs, lanes
 from attnbook.kernels.numba_loops import backward as gradients
 from attnbook.kernels.numba_loops import forward as panels
+
+PAIRS = Tile(16, 8, 2, pairs=True)
+"""The tile for bfloat16: each step of a sum adds two products, of numbers rounded to 8 bits."""
 
 
 def vector_unit() -> str:
@@ -19,9 +24,16 @@ def vector_unit() -> str:
     return f"{name}, {lanes()} lanes"
 
 
+def tile_for(query, key, value, mask, bias, scale, is_causal) -> Tile:
+    """Return the tile for these arrays: of bfloat16 pairs, where one instruction takes them."""
+    tile = TILES[lanes()]
+    able = has_pairs() and bias is None and dtype_name(query.dtype) == "bfloat16"
+    return PAIRS if able and query.shape[-1] and query.shape[-1] % 2 == 0 else tile
+
+
 def attention(*arguments):
     """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
-    return panels.forward(TILES[lanes()], arguments, few=True)[0]
+    return panels.forward(tile_for(*arguments), arguments, few=True)[0]
 
 
 def forward(*arguments, tile=None, n_threads=None):
@@ -29,7 +41,7 @@ def forward(*arguments, tile=None, n_threads=None):
 
     `tile` is a `Tile` for other registers than this processor's, such as those of AVX2.
     """
-    tile = tile or TILES[lanes()]
+    tile = tile or tile_for(*arguments)
     return panels.forward(tile, arguments, few=False, n_threads=n_threads)
 
 

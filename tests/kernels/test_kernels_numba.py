@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import attnbook
 
 numba = pytest.importorskip("numba")
-from attnbook.compilers import register_tiles  # noqa: E402
+from attnbook.compilers import exponentials, register_tiles  # noqa: E402
 from attnbook.compilers.register_tiles import TILES, Tile  # noqa: E402
 from attnbook.kernels import numba as plain  # noqa: E402
 from attnbook.kernels import packed  # noqa: E402
@@ -235,6 +235,52 @@ def test_early_keys_weigh_no_more_after_many_tiles(way):
     np.testing.assert_allclose(log_total, math.log(n), rtol=1e-7)
 
 
+# bfloat16
+
+PAIRS = [packed.PAIRS, Tile(8, 4, 3, pairs=True)]  # an instruction, where there is one; and words
+
+
+@pytest.mark.parametrize("tile", PAIRS, ids=str)
+def test_pairs_of_bfloat16(tile):
+    """The weights are rounded to 8 bits, and nothing else but the output."""
+    for n_q, n_k, options in (
+        (19, 283, {}),
+        (67, 149, {"is_causal": True, "scale": -0.3}),
+        (67, 150, {"mask": hidden(67, 150)[0], "scale": 3.0}),
+        (9, 4099, {"scale": 0.0}),
+    ):
+        arrays = [torch.as_tensor(x).bfloat16() for x in some(n_q, n_k, d_k=14)]
+        given = {"mask": None, "bias": None, "scale": 0.25, "is_causal": False} | options
+        output, log_total = panels.forward(tile, (*arrays, *given.values()), few=False)
+        assert output.dtype == torch.bfloat16
+        right, right_total = exact(*arrays, **given)
+        size = arrays[2].float().abs().max().item()
+        assert np.abs(output.double().numpy() - right).max() < 2**-8 * size
+        np.testing.assert_allclose(log_total.numpy(), right_total, rtol=3e-6, atol=3e-6)
+        again = panels.forward(tile, (*arrays, *given.values()), few=False, n_threads=3)
+        assert torch.equal(again[0], output)
+    # what no query sees does no harm, and what is seen comes through
+    broken = arrays[0].abs(), arrays[1].abs(), arrays[2].clone()
+    broken[1][..., -1, 0] = math.nan
+    output, _ = panels.forward(tile, (*broken, None, None, 1.0, True), few=False)
+    assert torch.equal(output.isnan().any(-1), output.isnan().all(-1))
+    assert output.isnan().any(-1).sum() == 6  # the last query of each head
+
+
+def test_who_takes_pairs(monkeypatch):
+    monkeypatch.setattr(packed, "has_pairs", lambda: True)
+    rest = (None, None, 1.0, False)
+    for dtype, d, bias, taken in (
+        (torch.bfloat16, 4, None, True),
+        (torch.float32, 4, None, False),
+        (torch.bfloat16, 5, None, False),
+        (torch.bfloat16, 0, None, False),
+        (torch.bfloat16, 4, torch.zeros(2, 3), False),
+    ):
+        x = torch.zeros(3, d, dtype=dtype)
+        assert packed.tile_for(x, x, x, None, bias, *rest[2:]).pairs == taken
+
+
 # Registers and the exponential
 
 
@@ -265,7 +311,7 @@ def _exp_of(x):
 
 @numba.njit
 def _weigh(tile, x, top, total):
-    register_tiles.weigh(tile, x, 0, len(x), top, total)
+    exponentials.weigh(tile, x, 0, len(x), top, total, np.float32(exponentials.LOG2_E))
 
 
 @pytest.mark.parametrize("tile", [Tile(16, 1, 1), Tile(4, 1, 1)], ids=["16", "4"])

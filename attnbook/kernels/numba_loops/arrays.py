@@ -39,6 +39,7 @@ class Work(NamedTuple):
     has_bias: bool
     is_causal: bool
     scale: np.float32
+    unit: np.float32  # of scores: 1, or what is left of the scale where queries are bfloat16
 
 
 class Arranged(NamedTuple):
@@ -58,8 +59,12 @@ def arrange(
     scale: float,
     is_causal: bool,
     repeats_are_shared: bool = True,
+    pairs: bool = False,
 ) -> Arranged:
     """Return what the loops read; copies only what is not float32, or strangely strided.
+
+    With `pairs`, query, key and value are the bits of bfloat16 numbers, and queries are scaled by
+    a power of two alone, so that they remain such numbers.
 
     Along the leading axes where neither key nor value changes, the queries share their keys: these
     axes are the groups, all others the heads. Keys that strides of 0 repeat along an axis are not
@@ -67,13 +72,12 @@ def arrange(
     """
     (*_, n_q, d_k), (*_, n_k, d_v) = query.shape, value.shape
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value))) or ()
-    vectors = [_rows(x) for x in (query, key, value)]
+    vectors = [_rows(x, pairs) for x in (query, key, value)]
     deciding = vectors[1:] if repeats_are_shared else (key, value)
     shared = tuple(
         all(x.ndim < n_axes + 2 or x.shape[-n_axes - 2] == 1 for x in deciding)
         for n_axes in range(len(leading), 0, -1)
     )
-    indices, n_groups = _indices(leading, shared)
     hidden = np.zeros((1, 1), np.uint8) if mask is None else _once(mask).view(np.uint8)
     added = np.zeros((1, 1), np.float32) if bias is None else float32(_once(bias))
     d_k, d_v = max(d_k, 1), max(d_v, 1)
@@ -85,37 +89,45 @@ def arrange(
         ),
         strict=True,
     )
-    rows_of_output = np.cumprod([n_q, *leading[:0:-1]])[::-1]  # between two along each axis
-    steps = [*(of[:-2] for of in strides), list(rows_of_output[: len(leading)])]
-    starts = np.array(steps, np.int64).reshape(6, len(leading)) @ indices
+    starts = _starts(leading, shared, n_q, tuple(tuple(of[:-2]) for of in strides))
+    unit = math.frexp(abs(scale))[0] if pairs and math.isfinite(scale) and scale else 1
     rows, columns = zip(*(of[-2:] for of in strides), strict=True)
     work = Work._make(
         (
-            *(*numbers, _read_only(starts.reshape(6, -1 if n_groups else 0, n_groups))),
+            *(*numbers, starts),
             *(n_q, n_k, d_k, d_v, *rows, columns[MASK], columns[BIAS]),
-            *(mask is not None, bias is not None, is_causal, np.float32(scale)),
+            *(mask is not None, bias is not None, is_causal, np.float32(scale / unit)),
+            np.float32(unit),
         )
     )
     of_keys = tuple(1 if both else n for n, both in zip(leading, shared, strict=True))
     return Arranged(work, leading, of_keys)
 
 
-@functools.lru_cache(16)
-def _indices(leading, shared):
-    """Return the index along every leading axis of each query head, heads first, then groups."""
+@functools.lru_cache(64)
+def _starts(leading, shared, n_q, steps):
+    """Return where the rows of each query head start, heads first, then groups: `Work.starts`."""
     axes = sorted(range(len(leading)), key=shared.__getitem__)
     indices = np.indices(leading).transpose(0, *(1 + axis for axis in axes))
     n_groups = math.prod(n for n, is_shared in zip(leading, shared, strict=True) if is_shared)
-    return indices.reshape(len(leading), math.prod(leading)), n_groups
+    rows_of_output = np.cumprod([n_q, *leading[:0:-1]])[::-1]  # between two along each axis
+    steps = np.array([*steps, rows_of_output[: len(leading)]], np.int64)
+    starts = steps.reshape(6, len(leading)) @ indices.reshape(len(leading), math.prod(leading))
+    return _read_only(starts.reshape(6, -1 if n_groups else 0, n_groups))
 
 
 def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:
-    """Return `x` in the library of `like` and in its dtype, or in its own where it is `exact`."""
+    """Return `x` in the library of `like` and in its dtype, or in its own where it is `exact`.
+
+    uint16 are the bits of bfloat16 numbers.
+    """
     if isinstance(like, np.ndarray):
         return x if exact else np.ascontiguousarray(x, like.dtype)
     import torch
 
     tensor = torch.from_numpy(np.ascontiguousarray(x))
+    if x.dtype == np.uint16:
+        return tensor.view(torch.bfloat16)
     return tensor if exact else tensor.to(like.dtype)
 
 
@@ -133,15 +145,25 @@ def float32(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32, copy=False)
 
 
-def _rows(x):
-    """Return `x` in float32 with contiguous rows, of width 1 and all 0 where it has no columns."""
+def _rows(x, bits=False):
+    """Return `x` in float32 with contiguous rows, of width 1 and all 0 where it has no columns.
+
+    Or return the bits of its bfloat16 numbers.
+    """
     d = x.shape[-1]
     if d == 0:
-        return np.zeros((1, 1), np.float32)
-    x = float32(_once(x))
+        return np.zeros((1, 1), np.uint16 if bits else np.float32)
+    x = _bits(x) if bits else float32(_once(x))
     if x.shape[-1] != d:
         x = np.broadcast_to(x, (*x.shape[:-1], d))
     return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
+
+
+def _bits(x):
+    """Return the bits of a bfloat16 tensor."""
+    import torch
+
+    return _once(x.detach().resolve_neg().view(torch.int16)).view(np.uint16)
 
 
 def _once(x):

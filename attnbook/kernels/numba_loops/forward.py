@@ -32,7 +32,7 @@ from attnbook.kernels.numba_loops.panels import (
     step_up,
     write,
 )
-from attnbook.kernels.numba_loops.products import product, product_onto, weigh
+from attnbook.kernels.numba_loops.products import add_values, pair_rows, product, weigh
 
 WIDTH, KEYS = 128, 64
 """For the plain loops: queries of a panel, and keys of a tile."""
@@ -62,20 +62,26 @@ def forward(
     backward pass makes them in, so it is for calls that none follows.
     """
     query, _, value = arguments[:3]
-    work, leading, _ = arrange(*arguments)
+    pairs = tile is not None and tile.pairs
+    work, leading, _ = arrange(*arguments, pairs=pairs)
+    few = few and work.starts.shape[2] * work.n_q <= FEW
+    if few and pairs:  # these loops have no words for them
+        work, leading, _ = arrange(*arguments)
     shape, d_v = (*leading, work.n_q), value.shape[-1]
-    output = np.zeros((math.prod(shape), work.d_v), np.float32)
-    log_total = np.full(len(output), -np.inf)  # float64: e**(score - log_total) is to be exact
-    if len(output) and work.n_k:
-        size = len(output) * work.n_k * (work.d_k + work.d_v)
+    n_rows = math.prod(shape)
+    log_total = np.full(n_rows, -np.inf)  # float64: e**(score - log_total) is to be exact
+    if n_rows and work.n_k:
+        size = n_rows * work.n_k * (work.d_k + work.d_v)
         n_threads = n_threads_for(size, n_threads, WORTH)
-        make = _without_tiles if few and work.starts.shape[2] * work.n_q <= FEW else _by_panels
-        make(tile, work, n_threads, output, log_total)
+        make = _without_tiles if few else _by_panels
+        output = make(tile, work, n_threads, log_total)
+    else:
+        output = np.zeros((n_rows, work.d_v), np.float32)
     output = output[:, :d_v].reshape(*shape, d_v)
     return restored(output, query), restored(log_total.reshape(*shape, 1), query, exact=True)
 
 
-def _by_panels(tile, work, n_threads, output, log_total):
+def _by_panels(tile, work, n_threads, log_total):
     _, n_heads, n_groups = work.starts.shape
     n_rows = n_groups * work.n_q
     width = min(WIDTH, -(-n_rows // 16) * 16) if tile is None else tile.width
@@ -83,16 +89,28 @@ def _by_panels(tile, work, n_threads, output, log_total):
     n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // n_panels))
     partial = _partial(work, n_chunks if n_chunks > 1 else 0)
     sizes = (width, KEYS if tile is None else TILE_KEYS, n_chunks)
-    share(lambda counter: attend(tile, work, sizes, counter, partial, output, log_total), n_threads)
+
+    pairs = tile is not None and tile.pairs
+    output = np.empty((len(log_total), work.d_v), np.uint16 if pairs else np.float32)
+
+    def take(counter):
+        words = np.empty(TILE_KEYS // 2 * work.d_v, np.uint32) if pairs else None
+        attend(tile, words, work, sizes, counter, partial, output, log_total)
+
+    share(take, n_threads)
     if n_chunks > 1:
+        output = np.zeros(output.shape, np.float32)
         merge(work, partial, output, log_total)
+    return output
 
 
-def _without_tiles(tile, work, n_threads, output, log_total):
+def _without_tiles(tile, work, n_threads, log_total):
     n_chunks = max(1, min(work.n_k // LEAST, PIECES // work.starts.shape[1]))
     partial = _partial(work, n_chunks)
     share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
+    output = np.zeros((len(log_total), work.d_v), np.float32)
     merge(work, partial, output, log_total)
+    return output
 
 
 def _partial(work: Work, n_chunks: int) -> np.ndarray:
@@ -108,8 +126,11 @@ def share(function: Callable[..., None], n_threads: int) -> None:
 
 
 @compile_loops
-def attend(tile, work, sizes, counter, partial, output, log_total):
-    """Take panels, or chunks of them, one after the other until `counter` has passed them all."""
+def attend(tile, words, work, sizes, counter, partial, output, log_total):
+    """Take panels, or chunks of them, one after the other until `counter` has passed them all.
+
+    words : room for the values of a tile of keys in pairs of bfloat16 numbers, or None.
+    """
     width, tile_keys, n_chunks = sizes
     n_rows = work.starts.shape[2] * work.n_q
     panels = -(-n_rows // width)
@@ -127,9 +148,11 @@ def attend(tile, work, sizes, counter, partial, output, log_total):
         head, first = place // panels, place % panels * width
         rows = min(width, n_rows - first)
         start, stop = work.n_k * chunk // n_chunks, work.n_k * (chunk + 1) // n_chunks
-        meet(tile, work, (head, first, rows), start, stop, space)
+        meet(tile, work, (head, first, rows), start, stop, space, words)
+        for r in range(width):
+            top[r] *= work.unit
         if n_chunks == 1:
-            write(work, head, first, rows, weighted, top, total, output, log_total)
+            write(work, head, first, rows, weighted, top, total, output, log_total, words)
         else:
             for r in range(rows):
                 for c in range(work.d_v):
@@ -139,17 +162,24 @@ def attend(tile, work, sizes, counter, partial, output, log_total):
 
 
 @compile_fused
-def meet(tile, work, task, start, stop, space):
+def meet(tile, work, task, start, stop, space, words):
     """Let a panel of queries meet the keys from `start` to `stop`."""
     panel, limits, scores, part, weighted, vectors = space
     below, top, safe = vectors[0], vectors[1], vectors[2]
     factor, total, tile_total = vectors[3], vectors[4], vectors[5]
     head, first, rows = task
     tile_keys, width = scores.shape
-    lowest, highest = gather(work, head, first, rows, panel, limits)
+    lowest, highest = gather(work, head, first, rows, panel, limits, words)
+    if words is None:
+        step, depth = 1, work.d_k
+    else:
+        pair_rows(panel)
+        step, depth = 2, work.d_k // 2
     clear(weighted, total, top, below)
-    for key in range(start, min(stop, highest + 1), tile_keys):
-        keys = min(tile_keys, stop - key)
+    end, key, keys = min(stop, highest + 1), start, 0
+    while key + keys < end:
+        key += keys  # first those that all queries see, then the others
+        keys = min(tile_keys, (lowest + 1 if key <= lowest else end) - key, end - key)
         allowed = rows * keys
         if work.has_mask:
             allowed = count_seen(work, head, first, rows, key, keys)
@@ -158,18 +188,14 @@ def meet(tile, work, task, start, stop, space):
         row = work.key_row
         at = work.starts[KEY, head, 0] + key * row
         if work.has_bias or allowed < rows * keys or key + keys - 1 > lowest:
-            product(tile, work.key, at, row, 1, panel, scores, keys, width, work.d_k, None)
+            product(tile, work.key, at, row, step, panel, scores, keys, width, depth, None)
             hide(work, head, first, rows, key, keys, allowed, limits, lowest, scores)
             raise_top(scores, keys, top)
         else:
-            product(tile, work.key, at, row, 1, panel, scores, keys, width, work.d_k, top)
-        step_up(top, below, factor, safe)
-        weigh(tile, scores, keys, safe, tile_total)
-        row = work.value_row
-        at = work.starts[VALUE, head, 0] + key * row
-        product_onto(
-            *(tile, part, work.value, at, 1, row, scores),
-            *(weighted, work.d_v, width, keys, factor),
-        )
+            product(tile, work.key, at, row, step, panel, scores, keys, width, depth, top)
+        step_up(top, below, factor, safe, work.unit)
+        weigh(tile, scores, keys, safe, tile_total, work.unit, words)
+        at = work.starts[VALUE, head, 0] + key * work.value_row
+        add_values(tile, part, work, at, words, scores, weighted, keys, factor)
         for r in range(width):
             total[r] = total[r] * factor[r] + tile_total[r]

@@ -8,8 +8,8 @@ another: row r is query r % n_q of group r // n_q.
 
 import numpy as np
 
+from attnbook.compilers.exponentials import LOG2_E, TO_INTEGER, exp2_coefficients
 from attnbook.compilers.jit import compile_fused
-from attnbook.compilers.register_tiles import LOG2_E, TO_INTEGER, exp2_coefficients
 from attnbook.kernels.numba_loops.arrays import BIAS, MASK, OUTPUT, QUERY
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())
@@ -17,6 +17,7 @@ _LOG2_E, _TO_INTEGER, _LOWEST = np.float32(LOG2_E), np.float32(TO_INTEGER), np.f
 _LAST = np.int32(127)
 _BITS = np.int32(23)
 _AT = np.uint64  # an index that is not negative: no test for that stands in a loop
+_HALF, _BELOW_HALF, _ODD = np.uint32(16), np.uint32(0x7FFF), np.uint32(1)
 _HIDDEN = np.float32(-np.inf)
 _ZERO = np.float32(0)
 
@@ -42,10 +43,10 @@ def aligned(rows, width):
 
 
 @compile_fused
-def gather(work, head, first, rows, panel, limits):
+def gather(work, head, first, rows, panel, limits, words):
     """Fill `panel` with scaled queries, a column each, and `limits` with the last keys they see.
 
-    Return the first and the last of these.
+    Return the first and the last of these. With `words`, queries are the bits of bfloat16 numbers.
     """
     d, width = panel.shape
     lowest = highest = work.n_k - 1
@@ -55,7 +56,11 @@ def gather(work, head, first, rows, panel, limits):
         group, i = divmod(first + min(r, rows - 1), work.n_q)  # the last one again, to the end
         at = work.starts[QUERY, head, group] + i * work.query_row
         for c in range(d):
-            panel[c, r] = work.query[at + c] * work.scale
+            if words is None:
+                x = work.query[_AT(at + c)]
+            else:
+                x = np.uint32(np.uint32(work.query[_AT(at + c)]) << _HALF).view(np.float32)
+            panel[c, r] = x * work.scale
         limits[r] = work.n_k - 1
         if work.is_causal:
             limits[r] = i + work.n_k - work.n_q
@@ -144,20 +149,25 @@ def raise_top(scores, keys, top):
 
 
 @compile_fused
-def step_up(top, below, factor, safe):
+def step_up(top, below, factor, safe, unit):
     """Set `factor` to what the sums below the old maximum `below` count below the new one, `top`.
+
+    Scores are counted in units of `unit`.
 
     `safe` is the new maximum, or 0 where no score was seen yet: -inf less -inf would be NaN.
     """
     for r in range(top.size):
         safe[r] = top[r] if top[r] > _HIDDEN else _ZERO
-        factor[r] = exp(below[r] - safe[r])
+        factor[r] = exp((below[r] - safe[r]) * unit)
         below[r] = top[r]
 
 
 @compile_fused
-def write(work, head, first, rows, weighted, top, total, output, log_total):
-    """Divide the weighted sums by the totals into the rows of the output."""
+def write(work, head, first, rows, weighted, top, total, output, log_total, words):
+    """Divide the weighted sums by the totals into the rows of the output.
+
+    With `words`, the output is the bits of bfloat16 numbers.
+    """
     for c in range(work.d_v):
         for r in range(total.size):
             weighted[c, r] /= total[r] if total[r] != _ZERO else np.float32(1)
@@ -165,5 +175,9 @@ def write(work, head, first, rows, weighted, top, total, output, log_total):
         group, i = divmod(first + r, work.n_q)
         row = work.starts[OUTPUT, head, group] + i
         for c in range(work.d_v):
-            output[row, c] = weighted[c, r]
+            if words is None:
+                output[row, c] = weighted[c, r]
+            else:  # rounded to the nearest, half to even
+                bits = np.float32(weighted[c, r]).view(np.uint32)
+                output[row, c] = (bits + _BELOW_HALF + ((bits >> _HALF) & _ODD)) >> _HALF
         log_total[row] = np.float64(top[r]) + np.log(np.float64(total[r]))

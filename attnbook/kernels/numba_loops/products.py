@@ -9,13 +9,14 @@ is used four times.
 
 import numpy as np
 
-from attnbook.compilers import register_tiles
+from attnbook.compilers import exponentials
 from attnbook.compilers.jit import compile_fused
 from attnbook.compilers.register_tiles import multiply, multiply_add, multiply_onto, multiply_top
 from attnbook.kernels.numba_loops.panels import exp, raise_top
 
 _AT = np.uint64  # an index that is not negative, so that no test for that stands in a loop
-_ZERO = np.float32(0)
+_ZERO, _HIDDEN, _LOG2_E = np.float32(0), np.float32(-np.inf), np.float32(exponentials.LOG2_E)
+_HALF, _ROUND, _UPPER = np.uint32(16), np.uint32(0x8000), np.uint32(0xFFFF0000)
 
 
 @compile_fused
@@ -72,12 +73,49 @@ def product_onto(tile, part, a, at, a_row, a_column, b, c, rows, columns, depth,
 
 
 @compile_fused
-def weigh(tile, scores, keys, top, total):
-    """Replace the first `keys` rows of scores by e**(score - top), and sum them in `total`."""
+def weigh(tile, scores, keys, top, total, unit, words):
+    """Replace the first `keys` rows of scores by e**(unit (score - top)), and sum them in `total`.
+
+    The plain loops know a unit of 1 alone. With `words`, row i has then rows 2 i and 2 i + 1,
+    rounded to bfloat16.
+    """
     if tile is None:
         weigh_plain(scores, keys, top, total)
+    elif words is None:
+        exponentials.weigh(tile, scores, 0, keys, top, total, _LOG2_E)
     else:
-        register_tiles.weigh(tile, scores, 0, keys, top, total)
+        if keys % 2:
+            scores[keys] = _HIDDEN
+        exponentials.weigh(tile, scores, 0, keys + keys % 2, top, total, unit * _LOG2_E)
+
+
+@compile_fused
+def add_values(tile, part, work, at, words, weights, weighted, keys, factor):
+    """Add the values of `keys` keys, as they are weighed, to `weighted` times `factor`."""
+    row, (d, width) = work.value_row, weighted.shape
+    if words is None:
+        of_values = (work.value, at, 1, row)
+        product_onto(tile, part, *of_values, weights, weighted, d, width, keys, factor)
+    else:
+        for j in range(0, keys, 2):
+            here, to = at + j * row, j // 2 * d
+            for c in range(d):
+                word = np.uint32(work.value[_AT(here + c)])
+                if j + 1 < keys:
+                    word |= np.uint32(work.value[_AT(here + row + c)]) << _HALF
+                words[_AT(to + c)] = word
+        n = (keys + 1) // 2
+        product_onto(tile, part, words, 0, 1, d, weights, weighted, d, width, n, factor)
+
+
+@compile_fused
+def pair_rows(x):
+    """Leave the rows 2 i and 2 i + 1 of `x`, rounded to bfloat16, as words in row i."""
+    bits = x.view(np.uint32)
+    for i in range(0, x.shape[0], 2):
+        for j in range(x.shape[1]):
+            first, second = bits[i, j] + _ROUND, bits[i + 1, j] + _ROUND
+            bits[i // 2, j] = (first >> _HALF) | (second & _UPPER)
 
 
 @compile_fused
