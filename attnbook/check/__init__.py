@@ -39,6 +39,7 @@ from attnbook.check.loss_gradients import cross_entropy_vjp
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
+from attnbook.check.near_buckets import probes
 from attnbook.check.norm_gradients import rms_norm_vjp
 from attnbook.check.normalization import softmax
 from attnbook.check.optimizer_steps import adamw_step
@@ -49,8 +50,10 @@ from attnbook.check.pair_encoding import encode_byte_pairs
 from attnbook.check.pair_learning import learn_byte_pairs
 from attnbook.check.pair_merging import merge_pair
 from attnbook.check.penalty import repetition_penalty
+from attnbook.check.planning import table_costs
 from attnbook.check.projections import single_head
 from attnbook.check.report import CheckFailed, Report
+from attnbook.check.ring import ring_attention
 from attnbook.check.root_mean_square import rms_norm
 from attnbook.check.rotation import rotary
 from attnbook.check.shift import teacher_forcing
@@ -63,6 +66,7 @@ from attnbook.check.standardization import layer_norm
 from attnbook.check.table_gradients import embed_vjp
 from attnbook.check.warm_ups import warmup_cosine
 from attnbook.check.weights import attention_weights
+from attnbook.check.zigzag import zigzag_shards
 
 __all__ = [
     "CheckFailed",
@@ -101,7 +105,9 @@ __all__ = [
     "padding_invariance",
     "permutation_equivariance",
     "positional_encoding",
+    "probes",
     "repetition_penalty",
+    "ring_attention",
     "rms_norm",
     "rms_norm_vjp",
     "robin_hood_table",
@@ -114,7 +120,9 @@ __all__ = [
     "speculative_rule",
     "split_heads",
     "stable_hash",
+    "table_costs",
     "teacher_forcing",
     "top_p",
     "warmup_cosine",
+    "zigzag_shards",
 ]

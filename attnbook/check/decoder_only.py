@@ -276,9 +276,16 @@ def _future_is_hidden(case: Case, values: Values, again: Callable) -> str | None
 
 def _case(n, d_model, n_heads, n_kv_heads, d_ff, *leading, dtype="float64") -> Case:
     weights = attnbook.DecoderLayerWeights.init(
-        *(0, d_model, n_heads, d_ff),
-        **{"cross": False, "bias": False, "n_kv_heads": n_kv_heads},
-        **{"normalization": "rms", "gated": True, "activation": "silu"},
+        0,
+        d_model,
+        n_heads,
+        d_ff,
+        cross=False,
+        bias=False,
+        n_kv_heads=n_kv_heads,
+        normalization="rms",
+        gated=True,
+        activation="silu",
     )
     drawn = {
         name: draw(60 + i, *x.shape) / np.sqrt(x.shape[0]) + name.endswith("gain")

@@ -147,8 +147,9 @@ def rows_cancel(case: Case, values: Values, again: Callable) -> str | None:
 def _case(*shape: int, dtype: str = "float64", hidden: bool = False) -> Case:
     scores = draw(44, *shape)
     if hidden:
-        scores = np.where(np.tri(*shape[-2:], k=shape[-1] - shape[-2]) > 0, scores, -np.inf)
-    arrays = {"weights": attnbook.softmax(scores), "grad_output": draw(45, *shape)}
+        m, n = shape[-2:]
+        scores = np.where(np.tri(m, n, n - m) > 0, scores, -np.inf)
+    arrays: dict[str, Any] = {"weights": attnbook.softmax(scores), "grad_output": draw(45, *shape)}
     return Case({name: x.astype(dtype) for name, x in arrays.items()})
 
 

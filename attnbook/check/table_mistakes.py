@@ -5,6 +5,7 @@ model computes its answers. What tells a mistake is which operations it takes, a
 """
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +68,11 @@ MESSAGES = sentences(
     search gives up: A key is lost that had to go past its own slot. insert and get must walk alike:
         from home slot by slot to a free one. get may stop sooner, at an entry that is nearer to its
         home than the search has come, but only if insert swaps at the same place.
+    entries not exchanged: After a delete another key is lost, since insert never exchanges entries:
+        where a key stands depends on which came first. Moving entries back until one is at home
+        closes the gap only if keys stand in the order of their homes. So let insert exchange the
+        entry in hand with one that is nearer to its home; or, without exchanges, mark the freed
+        slot with a tombstone.
     swapped entry lost: An insertion loses a key that was stored before. After a swap you carry the
         entry that was pushed out: key, value and its own displacement. Go on with that one until it
         has a slot.
@@ -301,7 +307,26 @@ class _Case:
         share = self._share()
         if share > 0.6:
             return "delete takes another key"
+        if self._order_counts():
+            return "entries not exchanged"
         return "end of the table" if self._at_the_end_alone(share) else "delete leaves a hole"
+
+    def _order_counts(self) -> bool:
+        """Tell whether displacements depend on which of the keys came first, as without swaps."""
+        keys = list(dict.fromkeys(step.key for step in self.inserts))
+        if len(keys) not in (3, 4) or "displacements" not in self.tables.methods:
+            return False
+        seen: set[tuple] = set()
+
+        def fill():
+            for order in itertools.permutations(keys):
+                table = self.tables.new()
+                for key in order:
+                    table.insert(key, 10)
+                seen.add(tuple(sorted(int(x) for x in table.displacements())))
+
+        outcome, _ = self.tables.do(fill, seconds=self.tables.budget.seconds / 4)
+        return outcome.error is None and not outcome.stopped and len(seen) > 1
 
     def _other_value(self) -> str | None:
         if self._by_growth():

@@ -3,11 +3,14 @@
 A wrong answer stands under the name of the mistake that its check must find, or of two.
 """
 
+import heapq
 import math
 
 import numpy as np
 
 import attnbook as ab
+from attnbook.arrays.array import array_namespace
+from attnbook.hashing import SimHash
 
 # SimHash.
 
@@ -420,3 +423,118 @@ SKETCH_ATTENTION = {
         lambda meets: ~meets.any(-1), values=lambda query, key, value: key
     ),
 }
+
+
+# Multi-probe.
+
+
+def probes_by(price=np.square, own_too=True, flip=lambda s, j: s ^ (1 << j)):
+    """Return the reader who merges bit by bit, and keeps the cheapest."""
+
+    def answer(x, directions, n_probes):
+        along = x @ directions.T
+        signatures = right_simhash(x, directions)[:, None]
+        cost = np.zeros(signatures.shape)
+        for j in range(len(directions)):
+            cost = np.concatenate([cost, cost + price(along[:, j : j + 1])], axis=1)
+            signatures = np.concatenate([signatures, flip(signatures, j)], axis=1)
+            kept = np.argsort(cost, axis=1, kind="stable")[:, : n_probes + 1 - own_too]
+            cost, signatures = (np.take_along_axis(a, kept, 1) for a in (cost, signatures))
+        return signatures[:, 1 - own_too :]
+
+    return answer
+
+
+def probes_by_heap(x, directions, n_probes):
+    """Shift and expand (Lv et al. 2007)."""
+    rows = []
+    for along, own in zip(x @ directions.T, right_simhash(x, directions), strict=True):
+        order = np.argsort(np.abs(along))
+        price = along[order] ** 2
+        row, heap = [own], [(price[0], [0])]
+        while len(row) < n_probes:
+            cost, members = heapq.heappop(heap)
+            row.append(own ^ np.bitwise_or.reduce(1 << order[members]))
+            last = members[-1]
+            if last + 1 < len(price):
+                heapq.heappush(
+                    heap, (cost - price[last] + price[last + 1], [*members[:-1], last + 1])
+                )
+                heapq.heappush(heap, (cost + price[last + 1], [*members, last + 1]))
+        rows.append(row)
+    return np.array(rows)
+
+
+def single_planes(x, directions, n_probes):
+    along = np.abs(x @ directions.T)
+    own = right_simhash(x, directions)[:, None]
+    flips = 1 << np.argsort(along, axis=-1)
+    return np.concatenate([own, own ^ flips], axis=1)[:, :n_probes]
+
+
+def probes_in_any_library(x, directions, n_probes):
+    xp = array_namespace(x)
+    along = xp.matmul(x, xp.matrix_transpose(directions))
+    own = SimHash(directions[None, ...]).signatures(x)
+    price = xp.zeros(own.shape, dtype=along.dtype)
+    for j in range(directions.shape[0]):
+        price = xp.concat([price, price + along[:, j : j + 1] ** 2], axis=1)
+        own = xp.concat([own, own ^ (1 << j)], axis=1)
+        kept = xp.argsort(price, axis=1, stable=True)[:, :n_probes]
+        price, own = (xp.take_along_axis(a, kept, axis=1) for a in (price, own))
+    return own
+
+
+PROBES = {
+    "own bucket left out": probes_by(own_too=False),
+    "single planes alone": single_planes,
+    "distances not squared": probes_by(np.abs),
+    "lowest bits first": probes_by(np.ones_like),
+    "signed products": probes_by(lambda p: p),
+    "added for flipped": probes_by(flip=lambda s, j: s | (1 << j)),
+}
+RIGHT_PROBES = (probes_in_any_library, probes_by(), probes_by_heap)
+
+
+# A planner.
+
+
+def weighed(tables=np.ceil, power=lambda p, k: np.mean(p**k), each_table=True, d_counts=True):
+    """Return the reader who goes through the numbers of projections in a loop."""
+
+    def answer(n, d, p_near, p_other, delta, costs):
+        counts, total = np.zeros(32), np.zeros(32)
+        product, look_up, candidate = costs
+        for k in range(1, 33):
+            count = tables(math.log(delta) / math.log(1 - p_near**k))
+            hashing = product * (d if d_counts else 1) * k * count
+            read = candidate * n * power(p_other, k) * (count if each_table else 1)
+            counts[k - 1], total[k - 1] = count, hashing + look_up * count + read
+        return counts, total
+
+    return answer
+
+
+TABLE_COSTS = {
+    "rounded down": weighed(np.floor),
+    "not rounded": weighed(lambda x: x),
+    "mean before the power": weighed(power=lambda p, k: np.mean(p) ** k),
+    "candidates of one table": weighed(each_table=False),
+    "one projection to hash": weighed(d_counts=False),
+    "exchanged": lambda *given: weighed()(*given)[::-1],
+}
+
+
+def costs_in_any_library(n, d, p_near, p_other, delta, costs):
+    xp = array_namespace(p_other)
+    k = xp.arange(1, 33, dtype=xp.float64)
+    tables = xp.ceil(math.log(delta) / xp.log1p(-(p_near**k)))
+    met = n * tables * xp.mean(p_other[:, None] ** k, axis=0)
+    return tables, costs[0] * d * k * tables + costs[1] * tables + costs[2] * met
+
+
+RIGHT_TABLE_COSTS = (
+    costs_in_any_library,
+    weighed(),
+    weighed(math.ceil, lambda p, k: sum(x**k for x in p) / len(p)),
+)

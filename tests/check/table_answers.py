@@ -551,6 +551,16 @@ WRONG = {
     "delete leaves a hole 3": made(
         put=put_with_displacement, away=lambda self, slot: self.slots[slot][2]
     ),
+    "entries not exchanged": made(
+        Counting,
+        swaps=lambda self, slot, away: False,
+        ends=lambda self, slot, away: self.slots[slot] is None,
+    ),
+    "entries not exchanged 2": made(
+        Counting,
+        swaps=lambda self, slot, away: self.away(slot) < away - 1,
+        ends=lambda self, slot, away: self.slots[slot] is None,
+    ),
     "delete takes another key": made(delete=clear_home),
     "delete takes another key 2": made(delete=clear_first),
     "freed slot taken too early": made(Linear, insert=take_freed),

@@ -10,7 +10,14 @@ import table_answers as tables
 
 import attnbook as ab
 from attnbook import check
-from attnbook.check import collisions, intervals, sign_bits, sketching
+from attnbook.check import (
+    collisions,
+    intervals,
+    near_buckets,
+    planning,
+    sign_bits,
+    sketching,
+)
 from attnbook.check.hash_tables import _look_at_displacements
 from attnbook.check.sandbox import Budget
 from attnbook.check.steps import Case
@@ -24,12 +31,16 @@ WRONG = {
     "stable_hash": answers.STABLE_HASH,
     "collision_probability": answers.COLLISION_PROBABILITY,
     "sketch_attention": answers.SKETCH_ATTENTION,
+    "probes": answers.PROBES,
+    "table_costs": answers.TABLE_COSTS,
 }
 CHECKS = {
     "simhash": sign_bits.SIMHASH,
     "stable_hash": intervals.STABLE_HASH,
     "collision_probability": collisions.COLLISION_PROBABILITY,
     "sketch_attention": sketching.SKETCH_ATTENTION,
+    "probes": near_buckets.PROBES,
+    "table_costs": planning.TABLE_COSTS,
 }
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
 
@@ -130,6 +141,8 @@ RIGHT = {
             )
         ),
     ),
+    "probes": answers.RIGHT_PROBES,
+    "table_costs": answers.RIGHT_TABLE_COSTS,
 }
 ONLY_TORCH = {
     "simhash": answers.torch_simhash,

@@ -1,0 +1,199 @@
+"""The check of multi-probe in steps: which buckets a query looks into, in which order."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def probes(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check the sequence of buckets of multi-probe SimHash (Lv et al. 2007).
+
+    The first bucket is that of the query itself. Each further one lies behind some of the planes:
+    the signature with those bits flipped. Buckets follow one another by the sum of (x · a_j)² over
+    the planes that lie between. Runs `f` on one row and on several, on one bucket, on single planes
+    and on pairs of planes that are nearer than a single one, in float64 and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, directions, n_probes)``, by position, on arrays (n, d) and
+        (n_projections, d) and an int of at most 2 ** n_projections. It returns an array
+        (n, n_probes) of integers: signatures as in `simhash`, those most likely to hold a near
+        vector first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_probes(x, directions, n_probes):
+    ...     along = x @ directions.T
+    ...     own = (along >= 0) @ (1 << np.arange(len(directions)))
+    ...     nearest = np.argsort(np.abs(along), axis=-1)[:, : n_probes - 1]
+    ...     return np.concatenate([own[:, None], own[:, None] ^ (1 << nearest)], axis=1)
+    >>> check.probes(my_probes).mistake
+    'single planes alone'
+    """
+    return run(PROBES, f, time_limit)
+
+
+def _sets(n_projections):
+    """Return all sets of planes as bits, the own bucket, which crosses none, first."""
+    return np.arange(1 << n_projections)
+
+
+def _crossed(sets, n_projections):
+    return (sets[:, np.newaxis] >> np.arange(n_projections)) & 1  # (sets, n_projections)
+
+
+def _rank(prices, n_probes):
+    return np.argsort(prices, axis=-1, kind="stable")[:, :n_probes]
+
+
+def _nearest_first(along):
+    return np.argsort(np.abs(along), axis=-1)
+
+
+def _probed(s: Any, x, directions, n_probes):
+    k = len(directions)
+    along = s.project(x, directions)
+    places = 1 << s.order(np.arange(k))
+    own = np.sum((along >= 0) * places, axis=-1)
+    sets = s.sets(k)
+    crossed = _crossed(sets, k)
+    chosen = s.rank(s.total(s.price(along), crossed), n_probes)
+    flips = np.sum(crossed * places, axis=-1)[chosen]
+    return s.flip(own[:, np.newaxis], flips).astype(np.int64)
+
+
+def _one_after_the_other(x, directions, n_probes):
+    """Return the buckets reached by crossing the nearest plane, then the next one as well, …"""
+    along = x @ directions.T
+    own = (along >= 0) @ (1 << np.arange(len(directions)))
+    found = [own]
+    for flips in (1 << _nearest_first(along)).T:
+        found.append(found[-1] ^ flips)
+    return np.resize(np.stack(found, axis=1), (len(x), n_probes))
+
+
+def _index_flipped(x, directions, n_probes):
+    along = x @ directions.T
+    own = (along >= 0) @ (1 << np.arange(len(directions)))
+    flips = np.concatenate([np.zeros((len(x), 1), int), _nearest_first(along)], axis=1)
+    return np.resize(own[:, np.newaxis] ^ flips, (len(x), n_probes))
+
+
+_STEPS: dict[str, Callable] = {
+    "project": lambda x, directions: x @ directions.T,
+    "order": lambda places: places,
+    "sets": _sets,
+    "price": np.square,
+    "total": lambda price, crossed: price @ crossed.T,
+    "rank": _rank,
+    "flip": lambda own, flips: own ^ flips,
+}
+
+
+def _but_own(k):
+    return _sets(k)[1:]
+
+
+def _single_price(price, crossed):
+    """Count a set of several planes as farther than any single one."""
+    several = np.sum(crossed, axis=-1) > 1
+    return price @ crossed.T + several * (1 + np.sum(price, axis=-1, keepdims=True))
+
+
+_MISTAKES = mistakes(
+    """
+    own bucket left out: The bucket of the query itself is missing. It crosses no plane, and comes
+        first: nothing else is as likely to hold a near vector.
+    single planes alone: You flip single bits alone, or take pairs only when they are used up. Two
+        planes that are both very near are crossed together more often than one that is far: compare
+        sums of squares.
+    one after the other: You cross the nearest plane, then the next one as well, and so on. Each
+        bucket is a set of planes of its own: the second nearest alone comes before both together.
+    lowest bits first: You flip bits in the order of their numbers. How likely a plane lies between
+        the query and its neighbour depends on how near the query is to it: order by (x · a)².
+    farthest first: You begin with the planes that are farthest away. A neighbour is behind a plane
+        that is near.
+    signed products: You order by the products themselves, so that a plane far away on the negative
+        side comes first. The distance has no sign: square it.
+    distances not squared: You add up |x · a|. Near vectors differ by normal noise, whose density
+        falls with the square: add up (x · a)².
+    nearest plane decides: You order sets of planes by their nearest or their farthest one. All of
+        them have to be crossed: add up the squares.
+    added for flipped: You add 2^j, or take an or, where bit j is to be flipped. That is right where
+        the bit is 0 alone; the exclusive or ^ flips it either way.
+    number of the bit flipped: You flip j itself into the signature, signature ^ j. Bit j has the
+        weight 2^j: signature ^ (1 << j).
+    bits reversed: Your first projection is the highest bit. It is the lowest one here, as in
+        `simhash`; else the buckets that you look into are those of other planes.
+    directions transposed: You take the columns of `directions` for the directions. Its rows are,
+        (n_projections, d): multiply x by its transpose.
+    """,
+    {
+        "own bucket left out": each("sets", _but_own),
+        "single planes alone": each("total", _single_price),
+        "one after the other": {"compute": _one_after_the_other},
+        "lowest bits first": (
+            *each("price", np.ones_like),
+            {"price": lambda p: 4.0 ** np.arange(p.shape[-1]) + 0 * p},
+            {"price": np.ones_like, "total": _single_price},
+        ),
+        "farthest first": (
+            {"price": lambda p: 1 / np.square(p)},
+            {"price": lambda p: 1 / np.abs(p)},
+            {"price": lambda p: 1 / np.square(p), "total": _single_price},
+            {"price": lambda p: -np.square(p)},
+        ),
+        "signed products": (
+            {"price": lambda p: p},
+            {"price": lambda p: p - np.min(p, axis=-1, keepdims=True) + 1e-3},
+        ),
+        "distances not squared": each("price", np.abs),
+        "nearest plane decides": each(
+            "total",
+            lambda price, crossed: np.max(price[:, np.newaxis] * crossed, axis=-1),
+            lambda price, crossed: (
+                np.min(np.where(crossed, price[:, np.newaxis], np.inf), axis=-1, initial=np.inf)
+                * (np.sum(crossed, axis=-1) > 0)
+            ),
+        ),
+        "added for flipped": each("flip", np.add, np.bitwise_or),
+        "number of the bit flipped": {"compute": _index_flipped},
+        "bits reversed": each("order", lambda places: places[::-1]),
+        "directions transposed": each("project", lambda x, directions: x @ directions),
+    },
+)
+
+
+def _case(n: int, d: int, k: int, n_probes: int, dtype: str = "float64") -> Case:
+    directions = draw(42, k, d)
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)  # |x · a| is the distance
+    arrays = {"x": draw(41, n, d).astype(dtype), "directions": directions.astype(dtype)}
+    return Case({**arrays, "n_probes": n_probes})
+
+
+PROBES = Check(
+    name="probes",
+    parameters=("x", "directions", "n_probes"),
+    results={"signatures": "(n, n_probes)"},
+    reference=lambda *given: _probed(SimpleNamespace(**_STEPS), *given),
+    compute=_probed,
+    steps=_STEPS,
+    stages=(
+        Stage((_case(5, 3, 5, 3), _case(7, 5, 3, 4), _case(2, 3, 3, 3))),
+        Stage((_case(5, 3, 5, 7), _case(1, 7, 5, 11), _case(3, 2, 4, 16), _case(11, 5, 5, 1))),
+        Stage((_case(3, 5, 5, 7, "float32"), _case(3, 5, 11, 13))),
+    ),
+    mistakes=_MISTAKES,
+    kind="integral",
+)

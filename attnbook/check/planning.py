@@ -1,0 +1,158 @@
+"""The check of a planner in steps: how many tables a promise needs, and what a query then costs."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import Case, Check, Stage, each
+
+MOST = 32
+"""The planner looks at 1 to this many projections a table."""
+
+
+@documented
+def table_costs(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check what a planner of tables weighs: the tables that a promise needs, and their cost.
+
+    With κ projections a table, the least number of tables that misses a near key with probability
+    δ at most is L = ⌈ln δ / ln(1 − p_near^κ)⌉. A query then costs d κ L products, L look-ups, and
+    n L · mean(p_other^κ) candidates. Runs `f` on promises, widths, numbers of keys and costs that
+    make each of the three terms the largest.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(n, d, p_near, p_other, delta, costs)``, by position: the number of keys, their
+        width, the chance that one projection agrees on a near key, that chance for a sample of
+        other keys (s,), the promise δ, and what one product, one look-up and one candidate cost,
+        (3,). It returns two arrays of floats (32,), for κ = 1, …, 32: L and the cost of a query.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_costs(n, d, p_near, p_other, delta, costs):
+    ...     K = np.arange(1, 33)
+    ...     L = np.ceil(np.log(delta) / np.log(1 - p_near**K))
+    ...     met = n * L * np.mean(p_other) ** K
+    ...     return L, costs[0] * d * K * L + costs[1] * L + costs[2] * met
+    >>> check.table_costs(my_costs).mistake
+    'mean before the power'
+    """
+    return run(TABLE_COSTS, f, time_limit)
+
+
+def _costs(s: Any, n, d, p_near, p_other, delta, costs):
+    k = np.arange(1, MOST + 1)
+    needed = s.miss(delta, s.table_has(p_near, k))
+    tables = s.whole(needed)
+    shares = s.share(np.asarray(p_other, dtype=np.float64)[:, np.newaxis], k)
+    terms = (s.hashing(d, k, tables), tables, s.candidates(n, tables, shares))
+    total = sum(s.price(cost) * term for cost, term in zip(costs, s.terms(terms), strict=True))
+    return s.results(tables * 1.0, total)
+
+
+_STEPS: dict[str, Callable] = {
+    "table_has": lambda p, k: p**k,
+    "miss": lambda delta, f: np.log(delta) / np.log1p(-f),
+    "whole": np.ceil,
+    "share": lambda p, k: np.mean(p**k, axis=0),
+    "hashing": lambda d, k, tables: d * k * tables,
+    "candidates": lambda n, tables, share: n * tables * share,
+    "price": lambda cost: cost,
+    "terms": lambda terms: terms,
+    "results": lambda tables, total: (tables, total),
+}
+
+_MISTAKES = mistakes(
+    """
+    one projection for all: The number of tables does not grow with κ. All κ projections of a table
+        must agree, which has the chance p_near to the power of κ.
+    all tables must have it: You ask that all tables have the key, or that a mean number of them
+        does. One table is enough: all L miss it with probability (1 − p^κ)^L.
+    delta and one minus delta: You take 1 − δ for δ. δ is the chance of a miss.
+    rounded down: You round the number of tables down, or to the nearest. Then the promise is
+        broken: round up.
+    not rounded: The number of tables is not whole: round up.
+    mean before the power: You take the mean of p_other and then its power κ. Take the powers first:
+        the keys that lie nearest are found far more often than the mean of all would be.
+    candidates of one table: You count the candidates of one table. Each of the L tables has them.
+    each candidate once: You count a candidate once, however many tables have it. It is read in each
+        of them, and only then known to be the same.
+    share for a number: You forget to multiply by n: p_other^κ is the share of the keys in a bucket.
+    one projection to hash: Your cost of hashing lacks κ, L or d. A query is multiplied with κ
+        directions for each of L tables, of d numbers each.
+    look-ups of projections: You count a look-up for each projection. The projections of a table
+        make one signature, which is looked up once.
+    hashing left out: The cost of hashing is missing: d κ L products.
+    look-ups left out: The cost of looking up is missing: one in each table.
+    candidates left out: The cost of the candidates is missing.
+    exchanged: You return the two results in the other order.
+    """,
+    {
+        "one projection for all": each("table_has", lambda p, k: p + 0 * k),
+        "all tables must have it": each(
+            "miss",
+            lambda delta, f: np.log(1 - delta) / np.log(f),
+            lambda delta, f: (1 - delta) / f,
+            lambda delta, f: 1 / f,
+        ),
+        "delta and one minus delta": each("miss", lambda delta, f: np.log1p(-delta) / np.log1p(-f)),
+        "rounded down": each("whole", np.floor, np.rint, lambda x: np.maximum(np.floor(x), 1)),
+        "not rounded": each("whole", lambda x: x),
+        "mean before the power": each("share", lambda p, k: np.mean(p) ** k),
+        "candidates of one table": each("candidates", lambda n, tables, share: n * share),
+        "each candidate once": each(
+            "candidates", lambda n, tables, share: n * (1 - (1 - share) ** tables)
+        ),
+        "share for a number": each("candidates", lambda n, tables, share: tables * share),
+        "one projection to hash": each(
+            "hashing",
+            lambda d, k, tables: d * tables,
+            lambda d, k, tables: d * k,
+            lambda d, k, tables: k * tables,
+        ),
+        "look-ups of projections": each(
+            "terms", lambda t: (t[0], t[1] * np.arange(1, MOST + 1), t[2])
+        ),
+        "hashing left out": each("terms", lambda t: (0 * t[0], *t[1:])),
+        "look-ups left out": each("terms", lambda t: (t[0], 0 * t[1], t[2])),
+        "candidates left out": each("terms", lambda t: (*t[:2], 0 * t[2])),
+        "exchanged": each("results", lambda tables, total: (total, tables)),
+    },
+)
+
+
+def _case(n: int, d: int, p_near: float, spread: float, delta: float, *costs: float) -> Case:
+    p_other = 0.5 + spread * np.linspace(-1, 1, 7) ** 3
+    return Case(
+        {
+            **{"n": n, "d": d, "p_near": p_near, "p_other": p_other},
+            **{"delta": delta, "costs": np.array(costs)},
+        }
+    )
+
+
+TABLE_COSTS = Check(
+    name="table_costs",
+    parameters=("n", "d", "p_near", "p_other", "delta", "costs"),
+    results={"tables": "(32,)", "cost": "(32,)"},
+    reference=lambda *given: _costs(SimpleNamespace(**_STEPS), *given),
+    compute=_costs,
+    steps=_STEPS,
+    stages=(
+        Stage(
+            (
+                _case(1000, 64, 0.9, 0.2, 0.01, 1.0, 100.0, 50.0),
+                _case(7, 3, 0.8, 0.3, 0.05, 0.5, 2.0, 3.0),
+                _case(100_003, 128, 0.95, 0.1, 0.001, 0.005, 20.0, 15.0),
+            )
+        ),
+    ),
+    mistakes=_MISTAKES,
+)

@@ -1,0 +1,172 @@
+"""Attention round a ring of processes in steps, and the ways to get each wrong."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.arrays.array import array_namespace
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import Case, Check, Stage, draw, each
+
+
+@documented
+def ring_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check attention of all processes of a ring, each of which holds a shard.
+
+    Runs `f` on one to four processes, on values of another width, on scores of ±1000, in float64
+    and float32.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(query, key, value)``, by position: the shards of all p processes, (p, m, d_k),
+        (p, m, d_k) and (p, m, d_v). It returns the output of each process, (p, m, d_v), or a list
+        of them: what its queries find among the keys of all, without a mask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import attention, check
+    >>> def my_ring(query, key, value):
+    ...     return attention(query, key, value)
+    >>> check.ring_attention(my_ring).mistake
+    'own keys alone'
+    """
+    return run(RING_ATTENTION, f, time_limit)
+
+
+def _merge(first, second, s):
+    m = np.maximum(first[0], second[0])
+    f_1, f_2 = s.factor(first[0], m), s.factor(second[0], m)
+    return m, f_1 * first[1] + f_2 * second[1], f_1 * first[2] + f_2 * second[2]
+
+
+def _read(q, k, v, scale):
+    scores = q @ k.T * scale
+    m = np.max(scores, axis=-1, keepdims=True)
+    weights = np.exp(scores - m)
+    return m, np.sum(weights, axis=-1, keepdims=True), weights @ v
+
+
+STEPS: dict[str, Callable] = {
+    "steps": lambda p: p,
+    "source": lambda r, i, p: (r - i) % p,
+    "value_source": lambda own, r, p: own,
+    "scale": lambda d: 1 / math.sqrt(d),
+    "factor": lambda own, m: np.exp(own - m),
+    "join": lambda parts, s: _all(parts, s),
+    "divide": lambda part, p: part[2] / part[1],
+}
+
+
+def _all(parts, s):
+    state = parts[0]
+    for part in parts[1:]:
+        state = _merge(state, part, s)
+    return state
+
+
+def ring(s: Any, query, key, value):
+    """Return the output of each process by the steps `s`."""
+    p, scale = len(query), s.scale(query.shape[-1])
+    outputs = []
+    for r in range(p):
+        parts = []
+        for i in range(s.steps(p)):
+            source = s.source(r, i, p)
+            k, v = key[source], value[s.value_source(source, r, p)]
+            parts.append(_read(query[r], k, v, scale))
+        outputs.append(s.divide(s.join(parts, s), p))
+    return np.stack(outputs)
+
+
+def _reference(query, key, value):
+    scores = query @ np.concatenate(list(key)).T / math.sqrt(query.shape[-1])
+    powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True) @ np.concatenate(list(value))
+
+
+def _of_sizes(parts, s):
+    """Return the part whose output is the mean of the outputs of all parts."""
+    return parts[0][0], np.ones_like(parts[0][1]), sum(x[2] / x[1] for x in parts) / len(parts)
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with the outputs of all processes in one array."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def adapted(*given):
+        found = function(*given)
+        if isinstance(found, list) and len({getattr(x, "shape", None) for x in found}) == 1:
+            return array_namespace(*found).stack(found) if hasattr(found[0], "shape") else found
+        return found
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+def _case(p: int, m: int, d_k: int = 3, d_v: int = 5, size: float = 1.0, dtype="float64") -> Case:
+    query, key = size * draw(81, p, m, d_k), draw(82, p, m, d_k)
+    drawn = {"query": query, "key": key, "value": draw(83, p, m, d_v)}
+    return Case({name: x.astype(dtype) for name, x in drawn.items()})
+
+
+RING_ATTENTION = Check(
+    name="ring_attention",
+    parameters=("query", "key", "value"),
+    results={"outputs": "(p, m, d_v)"},
+    reference=_reference,
+    compute=ring,
+    steps=STEPS,
+    stages=(
+        Stage((_case(2, 2), _case(3, 2), _case(4, 3), _case(3, 5, 4, 4))),
+        Stage((_case(1, 3), _case(2, 1), _case(3, 3, size=1000.0))),
+        Stage((_case(3, 2, dtype="float32"),)),
+    ),
+    mistakes=mistakes(
+        """
+        own keys alone: Each process attends to its own keys alone, once or in every step. Keys have
+            to go round: in step i process r has those of process r − i, and after p steps every
+            query has met every key.
+        one step too few: One process is left out. With p processes there are p steps, the first of
+            them with the keys of the process itself.
+        one step too many: You go on after a whole turn, so the first keys count twice.
+        own keys left out: You pass the keys on before the first step, and the last ones never come
+            back: a process never meets its own. Begin with them.
+        values stay: The keys travel and the values do not. Each key goes with its value.
+        not rescaled: You add totals and sums that are relative to different maxima. Multiply both
+            parts by exp(their own maximum − the common one) first.
+        mean of the outputs: You take the mean of the outputs of the steps. A step in which large
+            scores were met counts more: merge the parts, and divide once at the end.
+        not divided: You return the weighted sums. Divide by the total at the end.
+        divided by the number of processes: You divide once more by the number of processes. The
+            totals have all keys in them already.
+        no scale: You do not divide the scores by √d_k.
+        """,
+        {
+            "own keys alone": each("steps", lambda p: 1),
+            "one step too few": each("steps", lambda p: max(1, p - 1)),
+            "one step too many": each("steps", lambda p: p + 1),
+            "own keys left out": (
+                {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r - i - 1) % p},
+                {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r + i + 1) % p},
+            ),
+            "values stay": each("value_source", lambda own, r, p: r),
+            "not rescaled": each("factor", lambda own, m: np.ones_like(own)),
+            "mean of the outputs": each("join", _of_sizes),
+            "not divided": each("divide", lambda part, p: part[2]),
+            "divided by the number of processes": each(
+                "divide", lambda part, p: part[2] / part[1] / p
+            ),
+            "no scale": each("scale", lambda d: 1.0),
+        },
+    ),
+    adapt=_adapt,
+)

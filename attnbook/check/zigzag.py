@@ -1,0 +1,133 @@
+"""The zigzag shards of a sequence in steps, and the ways to get each wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.check.engine import documented, run
+from attnbook.check.report import Report
+from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signature_of
+from attnbook.check.steps import Case, Check, Stage, each
+
+
+@documented
+def zigzag_shards(f: Callable, *, time_limit: float = 10.0) -> Report:
+    """Check which places of a sequence each process holds in the zigzag order.
+
+    Runs `f` on one to five processes, and on runs of one to three tokens.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(n, p)``, by position, on two ints; n is a multiple of 2p. It returns the
+        places 0 to n - 1 of each process, a list of p lists or an array (p, n / p): those of run r
+        of 2p runs, then those of the r-th run from the end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import check
+    >>> def my_shards(n, p):
+    ...     return np.split(np.arange(n), p)
+    >>> check.zigzag_shards(my_shards).mistake
+    'contiguous'
+    """
+    return run(ZIGZAG_SHARDS, f, time_limit)
+
+
+def _late(r, p):
+    return 2 * p - 1 - r
+
+
+STEPS: dict[str, Callable] = {
+    "runs": lambda n, p: np.arange(n).reshape(2 * p, -1),
+    "early": lambda r, p: r,
+    "late": _late,
+    "pair": lambda early, late: (early, late),
+    "all": lambda shards, n, p: shards,
+}
+
+
+def shards(s: Any, n, p):
+    """Return the places of each process by the steps `s`."""
+    runs = s.runs(n, p)
+    pairs = [s.pair(runs[s.early(r, p)], runs[s.late(r, p)]) for r in range(p)]
+    return np.asarray(s.all([np.concatenate(pair) for pair in pairs], n, p), float)
+
+
+def _reference(n, p):
+    m = n // (2 * p)
+    early = np.arange(p)[:, None] * m + np.arange(m)
+    return np.concatenate([early, n - (np.arange(p)[:, None] + 1) * m + np.arange(m)], axis=1) + 0.0
+
+
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with lists, or an array of ints, as an array of floats."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def adapted(*given):
+        found = function(*given)
+        if isinstance(found, (list, tuple)) and len({len(x) for x in found}) == 1:
+            found = np.asarray([np.asarray(x) for x in found])
+        return found.astype(float) if getattr(found, "dtype", None) == np.int64 else found
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+ZIGZAG_SHARDS = Check(
+    name="zigzag_shards",
+    parameters=("n", "p"),
+    results={"places": "(p, n / p)"},
+    reference=_reference,
+    compute=shards,
+    steps=STEPS,
+    stages=(
+        Stage(tuple(Case({"n": n, "p": p}) for n, p in ((8, 2), (12, 2), (12, 3), (24, 4)))),
+        Stage(tuple(Case({"n": n, "p": p}) for n, p in ((2, 1), (6, 1), (10, 5), (18, 3)))),
+    ),
+    mistakes=mistakes(
+        """
+        contiguous: You give each process one run of n/p neighbours. The process with the last run
+            has nearly all of the work. Cut 2p runs and give each process two.
+        neighbouring runs: You give process r the runs 2r and 2r + 1, which are neighbours. The
+            second of the two comes from the other end.
+        striped: You give process r the places r, r + p, r + 2p …: that is the striped order.
+            Balanced too, but not the zigzag, in which neighbours stay together.
+        same direction: You pair run r with run p + r. The second run goes backwards: process 0
+            has the last one.
+        early run alone: You return one of the two runs. Each process has both.
+        late run first: You put the late run in front. The places of a process rise.
+        late run reversed: You turn the late run round. The runs are taken in turned order; the
+            tokens in a run are not.
+        one too far: Your late run is one beside the right one. Counted from 0, the r-th of 2p runs
+            from the end has the number 2p − 1 − r.
+        ranks reversed: You give the shards in the reverse order of the processes.
+        runs of half the length: You cut 4p runs and return a half of the places.
+        """,
+        {
+            "contiguous": each("all", lambda x, n, p: np.arange(n).reshape(p, -1)),
+            "neighbouring runs": (
+                {"early": lambda r, p: 2 * r, "late": lambda r, p: 2 * r + 1},
+                {"early": lambda r, p: 2 * r + 1, "late": lambda r, p: 2 * r},
+            ),
+            "striped": each("all", lambda x, n, p: np.arange(n).reshape(-1, p).T),
+            "same direction": each("late", lambda r, p: p + r),
+            "early run alone": each("pair", lambda a, b: (a,), lambda a, b: (b,)),
+            "late run first": each("pair", lambda a, b: (b, a)),
+            "late run reversed": each("pair", lambda a, b: (a, b[::-1])),
+            "one too far": each(
+                "late", lambda r, p: (2 * p - r) % (2 * p), lambda r, p: 2 * p - 2 - r
+            ),
+            "ranks reversed": each("all", lambda x, n, p: x[::-1]),
+            "runs of half the length": each(
+                "runs", lambda n, p: np.arange(n // (4 * p) * 4 * p).reshape(4 * p, -1)
+            ),
+        },
+    ),
+    adapt=_adapt,
+)

@@ -1,0 +1,151 @@
+"""The checks of many machines: wrong answers are named, right ones pass."""
+
+import math
+
+import numpy as np
+import pytest
+
+import attnbook as ab
+from attnbook import check
+from attnbook.check.ring import RING_ATTENTION
+from attnbook.check.steps import agree
+from attnbook.check.zigzag import ZIGZAG_SHARDS
+from attnbook.distributed import shard_sequence
+
+CHECKS = {c.name: c for c in (RING_ATTENTION, ZIGZAG_SHARDS)}
+MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
+
+
+def runs_of(n, p):
+    return [list(range(i * n // (2 * p), (i + 1) * n // (2 * p))) for i in range(2 * p)]
+
+
+def paired(choose):
+    """Return shards of which `choose` says the two runs of process r."""
+    return lambda n, p: [
+        [place for i in choose(r, p) for place in runs_of(n, p)[i]] for r in range(p)
+    ]
+
+
+ZIGZAG_WRONG = {
+    "contiguous": lambda n, p: np.split(np.arange(n), p),
+    "neighbouring runs": paired(lambda r, p: (2 * r, 2 * r + 1)[::-1]),
+    "striped": lambda n, p: [list(range(r, n, p)) for r in range(p)],
+    "same direction": paired(lambda r, p: (r, p + r)),
+    "early run alone": paired(lambda r, p: (r,)),
+    "late run first": paired(lambda r, p: (2 * p - 1 - r, r)),
+    "late run reversed": lambda n, p: [
+        runs_of(n, p)[r] + runs_of(n, p)[2 * p - 1 - r][::-1] for r in range(p)
+    ],
+    "one too far": paired(lambda r, p: (r, -r)),
+    "ranks reversed": lambda n, p: paired(lambda r, p: (r, 2 * p - 1 - r))(n, p)[::-1],
+}
+
+
+def part(q, k, v, scale=True):
+    s = q @ k.T / (math.sqrt(q.shape[-1]) if scale else 1)
+    m = s.max(axis=-1, keepdims=True)
+    w = np.exp(s - m)
+    return m, w.sum(-1, keepdims=True), w @ v
+
+
+def merge(a, b, rescaled=True):
+    m = np.maximum(a[0], b[0])
+    f, g = (np.exp(x[0] - m) if rescaled else 1 for x in (a, b))
+    return m, f * a[1] + g * b[1], f * a[2] + g * b[2]
+
+
+def travelling(steps=lambda p: p, *, first=0, values_travel=True, scale=True, rescaled=True):
+    """Return a ring in which the shards are passed on in lists."""
+
+    def ring(query, key, value):
+        p = len(query)
+        held = [(key[(r - first) % p], value[(r - first) % p]) for r in range(p)]
+        states = [None] * p
+        for _ in range(steps(p)):
+            for r in range(p):
+                k, v = held[r]
+                new = part(query[r], k, v if values_travel else value[r], scale)
+                states[r] = new if states[r] is None else merge(states[r], new, rescaled)
+            held = [held[r - 1] for r in range(p)]
+        return states
+
+    return ring
+
+
+def divided(ring, by=lambda z, p: z):
+    return lambda *given: np.stack([u / by(z, len(given[0])) for _, z, u in ring(*given)])
+
+
+def mean_of_outputs(query, key, value):
+    p = len(query)
+    parts = [[part(q, k, v) for k, v in zip(key, value, strict=True)] for q in query]
+    return np.stack([sum(u / z for _, z, u in of_rank) / p for of_rank in parts])
+
+
+RING_WRONG = {
+    "own keys alone": lambda q, k, v: ab.attention(q, k, v),
+    "one step too few": divided(travelling(lambda p: max(1, p - 1))),
+    "one step too many": divided(travelling(lambda p: p + 1)),
+    "own keys left out": divided(travelling(lambda p: max(1, p - 1), first=1)),
+    "values stay": divided(travelling(values_travel=False)),
+    "not rescaled": divided(travelling(rescaled=False)),
+    "mean of the outputs": mean_of_outputs,
+    "not divided": divided(travelling(), lambda z, p: 1),
+    "divided by the number of processes": divided(travelling(), lambda z, p: z * p),
+    "no scale": divided(travelling(scale=False)),
+}
+WRONG = {"zigzag_shards": ZIGZAG_WRONG, "ring_attention": RING_WRONG}
+
+
+@pytest.fixture(autouse=True)
+def numpy_alone(monkeypatch):
+    """These answers are written for NumPy."""
+    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(name, w) for name in WRONG for w in WRONG[name]])
+def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong):
+    report = getattr(check, name)(WRONG[name][wrong], time_limit=60)
+    assert not report
+    assert (report.mistake, report.message) == (wrong, MESSAGES[name][wrong])
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_steps_are_right_and_every_mistake_changes_them(name):
+    checked = CHECKS[name]
+    cases = [case for stage in checked.stages for case in stage.cases]
+    right = checked.model({})
+    for case in cases:
+        assert agree(checked.expected(case), right(case), case), case
+    assert len({m.message for m in checked.mistakes}) == len(checked.mistakes) >= 10
+    for mistake in checked.mistakes:
+        for way in mistake.ways:
+            assert not all(same(checked.model(way), c, checked.expected(c)) for c in cases), mistake
+
+
+def same(model, case, expected):
+    try:
+        return agree(model(case), expected, case)
+    except Exception:
+        return False
+
+
+def whole(query, key, value):
+    key, value = (x.reshape(-1, x.shape[-1]) for x in (key, value))
+    return [ab.attention(q, key, value) for q in query]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("zigzag_shards", paired(lambda r, p: (r, -1 - r))),
+        ("zigzag_shards", lambda n, p: shard_sequence(np.arange(n), p, axis=0)),
+        ("zigzag_shards", lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0))),
+        ("ring_attention", divided(travelling())),
+        ("ring_attention", whole),
+    ],
+)
+def test_a_right_answer_in_any_style_passes(name, answer):
+    report = getattr(check, name)(answer, time_limit=60)
+    assert report, report
