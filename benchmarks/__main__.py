@@ -5,6 +5,8 @@ Without a name it lists the benchmarks.
 
 import argparse
 import importlib
+import inspect
+import json
 import pkgutil
 import shlex
 import sys
@@ -41,6 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--device", choices=_devices(name), default="cpu")
         command.add_argument("--seconds", type=float, help="for each table")
+        if "only" in inspect.signature(_module(name).measure).parameters:
+            command.add_argument(
+                "--only", nargs="+", help="these tables; the others of the record stay"
+            )
         _add_common(command)
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
     _add_common(command)
@@ -69,8 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
     path = out / f"{chosen.name}.{chosen.device}.json"
     usual = QUICK_SECONDS if chosen.quick else getattr(module, "SECONDS", SECONDS)
     seconds = chosen.seconds or usual
+    only = getattr(chosen, "only", None)
+    if only and path.exists():
+        record = json.loads(path.read_text()) | record
     tables = Tables(record, path, seconds=seconds)
-    module.measure(chosen.device, quick=chosen.quick, tables=tables)
+    module.measure(
+        chosen.device, quick=chosen.quick, tables=tables, **({"only": only} if only else {})
+    )
     harness.log(f"wrote {tables.finish()}")
     return 0
 

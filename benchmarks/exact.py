@@ -2,8 +2,10 @@
 
 `rows`: self-attention, forward and with its backward pass, causal and not. `decode`: one query a
 head against a long cache. `widths`: head sizes. `skipping`: what a causal mask saves each of them.
-`half`: float16 and bfloat16 beside float32. `ceilings`: the fastest that the machine multiplies,
-copies, reads and exponentiates.
+`half`: float16 and bfloat16 beside float32. `bfloat16`: bfloat16 against SDPA in float32. `avx2`:
+what a processor without AVX-512 would do. `pages` and `memory`: what fresh memory costs, and
+arrays of all scores. `ceilings`: the fastest that the machine multiplies, copies, reads and
+exponentiates.
 """
 
 import itertools
@@ -11,7 +13,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks import exact_ceilings, exact_peers, harness, inputs
+from benchmarks import (
+    exact_ceilings,
+    exact_imitated,
+    exact_memory,
+    exact_peers,
+    harness,
+    inputs,
+)
 from benchmarks.exact_candidates import candidates
 from benchmarks.exact_problem import Problem
 from benchmarks.tables import Step, Tables
@@ -41,6 +50,7 @@ QUICK_CACHES = {
 WIDTHS, WIDTHS_N, QUICK_WIDTHS_N = (32, 64, 80, 128), 2048, 128
 SKIPPING_N, QUICK_SKIPPING_N = 4096, 256
 HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
+BFLOAT16_N, QUICK_BFLOAT16_N = (256, 1024, 4096, 8192), (128,)
 ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
 PLAIN = ("tiled", "threads", "cupy_tiled")
 FAST = ("numba", "packed", "triton", exact_peers.SDPA)
@@ -78,19 +88,26 @@ METHODS = {
 }
 
 
+MORE_METHODS = exact_memory.METHODS | exact_imitated.METHODS
+
+
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
     """Measure all tables for `device` ("cpu" or "cuda")."""
     tables.add(
-        methods=harness.METHODS | METHODS,
+        methods=harness.METHODS | METHODS | MORE_METHODS,
         baseline=BASELINE,
         tolerance=TOLERANCE,
         peers=exact_peers.here(),
     )
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
     tables.whole("ceilings", partial(exact_ceilings.ceilings, device, **given))
-    for table in (self_attention, decode, widths, skipping, half):
+    for table in (self_attention, decode, widths, skipping, half, bfloat16):
         name = "rows" if table is self_attention else table.__name__
         tables.measure(name, table(device, **given))
+    if device == "cpu":
+        tables.whole("avx2", partial(exact_imitated.in_another_process, **given))
+        tables.whole("pages", partial(exact_memory.pages, **given))
+        tables.whole("memory", partial(exact_memory.memory, **given))
 
 
 def shape(device: str, n: int, width: int) -> dict[str, int]:
@@ -179,6 +196,25 @@ def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
     only = (*FAST, "cupy_naive", "cupy_tiled")
     problems = (Problem(device, dtype, n, **shape(device, n, 64)) for dtype in HALF)
     return [step(problem, quick=quick, log=log, only=only) for problem in problems]
+
+
+def bfloat16(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of bfloat16 against SDPA in float32."""
+    found = []
+    for n, is_causal in itertools.product(QUICK_BFLOAT16_N if quick else BFLOAT16_N, (False, True)):
+        pair = [
+            Problem(device, dtype, n, **shape(device, n, 64), is_causal=is_causal)
+            for dtype in ("float32", "bfloat16")
+        ]
+        fast = [
+            one._replace(about={**one.about, **problem.about()})
+            for problem in pair
+            for one in candidates(problem, only=("packed", "triton", exact_peers.SDPA))
+        ]
+        baseline = BASELINE | {"dtype": "float32"}
+        run = partial(_measured, fast, pair[0], baseline, {}, quick=quick, log=log)
+        found.append(Step({"n": n, "is_causal": is_causal}, pair[0].flops, run))
+    return found
 
 
 def rows(

@@ -31,10 +31,15 @@ class Ceiling(NamedTuple):
     run: Callable[[], Any]
 
 
-def ceilings(device: str, *, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return a row for each ceiling: its name, its unit, and how many of it in a second."""
+def ceilings(
+    device: str, *, quick: bool, log: Callable[[str], None], names: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """Return a row for each ceiling: its name, its unit, and how many of it in a second.
+
+    `names` chooses some of them.
+    """
     make = _cpu if device == "cpu" else _cuda
-    found = list(make(quick))
+    found = [one for one in make(quick) if not names or one.about["name"] in names]
     timed = harness.interleave(
         {i: one.run for i, one in enumerate(found)},
         pace=QUICK_PACE if quick else PACE,
@@ -83,6 +88,7 @@ def _cpu(quick: bool) -> Iterator[Ceiling]:
             about = _about("matrix product", "torch", dtype, torch.get_num_threads())
             yield Ceiling(about, "GFLOP/s", 2 * m**3 / 1e9, product(m))
     if importlib.util.find_spec("numba"):
+        from attnbook.compilers.register_tiles import has_pairs, lanes
         from benchmarks import exact_fma
 
         steps = QUICK_STEPS if quick else STEPS
@@ -98,6 +104,14 @@ def _cpu(quick: bool) -> Iterator[Ceiling]:
         fused = partial(in_parts, add, cores, cores)
         work = cores * steps * exact_fma.FLOPS / 1e9
         yield Ceiling(give("multiply and add", "numba", threads=cores), "GFLOP/s", work, fused)
+        if has_pairs() and lanes() == 16:
+
+            def add_pairs(start: int, stop: int, part: int) -> None:
+                exact_fma.loop_of_pairs(steps, 0x3F003F00)  # 1/2 and 1/2
+
+            add_pairs(0, 1, 0)
+            about = _about("multiply and add", "numba", "bfloat16", cores)
+            yield Ceiling(about, "GFLOP/s", 2 * work, partial(in_parts, add_pairs, cores, cores))
         read_all = partial(in_parts, read, many, cores)
         yield Ceiling(give("read", "numba", threads=cores), "GB/s", 4 * many / 1e9, read_all)
 

@@ -1,31 +1,31 @@
-"""How fast a core can multiply and add: a loop that touches no memory, compiled by Numba."""
+"""How fast a core can multiply and add: a loop that touches no memory, compiled by Numba.
+
+`loop` does it with float32 numbers, and `loop_of_pairs` with pairs of bfloat16 numbers, by one
+instruction where the processor has it.
+"""
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # of float32 in a register
+from attnbook.compilers.register_tiles import lanes
+
+LANES = lanes()  # of float32 in a register
 SUMS = 12  # as many in flight hide that each takes four cycles or more
-FLOPS = 2 * LANES * SUMS  # a step
+FLOPS = 2 * LANES * SUMS  # a step; twice as many with pairs
 
 
-def _multiply_add(typingctx, steps, factor):
-    """Return the total of `SUMS` vectors s = s · factor + factor, after `steps` steps."""
+def _total(spread, add):
+    """Return what writes the total of `SUMS` vectors s = add(s, f), f spread, after the steps."""
 
     def generate(context, builder, signature, args):
         steps, factor = args
         integer, vector = steps.type, ir.VectorType(ir.FloatType(), LANES)
-        name = f"llvm.fma.v{LANES}f32"
-        shape = ir.FunctionType(vector, [vector] * 3)
-        fma = builder.module.globals.get(name) or ir.Function(builder.module, shape, name)
-        spread = ir.Constant(vector, ir.Undefined)
-        for lane in range(LANES):
-            spread = builder.insert_element(spread, factor, ir.IntType(32)(lane))
+        many = spread(builder, factor)
         before, loop = builder.block, builder.append_basic_block("loop")
         after = builder.append_basic_block("after")
         builder.branch(loop)
@@ -33,7 +33,7 @@ def _multiply_add(typingctx, steps, factor):
         builder.position_at_end(loop)
         i = builder.phi(integer)
         sums = [builder.phi(vector) for _ in range(SUMS)]
-        added = [builder.call(fma, [one, spread, spread]) for one in sums]
+        added = [add(builder, vector, one, many) for one in sums]
         following = builder.add(i, integer(1))
         i.add_incoming(integer(0), before)
         i.add_incoming(following, loop)
@@ -52,16 +52,50 @@ def _multiply_add(typingctx, steps, factor):
             result = builder.fadd(result, builder.extract_element(total, ir.IntType(32)(lane)))
         return result
 
-    return types.float32(types.int64, types.float32), generate
+    return generate
+
+
+def _spread(builder, number):
+    vector = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+    for lane in range(LANES):
+        vector = builder.insert_element(vector, number, ir.IntType(32)(lane))
+    return vector
+
+
+def _fused(builder, vector, total, factor):
+    shape = ir.FunctionType(vector, [vector] * 3)
+    fma = builder.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), shape)
+    return builder.call(fma, [total, factor, factor])
+
+
+def _of_pairs(builder, vector, total, factor):
+    shape = ir.FunctionType(vector, [vector, factor.type, factor.type])
+    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+    return builder.call(builder.module.declare_intrinsic(name, (), shape), [total, factor, factor])
+
+
+def _multiply_add(typingctx, steps, factor):
+    return types.float32(types.int64, types.float32), _total(_spread, _fused)
+
+
+def _add_pairs(typingctx, steps, word):
+    return types.float32(types.int64, types.int32), _total(_spread, _of_pairs)
 
 
 multiply_add: Any = intrinsic(_multiply_add)
+add_pairs: Any = intrinsic(_add_pairs)
 
 
 @numba.njit(nogil=True)
 def loop(steps: int, factor: float) -> float:
     """Return the total of a loop of `FLOPS` operations a step."""
     return multiply_add(steps, np.float32(factor))
+
+
+@numba.njit(nogil=True)
+def loop_of_pairs(steps: int, word: int) -> float:
+    """Return the total of a loop of 2 `FLOPS` operations a step on a word of two numbers."""
+    return add_pairs(steps, np.int32(word))
 
 
 @numba.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})

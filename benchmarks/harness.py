@@ -37,9 +37,9 @@ METHODS = {
         "timed together and divided by `calls`. The device is synchronized before and after. The "
         "statistics are over rounds. A candidate that would take over a minute has fewer rounds."
     ),
-    "ratio": (
-        "Median over rounds of the candidate's seconds divided by those of the baseline in the "
-        "same round; above 1 is slower than the baseline."
+    "speed": (
+        "Times as fast as the baseline: the median over rounds of its seconds divided by those of "
+        "the candidate in the same round; above 1 is faster."
     ),
     "extra_bytes": (
         "Peak bytes that one call asks of its library's allocator beyond what was held before, "
@@ -51,7 +51,7 @@ METHODS = {
     "relative": "Euclidean norm of that difference divided by the norm of the reference.",
     "reason": "Only in a row whose candidate could not run here: why, and its other numbers null.",
 }
-MEASURED = ("calls", "seconds", "ratio", "extra_bytes", "max_abs", "relative")
+MEASURED = ("calls", "seconds", "speed", "extra_bytes", "max_abs", "relative")
 
 
 def log(line: str) -> None:
@@ -134,7 +134,7 @@ def rows(
         if i in timed:
             calls, samples = timed[i]
             row |= {"calls": calls, "seconds": spread(samples)}
-            row["ratio"] = ratio(each[i], bases[0]) if bases else None
+            row["speed"] = speed(each[i], bases[0]) if bases else None
         result.append(row)
     return result
 
@@ -297,10 +297,10 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
     return dict(zip(names, np.quantile(ordered, (0, 0.25, 0.5, 0.75, 1)).tolist(), strict=True))
 
 
-def ratio(samples: Sequence[float], baseline: Sequence[float]) -> float:
-    """Return the median over rounds of `samples` divided by `baseline`."""
+def speed(samples: Sequence[float], baseline: Sequence[float]) -> float:
+    """Return the median over rounds of `baseline` divided by `samples`."""
     pairs = zip(samples, baseline, strict=False)  # one of them may have left the later rounds out
-    return statistics.median(ours / theirs for ours, theirs in pairs)
+    return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
 # Memory

@@ -51,7 +51,7 @@ class Tables:
         log: Callable[[str], None] = harness.log,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.record = {**record, "table_seconds": {}}
+        self.record = {"table_seconds": {}, **record}
         self.path, self.seconds, self.log, self.clock = path, seconds, log, clock
 
     def add(self, **facts: Any) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 
 from attnbook.sketch import plan
 from benchmarks.sketch_inputs import WIDTH
-from benchmarks.sketch_searchers import DELTA, DISTANCE, TABLES
+
+DELTA, DISTANCE, TABLES = 0.01, 0.5, 5
 
 N = 1_000_000
 PROJECTIONS = (1, 4, 8, 16, 32)

@@ -1,0 +1,124 @@
+"""What the ways to attend are compared on: heads of trained models, and toys."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks import real_keys, sketch_inputs
+
+CHECKED = 128  # queries of a head that are compared with float64
+TOYS = ("random", "peaked", "clustered", "heavy-tailed", "shared")
+VALIDATION, TEST = "validation", "test"
+
+
+class Case(NamedTuple):
+    """Keys of one kind and length."""
+
+    keys: str
+    n: int
+    is_causal: bool
+    draw: Callable[[str], tuple[np.ndarray, ...]]  # query, key and value of a part, (h, n, d)
+    places: tuple[tuple[int, int], ...] = ()  # layer and head of each of them
+    all_heads: "Callable[[], Case] | None" = None
+
+    @property
+    def about(self):
+        """The fields that name it."""
+        return {"keys": self.keys, "n": self.n, "causal": self.is_causal}
+
+    def place(self, i: int) -> dict[str, int]:
+        """Return where head i is in its model."""
+        return (
+            dict(zip(("layer", "head"), self.places[i], strict=True))
+            if self.places
+            else {"head": i}
+        )
+
+    def every(self) -> "Case":
+        """Return the case with all heads of the model, where there is more than one layer."""
+        return self.all_heads() if self.all_heads else self
+
+
+LAYERS = 6
+
+
+def writer(name: str, n: int, every: bool = False) -> Case:
+    """Return one head of each layer of a writer over n tokens of plays, or `every` head."""
+    places = [(i, i) for i in range(LAYERS)]
+    if every:
+        places = [(i, j) for i in range(LAYERS) for j in range(LAYERS)]
+
+    def draw(part):
+        layers = _of_layers(name, n, part)
+        return tuple(np.stack([layers[i][k][j] for i, j in places]) for k in range(3))
+
+    return Case(name.replace("_", " "), n, True, draw, tuple(places), lambda: writer(name, n, True))
+
+
+_kept: dict[tuple[str, int, str], list[real_keys.Heads]] = {}
+
+
+def _of_layers(name, n, part):
+    at = (name, n, part)
+    if at not in _kept:
+        _kept[at] = [x.repeated() for x in real_keys._seen(name, real_keys.window(n, part)[:-1])]
+    return _kept[at]
+
+
+def encoder(n: int, layers: tuple[int, ...] = (0, 2, 4)) -> Case:
+    """Return heads of the sentence encoder over the pooled tokens of many lines."""
+
+    def draw(part):
+        seed = {VALIDATION: 1, TEST: 0}[part]
+        found = [real_keys.encoder_tokens(i, n, seed=seed) for i in layers]
+        return tuple(
+            np.ascontiguousarray(np.stack([heads[j][i] for i, heads in enumerate(found)]))
+            for j in range(3)
+        )
+
+    return Case("encoder", n, False, draw, tuple((i, place) for place, i in enumerate(layers)))
+
+
+def toy(kind: str, n: int, heads: int = 2) -> Case:
+    """Return drawn keys, as `sketch_inputs.KINDS` says; "shared": keys that are the queries."""
+
+    def draw(part):
+        seed = {VALIDATION: 1, TEST: 0}[part]
+        if kind != "shared":
+            return tuple(sketch_inputs.draw(kind, n, heads, seed=seed))
+        _, key, value = sketch_inputs.draw("clustered", n, heads, seed=seed)
+        unit = key / np.linalg.norm(key, axis=-1, keepdims=True)
+        return 3 * key, unit * math.sqrt(key.shape[-1]) / 3, value
+
+    return Case(kind, n, False, draw)
+
+
+def checked_rows(n: int, start: int = 0) -> np.ndarray:
+    """Return the queries that are compared, evenly spread."""
+    return np.unique(np.linspace(start, n - 1, min(CHECKED, n - start)).astype(int))
+
+
+def exact(query, key, value, rows, is_causal) -> np.ndarray:
+    """Return float64 attention of the queries in `rows`, (h, len(rows), d_v)."""
+    weights = weights_of(query, key, rows, is_causal)
+    return np.stack([w @ v.astype(np.float64) for w, v in zip(weights, value, strict=True)])
+
+
+def weights_of(query, key, rows, is_causal):
+    """Yield the float64 weights of the queries in `rows`, head by head."""
+    for q, k in zip(query, key, strict=True):
+        scores = q[rows].astype(np.float64) @ k.T.astype(np.float64) / math.sqrt(q.shape[-1])
+        if is_causal:
+            scores[np.arange(len(k)) > rows[:, None]] = -np.inf
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        yield scores
+
+
+def errors(output, expected) -> np.ndarray:
+    """Return the mean over queries of |o - exact| / |exact|, head by head."""
+    apart = np.linalg.norm(np.asarray(output, np.float64) - expected, axis=-1)
+    return np.mean(apart / np.linalg.norm(expected, axis=-1), axis=-1)

@@ -1,0 +1,273 @@
+"""The rivals over a long cache: with a full budget each is exact attention, and each its oracle."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
+
+from attnbook import attention, log_softmax, transformer
+from attnbook.hashing.simhash import SimHash
+from attnbook.sketch import Moments, SketchAttention
+from benchmarks import cache, cache_rivals, cache_sketch
+from benchmarks.cache_model import LongText
+from benchmarks.cache_past import Past, Prompt, answer, best, near, share
+
+D, D_V, FIRST, M = 5, 3, 37, 11
+N = FIRST + M
+FULL = {
+    "window": {"sinks": 0, "window": N},
+    "StreamingLLM": {"sinks": 4, "window": N},
+    "SnapKV": {"sinks": 0, "window": M, "keys": N, "pool": 1},
+    "H2O": {"sinks": 0, "window": 3, "keys": N},
+    "Quest": {"sinks": 0, "window": 1, "page": 7, "pages": N},
+    "graph": {"sinks": 0, "window": 1, "keys": N, "effort": 4 * N},
+    "IVF": {"sinks": 0, "window": 1, "lists": 3, "probes": 3},
+    "MagicPIG": {"sinks": 0, "window": 1, "tables": 400, "bits": 1},
+    "sketch": {"sinks": 0, "window": 1, "tables": 200, "bits": 1, "estimator": "union"},
+    "cells": {"sinks": 0, "window": 1, "lists": 3, "probes": 3},
+    "best keys": {"keys": N},
+}
+
+
+def past(draw=0, **how):
+    rng = np.random.default_rng(draw)
+    query, key = rng.standard_normal((2, N, D), dtype=np.float32)
+    value = rng.standard_normal((N, D_V), dtype=np.float32)
+    prompt = Prompt(query[:FIRST], key[:FIRST] + 1, value[:FIRST])
+    return Past(prompt, query[FIRST:], key[FIRST:] + 1, value[FIRST:], **how)
+
+
+def exact(p):
+    """Return what PyTorch says."""
+    arrays = (torch.tensor(x)[None] for x in (p.query, p.key, p.value))
+    mask = torch.tensor(np.arange(N) <= np.arange(FIRST, N)[:, None])
+    return torch.nn.functional.scaled_dot_product_attention(*arrays, mask)[0].numpy()
+
+
+def test_every_method_has_a_full_budget_here():
+    assert set(FULL) == set(cache.SOUGHT) == set(cache.SIMPLIFIED)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_budget_is_exact_attention(name):
+    pytest.importorskip("faiss")
+    p = past()
+    read = cache.SOUGHT[name].run(p, **FULL[name])
+    np.testing.assert_allclose(answer(p, read), exact(p), atol=2e-5)
+    assert share(p, read) > 1 - 1e-9
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_future_key_changes_nothing(name):
+    """What stands behind query i has no say in its answer, neither as a key nor in a mean."""
+    pytest.importorskip("faiss")
+    small = {"window": 2, "keys": 4, "pages": 1, "probes": 1, "effort": 16, "bits": 3, "tables": 8}
+    settings = {k: small.get(k, v) for k, v in FULL[name].items()}
+    if name == "sketch":
+        settings["estimator"] = "cloud"
+    p, other = past(), past()
+    other.key[FIRST + 6 :] += 3
+    other.value[FIRST + 6 :] -= 5
+    run = cache.SOUGHT[name].run
+    np.testing.assert_allclose(
+        answer(p, run(p, **settings))[:6], answer(other, run(other, **settings))[:6], atol=1e-5
+    )
+
+
+def test_the_share_counts_keys_values_and_what_else_is_read():
+    p = past()
+    read = cache_rivals.recent(p, sinks=2, window=3)
+    expected = np.mean([5 / (i + 1) for i in range(FIRST, N)])
+    assert share(p, read) == pytest.approx(expected)
+    more = share(p, read._replace(numbers=2 * p.width)) - share(p, read)
+    assert more == pytest.approx(np.mean([2 / (i + 1) for i in range(FIRST, N)]))
+
+
+def test_near_and_best():
+    p = past()
+    for i, row in enumerate(near(p, 2, 3)):
+        assert np.flatnonzero(row).tolist() == [0, 1, *range(FIRST + i - 2, FIRST + i + 1)]
+    values = np.array([[3.0, -np.inf, 5, 4], [1, -np.inf, -np.inf, -np.inf]])
+    assert best(values, 2).tolist() == [[False, False, True, True], [True, False, False, False]]
+    assert not best(values, 0).any()
+
+
+def test_snapkv_keeps_what_the_last_queries_looked_at():
+    p = past()
+    votes = np.zeros(FIRST)
+    for i in range(FIRST - 32, FIRST):
+        s = [p.prompt.query[i] @ p.prompt.key[j] / np.sqrt(D) for j in range(i + 1)]
+        votes[: i + 1] += np.exp(s) / np.exp(s).sum()
+    np.testing.assert_allclose(p.prompt.votes, votes, rtol=1e-4)
+    pooled = [max(votes[max(j - 2, 0) : j + 3]) for j in range(FIRST)]
+    pooled[:1] = [-1]
+    read = cache_rivals.snapkv(p, sinks=1, window=3, keys=4, pool=5)
+    for i, row in enumerate(read.scored):
+        always = {0, *range(FIRST + i - 2, FIRST + i + 1)}
+        assert always <= set(np.flatnonzero(row))
+    kept = set(np.flatnonzero(row)) - always  # neighbours tie by pooling: any of them will do
+    assert len(kept) == 4
+    assert min(pooled[j] for j in kept) >= max(pooled[j] for j in set(range(FIRST)) - kept)
+
+
+def test_h2o_drops_who_received_least():
+    p = past()
+    total = np.zeros(N)
+    for i in range(FIRST):
+        s = np.exp([p.prompt.query[i] @ p.prompt.key[j] / np.sqrt(D) for j in range(i + 1)])
+        total[: i + 1] += s / s.sum()
+    np.testing.assert_allclose(p.prompt.received, total[:FIRST], rtol=1e-4)
+    read = cache_rivals.h2o(p, sinks=1, window=3, keys=4)
+    heavy = set(sorted(range(1, FIRST - 3), key=lambda j: total[j])[-4:])
+    for i in range(M):
+        heavy.add(FIRST + i - 3)
+        if len(heavy) > 4:
+            heavy.remove(min(heavy, key=lambda j: total[j]))
+        seen = sorted(heavy | {0} | set(range(FIRST + i - 2, FIRST + i + 1)))
+        assert np.flatnonzero(read.scored[i]).tolist() == seen
+        s = np.exp(p.query[i] @ p.key[seen].T / np.sqrt(D))
+        total[seen] += s / s.sum()
+
+
+def test_the_bound_of_a_page_is_never_below_a_score():
+    """So a page that holds the best key is chosen when its rivals' bounds are below its score."""
+    p = past()
+    read = cache_rivals.quest(p, sinks=0, window=1, page=7, pages=2)
+    for i, row in enumerate(read.scored):
+        closed = (FIRST + i + 1) // 7
+        bounds = [
+            max(
+                sum(max(a * b for b in box) for a, box in zip(p.query[i], page.T, strict=True)),
+                -9e9,
+            )
+            for page in p.key[: closed * 7].reshape(closed, 7, D)
+        ]
+        chosen = np.argsort(bounds)[-2:]
+        rows = {7 * c + j for c in chosen for j in range(7)} | set(range(7 * closed, FIRST + i + 1))
+        assert set(np.flatnonzero(row)) == rows
+    assert read.numbers.tolist() == [2 * D * ((FIRST + i + 1) // 7) for i in range(M)]
+
+
+def test_magicpig_divides_by_the_chance_of_two_tables():
+    p = past()
+    read = cache_rivals.magicpig(p, sinks=1, window=2, tables=6, bits=2)
+    hash = SimHash.init(0, D, 6, 2)
+    key = p.key - p.prompt.key.mean(axis=0)
+    for i in range(M):
+        own = hash.signatures(p.query[i : i + 1])[0]
+        for j in range(FIRST + i + 1):
+            met = int((own == hash.signatures(key[j : j + 1])[0]).sum())
+            always = j < 1 or j > FIRST + i - 2
+            assert read.scored[i, j] == (always or met >= 2)
+            c = p.query[i] @ key[j] / np.linalg.norm(p.query[i]) / np.linalg.norm(key[j])
+            u = (1 - np.arccos(c) / np.pi) ** 2
+            chance = sum(math.comb(6, t) * u**t * (1 - u) ** (6 - t) for t in range(2, 7))
+            bias = 0 if always else -np.log(chance)
+            if read.scored[i, j]:
+                assert read.bias[i, j] == pytest.approx(bias, abs=1e-3)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 5), st.integers(1, 9))
+def test_clouds_are_the_moments_of_what_has_left_the_window(seed, sinks, window):
+    p = past(seed)
+    rng = np.random.default_rng(seed)
+    for n_cells in (1, 3):
+        cell = rng.integers(0, n_cells, N)
+        clouds = cache_sketch.Clouds(p, cell, n_cells, sinks, window)
+        limit, (mass, output) = clouds.limit(), clouds.tail(below=clouds.limit())
+        out = rng.random((M, n_cells)) < 0.3
+        rest_mass, rest_output = clouds.tail(without=out)
+        for i in range(M):
+            rows = slice(sinks, FIRST + i + 1 - window)
+            pair = p.key[rows].astype(np.float64), p.value[rows].astype(np.float64)
+            moments = Moments.fit(*pair, n_cells, cell[rows])
+            q = p.query[i : i + 1].astype(np.float64)
+            own = moments.limit(q, p.scale)
+            np.testing.assert_allclose(limit[i], own[0], rtol=1e-6)
+            expected = moments.tail(q, p.scale, below=own)
+            np.testing.assert_allclose(mass[i], expected[0][0], atol=1e-6)
+            np.testing.assert_allclose(output[i], expected[1][0], atol=1e-5)
+            left = (moments.counts * ~out[i])[None]
+            expected = moments.tail(q, p.scale, counts=left)
+            np.testing.assert_allclose(rest_mass[i], expected[0][0], atol=1e-6)
+            np.testing.assert_allclose(rest_output[i], expected[1][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["union", "importance", "cloud"])
+def test_the_sketch_is_what_sketch_attention_says(how):
+    p = past(3, seed=5)
+    read = cache_sketch.tables(p, sinks=0, window=1, tables=6, bits=2, estimator=how)
+    options = {"tail": "moments"} if how == "cloud" else {"estimator": how}
+    middle = p.prompt.middle
+    for i in range(M):
+        # the query's own key is scored apart, and the others are the sketch's
+        rows = slice(0, FIRST + i)
+        sketch = SketchAttention(SimHash.init(5, D, 6, 2), **options)
+        sketch.update((p.key[rows] - middle).astype(np.float64), p.value[rows].astype(np.float64))
+        q = p.query[i : i + 1].astype(np.float64)
+        output, evidence = sketch.attention_output(q, return_evidence=True)
+        alone = read._replace(scored=read.scored & (np.arange(N) != FIRST + i))
+        np.testing.assert_allclose(answer(p, alone)[i], output[0], atol=1e-4)
+        assert alone.scored[i].sum() == evidence.candidates[0]
+
+
+def test_cells_read_the_cells_whose_centres_point_along_the_query():
+    p = past(4, seed=2)
+    read = cache_rivals.inverted_file(p, sinks=0, window=1, lists=4, probes=1)
+    centre = p.prompt.centres(4, 2).astype(np.float64)
+    cell = np.linalg.norm(p.key[:, None] - centre, axis=-1).argmin(axis=1)
+    for i in range(M):
+        chosen = (centre @ p.query[i]).argmax()
+        rows = {j for j in range(FIRST + i + 1) if cell[j] == chosen} | {FIRST + i}
+        assert set(np.flatnonzero(read.scored[i])) == rows
+
+
+@pytest.fixture(scope="module")
+def text():
+    from benchmarks import real_keys
+
+    return LongText(real_keys.model(), real_keys.window(60), 9)
+
+
+def test_the_loss_of_exact_attention_is_that_of_the_model(text):
+    log_p = log_softmax(transformer(None, text.ids[:-1], text.model.weights))
+    expected = -log_p[np.arange(51, 60), text.ids[52:]]
+    np.testing.assert_allclose(text.exact_loss, expected, rtol=1e-4)
+    np.testing.assert_allclose(text.loss(cache_rivals.exact), expected, rtol=1e-4)
+    assert [len(layer) for layer in text.heads] == [6] * 6
+
+
+def test_a_window_is_a_mask(text):
+    def attend(query, key, value, mask, bias, scale, is_causal):
+        band = np.tri(60, dtype=bool) & ~np.tri(60, k=-5, dtype=bool)
+        late = np.arange(60)[:, None] >= 51  # the prompt is read exactly
+        seen = np.tri(60, dtype=bool) & (band | ~late)
+        return attention(query, key, value, seen, scale=scale)
+
+    log_p = log_softmax(transformer(None, text.ids[:-1], text.model.weights, impl=attend))
+    expected = -log_p[np.arange(51, 60), text.ids[52:]]
+    found = text.loss(cache_rivals.recent, sinks=0, window=5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_tuning_takes_the_least_error_within_the_budget(text):
+    method = cache.SOUGHT["StreamingLLM"]
+    (row,) = cache.tune("StreamingLLM", method, text, 60, budgets=(0.3,))
+    error = {}
+    for settings in method.grid(int(0.3 * 51), 60):
+        each = []
+        for past in (p for layer in text.heads[1::2] for p in layer):
+            off = answer(past, method.run(past, **settings)) - past.exact
+            each.append(np.linalg.norm(off) / np.linalg.norm(past.exact))
+        error[settings["sinks"]] = np.mean(each)
+    assert row["settings"]["sinks"] == min(error, key=error.get)
+    assert row["validation_error"] == pytest.approx(min(error.values()))
+    (nothing,) = cache.tune("Quest", cache.SOUGHT["Quest"], text, 60, budgets=(0.02,))
+    assert nothing["settings"] is None

@@ -1,0 +1,163 @@
+"""What the benchmark of search compares with is right: tuning, recall, fits and hash tables."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
+
+from attnbook.hashing import SimHash, plan
+from benchmarks import harness, search, search_far_near, search_maps, search_rivals
+
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="Numba is not installed"
+)
+
+
+@pytest.fixture
+def data():
+    return search.planted(701, 67)
+
+
+def test_planted_queries_that_choose_and_that_test_are_apart(data):
+    for query, row in (data.chosen_by, data.test):
+        near = np.linalg.norm(query - data.key[row], axis=1)
+        np.testing.assert_allclose(near, search.DISTANCE, rtol=1e-4)
+    assert not np.isin(data.chosen_by[0], data.test[0]).any()
+    wide = search.planted(701, 67, ratio=4.0)
+    others = np.linalg.norm(wide.test[0][:, None] - wide.key[None], axis=2)
+    near = others[np.arange(67), wide.test[1]]
+    assert np.mean(others) / np.mean(near) == pytest.approx(4, rel=0.1)
+
+
+@needs_numba
+@pytest.mark.parametrize("n_probes", [1, 3])
+def test_recall_is_that_of_the_sketch(data, n_probes):
+    hash = SimHash.init(0, 64, 1, 40).to(dtype="float32")
+    one = search_rivals.of_hash(data.key, hash, n_probes, settings="")
+    ids, found = one.built().query(data.test[0])
+    holds = ((ids == data.test[1][:, None]) & found).any(axis=1)
+    np.testing.assert_array_equal(one.found(one.built(), *data.test), holds)
+    assert 0.1 < one.recall(*data.test) < 1
+    facts = one.facts(one.built(), data.test[0])
+    assert facts["candidates"] == pytest.approx(found.sum(axis=1).mean())
+
+
+@needs_numba
+def test_exact_rivals_return_the_neighbour(data):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    query, row = data.test
+    for one in search_rivals.exact(data.key):
+        output = np.asarray(one.ask(one.built(), query)).reshape(67, 64)
+        np.testing.assert_allclose(output, data.key[row], atol=1e-3)
+    ours = search_rivals.sketch(data.key, plan(701, 1e-6, 0.5, 8, 8))
+    np.testing.assert_allclose(ours.ask(ours.built(), query), data.key[row], atol=1e-3)
+
+
+def test_faiss_is_tuned_to_the_first_setting_that_is_enough():
+    pytest.importorskip("faiss", reason="faiss is not installed")
+    data = search.planted(701, 67, ratio=1.3)  # a neighbour is hard to tell from the others
+    make = search_rivals.inverted(data.key, 16)
+    recalls = [make(nprobe).recall(*data.chosen_by) for nprobe in (1, 2, 3, 16)]
+    assert recalls == sorted(recalls)
+    least = (recalls[1] + recalls[2]) / 2
+    ((one, recall),) = search_rivals.tuned([(make, (1, 2, 3, 16))], *data.chosen_by, least=least)
+    assert (one.settings, recall) == ("lists 16, nprobe 3", recalls[2])
+    ((one, recall),) = search_rivals.tuned([(make, (1, 2))], *data.chosen_by, least=1.1)
+    assert (one.settings, recall) == ("lists 16, nprobe 2", recalls[1])
+    assert make(1).kept is make(2).kept  # built once
+    for other in (
+        search_rivals.flat(data.key),
+        search_rivals.graph(data.key, 8, 40)(64),
+        search_rivals.codes(data.key, 512),
+    ):
+        assert other.recall(*data.test) > 0.5
+
+
+def test_an_index_is_kept_in_a_file_with_the_time_of_its_build(data, tmp_path):
+    faiss = pytest.importorskip("faiss", reason="faiss is not installed")
+    made = []
+
+    def build():
+        made.append(faiss.IndexFlatL2(64))
+        made[-1].add(data.key)
+        return made[-1]
+
+    kept = {}
+    for _ in range(2):
+        index = search_rivals._stored(tmp_path / "flat", build, kept)
+        assert index.ntotal == 701
+    assert len(made) == 1
+    assert (
+        kept["stored_seconds"] == json.loads((tmp_path / "flat.json").read_text())["build_seconds"]
+    )
+
+
+def test_times_are_compared_per_query(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(harness.time, "sleep", lambda seconds: None)
+    found = search.timed({"a": (lambda: None, 1), "b": (lambda: None, 10)}, quick=True)
+    assert found["a"]["per_query"] == 10 * found["b"]["per_query"]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 1.5])
+def test_fit_recovers_an_exponent(exponent):
+    sizes = [10, 30, 100, 1000]
+    found = search.fit(sizes, [3.0 * n**exponent for n in sizes])
+    assert found["exponent"] == pytest.approx(exponent, abs=1e-12)
+    assert found["half_width"] == pytest.approx(0, abs=1e-9)
+
+
+def test_interval_of_a_fit_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    sizes = np.array([10, 30, 100, 300, 1000, 3000, 10_000])
+    covered = []
+    for noise in 0.1 * rng.standard_normal((1000, 7)):
+        found = search.fit(sizes, sizes**0.8 * np.exp(noise))
+        covered.append(abs(found["exponent"] - 0.8) < found["half_width"])
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_far_and_near_agree_with_the_closed_form(monkeypatch):
+    monkeypatch.setattr(search_far_near, "QUICK_DRAWS", 40)
+    monkeypatch.setattr(search_far_near, "QUICK_FAR_KEYS", 101)
+    monkeypatch.setattr(search_far_near, "RATIOS", (2.0, 4.0, 22.6))
+    rows = search_far_near.far_near(quick=True, log=lambda line: None)
+    for row in rows:
+        assert row["near"] >= 0.99
+        # a million times a share of at most 101 keys: one more key is 250 more
+        off = abs(row["measured"] - row["candidates"])
+        assert off < 5 * row["standard_error"] + 2000
+    assert all(row["candidates"] > 8e5 for row in rows if row["ratio"] == 2.0)
+
+
+# Tables
+
+
+@needs_numba
+@pytest.mark.parametrize("load", [0.25, 0.9])
+def test_linear_probing_finds_what_is_there_as_far_away_on_average(load):
+    keys = np.random.default_rng(1).permutation(10_000)[: 2 * int(load * 1009)] - 5000
+    present, absent = np.split(keys, 2)
+    linear = search_maps.LinearTable(1009)
+    swapped = search_maps.RobinHoodTable(1009, 0.95, impl="numba")
+    for table in (linear, swapped):
+        table.insert_many(present, np.arange(len(present)))
+        assert np.array_equal(table.get_many(present), np.arange(len(present)))
+        assert np.all(table.get_many(absent) == -1)
+    assert swapped.n_slots == 1009
+    # the swap moves displacement from one key to another, and takes away the largest
+    assert linear.displacements().sum() == swapped.displacements().sum()
+    assert linear.displacements().max() >= swapped.displacements().max()
+
+
+def test_sorted_table_answers_as_a_map():
+    keys = np.array([7, -3, 2**60, 0])
+    table = search_maps.SortedTable()
+    table.insert_many(keys, np.arange(4))
+    assert table.get_many(np.array([0, 5, 7, -3])).tolist() == [3, -1, 0, 1]
