@@ -23,12 +23,16 @@ TITLES = {
     "implementation": "who",
     "is_causal": "causal",
     "kv_heads": "key heads",
+    "loss_error": "± nats",
     "lr": "rate",
+    "micro": "µs",
+    "more_loss": "nats above exact",
     "n_tables": "tables",
     "per_query": "per query",
     "per_second": "in a second",
     "relative": "error",
     "seconds": "time",
+    "speed": "× as fast",
 }
 
 
@@ -70,7 +74,7 @@ def show(name: str, x: Any) -> str:
         x = x["median" if "median" in x else "mean"]
     if name in {"seconds", "per_query", "build_seconds"}:
         return time(x)
-    if name == "ratio":
+    if name == "speed":
         return f"{number(x)} ×"
     if name.endswith("bytes"):
         return f"{number(x / 2**20)} MiB"
@@ -135,7 +139,7 @@ def grid(
 
 def comparison(rows: list[dict], ours: list[str], theirs: str, across: str | None) -> str | None:
     """Return a sentence that says where ours are fastest and slowest against the baseline."""
-    able = [r for r in rows if r.get("implementation") in ours and r.get("ratio")]
+    able = [r for r in rows if r.get("implementation") in ours and r.get("speed")]
     if not able:
         return None
 
@@ -143,12 +147,12 @@ def comparison(rows: list[dict], ours: list[str], theirs: str, across: str | Non
         place = f" at {TITLES.get(across, across)} = {label(row[across])}" if across else ""
         return f"{row['implementation']}{place}"
 
-    best, worst = min(able, key=lambda r: r["ratio"]), max(able, key=lambda r: r["ratio"])
-    slower = sum(row["ratio"] > 1 for row in able)
+    best, worst = (choose(able, key=lambda r: r["speed"]) for choose in (max, min))
+    slower = sum(row["speed"] < 1 for row in able)
     return (
-        f"{slower} of our {len(able)} entries take longer than {theirs}: from "
-        f"{number(best['ratio'])} times its time ({named(best)}) to {number(worst['ratio'])} times "
-        f"({named(worst)})."
+        f"{slower} of our {len(able)} entries are slower than {theirs}: from "
+        f"{number(worst['speed'])} times as fast ({named(worst)}) to {number(best['speed'])} times "
+        f"({named(best)})."
     )
 
 
