@@ -11,7 +11,7 @@ BIN := .venv/bin
 SITE := _build/html/index.html
 SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard book/*.ipynb)
-LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb,$(NOTEBOOKS))
+LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
 # Two workers share the cores, so each computes with one thread.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --tb=short -n 2
 DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook \

@@ -12,7 +12,8 @@ import attnbook
 import attnbook.sketch
 
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
-NOT_YET = {"check", "data", "decoding", "hashing", "models", "nn", "plots", "sketch", "train"}
+NOT_YET = {"check", "data", "decoding", "distributed", "hashing", "models", "nn", "plots", "sketch"}
+NOT_YET |= {"train"}
 """Rooms that are imported when they are first used."""
 
 

@@ -12,16 +12,16 @@ recorded = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(recorded)
 
 
-def row(who, n, seconds, ratio):
+def row(who, n, seconds, speed):
     median = None if seconds is None else {"median": seconds}
-    found = {"implementation": who, "n": n, "seconds": median, "ratio": ratio}
+    found = {"implementation": who, "n": n, "seconds": median, "speed": speed}
     return found if seconds else found | {"reason": "no compiler"}
 
 
 ROWS = [
-    row("ours", 64, 0.5e-3, 0.5),
+    row("ours", 64, 0.5e-3, 2.0),
     row("theirs", 64, 1e-3, 1.0),
-    row("ours", 4096, 3.0, 1.5),
+    row("ours", 4096, 3.0, 0.667),
     row("theirs", 4096, 2.0, 1.0),
     row("slow", 4096, None, None),
 ]
@@ -43,7 +43,7 @@ def test_numbers_have_three_digits(x, text):
     [
         *[("seconds", {"median": 0.1864}, "186 ms"), ("per_query", 2.4e-6, "2.40 µs")],
         *[("seconds", {"median": 3e-9}, "3.00 ns"), ("seconds", None, "–")],
-        *[("ratio", 0.4, "0.400 ×"), ("extra_bytes", 3 * 2**20, "3.00 MiB")],
+        *[("speed", 0.4, "0.400 ×"), ("extra_bytes", 3 * 2**20, "3.00 MiB")],
         *[("displacement", {"mean": 1.5}, "1.50"), ("K", 16, "16"), ("is_causal", True, "yes")],
     ],
 )
@@ -52,10 +52,10 @@ def test_fields_have_their_unit(name, x, text):
 
 
 def test_a_grid_has_a_line_for_each_and_a_column_for_each_size():
-    head, body = recorded.grid(ROWS, ["implementation"], ["seconds", "ratio"], "n")
+    head, body = recorded.grid(ROWS, ["implementation"], ["seconds", "speed"], "n")
     assert head == ["who", "n = 64", "n = 4,096"]
     assert body == [
-        ["ours", "500 µs, 0.500 ×", "3.00 s, 1.50 ×"],
+        ["ours", "500 µs, 2.00 ×", "3.00 s, 0.667 ×"],
         ["theirs", "1.00 ms, 1.00 ×", "2.00 s, 1.00 ×"],
         ["slow", "", "did not run"],
     ]
@@ -67,8 +67,8 @@ def test_a_grid_has_a_line_for_each_and_a_column_for_each_size():
 def test_the_comparison_says_where_we_are_slower():
     found = recorded.comparison(ROWS, ["ours", "slow"], "theirs", "n")
     assert found == (
-        "1 of our 2 entries take longer than theirs: from 0.500 times its time (ours at n = 64) to "
-        "1.50 times (ours at n = 4,096)."
+        "1 of our 2 entries are slower than theirs: from 0.667 times as fast (ours at n = 4,096) "
+        "to 2.00 times (ours at n = 64)."
     )
     assert recorded.comparison(ROWS, ["nobody"], "theirs", "n") is None
 

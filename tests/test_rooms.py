@@ -19,7 +19,7 @@ FLOORS = (
     {"single_head", "masking"},
     {"multi_head", "hashing"},
     {"transformers", "sketch"},
-    {"data", "decoding"},
+    {"data", "decoding", "distributed"},
     {"training"},
     {"models"},
     {"nn", "check"},

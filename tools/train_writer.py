@@ -1,9 +1,11 @@
-"""Train the writer that the package carries, or its draft.
+"""Train the writer that the package carries, its draft, or the writer of long texts.
 
-`python tools/train_writer.py` trains the writer, `python tools/train_writer.py draft_writer` the
-draft. Everything follows from the seed and the settings below: the tokenizer is learned on the
-training plays, and the draft takes the writer's; both models are trained on these plays, and the
-validation plays choose nothing but are watched. An interrupted run goes on from its checkpoint.
+`python tools/train_writer.py` trains the writer, with `draft_writer` the draft. With `long_writer`
+the writer is trained on, on sequences sixteen times as long and with slower rotations, so that it
+makes use of what stands thousands of tokens back; that model stays with the book. Everything
+follows from the seed and the settings below: the tokenizer is learned on the training plays, and
+the others take the writer's; all models are trained on these plays, and the validation plays choose
+nothing but are watched. An interrupted run goes on from its checkpoint.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +25,13 @@ import torch
 from attnbook import nn
 from attnbook.data import Batches, BytePairs, plays, windows
 from attnbook.models import LanguageModel, writer
+from attnbook.positions import Rotary
 from attnbook.training import History, Settings, evaluate, train
 from attnbook.transformers.weights import TransformerWeights
 from benchmarks.provenance import describe
 
 ROOT = Path(__file__).resolve().parents[1]
-VOCABULARY, CONTEXT, STRIDE, BATCH = 2048, 256, 32, 16
+VOCABULARY = 2048
 KIND = {
     "target_vocabulary": VOCABULARY,
     "n_encoder_layers": 0,
@@ -48,34 +51,51 @@ class Recipe(NamedTuple):
     lr: float
     dropout: float
     steps: int
+    context: int = 256
+    batch: int = 16
+    stride: int = 32
+    warmup: int = 200
+    every: int = 250
+    base: float = 10000.0
+    folder: str = "attnbook/models"
 
 
+WRITER = {"d_model": 192, "n_heads": 6, "n_kv_heads": 2, "d_ff": 512, "n_layers": 6}
+DRAFT = {"d_model": 128, "n_heads": 4, "n_kv_heads": 1, "d_ff": 384, "n_layers": 1}
 RECIPES = {
-    "writer": Recipe(
-        {"d_model": 192, "n_heads": 6, "n_kv_heads": 2, "d_ff": 512, "n_layers": 6}, 2e-3, 0.1, 4000
-    ),
-    "draft_writer": Recipe(
-        {"d_model": 128, "n_heads": 4, "n_kv_heads": 1, "d_ff": 384, "n_layers": 1}, 4e-3, 0, 5000
+    "writer": Recipe(WRITER, 2e-3, 0.1, 4000),
+    "draft_writer": Recipe(DRAFT, 4e-3, 0, 5000),
+    "long_writer": Recipe(
+        WRITER, 4e-4, 0.1, 600, 4096, 1, 256, 30, 100, base=100000.0, folder="book/data"
     ),
 }
 
 
-def settings(steps: int, lr: float) -> Settings:
-    """Return how a model is trained in so many updates."""
+def settings(recipe: Recipe, steps: int | None) -> Settings:
+    """Return how a model is trained, in so many updates."""
     return Settings(
-        steps=steps,
-        lr=lr,
+        steps=steps or recipe.steps,
+        lr=recipe.lr,
         betas=(0.9, 0.98),
         weight_decay=0.1,
-        warmup=200,
+        warmup=recipe.warmup,
         schedule="cosine",
-        final_lr=lr / 20,
+        final_lr=recipe.lr / 20,
         clip=1.0,
         precision="bfloat16",
         seed=0,
-        eval_every=250,
-        checkpoint_every=250,
+        eval_every=recipe.every,
+        checkpoint_every=recipe.every,
     )
+
+
+def first_weights(name: str, recipe: Recipe, sizes: dict) -> TransformerWeights:
+    """Return the weights that the training begins with."""
+    if name != "long_writer":
+        return TransformerWeights.init(0, **sizes)
+    weights = writer().weights
+    decoder = replace(weights.decoder, positions=Rotary(base=recipe.base))
+    return replace(weights, decoder=decoder)
 
 
 def ids_of(tokenizer: BytePairs, texts: list[str]) -> np.ndarray:
@@ -98,16 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="number of updates")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--checkpoint", help="where the run is kept (default: NAME.checkpoint)")
-    parser.add_argument("--out", type=Path, help="default: attnbook/models/NAME.npz")
+    parser.add_argument("--out", type=Path, help="default: NAME.npz where it belongs")
     parser.add_argument("--log", type=Path, help="default: book/data/NAME_training.cpu.json")
     given = parser.parse_args(arguments)
     name, recipe = given.name, RECIPES[given.name]
-    out = given.out or ROOT / f"attnbook/models/{name}.npz"
+    out = given.out or ROOT / recipe.folder / f"{name}.npz"
     log = given.log or ROOT / f"book/data/{name}_training.cpu.json"
     torch.set_num_threads(given.threads)
     data = plays()
     texts = {part: [data.texts[title] for title in data.titles[part]] for part in data.titles}
-    content = {"sizes": KIND | recipe.sizes, "context": CONTEXT}
+    content = {"sizes": KIND | recipe.sizes, "context": recipe.context, "rotary_base": recipe.base}
     if name == "writer":
         tokenizer = BytePairs.learn(texts["train"], VOCABULARY)
         content["tokenizer"] = tokenizer.to_dict()
@@ -116,12 +136,11 @@ def main(arguments: list[str] | None = None) -> int:
     ids = ids_of(tokenizer, texts["train"])
     held_out = ids_of(tokenizer, texts["validation"])
     n_bytes = sum(len(text.encode()) for text in texts["validation"])
-    batches = Batches(
-        None, windows(ids, CONTEXT, stride=STRIDE), BATCH, start=None, stop=None, pool=1
-    )
-    judged = windows(held_out, CONTEXT, stride=CONTEXT)
+    read = windows(ids, recipe.context, stride=recipe.stride)
+    batches = Batches(None, read, recipe.batch, start=None, stop=None, pool=1)
+    judged = windows(held_out, recipe.context, stride=recipe.context)
     judge = Batches(None, judged, len(judged) // 8, start=None, stop=None, pool=1)
-    weights = TransformerWeights.init(0, **content["sizes"]).to("torch", dtype="float32")
+    weights = first_weights(name, recipe, content["sizes"]).to("torch", dtype="float32")
     model = nn.Transformer(weights, dropout=recipe.dropout, impl="packed")
     began = time.time()
 
@@ -133,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
         pack(out, model.weights, content)
         return bits
 
-    chosen = settings(given.steps or recipe.steps, recipe.lr)
+    chosen = settings(recipe, given.steps)
     history = train(
         model,
         batches,
@@ -145,8 +164,11 @@ def main(arguments: list[str] | None = None) -> int:
     pack(out, model.weights, content)
     stored = {"sha256": hashlib.sha256(out.read_bytes()).hexdigest()}
     kept = model.weights.to("numpy", dtype="float16").to("torch", dtype="float32")
-    made = LanguageModel(kept, tokenizer, CONTEXT)
-    bits = {part: made.bits_per_byte(getattr(data, part)) for part in ("validation", "test")}
+    made = LanguageModel(kept, tokenizer, recipe.context)
+    bits = {
+        part: made.bits_per_byte(getattr(data, part), impl="packed")
+        for part in ("validation", "test")
+    }
     record = recorded(name, chosen, history) | stored | {"bits_per_byte": bits}
     log.write_text(json.dumps(record, indent=1) + "\n")
     return 0
@@ -155,7 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
 def recorded(name: str, chosen: Settings, history: History) -> dict:
     """Return the recipe and its curves: the training loss is the mean of 50 updates."""
     losses = np.array(history.losses[: len(history.losses) // 50 * 50]).reshape(-1, 50).mean(axis=1)
-    recipe = asdict(chosen) | {"dropout": RECIPES[name].dropout, "batch": BATCH, "context": CONTEXT}
+    of_data = {field: getattr(RECIPES[name], field) for field in ("dropout", "batch", "context")}
+    recipe = asdict(chosen) | of_data
     command = "python tools/train_writer.py" + (f" {name}" if name != "writer" else "")
     return {
         "benchmark": f"{name}_training",
