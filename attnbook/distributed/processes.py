@@ -48,8 +48,10 @@ class Processes:
 
     Attributes
     ----------
-    group : ProcessGroup
-        Of `torch.distributed`.
+    named : ProcessGroup or None
+        Of `torch.distributed`, None for the default group: an object that held the default group
+        beyond `destroy_process_group` would keep its threads alive while Python ends, and they
+        may abort the process then.
     rank : int
         This process, counted in the group.
     size : int
@@ -58,7 +60,7 @@ class Processes:
         How long to wait for another.
     """
 
-    group: Any
+    named: Any
     rank: int
     size: int
     timeout: timedelta
@@ -74,15 +76,20 @@ class Processes:
                 "group must be a group of processes that has been initialised, got none: start the "
                 "program with torchrun and call torch.distributed.init_process_group first"
             )
-        if group is None:
-            group = dist.group.WORLD
-        if not isinstance(group, dist.ProcessGroup):
+        if group is dist.group.WORLD:
+            group = None
+        if group is not None and not isinstance(group, dist.ProcessGroup):
             raise TypeError(
                 "group must be a ProcessGroup of torch.distributed or None, "
                 f"got {type(group).__name__}"
             )
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         return cls(group, rank, size, timedelta(seconds=seconds))
+
+    @property
+    def group(self) -> Any:
+        """The group of `torch.distributed`."""
+        return dist.group.WORLD if self.named is None else self.named
 
     @property
     def device(self) -> torch.device:

@@ -127,6 +127,16 @@ def second_order():
     grad.sum().backward()
 
 
+def references():
+    """Return how many hold the default group before a call, and while its output is there."""
+    before = sys.getrefcount(dist.group.WORLD)
+    output = ring_attention(*(torch.ones(2, 4, 3, requires_grad=True) for _ in range(3)))
+    sketch = ShardedSketch(SketchAttention(SimHash.init(0, 3)))
+    found = before, sys.getrefcount(dist.group.WORLD)
+    del output, sketch
+    return found
+
+
 def lost(rank, size):
     """Process 2 is killed in a ring, before its keys and values, which all need, have left it."""
     if rank == 2:
@@ -149,6 +159,7 @@ def main(job, rank, size, folder):
     if job == "equal":
         found |= {"ring": ring(rank, size, ring_cases.RING), "decode": decode(rank, size)}
         found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
+        found["references"] = references()
     else:
         pair = dist.new_group([1, 3])
         if rank in (1, 3):

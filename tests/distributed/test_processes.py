@@ -101,6 +101,13 @@ def test_no_group_is_an_error(equal):
     assert [of_rank["no group"] for of_rank in equal] == [("RuntimeError", message)] * 3
 
 
+def test_an_output_does_not_keep_the_default_group(equal):
+    # one that did kept its threads alive while Python ends, and they aborted the process then
+    for of_rank in equal:
+        before, during = of_rank["references"]
+        assert during == before
+
+
 def test_a_killed_process_is_an_error_on_all_others(lost):
     codes, found, _ = lost
     assert codes == [0, 0, -signal.SIGKILL, 0]
