@@ -100,7 +100,13 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 def run(p: int, n: int, folder: Path, quick: bool, tables: Tables) -> list[Any]:
     """Start p processes, put what they found into the record, and return nothing."""
     path = folder / f"{p}.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+    ]
     command += [f"--nproc-per-node={p}", "-m", "benchmarks.distributed_worker", str(path)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     variables["PYTHONPATH"] = str(ROOT)
