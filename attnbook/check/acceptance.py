@@ -1,7 +1,6 @@
 """The rule of speculative sampling in steps: what is kept of a draft, and what is drawn instead."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,6 @@ SPECULATIVE_RULE = Check(
     name="speculative_rule",
     parameters=("p", "p_draft"),
     results={"kept": "(V,)", "instead": "(V,)"},
-    reference=lambda *given: _rule(SimpleNamespace(**_STEPS), *given),
     compute=_rule,
     steps=_STEPS,
     stages=(

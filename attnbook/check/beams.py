@@ -1,7 +1,6 @@
 """One step of beam search: which continuations of which hypotheses stay."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,6 @@ BEAM_STEP = Check(
     name="beam_step",
     parameters=("totals", "log_p", "n_beams"),
     results={"parents": "(n_beams,)", "tokens": "(n_beams,)"},
-    reference=lambda *given: _beams(SimpleNamespace(**_STEPS), *given),
     compute=_beams,
     steps=_STEPS,
     stages=(

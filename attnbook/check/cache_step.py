@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,6 @@ CACHED_ATTENTION = Check(
     name="cached_attention",
     parameters=("query", "key", "value", "past_key", "past_value"),
     results={"output": "(h, m, d_v)", "keys": "(h, n + m, d_k)", "values": "(h, n + m, d_v)"},
-    reference=lambda *given: _step(SimpleNamespace(**_STEPS), *given),
     compute=_step,
     steps=_STEPS,
     stages=(

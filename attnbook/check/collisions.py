@@ -13,7 +13,7 @@ from attnbook.arrays.move import move
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import WHOLE, Case, Check, Stage, Values, Way, each
 from attnbook.sketch import StableHash
 
@@ -240,11 +240,7 @@ def _adapt(function: Callable) -> Callable:
         plain = isinstance(found, (int, float, np.generic)) and not isinstance(found, bool)
         return move(np.asarray(float(found)), library(distance)) if plain else found
 
-    signature = signature_of(function)
-    if signature is None:
-        return function
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | None:

@@ -1,7 +1,6 @@
 """The tails that a sampler cuts, top-p and min-p, in steps, and the ways to get each wrong."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -222,7 +221,6 @@ def _check(name: str, keeps: Callable, found: tuple) -> Check:
         name=name,
         parameters=("p", "threshold"),
         results={"q": "(V,)"},
-        reference=lambda p, threshold: _cut(SimpleNamespace(**steps), p, threshold),
         compute=_cut,
         steps=steps,
         stages=(

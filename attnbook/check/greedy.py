@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from attnbook import move
 from attnbook.check import continuation
 from attnbook.check.engine import documented, either
 from attnbook.check.report import Report
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, Values
 from attnbook.check.toys import TooLong, Toy, ToyStep
 
@@ -65,9 +64,6 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
 
 def _adapt(function: Callable) -> Callable:
     """Return `function` with lists of ids as arrays of the model's library."""
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def decode(model, start, stop, max_length):
         ids = function(model, start, stop, max_length)
@@ -81,8 +77,7 @@ def _adapt(function: Callable) -> Callable:
             return ids
         return row if model.library == "numpy" else move(row, model.library)
 
-    decode.__signature__ = signature  # type: ignore[attr-defined]
-    return decode
+    return signed_as(function, decode)
 
 
 def each_is_the_likeliest(case: Case, values: Values, again: Callable) -> str | None:
@@ -127,7 +122,6 @@ def _check(cached: bool, text: str) -> Check:
         name="greedy_decode, cached" if cached else "greedy_decode",
         parameters=("step" if cached else "model", "start", "stop", "max_length"),
         results={"ids": "(n,)"},
-        reference=partial(continuation.decode, read, SimpleNamespace(**steps)),
         compute=partial(continuation.decode, read),
         steps=steps,
         stages=(

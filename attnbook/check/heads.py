@@ -137,11 +137,11 @@ def _sequence_first(axes: int) -> dict[str, Callable]:
 
     def compute(query, key, value, *others, mask=None):
         if query.ndim < axes:
-            return MULTI_HEAD_ATTENTION.reference(query, key, value, *others, mask)
+            return _reference(query, key, value, *others, mask=mask)
         single = query.ndim == 2
         inputs = (x[np.newaxis] if single else x for x in (query, key, value))
         turned = (np.swapaxes(x, 0, 1) for x in inputs)
-        output = np.swapaxes(MULTI_HEAD_ATTENTION.reference(*turned, *others, mask), 0, 1)
+        output = np.swapaxes(_reference(*turned, *others, mask=mask), 0, 1)
         return output[0] if single else output
 
     return {"compute": compute}
@@ -291,8 +291,9 @@ HEADS_MISTAKES = mistakes(
 """Those between the heads: in the split, the join, the scale and the mask."""
 
 
-def _reference(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
-    weights = attnbook.MultiHeadWeights(W_Q, W_K, W_V, W_O, n_heads=n_heads)
+def _reference(query, key, value, *others, mask=None):
+    *matrices, n_heads = others
+    weights = attnbook.MultiHeadWeights(*matrices, n_heads=n_heads)
     return attnbook.multi_head_attention(query, key, value, weights, mask)
 
 

@@ -9,7 +9,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.log_probabilities import LOSS_MISTAKES, LOSS_STEPS, loss_from_steps
 from attnbook.check.report import Report
-from attnbook.check.signatures import signature_of, with_options
+from attnbook.check.signatures import signed_as, with_options
 from attnbook.check.steps import Case, Check, Stage, Values, draw
 
 
@@ -44,16 +44,12 @@ def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
 def _adapt(function: Callable) -> Callable:
     """Return `function` with its mask by that name, and plain numbers as arrays."""
     adapted = with_options(function, ("logits", "targets"), {"mask": (None, ())})
-    signature = signature_of(adapted)
-    if signature is None:
-        return function
 
     def as_array(*given, **options):
         loss = adapted(*given, **options)
         return np.asarray(loss) if isinstance(loss, (float, np.generic)) else loss
 
-    as_array.__signature__ = signature  # type: ignore[attr-defined]
-    return as_array
+    return signed_as(adapted, as_array)
 
 
 def shift_changes_nothing(case: Case, values: Values, again: Callable) -> str | None:

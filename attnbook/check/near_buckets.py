@@ -1,7 +1,6 @@
 """The check of multi-probe in steps: which buckets a query looks into, in which order."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,7 +185,6 @@ PROBES = Check(
     name="probes",
     parameters=("x", "directions", "n_probes"),
     results={"signatures": "(n, n_probes)"},
-    reference=lambda *given: _probed(SimpleNamespace(**_STEPS), *given),
     compute=_probed,
     steps=_STEPS,
     stages=(

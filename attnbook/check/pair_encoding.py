@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -262,7 +261,6 @@ ENCODE_BYTE_PAIRS = Check(
     name="encode_byte_pairs",
     parameters=("word", "merges"),
     results={"ids": "(n,)"},
-    reference=lambda word, merges: encode(SimpleNamespace(**STEPS), word, merges),
     compute=encode,
     steps=STEPS,
     stages=(

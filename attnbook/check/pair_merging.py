@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
@@ -196,9 +196,6 @@ def listed(function: Callable, *shape: int) -> Callable:
 
     The keys of a dict stand for a list of tuples.
     """
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def adapted(*given):
         result = function(*given)
@@ -213,8 +210,7 @@ def listed(function: Callable, *shape: int) -> Callable:
             return result
         return array if array.dtype.kind in "iu" else result
 
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 def writes_the_same(case: Case, values: Values, again: Callable) -> str | None:

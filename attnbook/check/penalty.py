@@ -1,7 +1,6 @@
 """The repetition penalty in steps, and the ways to get each wrong."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,6 @@ REPETITION_PENALTY = Check(
     name="repetition_penalty",
     parameters=("logits", "ids", "penalty"),
     results={"logits": "(V,)"},
-    reference=lambda *given: _penalised(SimpleNamespace(**_STEPS), *given),
     compute=_penalised,
     steps=_STEPS,
     stages=(

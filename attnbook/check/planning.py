@@ -1,7 +1,6 @@
 """The check of a planner in steps: how many tables a promise needs, and what a query then costs."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -142,7 +141,6 @@ TABLE_COSTS = Check(
     name="table_costs",
     parameters=("n", "d", "p_near", "p_other", "delta", "costs"),
     results={"tables": "(32,)", "cost": "(32,)"},
-    reference=lambda *given: _costs(SimpleNamespace(**_STEPS), *given),
     compute=_costs,
     steps=_STEPS,
     stages=(

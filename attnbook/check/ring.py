@@ -10,7 +10,7 @@ from attnbook.arrays.array import array_namespace
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, draw, each
 
 
@@ -98,9 +98,6 @@ def _of_sizes(parts, s):
 
 def _adapt(function: Callable) -> Callable:
     """Return `function` with the outputs of all processes in one array."""
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def adapted(*given):
         found = function(*given)
@@ -108,8 +105,7 @@ def _adapt(function: Callable) -> Callable:
             return array_namespace(*found).stack(found) if hasattr(found[0], "shape") else found
         return found
 
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 def _case(p: int, m: int, d_k: int = 3, d_v: int = 5, size: float = 1.0, dtype="float64") -> Case:

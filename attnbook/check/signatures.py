@@ -85,6 +85,15 @@ def with_options(
     return signed(adapted, parameters, names)
 
 
+def signed_as(function: Callable, adapted: Callable) -> Callable:
+    """Let `adapted` tell the signature of `function`; return `function` if that tells none."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
 def signed(function: Callable, parameters: Iterable[str], options: Iterable[str]) -> Callable:
     """Let `function` tell that it takes these by position and those by name."""
     positional, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY

@@ -152,9 +152,10 @@ class Check:
     """Everything that the engine needs to know to check one kind of function.
 
     Of `parameters`, which are passed by position, one that is also an option may be missing.
-    `results` maps the name of each returned array to its shape in letters. `reference` gives the
-    right results; ``compute(steps, *arguments, **options)`` gives them too, and those of a mistake
-    if some of `steps` are replaced. A way of `variants` is not wrong: a right function may do a
+    `results` maps the name of each returned array to its shape in letters.
+    ``compute(steps, *arguments, **options)`` gives the right results, and those of a mistake if
+    some of `steps` are replaced; a `reference` gives the right ones without steps. A way of
+    `variants` is not wrong: a right function may do a
     step so, and next to a mistake it changes the numbers.
 
     The results hold numbers of a `kind`: "real floating", "integral" or "bool". A function for
@@ -171,9 +172,9 @@ class Check:
     name: str
     parameters: tuple[str, ...]
     results: dict[str, str]
-    reference: Callable[..., Any]
     stages: tuple[Stage, ...]
     mistakes: tuple[Mistake, ...]
+    reference: Callable[..., Any] | None = None
     compute: Callable[..., Any] | None = None
     steps: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[Way, ...] = ()
@@ -194,15 +195,20 @@ class Check:
             raise ValueError(f"{self.name} has no step {', '.join(sorted(unknown))}")
 
     def expected(self, case: Case) -> Values:
+        function = self.reference or self._computation({})
         with np.errstate(all="ignore"):
-            return as_tuple(self.reference(*map(_widen, case.arguments.values()), **case.options))
+            return as_tuple(function(*map(_widen, case.arguments.values()), **case.options))
+
+    def _computation(self, way: Way) -> Callable[..., Any]:
+        """Return the computation in which the steps of `way` are replaced."""
+        if WHOLE in way:
+            return way[WHOLE]
+        assert self.compute is not None
+        return functools.partial(self.compute, SimpleNamespace(**{**self.steps, **way}))
 
     def model(self, way: Way) -> Callable[[Case], Values]:
         """Return the computation in which the steps of `way` are replaced, as one of a case."""
-        function = way.get(WHOLE)
-        if function is None:
-            assert self.compute is not None
-            function = functools.partial(self.compute, SimpleNamespace(**{**self.steps, **way}))
+        function = self._computation(way)
 
         def values(case: Case) -> Values:
             with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, each
 
 
@@ -69,16 +69,12 @@ def _reference(step, steps, warmup, peak):
 
 def _adapt(function: Callable) -> Callable:
     """Return `function` with plain numbers as arrays."""
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def adapted(*given):
         found = function(*given)
         return np.asarray(found, dtype=float) if isinstance(found, (int, float)) else found
 
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 _MISTAKES = mistakes(

@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, each
 
 
@@ -65,9 +65,6 @@ def _reference(n, p):
 
 def _adapt(function: Callable) -> Callable:
     """Return `function` with lists, or an array of ints, as an array of floats."""
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def adapted(*given):
         found = function(*given)
@@ -75,8 +72,7 @@ def _adapt(function: Callable) -> Callable:
             found = np.asarray([np.asarray(x) for x in found])
         return found.astype(float) if getattr(found, "dtype", None) == np.int64 else found
 
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 ZIGZAG_SHARDS = Check(

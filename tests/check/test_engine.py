@@ -664,7 +664,7 @@ def toy(**changed):
         **changed,
     }
     cases = tuple(Case({"x": draw(3, n, 2)}) for n in (3, 1))
-    return Check("toy", ("x",), {"y": "x.shape"}, lambda x: 2 * x + 1, (Stage(cases),), **parts)
+    return Check("toy", ("x",), {"y": "x.shape"}, (Stage(cases),), **parts)
 
 
 NEITHER = Mistake("a", "A.", ({"double": lambda x: x}, {"add": lambda x: x}))
@@ -672,10 +672,11 @@ NOTHING_ADDED = Mistake("nothing added", "Add one.", ({"add": lambda x: x},))
 TIMES_3 = ({"double": lambda x: 3 * x},)
 ALMOST = ({"double": lambda x: 2 * x + 1e-9 + 0 * x},)
 FLAT = Check(
-    *("flat", ("x",), {"y": "(n,)"}, lambda x: 2 * x, (Stage((Case({"x": draw(3, 5)}),)),), ()),
+    *("flat", ("x",), {"y": "(n,)"}, (Stage((Case({"x": draw(3, 5)}),)),), ()),
+    reference=lambda x: 2 * x,
     any_length=True,
 )
-TIMES_5 = Check("times", ("x",), {"y": "x.shape"}, lambda x: 5 * x, toy().stages, ())
+TIMES_5 = Check(*("times", ("x",), {"y": "x.shape"}, toy().stages, ()), reference=lambda x: 5 * x)
 CONVENTIONS = {"with one more": toy(), "times 5": TIMES_5}
 
 EXPLAINED = """
