@@ -2,7 +2,8 @@
 
 `digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
 `markov` are drawn from a seed. `Vocabulary` turns characters into ids, `BytePairs` and
-`WordPieces` parts of words, `windows` cuts a long text, `Batches` groups sequences.
+`WordPieces` parts of words, `windows` cuts a long text, `Batches` groups sequences. `record_path`
+finds what was measured for the chapters.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -13,6 +14,7 @@ from attnbook.data.date_pairs import Dates, dates, written
 from attnbook.data.handwriting import Digits, digits
 from attnbook.data.markov_source import Markov, markov
 from attnbook.data.prose import text
+from attnbook.data.records import record_path
 from attnbook.data.reversal_task import reversal, reversal_attention
 from attnbook.data.shakespeare import Plays, plays
 from attnbook.data.vocabulary import Vocabulary
@@ -33,6 +35,7 @@ __all__ = [
     "markov",
     "pad",
     "plays",
+    "record_path",
     "reversal",
     "reversal_attention",
     "split_paragraphs",

@@ -155,6 +155,8 @@ def wheel_names(tmp_path_factory):
         "attnbook/data/date_words.toml",
         "attnbook/data/digits.npz",
         "attnbook/data/plays.bz2",
+        "attnbook/data/records/exact.cpu.json",
+        "attnbook/data/records/long_cache.npz",
         "attnbook/models/recorded_sentences.npz",
         "attnbook/models/sentence_encoder.md",
         "attnbook/compilers/numbers.cu",

@@ -1,0 +1,43 @@
+"""Where the measurements and arrays that the chapters show lie."""
+
+from importlib import resources
+from pathlib import Path
+
+from attnbook.arrays.arguments import check_choice
+
+INSTALLED = Path(str(resources.files("attnbook.data"))) / "records"
+IN_REPOSITORY = Path(__file__).parents[2] / "book" / "data"
+
+
+def record_path(name: str) -> Path:
+    """Return the path of a file that the chapters read: a measurement, or arrays of a model.
+
+    A measurement is a JSON file that the benchmarks of the repository wrote. It names the device,
+    the versions, the commit and the date. Arrays are in NumPy's ``.npz``.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"exact.cpu.json"``: what was measured, and the kind of device.
+
+    Returns
+    -------
+    pathlib.Path
+        In the package where it is installed, in the folder ``book/data`` of a checkout.
+
+    Raises
+    ------
+    ValueError
+        If there is no such record. The message names all.
+
+    Examples
+    --------
+    >>> import json
+    >>> from attnbook.data import record_path
+    >>> record = json.loads(record_path("exact.cpu.json").read_text("utf8"))
+    >>> record["provenance"]["device"]["kind"]
+    'cpu'
+    """
+    folder = INSTALLED if INSTALLED.is_dir() else IN_REPOSITORY
+    names = sorted(path.name for path in folder.glob("*") if path.suffix in (".json", ".npz"))
+    return folder / check_choice("name", name, names)
