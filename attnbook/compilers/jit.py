@@ -10,22 +10,24 @@ import numpy as np
 
 
 @functools.cache
-def _stamp(folder):
-    """Return a name for the present state of all files that loops in `folder` may call.
+def _stamp(package=Path(__file__).parents[1]):
+    """Return a name for the present state of all files that loops may call.
 
     Numba keeps machine code until the file of the function itself changes. But a loop contains the
-    loops that it calls, from other files too; so all their names change with each of the files.
+    loops that it calls, from other files and rooms too; so all their names change with each file
+    of the package that is a compiler or names one.
     """
-    files = sorted([*folder.glob("*.py"), *Path(__file__).parent.glob("*.py")])
-    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+    files = {file: file.read_bytes() for file in sorted(package.rglob("*.py"))}
+    own = package / "compilers"
+    found = [x for file, x in files.items() if file.parent == own or b"attnbook.compilers" in x]
+    return f"{zlib.crc32(b''.join(found)):08x}"
 
 
 def _decorator(**options: Any) -> Any:
     """Return a decorator that compiles at the first call, and keeps the machine code on disk."""
 
     def decorate(function):
-        stamp = _stamp(Path(function.__code__.co_filename).parent)
-        function.__qualname__ = f"{function.__name__}_{stamp}"
+        function.__qualname__ = f"{function.__name__}_{_stamp()}"
         try:
             return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
         except RuntimeError:  # no folder that can be written to: every process compiles

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops
-from attnbook.sketch.bucket_tables import FIRST_MULTIPLIER, SECOND_MULTIPLIER, bits_for
+from attnbook.sketch.bucket_tables import bits_for, scrambled
 
 PART = 10
 """A part has about 2**10 rows."""
@@ -61,13 +61,7 @@ def build_tables(
     return starts, entries
 
 
-@compile_inner
-def scrambled_one(x, salt):
-    """As `bucket_tables.scrambled`; a copy, since Numba's cache does not look into other files."""
-    x = x ^ salt
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * FIRST_MULTIPLIER
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * SECOND_MULTIPLIER
-    return x ^ ((x >> 31) & (2**33 - 1))
+scrambled_one = compile_inner(scrambled)
 
 
 @compile_inner

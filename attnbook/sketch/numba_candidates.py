@@ -6,7 +6,8 @@ import numpy as np
 
 from attnbook.compilers.jit import compile_inner
 from attnbook.compilers.register_tiles import prefetch
-from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE
+from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE, home_slot
+from attnbook.sketch.bucket_tables import first_not_below
 from attnbook.sketch.numba_build import scrambled_one
 
 COUNT = 2**31 - 1
@@ -23,6 +24,10 @@ class Limits(NamedTuple):
     above: np.ndarray
     allowed: np.ndarray
     max_bucket: int
+
+
+_first_not_below = compile_inner(first_not_below)
+_home = compile_inner(home_slot)
 
 
 @compile_inner
@@ -62,27 +67,6 @@ def find_buckets(signatures, tables, first, n, begins, ends, heads):
                 home = _home(signature, tables.mixer, n_slots)
                 found = _find(side, (c // n_probes) * n_slots, n_slots, home, signature)
                 heads[g, c] = found >> 31
-
-
-@compile_inner
-def _first_not_below(entries, t, begin, stop, bits, wanted):
-    """As `bucket_tables.first_not_below`."""
-    while begin < stop:
-        middle = (begin + stop) >> 1
-        if entries[t, middle] >> bits < wanted:
-            begin = middle + 1
-        else:
-            stop = middle
-    return begin
-
-
-@compile_inner
-def _home(key, mixer, n_slots):
-    """As `robin_hood.home_slot`; a copy, since Numba's cache does not look into other files."""
-    hashed = mixer[0, key & 255]
-    for i in range(1, 8):
-        hashed = hashed ^ mixer[i, (key >> (8 * i)) & 255]
-    return ((hashed >> 31) * n_slots) >> 31
 
 
 @compile_inner

@@ -61,3 +61,22 @@ def test_loops_compile_where_no_machine_code_can_be_kept():
     made = {}
     exec(compile("def double(x):\n    return 2 * x", "in no folder", "exec"), made)
     assert compile_loops(made["double"])(3) == 6
+
+
+def test_kept_machine_code_is_not_used_after_a_file_of_another_room_has_changed(tmp_path):
+    from attnbook.compilers.jit import _stamp
+
+    for room in ("compilers", "hashing", "data"):
+        (tmp_path / room).mkdir()
+    stamps = []
+    for file, text in (
+        *(("hashing/a.py", "from attnbook.compilers import jit"), ("compilers/b.py", "")),
+        ("hashing/a.py", "from attnbook.compilers import jit  # and another line"),
+        *(("compilers/b.py", "x = 3"), ("data/c.py", "y = 4")),
+    ):
+        (tmp_path / file).write_text(text)
+        stamps.append(_stamp.__wrapped__(tmp_path))
+    first, same, after_a_loop, after_a_compiler, after_anything_else = stamps
+    assert first == same
+    assert after_a_compiler == after_anything_else
+    assert len({first, after_a_loop, after_a_compiler}) == 3
