@@ -28,20 +28,12 @@ from attnbook.models import LanguageModel, writer
 from attnbook.positions import Rotary
 from attnbook.training import History, Settings, evaluate, train
 from attnbook.transformers.weights import TransformerWeights
+from benchmarks import scaling
 from benchmarks.provenance import describe
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY = 2048
-KIND = {
-    "target_vocabulary": VOCABULARY,
-    "n_encoder_layers": 0,
-    "bias": False,
-    "positions": "rotary",
-    "scale_embeddings": False,
-    "normalization": "rms",
-    "gated": True,
-    "activation": "silu",
-}
+KIND = {"target_vocabulary": VOCABULARY} | scaling.KIND
 
 
 class Recipe(NamedTuple):
@@ -60,7 +52,7 @@ class Recipe(NamedTuple):
     folder: str = "attnbook/models"
 
 
-WRITER = {"d_model": 192, "n_heads": 6, "n_kv_heads": 2, "d_ff": 512, "n_layers": 6}
+WRITER = scaling.SIZES[-1]
 DRAFT = {"d_model": 128, "n_heads": 4, "n_kv_heads": 1, "d_ff": 384, "n_layers": 1}
 RECIPES = {
     "writer": Recipe(WRITER, 2e-3, 0.1, 4000),

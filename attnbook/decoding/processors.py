@@ -269,6 +269,8 @@ def repetition_penalty(penalty: float) -> Processor:
         raise ValueError("repetition_penalty must be above 0, got 0")
 
     def weaken(log_p, prefixes):
+        if penalty == 1:
+            return log_p
         xp = array_namespace(log_p)
         seen = np.zeros(log_p.shape, dtype=bool)
         for row, prefix in zip(seen, prefixes, strict=True):

@@ -1,7 +1,6 @@
 """The sampler: draws one token from the model's probabilities, sharpened or cut."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -37,13 +36,10 @@ def sampler(
         T, above 0. Below 1 it favours likely tokens, above 1 it evens them out. T → 0 draws among
         the most likely ones, of which `greedy_decode` takes the first.
     top_k : int, optional
-        Keep the k most likely tokens, at least 1, and of equal ones the first in the vocabulary. A
-        k beyond the vocabulary keeps all.
-    top_p : float, optional
-        Keep the nucleus: the fewest most likely tokens whose probabilities come to at least this
-        number, which is above 0 and at most 1. The most likely token is always kept.
-    min_p : float, optional
-        Keep the tokens that are at least this share, from 0 to 1, as likely as the most likely one.
+        Keep the k most likely tokens, as `attnbook.decoding.top_k` does.
+    top_p, min_p : float, optional
+        Keep the nucleus, and what is likely enough beside the most likely token, as
+        `attnbook.decoding.top_p` and `attnbook.decoding.min_p` do.
     repetition_penalty : float
         θ, above 0: log p of the tokens of the prefix, prompt included, is multiplied by it.
 
@@ -111,16 +107,14 @@ def chain(
     repetition_penalty: float = 1.0,
 ) -> list[Processor]:
     """Return the processors that `sampler` applies, one after the other, or raise."""
-    made: list[Any] = [
-        processors.repetition_penalty(repetition_penalty),
-        processors.temperature(temperature),
-        None if top_k is None else processors.top_k(top_k),
-        None if top_p is None else processors.top_p(top_p),
-        None if min_p is None else processors.min_p(min_p),
-    ]
-    made[0] = None if repetition_penalty == 1 else made[0]
-    made[1] = None if temperature == 1 else made[1]
-    return [process for process in made if process is not None]
+    made = [processors.repetition_penalty(repetition_penalty), processors.temperature(temperature)]
+    if top_k is not None:
+        made.append(processors.top_k(top_k))
+    if top_p is not None:
+        made.append(processors.top_p(top_p))
+    if min_p is not None:
+        made.append(processors.min_p(min_p))
+    return made
 
 
 def check_possible(log_p: Array) -> None:
