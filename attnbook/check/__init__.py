@@ -30,7 +30,6 @@ from attnbook.check.gradients import attention_vjp
 from attnbook.check.greedy import greedy_decode
 from attnbook.check.hash_tables import robin_hood_table
 from attnbook.check.head_blocks import heads_are_independent
-from attnbook.check.heads import multi_head_attention
 from attnbook.check.hidden_layer import feed_forward
 from attnbook.check.intervals import stable_hash
 from attnbook.check.likelihood import cross_entropy
@@ -39,6 +38,7 @@ from attnbook.check.loss_gradients import cross_entropy_vjp
 from attnbook.check.masked import masked_attention
 from attnbook.check.masks import causal_mask
 from attnbook.check.merging import merge_attention
+from attnbook.check.multi_head import multi_head_attention
 from attnbook.check.near_buckets import probes
 from attnbook.check.norm_gradients import rms_norm_vjp
 from attnbook.check.normalization import softmax

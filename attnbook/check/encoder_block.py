@@ -7,12 +7,12 @@ import numpy as np
 
 import attnbook
 from attnbook.check import sublayers
+from attnbook.check.attention_cases import FLIPPED
 from attnbook.check.engine import documented
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Stage, Values, each
 from attnbook.check.sublayers import FEED, SELF, arranged, norms_of
-from attnbook.check.weights import FLIPPED
 
 
 @documented

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 import attnbook
+from attnbook.check import attention_cases as cases
 from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
+from attnbook.check.scores import WEIGHT_STEPS, sized, transposed, weights_from_steps
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Values, Way, draw, each, only, without
 
@@ -47,17 +49,17 @@ def _weighted(a, da):
 
 
 GRADIENT_STEPS: dict[str, Callable] = {
-    **w.WEIGHT_STEPS,
+    **WEIGHT_STEPS,
     "incoming": lambda g: g,
-    "grad_weights": lambda g, v: g @ w.transposed(v),
+    "grad_weights": lambda g, v: g @ transposed(v),
     "mean": _weighted,  # of the gradient of the weights, in each row
     "jacobian": lambda a, da, mean: a * (da - mean),
     "query_factor": lambda factor, query: factor,
     "key_factor": lambda factor, query: factor,
     "value_factor": lambda factor: 1,
     "grad_query": lambda d, q, k, v: d @ k,
-    "grad_key": lambda d, q, k, v: w.transposed(d) @ q,
-    "grad_value": lambda a, g, v, d: w.transposed(a) @ g,
+    "grad_key": lambda d, q, k, v: transposed(d) @ q,
+    "grad_value": lambda a, g, v, d: transposed(a) @ g,
     "results": lambda grads: grads,
 }
 
@@ -65,7 +67,7 @@ GRADIENT_STEPS: dict[str, Callable] = {
 def gradients_from_steps(s, query, key, value, grad_output, *, mask=None, bias=None, scale=None):
     """Return the three gradients by the steps `s`."""
     g = s.incoming(grad_output)
-    a = w.weights_from_steps(s, query, key, value=value, mask=mask, bias=bias, scale=scale)
+    a = weights_from_steps(s, query, key, value=value, mask=mask, bias=bias, scale=scale)
     factor = s.factor(query, key, value, scale)
     da = s.grad_weights(g, value)
     d = s.jacobian(a, da, s.mean(a, da))
@@ -171,8 +173,8 @@ _BACKWARD_MISTAKES = mistakes(
     """,
     {
         "no scale in the gradients": _factors(lambda factor, query: 1),
-        "no scale": w.sized(0),
-        "scale forgotten in the weights": {**w.sized(0), **_factors(_root)[0]},
+        "no scale": sized(0),
+        "scale forgotten in the weights": {**sized(0), **_factors(_root)[0]},
         "scale twice": _factors(lambda factor, query: factor * factor),
         "scale multiplied in the gradients": _factors(lambda factor, query: 1 / factor),
         "scale in grad_value": {"value_factor": lambda factor: factor},
@@ -211,19 +213,19 @@ _BACKWARD_MISTAKES = mistakes(
         "weights not transposed in grad_value": {"grad_value": lambda a, g, v, d: a @ g},
         "grad_value from the wrong factor": each(
             "grad_value",
-            lambda a, g, v, d: w.transposed(a) @ v,
-            lambda a, g, v, d: w.transposed(d) @ g,
-            lambda a, g, v, d: w.transposed(a) @ a @ v,
+            lambda a, g, v, d: transposed(a) @ v,
+            lambda a, g, v, d: transposed(d) @ g,
+            lambda a, g, v, d: transposed(a) @ a @ v,
         ),
         "scores not transposed in grad_key": {"grad_key": lambda d, q, k, v: d @ q},
-        "scores transposed in grad_query": {"grad_query": lambda d, q, k, v: w.transposed(d) @ k},
+        "scores transposed in grad_query": {"grad_query": lambda d, q, k, v: transposed(d) @ k},
         "grad_query from the wrong factor": each(
             "grad_query", lambda d, q, k, v: d @ v, lambda d, q, k, v: d @ q
         ),
         "grad_key from the wrong factor": each(
             "grad_key",
-            lambda d, q, k, v: w.transposed(d) @ k,
-            lambda d, q, k, v: w.transposed(d) @ v,
+            lambda d, q, k, v: transposed(d) @ k,
+            lambda d, q, k, v: transposed(d) @ v,
         ),
         "value not transposed": {"grad_weights": lambda g, v: g @ v},
         "grad_output ignored": {"incoming": np.ones_like},
@@ -264,7 +266,7 @@ def _with_gradient(inputs: dict) -> dict:
 
 
 def _arguments(*sizes: int, **how: Any) -> dict:
-    return _with_gradient(w.arrays(*sizes, **how))
+    return _with_gradient(cases.arrays(*sizes, **how))
 
 
 ATTENTION_VJP = Check(
@@ -280,8 +282,10 @@ ATTENTION_VJP = Check(
     steps=GRADIENT_STEPS,
     variants=VARIANTS,
     stages=(
-        *w.attention_stages(_arguments, _with_gradient, w.SIZES, w.BATCHES, *w.MASKED),
-        *w.option_stages(_arguments),
+        *cases.attention_stages(
+            _arguments, _with_gradient, cases.SIZES, cases.BATCHES, *cases.MASKED
+        ),
+        *cases.option_stages(_arguments),
     ),
     mistakes=(
         *_BACKWARD_MISTAKES,

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 import attnbook
+from attnbook.check import attention_cases as cases
 from attnbook.check import normalization as soft
 from attnbook.check import outputs as o
-from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
+from attnbook.check.hidden_scores import RENORMALIZED, filled_with
 from attnbook.check.report import Report
+from attnbook.check.scores import causal, causal_to_the_last, dot_products, hide, transposed
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Way, each, without
 
@@ -48,7 +50,7 @@ _PADDING = np.array([True, True, True, False, False])
 _LENGTHS = np.array([[[True, True, False]], [[True, False, False]], [[True, True, True]]])
 """Masks of which none is its own transpose, nor its own opposite upside down."""
 
-_QUIET = {name: x * 2.0**-17 if name == "query" else x for name, x in w.OUTBID.items()}
+_QUIET = {name: x * 2.0**-17 if name == "query" else x for name, x in cases.OUTBID.items()}
 """Visible scores are −2¹⁵ = −32768, hidden ones +2¹⁵; every product is exact."""
 
 
@@ -64,7 +66,7 @@ def _on_the_query_side(mask):
     """Turn a mask of keys alone, and no other, into one of queries."""
     if not _is_padding(mask):
         return mask
-    return mask[:, np.newaxis] if mask.ndim == 1 else w.transposed(mask)
+    return mask[:, np.newaxis] if mask.ndim == 1 else transposed(mask)
 
 
 def _padding_zeroed(output, mask):
@@ -117,24 +119,24 @@ _OWN = mistakes(
         by chance where the two sizes are equal. Keep the axis of length 1.
     """,
     {
-        "mean of the visible values": {"product": lambda q, k: 0 * w.dot_products(q, k)},
+        "mean of the visible values": {"product": lambda q, k: 0 * dot_products(q, k)},
         "first visible key alone": {"finish": lambda weights, x, axis: _first_visible(x)},
-        "score 0 taken for hidden": {"hide": lambda s, mask: w.hide(s, s * mask != 0)},
+        "score 0 taken for hidden": {"hide": lambda s, mask: hide(s, s * mask != 0)},
         "another mask": each(
             "hide",
-            lambda scores, mask: w.causal(scores),
-            lambda scores, mask: w.causal_to_the_last(scores),
+            lambda scores, mask: causal(scores),
+            lambda scores, mask: causal_to_the_last(scores),
         ),
-        "mask with −10⁴": (w.filled_with(-1e4), w.filled_with(-1e3)),
+        "mask with −10⁴": (filled_with(-1e4), filled_with(-1e3)),
         "hidden keys in the maximum": tuple(
-            {**way, **w.filled_with(fill), "shift": soft.maximum}
+            {**way, **filled_with(fill), "shift": soft.maximum}
             for fill in (0.0, -1e4, -1e9)
-            for way in w.RENORMALIZED
+            for way in RENORMALIZED
         ),
         "padding on the query side": (
             {"see": _on_the_query_side},
             {
-                "hide": lambda s, mask: s if _is_padding(mask) else w.hide(s, mask),
+                "hide": lambda s, mask: s if _is_padding(mask) else hide(s, mask),
                 "output": _padding_zeroed,
             },
         ),
@@ -148,7 +150,7 @@ _OWN = mistakes(
 
 
 def _cases(*masks_and_sizes: tuple, **how: Any) -> tuple[Case, ...]:
-    return tuple(Case({**w.arrays(*n, **how), "mask": mask}) for mask, n in masks_and_sizes)
+    return tuple(Case({**cases.arrays(*n, **how), "mask": mask}) for mask, n in masks_and_sizes)
 
 
 def _given(inputs: dict, mask: np.ndarray) -> tuple[Case, ...]:
@@ -158,12 +160,12 @@ def _given(inputs: dict, mask: np.ndarray) -> tuple[Case, ...]:
 _LARGE_MASK = np.array([[True, True, False], [False, True, True], [True, False, True]])
 _SPREAD_MASK = np.array([[True, False, True], [True, True, False]])
 _PRIMES, _ONE = (2, 3, 5, 7), (1, 1, 3, 2)
-_PLAIN = ((w.FLIPPED, (3, 3, 3, 3)), (_WIDE, (2, 5, 3, 7)))
+_PLAIN = ((cases.FLIPPED, (3, 3, 3, 3)), (_WIDE, (2, 5, 3, 7)))
 _MORE = (
     (_TALL, (5, 2, 7, 3)),
     (_WIDE[:1], (1, 5, 2, 3)),
-    (w.RAGGED, (2, 3, 5, 5)),
-    (w.RAGGED, (2, 3, 2, 1)),
+    (cases.RAGGED, (2, 3, 5, 5)),
+    (cases.RAGGED, (2, 3, 2, 1)),
 )
 
 
@@ -185,18 +187,18 @@ MASKED_ATTENTION = Check(
         # in each row something is hidden and something is not
         Stage(_cases(*_PLAIN, *_MORE)),
         Stage(_cases(*_PLAIN, dtype="float32")),
-        Stage(_given(w.LARGE, _LARGE_MASK), errors=soft.LARGE_ERRORS),
-        Stage(_given(w.SPREAD, _SPREAD_MASK), errors=soft.SPREAD_ERRORS),
-        Stage(_given(_QUIET, w.OUTBID_MASK)),
-        Stage(_given(w.OUTBID, w.OUTBID_MASK)),
-        Stage(_cases((w.EMPTY, _PRIMES), (np.array([[True]]), _ONE))),
-        Stage(_cases((w.NOTHING, _PRIMES), (np.array([[False]]), _ONE))),
+        Stage(_given(cases.LARGE, _LARGE_MASK), errors=soft.LARGE_ERRORS),
+        Stage(_given(cases.SPREAD, _SPREAD_MASK), errors=soft.SPREAD_ERRORS),
+        Stage(_given(_QUIET, cases.OUTBID_MASK)),
+        Stage(_given(cases.OUTBID, cases.OUTBID_MASK)),
+        Stage(_cases((cases.EMPTY, _PRIMES), (np.array([[True]]), _ONE))),
+        Stage(_cases((cases.NOTHING, _PRIMES), (np.array([[False]]), _ONE))),
         _of_one_axis(_PADDING[np.newaxis], "row, (1, n_k)", (5, 5, 3, 2), (2, 5, 3, 7)),
         _of_one_axis(_PADDING, "axis, (n_k,)", (5, 5, 3, 2), (2, 5, 3, 7)),
         _of_one_axis(_PADDING[:, np.newaxis], "column, (n_q, 1)", (5, 2, 3, 7), (5, 5, 3, 2)),
         Stage(
             (
-                *_cases((w.RAGGED, _PRIMES), leading=(11,)),
+                *_cases((cases.RAGGED, _PRIMES), leading=(11,)),
                 *_cases(_PLAIN[0], (_LARGE_MASK[[0, 1, 2, 0, 1]], (5, 3, 3, 3)), leading=(3,)),
             ),
             beyond="a batch (leading axes)",
@@ -205,7 +207,7 @@ MASKED_ATTENTION = Check(
             _cases(
                 (_LENGTHS, _PRIMES),
                 (_LENGTHS, (3, 3, 5, 7)),
-                (np.stack([w.RAGGED, ~w.RAGGED, w.EMPTY]), _PRIMES),
+                (np.stack([cases.RAGGED, ~cases.RAGGED, cases.EMPTY]), _PRIMES),
                 leading=(3,),
             ),
             may_raise="a mask for each sequence, (batch, 1, n_k),",

@@ -6,10 +6,12 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
+from attnbook.check import attention_cases as cases
 from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
+from attnbook.check.scores import WEIGHT_STEPS, sized, transposed, weights_from_steps
 from attnbook.check.sentences import mistakes, moved
 from attnbook.check.steps import Case, Check, Mistake, Values, each, renamed
 
@@ -41,7 +43,7 @@ def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 ATTENTION_STEPS: dict[str, Callable] = {
     "inputs": lambda query, key, value: (query, key, value),
-    **w.WEIGHT_STEPS,
+    **WEIGHT_STEPS,
     "mix": lambda weights, value: weights @ value,
     "result": lambda output, query, value: output,
 }
@@ -50,7 +52,7 @@ ATTENTION_STEPS: dict[str, Callable] = {
 def attention_from_steps(s, query, key, value, **options):
     """Return the output of attention by the steps `s`."""
     query, key, value = s.inputs(query, key, value)
-    weights = w.weights_from_steps(s, query, key, value=value, **options)
+    weights = weights_from_steps(s, query, key, value=value, **options)
     return s.result(s.mix(weights, value), query, value)
 
 
@@ -95,9 +97,9 @@ OUTPUT_MISTAKES = (
             "weights returned": {"mix": lambda weights, value: weights},
             "values not mixed": {"mix": lambda weights, value: value},
             "query and key swapped": {"inputs": lambda q, k, v: (k, q, v)},
-            "weights transposed": {"mix": lambda weights, value: w.transposed(weights) @ value},
+            "weights transposed": {"mix": lambda weights, value: transposed(weights) @ value},
             "elementwise product": {"mix": lambda weights, value: weights * value},
-            "values transposed": {"mix": lambda weights, value: weights @ w.transposed(value)},
+            "values transposed": {"mix": lambda weights, value: weights @ transposed(value)},
             "values before the weights": {"mix": lambda weights, value: value @ weights},
             "value used as key": {"inputs": lambda q, k, v: (q, v, v)},
             "key used as value": {"inputs": lambda q, k, v: (q, k, k)},
@@ -112,7 +114,7 @@ OUTPUT_MISTAKES = (
                 lambda output, query, value: output / math.sqrt(value.shape[-1]),
                 lambda output, query, value: output / math.sqrt(query.shape[-1]),
             ),
-            "scale by √d_v": w.sized(-0.5, 2),
+            "scale by √d_v": sized(-0.5, 2),
         },
     ),
 )
@@ -195,7 +197,7 @@ ATTENTION = Check(
     compute=attention_from_steps,
     steps=ATTENTION_STEPS,
     variants=VARIANTS,
-    stages=w.stages_of(w.arrays, dict),
+    stages=cases.stages_of(cases.arrays, dict),
     mistakes=(*ATTENTION_MISTAKES, *w.OPTION_MISTAKES),
     properties=(
         empty_rows_are_zero,

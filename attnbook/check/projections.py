@@ -8,6 +8,7 @@ import array_api_compat
 import numpy as np
 
 import attnbook
+from attnbook.check.attention_cases import FLIPPED, RAGGED, attention_stages
 from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.outputs import (
@@ -20,12 +21,7 @@ from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import binds, signature_of, signed
 from attnbook.check.steps import Case, Check, Stage, Way, draw, each
-from attnbook.check.weights import (
-    FLIPPED,
-    RAGGED,
-    WEIGHT_MISTAKES,
-    attention_stages,
-)
+from attnbook.check.weights import WEIGHT_MISTAKES
 
 
 @documented

@@ -5,12 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 import attnbook
+from attnbook.check import attention_cases as cases
 from attnbook.check import normalization as soft
 from attnbook.check import steps
 from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
 from attnbook.check.outputs import ATTENTION_MISTAKES, ATTENTION_STEPS, attention_from_steps
 from attnbook.check.report import Report
+from attnbook.check.scores import hide_nothing
 from attnbook.check.sentences import mistakes, moved, sentences
 from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way
 
@@ -209,7 +211,7 @@ _OF_ATTENTION = steps.renamed(
 def _late(shift: Callable, divide: Callable) -> Way:
     """Return the way that takes the exponentials of all keys and hides some of them afterwards."""
     return {
-        "hide": w.hide_nothing,
+        "hide": hide_nothing,
         "shift": shift,
         "divide": lambda powers, total: powers,
         "after": lambda powers, mask, *others: np.where(
@@ -284,7 +286,7 @@ _PROPERTIES = (
 
 
 def _case(sizes: tuple[int, ...], signatures: tuple[list, list], dtype: str = "float64") -> Case:
-    return _signed(w.arrays(*sizes, dtype=dtype), signatures)
+    return _signed(cases.arrays(*sizes, dtype=dtype), signatures)
 
 
 def _signed(arrays: dict, signatures: tuple[list, list]) -> Case:
@@ -337,10 +339,10 @@ SKETCH_ATTENTION = Check(
             (_case((3, 5, 2, 7), _EMPTY), _case((1, 2, 3, 2), ([[1]], [[2], [0]]))),
             errors=dict.fromkeys(_OF_NOTHING, "query without candidates"),
         ),
-        Stage((_signed(w.LARGE, _SQUARE),), errors={OverflowError: "no maximum"}),
+        Stage((_signed(cases.LARGE, _SQUARE),), errors={OverflowError: "no maximum"}),
         Stage(
             # the candidates are those with the lowest scores
-            (_signed(w.SPREAD, ([[1, 2], [3, 4]], [[0, 4], [3, 2], [1, 2]])),),
+            (_signed(cases.SPREAD, ([[1, 2], [3, 4]], [[0, 4], [3, 2], [1, 2]])),),
             errors={ZeroDivisionError: "maximum over all keys"},
         ),
         Stage((_case((3, 7, 5, 3), _BITS),)),

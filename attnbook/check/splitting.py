@@ -7,9 +7,9 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
+from attnbook.check.scores import transposed
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values
-from attnbook.check.weights import transposed
 
 
 @documented

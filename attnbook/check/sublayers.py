@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import attnbook
-from attnbook.check.heads import HEADS_STEPS, MULTI_HEAD_ATTENTION, heads_from_steps
+from attnbook.check.heads import HEADS_STEPS, heads_from_steps
 from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
 from attnbook.check.modes import run_in_modes
+from attnbook.check.multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options

@@ -22,10 +22,10 @@ from attnbook.check import (
     diagnosis,
     engine,
     gradients,
-    heads,
     masked,
     masks,
     merging,
+    multi_head,
     normalization,
     outputs,
     projections,
@@ -65,7 +65,7 @@ CHECKS = {
     c.name: c
     for c in (
         *(normalization.SOFTMAX, weights.WEIGHTS, outputs.ATTENTION, projections.SINGLE_HEAD),
-        *(gradients.ATTENTION_VJP, splitting.SPLIT_HEADS, heads.MULTI_HEAD_ATTENTION),
+        *(gradients.ATTENTION_VJP, splitting.SPLIT_HEADS, multi_head.MULTI_HEAD_ATTENTION),
         *(masks.CAUSAL_MASK, masked.MASKED_ATTENTION, merging.MERGE_ATTENTION),
         *(LAYER_NORM, HALVES, INTERLEAVED, EMBED, FEED_FORWARD, ENCODER_LAYER, DECODER_LAYER),
         *(TEACHER_FORCING, CROSS_ENTROPY, RMS_NORM, GATED_FEED_FORWARD),

@@ -1,0 +1,96 @@
+"""The ways to get the mask of attention wrong."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnbook.check import normalization as soft
+from attnbook.check.scores import hide, hide_nothing, transposed
+from attnbook.check.sentences import mistakes
+from attnbook.check.steps import each
+
+
+def filled_with(number: float) -> dict[str, Callable]:
+    return {"hide": lambda scores, mask: hide(scores, mask, number)}
+
+
+def _after(function: Callable) -> dict[str, Callable]:
+    """Return the way that hides weights instead of scores."""
+    return {
+        "hide": hide_nothing,
+        "after": lambda weights, mask, *others: (
+            weights if mask is None else function(weights, mask)
+        ),
+    }
+
+
+RENORMALIZED = tuple(
+    _after(lambda weights, mask, guard=guard: guard(soft.normalized(weights * mask)))
+    for guard in (np.asarray, np.nan_to_num)
+)
+"""Zero the hidden weights and divide by the rest, with a guard or without."""
+
+MASK_MISTAKES = mistakes(
+    """
+    mask inverted: Your mask is inverted: it hides what it should show. Here True means that the
+        query may attend to the key. Other libraries have it the other way round.
+    mask ignored: Your function takes a mask and does not use it: every query attends to every key.
+    mask multiplies the scores: You multiply the scores by the mask, so a hidden key has score 0.
+        exp(0) is 1, not 0, and the key still gets weight. A hidden score must be −∞.
+    mask added to the scores: You add the mask to the scores, where True counts as 1 and False as 0:
+        a small push, and nothing is hidden. A hidden score must be −∞.
+    mask transposed: Your mask is transposed: its rows are the queries and its columns the keys.
+        With a causal mask this shows each query the future and hides the past.
+    mask after the softmax: You set hidden weights to zero after the softmax, so what they had is
+        lost and the rows no longer sum to one. Hide the scores, with −∞, before the softmax.
+    −∞ after the softmax: You set hidden weights to −∞, after the softmax. −∞ belongs to the scores:
+        exp makes zero of it, and the softmax after that.
+    mask after the exponential: You take exp of all scores, hidden ones too, and zero the hidden
+        ones afterwards. A hidden score far above the others makes every visible exponential
+        underflow, and 0/0 is NaN, or zeros if you guard it. Hide the scores, with −∞, before the
+        maximum.
+    mask with a large negative number: You hide scores with a large negative number. Scores that are
+        lower still are outbid by it, and the hidden keys win. Only −∞ is below every score.
+    0 times infinity: You multiply −∞ by a mask of 0 and 1. 0 · ∞ is NaN, so the scores that should
+        stay are lost. Choose instead of multiplying: where(mask, scores, −∞).
+    +∞ for hidden scores: You hide scores with +∞. The largest score wins, so the hidden keys take
+        everything, and ∞/∞ is NaN. A hidden score must be −∞.
+    empty row NaN: A query that may attend to nothing gives NaN: its scores are all −∞, and −∞ −
+        (−∞) and 0/0 are NaN. Such a row must be zero: shift it by 0 instead of its maximum, divide
+        it by 1.
+    empty row uniform: A query that may attend to nothing attends to everything: its hidden scores
+        are all equal, so the softmax spreads the weight evenly. Such a row must be zero.
+    mask that hides everything dropped: A mask without a single True is treated as no mask, as with
+        `mask if mask.any() else None`: every query attends to all keys. All rows must be zero.
+    empty row sees everything: A query that may attend to nothing attends to every key, as if it had
+        no mask: what was to be hidden leaks. Such a row must be zero.
+    """,
+    {
+        "mask inverted": (
+            {"see": lambda mask: ~mask},
+            *each("hide", lambda s, mask: s + mask * -1e9, lambda s, mask: hide(s, ~mask, -1e9)),
+        ),
+        "mask ignored": {"hide": hide_nothing},
+        "mask multiplies the scores": {"hide": lambda s, mask: s * mask},
+        "mask added to the scores": each(
+            "hide", lambda s, mask: s + mask, lambda s, mask: s - mask, lambda s, mask: s - ~mask
+        ),
+        "mask transposed": {"see": transposed},
+        "mask after the softmax": _after(lambda weights, mask: weights * mask),
+        "−∞ after the softmax": _after(hide),
+        "mask after the exponential": RENORMALIZED,
+        "mask with a large negative number": filled_with(-1e9),
+        "0 times infinity": each(
+            "hide",
+            lambda s, mask: s + (1.0 - mask) * -np.inf,
+            lambda s, mask: s + mask * -np.inf,
+        ),
+        "+∞ for hidden scores": filled_with(np.inf),
+        "empty row NaN": {"divide": soft.unguarded},
+        "empty row uniform": filled_with(-1e30),
+        "mask that hides everything dropped": {"see": lambda mask: mask if mask.any() else ~mask},
+        "empty row sees everything": {
+            "see": lambda mask: mask | ~np.any(mask, axis=-1, keepdims=True)
+        },
+    },
+)
