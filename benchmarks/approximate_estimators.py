@@ -2,131 +2,283 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnbook import attention
-from attnbook.sketch import Moments, SimHash, SketchAttention
-from benchmarks import approximate_features, approximate_keys
-from benchmarks.approximate_keys import TEST
+from attnbook.sketch import Moments, SimHash
+from benchmarks import approximate_features, approximate_keys, real_keys
+from benchmarks.approximate_cells import sort_keys
+from benchmarks.approximate_keys import LAYERS, TEST, VALIDATION
+from benchmarks.cache_rivals import meetings
 
 N, QUICK_N = 16_384, 1024
-TABLES = 32
+COLLECTION = 100_000  # tokens of the encoder
+QUERIES = 64
+TABLES = (16, 64)
+CELLS = (64, 256, 1024)
 BUDGETS, QUICK_BUDGETS = (0.005, 0.01, 0.03, 0.1), (0.03,)
-SEEDS, QUICK_SEEDS = 5, 2
+SEEDS, QUICK_SEEDS = 3, 1
 FEATURES = 1024
 
 ABOUT = {
     "estimators": (
-        f"Not causal, {approximate_keys.CHECKED} queries of one head. Of a writer: queries of the "
+        f"Not causal, {QUERIES} queries of one head. Of a writer: queries of the "
         "last eighth of the text, keys of what is before it, so that their neighbours are not "
-        "among the keys, as where a window holds them apart. `budget`: the wanted share of the "
-        "keys that are scored; `share`: that was, the mean over queries; with moments it is that "
-        "of the same tables without them. "
-        f"{TABLES} tables of SimHash with the "
-        "number of bits that comes nearest to it; a sample or heavy keys have half of the budget "
-        "to themselves beside tables, all of it alone. `error`: mean over queries of "
+        "among the keys, as where a window holds them apart. Of the encoder: tokens of lines of "
+        "the plays, pooled. `budget`: the wanted share of the "
+        "keys that are scored; `share`: that was, the mean over queries. Tables of SimHash, keys "
+        "without their mean; the number of bits that comes nearest to the budget, and the better "
+        f"of {TABLES[0]} and {TABLES[1]} tables, of {', '.join(map(str, CELLS))} cells, are chosen "
+        "on validation data (`set_to`). A sample or heavy keys, those of largest norm, have half "
+        "of the budget to themselves beside tables, all of it alone. `two tables`: keys that meet "
+        "the query twice, over the chance of it. `clusters`: the keys of the cells of largest "
+        "centroid score, the centroids counted as scored; `cells`: the same, and the other cells "
+        "by their moments. `error`: mean over queries of "
         "|o - exact| / |exact|, the median of seeds, and `error_low`, `error_high` the least and "
         f"the most. FAVOR+ scores none; its {FEATURES} features are shown at every budget."
     ),
 }
 
 
+class Head(NamedTuple):
+    """Queries and the keys and values that they all see."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    has_order: bool  # whether the last keys are the nearest
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The scaled products, (m, n)."""
+        return self.query @ self.key.T / np.float32(math.sqrt(self.key.shape[1]))
+
+
+Estimate = tuple[str, np.ndarray, float]  # name, output and share of the keys scored
+
+
 def estimators(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return the error of each estimator on each kind of keys."""
     rows = []
-    n = QUICK_N if quick else N
-    for about, query, key, value in _keys(n, quick):
-        expected = attention(*(x.astype(np.float64) for x in (query, key, value)))
+    for about, validation, test in _keys(quick):
+        chosen_by, judged = _Judge(validation), _Judge(test)
         for budget in QUICK_BUDGETS if quick else BUDGETS:
-            found: dict[str, list[tuple[float, float]]] = {}
-            for seed in range(QUICK_SEEDS if quick else SEEDS):
-                for name, output, share in _estimates(query, key, value, budget, seed):
-                    error = float(approximate_keys.errors(output, expected))
-                    found.setdefault(name, []).append((error, share))
-            for name, values in found.items():
-                errors = [error for error, _ in values]
-                rows.append(
-                    about
-                    | {"n": len(key), "estimator": name, "budget": budget}
-                    | {"share": float(np.mean([share for _, share in values]))}
-                    | {"error": float(np.median(errors)), "error_low": min(errors)}
-                    | {"error_high": max(errors), "seeds": len(values)}
-                )
-            medians = {name: np.median([error for error, _ in x]) for name, x in found.items()}
-            shown = ", ".join(f"{name} {error:.3f}" for name, error in medians.items())
+            found = compared(chosen_by, judged, budget, QUICK_SEEDS if quick else SEEDS)
+            rows += [about | {"n": len(test.key), "budget": budget} | row for row in found]
+            shown = ", ".join(f"{row['estimator']} {row['error']:.3f}" for row in found)
             log(f"estimators, {about['keys']}, {budget:.1%}: {shown}")
     return rows
 
 
-def _keys(n, quick) -> Iterator[tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield fields, checked queries, keys and values of a head."""
-    name = "long_writer"
+def compared(chosen_by: "_Judge", judged: "_Judge", budget: float, seeds: int) -> list[dict]:
+    """Return a row for each estimator, each at its best setting on the validation head."""
+    rows = []
+    for settings, ways in (
+        ([{}], _without_settings),
+        ([_fitting(chosen_by.head, n_tables, budget) for n_tables in TABLES], _of_tables),
+        ([{"n_cells": n_cells} for n_cells in CELLS], _of_cells),
+    ):
+        tried = [chosen_by.errors(ways, setting, budget, 0) for setting in settings]
+        runs = [[judged.errors(ways, x, budget, seed) for seed in range(seeds)] for x in settings]
+        for name in tried[0]:
+            best = min(range(len(settings)), key=lambda i, name=name: tried[i][name][0])
+            errors, shares = zip(*(run[name] for run in runs[best]), strict=True)
+            row = {"estimator": name, "set_to": settings[best], "share": float(np.mean(shares))}
+            row |= {"error": float(np.median(errors)), "error_low": min(errors)}
+            rows.append(row | {"error_high": max(errors), "seeds": seeds})
+    return rows
+
+
+class _Judge:
+    """A head with its exact output, and what is made of its keys once."""
+
+    def __init__(self, head: Head):
+        self.head, self.scores = head, head.scores
+        everything = np.ones(self.scores.shape, bool)
+        self.exact = answer(self.scores.astype(np.float64), head.value, everything)
+        self.moments = Moments.fit(head.key.astype(np.float64), head.value.astype(np.float64))
+        self.cells: dict[int, Any] = {}
+
+    def errors(self, ways, setting, budget, seed) -> dict[str, tuple[float, float]]:
+        return {
+            name: (float(approximate_keys.errors(output, self.exact)), share)
+            for name, output, share in ways(self, setting, budget, seed)
+        }
+
+
+def _keys(quick: bool) -> Iterator[tuple[dict[str, Any], Head, Head]]:
+    """Yield fields, and a head of validation and of test data."""
+    parts = (VALIDATION, TEST)
+    n = QUICK_N if quick else N
     if not quick:
-        heads = approximate_keys._of_layers(name, n, TEST)
-        rows = approximate_keys.checked_rows(n, n - n // 8)
-        for layer, given in enumerate(heads):
-            query, key, value = (x[layer] for x in given)
-            # the last queries see nearly all keys: those that all of them see
-            seen = n - n // 8
-            about = {"keys": f"{name} {layer}.{layer}".replace("_", " "), "layer": layer}
-            yield about | {"head": layer}, query[rows], key[:seen], value[:seen]
+        of_parts = [approximate_keys._of_layers("long_writer", n, part) for part in parts]
+        rows = approximate_keys.checked_rows(n, n - n // 8)[:: approximate_keys.CHECKED // QUERIES]
+        seen = n - n // 8  # the keys that all of these queries see
+        for layer, pair in enumerate(zip(*of_parts, strict=True)):
+            made = [Head(x[0][layer][rows], *(y[layer][:seen] for y in x[1:]), True) for x in pair]
+            about = {"keys": f"long writer {layer}.{layer}", "layer": layer, "head": layer}
+            yield about, *made
+        layers = range(LAYERS)
+        of_parts = [
+            real_keys.encoder_layers(layers, COLLECTION, part=part, heads=layers) for part in parts
+        ]
+        rows = np.linspace(0, COLLECTION - 1, QUERIES).astype(int)
+        for layer, pair in enumerate(zip(*of_parts, strict=True)):
+            made = [Head(x.query[layer][rows], x.key[layer], x.value[layer], False) for x in pair]
+            about = {"keys": f"encoder {layer}.{layer}", "layer": layer, "head": layer}
+            yield about, *made
+    rows = np.linspace(0, n - 1, QUERIES).astype(int)
     for kind in ("clustered",) if quick else ("random", "peaked", "clustered", "heavy-tailed"):
-        query, key, value = (x[0] for x in approximate_keys.toy(kind, n, 1).draw(TEST))
-        yield {"keys": kind}, query[approximate_keys.checked_rows(n)], key, value
+        case, made = approximate_keys.toy(kind, n, 1), []
+        for part in parts:
+            query, key, value = (x[0] for x in case.draw(part))
+            made.append(Head(query[rows], key, value, False))
+        yield {"keys": kind}, *made
 
 
-def _estimates(query, key, value, budget, seed):
-    """Yield name, output and share of the keys scored."""
+# The ways
+
+
+def answer(scores, value, scored, bias=None, tail=None) -> np.ndarray:
+    """Return attention to the keys that are `scored`, and a tail (log mass, output) beside them."""
+    s = np.where(scored, scores if bias is None else scores + bias, -np.inf)
+    top = s.max(axis=1, keepdims=True)
+    if tail is not None:
+        log_mass, output = tail[0][:, None], tail[1]
+        top = np.maximum(top, log_mass)
+    safe = np.where(np.isfinite(top), top, 0)
+    weights = np.exp(s - safe)
+    total, out = weights.sum(axis=1, keepdims=True), weights @ value
+    if tail is not None:
+        more = np.exp(log_mass - safe)
+        total, out = total + more, out + more * output
+    return out / np.where(total > 0, total, 1)
+
+
+def _without_settings(judge: _Judge, setting, budget, seed) -> Iterator[Estimate]:
+    del setting
+    (query, key, value, has_order), S = judge.head, judge.scores
     n, rng = len(key), np.random.default_rng(seed)
-    count = max(2, round(budget * n))
-    yield "best top-k", _best(query, key, value, count), count / n
-    fits, half = (_fitting(query, key, share, seed) for share in (budget, budget / 2))
-    ways: dict[str, tuple[Any, dict[str, Any]]] = {
-        "union": (fits, {}),
-        "importance": (fits, {"estimator": "importance"}),
-        "union + heavy": (half, {"n_heavy": count // 2}),
-        "duplicates": (fits, {"estimator": "duplicates"}),
-        "union + moments": (fits, {"tail": "moments"}),
-        "union + uniform": (half, {"tail": "uniform", "n_samples": max(2, count // 2)}),
-        "union + heavy + moments": (half, {"n_heavy": count // 2, "tail": "moments"}),
-    }
-    looked_at = {}  # beside moments the evidence counts larger scores alone
-    for name, (hash, options) in ways.items():
-        one = SketchAttention(hash, seed=seed, impl="numba", **options)
-        one.update(key, value)
-        output, evidence = one.attention_output(query, return_evidence=True)
-        scored = float(evidence.candidates.mean()) + options.get("n_samples", 0)
-        scored = looked_at[name] = looked_at.get(name.removesuffix(" + moments"), scored)
-        yield name, output, scored / n
-    sample = rng.choice(n, count, replace=False)
-    yield "uniform alone", attention(query, key[sample], value[sample]), count / n
-    last = np.r_[0:4, n - count + 4 : n]
-    yield "window + sinks", attention(query, key[last], value[last]), count / n
-    scale = 1 / math.sqrt(key.shape[-1])
-    yield "moments alone", Moments.fit(key, value).tail(query, scale)[1], 0.0
-    setting = {"n_features": FEATURES, "hyperbolic": True, "is_causal": False, "seed": seed}
-    state = approximate_features.prepare(key[None], value[None], **setting)
+    count = max(8, round(budget * n))
+    yield "best top-k", answer(S, value, np.partition(S, -count, 1)[:, [-count]] <= S), count / n
+
+    def only(rows):
+        some = Head(query, key[rows], value[rows], has_order)
+        return answer(some.scores, some.value, True), count / n
+
+    yield "uniform alone", *only(rng.choice(n, count, replace=False))
+    if has_order:
+        yield "window", *only(np.arange(n - count, n))
+        yield "window + sinks", *only(np.r_[0:4, n - count + 4 : n])
+    scale = 1 / math.sqrt(key.shape[1])
+    yield "moments alone", judge.moments.tail(query.astype(np.float64), scale)[1], 0.0
+    given = {"n_features": FEATURES, "hyperbolic": True, "is_causal": False, "seed": seed}
+    state = approximate_features.prepare(key[None], value[None], **given)
     yield "FAVOR+", approximate_features.attend(query[None], state)[0], 0.0
 
 
-def _best(query, key, value, count):
-    """Return attention to the keys of largest weight."""
-    (weights,) = approximate_keys.weights_of(query[None], key[None], np.arange(len(query)), False)
-    least = np.partition(weights, -count, axis=1)[:, -count, None]
-    weights = np.where(weights >= least, weights, 0)
-    return weights @ value / weights.sum(axis=1, keepdims=True)
+def _of_tables(judge: _Judge, setting, budget, seed) -> Iterator[Estimate]:
+    (query, key, value, _), S = judge.head, judge.scores
+    n, d = key.shape
+    scale, centred = 1 / math.sqrt(d), key - key.mean(axis=0)
+    n_tables, rng, q = setting["n_tables"], np.random.default_rng(seed), query.astype(np.float64)
+    agree = agreement(query, centred)
+
+    def met(bits):
+        return meetings(SimHash.init(seed, d, n_tables, bits), query, centred)
+
+    def share(scored):
+        return float(scored.sum(axis=1).mean()) / n
+
+    def with_moments(scored, moments, always=False):
+        """Return the keys above what the moments explain, and the moments for the others."""
+        limit = moments.limit(q, scale)
+        tail = moments.tail(q, scale, below=limit)
+        return answer(S, value, always | (scored & (limit[:, None] < S)), tail=tail)
+
+    full, half = met(setting["bits"]), met(setting["half"])
+    found, some = full > 0, half > 0
+    chance = chances(agree, n_tables, setting["bits"], 1)
+    yield "union", answer(S, value, found), share(found)
+    yield "importance", answer(S, value, found, -np.log(chance)), share(found)
+    yield "duplicates", answer(S, value, found, np.log(np.maximum(full, 1))), share(found)
+    yield "union + moments", with_moments(found, judge.moments), share(found)
+    count = max(2, round(budget * n / 2))
+    drawn = np.zeros(n, bool)
+    drawn[rng.choice(n, count, replace=False)] = True
+    beside = drawn & ~some  # each stands for n / count keys that no table found
+    weight = np.log(np.where(beside, n / count, 1)).astype(np.float32)
+    yield "union + uniform", answer(S, value, some | drawn, weight), share(some | drawn)
+    heavy = np.zeros(n, bool)
+    heavy[np.argsort(-np.linalg.norm(centred, axis=1))[:count]] = True
+    yield "union + heavy", answer(S, value, some | heavy), share(some | heavy)
+    light = Moments.fit(key[~heavy].astype(np.float64), value[~heavy].astype(np.float64))
+    output = with_moments(some & ~heavy, light, heavy)
+    yield "union + heavy + moments", output, share(some | heavy)
+    twice = met(setting["twice"]) > 1
+    bias = -np.log(chances(agree, n_tables, setting["twice"], 2))
+    yield "two tables", answer(S, value, twice, bias), share(twice)
 
 
-def _fitting(query, key, budget, seed):
-    """Return the SimHash whose tables return about a share `budget` of the keys."""
-    some, asked = key[:: max(1, len(key) // 2048)], query[:: max(1, len(query) // 64)]
-    best, found = math.inf, None
-    for bits in range(1, 26):
-        hash = SimHash.init(seed, key.shape[1], TABLES, bits).to(dtype="float32")
-        share = float(hash.retrieval_probability(asked[:, None], some[None]).mean())
-        distance = abs(math.log(share / budget))
-        if distance < best:
-            best, found = distance, hash
+def _of_cells(judge: _Judge, setting, budget, seed) -> Iterator[Estimate]:
+    del seed
+    (query, key, value, _), n_cells = judge.head, setting["n_cells"]
+    n, scale = len(key), np.float32(1 / math.sqrt(key.shape[1]))
+    if n_cells not in judge.cells:
+        judge.cells[n_cells] = sort_keys(key, value, n, min(n_cells, n))
+    head, q = judge.cells[n_cells], query * scale
+    k, v, _, starts = head.keys
+    means, values, log_count, spread = head.stands
+    sizes, near = np.diff(starts), q @ means.T
+    order = np.argsort(-np.where(sizes > 0, near, -np.inf), axis=1)
+    budget_left = max(budget * n - n_cells, 1)
+    before = np.cumsum(sizes[order], axis=1) - sizes[order]
+    read = np.zeros(near.shape, bool)
+    np.put_along_axis(read, order, before < budget_left, axis=1)
+    cell = np.repeat(np.arange(len(sizes)), sizes)
+    scores, scored = q @ k.T, read[:, cell]
+    share = (float(scored.sum(axis=1).mean()) + n_cells) / n
+    yield "clusters", answer(scores, v, scored), share
+    half = np.sum((q @ head.covariance) * q, axis=1) / 2
+    log_far = np.where(read, -np.inf, near + log_count + half[:, None] * spread)
+    top = log_far.max(axis=1, keepdims=True)
+    far = np.exp(log_far - np.where(np.isfinite(top), top, 0))
+    total = far.sum(axis=1)
+    part = far / np.where(total > 0, total, 1)[:, None]
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(total) + np.where(np.isfinite(top[:, 0]), top[:, 0], 0)
+    output = part @ values[:, :-1] + (part @ values[:, -1])[:, None] * (q @ head.cross)
+    yield "cells", answer(scores, v, scored, tail=(log_mass, output)), share
+
+
+# Chances
+
+
+def agreement(query, key) -> np.ndarray:
+    """Return the chance that one bit of SimHash agrees, (m, n)."""
+    lengths = np.linalg.norm(query, axis=1)[:, None] * np.linalg.norm(key, axis=1)
+    return 1 - np.arccos(np.clip(query @ key.T / np.maximum(lengths, 1e-30), -1, 1)) / np.pi
+
+
+def chances(agree, n_tables, bits, least) -> np.ndarray:
+    """Return the chance to meet in at least one of the tables, or in two of them."""
+    once = agree**bits
+    chance = 1 - (1 - once) ** n_tables
+    if least == 2:
+        chance = chance - n_tables * once * (1 - once) ** (n_tables - 1)
+    return np.maximum(chance, 1e-12)
+
+
+def _fitting(head: Head, n_tables: int, budget: float) -> dict[str, int]:
+    """Return how many bits let the tables find a share `budget` of the keys, or half of it."""
+    some = (head.key - head.key.mean(axis=0))[:: max(1, len(head.key) // 2048)]
+    agree = agreement(head.query, some).astype(np.float64)
+    found = {"n_tables": n_tables}
+    for name, least, wanted in (("bits", 1, 1), ("half", 1, 0.5), ("twice", 2, 1)):
+        off = [
+            abs(math.log(chances(agree, n_tables, bits, least).mean() / (wanted * budget)))
+            for bits in range(1, 21)
+        ]
+        found[name] = 1 + int(np.argmin(off))
     return found

@@ -113,6 +113,9 @@ def _tables(*shapes, **more):
     }
 
 
+_WINDOWS = tuple((w,) for w in (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288))
+
+
 METHODS = (
     Method(
         SDPA,
@@ -141,7 +144,7 @@ METHODS = (
         "A query sees up to half a window more: runs of queries share their keys.",
         approximate_window.prepare,
         approximate_window.attend,
-        _both("window", (256,), (1024,), (4096,), n_sinks=0),
+        _both("window", *_WINDOWS, n_sinks=0),
         builds=False,
     ),
     Method(
@@ -151,7 +154,7 @@ METHODS = (
         "As window. Positions stay those of the text: the model's own, not those in the window.",
         approximate_window.prepare,
         approximate_window.attend,
-        {True: _grid("window", (256,), (1024,), (4096,), n_sinks=4)},
+        {True: _grid("window", *_WINDOWS, n_sinks=4)},
         builds=False,
     ),
     Method(
@@ -265,7 +268,10 @@ METHODS = (
         {
             True: _grid(
                 "block n_cells threshold",
-                *((1024, 64, t) for t in (1.0, 0.3, 0.08, 0.03, 0.015, 0.006, 0.002)),
+                *((256, 32, t) for t in (0.015, 0.006, 0.003)),
+                *((512, 32, t) for t in (0.08, 0.03, 0.015, 0.006)),
+                *((1024, 32, t) for t in (1.0, 0.3, 0.08, 0.03, 0.015, 0.006)),
+                *((2048, 32, t) for t in (0.08, 0.03, 0.015, 0.006)),
             ),
             False: _grid(
                 "block n_cells threshold",

@@ -7,7 +7,7 @@ pooled: a set of vectors without an order.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -116,33 +116,44 @@ def loss(attend: Attend, n: int, *, n_windows: int = 1, after: int = 0, **which:
 
 
 @cache
-def encoder_tokens(layer: int, n: int = 10**5, *, seed: int = 0) -> Heads:
-    """Return the heads of a layer of the sentence encoder at `n` tokens of lines of the plays.
+def encoder_tokens(layer: int, n: int = 10**5, *, part: str = "test") -> Heads:
+    """Return the heads of a layer of the sentence encoder, as `encoder_layers` does."""
+    return encoder_layers((layer,), n, part=part)[0]
 
-    Lines of one length are read together, so that there is no padding.
+
+def encoder_layers(
+    layers: Sequence[int], n: int = 10**5, *, part: str = "test", heads: Sequence[int] | None = None
+) -> list[Heads]:
+    """Return heads of some layers of the sentence encoder at `n` tokens of lines of the plays.
+
+    Lines of one length are read together, so that there is no padding. The lines of the parts
+    "validation" and "test" differ. `heads` are those that are kept, by default all.
     """
-    encoder, rng = sentence_encoder(), np.random.default_rng(seed)
+    encoder, rng = sentence_encoder(), np.random.default_rng(0)
     lines = sorted({line for line in "\n".join(plays().texts.values()).split("\n") if line})
-    rows, count = {}, 0
-    for j in rng.permutation(len(lines)):
+    order, rows, count = rng.permutation(len(lines)), {}, 0
+    for j in order if part == "test" else order[::-1]:
         ids = encoder.tokenizer.encode(lines[j], encoder.longest)
         rows.setdefault(len(ids), []).append(ids)
         count += len(ids)
         if count >= n:
             break
     stack = encoder.weights.encoder
-    first_layers = replace(stack, layers=stack.layers[: layer + 1])
-    weights, found = replace(encoder.weights, encoder=first_layers), []
+    first_layers = replace(stack, layers=stack.layers[: max(layers) + 1])
+    weights = replace(encoder.weights, encoder=first_layers)
+    found: list[list[Any]] = [[] for _ in stack.layers]
+    kept = slice(None) if heads is None else list(heads)
 
     def attend(query, key, value, *how):
-        if len(seen) == layer:
-            of_heads = (np.moveaxis(x, -3, 0) for x in (query, key, value))
-            found.append([x.reshape(x.shape[0], -1, x.shape[-1]) for x in of_heads])
-        seen.append(None)
+        of_heads = (np.moveaxis(x, -3, 0)[kept] for x in (query, key, value))
+        found[next(depth)].append([x.reshape(x.shape[0], -1, x.shape[-1]) for x in of_heads])
         return kernels.attention(EXACT, query, key, value, *how)
 
     for ids in rows.values():
         for first in range(0, len(ids), 64):
-            seen: list[None] = []
+            depth = iter(range(len(stack.layers)))
             bert(np.array(ids[first : first + 64]), weights, impl=attend)
-    return Heads(*(np.concatenate(x, axis=1)[:, :n] for x in zip(*found, strict=True)))
+    return [
+        Heads(*(np.concatenate(x, axis=1)[:, :n] for x in zip(*found[layer], strict=True)))
+        for layer in layers
+    ]

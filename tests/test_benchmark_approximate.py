@@ -13,15 +13,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of 
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from attnbook import attention_weights
-from attnbook.sketch import Moments
+from attnbook import attention_weights, kernels
+from attnbook.sketch import Moments, SimHash, SketchAttention
 from benchmarks import (
-    approximate,
     approximate_cells,
     approximate_estimators,
     approximate_features,
     approximate_keys,
     approximate_lsh,
+    approximate_model,
+    approximate_speed,
+    cache_rivals,
     inputs,
 )
 from benchmarks.approximate_methods import BY_NAME, METHODS
@@ -249,7 +251,7 @@ def test_toys_differ_between_validation_and_test(kind):
 def test_concentration_counts_keys():
     given = heads(n=64, h=1)
     case = approximate_keys.Case("mine", 64, False, lambda part: given)
-    (row,) = approximate.concentration(case)
+    (row,) = approximate_model.concentration(case)
     weights = -np.sort(-attention_weights(*given[:2])[0, 32:], axis=1)
     for share in (50, 90, 99):
         needed = [np.searchsorted(np.cumsum(w), share / 100) + 1 for w in weights]
@@ -277,13 +279,17 @@ def test_the_quickest_that_reaches_the_target_is_chosen():
     )
     found = {
         (row["keys"], row["target"], row["setting"]): row["set_to"]["k"]
-        for row in approximate.choices(rows)
+        for row in approximate_speed.choices(rows)
     }
-    assert found["a", 0.1, approximate.FOR_THESE] == 2
-    assert found["a", 0.02, approximate.FOR_THESE] == 3
+    assert found["a", 0.1, approximate_speed.FOR_THESE] == 2
+    assert found["a", 0.02, approximate_speed.FOR_THESE] == 3
     # none reaches it, and the nearest takes nine times as long as exact attention
-    assert found["b", 0.1, approximate.FOR_THESE] == 2
-    assert found["a", 0.1, approximate.FOR_ALL] == found["b", 0.1, approximate.FOR_ALL] == 2
+    assert found["b", 0.1, approximate_speed.FOR_THESE] == 2
+    assert (
+        found["a", 0.1, approximate_speed.FOR_ALL]
+        == found["b", 0.1, approximate_speed.FOR_ALL]
+        == 2
+    )
 
 
 def test_each_method_names_its_source_and_what_is_simpler():
@@ -291,18 +297,83 @@ def test_each_method_names_its_source_and_what_is_simpler():
         assert all((method.source, method.does, method.simplified, method.settings))
 
 
+# Estimators
+
+
+def drawn(n, n_q, seed=2, d=16):
+    rng = np.random.default_rng(seed)
+    query, key, value = (rng.standard_normal((m, d)).astype(np.float32) for m in (n_q, n, n))
+    return approximate_estimators.Head(query, key + 0.5, value, True)
+
+
 def test_estimators_reach_their_budget():
-    rng = np.random.default_rng(2)
-    query, key, value = (rng.standard_normal((n, 16)).astype(np.float32) for n in (40, 900, 900))
-    expected = inputs.reference(query, key, value)
-    found = {
-        name: (relative(output, expected), share)
-        for name, output, share in approximate_estimators._estimates(query, key, value, 0.1, 0)
-    }
-    for name, (_, share) in found.items():
-        assert share == 0 if name in {"moments alone", "FAVOR+"} else 0.03 < share < 0.3
-    assert found["importance"][0] < found["union"][0]
-    assert found["union + moments"][0] < found["importance"][0] / 2
+    judges = [approximate_estimators._Judge(drawn(900, 40, seed)) for seed in (2, 3)]
+    rows = approximate_estimators.compared(*judges, 0.1, 2)
+    found = {row["estimator"]: row for row in rows}
+    for name, row in found.items():
+        assert row["share"] == 0 if name in {"moments alone", "FAVOR+"} else row["share"] > 0.03
+        assert row["share"] < 0.3 or name in {"clusters", "cells"}
+        assert row["error_low"] <= row["error"] <= row["error_high"]
+    assert found["best top-k"]["error"] < found["importance"]["error"] < found["union"]["error"]
+    assert found["union + moments"]["error"] < found["importance"]["error"] / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("union", {}),
+        ("importance", {"estimator": "importance"}),
+        ("duplicates", {"estimator": "duplicates"}),
+        ("union + moments", {"tail": "moments"}),
+    ],
+)
+def test_estimates_are_those_of_the_sketch(name, options):
+    head, setting = drawn(300, 20), {"n_tables": 6, "bits": 3, "half": 4, "twice": 2}
+    judge = approximate_estimators._Judge(head)
+    ways = approximate_estimators._of_tables(judge, setting, 0.1, seed=7)
+    found = {name: (output, share) for name, output, share in ways}
+    one = SketchAttention(SimHash.init(7, 16, 6, 3), seed=7, **options)
+    centred = (head.key - head.key.mean(axis=0)).astype(np.float64)
+    one.update(centred, head.value.astype(np.float64))
+    output, evidence = one.attention_output(head.query.astype(np.float64), return_evidence=True)
+    np.testing.assert_allclose(found[name][0], output, rtol=1e-3, atol=1e-4)
+    if "tail" not in options:  # which counts the keys above its limit alone
+        assert found[name][1] == pytest.approx(evidence.candidates.mean() / 300)
+
+
+def test_a_key_that_meets_twice_is_divided_by_the_chance_of_it():
+    head = drawn(60, 5)
+    agree = approximate_estimators.agreement(head.query, head.key)
+    chance = approximate_estimators.chances(agree, 6, 3, 2)
+    met = [cache_rivals.meetings(SimHash.init(s, 16, 6, 3), *head[:2]) > 1 for s in range(400)]
+    np.testing.assert_allclose(np.mean(met, axis=0), chance, atol=0.12)
+    assert np.abs(np.mean(met, axis=0) - chance).mean() < 0.02
+
+
+def test_cells_that_are_all_read_are_exact_and_the_others_count_by_moments():
+    head = drawn(300, 20)
+    judge = approximate_estimators._Judge(head)
+    whole = {n: (o, s) for n, o, s in approximate_estimators._of_cells(judge, {"n_cells": 5}, 2, 0)}
+    for output, share in whole.values():
+        np.testing.assert_allclose(output, judge.exact, rtol=1e-4, atol=1e-5)
+        assert share == pytest.approx(1 + 5 / 300)
+    one = approximate_estimators._of_cells(judge, {"n_cells": 1}, 0, 0)
+    (_, cells, _) = list(one)[1]
+    assert np.isfinite(cells).all()
+
+
+def test_one_layer_or_all_of_them_attend_another_way():
+    given = [x[None] for x in heads(n=24, d=8, d_v=8)]
+    way = {"method": "window", "set_to": {"window": 4, "n_sinks": 0}}
+    exact_output = kernels.attention("packed", *given, None, None, 8**-0.5, True)
+    other = BY_NAME["window"].run(*(x[0] for x in given), way["set_to"], True)
+    assert relative(other, exact_output[0]) > 0.01
+    for layer in (None, 2):
+        attend = approximate_model.replaced(way, layer)
+        for i in range(approximate_keys.LAYERS):
+            found = attend(*(x[0] for x in given), None, None, 8**-0.5, True)
+            expected = other if layer in (None, i) else exact_output[0]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_record_has_every_rival():

@@ -368,7 +368,7 @@ TINY = {
     },
     scaling_fit: {"DRAWS": 3},
     search: {"QUICK_N": 700, "QUICK_LOST_N": 700, "QUICK_SIZES": (300, 400, 500)},
-    approximate_estimators: {"QUICK_N": 200, "TABLES": 5},
+    approximate_estimators: {"QUICK_N": 200, "TABLES": (2, 5), "CELLS": (4, 9)},
     search_far_near: {"QUICK_FAR_KEYS": 17, "QUICK_DRAWS": 2},
     search_maps: {"QUICK_SLOTS": 64},
     exact: {
