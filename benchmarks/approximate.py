@@ -65,7 +65,7 @@ def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | N
         ],
         "crossing": lambda: list(approximate_speed.crossing(chosen(), **about)),
         "heads": lambda: of_writers(approximate_model.heads),
-        "loss": lambda: of_writers(approximate_model.losses, log),
+        "loss": lambda: of_writers(approximate_model.losses, log, *([()] if quick else [])),
     }
     describe(tables)
     for name in only or parts:

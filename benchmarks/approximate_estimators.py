@@ -8,7 +8,7 @@ import numpy as np
 
 from attnbook.sketch import Moments, SimHash
 from benchmarks import approximate_features, approximate_keys, real_keys
-from benchmarks.approximate_cells import sort_keys
+from benchmarks.approximate_clusters import sort_keys
 from benchmarks.approximate_keys import LAYERS, TEST, VALIDATION
 from benchmarks.cache_rivals import meetings
 

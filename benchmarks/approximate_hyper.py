@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from attnbook.kernels import packed
-from benchmarks.approximate_cells import merged
+from benchmarks.approximate_clusters import merged
 
 
 def prepare(key, value, *, block, n_samples, is_causal, n_projections=7, least=2048, seed=0):

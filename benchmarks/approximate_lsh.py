@@ -12,7 +12,7 @@ import numpy as np
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_loops
 from attnbook.kernels import packed
-from benchmarks.approximate_cells import merged
+from benchmarks.approximate_clusters import merged
 
 
 def prepare(key, value, *, chunk, n_rounds, is_causal, shared=False, asymmetric=False, seed=0):

@@ -10,6 +10,7 @@ from attnbook.kernels import packed
 from attnbook.sketch import SimHash, SketchAttention, sketch_attention
 from benchmarks import (
     approximate_cells,
+    approximate_clusters,
     approximate_features,
     approximate_hyper,
     approximate_lsh,
@@ -230,8 +231,8 @@ METHODS = (
         "k-means of the keys; a query attends within the clusters of largest centroid score.",
         "Clusters are found anew for the keys, not trained; of unequal size; where attention is "
         "causal they are made with the future, which is only hidden.",
-        approximate_cells.prepare_clusters,
-        approximate_cells.attend_clusters,
+        approximate_clusters.prepare,
+        approximate_clusters.attend,
         _both("n_clusters n_probes", (128, 2), (128, 8), (128, 32), (512, 16)),
     ),
     Method(
@@ -263,8 +264,8 @@ METHODS = (
         "its moments, the others key by key; where attention is causal, cells are of finished "
         "blocks, and the block of the query is exact.",
         "none",
-        approximate_cells.prepare_cells,
-        approximate_cells.attend_cells_and_moments,
+        approximate_cells.prepare,
+        approximate_cells.attend,
         {
             True: _grid(
                 "block n_cells threshold",

@@ -1,6 +1,6 @@
 """What the heads of a model need, how wrong each becomes, and what the model loses by layer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,9 +66,12 @@ def heads(case: Case, ways: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def losses(
-    case: Case, ways: list[dict[str, Any]], log: Callable[[str], None]
+    case: Case,
+    ways: list[dict[str, Any]],
+    log: Callable[[str], None],
+    layers: Sequence[int] = tuple(range(approximate_keys.LAYERS)),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the loss of a writer in whose layers, one or all, attention is one of the ways."""
+    """Yield the loss of a writer in all whose layers, or in one, attention is one of the ways."""
     name, half = case.keys.replace(" ", "_"), case.n // 2
 
     def measured(attend):
@@ -76,7 +79,7 @@ def losses(
 
     exact = measured(real_keys.EXACT)
     for way in different(ways):
-        for layer in (None, *range(approximate_keys.LAYERS)):
+        for layer in (None, *layers):
             loss = measured(replaced(way, layer))
             more = loss - exact
             row = {"layer": layer, "loss": float(loss.mean()), "exact": float(exact.mean())}

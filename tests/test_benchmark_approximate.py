@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from attnbook import attention_weights, kernels
 from attnbook.sketch import Moments, SimHash, SketchAttention
 from benchmarks import (
-    approximate_cells,
+    approximate_clusters,
     approximate_estimators,
     approximate_features,
     approximate_keys,
@@ -180,7 +180,7 @@ def test_cells_that_are_not_read_count_by_their_moments():
     query, key, value = heads(h=1, n=128)
     setting = {"block": 128, "n_cells": 6, "threshold": 1e9}
     found = BY_NAME["cells"].run(query, key, value, setting, False)
-    order, starts = approximate_cells.sorted_by_cells(key[0], 128, 6, 4)
+    order, starts = approximate_clusters.sorted_by_cells(key[0], 128, 6, 4)
     cells = np.empty(128, np.int64)
     cells[order] = np.repeat(np.arange(6), np.diff(starts))
     wide = [x[0].astype(np.float64) for x in (query, key, value)]
@@ -191,7 +191,7 @@ def test_cells_that_are_not_read_count_by_their_moments():
 
 def test_blocks_are_sorted_by_the_nearest_mean():
     x = np.random.default_rng(3).standard_normal((70, 3)).astype(np.float32)
-    order, starts = approximate_cells.sorted_by_cells(x, 32, 4, 3)
+    order, starts = approximate_clusters.sorted_by_cells(x, 32, 4, 3)
     assert np.array_equal(np.sort(order), np.arange(70))
     assert np.array_equal(order // 32, np.sort(order // 32))
     assert starts[-1] == 70
@@ -209,7 +209,7 @@ def test_merged_parts_are_attention_to_all_their_keys():
         total = weights.sum(axis=1)
         parts.append((weights @ value[s] / total[:, None], np.log(total)))
     nothing = (np.zeros_like(parts[0][0]), np.full(N, -np.inf))
-    out, log_total = approximate_cells.merged([*parts, nothing])
+    out, log_total = approximate_clusters.merged([*parts, nothing])
     weights = np.exp(scores)
     np.testing.assert_allclose(log_total, np.log(weights.sum(axis=1)))
     expected = weights @ value / weights.sum(axis=1, keepdims=True)

@@ -11,7 +11,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from attnbook.hashing import SimHash, plan
-from benchmarks import harness, search, search_far_near, search_maps, search_rivals
+from benchmarks import (
+    harness,
+    search_far_near,
+    search_growth,
+    search_maps,
+    search_planted,
+    search_rivals,
+)
 
 needs_numba = pytest.mark.skipif(
     importlib.util.find_spec("numba") is None, reason="Numba is not installed"
@@ -20,15 +27,15 @@ needs_numba = pytest.mark.skipif(
 
 @pytest.fixture
 def data():
-    return search.planted(701, 67)
+    return search_planted.planted(701, 67)
 
 
 def test_planted_queries_that_choose_and_that_test_are_apart(data):
     for query, row in (data.chosen_by, data.test):
         near = np.linalg.norm(query - data.key[row], axis=1)
-        np.testing.assert_allclose(near, search.DISTANCE, rtol=1e-4)
+        np.testing.assert_allclose(near, search_planted.DISTANCE, rtol=1e-4)
     assert not np.isin(data.chosen_by[0], data.test[0]).any()
-    wide = search.planted(701, 67, ratio=4.0)
+    wide = search_planted.planted(701, 67, ratio=4.0)
     others = np.linalg.norm(wide.test[0][:, None] - wide.key[None], axis=2)
     near = others[np.arange(67), wide.test[1]]
     assert np.mean(others) / np.mean(near) == pytest.approx(4, rel=0.1)
@@ -60,7 +67,7 @@ def test_exact_rivals_return_the_neighbour(data):
 
 def test_faiss_is_tuned_to_the_first_setting_that_is_enough():
     pytest.importorskip("faiss", reason="faiss is not installed")
-    data = search.planted(701, 67, ratio=1.3)  # a neighbour is hard to tell from the others
+    data = search_planted.planted(701, 67, ratio=1.3)  # a neighbour is hard to tell from the others
     make = search_rivals.inverted(data.key, 16)
     recalls = [make(nprobe).recall(*data.chosen_by) for nprobe in (1, 2, 3, 16)]
     assert recalls == sorted(recalls)
@@ -101,14 +108,14 @@ def test_times_are_compared_per_query(monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(harness.time, "sleep", lambda seconds: None)
-    found = search.timed({"a": (lambda: None, 1), "b": (lambda: None, 10)}, quick=True)
+    found = search_planted.timed({"a": (lambda: None, 1), "b": (lambda: None, 10)}, quick=True)
     assert found["a"]["per_query"] == 10 * found["b"]["per_query"]
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 1.5])
 def test_fit_recovers_an_exponent(exponent):
     sizes = [10, 30, 100, 1000]
-    found = search.fit(sizes, [3.0 * n**exponent for n in sizes])
+    found = search_growth.fit(sizes, [3.0 * n**exponent for n in sizes])
     assert found["exponent"] == pytest.approx(exponent, abs=1e-12)
     assert found["half_width"] == pytest.approx(0, abs=1e-9)
 
@@ -118,7 +125,7 @@ def test_interval_of_a_fit_covers_as_often_as_it_says():
     sizes = np.array([10, 30, 100, 300, 1000, 3000, 10_000])
     covered = []
     for noise in 0.1 * rng.standard_normal((1000, 7)):
-        found = search.fit(sizes, sizes**0.8 * np.exp(noise))
+        found = search_growth.fit(sizes, sizes**0.8 * np.exp(noise))
         covered.append(abs(found["exponent"] - 0.8) < found["half_width"])
     assert 0.93 < np.mean(covered) < 0.97
 

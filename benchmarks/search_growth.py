@@ -1,0 +1,111 @@
+"""How search grows with the number of keys, and where far keys are too near for hashing."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnbook.hashing import plan
+from benchmarks import search_rivals, sketch_inputs
+from benchmarks.search_planted import (
+    DISTANCE,
+    LOST_N,
+    NPROBES,
+    QUICK_LOST_N,
+    about,
+    asking,
+    few,
+    planted,
+    timed,
+    told,
+)
+from benchmarks.search_rivals import BATCH, SDPA, SKETCH
+
+SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 4_000_000)
+QUICK_SIZES = (500, 1_000, 2_000)
+RATIOS = (1.5, 2.0, 3.0, 4.0, 8.0, 22.6)
+SLOW_QUERIES = 512
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # Student's t, 1 … 8 degrees
+
+
+def growth(*, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
+    """Return a row for each n and rival, and how time grows with n."""
+    rows: list[dict[str, Any]] = []
+    for n in QUICK_SIZES if quick else SIZES:
+        data = planted(n, 64 if quick else BATCH, seed=n)
+        chosen = plan(n, 0.01, DISTANCE, None, None, sample=data.key[:64])
+        rivals = [search_rivals.sketch(data.key, chosen)]
+        rivals[0].kept["times"] = 1 if n > 10**6 else 3
+        rivals.append(next(search_rivals.exact(data.key)))
+        rivals[1].batch = 64
+        if n <= 300_000:
+            maker = search_rivals.inverted(data.key, 2 ** round(math.log2(4 * math.sqrt(n))))
+            rivals += [
+                one for one, _ in search_rivals.tuned([(maker, NPROBES)], *few(data.chosen_by))
+            ]
+        rivals[0].built()
+        rivals[0].ask(rivals[0].built(), data.test[0][:64])  # compiles
+        times = timed(
+            {i: asking(one, data.test[0], "batch") for i, one in enumerate(rivals)},
+            quick=quick,
+            rounds=2,
+        )
+        for i, one in enumerate(rivals):
+            row = about(one) | {"n": n, "mode": "batch", **times[i]}
+            row["speed"] = times[1]["per_query"] / row["per_query"]
+            row["recall"] = one.recall(*few(data.test))
+            row |= {"candidates": None, "index_bytes": None}
+            rows.append(row | one.facts(one.built(), data.test[0]))
+            log(f"growth: n = {n}: {told(rows[-1])}")
+    fits = []
+    for name in (SKETCH, SDPA, "faiss IVF"):
+        own = [row for row in rows if row["implementation"] == name]
+        for what in ("query", "build") if name != SDPA else ("query",):
+            times_of = [
+                r["per_query"] if what == "query" else r["build_seconds"]["median"] for r in own
+            ]
+            if len(own) > 2:
+                found = fit([row["n"] for row in own], times_of)
+                fits.append({"of": what, "implementation": name} | found)
+    return {"rows": rows, "fits": fits}
+
+
+def fit(sizes: Sequence[float], times: Sequence[float]) -> dict[str, float]:
+    """Return the exponent of growth with n, and the half-width of its 95 % interval."""
+    x, y = np.log(sizes) - np.mean(np.log(sizes)), np.log(times) - np.mean(np.log(times))
+    exponent = (x * y).sum() / (x * x).sum()
+    free = len(x) - 2
+    error = np.sqrt(((y - exponent * x) ** 2).sum() / free / (x * x).sum())
+    return {"exponent": float(exponent), "half_width": float(T_975[free - 1] * error)}
+
+
+# Where hashing loses
+
+
+def lost(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return times of batches where far keys are not so far."""
+    rows = []
+    n, lists = (QUICK_LOST_N, 16) if quick else (LOST_N, 512)
+    for ratio in RATIOS[:2] if quick else RATIOS:
+        data = planted(n, 64 if quick else SLOW_QUERIES, ratio=ratio)
+        distance = math.sqrt(2 * sketch_inputs.WIDTH) / ratio
+        made = plan(n, 0.01, distance, None, None, sample=data.key[:64])
+        ours = search_rivals.sketch(data.key, made)
+        maker = (search_rivals.inverted(data.key, lists), (*NPROBES[:-1], lists))
+        ivf, _ = search_rivals.tuned([maker], *few(data.chosen_by))[0]
+        rivals = [ours, ivf, search_rivals.flat(data.key), next(search_rivals.exact(data.key))]
+        for one in rivals:
+            one.batch = 64
+        times = timed(
+            {i: asking(one, data.test[0], "batch") for i, one in enumerate(rivals)},
+            quick=quick,
+            rounds=2,
+        )
+        for i, one in enumerate(rivals):
+            row = {"ratio": ratio, "n": n} | about(one) | times[i]
+            row["speed"] = times[3]["per_query"] / row["per_query"]
+            row["recall"] = one.recall(*few(data.test))
+            rows.append(row)
+            log(f"lost: far/near {ratio}: {told(row)}")
+    return rows

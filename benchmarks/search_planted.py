@@ -1,0 +1,89 @@
+"""A neighbour planted among normal keys, and how those who look for it are timed and told."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import harness, search_rivals, sketch_inputs
+from benchmarks.search_rivals import EXACT_BATCH, Rival
+
+N, QUICK_N = 1_000_000, 2_000
+DISTANCE = 0.5
+LOST_N, QUICK_LOST_N = 100_000, 1_000
+NPROBES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+SINGLES = 256  # different queries that are asked one at a time
+
+
+class Planted(NamedTuple):
+    """Keys, and queries whose neighbour is known: to choose settings by, and to test."""
+
+    key: np.ndarray
+    chosen_by: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+
+
+def planted(n: int, batch: int, *, ratio: float | None = None, seed: int = 0) -> Planted:
+    """Return normal keys; with `ratio`, of that mean distance in units of the neighbour's."""
+    distance = DISTANCE
+    if ratio is not None:
+        distance = math.sqrt(2 * sketch_inputs.WIDTH) / ratio
+    key, query, row = sketch_inputs.planted(seed, n, 2 * batch, distance)
+    return Planted(key, (query[:batch], row[:batch]), (query[batch:], row[batch:]))
+
+
+def timed(
+    asks: Mapping[Any, tuple[Callable[[], Any], int]], *, quick: bool, rounds: int = 3
+) -> dict[Any, dict[str, Any]]:
+    """Return `seconds` and `per_query` of calls that answer some queries each, side by side."""
+    pace = harness.Pace(2 if quick else rounds, 0.005 if quick else 0.1, 0.3, 2, 0.02, 20.0)
+    once = {name: harness.seconds_of(run) for name, (run, _) in asks.items()}
+    found = harness.interleave({n: run for n, (run, _) in asks.items()}, pace=pace, once=once)
+    return {
+        name: {
+            "queries": asks[name][1],
+            "seconds": harness.spread(samples),
+            "per_query": float(np.median(samples)) / asks[name][1],
+        }
+        for name, (_, samples) in found.items()
+    }
+
+
+def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any], int]:
+    """Return the call to time, and how many queries it answers."""
+    built = rival.built()
+    if mode == "batch":
+        size = min(rival.batch, len(query))
+        return partial(rival.ask, built, query[:size]), size
+    each = [query[i : i + 1] for i in range(min(SINGLES, len(query)))]
+    if rival.batch <= EXACT_BATCH:
+        each = each[:4]  # they take milliseconds
+
+    def run():
+        for one in each:
+            rival.ask(built, one)
+
+    return run, len(each)
+
+
+def about(rival):
+    return {
+        "implementation": rival.implementation,
+        "settings": rival.settings,
+        "build_seconds": search_rivals.build_seconds(rival),
+    }
+
+
+def few(pair):
+    return pair[0][:512], pair[1][:512]
+
+
+def told(row):
+    candidates = f", {row['candidates']:.4g} candidates" if row.get("candidates") else ""
+    return (
+        f"{row['implementation']} ({row['settings']}), {row.get('mode', 'batch')}: "
+        f"{row['per_query'] * 1e6:.4g} µs a query, {row['speed']:.3g} × as fast, "
+        f"recall {row['recall']:.4f}{candidates}, built in {row['build_seconds']['median']:.3g} s"
+    )
