@@ -24,6 +24,7 @@ from attnbook.distributed.shards import LAYOUTS
 from attnbook.kernels import packed
 from attnbook.sketch import SimHash, SketchAttention
 from benchmarks import harness
+from benchmarks.memory import extra_bytes
 
 LINK_BYTES, QUICK_LINK_BYTES = tuple(4**i for i in range(5, 13)), (2**10, 2**14)
 ROUNDS, QUICK_ROUNDS = 4, 2
@@ -164,7 +165,7 @@ def rings(arrays: list[torch.Tensor], path: Path, quick: bool) -> list[dict[str,
             row[f"{name}_bytes_sent"] = gathered(sent[name])
             held = sum(x.nbytes for x in shards)
             result = results[name] if name == "both" else (results[name],)
-            extra = harness.extra_bytes(run, "torch", "cpu") or 0
+            extra = extra_bytes(run, "torch", "cpu") or 0
             row[f"{name}_bytes_held"] = gathered(held + sum(x.nbytes for x in result) + extra)
             row[f"{name}_seconds"] = timed(run, QUICK_ROUNDS if quick else ROUNDS)
         row["work_seconds"] = work(forward)

@@ -23,6 +23,7 @@ from benchmarks import (
 )
 from benchmarks.exact_candidates import candidates
 from benchmarks.exact_problem import Problem
+from benchmarks.memory import extra_bytes
 from benchmarks.tables import Step, Tables
 
 BASELINE = {"implementation": exact_peers.SDPA}
@@ -279,4 +280,4 @@ def pace(problem: Problem, quick: bool) -> harness.Pace:
 
 
 def _memory(run: Callable[[], Any], library: str, device: str) -> int | None:
-    return None if library == "jax" else harness.extra_bytes(run, library, device)
+    return None if library == "jax" else extra_bytes(run, library, device)

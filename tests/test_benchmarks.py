@@ -41,6 +41,7 @@ from benchmarks import (  # noqa: E402
     transformer,
 )
 from benchmarks import provenance as origin  # noqa: E402
+from benchmarks.memory import extra_bytes  # noqa: E402
 
 FIELDS = {"device", "cpu", "threads", "versions", "blas", "os", "settings", "load_average"}
 FIELDS |= {"commit", "dirty", "date", "command"}
@@ -269,13 +270,13 @@ def test_extra_bytes(library):
         torch = pytest.importorskip("torch", reason="PyTorch is not installed")
         made["torch"] = lambda: three(torch, {"dtype": torch.float64})
         made["torch of numpy"] = lambda: torch.from_numpy(three(np, {}))
-    found = harness.extra_bytes(made[library], library.split()[0], "cpu")
+    found = extra_bytes(made[library], library.split()[0], "cpu")
     assert 1_600_000 <= found < 1_620_000
 
 
 def test_extra_bytes_of_an_unknown_library():
     with pytest.raises(ValueError, match="library must be one of numpy, torch, cupy, got 'jax'"):
-        harness.extra_bytes(lambda: np.ones(3), "jax", "cpu")
+        extra_bytes(lambda: np.ones(3), "jax", "cpu")
 
 
 def test_reference_is_right_on_a_case_done_by_hand():

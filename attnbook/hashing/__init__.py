@@ -9,10 +9,11 @@ from attnbook.hashing.buckets import Buckets, sort_buckets
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import GivenHash
 from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
-from attnbook.hashing.planner import Cost, Costs, Plan, plan
+from attnbook.hashing.planner import plan
 from attnbook.hashing.robin_hood import RobinHoodTable
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
+from attnbook.hashing.table_plan import Cost, Costs, Plan
 
 __all__ = [
     "Buckets",

@@ -6,14 +6,9 @@ except ImportError as error:
     raise ImportError("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'") from error
 
 from attnbook.nn.attention import Attention, MultiHeadAttention
-from attnbook.nn.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    LayerNorm,
-    RMSNorm,
-)
+from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
+from attnbook.nn.layers import DecoderLayer, EncoderLayer
+from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.positions import RelativeBias
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
 

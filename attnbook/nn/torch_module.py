@@ -1,5 +1,6 @@
 """Modules that PyTorch has too: copies of its own, and back."""
 
+import abc
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,7 @@ from attnbook.kernels import REFERENCE, Impl
 from attnbook.nn.module import AttendingModule, WeightsModule
 
 
-class TorchModule(WeightsModule):
+class TorchModule(WeightsModule, abc.ABC):
     """A module that can be copied from PyTorch's own module of its kind, and to one."""
 
     _torch: ClassVar[type[torch.nn.Module]]
@@ -35,9 +36,9 @@ class TorchModule(WeightsModule):
         return cls._weights_of(module)
 
     @classmethod
+    @abc.abstractmethod
     def _weights_of(cls, module: Any) -> Weights:
-        """Return the weights of `module`, whose class is checked: every subclass says how."""
-        raise NotImplementedError
+        """Return the weights of `module`, whose class is checked."""
 
     def torch_state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the parameters under the names and in the shapes of PyTorch's module.
@@ -57,9 +58,9 @@ class TorchModule(WeightsModule):
         theirs.load_state_dict(state)
         return theirs
 
+    @abc.abstractmethod
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
-        """Return PyTorch's module of this structure, with other numbers: a subclass says how."""
-        raise NotImplementedError
+        """Return PyTorch's module of this structure, with other numbers."""
 
 
 class DroppingModule(AttendingModule, TorchModule):

@@ -6,14 +6,8 @@ import torch
 
 from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.nn.layers import (
-    DecoderLayer,
-    DecodingModule,
-    EncoderLayer,
-    EncodingModule,
-    LayerNorm,
-    RMSNorm,
-)
+from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
+from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
 from attnbook.transformers.decoder import decoder, decoder_with_weights
 from attnbook.transformers.encoder import encoder, encoder_with_weights

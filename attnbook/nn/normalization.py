@@ -1,0 +1,116 @@
+"""The normalisations as modules."""
+
+import abc
+from typing import Any, ClassVar
+
+import torch
+
+from attnbook.arrays.array import Array
+from attnbook.nn.torch_module import TorchModule
+from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
+from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
+
+
+class _Normalization(TorchModule):
+    """Base of the normalisations, each with a gain under PyTorch's name `weight`."""
+
+    gain: torch.Tensor | None
+    epsilon: float
+    _theirs: ClassVar = {"weight": "gain"}
+
+    @classmethod
+    def _weights_of(cls, module: Any) -> Any:
+        if len(module.normalized_shape) != 1:
+            raise ValueError(
+                f"module must normalise the last axis alone, got shape {module.normalized_shape}"
+            )
+        return cls._kind(**cls._numbers_of(module))
+
+    @classmethod
+    @abc.abstractmethod
+    def _numbers_of(cls, module: Any) -> dict[str, Any]:
+        """Return the fields of the weights."""
+
+    def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+        if self.gain is None:
+            name = self._torch.__name__
+            raise ValueError(f"gain must be an array to fit torch.nn.{name}, got None")
+        home = {"device": self.gain.device, "dtype": self.gain.dtype}
+        return self._torch(len(self.gain), self.epsilon, **home, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Return what PyTorch's module is told beside width, epsilon and home."""
+        return {}
+
+
+class LayerNorm(_Normalization, kind=LayerNormWeights):
+    """Layer normalisation with the arrays of `LayerNormWeights` as parameters.
+
+    Parameters
+    ----------
+    weights : LayerNormWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    gain, bias : torch.nn.Parameter or None, shape (d_model,)
+        The state dict has just these names; that of a `torch.nn.LayerNorm` is loaded too.
+    epsilon : float
+
+    Examples
+    --------
+    >>> norm = LayerNorm(LayerNormWeights.init(2))
+    >>> norm(torch.tensor([[1.0, 3.0]], dtype=torch.float64)).tolist()[0][1] > 0.99
+    True
+    """
+
+    bias: torch.Tensor | None
+    _torch = torch.nn.LayerNorm
+
+    def forward(self, x: Array) -> Array:
+        """Return `layer_norm`."""
+        return layer_norm(x, self.gain, self.bias, epsilon=self.epsilon)
+
+    @classmethod
+    def _numbers_of(cls, module: Any) -> dict[str, Any]:
+        return {"gain": module.weight, "bias": module.bias, "epsilon": module.eps}
+
+    def _options(self) -> dict[str, Any]:
+        return {"bias": self.bias is not None}
+
+
+class RMSNorm(_Normalization, kind=RMSNormWeights):
+    """Root-mean-square normalisation with the gain of `RMSNormWeights` as a parameter.
+
+    Parameters
+    ----------
+    weights : RMSNormWeights
+        What to start from, of any library and dtype. It is copied.
+
+    Attributes
+    ----------
+    gain : torch.nn.Parameter or None, shape (d_model,)
+        The state dict has just this name; that of a `torch.nn.RMSNorm` is loaded too.
+    epsilon : float
+
+    Examples
+    --------
+    >>> norm = RMSNorm(RMSNormWeights.init(2))
+    >>> norm(torch.tensor([[3.0, 3.0]], dtype=torch.float64)).tolist()[0][1] > 0.99
+    True
+    """
+
+    _torch = torch.nn.RMSNorm
+
+    def forward(self, x: Array) -> Array:
+        """Return `rms_norm`."""
+        return rms_norm(x, self.gain, epsilon=self.epsilon)
+
+    @classmethod
+    def _numbers_of(cls, module: Any) -> dict[str, Any]:
+        epsilon = module.eps
+        if epsilon is None:  # then PyTorch takes that of the dtype
+            if module.weight is None:
+                raise ValueError("module must have a weight or an eps, got None for both")
+            epsilon = torch.finfo(module.weight.dtype).eps
+        return {"gain": module.weight, "epsilon": epsilon}
