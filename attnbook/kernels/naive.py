@@ -17,7 +17,8 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     if scores.shape[-1] == 0:  # the maximum of no keys does not exist
         return xp.astype(xp.matmul(scores, v), query.dtype, copy=False)
     maximum = xp.max(scores, axis=-1, keepdims=True)
-    maximum = xp.where(maximum == -xp.inf, xp.zeros_like(maximum), maximum)  # a row that sees none
+    # a row that sees no key
+    maximum = xp.where(maximum == -xp.inf, xp.zeros_like(maximum), maximum)
     weights = xp.exp(scores - maximum)
     total = xp.sum(weights, axis=-1, keepdims=True)
     weights = weights / xp.where(total == 0, xp.ones_like(total), total)
