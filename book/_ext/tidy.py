@@ -1,5 +1,10 @@
-"""Mend the markup that other extensions write."""
+"""Mend the markup that other extensions write, and the HTML that is made of it."""
 
+import re
+from html import escape
+from pathlib import Path
+
+import imagesize
 from docutils import nodes
 
 BODIES = {"proof-content", "exercise-content", "solution-content"}
@@ -29,6 +34,48 @@ def give_title(proof):
     proof.insert(0, nodes.title("", "Proof"))
 
 
+EMPTY_HEADER = re.compile(r"<th[^>]*>\s*(<p>\s*</p>)?\s*</th>")
+ROLES = re.compile(r' role="(doc-biblioentry|list)"')  # of a bibliography: the first is withdrawn
+IMAGE = re.compile(r'<img(?=[^>]* src="[^"]*_images/([^"]+)")([^>]*?)\s*/?>')
+COMPOUND = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
+
+
+def mend_page(app, pagename, templatename, context, doctree):
+    """Mend the HTML of a page, and say in its head what it is about."""
+    if doctree is None:
+        return
+    body = EMPTY_HEADER.sub("<td></td>", context["body"])
+    if 'class="citation"' in body:
+        body = ROLES.sub("", body)
+    paths = {name: path for path, name in app.builder.images.items()}
+    context["body"] = IMAGE.sub(lambda image: framed(app, paths, image), body)
+    about = next((p.astext() for p in doctree.findall(nodes.paragraph)), "")
+    if len(about) > 160:
+        about = about[:160].rpartition(" ")[0] + " …"
+    about = escape(about.replace("\n", " "))
+    context["metatags"] += f'\n<meta name="description" content="{about}" />'
+
+
+def framed(app, paths, image):
+    """Give a picture its size and a frame that can scroll, and let it load when it is near."""
+    name, attributes = image.groups()
+    width, height = imagesize.get(Path(app.srcdir, paths[name]))
+    return (
+        f'<span class="figure-frame" style="--width: {width}px">'
+        f'<img{attributes} width="{width}" height="{height}" loading="lazy" decoding="async" />'
+        "</span>"
+    )
+
+
+def name_parts(app, doctree, docname):
+    """Let the search find FlashAttention by `flash attention`."""
+    names = sorted(set(COMPOUND.findall(doctree.astext())))
+    parts = " ".join(re.sub(r"(?<!^)(?=[A-Z])", " ", name) for name in names)
+    doctree += nodes.meta(name="keywords", content=parts)
+
+
 def setup(app):
     app.connect("doctree-read", mend_boxes, priority=400)  # before sections are numbered
+    app.connect("doctree-resolved", name_parts)
+    app.connect("html-page-context", mend_page)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

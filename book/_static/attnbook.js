@@ -1,41 +1,22 @@
-// Keyboard and screen-reader repairs of what the theme writes.
+// What the theme leaves to do: the keyboard, printing, and the search among formulas.
 (function () {
   "use strict";
 
   const SCROLLERS =
     ".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article div.math, " +
-    ".bd-article div.amsmath, .bd-article mjx-container[display], .bd-article dl.py > dt, .bd-article .output, " +
-    ".figure-frame";
+    ".bd-article dl.py > dt, .bd-article .output, .bd-article .figure-frame";
 
   // What scrolls must be reachable without a mouse.
   function openToKeyboard() {
-    for (const box of document.querySelectorAll(SCROLLERS)) {
-      // a figure's frame may begin to scroll with no resize to tell, so on a phone it always counts
-      const framed = box.matches(".figure-frame") && getComputedStyle(box).overflowX === "auto";
-      if (framed || box.scrollWidth > box.clientWidth + 1) {
+    const boxes = [...document.querySelectorAll(SCROLLERS)];
+    const scrolls = boxes.map((box) => box.scrollWidth > box.clientWidth + 1);
+    boxes.forEach((box, i) => {
+      if (scrolls[i]) {
         box.tabIndex = 0;
       } else if (box.getAttribute("tabindex") === "0") {
         box.removeAttribute("tabindex");
       }
-    }
-  }
-
-  // The entries of a bibliography are no list items, so their box is no list.
-  function mendBibliography() {
-    for (const list of document.querySelectorAll('.citation-list[role="list"]')) {
-      list.removeAttribute("role");
-    }
-  }
-
-  // On a phone a figure keeps half its size and scrolls in its own frame, so that its text stays readable.
-  function frameFigures() {
-    for (const image of document.querySelectorAll(".bd-article figure > img")) {
-      const frame = document.createElement("div");
-      frame.className = "figure-frame";
-      frame.style.setProperty("--natural-width", `${image.naturalWidth}px`);
-      image.replaceWith(frame);
-      frame.append(image);
-    }
+    });
   }
 
   let waiting;
@@ -45,12 +26,33 @@
   }
 
   window.addEventListener("load", () => {
-    mendBibliography();
-    frameFigures();
     openToKeyboard();
-    window.MathJax?.startup?.promise?.then(openToKeyboard);
     new ResizeObserver(later).observe(document.querySelector(".bd-article") || document.body);
     document.addEventListener("toggle", later, true);
     document.addEventListener("click", later);
+  });
+
+  // On paper nothing can be unfolded, and nothing loads late.
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll(".bd-article details:not([open])")];
+    for (const fold of folded) fold.open = true;
+    for (const image of document.querySelectorAll("img[loading]")) image.loading = "eager";
+  });
+  window.addEventListener("afterprint", () => {
+    for (const fold of folded) fold.open = false;
+  });
+
+  // The search shows a formula as plain text.
+  document.addEventListener("DOMContentLoaded", () => {
+    if (typeof Search === "undefined" || !Search.htmlToText) return;
+    const textOf = Search.htmlToText;
+    Search.htmlToText = (html, anchor) => {
+      const page = new DOMParser().parseFromString(html, "text/html");
+      for (const formula of page.querySelectorAll(".katex")) {
+        formula.replaceWith(formula.querySelector("math")?.getAttribute("alttext") ?? "");
+      }
+      return textOf(page.documentElement.outerHTML, anchor);
+    };
   });
 })();
