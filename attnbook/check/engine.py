@@ -323,7 +323,9 @@ class Examination:
 
 
 def _happens(error: BaseException | None) -> str:
-    return "its result is wrong" if error is None else f"it raises {type(error).__name__}"
+    if error is None:
+        return "its result is wrong"
+    return f"it raises {type(error).__name__}, which is allowed"
 
 
 def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:

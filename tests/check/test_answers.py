@@ -392,9 +392,9 @@ def merged_by_math(first, second):
 
 REPORTS = """
 split_heads(RIGHT["split_heads"][-1])
-    right: on one sequence without a batch axis it raises ValueError.
+    right: on one sequence without a batch axis it raises ValueError, which is allowed.
 masked_attention(RIGHT["masked_attention"][-1])
-    right: on one sequence without a batch axis it raises ValueError.
+    right: on one sequence without a batch axis it raises ValueError, which is allowed.
 split_heads(reshape_of_batches)
     bare reshape: reshape
 multi_head_attention(joined_by_reshape)
@@ -408,12 +408,14 @@ split_heads(of_matrices_in_torch)
 split_heads(lambda x, n_heads: x.reshape(7, 7))
     raises: ValueError
 multi_head_attention(width_of_the_model)
-    right: on projections of other widths than d_model it raises ValueError.
+    right: on projections of other widths than d_model it raises ValueError, which is allowed.
 masked_attention(mask_in_loops)
-    right: on a mask of one row, (1, n_k), it raises IndexError.…on a mask of one axis, (n_k,), it
-    raises IndexError.…on a mask of one column, (n_q, 1), it raises IndexError.
+    right: on a mask of one row, (1, n_k), it raises IndexError, which is allowed.…on a mask of one
+    axis, (n_k,), it raises IndexError, which is allowed.…on a mask of one column, (n_q, 1), it
+    raises IndexError, which is allowed.
 multi_head_attention(one_mask)
-    right: on a mask for each sequence, (batch, 1, n_q, n_k), it raises ValueError.
+    right: on a mask for each sequence, (batch, 1, n_q, n_k), it raises ValueError, which is
+    allowed.
 multi_head_attention(lambda query, key, value, weights, mask=None:
 ab.multi_head_attention(query, key, value, weights, None if mask is None else ~mask))
     mask inverted: mask
@@ -431,7 +433,7 @@ causal_mask(lambda n_q, n_k: nested(n_q, n_k).astype(bool))
 causal_mask(lambda n: nested(n, n))
     list of nothing: list
 causal_mask(lambda n: np.tri(n, dtype=bool) if n else 1 / 0)
-    right: on a size of 0 it raises ZeroDivisionError.
+    right: on a size of 0 it raises ZeroDivisionError, which is allowed.
 causal_mask(lambda n: np.zeros((0, n)))
     wrong dtype: dtype
 attention(added_mask)
