@@ -20,10 +20,10 @@ from attnbook.sketch import StableHash
 
 @documented
 def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the collision probability of the p-stable hash ⌊(a · x + b)/r⌋ at a distance c.
+    """Check the collision probability of the p-stable hash ⌊(a · x + ξ)/r⌋ at a distance D.
 
-    That is P(c) = 1 − 2Φ(−r/c) − 2c/(√(2π) r) · (1 − exp(−r²/(2c²))) with the distribution
-    function Φ of the normal distribution, and P(0) = 1 (Datar et al. 2004). Runs `f` on distances
+    That is p(D) = 1 − 2Φ(−r/D) − 2D/(√(2π) r) · (1 − exp(−r²/(2D²))) with the distribution
+    function Φ of the normal distribution, and p(0) = 1 (Datar et al. 2004). Runs `f` on distances
     below and above the width, on widths other than 1, on distance 0, on single numbers and on
     arrays, in float64 and float32.
 
@@ -112,70 +112,70 @@ _MEAN = math.sqrt(2 / math.pi)
 
 _MISTAKES = mistakes(
     """
-    arccos: You use 1 − (2/π)·arccos(c/r). It is 0 at distance 0, so equal vectors never meet, and
+    arccos: You use 1 − (2/π)·arccos(D/r). It is 0 at distance 0, so equal vectors never meet, and
         it grows with the distance. It is no probability of this hash at all: that one is 1 −
-        2Φ(−r/c) − 2c/(√(2π) r)·(1 − exp(−r²/(2c²))).
-    SimHash's probability: You use an arcsine, or the angle. 1 − (2/π)·arcsin(c/2) belongs to
+        2Φ(−r/D) − 2D/(√(2π) r)·(1 − exp(−r²/(2D²))).
+    SimHash's probability: You use an arcsine, or the angle. 1 − (2/π)·arcsin(D/2) belongs to
         sign-SimHash and unit vectors, which know no width. Here two projections, a distance of
-        c·|N(0, 1)| apart, must fall into one interval of length r.
-    c and r exchanged: You exchange distance and width: the argument of Φ is −r/c, and the exponent
-        −r²/(2c²). Yours is 0 at distance 0 and grows with the distance.
-    one tail: You subtract Φ(−r/c) once. A projection can differ by more than r to either side:
-        there are two tails, 2Φ(−r/c).
-    tails of the other side: You count the tails with a wrong factor: they are 2Φ(−r/c), two of
+        D·|N(0, 1)| apart, must fall into one interval of length r.
+    D and r exchanged: You exchange distance and width: the argument of Φ is −r/D, and the exponent
+        −r²/(2D²). Yours is 0 at distance 0 and grows with the distance.
+    one tail: You subtract Φ(−r/D) once. A projection can differ by more than r to either side:
+        there are two tails, 2Φ(−r/D).
+    tails of the other side: You count the tails with a wrong factor: they are 2Φ(−r/D), two of
         them, and are subtracted from 1.
-    sign inside Φ: You use Φ(r/c), which is above 1/2, so your numbers are negative. The tails are
-        Φ(−r/c).
+    sign inside Φ: You use Φ(r/D), which is above 1/2, so your numbers are negative. The tails are
+        Φ(−r/D).
     erf for Φ: Your Φ is not the distribution function of the normal distribution: Φ(z) = (1 +
         erf(z/√2))/2. Look for the √2, the 1 and the half.
     density for Φ: You use the density of the normal distribution for Φ. Φ is its integral, the
         chance to be below.
-    exponent without the 2: Your exponential is exp(−r²/c²). The exponent of a normal density has a
-        2 below: exp(−r²/(2c²)). Mind that −r**2 / 2 * c**2 multiplies by c².
-    exponent without the square: Your exponential is exp(−r/(2c)), or exp(−r/c). The ratio is
-        squared: exp(−r²/(2c²)).
-    sign of the exponent: Your exponential grows: the sign in exp(−r²/(2c²)) is missing. In Python
+    exponent without the 2: Your exponential is exp(−r²/D²). The exponent of a normal density has a
+        2 below: exp(−r²/(2D²)). Mind that −r**2 / 2 * D**2 multiplies by D².
+    exponent without the square: Your exponential is exp(−r/(2D)), or exp(−r/D). The ratio is
+        squared: exp(−r²/(2D²)).
+    sign of the exponent: Your exponential grows: the sign in exp(−r²/(2D²)) is missing. In Python
         -x**2 is −(x²), and (-x)**2 is x².
-    no 1 − exp: You multiply by exp(−r²/(2c²)), or by nothing. The factor is 1 − exp(−r²/(2c²)).
-    second term added: You add the last term. It is subtracted: it is the chance that the offset b
+    no 1 − exp: You multiply by exp(−r²/(2D²)), or by nothing. The factor is 1 − exp(−r²/(2D²)).
+    second term added: You add the last term. It is subtracted: it is the chance that the offset ξ
         puts an end of an interval between the two.
-    second term forgotten: You return 1 − 2Φ(−r/c), the chance that the projections are less than r
+    second term forgotten: You return 1 − 2Φ(−r/D), the chance that the projections are less than r
         apart. They may still lie on two sides of an end of an interval: the last term is missing.
-    root of 2π: The factor of your last term is not 2c/(√(2π) r). The root is over 2π as a whole,
+    root of 2π: The factor of your last term is not 2D/(√(2π) r). The root is over 2π as a whole,
         and it stands below, as r does: in Python a / b * c multiplies by c.
     last term without its 2: The factor of your last term is half or twice what it should be:
-        2c/(√(2π) r).
-    last term upside down: The factor of your last term has r/c where it should have c/r.
+        2D/(√(2π) r).
+    last term upside down: The factor of your last term has r/D where it should have D/r.
     normal for its absolute value: Your numbers are half of what they should be: at distance 0 they
         go to 1/2. The integral takes the density of |a · (x − y)|, which is twice that of a · (x −
         y) on one side.
     Cauchy: This is the probability for directions from the Cauchy distribution, which is 1-stable
         and belongs to the distance Σ|xᵢ − yᵢ|. Normal directions belong to the Euclidean one.
-    no random direction: You return 1 − c/r, as if the projections were c apart. Their distance is
-        c·|N(0, 1)|: often less, and now and then much more.
-    mean of the distance: You put the mean distance of the projections, √(2/π) c, into 1 − z/r. That
-        is a tangent of P: it is right for small c alone. 1 − z/r is cut off at 0 first, and then
-        averaged.
-    Gaussian kernel: You return exp(−c²/(2r²)), or exp(−c²/r²). That is a kernel of the distance,
+    no random direction: You return 1 − D/r, as if the projections were D apart. Their distance is
+        D·|N(0, 1)|: often less, and now and then much more.
+    mean of the distance: You put the mean distance of the projections, √(2/π) D, into 1 − z/r, or
+        average 1 − z/r without cutting it off at 0. That is a tangent of p: it is right for small D
+        alone.
+    Gaussian kernel: You return exp(−D²/(2r²)), or exp(−D²/r²). That is a kernel of the distance,
         and has its shape, but it is not this probability.
-    product for the ratio: You use r·c where r/c belongs: your numbers grow with the distance, or
+    product for the ratio: You use r·D where r/D belongs: your numbers grow with the distance, or
         change with its unit.
-    several projections: You return P², for two projections a table, or 1 − (1 − P)², for two
+    several projections: You return p², for two projections a table, or 1 − (1 − p)², for two
         tables. This is the chance for one projection.
-    distance squared: You use c² for c, or √c. `distance` is the Euclidean distance itself.
-    not colliding: Your numbers are 1 − P: the chance to fall into two intervals.
+    distance squared: You use D² for D, or √D. `distance` is the Euclidean distance itself.
+    not colliding: Your numbers are 1 − p: the chance to fall into two intervals.
     width ignored: Your numbers do not depend on the width, as if it were 1. It is measured in the
-        unit of the distance: only r/c counts.
-    ratio squared: You put (r/c)² or √(r/c) where r/c belongs. Φ takes −r/c itself; the square
+        unit of the distance: only r/D counts.
+    ratio squared: You put (r/D)² or √(r/D) where r/D belongs. Φ takes −r/D itself; the square
         stands in the exponent alone.
     distance 0: At distance 0 your function divides by 0, or returns something else than 1. A vector
         always meets its equal: return 1 there. In an array, make the distance safe before you
-        divide, as where(c == 0, 1, c) does, and choose afterwards.
+        divide, as where(D == 0, 1, D) does, and choose afterwards.
     """,
     {
         "arccos": _of_angles(np.arccos),
         "SimHash's probability": _of_angles(np.arcsin),
-        "c and r exchanged": (
+        "D and r exchanged": (
             {"ratio": lambda c, r: c / r},
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
         ),

@@ -15,7 +15,7 @@ from attnbook.sketch import StableHash
 
 @documented
 def stable_hash(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the codes of the p-stable hash, ⌊(a · x + b)/r⌋ for each direction a and its offset b.
+    """Check the codes of the p-stable hash, ⌊(a · x + ξ)/r⌋ for each direction a and its offset ξ.
 
     Runs `f` on a square, on one vector, on one projection, on different primes, on projections that
     end exactly where an interval does, with widths below and above 1, in float64 and float32, and
@@ -80,16 +80,16 @@ _MISTAKES = mistakes(
         integers. A vector of zeros, such as padding, may lie on an end. Take the floor.
     offset forgotten: You do not use the offsets. Without them 0 is an end of an interval in every
         projection, so two vectors on either side of it never meet, however near they are.
-    offset divided alone: You divide the offset and not the projection: in a + b / r the division
-        comes first. Write (a + b) / r.
+    offset divided alone: You divide the offset and not the projection: in a + ξ / r the division
+        comes first. Write (a + ξ) / r.
     offset outside the division: You add the offset after you divide by the width. It is measured in
-        the unit of the vectors, from 0 to r, and is added before: (a · x + b) / r.
-    offset subtracted: You subtract the offset. It is added: (a · x + b) / r. The hash would be as
+        the unit of the vectors, from 0 to r, and is added before: (a · x + ξ) / r.
+    offset subtracted: You subtract the offset. It is added: (a · x + ξ) / r. The hash would be as
         good, but its codes are others, and codes of two rules never meet.
     width forgotten: You do not divide by the width, so your intervals have length 1 whatever it is.
     width multiplied: You multiply by the width. A larger width must give longer intervals, so fewer
         codes: divide by it.
-    width squared: You divide by the square of the width. Divide by the width: (a · x + b) / r.
+    width squared: You divide by the square of the width. Divide by the width: (a · x + ξ) / r.
     rounded twice: You take a floor before you divide, and another one after. Unless the width is an
         integer that moves the ends of the intervals. Divide first, then take the floor.
     sign for the floor: You keep the sign alone. That is SimHash; this hash numbers the intervals of

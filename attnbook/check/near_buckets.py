@@ -79,14 +79,14 @@ def _one_after_the_other(x, directions, n_probes):
     found = [own]
     for flips in (1 << _nearest_first(along)).T:
         found.append(found[-1] ^ flips)
-    return np.resize(np.stack(found, axis=1), (len(x), n_probes))
+    return np.stack(found, axis=1)[:, :n_probes]
 
 
 def _index_flipped(x, directions, n_probes):
     along = x @ directions.T
     own = (along >= 0) @ (1 << np.arange(len(directions)))
     flips = np.concatenate([np.zeros((len(x), 1), int), _nearest_first(along)], axis=1)
-    return np.resize(own[:, np.newaxis] ^ flips, (len(x), n_probes))
+    return (own[:, np.newaxis] ^ flips)[:, :n_probes]
 
 
 _STEPS: dict[str, Callable] = {

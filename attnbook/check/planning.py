@@ -8,6 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signature_of
 from attnbook.check.steps import Case, Check, Stage, each
 
 MOST = 32
@@ -29,17 +30,18 @@ def table_costs(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(n, d, p_near, p_other, delta, costs)``, by position: the number of keys, their
         width, the chance that one projection agrees on a near key, that chance for a sample of
         other keys (s,), the promise δ, and what one product, one look-up and one candidate cost,
-        (3,). It returns two arrays of floats (32,), for κ = 1, …, 32: L and the cost of a query.
+        (3,). It returns two arrays or lists of 32 numbers, for κ = 1, …, 32: L and the cost of a
+        query.
 
     Examples
     --------
     >>> import numpy as np
     >>> from attnbook import check
     >>> def my_costs(n, d, p_near, p_other, delta, costs):
-    ...     K = np.arange(1, 33)
-    ...     L = np.ceil(np.log(delta) / np.log(1 - p_near**K))
-    ...     met = n * L * np.mean(p_other) ** K
-    ...     return L, costs[0] * d * K * L + costs[1] * L + costs[2] * met
+    ...     kappa = np.arange(1, 33)
+    ...     L = np.ceil(np.log(delta) / np.log(1 - p_near**kappa))
+    ...     met = n * L * np.mean(p_other) ** kappa
+    ...     return L, costs[0] * d * kappa * L + costs[1] * L + costs[2] * met
     >>> check.table_costs(my_costs).mistake
     'mean before the power'
     """
@@ -47,22 +49,43 @@ def table_costs(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 
 def _costs(s: Any, n, d, p_near, p_other, delta, costs):
-    k = np.arange(1, MOST + 1)
+    k = s.kappa(np.arange(1, MOST + 1))
     needed = s.miss(delta, s.table_has(p_near, k))
     tables = s.whole(needed)
-    shares = s.share(np.asarray(p_other, dtype=np.float64)[:, np.newaxis], k)
-    terms = (s.hashing(d, k, tables), tables, s.candidates(n, tables, shares))
+    sample = np.asarray(p_other, dtype=np.float64)[:, np.newaxis]
+    shares = s.share(sample, k, p_near)
+    terms = (s.hashing(d, k, tables), tables, s.candidates(n, tables, shares, sample, k))
     total = sum(s.price(cost) * term for cost, term in zip(costs, s.terms(terms), strict=True))
     return s.results(tables * 1.0, total)
 
 
+def _adapt(function: Callable) -> Callable:
+    """Return `function` with lists, and arrays of integers, as arrays of floats."""
+    signature = signature_of(function)
+    if signature is None:
+        return function
+
+    def adapted(*given):
+        found = function(*given)
+        return tuple(map(_as_floats, found)) if isinstance(found, (tuple, list)) else found
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]
+    return adapted
+
+
+def _as_floats(x):
+    integers = isinstance(x, np.ndarray) and x.dtype.kind in "iu"
+    return np.asarray(x, dtype=np.float64) if integers or isinstance(x, (list, tuple)) else x
+
+
 _STEPS: dict[str, Callable] = {
+    "kappa": lambda k: k,
     "table_has": lambda p, k: p**k,
     "miss": lambda delta, f: np.log(delta) / np.log1p(-f),
     "whole": np.ceil,
-    "share": lambda p, k: np.mean(p**k, axis=0),
+    "share": lambda p, k, near: np.mean(p**k, axis=0),
     "hashing": lambda d, k, tables: d * k * tables,
-    "candidates": lambda n, tables, share: n * tables * share,
+    "candidates": lambda n, tables, share, p, k: n * tables * share,
     "price": lambda cost: cost,
     "terms": lambda terms: terms,
     "results": lambda tables, total: (tables, total),
@@ -72,14 +95,21 @@ _MISTAKES = mistakes(
     """
     one projection for all: The number of tables does not grow with κ. All κ projections of a table
         must agree, which has the chance p_near to the power of κ.
+    kappa from 0: Your first number is that of κ = 0. κ runs from 1 to 32.
     all tables must have it: You ask that all tables have the key, or that a mean number of them
-        does. One table is enough: all L miss it with probability (1 − p^κ)^L.
+        does, or your fraction is upside down. One table is enough: all L miss it with probability
+        (1 − p^κ)^L, so L is at least ln δ / ln(1 − p^κ).
     delta and one minus delta: You take 1 − δ for δ. δ is the chance of a miss.
     rounded down: You round the number of tables down, or to the nearest. Then the promise is
         broken: round up.
     not rounded: The number of tables is not whole: round up.
     mean before the power: You take the mean of p_other and then its power κ. Take the powers first:
         the keys that lie nearest are found far more often than the mean of all would be.
+    mean over κ too: You take the mean over all κ at once. Each κ has a mean of its own, over the
+        sample.
+    sum for the mean: You add up p_other^κ over the sample. A share is its mean: the sample stands
+        for all n keys.
+    near for other: You take p_near for p_other. The candidates are other keys, nearly all of them.
     candidates of one table: You count the candidates of one table. Each of the L tables has them.
     each candidate once: You count a candidate once, however many tables have it. It is read in each
         of them, and only then known to be the same.
@@ -104,12 +134,18 @@ _MISTAKES = mistakes(
         "delta and one minus delta": each("miss", lambda delta, f: np.log1p(-delta) / np.log1p(-f)),
         "rounded down": each("whole", np.floor, np.rint, lambda x: np.maximum(np.floor(x), 1)),
         "not rounded": each("whole", lambda x: x),
-        "mean before the power": each("share", lambda p, k: np.mean(p) ** k),
-        "candidates of one table": each("candidates", lambda n, tables, share: n * share),
+        "kappa from 0": each("kappa", lambda k: k - 1),
+        "mean before the power": each("share", lambda p, k, near: np.mean(p) ** k),
+        "mean over κ too": each("share", lambda p, k, near: np.mean(p**k) + 0 * k),
+        "sum for the mean": each("share", lambda p, k, near: np.sum(p**k, axis=0)),
+        "near for other": each("share", lambda p, k, near: near**k),
+        "candidates of one table": each("candidates", lambda n, tables, share, p, k: n * share),
         "each candidate once": each(
-            "candidates", lambda n, tables, share: n * (1 - (1 - share) ** tables)
+            "candidates",
+            lambda n, tables, share, p, k: n * (1 - (1 - share) ** tables),
+            lambda n, tables, share, p, k: n * np.mean(1 - (1 - p**k) ** tables, axis=0),
         ),
-        "share for a number": each("candidates", lambda n, tables, share: tables * share),
+        "share for a number": each("candidates", lambda n, tables, share, p, k: tables * share),
         "one projection to hash": each(
             "hashing",
             lambda d, k, tables: d * tables,
@@ -153,4 +189,5 @@ TABLE_COSTS = Check(
         ),
     ),
     mistakes=_MISTAKES,
+    adapt=_adapt,
 )

@@ -24,9 +24,10 @@ def ring_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     Parameters
     ----------
     f : callable
-        Called as ``f(query, key, value)``, by position: the shards of all p processes, (p, m, d_k),
-        (p, m, d_k) and (p, m, d_v). It returns the output of each process, (p, m, d_v), or a list
-        of them: what its queries find among the keys of all, without a mask.
+        Called as ``f(query, key, value)``, by position: the shards of all p processes, each
+        (n / p, d_k), (n / p, d_k) and (n / p, d_v), in arrays (p, n / p, …). It returns the output
+        of each process, (p, n / p, d_v), or a list of p outputs: what its queries find among the
+        keys of all, without a mask.
 
     Examples
     --------
@@ -61,6 +62,7 @@ STEPS: dict[str, Callable] = {
     "factor": lambda own, m: np.exp(own - m),
     "join": lambda parts, s: _all(parts, s),
     "divide": lambda part, p: part[2] / part[1],
+    "home": lambda outputs: outputs,
 }
 
 
@@ -82,7 +84,7 @@ def ring(s: Any, query, key, value):
             k, v = key[source], value[s.value_source(source, r, p)]
             parts.append(_read(query[r], k, v, scale))
         outputs.append(s.divide(s.join(parts, s), p))
-    return np.stack(outputs)
+    return s.home(np.stack(outputs))
 
 
 def _reference(query, key, value):
@@ -101,8 +103,13 @@ def _adapt(function: Callable) -> Callable:
 
     def adapted(*given):
         found = function(*given)
-        if isinstance(found, list) and len({getattr(x, "shape", None) for x in found}) == 1:
-            return array_namespace(*found).stack(found) if hasattr(found[0], "shape") else found
+        if (
+            isinstance(found, (list, tuple))
+            and len({getattr(x, "shape", None) for x in found}) == 1
+        ):
+            return (
+                array_namespace(*found).stack(list(found)) if hasattr(found[0], "shape") else found
+            )
         return found
 
     return signed_as(function, adapted)
@@ -117,7 +124,7 @@ def _case(p: int, m: int, d_k: int = 3, d_v: int = 5, size: float = 1.0, dtype="
 RING_ATTENTION = Check(
     name="ring_attention",
     parameters=("query", "key", "value"),
-    results={"outputs": "(p, m, d_v)"},
+    results={"outputs": "(p, n / p, d_v)"},
     reference=_reference,
     compute=ring,
     steps=STEPS,
@@ -136,6 +143,11 @@ RING_ATTENTION = Check(
         one step too many: You go on after a whole turn, so the first keys count twice.
         own keys left out: You pass the keys on before the first step, and the last ones never come
             back: a process never meets its own. Begin with them.
+        overwritten on the way: You write into the list while it moves, so a pair that was received
+            is sent on at once, and soon all processes hold the same one. All send at the same time:
+            make a new list from the old one.
+        not home: Each process returns what a neighbour's queries have found. Queries that travel
+            come home after p moves.
         values stay: The keys travel and the values do not. Each key goes with its value.
         not rescaled: You add totals and sums that are relative to different maxima. Multiply both
             parts by exp(their own maximum − the common one) first.
@@ -153,6 +165,14 @@ RING_ATTENTION = Check(
             "own keys left out": (
                 {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r - i - 1) % p},
                 {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r + i + 1) % p},
+            ),
+            "overwritten on the way": each(
+                "source",
+                lambda r, i, p: r if i == 0 else p - 1,
+                lambda r, i, p: r if i == 0 else 0,
+            ),
+            "not home": each(
+                "home", lambda x: np.roll(x, 1, axis=0), lambda x: np.roll(x, -1, axis=0)
             ),
             "values stay": each("value_source", lambda own, r, p: r),
             "not rescaled": each("factor", lambda own, m: np.ones_like(own)),

@@ -67,8 +67,8 @@ def ring_attention(
         Which tokens of the sequence a process holds: ``"zigzag"``, ``"striped"`` or
         ``"contiguous"``, as `shard_sequence` cuts them. Without `is_causal` it changes nothing.
     impl : str
-        Who computes the piece of a step: a rung of `attnbook.kernels.LADDER` with a backward pass,
-        ``"tiled"``, ``"numba"``, ``"packed"`` or ``"triton"``.
+        The rung of `attnbook.kernels.LADDER` that computes the piece of a step; it must have a
+        backward pass: ``"tiled"``, ``"numba"``, ``"packed"`` or ``"triton"``.
     timeout : float
         Seconds that this process waits for another one, with gloo. With nccl the timeout of the
         group counts, ``init_process_group(timeout=...)``.
@@ -85,12 +85,13 @@ def ring_attention(
     TypeError
         For anything but floating tensors of one dtype, or a `group` that is none.
     ValueError
-        For shapes that do not fit one another, that `layout` cannot cut, or that differ between the
-        processes; an unknown `layout` or `impl`. Where one process is called wrongly, the others
-        raise too and name its rank: nobody waits for it.
+        If shapes do not fit one another, cannot be cut by `layout` or differ between the processes;
+        if `layout` or `impl` is unknown. Where one process is called wrongly, the others raise too
+        and name its rank, and none waits for it.
     RuntimeError
-        If no group has been initialised; if a process ends or does not answer: all that wait for it
-        say so, within milliseconds where its connection breaks and after `timeout` where not.
+        If no group has been initialised, or if a process ends or does not answer. Every process
+        that waits for it raises, within milliseconds if its connection breaks and else after
+        `timeout`. A process that already has all it needs returns, and raises at its next call.
 
     See Also
     --------
@@ -99,13 +100,12 @@ def ring_attention(
 
     Notes
     -----
-    While a piece is computed, the next keys and values arrive. A process holds three shards of
-    them at most, its own, those at work, and those that arrive: O(n/p) memory. It sends
-    (p − 1) shards of keys and values in a forward pass. The backward pass makes the weights again
-    from one number a row; it sends the keys and values round once more, and p shards of their
-    gradients, which travel with them and are summed in float32 (float64 for float64). Under a
-    causal mask a zigzag layout lets every process compute n²/2p² + O(n) scores a head in each step,
-    half of a full piece.
+    While a piece is computed, the next keys and values arrive. A process holds at most three shards
+    of them, its own, the one at work and the one that arrives: O(n/p) memory. In a forward pass it
+    sends p − 1 shards of keys and values. The backward pass computes the weights again from one
+    number a row. It sends the keys and values round once more, and p shards of their gradients,
+    which are summed in float32 (float64 for float64). Under a causal mask a zigzag layout lets
+    every process compute n²/2p² + O(n) scores a head in each step, half of a full piece.
 
     References
     ----------

@@ -47,9 +47,9 @@ class ShardedSketch:
     Parameters
     ----------
     sketch : SketchAttention
-        That of this process: empty, or with its shard of the keys. All processes draw it alike,
-        with a hash of the same seed. Estimator ``"union"`` or ``"importance"`` and no tail, no
-        heavy keys and no largest bucket: those are choices among all keys.
+        The sketch of this process, empty or with its shard of the keys. All processes need the same
+        hash, drawn with the same seed. The estimator is ``"union"`` or ``"importance"``, without
+        tail, heavy keys and largest bucket, which are choices among all keys.
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     timeout : float
@@ -71,7 +71,8 @@ class ShardedSketch:
 
     Notes
     -----
-    An answer costs each process its own candidates, and one all-gather of d_v + 6 numbers a query.
+    For an answer each process reads its own candidates, and one all-gather carries d_v + 6 numbers
+    a query.
 
     References
     ----------
@@ -135,7 +136,7 @@ class ShardedSketch:
             processes, or one has never had keys. A shard may be empty: ``update`` with 0 keys
             tells how wide they are.
         RuntimeError
-            If a process ends or does not answer.
+            If a process ends or does not answer, as `ring_attention`.
         """
         state, processes = self.sketch.state, self._processes
 

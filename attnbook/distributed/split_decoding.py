@@ -63,7 +63,8 @@ def decode_attention(
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        As `ring_attention`; ValueError also if the queries of the processes differ in shape.
+        As `ring_attention`; ValueError also if the queries of the processes differ in shape. Here
+        too, a process that has all parts when another one ends raises at its next call.
 
     Notes
     -----

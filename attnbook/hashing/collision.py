@@ -30,8 +30,9 @@ def check_within(name: str, x: Any, most: float, shown: str) -> None:
 def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
     r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^\kappa)^L`.
 
-    Meeting in a table takes κ equal codes (AND); L tables give L independent chances (OR). `p` is
-    a number or an array of chances of one equal code. Small chances keep their digits.
+    Two vectors meet in a table if all κ codes agree (AND), and L tables give L independent chances
+    (OR). `p` is the chance that one code agrees, a number or an array. Small chances keep their
+    digits.
     """
     table = p**n_projections
     if isinstance(table, (int, float)):

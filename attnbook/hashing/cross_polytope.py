@@ -35,18 +35,19 @@ ANGLES = 65
 class CrossPolytopeHash(ArrayTree):
     r"""L tables of κ corners each.
 
-    A vector is filled up with zeros to D entries, rotated, and its code is i for the corner e_i and
-    D + i for -e_i: 2 D values. A signature joins the κ codes of a table into one integer,
-    :math:`\sum_j (2D)^j \operatorname{code}_j`.
+    A vector is filled up with zeros to D entries and rotated. Its code is i if the corner e_i is
+    the closest and D + i if -e_i is: 2 D values. A signature joins the κ codes of a table into one
+    integer, :math:`\sum_j (2D)^j \operatorname{code}_j`.
 
-    Only the direction of a vector matters. A corner is a smaller cap of the sphere than κ planes
-    cut out: at equal chances for near vectors, far vectors meet less often. As D grows, its
-    exponent ρ is the least that any hash of the sphere can have.
+    Only the direction of a vector matters. The vectors that are closest to a corner lie in a
+    rounder piece of the sphere than κ planes cut out, so at equal chances for near vectors far
+    vectors meet less often. As D grows, the exponent ρ approaches the least that a hash of the
+    sphere can have which does not depend on the keys.
 
     Attributes
     ----------
     signs : array, shape (n_tables, n_projections, 3, D)
-        The diagonals, 1 or -1. D is a power of two; vectors have a width d ≤ D.
+        The diagonals, of entries 1 and -1. D is the least power of two from d on.
     d : int
         Width of the vectors.
 
@@ -58,9 +59,9 @@ class CrossPolytopeHash(ArrayTree):
 
     Notes
     -----
-    The code of a vector with two largest entries within rounding of one another may differ between
-    libraries and dtypes; up to D = 16 some draws of the signs make such pairs. A vector of zeros
-    has the code 0.
+    Where the two largest entries of a rotated vector are within rounding of one another, its code
+    may differ between libraries and dtypes; up to D = 16 some draws of the signs make such pairs.
+    A vector of zeros has the code 0.
 
     References
     ----------
@@ -194,15 +195,16 @@ class CrossPolytopeHash(ArrayTree):
     def collision_probability(angle: Any, D: int) -> Any:
         r"""Return the chance that two vectors are closest to the same corner of D axes.
 
-        .. math:: P = 2D \int_0^\infty\!\!\int_0^\infty \varphi_\rho(s, t)\,
-                  P(|S| \le s, |T| \le t)^{D - 1}\, ds\, dt, \quad \rho = \cos \theta
+        .. math:: p = 2D \int_0^\infty\!\!\int_0^\infty \varphi_\theta(x, y)\,
+                  P(|X| \le x, |Y| \le y)^{D - 1}\, dx\, dy
 
-        S and T are standard normal with correlation ρ, and φ_ρ is their density: the entries of two
-        unit vectors times √D under a random rotation, as those of a Gaussian matrix are exactly,
-        and those of the fast rotation nearly. There is no closed form; the integral is computed
-        with Gauss-Legendre points, to about four digits. `angle` is θ in radians, a float or an
-        array of floats from 0 to π, the result is like it; D is an int of at least 1. Raises
-        TypeError or ValueError if they are no such numbers. Cost: 3·10⁵ error functions an angle.
+        X and Y are standard normal with correlation cos θ, and φ_θ is their density. Times √D, the
+        entries of two rotated unit vectors are such pairs: exactly if a Gaussian matrix takes the
+        place of the rotation, and nearly for the fast rotation. There is no closed form; the
+        integral is computed with Gauss-Legendre points, to about four digits. `angle` is θ in
+        radians, a float or an array of floats from 0 to π, and the result is like it. D is an int
+        of at least 1. Raises TypeError or ValueError if they are no such numbers. Cost: 3·10⁵ error
+        functions an angle.
 
         Examples
         --------
@@ -226,8 +228,9 @@ class CrossPolytopeHash(ArrayTree):
 
         .. math:: 1 - (1 - p^\kappa)^L
 
-        with p of `collision_probability`, interpolated between 65 angles. Leading axes broadcast. A
-        vector of zeros counts as at π/2 from any other, and as at 0 from another vector of zeros.
+        with p of `collision_probability`, interpolated between 65 angles. Leading axes broadcast.
+        The angle of a vector of zeros to any other counts as π/2, that to another vector of zeros
+        as 0.
         """
         q, k = pair(query, key, self.signs, self.d)
         xp = array_namespace(q)

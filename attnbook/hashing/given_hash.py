@@ -26,7 +26,7 @@ class GivenHash:
 
     Notes
     -----
-    Nothing is known of their chance to find a key: estimators that need it refuse this hash.
+    Their chance to find a key is unknown, so estimators that need it refuse this hash.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def lift_keys(
     ----------
     key : array, shape (..., n_k, d)
     longest : float, optional
-        k_max, at least the length of every key; the largest length by default.
+        k_max, at least the length of every key. By default it is the largest length.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def lift_keys(
     Notes
     -----
     All lifted keys of one collection need one k_max. One long key pushes all others towards the
-    new axis, where they look alike: score the few longest apart. Cost: O(n_k d).
+    new axis, where they look alike. If there are a few long keys, score them apart. Cost: O(n_k d).
 
     References
     ----------

@@ -52,7 +52,8 @@ def probes(
 ) -> np.ndarray:
     """Return ``hash.probes(x, n_probes)`` of a NumPy array (n, d).
 
-    As `signatures`, and probes of about one cost may stand in another order. Raises as that.
+    Codes may differ from the reference as in `signatures`, and probes of nearly equal cost may
+    stand in another order. Raises TypeError and ValueError as the reference.
     """
     _check(hash, x)
     x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))

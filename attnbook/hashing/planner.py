@@ -45,7 +45,7 @@ def plan(
 
     A vector at distance d_avg or less from the query is missed with probability δ at most, over
     the draw of the tables. The least width that keeps the promise leaves the fewest candidates. It
-    grows with κ; and what lies farther away is then met by fewer and fewer tables.
+    grows with κ, and yet fewer and fewer tables meet the vectors that lie farther away.
 
     Parameters
     ----------
@@ -56,26 +56,26 @@ def plan(
     d_avg : float
         Distance between similar vectors, above 0.
     n_tables, n_projections : int, optional
-        L and κ. None chooses the number with the least expected work on `sample`, up to 32. The
-        defaults are the κ = 1 plan of the sources, where r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5; this
-        width is kept wherever it keeps the promise.
+        L and κ. None chooses the number, up to 32, with the least expected work on `sample`. The
+        defaults are the plan of the sources with κ = 1, r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5. With
+        κ = 1 this width is kept wherever it keeps the promise.
     n_probes : int, optional
-        Buckets that a query looks into in each table (multi-probe): more of them keep the promise
+        Buckets that a query looks into in each table (multi-probe). More of them keep the promise
         with fewer tables or narrower intervals, for more look-ups. None chooses among 1, 2, 4, 8
         and 16, and then among every fourth number of projections where that is None too.
     sample : array, shape (s, d), optional
-        Some of the keys, a few hundred, at least 2.
+        A few hundred of the keys, at least 2.
     queries : array, shape (q, d), optional
-        Some queries; other keys of the sample by default.
+        Some queries; the other keys of the sample by default.
     max_bytes : float, optional
-        Plans whose tables need more are left out.
+        Plans whose tables need more bytes are left out.
     costs : Costs
-        Nanoseconds of a product, a look-up and a candidate on your machine.
+        Nanoseconds that a product, a look-up and a candidate take on your machine.
 
     Returns
     -------
     Plan
-        Its `considered` has all plans that were weighed, and `table()` shows them.
+        The cheapest. Its `considered` holds all plans that were weighed, and `table()` shows them.
 
     Raises
     ------
@@ -88,9 +88,8 @@ def plan(
 
     Notes
     -----
-    Work is counted in nanoseconds for hashing, look-ups and candidates. Cost of a choice:
-    O(s q (d + plans tried)); a fifth of a second more for each κ with several
-    probes.
+    Work is the nanoseconds of hashing, look-ups and candidates. Cost of a choice:
+    O(s q (d + plans tried)), and a fifth of a second more for each κ with several probes.
 
     References
     ----------

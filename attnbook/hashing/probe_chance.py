@@ -1,9 +1,10 @@
 r"""The chance that one of several buckets of a table holds a key, for the p-stable hash.
 
-.. math:: p_T(D) = \mathbb E_u \sum_{S \in \text{probes}(u)} \prod_{j} P(\delta_j(S) \mid u_j, D)
+.. math:: p_T(D) = \mathbb E_x \sum_{e \in \text{probes}(x)} \prod_{j} P(e_j \mid x_j, D)
 
-u_j, uniform from 0 to 1, is where in its interval the query lies along projection j, and δ_j = -1,
-0 or 1 is the step from its interval to that of the key.
+x_j, uniform from 0 to 1, is where in its interval the query lies along projection j. A probe takes
+for each projection a step e_j = -1, 0 or 1 from the interval of the query. The factor is the chance
+that the key lies in that interval.
 """
 
 import functools
@@ -16,10 +17,10 @@ from attnbook.arrays.erf import erf
 from attnbook.hashing.probing import cheapest
 
 POSITIONS = 512
-"""Points u over which the mean is taken, evenly spread; it errs by some thousandths."""
+"""Evenly spread points over which the mean is taken; it errs by some thousandths."""
 
 NEAREST, FARTHEST, STEPS = 1e-3, 32.0, 72
-"""Distances in widths at which the chance is worked out; between them its logarithm is linear."""
+"""Distances, in widths, at which the chance is computed; between them its logarithm is linear."""
 
 
 def chance_of_probes(

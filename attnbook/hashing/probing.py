@@ -1,10 +1,11 @@
 r"""Multi-probe: the buckets beside a query's own, in the order of their chance to hold a near key.
 
-.. math:: \min_{S}\; \sum_{j \in S} z_j^2
+.. math:: \min_{C}\; \sum_{j \in C} c_j^2
 
 A near key differs from the query by a little along every projection. So the codes that differ are
-most likely those of projections in which the query lies close to a border: z_j is the distance to
-the border that code j would cross, and the buckets with the least sums of squares come first.
+most likely those of projections in which the query lies close to a border. c_j is the distance to
+the border that code j crosses, and the buckets with the least sums of squares over the set C of
+crossed borders come first.
 """
 
 from typing import Annotated

@@ -7,13 +7,13 @@ with the other: it takes from the rich. So at every moment the entries stand in 
 homes (around the circle), and a search may stop at the first entry that is nearer to its home than
 the search has come.
 
-With n keys in m slots, a load of a = n/m, the mean displacement is close to
+With n keys in n_slots slots the load is α = n / n_slots, and the mean displacement is close to
 
 .. math:: \frac{\alpha}{2 (1 - \alpha)}
 
-which is 1.5 at α = 0.75 and 4.5 at 0.9; the number of slots that a search reads, the probe length,
-is one more. The swaps do not change this mean, they take away the long searches: displacements
-follow the waiting times of a queue, of which a share below exp(−2(1 − a) t) is longer than t.
+That is 1.5 at α = 0.75 and 4.5 at 0.9. A search for a stored key reads one slot more. The swaps do
+not change this mean, they take away the long searches: displacements follow the waiting times of a
+queue, of which a share below exp(−2(1 − α) t) is longer than t.
 
 The functions are plain Python on arrays, in the part of it that Numba compiles: ``impl`` chooses
 how they run, not what they do.
@@ -188,23 +188,26 @@ def displacement_limit(n_slots: int, load_factor: float) -> int:
 class RobinHoodTable:
     """Map int64 keys to int64 values, as a dict does, in one array of slots.
 
+    Searches for absent keys are faster than in a table with linear probing, and the worst search is
+    much shorter. Insertions and searches for stored keys are slower: see the notes.
+
     Parameters
     ----------
     n_slots : int
-        To begin with, at least 1; no power of two is needed.
+        The number of slots at the beginning, at least 1; it need not be a power of two.
     load_factor : float
         From 1/64 to below 1. The table doubles when one more key would exceed
         ``load_factor * n_slots``.
     seed : int or numpy Generator
-        For the hash function, and for the next one if keys crowd. Whoever knows it can choose keys
-        that crowd: where keys come from others, give one of your own.
+        It draws the hash function, and the next one if keys crowd. Whoever knows it can choose keys
+        that crowd: where keys come from others, give a seed of your own.
     impl : str
-        ``"reference"`` or ``"numba"``: the same operations leave the same slots in both.
+        ``"reference"`` or ``"numba"``. The same operations leave the same slots in both.
 
     Attributes
     ----------
     slots : int64 array, shape (n_slots, 3)
-        Key, value and displacement; a displacement of -1 is a free slot.
+        Key, value and displacement of each slot; the displacement of a free slot is -1.
     mixer : int64 array, shape (8, 256)
         The random numbers of the hash function.
 
@@ -218,6 +221,10 @@ class RobinHoodTable:
 
     Notes
     -----
+    Beside linear probing, both compiled and at loads of 0.75 and 0.9, an insertion was measured to
+    be about 0.6 × as fast, a search for a stored key 0.6 to 0.9 × and a search for an absent key
+    1.6 to 2 × as fast; chapter `hashing` shows the record.
+
     All operations take O(1) on average at a load below 1, growth included. Keys that are chosen to
     share one home would make it O(n). So an insertion that moves an entry farther than
     ``displacement_limit()`` rebuilds the table with fresh random numbers, at most once. Random

@@ -105,11 +105,11 @@ class SimHash(RandomProjections):
     ) -> Annotated[Array, "... n_tables n_probes"]:
         r"""Return the signatures of the buckets to look into, int64, the own one first.
 
-        The others change the bits j of a set S, by ascending
-        :math:`\sum_{j \in S} (a_j \cdot x)^2`: the query-directed probing sequence of Lv et al.
-        (2007), for planes. Raises TypeError or ValueError as `signatures`, or if `n_probes` is not
-        an int from 1 to the number of buckets,
-        2^κ. Cost: O(n d L κ), and O(κ n_probes) for each table.
+        The others change the bits j of a set C, by ascending
+        :math:`\sum_{j \in C} (a_j \cdot x)^2`. This is the query-directed probing sequence of Lv
+        et al. (2007), for planes. Raises TypeError or ValueError as `signatures`, or if `n_probes`
+        is not an int from 1 to the number of buckets, 2^κ. Cost: O(n d L κ), and O(κ n_probes) for
+        each table.
 
         Examples
         --------
@@ -130,7 +130,7 @@ class SimHash(RandomProjections):
     def collision_probability(angle: Any) -> Any:
         r"""Return the chance that one random plane leaves two vectors on the same side.
 
-        .. math:: P = 1 - \theta / \pi
+        .. math:: p = 1 - \theta / \pi
 
         `angle` is θ between the vectors in radians, a float or an array of floats from 0 to π; the
         result is like it. For unit vectors it is also 1 − (2/π) arcsin(‖x − y‖ / 2). Raises

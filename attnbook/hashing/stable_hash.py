@@ -60,10 +60,10 @@ class StableHash(RandomProjections):
 
     Notes
     -----
-    Two different tuples of codes may share a signature: over the draw of the multipliers, with a
-    chance below 2⁻⁵⁰ where no two codes of a projection are 2¹² or more apart. The codes of a
-    vector within rounding of an interval's end may differ between libraries, dtypes and batch
-    sizes, since each sums the products in its own order.
+    Two different tuples of codes may share a signature. Over the draw of the multipliers the chance
+    is below 2⁻⁵⁰ if no two codes of a projection are 2¹² or more apart. The codes of a vector
+    within rounding of an interval's end may differ between libraries, dtypes and batch sizes, since
+    each sums the products in its own order.
 
     References
     ----------
@@ -116,7 +116,7 @@ class StableHash(RandomProjections):
         return np.where(np.arange(self.n_projections) == 0, 1, drawn | 1)
 
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
-        """Return ⌊(a·x + b) / r⌋, int64.
+        """Return ⌊(a·x + ξ) / r⌋, int64.
 
         Raises TypeError or ValueError as `signatures`. Cost: O(n d L κ), one matrix product.
         """
@@ -129,8 +129,8 @@ class StableHash(RandomProjections):
     ) -> Annotated[Array, "... n_tables n_probes"]:
         r"""Return the signatures of the buckets to look into, int64, the own one first.
 
-        The others are one interval away in the projections of a set, to the side that is crossed,
-        by ascending sum of the squared distances to the ends that are crossed: the query-directed
+        The others are one interval away in the projections of a set. They are ordered by the sum of
+        the squared distances to the ends that are crossed, the least first: the query-directed
         probing sequence of Lv et al. (2007). Raises TypeError or ValueError as `signatures`, or if
         `n_probes` is not an int from 1 to 3^κ. Cost: O(n d L κ), and O(κ n_probes) for each table.
 
@@ -159,7 +159,7 @@ class StableHash(RandomProjections):
         return own + cheapest(costs, steps, n_probes)
 
     def _in_widths(self, x):
-        """Return (a·x + b) / r, or raise where its floor does not fit an int64."""
+        """Return (a·x + ξ) / r, or raise where its floor does not fit an int64."""
         along = projected(x, self.directions)
         xp = array_namespace(along)
         along = (along + xp.astype(self.offsets, along.dtype, copy=False)) / self.width

@@ -227,7 +227,7 @@ def torch_probability(distance, width):
 COLLISION_PROBABILITY = {
     "arccos": lambda c, r: 1 - 2 / math.pi * math.acos(min(c / r, 1)),
     "SimHash's probability": lambda c, r: 1 - np.arccos(1 - c * c / 2) / math.pi,
-    "c and r exchanged": lambda c, r: right_probability(r, c) if c else math.nan,
+    "D and r exchanged": lambda c, r: right_probability(r, c) if c else math.nan,
     "one tail": datar(near=lambda c, r: 1 - phi(-r / c)),
     "tails of the other side": datar(near=lambda c, r: 1 - phi(-r / c) / 2),
     "sign inside Φ": datar(near=lambda c, r: 1 - 2 * phi(r / c)),
@@ -485,7 +485,22 @@ def probes_in_any_library(x, directions, n_probes):
     return own
 
 
+def crossed_in_turn(x, directions, n_probes):
+    own = right_simhash(x, directions)
+    nearest = np.argsort(np.abs(x @ directions.T), axis=-1)
+    flips = np.bitwise_xor.accumulate(1 << nearest, axis=1)
+    return np.concatenate([own[:, None], own[:, None] ^ flips], axis=1)[:, :n_probes]
+
+
+def number_flipped(x, directions, n_probes):
+    own = right_simhash(x, directions)[:, None]
+    nearest = np.argsort(np.abs(x @ directions.T), axis=-1)
+    return np.concatenate([own, own ^ nearest], axis=1)[:, :n_probes]
+
+
 PROBES = {
+    "one after the other": crossed_in_turn,
+    "number of the bit flipped": number_flipped,
     "own bucket left out": probes_by(own_too=False),
     "single planes alone": single_planes,
     "distances not squared": probes_by(np.abs),
@@ -519,6 +534,7 @@ TABLE_COSTS = {
     "rounded down": weighed(np.floor),
     "not rounded": weighed(lambda x: x),
     "mean before the power": weighed(power=lambda p, k: np.mean(p) ** k),
+    "sum for the mean": weighed(power=lambda p, k: np.sum(p**k)),
     "candidates of one table": weighed(each_table=False),
     "one projection to hash": weighed(d_counts=False),
     "exchanged": lambda *given: weighed()(*given)[::-1],
@@ -537,4 +553,7 @@ RIGHT_TABLE_COSTS = (
     costs_in_any_library,
     weighed(),
     weighed(math.ceil, lambda p, k: sum(x**k for x in p) / len(p)),
+    lambda *given: tuple(
+        list(map(int if i == 0 else float, x)) for i, x in enumerate(weighed()(*given))
+    ),
 )

@@ -83,11 +83,24 @@ def mean_of_outputs(query, key, value):
     return np.stack([sum(u / z for _, z, u in of_rank) / p for of_rank in parts])
 
 
+def overwritten(query, key, value):
+    """Return what a list gives that is written into while it moves."""
+    held = list(zip(key, value, strict=True))
+    states = [part(q, *pair) for q, pair in zip(query, held, strict=True)]
+    for _ in range(len(query) - 1):
+        for r in range(len(query)):
+            held[r] = held[r - 1]
+        states = [merge(s, part(q, *x)) for s, q, x in zip(states, query, held, strict=True)]
+    return states
+
+
 RING_WRONG = {
     "own keys alone": lambda q, k, v: ab.attention(q, k, v),
     "one step too few": divided(travelling(lambda p: max(1, p - 1))),
     "one step too many": divided(travelling(lambda p: p + 1)),
     "own keys left out": divided(travelling(lambda p: max(1, p - 1), first=1)),
+    "overwritten on the way": divided(overwritten),
+    "not home": lambda *given: np.roll(divided(travelling())(*given), 1, axis=0),
     "values stay": divided(travelling(values_travel=False)),
     "not rescaled": divided(travelling(rescaled=False)),
     "mean of the outputs": mean_of_outputs,
@@ -144,6 +157,7 @@ def whole(query, key, value):
         ("zigzag_shards", lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0))),
         ("ring_attention", divided(travelling())),
         ("ring_attention", whole),
+        ("ring_attention", lambda *given: tuple(whole(*given))),
     ],
 )
 def test_a_right_answer_in_any_style_passes(name, answer):
