@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signature_of
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, each
 
 MOST = 32
@@ -61,16 +61,12 @@ def _costs(s: Any, n, d, p_near, p_other, delta, costs):
 
 def _adapt(function: Callable) -> Callable:
     """Return `function` with lists, and arrays of integers, as arrays of floats."""
-    signature = signature_of(function)
-    if signature is None:
-        return function
 
     def adapted(*given):
         found = function(*given)
         return tuple(map(_as_floats, found)) if isinstance(found, (tuple, list)) else found
 
-    adapted.__signature__ = signature  # type: ignore[attr-defined]
-    return adapted
+    return signed_as(function, adapted)
 
 
 def _as_floats(x):
