@@ -182,7 +182,7 @@ class _Gradients(torch.autograd.Function):
 
 
 def forward_of(processes, module, layout, is_causal, scale, *tensors):
-    """Return the state of the queries after all keys, and the last log total of the rung."""
+    """Return the state after all keys, and the last log total of the rung."""
     query, key, value = tensors
     rank, size = processes.rank, processes.size
     shapes = [tuple(key.shape), tuple(value.shape)]

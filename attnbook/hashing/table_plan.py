@@ -28,16 +28,16 @@ ENTRY_BYTES, START_BYTES = 8, 4
 
 @dataclass(frozen=True)
 class Costs:
-    """What the planner weighs with, in nanoseconds of your machine.
+    """The prices that the planner reckons with, in nanoseconds of your machine.
 
     Attributes
     ----------
     product : float
-        Of one multiply-add of a hash.
+        The price of one multiply-add of a hash.
     probe : float
-        Of one look-up of a bucket.
+        The price of one look-up of a bucket.
     candidate : float
-        Of one key that is scored, with its value.
+        The price of one key that is scored, with its value.
 
     Examples
     --------
@@ -63,9 +63,9 @@ class Cost:
     hashing, look_ups, candidates : float
         Nanoseconds a query.
     n_candidates : float
-        Keys that a query meets, those met in several tables as often.
+        Keys that a query meets; a key counts once for each table in which it is met.
     memory_bytes : int
-        Of the tables.
+        Bytes of the tables.
 
     Examples
     --------
@@ -104,12 +104,12 @@ class Plan:
     load_factor : float
         Share of the slots of a Robin Hood table that may be taken before it grows.
     n_probes : int
-        Buckets that a query looks into in each table; with more than one, the chances are means
+        Buckets that a query looks into in each table. With more than one, the chances are means
         over 512 positions in the buckets, right to some thousandths.
     predicted : Cost or None
-        What a query costs, if there was a sample to tell.
+        What a query costs, if a sample was given.
     considered : tuple of Plan
-        All plans that were weighed, this one first and the most expensive last.
+        All plans that were weighed, from the cheapest, which is this one, to the most expensive.
 
     Examples
     --------
@@ -133,18 +133,18 @@ class Plan:
 
     @property
     def n_slots(self) -> int:
-        """m = 4n, the size of a table in the sources.
+        """4n, the number of slots of a table in the sources.
 
-        With a vector in each slot the load would be 1/4 at most, and the load factor never
-        reached. An index has no slots for what is sorted.
+        With a vector in each slot the load would be 1/4 at most, so the table would never grow. An
+        index of sorted rows has no slots.
         """
         return 4 * self.n
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all tables, once sorted: an entry for each row and a directory of cells.
+        """Bytes of all sorted tables: an entry for each row, and a directory of cells.
 
-        An index has 16 kB of its own beside, and up to a tenth more while it grows.
+        An index takes 16 kB more, and up to a tenth more while it grows.
         """
         cells = 2 ** max(1, (self.n - 1).bit_length())
         return self.n_tables * (ENTRY_BYTES * self.n + START_BYTES * (cells + 1))
@@ -152,25 +152,27 @@ class Plan:
     def table(self, most: int = 10) -> str:
         """Return the cheapest plans that were weighed as lines of text, `most` of them.
 
+        The columns are L, κ, buckets a table, the width, keys that are met (those met in several
+        tables as often), megabytes, and the nanoseconds of a query.
+
         Examples
         --------
         >>> from attnbook.hashing import plan
         >>> sample = np.random.default_rng(0).standard_normal((100, 64))
         >>> print(plan(1_000_000, n_projections=None, sample=sample).table(2))
-        tables projections probes    width candidates    MB hashing look-ups candidates total (ns)
-             5          17      1    13.56        6.4  61.0     272      800        954       2026
-             5          18      1    14.35        6.3  61.0     288      800        947       2035
+        tables   κ probes  width    met    MB  hashing look-ups candidates total (ns)
+             5  17      1  13.56    6.4  61.0      272      800        954       2026
+             5  18      1  14.35    6.3  61.0      288      800        947       2035
         """
         lines = [
-            "tables projections probes    width candidates    MB "
-            "hashing look-ups candidates total (ns)"
+            "tables   κ probes  width    met    MB  hashing look-ups candidates total (ns)"
         ]
         for p in self.considered[:most]:
             c = p.predicted
             assert c is not None
             lines.append(
-                f"{p.n_tables:6} {p.n_projections:11} {p.n_probes:6} {p.width:8.2f} "
-                f"{c.n_candidates:10.1f} {c.memory_bytes / 1e6:5.1f} {c.hashing:7.0f} "
+                f"{p.n_tables:6} {p.n_projections:3} {p.n_probes:6} {p.width:6.2f} "
+                f"{c.n_candidates:6.1f} {c.memory_bytes / 1e6:5.1f} {c.hashing:8.0f} "
                 f"{c.look_ups:8.0f} {c.candidates:10.0f} {c.total:10.0f}"
             )
         return "\n".join(lines)
