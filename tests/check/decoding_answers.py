@@ -281,3 +281,13 @@ RIGHT = {
     "cached_attention": [STEP.but(), step_by_the_package],
     "beam_step": [BEAM.but(), beams_in_a_loop],
 }
+DOUBLES = {
+    "speculative_rule": {
+        "ratio not cut off; drawn from the model": RULE.but("kept = p / q; instead = p")
+    },
+    "beam_step": {
+        "totals forgotten; parents and tokens exchanged": BEAM.but(
+            "scores = log_p; out = best % n, best // n"
+        )
+    },
+}

@@ -502,3 +502,15 @@ RIGHT = {
         *(right_encode, encode_by_rank, encode_one_place_at_a_time),
     ],
 }
+DOUBLES = {
+    "learn_byte_pairs": {
+        "ids of new tokens; ties the other way": learn_with(
+            first_id=257, choose=lambda c: max(c, key=lambda pair: (c[pair], pair))
+        )
+    },
+    "encode_byte_pairs": {
+        "longest token; returned backwards": lambda word, merges: ENCODE_WRONG["longest token"](
+            word, merges
+        )[::-1]
+    },
+}

@@ -10,7 +10,7 @@ import numpy as np
 
 import attnbook as ab
 from attnbook.arrays.array import array_namespace
-from attnbook.hashing import SimHash
+from attnbook.hashing import SimHash, StableHash
 
 # SimHash.
 
@@ -557,3 +557,56 @@ RIGHT_TABLE_COSTS = (
         list(map(int if i == 0 else float, x)) for i, x in enumerate(weighed()(*given))
     ),
 )
+
+ALL = {
+    "simhash": SIMHASH,
+    "stable_hash": STABLE_HASH,
+    "collision_probability": COLLISION_PROBABILITY,
+    "sketch_attention": SKETCH_ATTENTION,
+    "probes": PROBES,
+    "table_costs": TABLE_COSTS,
+}
+WRONG, DOUBLES = (
+    {
+        name: {wrong: f for wrong, f in table.items() if ("; " in wrong) is several}
+        for name, table in ALL.items()
+    }
+    for several in (False, True)
+)
+RIGHT = {
+    "simhash": (
+        lambda x, directions: SimHash(directions[None]).signatures(x)[:, 0],
+        right_simhash,
+        *RIGHT_SIMHASH,
+    ),
+    "stable_hash": (
+        lambda x, a, b, width: StableHash(a[None], b[None], width).codes(x)[:, 0],
+        right_codes,
+        *RIGHT_CODES,
+    ),
+    "collision_probability": (
+        StableHash.collision_probability,
+        on_arrays(right_probability),
+        right_probability,
+        probability_by_integral,
+        probability_of_arrays,
+    ),
+    "sketch_attention": (
+        lambda q, k, v, s, t: ab.attention(q, k, v, (s[:, None] == t[None]).any(-1)),
+        right_sketch,
+        by_dicts,
+        sketch(
+            weigh=lambda scores, mask: (
+                ab.softmax(np.where(mask, scores, -1e300)) * mask.any(-1, keepdims=True)
+            )
+        ),
+    ),
+    "probes": RIGHT_PROBES,
+    "table_costs": RIGHT_TABLE_COSTS,
+}
+ONLY_TORCH = {
+    "simhash": torch_simhash,
+    "stable_hash": torch_codes,
+    "collision_probability": torch_probability,
+    "sketch_attention": torch_sketch,
+}

@@ -1,19 +1,11 @@
-"""The checks of many machines: wrong answers are named, right ones pass."""
+"""Answers to the exercises on many machines, right and wrong, as readers write them."""
 
 import math
 
 import numpy as np
-import pytest
 
 import attnbook as ab
-from attnbook import check
-from attnbook.check.ring import RING_ATTENTION
-from attnbook.check.steps import agree
-from attnbook.check.zigzag import ZIGZAG_SHARDS
 from attnbook.distributed import shard_sequence
-
-CHECKS = {c.name: c for c in (RING_ATTENTION, ZIGZAG_SHARDS)}
-MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
 
 
 def runs_of(n, p):
@@ -111,55 +103,16 @@ RING_WRONG = {
 WRONG = {"zigzag_shards": ZIGZAG_WRONG, "ring_attention": RING_WRONG}
 
 
-@pytest.fixture(autouse=True)
-def numpy_alone(monkeypatch):
-    """These answers are written for NumPy."""
-    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
-
-
-@pytest.mark.parametrize(("name", "wrong"), [(name, w) for name in WRONG for w in WRONG[name]])
-def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong):
-    report = getattr(check, name)(WRONG[name][wrong], time_limit=60)
-    assert not report
-    assert (report.mistake, report.message) == (wrong, MESSAGES[name][wrong])
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_the_steps_are_right_and_every_mistake_changes_them(name):
-    checked = CHECKS[name]
-    cases = [case for stage in checked.stages for case in stage.cases]
-    right = checked.model({})
-    for case in cases:
-        assert agree(checked.expected(case), right(case), case), case
-    assert len({m.message for m in checked.mistakes}) == len(checked.mistakes) >= 10
-    for mistake in checked.mistakes:
-        for way in mistake.ways:
-            assert not all(same(checked.model(way), c, checked.expected(c)) for c in cases), mistake
-
-
-def same(model, case, expected):
-    try:
-        return agree(model(case), expected, case)
-    except Exception:
-        return False
-
-
 def whole(query, key, value):
     key, value = (x.reshape(-1, x.shape[-1]) for x in (key, value))
     return [ab.attention(q, key, value) for q in query]
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("zigzag_shards", paired(lambda r, p: (r, -1 - r))),
-        ("zigzag_shards", lambda n, p: shard_sequence(np.arange(n), p, axis=0)),
-        ("zigzag_shards", lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0))),
-        ("ring_attention", divided(travelling())),
-        ("ring_attention", whole),
-        ("ring_attention", lambda *given: tuple(whole(*given))),
+RIGHT = {
+    "zigzag_shards": [
+        paired(lambda r, p: (r, -1 - r)),
+        lambda n, p: shard_sequence(np.arange(n), p, axis=0),
+        lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0)),
     ],
-)
-def test_a_right_answer_in_any_style_passes(name, answer):
-    report = getattr(check, name)(answer, time_limit=60)
-    assert report, report
+    "ring_attention": [divided(travelling()), whole, lambda *given: tuple(whole(*given))],
+}
