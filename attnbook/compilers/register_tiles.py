@@ -109,6 +109,12 @@ def _constant(context, builder, typ, value):
 register_model(TileType)(models.OpaqueModel)
 
 
+@overload_attribute(TileType, "lanes")
+def _lanes(tile):
+    lanes = tile.lanes
+    return lambda tile: lanes
+
+
 @overload_attribute(TileType, "rows")
 def _rows(tile):
     rows = tile.rows
@@ -146,7 +152,11 @@ class Vectors:
 
     def row(self, at):
         """Return the vectors of the row that begins at a pointer."""
-        return [self.builder.load(self._vector(at, j), align=4) for j in self.columns]
+        return [self.load(at, j) for j in self.columns]
+
+    def load(self, at, j=0):
+        """Return vector j of the row that begins at a pointer."""
+        return self.builder.load(self._vector(at, j), align=4)
 
     def one(self, at):
         """Return a vector of the number, or the pair, at a pointer."""
@@ -156,8 +166,8 @@ class Vectors:
 
     def store(self, row, at):
         """Store the vectors of a row from a pointer on."""
-        for j in self.columns:
-            self.builder.store(row[j], self._vector(at, j), align=4)
+        for j, vector in enumerate(row):
+            self.builder.store(vector, self._vector(at, j), align=4)
 
     def _vector(self, at, j):
         at = self.builder.gep(at, [_I64(self.tile.lanes * j)])
@@ -196,13 +206,24 @@ class Vectors:
         kept = self.builder.and_(words, self.all_lanes(0xFFFF0000, self.words))
         return self.builder.bitcast(kept, self.vector)
 
-    def pair(self, a, b):
-        """Return the words whose halves are `a` and `b`, rounded to bfloat16, half away from 0."""
-        half = self.all_lanes(0x8000, self.words)
-        a, b = (self.builder.add(self.builder.bitcast(x, self.words), half) for x in (a, b))
+    def pair(self, a, b, even=False):
+        """Return the words whose halves are `a` and `b`, rounded to bfloat16.
+
+        What lies half between two numbers goes away from 0, or to the `even` one.
+        """
+        a, b = (self._to_upper(self.builder.bitcast(x, self.words), even) for x in (a, b))
         b = self.builder.and_(b, self.all_lanes(0xFFFF0000, self.words))
         a = self.builder.lshr(a, self.all_lanes(16, self.words))
         return self.builder.bitcast(self.builder.or_(a, b), self.vector)
+
+    def _to_upper(self, word, even):
+        """Return words whose upper halves are rounded."""
+        if not even:
+            return self.builder.add(word, self.all_lanes(0x8000, self.words))
+        odd = self.builder.lshr(word, self.all_lanes(16, self.words))
+        odd = self.builder.and_(odd, self.all_lanes(1, self.words))
+        word = self.builder.add(word, self.all_lanes(0x7FFF, self.words))
+        return self.builder.add(word, odd)
 
     def all_lanes(self, number, vector=None):
         """Return a constant with `number` in all lanes."""

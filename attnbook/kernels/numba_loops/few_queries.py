@@ -145,8 +145,11 @@ def attend_few(work, n_chunks, counter, partial):
 
 
 @compile_loops
-def merge(work, partial, output, log_total):
-    """Write the output from the sums of the chunks, in the order of the keys."""
+def merge(work, partial, output, ends):
+    """Write the output from the sums of the chunks, in the order of the keys.
+
+    ends : (2, rows), the maximum and the total of each row, written
+    """
     heads, n_chunks, n_rows, width = partial.shape
     d_v = width - 2
     for head in range(heads):
@@ -164,4 +167,4 @@ def merge(work, partial, output, log_total):
                     output[row, c] += factor * partial[head, chunk, r, c]
             for c in range(d_v):
                 output[row, c] = output[row, c] / total if total != _ZERO else _ZERO
-            log_total[row] = np.float64(top) + np.log(np.float64(total))
+            ends[0, row], ends[1, row] = top, total

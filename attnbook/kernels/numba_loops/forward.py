@@ -28,11 +28,12 @@ from attnbook.kernels.numba_loops.panels import (
     count_seen,
     gather,
     hide,
+    pair_rows,
     raise_top,
     step_up,
     write,
 )
-from attnbook.kernels.numba_loops.products import add_values, pair_rows, product, weigh
+from attnbook.kernels.numba_loops.products import add_values, product, weigh
 
 WIDTH, KEYS = 128, 64
 """For the plain loops: queries of a panel, and keys of a tile."""
@@ -69,19 +70,20 @@ def forward(
         work, leading, _ = arrange(*arguments)
     shape, d_v = (*leading, work.n_q), value.shape[-1]
     n_rows = math.prod(shape)
-    log_total = np.full(n_rows, -np.inf)  # float64: e**(score - log_total) is to be exact
     if n_rows and work.n_k:
         size = n_rows * work.n_k * (work.d_k + work.d_v)
         n_threads = n_threads_for(size, n_threads, WORTH)
         make = _without_tiles if few else _by_panels
-        output = make(tile, work, n_threads, log_total)
+        output, (top, total) = make(tile, work, n_threads)
     else:
-        output = np.zeros((n_rows, work.d_v), np.float32)
+        output, (top, total) = np.zeros((n_rows, work.d_v), np.float32), np.zeros((2, n_rows))
+    with np.errstate(divide="ignore"):
+        log_total = top + np.log(total)  # float64: e**(score - log_total) is to be exact
     output = output[:, :d_v].reshape(*shape, d_v)
     return restored(output, query), restored(log_total.reshape(*shape, 1), query, exact=True)
 
 
-def _by_panels(tile, work, n_threads, log_total):
+def _by_panels(tile, work, n_threads):
     _, n_heads, n_groups = work.starts.shape
     n_rows = n_groups * work.n_q
     width = min(WIDTH, -(-n_rows // 16) * 16) if tile is None else tile.width
@@ -90,27 +92,32 @@ def _by_panels(tile, work, n_threads, log_total):
     partial = _partial(work, n_chunks if n_chunks > 1 else 0)
     sizes = (width, KEYS if tile is None else TILE_KEYS, n_chunks)
 
-    pairs = tile is not None and tile.pairs
-    output = np.empty((len(log_total), work.d_v), np.uint16 if pairs else np.float32)
+    rows, pairs = work.starts[0].size * work.n_q, tile is not None and tile.pairs
+    output = np.empty((rows, -(-work.d_v // 2) if pairs else work.d_v), np.float32)
+    ends = np.empty((2, rows))
 
     def take(counter):
         words = np.empty(TILE_KEYS // 2 * work.d_v, np.uint32) if pairs else None
-        attend(tile, words, work, sizes, counter, partial, output, log_total)
+        attend(tile, words, work, sizes, counter, partial, output, ends)
 
     share(take, n_threads)
     if n_chunks > 1:
-        output = np.zeros(output.shape, np.float32)
-        merge(work, partial, output, log_total)
-    return output
+        return _merged(work, partial)
+    return output.view(np.uint16) if pairs else output, ends
 
 
-def _without_tiles(tile, work, n_threads, log_total):
+def _without_tiles(tile, work, n_threads):
     n_chunks = max(1, min(work.n_k // LEAST, PIECES // work.starts.shape[1]))
     partial = _partial(work, n_chunks)
     share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
-    output = np.zeros((len(log_total), work.d_v), np.float32)
-    merge(work, partial, output, log_total)
-    return output
+    return _merged(work, partial)
+
+
+def _merged(work, partial):
+    rows = work.starts[0].size * work.n_q
+    output, ends = np.zeros((rows, work.d_v), np.float32), np.empty((2, rows))
+    merge(work, partial, output, ends)
+    return output, ends
 
 
 def _partial(work: Work, n_chunks: int) -> np.ndarray:
@@ -126,20 +133,23 @@ def share(function: Callable[..., None], n_threads: int) -> None:
 
 
 @compile_loops
-def attend(tile, words, work, sizes, counter, partial, output, log_total):
+def attend(tile, words, work, sizes, counter, partial, output, ends):
     """Take panels, or chunks of them, one after the other until `counter` has passed them all.
 
     words : room for the values of a tile of keys in pairs of bfloat16 numbers, or None.
+    ends : (2, rows), the maximum and the total of each row of the output, written
     """
     width, tile_keys, n_chunks = sizes
     n_rows = work.starts.shape[2] * work.n_q
     panels = -(-n_rows // width)
     n_tasks = work.starts.shape[1] * panels * n_chunks
-    panel, limits = aligned(work.d_k, width), np.empty(width, np.int32)
+    wide_k, wide_v = work.d_k + -work.d_k % 16, work.d_v + -work.d_v % 16
+    panel, limits = aligned(wide_k, width), np.empty(width, np.int32)
+    queries, sums = aligned(width, wide_k), aligned(width, wide_v)
     scores, part = aligned(tile_keys, width), aligned(work.d_v, width)
-    weighted, vectors = aligned(work.d_v, width), aligned(6, width)
+    weighted, vectors = aligned(wide_v, width), aligned(6, width)
     top, total = vectors[1], vectors[4]
-    space = (panel, limits, scores, part, weighted, vectors)
+    space = (queries, panel, limits, scores, part, weighted, vectors)
     while True:
         i = claim(counter)
         if i >= n_tasks:
@@ -152,7 +162,7 @@ def attend(tile, words, work, sizes, counter, partial, output, log_total):
         for r in range(width):
             top[r] *= work.unit
         if n_chunks == 1:
-            write(work, head, first, rows, weighted, top, total, output, log_total, words)
+            write(tile, work, head, first, rows, weighted, sums, vectors, output, ends, words)
         else:
             for r in range(rows):
                 for c in range(work.d_v):
@@ -164,16 +174,16 @@ def attend(tile, words, work, sizes, counter, partial, output, log_total):
 @compile_fused
 def meet(tile, work, task, start, stop, space, words):
     """Let a panel of queries meet the keys from `start` to `stop`."""
-    panel, limits, scores, part, weighted, vectors = space
+    queries, panel, limits, scores, part, weighted, vectors = space
     below, top, safe = vectors[0], vectors[1], vectors[2]
     factor, total, tile_total = vectors[3], vectors[4], vectors[5]
     head, first, rows = task
     tile_keys, width = scores.shape
-    lowest, highest = gather(work, head, first, rows, panel, limits, words)
+    lowest, highest = gather(tile, work, head, first, rows, queries, panel, limits, words)
     if words is None:
         step, depth = 1, work.d_k
     else:
-        pair_rows(panel)
+        pair_rows(tile, panel)
         step, depth = 2, work.d_k // 2
     clear(weighted, total, top, below)
     end, key, keys = min(stop, highest + 1), start, 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnbook.compilers.exponentials import LOG2_E, TO_INTEGER, exp2_coefficients
 from attnbook.compilers.jit import compile_fused
+from attnbook.compilers.layouts import pair, transpose
 from attnbook.kernels.numba_loops.arrays import BIAS, MASK, OUTPUT, QUERY
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())
@@ -17,9 +18,9 @@ _LOG2_E, _TO_INTEGER, _LOWEST = np.float32(LOG2_E), np.float32(TO_INTEGER), np.f
 _LAST = np.int32(127)
 _BITS = np.int32(23)
 _AT = np.uint64  # an index that is not negative: no test for that stands in a loop
-_HALF, _BELOW_HALF, _ODD = np.uint32(16), np.uint32(0x7FFF), np.uint32(1)
+_HALF = np.uint32(16)
 _HIDDEN = np.float32(-np.inf)
-_ZERO = np.float32(0)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 @compile_fused
@@ -43,28 +44,51 @@ def aligned(rows, width):
 
 
 @compile_fused
-def gather(work, head, first, rows, panel, limits, words):
+def turn(tile, a, b):
+    """Set B to the transpose of A, whose sides are multiples of a tile's lanes."""
+    n, m = a.shape
+    if tile is None:
+        for j in range(m):
+            for i in range(n):
+                b[j, i] = a[i, j]
+    else:
+        for i in range(0, n, tile.lanes):
+            for j in range(0, m, tile.lanes):
+                transpose(tile, a, i * m + j, m, b, j * n + i, n)
+
+
+@compile_fused
+def following(group, i, n_q):
+    """Return the group and the query of the next row; to divide for each would take longer."""
+    return (group, i + 1) if i + 1 < n_q else (group + 1, 0)
+
+
+@compile_fused
+def gather(tile, work, head, first, rows, queries, panel, limits, words):
     """Fill `panel` with scaled queries, a column each, and `limits` with the last keys they see.
 
     Return the first and the last of these. With `words`, queries are the bits of bfloat16 numbers.
+    `queries` is room for them, a row each.
     """
-    d, width = panel.shape
     lowest = highest = work.n_k - 1
     if work.is_causal:
         lowest, highest = work.n_k, -1
-    for r in range(width):
-        group, i = divmod(first + min(r, rows - 1), work.n_q)  # the last one again, to the end
+    group, i = divmod(first, work.n_q)
+    for r in range(limits.size):
         at = work.starts[QUERY, head, group] + i * work.query_row
-        for c in range(d):
+        for c in range(work.d_k):
             if words is None:
                 x = work.query[_AT(at + c)]
             else:
                 x = np.uint32(np.uint32(work.query[_AT(at + c)]) << _HALF).view(np.float32)
-            panel[c, r] = x * work.scale
+            queries[r, c] = x * work.scale
         limits[r] = work.n_k - 1
         if work.is_causal:
             limits[r] = i + work.n_k - work.n_q
             lowest, highest = min(lowest, limits[r]), max(highest, limits[r])
+        if r < rows - 1:  # else the last one again, to the end
+            group, i = following(group, i, work.n_q)
+    turn(tile, queries, panel)
     return lowest, highest
 
 
@@ -163,21 +187,32 @@ def step_up(top, below, factor, safe, unit):
 
 
 @compile_fused
-def write(work, head, first, rows, weighted, top, total, output, log_total, words):
-    """Divide the weighted sums by the totals into the rows of the output.
+def pair_rows(tile, x):
+    """Leave the rows 2 i and 2 i + 1 of `x`, rounded to bfloat16, as words in row i."""
+    width = x.shape[1]
+    for i in range(0, x.shape[0], 2):
+        pair(tile, x, i * width, width, i // 2 * width)
 
-    With `words`, the output is the bits of bfloat16 numbers.
+
+@compile_fused
+def write(tile, work, head, first, rows, weighted, sums, vectors, output, ends, words):
+    """Write the weighted sums, divided by the totals, as rows of the output, and `ends` of it.
+
+    `sums` is room for a row a query. With `words`, the output is words of two bfloat16 numbers.
     """
+    top, factor, total = vectors[1], vectors[3], vectors[4]
+    for r in range(total.size):
+        factor[r] = _ONE / total[r] if total[r] != _ZERO else _ONE
     for c in range(work.d_v):
         for r in range(total.size):
-            weighted[c, r] /= total[r] if total[r] != _ZERO else np.float32(1)
+            weighted[c, r] *= factor[r]
+    if words is not None:
+        pair_rows(tile, weighted)
+    turn(tile, weighted, sums)
+    group, i = divmod(first, work.n_q)
     for r in range(rows):
-        group, i = divmod(first + r, work.n_q)
         row = work.starts[OUTPUT, head, group] + i
-        for c in range(work.d_v):
-            if words is None:
-                output[row, c] = weighted[c, r]
-            else:  # rounded to the nearest, half to even
-                bits = np.float32(weighted[c, r]).view(np.uint32)
-                output[row, c] = (bits + _BELOW_HALF + ((bits >> _HALF) & _ODD)) >> _HALF
-        log_total[row] = np.float64(top[r]) + np.log(np.float64(total[r]))
+        for c in range(output.shape[1]):
+            output[row, c] = sums[r, c]
+        ends[0, row], ends[1, row] = top[r], total[r]
+        group, i = following(group, i, work.n_q)

@@ -16,7 +16,7 @@ from attnbook.kernels.numba_loops.panels import exp, raise_top
 
 _AT = np.uint64  # an index that is not negative, so that no test for that stands in a loop
 _ZERO, _HIDDEN, _LOG2_E = np.float32(0), np.float32(-np.inf), np.float32(exponentials.LOG2_E)
-_HALF, _ROUND, _UPPER = np.uint32(16), np.uint32(0x8000), np.uint32(0xFFFF0000)
+_HALF = np.uint32(16)
 
 
 @compile_fused
@@ -92,7 +92,7 @@ def weigh(tile, scores, keys, top, total, unit, words):
 @compile_fused
 def add_values(tile, part, work, at, words, weights, weighted, keys, factor):
     """Add the values of `keys` keys, as they are weighed, to `weighted` times `factor`."""
-    row, (d, width) = work.value_row, weighted.shape
+    row, d, width = work.value_row, work.d_v, weighted.shape[1]
     if words is None:
         of_values = (work.value, at, 1, row)
         product_onto(tile, part, *of_values, weights, weighted, d, width, keys, factor)
@@ -106,16 +106,6 @@ def add_values(tile, part, work, at, words, weights, weighted, keys, factor):
                 words[_AT(to + c)] = word
         n = (keys + 1) // 2
         product_onto(tile, part, words, 0, 1, d, weights, weighted, d, width, n, factor)
-
-
-@compile_fused
-def pair_rows(x):
-    """Leave the rows 2 i and 2 i + 1 of `x`, rounded to bfloat16, as words in row i."""
-    bits = x.view(np.uint32)
-    for i in range(0, x.shape[0], 2):
-        for j in range(x.shape[1]):
-            first, second = bits[i, j] + _ROUND, bits[i + 1, j] + _ROUND
-            bits[i // 2, j] = (first >> _HALF) | (second & _UPPER)
 
 
 @compile_fused
