@@ -1,11 +1,11 @@
 """Exact attention: every rung of the ladder beside PyTorch and other peers, and the hardware.
 
 `rows`: self-attention, forward and with its backward pass, causal and not. `decode`: one query a
-head against a long cache. `widths`: head sizes. `skipping`: what a causal mask saves each of them.
-`half`: float16 and bfloat16 beside float32. `bfloat16`: bfloat16 against SDPA in float32. `avx2`:
-what a processor without AVX-512 would do. `pages` and `memory`: what fresh memory costs, and
-arrays of all scores. `ceilings`: the fastest that the machine multiplies, copies, reads and
-exponentiates.
+head against a long cache, beside what only reads that cache. `widths`: head sizes. `skipping`: what
+a causal mask saves each of them. `half`: float16 and bfloat16 beside float32. `bfloat16`: bfloat16
+against SDPA in float32. `avx2`: what a processor without AVX-512 would do. `pages` and `memory`:
+what fresh memory costs, and arrays of all scores. `ceilings`: the fastest that the machine
+multiplies, copies, reads and exponentiates.
 """
 
 import itertools
@@ -79,6 +79,7 @@ METHODS = {
         "largest of the errors of output and three gradients."
     ),
     "backward": "A forward pass and its backward pass, by PyTorch's autograd for all candidates.",
+    "read": "Only in `decode`: keys and values are read and summed up, by the same threads.",
     "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
     "left out": (
         "By size: those whose scores would take gigabytes, or whose call would take many seconds: "
@@ -146,7 +147,8 @@ def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step
     found = []
     for name, cache in (QUICK_CACHES if quick else CACHES).items():
         problem = Problem(device, DTYPE[device], n_q=1, **cache)
-        found.append(step(problem, quick=quick, log=log, cache=name))
+        reads = exact_ceilings.reads(problem) if device == "cpu" else []
+        found.append(step(problem, quick=quick, log=log, more=reads, cache=name))
     return found
 
 
@@ -225,17 +227,18 @@ def rows(
     log: Callable[[str], None],
     only: tuple[str, ...] = (),
     flex: bool = False,
-    **more: str,
+    more: Sequence[harness.Candidate] = (),
+    **fields: str,
 ) -> list[dict[str, Any]]:
-    """Return one row for each who can take `problem`, with `more` fields."""
+    """Return one row for each who can take `problem`, and for those in `more`, with `fields`."""
     most = MOST_BACKWARD if problem.backward else MOST if problem.queries > 1 else {}
     found = [
         one
         for one in candidates(problem, only=only, flex=flex)
         if problem.n <= most.get(one.about["implementation"], problem.n)
     ]
-    about = problem.about() | more
-    return _measured(found, problem, BASELINE, about, quick=quick, log=log)
+    about = problem.about() | fields
+    return _measured([*found, *more], problem, BASELINE, about, quick=quick, log=log)
 
 
 def _measured(

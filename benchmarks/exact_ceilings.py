@@ -13,6 +13,7 @@ import numpy as np
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from benchmarks import harness, inputs
+from benchmarks.exact_problem import Problem
 
 # rows and columns of a matrix; on a CPU the largest whose product takes about a second or less
 PRODUCT, QUICK_PRODUCT = {"cpu": (256, 512, 1024, 2048), "cuda": 8192}, 256
@@ -114,6 +115,27 @@ def _cpu(quick: bool) -> Iterator[Ceiling]:
             yield Ceiling(about, "GFLOP/s", 2 * work, partial(in_parts, add_pairs, cores, cores))
         read_all = partial(in_parts, read, many, cores)
         yield Ceiling(give("read", "numba", threads=cores), "GB/s", 4 * many / 1e9, read_all)
+
+
+def reads(problem: Problem) -> list[harness.Candidate]:
+    """Return the candidate that reads keys and values once and adds them up, if Numba is here."""
+    if not importlib.util.find_spec("numba"):
+        return []
+    from benchmarks import exact_fma
+
+    arrays = [x.reshape(-1) for name, x in problem.draw().items() if name in ("key", "value")]
+    cores = n_threads_for(2**40)
+
+    totals = np.zeros((cores, len(arrays)), np.float32)
+
+    def read(start: int, stop: int, part: int) -> None:
+        totals[part] = [exact_fma.total(x[start:stop]) for x in arrays]
+
+    def run() -> np.ndarray:
+        in_parts(read, arrays[0].size, cores)
+        return totals.copy()
+
+    return [harness.Candidate({"implementation": "read", "library": "numpy"}, run, lambda _: {})]
 
 
 def _cuda(quick: bool) -> Iterator[Ceiling]:

@@ -12,7 +12,7 @@ from attnbook import attention, attention_vjp, kernels, masking
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
-from benchmarks import exact, exact_candidates, exact_errors, exact_peers, inputs
+from benchmarks import exact, exact_candidates, exact_ceilings, exact_errors, exact_peers, inputs
 from benchmarks.exact_problem import Arrays, Problem
 
 CAUSAL = pytest.mark.parametrize("is_causal", [False, True])
@@ -156,6 +156,16 @@ def test_the_compiler_is_tried_in_another_process(monkeypatch, outcome, reason):
         (entry,) = exact_peers.flex(problem, Arrays(problem))
         with pytest.raises(RuntimeError, match=expected):
             entry.run()
+
+
+def test_reading_adds_up_all_keys_and_values():
+    pytest.importorskip("numba", reason="Numba is not installed")
+    problem = Problem("cpu", "float32", 71, 5, heads=3, n_q=1)
+    (read,) = exact_ceilings.reads(problem)
+    given = problem.draw()
+    expected = [given[name].sum(dtype=np.float64) for name in ("key", "value")]
+    np.testing.assert_allclose(read.run().sum(axis=0), expected, rtol=1e-4, atol=1e-4)
+    assert read.about["implementation"] == "read"
 
 
 def test_larger_problems_have_fewer_rounds():
