@@ -24,7 +24,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve environment models test changed elsewhere notebooks lint mutants clean
+.PHONY: help book serve learner environment models test changed elsewhere notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ $(SITE): $(SOURCES) | .venv/.book
 serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 	@echo "Open http://localhost:$(PORT), stop with Ctrl+C"
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle
+	@echo "The notebooks are in $(CURDIR)/$(dir $(SITE))notebooks"
 
 environment: .venv/.test  ## install into .venv what the chapters and the tests need
 
