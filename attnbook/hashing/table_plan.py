@@ -164,9 +164,7 @@ class Plan:
              5  17      1  13.56    6.4  61.0      272      800        954       2026
              5  18      1  14.35    6.3  61.0      288      800        947       2035
         """
-        lines = [
-            "tables   κ probes  width    met    MB  hashing look-ups candidates total (ns)"
-        ]
+        lines = ["tables   κ probes  width    met    MB  hashing look-ups candidates total (ns)"]
         for p in self.considered[:most]:
             c = p.predicted
             assert c is not None
