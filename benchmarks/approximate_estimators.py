@@ -13,7 +13,7 @@ from benchmarks.approximate_keys import LAYERS, TEST, VALIDATION
 from benchmarks.cache_rivals import meetings
 
 N, QUICK_N = 16_384, 1024
-COLLECTION = 100_000  # tokens of the encoder
+COLLECTION, FEWER = 100_000, 25_000  # tokens of the encoder: of test, of validation data
 QUERIES = 64
 TABLES = (16, 64)
 CELLS = (64, 256, 1024)
@@ -119,15 +119,7 @@ def _keys(quick: bool) -> Iterator[tuple[dict[str, Any], Head, Head]]:
             made = [Head(x[0][layer][rows], *(y[layer][:seen] for y in x[1:]), True) for x in pair]
             about = {"keys": f"long writer {layer}.{layer}", "layer": layer, "head": layer}
             yield about, *made
-        layers = range(LAYERS)
-        of_parts = [
-            real_keys.encoder_layers(layers, COLLECTION, part=part, heads=layers) for part in parts
-        ]
-        rows = np.linspace(0, COLLECTION - 1, QUERIES).astype(int)
-        for layer, pair in enumerate(zip(*of_parts, strict=True)):
-            made = [Head(x.query[layer][rows], x.key[layer], x.value[layer], False) for x in pair]
-            about = {"keys": f"encoder {layer}.{layer}", "layer": layer, "head": layer}
-            yield about, *made
+        yield from _of_encoder(range(LAYERS))
     rows = np.linspace(0, n - 1, QUERIES).astype(int)
     for kind in ("clustered",) if quick else ("random", "peaked", "clustered", "heavy-tailed"):
         case, made = approximate_keys.toy(kind, n, 1), []
@@ -135,6 +127,19 @@ def _keys(quick: bool) -> Iterator[tuple[dict[str, Any], Head, Head]]:
             query, key, value = (x[0] for x in case.draw(part))
             made.append(Head(query[rows], key, value, False))
         yield {"keys": kind}, *made
+
+
+def _of_encoder(layers):
+    """Yield one head of each of the layers, as `_keys` does."""
+    of_parts = []
+    for part, n in ((VALIDATION, FEWER), (TEST, COLLECTION)):
+        rows, kept = np.linspace(0, n - 1, QUERIES).astype(int), range(len(layers))
+        found = real_keys.encoder_layers(layers, n, part=part, heads=kept)
+        of_parts.append(
+            [Head(x.query[i][rows], x.key[i], x.value[i], False) for i, x in enumerate(found)]
+        )
+    for head, (layer, pair) in enumerate(zip(layers, zip(*of_parts, strict=True), strict=True)):
+        yield {"keys": f"encoder {layer}.{head}", "layer": layer, "head": head}, *pair
 
 
 # The ways
