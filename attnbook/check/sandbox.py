@@ -27,6 +27,10 @@ IDLE_SECONDS = 60.0
 IDLE_SHARE = 0.02
 """A thread that computes less than this share of so many seconds on the clock on the wall waits."""
 
+LONGEST_LOOK = 0.1
+"""Seconds that count at most between two looks: where more passed, the machine stood still or was
+busy, for whoever looks as well as for the thread."""
+
 WALL_FACTOR = 10.0
 """Where threads have no clock of their own, the limit is so many times as far, on the wall."""
 
@@ -193,27 +197,30 @@ def _run(work: _Work, budget: Budget) -> str:
 def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
     charged, mark = 0.0, budget.spent
-    began = moved = time.monotonic()
+    waited = moved = 0.0
+    now = time.monotonic()
     while thread.is_alive():
         # in short waits, for only between two of them does a check inside a check see that it is
         # abandoned, and abandons in turn what it waits for
         thread.join(min(max(budget.left, 0.005), 0.05))
-        now, computed = time.monotonic(), work.computed()
+        before, now = now, time.monotonic()
+        waited += min(now - before, LONGEST_LOOK)
+        computed = work.computed()
         if computed is not None:
             budget.spend(computed - charged)
             charged = computed
         if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
-            mark, moved = budget.spent, now
+            mark, moved = budget.spent, waited
         if not thread.is_alive():
             break
         if budget.left <= 0:
             return _not_done(budget.seconds)
-        if work.clock is not None and now - moved > IDLE_SECONDS:
+        if work.clock is not None and waited - moved > IDLE_SECONDS:
             return (
                 f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "
                 "next to nothing. Look for a sleep, for input(), or for a lock nobody releases."
             )
-        if work.clock is None and now - began > WALL_FACTOR * budget.left:
+        if work.clock is None and waited > WALL_FACTOR * budget.left:
             return _not_done(WALL_FACTOR * budget.seconds, " on the clock on the wall")
     if work.seconds is not None:
         budget.spend(max(0.0, work.seconds - charged))

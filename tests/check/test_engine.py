@@ -461,6 +461,23 @@ def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(naps, monkeypat
     )
 
 
+@pytest.mark.parametrize("clock", [True, False])
+def test_a_machine_that_stands_still_for_an_hour_changes_nothing(clock, monkeypatch):
+    if not clock:
+        monkeypatch.delattr(time, "pthread_getcpuclockid", raising=False)
+    now, real = [0.0], time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now[0] + real())
+
+    def stands_still(x):
+        time.sleep(0.12)  # the watcher looks before and after
+        now[0] += 3600
+        time.sleep(0.12)
+        return sm(x)
+
+    report = check.softmax(stands_still)
+    assert report, report
+
+
 def test_where_threads_have_no_clock_the_limit_is_far_and_on_the_wall(monkeypatch):
     monkeypatch.delattr(time, "pthread_getcpuclockid", raising=False)
     assert check.softmax(sm)
