@@ -551,7 +551,7 @@ def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     whole = "ablations|approximate|cache(?!_speed)|decode|distributed|exact|rivals|scaling"
     parts = {name for name in files if re.match(f"({whole}|search|sketch)_", name)}
-    others = {"device", "harness", "inputs", "provenance", "real_keys", "tables"}
+    others = {"device", "harness", "inputs", "memory", "provenance", "real_keys", "tables"}
     assert set(command_line.names()) == files - others - parts
     assert {"approximate", "exact", "train", "decode"} <= set(command_line.names())
     assert command_line.main([]) == 0
