@@ -4,8 +4,11 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= constraints.txt
 PORT ?= 8000
 ONLY ?=
+LIVE ?=
 SINCE ?= main
 COVER ?=
+
+export ATTNBOOK_LIVE := $(LIVE)
 
 BIN := .venv/bin
 SITE := _build/html/index.html
@@ -51,7 +54,7 @@ help:  ## list what can be made
 	@$(call install,'.[$*]')
 	@touch $@
 
-book: $(SITE)  ## build the site into _build/html
+book: $(SITE)  ## build the site into _build/html (LIVE=folder: with Pyodide's files)
 	@echo "The book is in $(CURDIR)/$(SITE)"
 	@echo "To read it in a browser: make serve"
 

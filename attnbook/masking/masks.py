@@ -215,7 +215,8 @@ def block_diagonal(
     if len(keys) != len(queries):
         raise ValueError(f"key_lengths must have {len(queries)} entries, got {len(keys)}")
     document = np.arange(len(queries))
-    of_query, of_key = np.repeat(document, queries), np.repeat(document, keys)
+    # counts of the size of an address: 32 bits in a browser
+    of_query, of_key = (np.repeat(document, n.astype(np.intp)) for n in (queries, keys))
     return placed(of_query[:, np.newaxis] == of_key, like)
 
 

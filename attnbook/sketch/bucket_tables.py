@@ -96,7 +96,7 @@ def build_tables(
 def stored(tables: BucketTables, t: int) -> tuple[np.ndarray, np.ndarray]:
     """Return signatures and places of all entries of table t."""
     bits, entries = tables.bits, tables.entries[t]
-    cell = np.repeat(np.arange(2**bits), np.diff(tables.starts[t]))
+    cell = np.repeat(np.arange(2**bits), np.diff(tables.starts[t]).astype(np.intp))
     hashed = cell << (64 - bits) | (entries >> bits) & (2 ** (64 - bits) - 1)
     return unscrambled(hashed, tables.salt), entries & (2**bits - 1)
 

@@ -1,0 +1,223 @@
+"""Let the cells of the chapters run in the page, by Python in the reader's browser.
+
+Every code cell before *Put it back* is live, and those after it, up to the exercises, that need
+NumPy alone. An exercise, and a task with a check, has a cell for the answer, which begins with a
+stub. `book/live` holds what the page loads: `live.js` and `live.css` at once, all else when *Run*
+is pressed.
+
+Pyodide comes from the place that `book/live/pyodide.json` names, or, if the environment variable
+ATTNBOOK_LIVE names a folder that holds its files, from the site itself.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import live_cells
+from docutils import nodes
+from live_policy import write_policies
+from sphinx.errors import ExtensionError
+
+LOADED = (
+    "live.js",
+    "live.css",
+    "kernel.js",
+    "kernel.py",
+    "codemirror/codemirror.js",
+    "matmul/matmul.py",
+    "matmul/loops.so",
+)
+CLOSING, EXERCISES = "Put it back", "Exercises"
+RECORDS = "attnbook/data/records"
+"""Where an installed package has its records; a page loads those alone that its cells name."""
+
+
+def source_of(cell: nodes.container) -> str:
+    """Return the code of a cell, or nothing where it is not shown."""
+    for part in cell.children:
+        if part.get("nb_element") == "cell_code_source":
+            return part.astext()
+    return ""
+
+
+def mark_cells(app, doctree):
+    """Mark the live cells of a chapter, and give its exercises a cell for the answer."""
+    titles = {section[0].astext() for section in doctree.findall(nodes.section)}
+    if CLOSING not in titles:
+        return
+    part, known, live, solutions, asked = "chapter", set(), [], {}, []
+    for node in doctree.findall():
+        if isinstance(node, nodes.section) and node.children:
+            title = node[0].astext()
+            part = {CLOSING: "back", EXERCISES: "exercises"}.get(title, part)
+        elif type(node).__name__.startswith("exercise_") and "label" in node:
+            asked.append(node)
+        elif type(node).__name__ == "solution_node":
+            cells = [source_of(cell) for cell in node.findall(is_cell)]
+            solutions[node["target_label"]] = "\n\n\n".join(cells)
+        elif isinstance(node, nodes.admonition) and "task" in node["classes"]:
+            asked.append(node)
+        elif is_cell(node) and part != "exercises":
+            source = source_of(node)
+            if part == "chapter" or live_cells.runs_here(source, known):
+                live.append((node, source))
+                known |= live_cells.bound(ast.parse(source))
+    for number, (node, _) in enumerate(live, 1):
+        node["classes"].append("live")
+        node["ids"].append(f"cell-{number}")
+    answers = 0
+    for node in asked:
+        label = node.get("label")
+        solution = solutions.get(label) if label else answer_after(node)
+        if solution and live_cells.runs_here(solution, known):
+            label = label or f"task-{len(asked) - answers}"
+            answers += add_answer(node, solution, label)
+    app.env.metadata[app.env.docname]["live"] = [source for _, source in live]
+
+
+def is_cell(node) -> bool:
+    return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
+
+
+def answer_after(task: nodes.admonition) -> str | None:
+    """Return the folded cell that follows a task."""
+    after = task.next_node(descend=False, siblings=True)
+    return source_of(after) if is_cell(after) and "tag_hide-cell" in after["classes"] else None
+
+
+def add_answer(asked: nodes.Element, solution: str, label: str) -> bool:
+    """Put a cell with a stub after an exercise or a task."""
+    blocks = [block.astext() for block in asked.findall(nodes.literal_block)]
+    words = [word.astext() for word in asked.findall(nodes.literal)]
+    text = live_cells.stub(solution, words, blocks)
+    if text is None or ("label" not in asked and "check." not in text):
+        return False
+    code = nodes.literal_block(text, text, language="python", classes=["stub"])
+    cell = nodes.container(classes=["cell", "live", "answer"], ids=[f"answer-{label}"])
+    cell += nodes.container("", code, classes=["cell_input"])
+    asked.parent.insert(asked.parent.index(asked) + 1, cell)
+    return True
+
+
+def data_of(sources: list[str], folder: Path) -> list[str]:
+    """Return the files of `folder` that the cells read: their names stand in the cells."""
+    text = "\n".join(sources)
+    if "record_path" not in text:
+        return []
+    words = set(re.findall(r"[\"'/](\w+)(?=[\"'.])", text))
+    return sorted(path.name for path in folder.iterdir() if path.name.split(".")[0] in words)
+
+
+def load_on_page(app, pagename, templatename, context, doctree):
+    """Load the script and the style on pages with live cells."""
+    sources = app.env.metadata.get(pagename, {}).get("live")
+    if not sources:
+        return
+    folder = Path(app.srcdir, pagename).parent / "data"
+    files = [
+        {"path": f"{RECORDS}/{name}", "url": f"data/{name}", "bytes": size(folder / name)}
+        for name in data_of(sources, folder)
+    ]
+    app.env.live_files = getattr(app.env, "live_files", {}) | {
+        name["url"]: folder / Path(name["url"]).name for name in files
+    }
+    attributes = {
+        "data-page": Path(pagename).name,
+        "data-files": json.dumps(files),
+        "data-version": digest_of(own_files(app)),
+    }
+    app.add_js_file("live/live.js", loading_method="defer", **attributes)
+    app.add_css_file("live/live.css")
+
+
+def copy_own(app):
+    """Copy the files of `book/live` before the pages are written, which name their digests."""
+    if app.builder.format == "html":
+        to = Path(app.outdir, "_static/live")
+        to.mkdir(parents=True, exist_ok=True)
+        for path in own_files(app):
+            shutil.copyfile(path, to / path.name)
+
+
+def own_files(app) -> list[Path]:
+    return [Path(app.srcdir, "book/live", name) for name in LOADED]
+
+
+def digest_of(paths: list[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def write_files(app, exception):
+    """Put into the site what its live cells load, and each page's Content-Security-Policy."""
+    if exception or app.builder.format != "html":
+        return
+    to = Path(app.outdir, "_static/live")
+    settings = json.loads(Path(app.srcdir, "book/live/pyodide.json").read_text("utf8"))
+    if own := os.environ.get("ATTNBOOK_LIVE"):
+        settings["place"] = "pyodide/"
+        copy_checked(settings["files"], Path(app.srcdir, own).resolve(), to / "pyodide")
+    (to / "data").mkdir(exist_ok=True)
+    for url, path in getattr(app.env, "live_files", {}).items():
+        shutil.copyfile(path, to / url)
+    wheels = [write_wheel(name, app.srcdir, to) for name in ("array-api-compat", "attnbook")]
+    settings["wheels"] = [{"url": path.name, "bytes": size(path)} for path in wheels]
+    (to / "settings.json").write_text(json.dumps(settings), encoding="utf8")
+    outside = [settings["place"]] if urlsplit(settings["place"]).scheme else []
+    pages = [path for path in Path(app.outdir).rglob("*.html") if to.parent not in path.parents]
+    write_policies(pages, outside)
+
+
+def copy_checked(files: dict, folder: Path, to: Path) -> None:
+    """Copy Pyodide's files, or raise ExtensionError naming one that is missing or another."""
+    to.mkdir(exist_ok=True)
+    for name, file in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise ExtensionError(f"ATTNBOOK_LIVE: {path} is missing: see book/live/README.md")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != file["sha256"]:
+            raise ExtensionError(f"ATTNBOOK_LIVE: {path} must be that of book/live/pyodide.json")
+        shutil.copyfile(path, to / name)
+
+
+def write_wheel(name: str, root: str, folder: Path) -> Path:
+    """Write a pure package as a wheel: attnbook from its folder, another as it is installed.
+
+    The bytes depend on the files alone, so that a browser's cache and a test can rely on them.
+    """
+    about = importlib.metadata.distribution(name)
+    if name == "attnbook":
+        paths = sorted(Path(root, name).rglob("*"))
+        files = {path.relative_to(root).as_posix(): path for path in paths if path.is_file()}
+    else:
+        files = {str(path): Path(path.locate()) for path in about.files or []}
+    files = {k: v for k, v in files.items() if "__pycache__" not in k and not k.startswith("..")}
+    stem = f"{name.replace('-', '_')}-{about.version}"
+    target = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(target, "w") as wheel:
+        for inside, path in sorted(files.items()):
+            packed = path.suffix in {".npz", ".bz2"}  # packed already
+            method = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
+            wheel.writestr(zipfile.ZipInfo(inside), path.read_bytes(), method)
+        if name == "attnbook":
+            metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {about.version}\n"
+            wheel.writestr(zipfile.ZipInfo(f"{stem}.dist-info/METADATA"), metadata)
+    return target
+
+
+def setup(app):
+    app.connect("builder-inited", copy_own)
+    app.connect("doctree-read", mark_cells, priority=600)  # after the boxes are mended
+    app.connect("html-page-context", load_on_page)
+    app.connect("build-finished", write_files)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

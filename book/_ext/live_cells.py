@@ -1,0 +1,113 @@
+"""Read the cells of a chapter: which can run without PyTorch, and the stub of an exercise."""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable
+
+ABSENT = ("torch", "cupy", "numba", "triton", "safetensors", "tqdm", "subprocess")
+"""What a browser has not."""
+
+GIVEN = {*dir(builtins), "display", "__name__"}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Return the packages that a cell imports, those of a chapter's room included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name.partition(".")[0] for name in found} | found
+
+
+def bound(tree: ast.Module) -> set[str]:
+    """Return the names that a cell leaves behind, those inside its functions too."""
+    names = {node.id for node in ast.walk(tree) if _is_name(node, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+    return names
+
+
+def read(tree: ast.Module) -> set[str]:
+    """Return the names that a cell needs from cells before it."""
+    used = {node.id for node in ast.walk(tree) if _is_name(node, ast.Load)}
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return used - bound(tree) - arguments - GIVEN
+
+
+def runs_here(source: str, known: Iterable[str]) -> bool:
+    """Tell whether a cell runs in a browser after cells that left the names `known`."""
+    tree = ast.parse(source)
+    return not imported(tree) & {*ABSENT, "attnbook.nn"} and read(tree) <= set(known)
+
+
+def _is_name(node: ast.AST, context: type) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, context)
+
+
+def stub(solution: str, words: list[str], blocks: list[str]) -> str | None:
+    """Return the empty answer of an exercise, or None if there is nothing to write or to check.
+
+    Parameters
+    ----------
+    solution : str
+        The code of its solution.
+    words : list of str
+        What its text has in code letters, such as ``my_softmax(s)`` and
+        ``check.softmax(my_softmax)``.
+    blocks : list of str
+        The blocks of code in its text, which check the answer.
+    """
+    text = " ".join(words + blocks)
+    heads = []
+    for node in ast.parse(solution).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _mentions(text, node.name):
+            heads.append(_head(node))
+    checks = list(dict.fromkeys(word for word in words if _is_check(word)))
+    if not checks and not blocks:
+        checks = [
+            ast.unparse(node)
+            for node in ast.parse(solution).body
+            if isinstance(node, ast.Expr) and _is_check(ast.unparse(node))
+        ]
+    checks = [f"display({check})" for check in checks[:-1]] + checks[-1:]
+    if not heads and not checks and not blocks:
+        return None
+    parts = heads or ["# your answer"]
+    return "\n\n\n".join([*parts, "\n".join([*map(str.strip, blocks), *checks])]).rstrip()
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.]){name}\b", text) is not None
+
+
+def _is_check(word: str) -> bool:
+    try:
+        call = ast.parse(word, mode="eval").body
+    except SyntaxError:
+        return False
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and _is_name(call.func.value, ast.Load)
+        and call.func.value.id == "check"
+        and bool(call.args)
+    )
+
+
+def _head(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """Return a function without what it does, a class with its methods."""
+    if isinstance(node, ast.FunctionDef):
+        return f"def {node.name}({ast.unparse(node.args)}):\n    ..."
+    bases = ", ".join(map(ast.unparse, node.bases))
+    head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
+    methods = [_head(part) for part in node.body if isinstance(part, ast.FunctionDef)]
+    body = "\n\n".join(methods) or "..."
+    return head + "\n" + "\n".join(f"    {line}" if line else "" for line in body.splitlines())

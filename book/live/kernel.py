@@ -1,0 +1,156 @@
+"""Runs in the page's Python: a cell as Jupyter runs it. What it prints, shows and draws is sent."""
+
+import ast
+import base64
+import builtins
+import io
+import linecache
+import os
+import sys
+import time
+import traceback
+import types
+
+os.environ["MPLBACKEND"] = "agg"
+
+MOST_CHARACTERS = 200_000
+"""What a cell prints beyond so many characters is left out: a page cannot show an endless loop."""
+
+EVERY = 0.1
+"""Seconds between two messages of printed text."""
+
+
+class Stream(io.TextIOBase):
+    """Standard output or error of the running cell."""
+
+    def __init__(self, name, send):
+        self.name, self.send = name, send
+        self.begin()
+
+    def begin(self):
+        self.text, self.left, self.sent = [], MOST_CHARACTERS, time.monotonic()
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        kept = text[: max(self.left, 0)]
+        self.left -= len(text)
+        if kept:
+            self.text.append(kept)
+            if self.left <= 0:
+                self.text.append("\n… the rest of what this cell prints is left out\n")
+            if time.monotonic() - self.sent > EVERY:
+                self.flush()
+        return len(text)
+
+    def flush(self):
+        if self.text:
+            text, self.text = "".join(self.text), []
+            self.send("stream", self.name, text)
+        self.sent = time.monotonic()
+
+
+class Kernel:
+    """The names of one page, and what runs in them. `send(kind, name, text)` talks to the page."""
+
+    def __init__(self, send):
+        self.send = send
+        self.streams = Stream("stdout", send), Stream("stderr", send)
+        self.module = types.ModuleType("__main__")
+        self.module.display = self.display
+        self.count = 0
+        self.reports = []
+        builtins.display = self.display
+        sys.modules["__main__"] = self.module
+        sys.stdout, sys.stderr = self.streams
+        sys.displayhook = self.display_one
+
+    def run(self, source):
+        """Run a cell, and return what is known of its end."""
+        self.count += 1
+        name = f"<cell {self.count}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        self.reports = []
+        for stream in self.streams:
+            stream.begin()
+        result = {"ok": False, "asserts": False}
+        try:
+            tree = ast.parse(source, name)
+            result["asserts"] = any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+            last = tree.body[-1] if tree.body else None
+            quiet = source.rstrip().endswith(";")
+            shown = tree.body.pop() if isinstance(last, ast.Expr) and not quiet else None
+            names = self.module.__dict__
+            if "pyplot" in source:
+                from matplotlib import pyplot
+
+                pyplot.show = lambda *args, **kwargs: self.flush_figures()
+            exec(compile(tree, name, "exec"), names)
+            if shown is not None:
+                value = eval(compile(ast.Expression(shown.value), name, "eval"), names)
+                if value is not None:
+                    names["_"] = value
+                    self.display_one(value)
+            self.flush_figures()
+            result["ok"] = True
+        except BaseException as error:
+            self.flush_figures()
+            self.show_error(error)
+        for stream in self.streams:
+            stream.flush()
+        result["reports"] = [bool(report.passed) for report in self.reports]
+        return result
+
+    def show_error(self, error):
+        for stream in self.streams:
+            stream.flush()
+        if isinstance(error, KeyboardInterrupt):
+            self.send("error", "KeyboardInterrupt", "Stopped. All names are still there.")
+            return
+        inside = error.__traceback__
+        while inside is not None and inside.tb_frame.f_code.co_filename == __file__:
+            inside = inside.tb_next
+        lines = traceback.format_exception(type(error), error, inside)
+        self.send("error", type(error).__name__, "".join(lines))
+
+    def display(self, *values):
+        for value in values:
+            self.display_one(value)
+
+    def display_one(self, value):
+        if value is None:
+            return
+        for stream in self.streams:
+            stream.flush()
+        kind = type(value)
+        if kind.__name__ == "Report" and kind.__module__.startswith("attnbook.check"):
+            self.reports.append(value)
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None and isinstance(value, pyplot.Figure):
+            self.show_figure(value)
+            pyplot.close(value)
+            return
+        as_html = getattr(value, "_repr_html_", None)
+        text = as_html() if callable(as_html) and not isinstance(value, type) else None
+        if text is not None:
+            self.send("display", "text/html", text)
+        else:
+            self.send("display", "text/plain", repr(value))
+
+    def show_figure(self, figure):
+        file = io.BytesIO()
+        figure.savefig(file, format="png", bbox_inches="tight")
+        self.send("display", "image/png", base64.b64encode(file.getvalue()).decode())
+
+    def flush_figures(self):
+        """Show and close every open figure, as Jupyter does for `plt.show()` and after a cell."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        for stream in self.streams:
+            stream.flush()
+        figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
+        for figure in figures:
+            self.show_figure(figure)
+        pyplot.close("all")

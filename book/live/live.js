@@ -1,0 +1,508 @@
+// Cells that run in the page. Nothing is loaded before the reader presses Run.
+(function () {
+  "use strict";
+
+  const script = document.currentScript;
+  const home = new URL(".", script.src).href;
+  const version = `?v=${script.dataset.version}`;
+  const page = script.dataset.page;
+  const cells = [];
+
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "onclick") element.addEventListener("click", value);
+      else if (value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children);
+    return element;
+  }
+
+  const fetched = async (name, as = "text") => {
+    const response = await fetch(home + name + version);
+    if (!response.ok) throw new Error(`${name}: ${response.status}`);
+    return response[as]();
+  };
+
+  // ---------------------------------------------------------------- what the browser keeps
+
+  const shelf = `attnbook answers ${page}`;
+
+  function stored() {
+    try {
+      return JSON.parse(localStorage.getItem(shelf)) ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  function store(id, change) {
+    const all = stored();
+    all[id] = { ...all[id], ...change };
+    try {
+      localStorage.setItem(shelf, JSON.stringify(all));
+    } catch {
+      python.tell("This browser keeps no answers: export them before you leave the page.");
+    }
+  }
+
+  // ---------------------------------------------------------------- Python
+
+  const python = {
+    worker: null, // it holds all names
+    ready: null, // a promise
+    queue: [],
+    current: null, // the cell that runs or waits for Python
+    finish: null, // ends the wait for the worker's answer
+    abort: null, // ends the wait for Python
+    flag: null, // shared with the worker where the page may share memory
+
+    tell(text) {
+      bar.line.textContent = text;
+      bar.box.hidden = false;
+    },
+
+    start() {
+      this.ready ??= Promise.race([this.load(), new Promise((_, reject) => (this.abort = reject))]);
+      return this.ready;
+    },
+
+    async load() {
+      if (location.protocol === "file:") throw new Error("Cells run when the site is served: make serve.");
+      const began = performance.now();
+      const [settings, kernel] = await Promise.all([fetched("settings.json", "json"), fetched("kernel.js")]);
+      const place = new URL(settings.place, home).href;
+      const data = JSON.parse(script.dataset.files);
+      const size = (files) => `${Math.round(files.reduce((sum, file) => sum + file.bytes, 0) / 1e6)} MB`;
+      this.tell(
+        `Loading Python, NumPy and Matplotlib (Pyodide ${settings.version}, ${size(Object.values(settings.files))}) from ` +
+          `${new URL(place).host}, attnbook and its writer (${size([...settings.wheels, ...data])}) from this site. The browser keeps them.`,
+      );
+      // A worker made from a blob has the Content-Security-Policy of this page.
+      const address = URL.createObjectURL(new Blob([kernel], { type: "text/javascript" }));
+      const worker = new Worker(address, { type: "module", name: "Python" });
+      this.worker = worker;
+      this.flag = window.crossOriginIsolated ? new Uint8Array(new SharedArrayBuffer(1)) : null;
+      await new Promise((resolve, reject) => {
+        worker.onerror = (event) => reject(new Error(event.message || "The worker did not start."));
+        worker.onmessage = ({ data: message }) => {
+          if (message.kind === "broken") reject(new Error(message.text));
+          else resolve();
+        };
+        const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
+        worker.postMessage({
+          ...settings, kind: "start", place, interrupt: this.flag,
+          own: ["kernel.py", "matmul.py", "loops.so"].map((name) => ({ name, url: home + name + version })),
+          wheels: settings.wheels.map(absolute), data: data.map(absolute),
+        });
+      });
+      URL.revokeObjectURL(address);
+      worker.onmessage = ({ data: message }) => this.hear(message);
+      this.tell(`Python is ready, after ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+    },
+
+    hear(message) {
+      if (message.kind === "broken") this.current?.show({ kind: "error", name: "Error", text: message.text });
+      if (message.kind === "done" || message.kind === "broken") this.finish?.(message);
+      else this.current?.show(message);
+    },
+
+    /** Run a cell when those before it have ended. */
+    run(cell) {
+      cell.mark("waits");
+      return new Promise((resolve) => {
+        this.queue.push({ cell, resolve });
+        if (!this.current) this.work();
+      });
+    },
+
+    async work() {
+      while (this.queue.length) {
+        const { cell, resolve } = this.queue.shift();
+        this.current = cell;
+        bar.busy(true);
+        let end = { kind: "stopped" };
+        try {
+          await this.start();
+          end = await this.perform(cell);
+        } catch (error) {
+          if (error) this.tell(`Python could not be loaded. ${error.message ?? error}`);
+          this.terminate();
+        }
+        this.current = this.finish = null;
+        bar.busy(false);
+        cell.end(end);
+        if (!end.ok) this.forget();
+        resolve(end);
+      }
+    },
+
+    async perform(cell) {
+      const began = performance.now();
+      const source = cell.text;
+      if (this.flag) this.flag[0] = 0;
+      cell.begin();
+      this.tell(`${cell.label} runs …`);
+      const end = await new Promise((resolve) => {
+        this.finish = resolve;
+        this.worker.postMessage({ kind: "run", source });
+      });
+      const seconds = ((performance.now() - began) / 1000).toFixed(1);
+      if (end.kind === "done") this.tell(`${cell.label} ${end.ok ? "ran" : "stopped with an error"}, ${seconds} s.`);
+      return { ...end, source };
+    },
+
+    /** Drop what waits. */
+    forget() {
+      for (const { cell, resolve } of this.queue.splice(0)) {
+        cell.mark("");
+        resolve({ kind: "dropped" });
+      }
+    },
+
+    /** End the worker, and with it all names. */
+    terminate() {
+      this.worker?.terminate();
+      this.worker = this.ready = null;
+      for (const cell of cells) cell.ran = null;
+      this.forget();
+      this.abort?.();
+      this.finish?.({ kind: "stopped" });
+    },
+
+    stop() {
+      const cell = this.current;
+      const lose = () => {
+        if (this.current !== cell) return;
+        this.terminate();
+        this.tell("Stopped. All names are lost: run the cells above again.");
+      };
+      if (!this.flag || !this.finish) return lose();
+      this.flag[0] = 2; // KeyboardInterrupt
+      setTimeout(lose, 2000);
+    },
+
+    restart() {
+      this.terminate();
+      this.tell("Restarted. No cell has run.");
+    },
+  };
+
+  // ---------------------------------------------------------------- the line at the foot of the page
+
+  const bar = {
+    box: null,
+    line: null,
+    build() {
+      this.line = make("p", { role: "status" });
+      this.stopper = make("button", { type: "button", onclick: () => python.stop() }, "Stop");
+      this.again = make("button", { type: "button", onclick: () => python.restart() }, "Restart");
+      this.box = make("section", { class: "live-foot", "aria-label": "Python in this page" }, this.line, this.stopper, this.again);
+      this.box.hidden = true;
+      this.stopper.hidden = true;
+      document.body.append(this.box);
+    },
+    busy(yes) {
+      this.stopper.hidden = !yes;
+    },
+  };
+
+  // ---------------------------------------------------------------- cells
+
+  class Cell {
+    constructor(box, index) {
+      this.box = box;
+      this.id = box.id;
+      this.answer = box.classList.contains("answer");
+      this.input = box.querySelector(".cell_input");
+      this.code = this.input.querySelector("pre");
+      this.original = this.code.textContent.replace(/\n$/, "");
+      this.recorded = box.querySelector(".cell_output");
+      this.quiet = box.classList.contains("tag_remove-output");
+      this.label = this.answer ? "Your answer" : `Cell ${index + 1}`;
+      this.editor = null;
+      this.text = this.original;
+      this.ran = null; // the text that ran last in this state of Python
+      this.build();
+      if (this.answer) this.recall();
+    }
+
+    build() {
+      const button = (text, onclick, more = {}) => make("button", { type: "button", onclick, ...more }, text);
+      this.runner = button("Run", () => this.press(), { class: "live-run" });
+      this.above = button("Run all above", () => this.runAbove());
+      this.changer = button("Edit", () => this.edit());
+      this.resetter = button("Reset", () => this.reset());
+      this.resetter.hidden = true;
+      this.state = make("span", { class: "live-state" });
+      const buttons = [this.runner, this.above, this.changer, this.resetter];
+      this.tools = make("div", { class: "live-tools", role: "toolbar", "aria-label": this.label }, ...buttons, this.state);
+      // One stop of the tab key; arrows move inside.
+      for (const each of buttons.slice(1)) each.tabIndex = -1;
+      this.tools.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (step) {
+          const shown = buttons.filter((each) => !each.hidden);
+          const next = shown[(shown.indexOf(document.activeElement) + step + shown.length) % shown.length];
+          for (const each of buttons) each.tabIndex = each === next ? 0 : -1;
+          next.focus();
+        } else if (event.key === "Enter" && event.shiftKey) this.run();
+        else return;
+        event.preventDefault();
+      });
+      const folded = this.input.closest("details");
+      const frame = folded && folded.contains(this.recorded) ? this.input : (folded ?? this.input);
+      frame.after(this.tools);
+      this.input.addEventListener("click", (event) => {
+        if (!this.editor && !event.target.closest("button") && !String(getSelection())) this.edit();
+      });
+      this.output = null;
+    }
+
+    recall() {
+      const { text, done } = stored()[this.id] ?? {};
+      if (text !== undefined && text !== this.original) {
+        this.write(text);
+      }
+      this.markDone(done);
+    }
+
+    /** Replace the text, in the editor where there is one. */
+    write(text) {
+      this.text = text;
+      if (this.editor) this.editor.set(text);
+      else this.code.textContent = text + "\n";
+      this.resetter.hidden = text === this.original;
+    }
+
+    changed(text) {
+      this.text = text;
+      this.resetter.hidden = text === this.original;
+      if (this.answer) store(this.id, { text });
+    }
+
+    async edit() {
+      if (this.editor || this.editing) return;
+      this.editing = true;
+      try {
+        const { edit } = await import(`${home}codemirror.js${version}`);
+        const place = make("div", { class: "live-editor" });
+        const shown = this.code.closest("div.highlight").parentElement;
+        this.editor = edit(place, {
+          text: this.text,
+          label: `${this.label}. Shift and Enter run it. Escape, then Tab, leaves the editor.`,
+          changed: (text) => this.changed(text),
+          run: () => this.run(),
+        });
+        shown.hidden = true;
+        shown.before(place);
+        this.changer.hidden = true;
+        if (this.changer.tabIndex === 0) {
+          this.changer.tabIndex = -1;
+          this.runner.tabIndex = 0;
+        }
+        this.input.closest("details")?.setAttribute("open", "");
+        this.editor.focus();
+      } catch (error) {
+        python.tell(`The editor could not be loaded. ${error.message}`);
+      } finally {
+        this.editing = false;
+      }
+    }
+
+    reset() {
+      this.write(this.original);
+      if (this.answer) {
+        store(this.id, { text: this.original, done: false });
+        this.markDone(false);
+      }
+      if (this.output) {
+        this.output.remove();
+        this.output = null;
+        if (this.recorded) this.place.append(this.recorded);
+      }
+      this.runner.focus();
+    }
+
+    press() {
+      if (python.current === this) python.stop();
+      else this.run();
+    }
+
+    run() {
+      return this.waiting || python.current === this ? undefined : python.run(this);
+    }
+
+    /** Run the cells above, from the first that has not run as it stands now. */
+    async runAbove() {
+      const before = cells.slice(0, cells.indexOf(this)).filter((cell) => !cell.answer);
+      const first = before.findIndex((cell) => cell.ran !== cell.text);
+      const runs = first < 0 ? [] : before.slice(first).map((cell) => cell.run());
+      if (!runs.length) python.tell("All cells above have run.");
+      return Promise.all(runs);
+    }
+
+    mark(state) {
+      this.waiting = state === "waits";
+      this.box.classList.toggle("live-busy", state !== "");
+      this.state.textContent = { waits: "waits", runs: "runs" }[state] ?? "";
+      this.runner.textContent = state ? "Stop" : "Run";
+    }
+
+    begin() {
+      this.mark("runs");
+      this.pictures = 0;
+      const fresh = make("div", { class: "cell_output docutils container live-output" });
+      const old = this.output ?? this.recorded;
+      if (old?.parentElement) {
+        fresh.style.minHeight = `${old.offsetHeight}px`; // so that the page does not jump
+        this.place = old.parentElement;
+        old.replaceWith(fresh);
+      } else {
+        this.place = this.tools.parentElement;
+        this.tools.after(fresh);
+      }
+      this.output = fresh;
+    }
+
+    show({ kind, name, text }) {
+      if (this.quiet && kind !== "error") return;
+      if (kind === "stream") this.print(name, text);
+      else if (kind === "error") {
+        this.block("traceback", text);
+        const above = cells.slice(0, cells.indexOf(this)).some((cell) => !cell.answer && cell.ran === null);
+        if (name === "NameError" && above)
+          this.output.append(make("p", { class: "live-hint" }, "Cells above have not run: “Run all above” runs them."));
+      } else if (name === "image/png") this.picture(text);
+      else if (name === "text/html") {
+        const box = make("div", { class: "output text_html" });
+        box.innerHTML = text;
+        this.output.append(box);
+      } else this.block("text_plain", text + "\n");
+    }
+
+    block(kind, text) {
+      const box = make("pre", { tabindex: "0" }, text);
+      this.output.append(make("div", { class: `output ${kind} highlight-none notranslate` }, make("div", { class: "highlight" }, box)));
+      return box;
+    }
+
+    print(name, text) {
+      const last = this.output.lastElementChild;
+      if (last?.dataset.stream === name) last.querySelector("pre").append(text);
+      else this.block(name === "stderr" ? "stderr stream" : "stream", text).closest(".output").dataset.stream = name;
+    }
+
+    picture(data) {
+      const old = this.recorded?.querySelectorAll("img")[this.pictures++];
+      const image = make("img", { src: `data:image/png;base64,${data}`, alt: "The picture that this cell draws." });
+      if (old && this.text === this.original) image.alt = old.alt;
+      const figure = old?.closest("figure")?.cloneNode(true) ?? make("div", { class: "figure-frame" }, make("img"));
+      image.addEventListener("load", () => image.parentElement.style.setProperty("--width", `${image.naturalWidth / 1.5}px`));
+      figure.querySelector("img").replaceWith(image);
+      this.output.append(figure);
+    }
+
+    end(result) {
+      const began = this.state.textContent === "runs";
+      this.mark("");
+      if (this.output) this.output.style.minHeight = "";
+      if (result.kind !== "done") {
+        if (began) this.output.append(make("p", { class: "live-hint" }, "Stopped."));
+        return;
+      }
+      this.ran = result.source;
+      if (this.answer) {
+        const right = result.reports.length ? result.reports.every(Boolean) : result.asserts;
+        if (result.ok && right) {
+          store(this.id, { text: result.source, done: true });
+          this.markDone(true);
+        }
+      }
+    }
+
+    markDone(done) {
+      const title = this.box.previousElementSibling?.querySelector(".admonition-title");
+      title?.querySelector(".live-done")?.remove();
+      if (done) title?.append(make("span", { class: "live-done" }, "✓ done"));
+    }
+  }
+
+  // ---------------------------------------------------------------- answers as files
+
+  const answers = () => cells.filter((cell) => cell.answer);
+
+  function save(name, type, text) {
+    const address = URL.createObjectURL(new Blob([text], { type }));
+    make("a", { href: address, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  }
+
+  function asPython() {
+    return answers().map((cell) => `# %% ${cell.id}\n${cell.text}\n`).join("\n");
+  }
+
+  function asNotebook() {
+    const lines = (text) => text.split(/(?<=\n)/);
+    const notebook = {
+      cells: answers().map((cell) => ({
+        cell_type: "code", execution_count: null, id: cell.id.slice(0, 64), metadata: { attnbook: cell.id },
+        outputs: [], source: lines(cell.text),
+      })),
+      metadata: { kernelspec: { display_name: "Python 3", language: "python", name: "python3" }, language_info: { name: "python" } },
+      nbformat: 4,
+      nbformat_minor: 5,
+    };
+    return JSON.stringify(notebook, null, 1);
+  }
+
+  /** Return the texts of a file by the id of the cell. */
+  function parts(name, text) {
+    if (name.endsWith(".ipynb")) {
+      const own = JSON.parse(text).cells.filter((cell) => cell.metadata?.attnbook);
+      return own.map((cell) => [cell.metadata.attnbook, [cell.source].flat().join("")]);
+    }
+    return text.split(/^# %% /m).slice(1).map((part) => {
+      const [id, ...rest] = part.split("\n");
+      return [id.trim(), rest.join("\n").trim()];
+    });
+  }
+
+  async function load(file) {
+    let found;
+    try {
+      found = new Map(parts(file.name, await file.text()));
+    } catch {
+      return python.tell(`${file.name} is no notebook.`);
+    }
+    let count = 0;
+    for (const cell of answers()) {
+      if (!found.has(cell.id)) continue;
+      cell.write(found.get(cell.id));
+      store(cell.id, { text: cell.text, done: false });
+      cell.markDone(false);
+      count++;
+    }
+    python.tell(`${count} answers of this chapter were read from ${file.name}. Run them to see which are right.`);
+  }
+
+  function buildFiles() {
+    const heading = document.querySelector("#exercises > h2") ?? document.getElementById("exercises");
+    if (!heading || !answers().length) return;
+    const button = (text, onclick) => make("button", { type: "button", onclick }, text);
+    const input = make("input", { type: "file", accept: ".py,.ipynb", "aria-label": "Read answers from a file", hidden: "" });
+    input.addEventListener("change", () => input.files[0] && load(input.files[0]).then(() => (input.value = "")));
+    heading.after(
+      make("div", { class: "live-files" }, "Your answers stay in this browser.",
+        button("Export .py", () => save(`${page}_answers.py`, "text/x-python", asPython())),
+        button("Export .ipynb", () => save(`${page}_answers.ipynb`, "application/x-ipynb+json", asNotebook())),
+        button("Import", () => input.click()), input),
+    );
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    bar.build();
+    for (const box of document.querySelectorAll(".cell.live")) cells.push(new Cell(box, cells.filter((c) => !c.answer).length));
+    buildFiles();
+  });
+})();

@@ -1,0 +1,230 @@
+"""Which cells are live, the stubs of exercises, the policy of a page, and what is vendored."""
+
+import ast
+import base64
+import hashlib
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIVE, EXTENSIONS = ROOT / "book" / "live", ROOT / "book" / "_ext"
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+live_cells = load(EXTENSIONS / "live_cells.py")
+live_policy = load(EXTENSIONS / "live_policy.py")
+gather = load(LIVE / "gather.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "runs"),
+    [
+        ("y = known + 1", True),
+        ("import torch", False),
+        ("from attnbook.nn import Head", False),
+        ("from attnbook import nn", False),
+        ("unknown + 1", False),
+        ("def f(x):\n    return x + known", True),
+        ("[i for i in range(3)]\ndisplay(known)", True),
+        ("try:\n    known()\nexcept ValueError as error:\n    print(error)", True),
+        ("with open('x') as f:\n    import cupy", False),
+    ],
+)
+def test_a_cell_runs_here_if_it_imports_and_names_what_is_there(source, runs):
+    assert live_cells.runs_here(source, {"known"}) is runs
+
+
+SOLUTION = """
+def helper(x):
+    return x
+
+
+def my_softmax(s, axis=-1):
+    return helper(s)
+
+
+check.softmax(my_softmax)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "blocks", "expected"),
+    [
+        (
+            ["my_softmax(s)", "check.softmax(my_softmax)", "axis"],
+            [],
+            "def my_softmax(s, axis=-1):\n    ...\n\n\ncheck.softmax(my_softmax)",
+        ),
+        (["my_softmax"], [], "def my_softmax(s, axis=-1):\n    ...\n\n\ncheck.softmax(my_softmax)"),
+        (
+            ["my_softmax(s)"],
+            ["assert my_softmax(0) == 1\n"],
+            "def my_softmax(s, axis=-1):\n    ...\n\n\nassert my_softmax(0) == 1",
+        ),
+        (
+            ["check.softmax(my_softmax)", "check.log_softmax(my_softmax)", "check.softmax"],
+            [],
+            "def my_softmax(s, axis=-1):\n    ...\n\n\n"
+            "display(check.softmax(my_softmax))\ncheck.log_softmax(my_softmax)",
+        ),
+    ],
+)
+def test_the_stub_has_the_signature_and_the_check(words, blocks, expected):
+    assert live_cells.stub(SOLUTION, words, blocks) == expected
+
+
+def test_a_stub_of_a_class_has_its_methods():
+    solution = "class Cache(dict):\n    size = 3\n    def add(self, x):\n        return x"
+    expected = "class Cache(dict):\n    def add(self, x):\n        ..."
+    assert live_cells.stub(solution, ["Cache"], []) == expected
+
+
+def test_there_is_no_stub_where_nothing_is_asked():
+    assert live_cells.stub("x = 1\nprint(x)", ["x"], []) is None
+
+
+def test_a_policy_allows_the_scripts_of_the_page_and_nothing_else():
+    page = "<head></head><script>one()</script><script src='a.js'></script>"
+    policy = live_policy.policy(page, ["https://example.org/"])
+    digest = base64.b64encode(hashlib.sha256(b"one()").digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}';" in policy
+    assert "worker-src 'none'" in policy
+    assert "example.org" not in policy
+    with_cells = live_policy.policy(page + "<script src='live/live.js'>", ["https://example.org/"])
+    assert "connect-src 'self' https://example.org/;" in with_cells
+    assert "'unsafe-eval'" not in with_cells
+
+
+def test_a_policy_is_written_once(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("<html><head><script>one()</script></head></html>", encoding="utf8")
+    live_policy.write_policies([path], [])
+    first = path.read_text("utf8")
+    live_policy.write_policies([path], [])
+    assert path.read_text("utf8") == first
+    assert first.count("Content-Security-Policy") == 1
+
+
+# What is vendored
+
+
+def test_pyodide_is_pinned_by_version_place_and_digest():
+    pinned = gather.PINNED
+    assert pinned["place"].startswith("https://")
+    assert pinned["place"].endswith(f"/v{pinned['version']}/full/")
+    packages = pinned["lock"]["packages"]
+    for package in packages.values():
+        assert pinned["files"][package["file_name"]]["sha256"] == package["sha256"]
+        assert set(package["depends"]) <= set(packages)
+    assert all(re.fullmatch("[0-9a-f]{64}", file["sha256"]) for file in pinned["files"].values())
+
+
+def test_the_editor_is_what_its_package_file_says():
+    folder = LIVE / "codemirror"
+    package = json.loads((folder / "package.json").read_text("utf8"))
+    lock = json.loads((folder / "package-lock.json").read_text("utf8"))["packages"]
+    wanted = package["dependencies"] | package["devDependencies"]
+    assert {name: lock[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    digest = hashlib.sha256((folder / "codemirror.js").read_bytes()).hexdigest()
+    assert digest == package["config"]["sha256"]
+    assert "MIT License" in (folder / "LICENSE").read_text("utf8")
+
+
+def test_the_editor_can_be_bundled_again(tmp_path):
+    if not shutil.which("npm"):
+        pytest.skip("npm is not installed")
+    for name in ("package.json", "package-lock.json", "entry.js"):
+        shutil.copyfile(LIVE / "codemirror" / name, tmp_path / name)
+    if subprocess.run([shutil.which("npm"), "ci", "--silent"], cwd=tmp_path).returncode:
+        pytest.skip("npm reaches no registry")
+    subprocess.run([shutil.which("npm"), "run", "--silent", "build"], cwd=tmp_path, check=True)
+    built = (tmp_path / "codemirror.js").read_bytes()
+    assert built == (LIVE / "codemirror" / "codemirror.js").read_bytes()
+
+
+def test_a_file_with_another_digest_is_not_kept(tmp_path):
+    with pytest.raises(ValueError, match=r"pyodide.mjs must have the SHA-256"):
+        gather.keep(tmp_path / "pyodide.mjs", b"another")
+    assert list(tmp_path.iterdir()) == []
+
+
+# The extension
+
+
+@pytest.fixture(scope="module")
+def live():
+    pytest.importorskip("sphinx")
+    sys.path.append(str(EXTENSIONS))
+    try:
+        return load(EXTENSIONS / "live.py")
+    finally:
+        sys.path.remove(str(EXTENSIONS))
+
+
+def test_a_wheel_holds_the_package_and_has_the_same_bytes_each_time(live, tmp_path):
+    for name in ("attnbook", "array-api-compat"):
+        wheels = [live.write_wheel(name, ROOT, tmp_path) for _ in range(2)]
+        first, second = (path.read_bytes() for path in wheels)
+        assert first == second
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            inside = wheel.namelist()
+        assert f"{name.replace('-', '_')}/__init__.py" in inside
+        assert not [path for path in inside if "__pycache__" in path or path.startswith((".", "/"))]
+        assert any(path.endswith(".dist-info/METADATA") for path in inside)
+        if name == "attnbook":
+            assert "attnbook/models/writer.npz" in inside
+
+
+def test_the_data_of_a_page_are_what_its_cells_name(live, tmp_path):
+    for name in ("decode.cpu.json", "long_cache.npz", "train.cpu.json"):
+        (tmp_path / name).touch()
+    sources = ['record_path("decode.cpu.json")', "decode = 1"]
+    assert live.data_of(sources, tmp_path) == ["decode.cpu.json"]
+    sources = ['record_path(f"{name}.cpu.json")', 'record("train")']
+    assert live.data_of(sources, tmp_path) == ["train.cpu.json"]
+    assert live.data_of(['"decode"'], tmp_path) == []
+
+
+def test_a_folder_of_pyodide_with_a_wrong_file_is_refused(live, tmp_path):
+    from sphinx.errors import ExtensionError
+
+    files = {"a.mjs": {"bytes": 1, "sha256": hashlib.sha256(b"right").hexdigest()}}
+    with pytest.raises(ExtensionError, match=r"a\.mjs is missing"):
+        live.copy_checked(files, tmp_path, tmp_path / "to")
+    (tmp_path / "a.mjs").write_bytes(b"wrong")
+    with pytest.raises(ExtensionError, match=r"a\.mjs must be that of"):
+        live.copy_checked(files, tmp_path, tmp_path / "to")
+    (tmp_path / "a.mjs").write_bytes(b"right")
+    live.copy_checked(files, tmp_path, tmp_path / "to")
+    assert (tmp_path / "to" / "a.mjs").read_bytes() == b"right"
+
+
+def test_every_stub_is_python(live):
+    """The stubs of all solutions that a chapter's text could ask for."""
+    for path in (ROOT / "book").glob("*.md"):
+        for source in re.findall(
+            r"```\{code-cell\} ipython3\n(.*?)```", path.read_text("utf8"), re.S
+        ):
+            code = re.sub(r"^(---\n.*?---\n|:tags:.*\n)", "", source, flags=re.S | re.M)
+            try:
+                names = [n.name for n in ast.parse(code).body if hasattr(n, "name")]
+            except SyntaxError:
+                continue
+            text = live_cells.stub(code, names, [])
+            if text is not None:
+                ast.parse(text)

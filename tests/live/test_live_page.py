@@ -1,0 +1,389 @@
+"""Cells that run in the page, in Chromium and without a network."""
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from test_site import PHONE, SITE, WIDE, Visit, browser, server, site, skip_unless  # noqa: F401
+
+pytestmark = pytest.mark.site
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted(
+    path.stem
+    for path in (ROOT / "book").glob("*.md")
+    if "\n## Put it back\n" in path.read_text("utf8")
+)
+FIRST = "single_head"
+UNTIMED = "Note: no thread can be started here, so no limit of time was set."
+SECONDS = 600  # for one cell on a busy machine: a limit of what hangs, no measure
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "attnbook")
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gather = load(ROOT / "book" / "live" / "gather.py")
+PLACE = gather.PINNED["place"]
+
+
+@pytest.fixture(scope="session")
+def pyodide():
+    """Return the folder of Pyodide's files, gathered once for all checkouts."""
+    folder = CACHE / f"pyodide-{gather.PINNED['version']}"
+    if gather.missing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            gather.from_packages(folder)
+        except Exception as error:
+            skip_unless(["ATTNBOOK_REQUIRE_SITE"], f"Pyodide's files cannot be had: {error!r}")
+    return folder
+
+
+class Reader(Visit):
+    """A reader of one chapter. What comes from Pyodide's place is answered from `folder`."""
+
+    def __init__(self, browser, base, folder, chapter, width=WIDE):  # noqa: F811
+        self.loaded, self.folder = [], folder
+        super().__init__(browser, base, width)
+        self.tab.set_default_timeout(SECONDS * 1000)
+        self.tab.route(f"{PLACE}**", self._answer)
+        self.tab.goto(f"{base}/book/{chapter}.html", wait_until="load")
+
+    def _answer(self, route):
+        path = self.folder / route.request.url.removeprefix(PLACE)
+        kinds = {".wasm": "application/wasm", ".mjs": "text/javascript"}
+        kind = kinds.get(path.suffix, "application/octet-stream")
+        route.fulfill(path=path, content_type=kind, headers={"access-control-allow-origin": "*"})
+
+    def _request(self, request):
+        if request.url.startswith(PLACE):
+            self.loaded.append(request.url)
+        else:
+            super()._request(request)
+
+    def cell(self, name):
+        return self.tab.locator(f"#{name}")
+
+    def cells(self, kind=":not(.answer)"):
+        return self.tab.evaluate(
+            "kind => [...document.querySelectorAll(`.cell.live${kind}`)].map(cell => cell.id)", kind
+        )
+
+    def unfold(self):
+        self.tab.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+
+    def press(self, name, button="Run"):
+        tool = self.cell(name).locator(".live-tools").get_by_role("button", name=button, exact=True)
+        tool.evaluate("button => button.click()")
+
+    def wait(self, name):
+        self.tab.wait_for_function(
+            "name => !document.getElementById(name).classList.contains('live-busy')", arg=name
+        )
+
+    def run(self, name):
+        self.press(name)
+        self.wait(name)
+        return self.output(name)
+
+    def output(self, name):
+        shown = self.cell(name).locator(".live-output")
+        return shown.inner_text() if shown.count() else ""
+
+    def write(self, name, text):
+        """Write into the editor of a cell as a reader does: select all, paste."""
+        cell = self.cell(name)
+        if not cell.locator(".cm-content").count():
+            self.press(name, "Edit")
+        cell.locator(".cm-content").focus()
+        self.tab.keyboard.press("Control+a")
+        self.tab.keyboard.insert_text(text)
+
+    def said(self):
+        return self.tab.locator(".live-foot p").inner_text()
+
+    def close(self):
+        self.tab.close()
+
+
+@pytest.fixture
+def open_chapter(browser, server, pyodide):  # noqa: F811
+    readers = []
+
+    def open_chapter(chapter, **options):
+        readers.append(Reader(browser, server, pyodide, chapter, **options))
+        return readers[-1]
+
+    yield open_chapter
+    for reader in readers:
+        reader.close()
+
+
+@pytest.fixture(scope="module")
+def reader(browser, server, pyodide):  # noqa: F811
+    """A reader of the first chapter, whose Python the tests below share."""
+    reader = Reader(browser, server, pyodide, FIRST)
+    yield reader
+    reader.close()
+
+
+def words(text):
+    """Return a text as words, without what the page or the browser adds."""
+    return " ".join(text.replace("Copy to clipboard", "").replace(UNTIMED, "").split())
+
+
+def recorded(chapter):
+    """Return the code cells of a record by their source."""
+    notebook = nbformat.read(ROOT / "book" / f"{chapter}.ipynb", as_version=4)
+    return {cell.source.strip(): cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_live_cell_gives_its_recorded_output(chapter, open_chapter):
+    reader = open_chapter(chapter)
+    records, wrong, ran = recorded(chapter), {}, 0
+    for name in reader.cells():
+        cell = reader.cell(name)
+        source = cell.locator(".cell_input pre").first.text_content().strip()
+        tags = records[source].metadata.get("tags", [])
+        stored = cell.locator(".cell_output")
+        old = words(stored.first.text_content()) if stored.count() else ""
+        pictures = stored.locator("img").count()
+        reader.run(name)
+        shown = cell.locator(".live-output")
+        new, drawn = words(shown.text_content()), shown.locator("img").count()
+        ran += 1
+        if "nbval-ignore-output" not in tags and (new, drawn) != (old, pictures):
+            wrong[name] = f"{new[-1500:]!r}, {drawn} pictures; recorded {old[:1500]!r}, {pictures}"
+        if "Traceback" in new and "raises-exception" not in tags:
+            break  # what follows needs it
+    assert wrong == {}
+    assert ran >= 10
+    assert reader.problems == []
+
+
+def test_nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):
+    assert reader.loaded == []
+    reader.run("cell-1")
+    names = {url.removeprefix(PLACE) for url in reader.loaded}
+    assert names == set(gather.PINNED["files"])
+    assert reader.problems == []
+
+
+def test_a_cell_that_needs_others_says_so_and_runs_them(reader):
+    reader.run("cell-1")
+    reader.write("cell-2", "print('instead')")
+    reader.write("cell-3", "several = 3")
+    reader.write("cell-4", "several + 1")
+    assert "Cells above have not run" in reader.run("cell-4")
+    reader.press("cell-4", "Run all above")
+    reader.tab.wait_for_function("!document.querySelector('.live-busy')")
+    assert reader.output("cell-2").strip() == "instead"
+    assert reader.run("cell-4").strip() == "4"
+
+
+def test_names_stay_errors_show_and_reset_brings_the_record_back(reader):
+    reader.write("cell-4", "number = 6 * 7\nnumber")
+    assert reader.run("cell-4").strip() == "42"
+    reader.write("cell-5", "print('before')\n1 / 0")
+    output = reader.run("cell-5")
+    assert output.startswith("before")
+    assert "ZeroDivisionError: division by zero" in output
+    assert "line 2" in output
+    assert "kernel.py" not in output
+    reader.write("cell-5", "number")
+    assert reader.run("cell-5").strip() == "42"
+    reader.press("cell-5", "Reset")
+    assert "he_weights" in reader.cell("cell-5").locator(".cm-content").inner_text()
+    assert "0.576" in reader.cell("cell-5").locator(".cell_output").text_content()
+    assert reader.problems == []
+
+
+def test_the_keyboard_alone_edits_and_runs(reader):
+    reader.press("cell-7", "Reset")
+    runner = reader.cell("cell-7").locator(".live-run")
+    keys = reader.tab.keyboard
+    runner.focus()
+    keys.press("ArrowRight")
+    keys.press("ArrowRight")
+    assert reader.tab.evaluate("document.activeElement.textContent") == "Edit"
+    keys.press("Enter")
+    reader.tab.wait_for_function("document.activeElement.classList.contains('cm-content')")
+    keys.press("Control+a")
+    keys.type("def f(x):\nreturn x + 1")  # the editor indents
+    text = reader.cell("cell-7").locator(".cm-content").inner_text()
+    assert text == "def f(x):\n    return x + 1"
+    keys.press("Control+z")
+    assert reader.cell("cell-7").locator(".cm-content").inner_text() != text
+    keys.press("Control+a")
+    keys.insert_text("20 + 3")
+    keys.press("Shift+Enter")
+    reader.wait("cell-7")
+    assert reader.output("cell-7").strip() == "23"
+    keys.press("Escape")
+    keys.press("Tab")
+    assert reader.tab.evaluate("document.activeElement.closest('.cm-editor')") is None
+    assert reader.problems == []
+
+
+def test_stop_ends_an_endless_loop_and_the_page_goes_on(reader):
+    reader.write("cell-4", "print('begins')\nwhile True:\n    pass")
+    reader.press("cell-4")
+    reader.cell("cell-4").locator(".live-output").get_by_text("begins").wait_for()
+    reader.press("cell-4", "Stop")  # the page answers
+    reader.wait("cell-4")
+    assert "All names are lost" in reader.said()
+    reader.write("cell-4", "'again'")
+    assert reader.run("cell-4").strip() == "'again'"
+    reader.tab.get_by_role("button", name="Restart").click()
+    assert "Restarted" in reader.said()
+
+
+def test_a_file_with_other_bytes_is_refused(reader, tmp_path, pyodide):
+    for path in pyodide.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "python_stdlib.zip").unlink()
+    (tmp_path / "python_stdlib.zip").write_bytes(b"another")
+    reader.tab.reload(wait_until="load")
+    reader.folder = tmp_path
+    reader.run("cell-1")
+    reader.folder = pyodide
+    assert "could not be loaded" in reader.said()
+    assert reader.cell("cell-1").locator(".live-output").count() == 0
+    reader.problems.clear()  # the browser says that the digest is wrong
+
+
+def solutions(chapter):
+    """Return the solutions of a chapter that are code: the name of the answer's cell, the code."""
+    text = (ROOT / "book" / f"{chapter}.md").read_text("utf8")
+    pattern = r"```\{solution-start\} (\S+)\n.*?\{code-cell\} ipython3\n(.*?)```"
+    for label, code in re.findall(pattern, text, re.S):
+        yield f"answer-{label}", re.sub(r"\A---\n.*?---\n|\A(:.*\n)+", "", code, flags=re.S)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_wrong_and_a_right_answer(chapter, open_chapter):
+    reader = open_chapter(chapter)
+    answers = set(reader.cells(".answer"))
+    name, code = next(
+        (name, code)
+        for name, code in solutions(chapter)
+        if name in answers and "check." in code and "import" not in code
+    )
+    reader.press(name, "Run all above")
+    reader.tab.wait_for_function("!document.querySelector('.live-busy')")
+    stub = reader.run(name)
+    assert {"✗", "Traceback"} & set(stub.split()), stub
+    title = reader.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title").first
+    assert "done" not in title.inner_text()
+    reader.write(name, code)
+    right = reader.run(name)
+    assert not {"✗", "Traceback"} & set(right.split()), right
+    assert "✓ done" in title.inner_text()
+    reader.tab.reload(wait_until="load")
+    assert "✓ done" in title.inner_text()
+    shown = reader.cell(name).locator(".cell_input pre").first.text_content()
+    assert shown.strip() == code.strip()
+    assert reader.problems == []
+
+
+@pytest.mark.parametrize("kind", ["py", "ipynb"])
+def test_answers_go_out_and_come_in(kind, reader):
+    name = "answer-exercise-weights"
+    reader.write(name, "def my_weights(query, key, mask=None):\n    return 'mine'  # ∑")
+    with reader.tab.expect_download() as download:
+        reader.tab.get_by_role("button", name=f"Export .{kind}").click()
+    path = download.value.path()
+    file = {"name": f"answers.{kind}", "mimeType": "text/plain", "buffer": Path(path).read_bytes()}
+    if kind == "ipynb":
+        nbformat.validate(nbformat.reads(file["buffer"].decode(), as_version=4))
+    else:
+        compile(file["buffer"].decode(), "answers.py", "exec")
+    reader.press(name, "Reset")
+    assert "mine" not in reader.cell(name).locator(".cm-content").inner_text()
+    reader.tab.locator("input[type=file]").set_input_files([file])
+    reader.cell(name).locator(".cm-content").get_by_text("mine").wait_for()
+    assert reader.problems == []
+
+
+def test_live_cells_break_no_rule_and_no_width(reader):
+    reader.run("cell-1")
+    reader.write("cell-4", "print('x' * 300)\n1 / 0")
+    reader.run("cell-4")
+    reader.write("answer-exercise-weights", "def f():\n    return 1  # one")
+    reader.run("answer-exercise-weights")
+    too_wide = "Math.max(document.documentElement.scrollWidth - innerWidth, 0)"
+    assert reader.tab.evaluate(too_wide) == 0
+    reader.resize(PHONE)
+    assert reader.tab.evaluate(too_wide) == 0
+    reader.tab.evaluate(KEEP_LIVE)
+    found = reader.violations()
+    reader.go_dark()
+    found += reader.violations(["color-contrast"])
+    assert found == []
+    assert reader.problems == []
+
+
+KEEP_LIVE = """() => {
+    const live = '#cell-1, #cell-4, #answer-exercise-weights, .live-foot';
+    const kept = document.querySelectorAll(live);
+    const near = new Set([...kept].flatMap(e => [...e.querySelectorAll('*'), e]));
+    for (const e of kept) for (let up = e; up; up = up.parentElement) near.add(up);
+    for (const e of [...document.querySelectorAll('body *')]) if (!near.has(e)) e.remove();
+}"""
+
+
+def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):  # noqa: F811
+    """As `make book LIVE=folder` builds it: another place in the settings, none in the policy."""
+    import http.server
+    import threading
+
+    page = (SITE / "book" / f"{FIRST}.html").read_text("utf8")
+    shutil.copytree(SITE / "_static", tmp_path / "_static")
+    shutil.copytree(SITE / "_images", tmp_path / "_images")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / f"{FIRST}.html").write_text(page.replace(PLACE, ""), encoding="utf8")
+    live = tmp_path / "_static" / "live"
+    settings = json.loads((live / "settings.json").read_text("utf8"))
+    sys.path.append(str(ROOT / "book" / "_ext"))
+    try:
+        load(ROOT / "book" / "_ext" / "live.py").copy_checked(
+            settings["files"], pyodide, live / "pyodide"
+        )
+    finally:
+        sys.path.remove(str(ROOT / "book" / "_ext"))
+    settings["place"] = "pyodide/"
+    (live / "settings.json").write_text(json.dumps(settings), encoding="utf8")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    handler.log_message = lambda *args: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{httpd.server_address[1]}"
+        reader = Reader(browser, base, pyodide, FIRST)
+        reader.run("cell-1")
+        assert "0.665" in reader.run("cell-4")
+        assert reader.loaded == []
+        assert reader.problems == []
+        reader.close()
+        httpd.shutdown()
+
+
+def test_a_page_weighs_little_more():
+    live = SITE / "_static" / "live"
+    at_once = sum((live / name).stat().st_size for name in ("live.js", "live.css"))
+    assert at_once <= 30_000
+    digest = hashlib.sha256((ROOT / "book/live/live.js").read_bytes()).digest()
+    assert hashlib.sha256((live / "live.js").read_bytes()).digest() == digest
