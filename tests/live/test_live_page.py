@@ -90,9 +90,8 @@ class Reader(Visit):
         tool.evaluate("button => button.click()")
 
     def wait(self, name):
-        self.tab.wait_for_function(
-            "name => !document.getElementById(name).classList.contains('live-busy')", arg=name
-        )
+        busy = f"!document.getElementById('{name}').classList.contains('live-busy')"
+        assert self.until(busy, SECONDS)
 
     def run(self, name):
         self.press(name)
@@ -190,7 +189,7 @@ def test_a_cell_that_needs_others_says_so_and_runs_them(reader):
     reader.write("cell-4", "several + 1")
     assert "Cells above have not run" in reader.run("cell-4")
     reader.press("cell-4", "Run all above")
-    reader.tab.wait_for_function("!document.querySelector('.live-busy')")
+    assert reader.until("!document.querySelector('.live-busy')", SECONDS)
     assert reader.output("cell-2").strip() == "instead"
     assert reader.run("cell-4").strip() == "4"
 
@@ -221,7 +220,7 @@ def test_the_keyboard_alone_edits_and_runs(reader):
     keys.press("ArrowRight")
     assert reader.tab.evaluate("document.activeElement.textContent") == "Edit"
     keys.press("Enter")
-    reader.tab.wait_for_function("document.activeElement.classList.contains('cm-content')")
+    assert reader.until("document.activeElement.classList.contains('cm-content')")
     keys.press("Control+a")
     keys.type("def f(x):\nreturn x + 1")  # the editor indents
     text = reader.cell("cell-7").locator(".cm-content").inner_text()
@@ -284,7 +283,7 @@ def test_a_wrong_and_a_right_answer(chapter, open_chapter):
         if name in answers and "check." in code and "import" not in code
     )
     reader.press(name, "Run all above")
-    reader.tab.wait_for_function("!document.querySelector('.live-busy')")
+    assert reader.until("!document.querySelector('.live-busy')", SECONDS)
     stub = reader.run(name)
     assert {"✗", "Traceback"} & set(stub.split()), stub
     title = reader.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title").first
