@@ -7,7 +7,6 @@ import io
 import linecache
 import os
 import sys
-import time
 import traceback
 import types
 
@@ -15,9 +14,6 @@ os.environ["MPLBACKEND"] = "agg"
 
 MOST_CHARACTERS = 200_000
 """What a cell prints beyond so many characters is left out: a page cannot show an endless loop."""
-
-EVERY = 0.1
-"""Seconds between two messages of printed text."""
 
 
 class Stream(io.TextIOBase):
@@ -28,7 +24,7 @@ class Stream(io.TextIOBase):
         self.begin()
 
     def begin(self):
-        self.text, self.left, self.sent = [], MOST_CHARACTERS, time.monotonic()
+        self.text, self.left = [], MOST_CHARACTERS
 
     def writable(self):
         return True
@@ -40,7 +36,7 @@ class Stream(io.TextIOBase):
             self.text.append(kept)
             if self.left <= 0:
                 self.text.append("\n… the rest of what this cell prints is left out\n")
-            if time.monotonic() - self.sent > EVERY:
+            if "\n" in kept:
                 self.flush()
         return len(text)
 
@@ -48,7 +44,6 @@ class Stream(io.TextIOBase):
         if self.text:
             text, self.text = "".join(self.text), []
             self.send("stream", self.name, text)
-        self.sent = time.monotonic()
 
 
 class Kernel:

@@ -397,9 +397,10 @@
       const old = this.recorded?.querySelectorAll("img")[this.pictures++];
       const image = make("img", { src: `data:image/png;base64,${data}`, alt: "The picture that this cell draws." });
       if (old && this.text === this.original) image.alt = old.alt;
-      const figure = old?.closest("figure")?.cloneNode(true) ?? make("div", { class: "figure-frame" }, make("img"));
-      image.addEventListener("load", () => image.parentElement.style.setProperty("--width", `${image.naturalWidth / 1.5}px`));
+      const framed = old?.closest("figure") ?? old?.closest(".figure-frame");
+      const figure = framed?.cloneNode(true) ?? make("span", { class: "figure-frame" }, make("img"));
       figure.querySelector("img").replaceWith(image);
+      image.addEventListener("load", () => image.parentElement.style.setProperty("--width", `${image.naturalWidth}px`));
       this.output.append(figure);
     }
 
