@@ -1,7 +1,7 @@
 """Sketch attention: hash tables that find the keys a query attends to, and say what they miss.
 
-`SketchAttention` is the growing set of keys, `sketch_attention` the same as a function. A hash,
-`SimHash` or `StableHash`, puts vectors into buckets; `plan` chooses one that keeps a promise.
+`SketchAttention` is a set of keys that grows. `sketch_attention` does the same in one call. A hash,
+`SimHash` or `StableHash`, puts vectors into buckets, and `plan` chooses one that keeps a promise.
 """
 
 from attnbook.hashing.buckets import Buckets, sort_buckets

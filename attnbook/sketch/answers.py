@@ -1,7 +1,7 @@
-"""Answers to queries: near keys from the tables, heavy keys, and a tail for the rest.
+"""Answer queries from near keys of the tables, from heavy keys, and from a tail for the rest.
 
-Each of the three is a group of keys with a mass, the logarithm of its sum of exponentials, and an
-output, its weighted mean value. A softmax over the masses mixes the outputs.
+Each of the three is a group of keys. Its mass is the logarithm of its sum of exponentials, and its
+output is its weighted mean value. A softmax over the masses mixes the outputs.
 """
 
 from dataclasses import dataclass, replace
@@ -25,25 +25,26 @@ class Evidence:
     Attributes
     ----------
     n_keys : int
-        Keys in the sketch. With none the output is zeros, as exact attention over no keys is.
+        The number of keys in the sketch. With none the output is zeros, as exact attention over no
+        keys is.
     candidates : int64 array, shape (n_q,)
-        Different keys that count with a score of their own: from the tables (with the tail
-        "moments", those above its limit), in the window, heavy. 0 means that there were none.
+        How many different keys were scored one by one: heavy keys, keys in the window, and keys
+        from the tables (with the tail ``"moments"`` only those above its limit).
     found_probability : array, shape (n_q,)
-        Chance, over the draw of the tables, that the one of these with the largest weight would be
-        found; 1 for a key in the window or a heavy one. A small chance says that this key was luck,
-        and that others like it were missed. NaN where nothing was scored or the hash knows no
+        The chance, over the draw of the tables, to find the scored key with the largest weight. It
+        is 1 for a heavy key or one in the window. A small chance says that the key was found by
+        luck and that others like it were missed. NaN where nothing was scored or the hash knows no
         probabilities.
     missed_mass : array, shape (n_q,)
-        Estimate of 1 − A_R, the share of the exact softmax on keys that were not scored: from the
-        tail if there is one; else from the candidates, each of which stands for 1 / P keys like
-        it, so that keys unlike all of them stay unseen. 1 where there are keys and none was
-        scored; NaN where it cannot be told.
+        An estimate of 1 − A_R, the share of the exact softmax on keys that were not scored. It
+        comes from the tail if there is one, and otherwise from the candidates, each of which stands
+        for 1 / P keys like it; keys unlike all of them are in no estimate. It is 1 where there are
+        keys and none was scored, and NaN where the hash knows no probabilities.
     bound : array, shape (n_q,)
-        :math:`(1 - A_R)\, D_V`, the largest distance from the exact output that claim 29 allows
-        after dropping the missed keys, with the estimate of A_R. D_V is the diagonal of the box
-        around all values. Where nothing was scored the output is zeros and there is no bound:
-        infinity.
+        :math:`(1 - A_R)\, D_V` with the estimate of A_R. D_V is the diagonal of the box around all
+        values. If the estimate is right, the output of ``"union"`` without a tail is no farther
+        from the exact one (claim 29); importance weights and other tails can err by more. With the
+        tail ``"uniform"`` it is a confidence bound instead. Infinity where nothing was scored.
     """
 
     n_keys: int
@@ -62,7 +63,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a block of queries, with its weights if the tables told the rows."""
+    """The answer to a block of queries, with its weights if the engine keeps the rows."""
 
     output: Array  # (n_q, d_v)
     rows: Any = None  # int64 (n_q, M), -1 where there is none
@@ -74,7 +75,7 @@ class Answer:
 
 
 FIELDS = ("candidates", "found_probability", "missed_mass", "bound")
-"""Of the evidence."""
+"""The fields of `Evidence` that are arrays."""
 
 
 def check_query(state: SketchState, query: Array) -> None:
@@ -99,8 +100,8 @@ def answers(
 ) -> list[Answer]:
     """Return the answers to blocks of queries (n_q, d), from `engine` if it is given.
 
-    `local` is mass, output, count and largest score of keys that were scored elsewhere. `moments`
-    stand for the keys that these queries may see, in the place of those of all keys.
+    `local` holds mass, output, count and largest score of keys that were scored elsewhere.
+    `moments` are those of the keys that these queries may see; by default those of all keys.
     """
     engine = state.engine if engine is None else engine
     signatures = state.engine.signatures(query, of_queries=True)
@@ -127,7 +128,7 @@ def joined(parts: list[Answer]) -> Answer:
 
 
 def stacked(parts: list[Array], filler: Any) -> Array:
-    """Return blocks (n, M) of different M below one another, filled up on the right."""
+    """Return blocks (n, M) of different widths M as one array, padded with `filler`."""
     xp = array_namespace(parts[0])
     width = max(x.shape[1] for x in parts)
     filled = []
@@ -149,7 +150,7 @@ def answer(
     moments: Any,
     with_evidence: bool,
 ) -> Answer:
-    """Return near keys, heavy keys and tail mixed, for a block of queries (n_q, d)."""
+    """Return the mix of near keys, heavy keys and tail for a block of queries (n_q, d)."""
     xp, settings = array_namespace(query), state.settings
     scale, has_tail = settings.scale_of(query), settings.tail != "none"
     q = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
@@ -187,7 +188,7 @@ def answer(
         return result
     n_scored = len(masses) - has_tail
     scored = log_sum(xp.stack(masses[:n_scored], axis=-1))  # near, local and heavy keys
-    others = masses[1:n_scored]  # those that are there whatever the tables return
+    others = masses[1:n_scored]  # they are there whatever the tables return
     missed = shares[:, -1] if has_tail else _missed(close, scored, others)
     bound = missed * diameter(state)
     if state.n == 0:
@@ -197,7 +198,7 @@ def answer(
     elif not has_tail:  # nothing scored: zeros, which may lie far from all values
         bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
     count, probability = close.count, found_probability_of(state, q, close)
-    always = [] if local is None else [local[2:]]  # scored whatever the tables return
+    always = [] if local is None else [local[2:]]  # they are scored whatever the tables return
     if heavy_scores is not None:
         always.append(count_and_largest(heavy_scores))
     for more, largest in always:
@@ -237,7 +238,7 @@ def _missed(close: NearKeys, scored: Array, others: list[Array]) -> Array:
 
 
 def _sampled_bound(masses, outputs, tail, shares):
-    """Return how far sampling may move the output: through the tail's own, and its share."""
+    """Return how far sampling may move the output: by the tail's output and by its share."""
     xp = array_namespace(shares)
     inner = softmax_of(xp.stack(masses[:-1], axis=-1), axis=-1)[:, None, :]
     scored_output = xp.matmul(inner, xp.stack(outputs[:-1], axis=1))[:, 0, :]

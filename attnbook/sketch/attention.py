@@ -19,7 +19,7 @@ NO_ROW = 2**62  # sorts behind every row
 
 
 class SketchAttention:
-    r"""A growing set of keys and values, asked through hash tables.
+    r"""A growing set of keys and values that queries reach through hash tables.
 
     .. math::
         R = \{\, i : \operatorname{hash}_t(k_i) = \operatorname{hash}_t(q) \text{ for a } t \,\},
@@ -32,35 +32,36 @@ class SketchAttention:
         one that keeps a promise.
     estimator : str
         How weights come from what the tables return: ``"union"``, ``"importance"``,
-        ``"duplicates"``, ``"per_table_mean"`` or ``"per_table_sum"``; `estimators` has a function
-        for each.
+        ``"duplicates"``, ``"per_table_mean"`` or ``"per_table_sum"``. The module `estimators` has a
+        function for each.
     tail : str
-        What stands for the keys that were not found, with ``"union"`` only: ``"none"``; or
-        ``"moments"``, a closed form from their mean and covariance; or ``"uniform"``, a random
-        sample of them.
+        What stands for the keys that were not found: nothing with ``"none"``, a closed form from
+        their mean and covariance with ``"moments"``, a random sample of them with ``"uniform"``.
+        The last two need the estimator ``"union"``.
     scale : float, optional
-        Multiplies the scores; 1/√d by default, as in `attention`.
+        The number that multiplies the scores; 1/√d by default, as in `attention`.
     n_heavy : int
-        So many keys, those of largest length, are scored for every query.
+        How many keys, those of largest length, are scored for every query.
     n_cells : int
-        Cells of the tail ``"moments"``.
+        The number of cells of the tail ``"moments"``.
     n_samples : int
-        Keys that the tail ``"uniform"`` draws, for all queries together.
+        How many keys the tail ``"uniform"`` draws, for all queries together.
     delta : float
-        Chance that the error exceeds the bound of the tail ``"uniform"``, up to 0.2.
+        The chance, at most 0.2, that an error exceeds the bound of the tail ``"uniform"``.
     max_bucket : int, optional
-        At most so many keys of a bucket are taken, those added first. Many identical vectors share
-        a bucket, and a query that meets it costs as much as there are. What is left out counts as
-        not found, so the promise of a plan does not hold for it.
+        How many keys of a bucket are taken at most, those added first. Many identical vectors share
+        a bucket, and a query that meets it reads all of them. Keys that are left out count as not
+        found, so the promise of a plan does not hold for them.
     seed : int
-        Of everything random here: the tables' own hash, the sample of a tail, the cells.
+        It fixes all that is random here: the tables' own hash, the sample of a tail, the cells.
     impl : str
-        ``"reference"``: any array library, buckets found by binary search. ``"numba"``: NumPy
-        arrays and compiled loops. ``"cupy"``: CuPy arrays, CUDA kernels.
+        ``"reference"`` takes arrays of any library and finds buckets by binary search, ``"numba"``
+        runs compiled loops on NumPy arrays, ``"cupy"`` runs CUDA kernels on CuPy arrays.
     n_probes : int
-        Buckets that a query looks into in each table, by the `probes` of the hash: its own, and
-        those that most likely hold a near key. With more than one, the chance that a key was found
-        is not known: no estimator ``"importance"``, and NaN in the evidence. 1 with ``"cupy"``.
+        How many buckets a query looks into in each table: its own, and by the `probes` of the hash
+        those that most likely hold a near key. With more than one the chance that a key was found
+        is not known. So the estimator ``"importance"`` is refused, and the evidence is NaN. The
+        kernels of ``"cupy"`` look into one bucket alone.
 
     Raises
     ------
@@ -72,8 +73,8 @@ class SketchAttention:
 
     Notes
     -----
-    The arrays of the first `update` are kept, not copied: do not write into them.
-    Cost of a query: O(d L κ) for the hash, and O(d + d_v) for each candidate.
+    The arrays of the first `update` are kept and not copied: do not write into them.
+    A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate.
 
     References
     ----------
@@ -127,7 +128,7 @@ class SketchAttention:
         self.initialize()
 
     def __len__(self) -> int:
-        """Return how many keys there are, without the removed ones."""
+        """Return the number of keys that were not removed."""
         return self.state.n
 
     @property
@@ -136,7 +137,7 @@ class SketchAttention:
         return 0 if self.state.index is None else self.state.index.memory_bytes
 
     def initialize(self) -> "SketchAttention":
-        """Forget all keys; return the sketch itself, empty."""
+        """Forget all keys, and return the sketch itself."""
         self.state = SketchState(self._settings, self._engine)
         return self
 
@@ -145,31 +146,31 @@ class SketchAttention:
         key: Annotated[Array, "m d"],
         value: Annotated[Array, "m d_v"] | None = None,
     ) -> Annotated[Array, "m"]:
-        """Add keys with their values, those of `key` by default: one context, as in the sources.
+        """Add keys with their values. By default the keys are the values, as in the notes.
 
         Returns
         -------
         int64 array, shape (m,)
-            Their ids, counted from 0 in the order of their addition, never used twice.
+            Their ids. They count from 0 in the order of addition, and none is used twice.
 
         Raises
         ------
         TypeError, ValueError
-            If the arrays are not finite floats of one library, device and dtype, do not fit one
-            another or what is there, or if the hash refuses the keys. The sketch is then as it
+            If the arrays are not finite floats of one library, device and dtype, if they do not fit
+            one another or what is there, or if the hash refuses the keys. The sketch is then as it
             was.
 
         Notes
         -----
-        Amortised O(d L κ + L) a key.
+        A key costs O(d L κ) for the hash. What the tables cost beyond it, their indices say.
         """
         return update(self.state, key, key if value is None else value)
 
     def remove(self, ids: Annotated[Array, "m"]) -> None:
-        """Take keys away by their ids, an integer array (m,) as `update` returned them.
+        """Remove the keys with these ids, an integer array (m,) that `update` returned.
 
-        Raises TypeError or ValueError if they are no such integers, or one is not there. The sketch
-        is then as it was.
+        Raises TypeError or ValueError if they are no such integers, or if one of them is not there.
+        The sketch is then as it was.
         """
         if self.state.index is None:
             raise ValueError("ids must be of keys that are there, and there is none")
@@ -177,7 +178,7 @@ class SketchAttention:
         self.state.summary = Summary()
 
     def merge(self) -> None:
-        """Sort what was added lately into the tables. It happens by itself now and then."""
+        """Sort what was added lately into the tables now; otherwise it is done when it pays."""
         if self.state.index is not None:
             self.state.index.merge()
 
@@ -189,9 +190,9 @@ class SketchAttention:
         Returns
         -------
         ids : int64 array, shape (n_q, M)
-            In ascending order, then −1 where a query has fewer than M.
+            Ascending, and then −1 where a query has fewer than M.
         found : boolean array, shape (n_q, M)
-            Where there is an id.
+            True where there is an id.
 
         Raises
         ------
@@ -234,12 +235,17 @@ class SketchAttention:
         Returns
         -------
         ids : int64 array, shape (n_q, M)
-            With the estimators ``"duplicates"``, ``"per_table_mean"`` and ``"per_table_sum"`` a key
-            appears once for each table that returned it. −1 at places without a key.
+            −1 at places without a key. With the estimators ``"duplicates"``, ``"per_table_mean"``
+            and ``"per_table_sum"`` a key appears once for each table that returned it.
         weights : array, shape (n_q, M)
-            0 at those places. They sum to 1; to the number of buckets that hold a key with
-            ``"per_table_sum"``; to less than 1 with a tail, which has the rest; to 0 where nothing
-            was found. Raises as `query`.
+            0 at places without a key. They sum to 1; with ``"per_table_sum"`` to the number of
+            buckets that hold a key; with a tail to less than 1, since it has the rest; and to 0
+            where nothing was found.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `query`.
         """
         check_query(self.state, query)
         xp = array_namespace(query)
@@ -261,10 +267,14 @@ class SketchAttention:
         Returns
         -------
         array, shape (n_q, d_v)
-            Of the dtype of `query`; zeros where nothing was found and there is no tail, and zeros
-            as wide as `query` as long as no key was ever added. With `return_evidence` a pair of it
-            and `Evidence`, which says what is known of the quality of this answer. Raises as
-            `query`.
+            In the dtype of `query`. It is zeros where nothing was found and there is no tail, and
+            zeros as wide as `query` if no key was ever added. With `return_evidence` it comes in a
+            pair with `Evidence`, which says what is known of the quality of this answer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `query`.
         """
         if return_evidence is False and self.state.index is not None:
             output = self._engine.output(self.state, query)
@@ -283,14 +293,14 @@ class SketchAttention:
         return output, Evidence(len(self), *(getattr(whole, name) for name in FIELDS))
 
     def save(self, path: Any) -> None:
-        """Write all of it to a file; `attnbook.sketch.store.save_sketch` says how."""
+        """Write the sketch to a file, as `attnbook.sketch.store.save_sketch` does."""
         from attnbook.sketch import state_file
 
         state_file.write(path, self.state)
 
     @classmethod
     def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
-        """Return the sketch of a file; `attnbook.sketch.store.load_sketch` says how."""
+        """Return the sketch of a file, as `attnbook.sketch.store.load_sketch` does."""
         from attnbook.sketch import state_file
 
         state = state_file.read(path, library, **options)

@@ -1,9 +1,9 @@
 """An index of signatures that grows: sorted buckets, and a side table of Robin Hood maps.
 
-Sorted rows are the fastest to build and to read, and cannot grow. So new rows go to a small side
-table, a Robin Hood map from each signature to a chain of its rows; when that has grown to a quarter
-of the sorted part, both are sorted together. All sorts of a growing index together cost about five
-times the last one, since 1 + 1/1.25 + 1/1.25² + … = 5.
+Sorted rows are the fastest to build and to read, but they cannot grow. So new rows go to a small
+side table, which maps each signature to a chain of its rows. When it has grown to a quarter of the
+sorted part, both are sorted together. All sorts of a growing index together cost about five times
+the last one, since 1 + 1/1.25 + 1/1.25² + … = 5.
 """
 
 from typing import Annotated, Any
@@ -30,24 +30,24 @@ from attnbook.sketch.bucket_tables import (
 )
 from attnbook.sketch.index import SignatureIndex, check_rows, check_tables
 
-MERGED_FROM = 1024  # rows in the side table, or removed ones, below which nothing is merged
+MERGED_FROM = 1024  # fewer rows in the side table, or fewer removed ones, are not merged
 
 
 class BucketIndex(SignatureIndex):
-    """Find the rows that share a signature with a query, in each of several tables; NumPy arrays.
+    """Find the rows of NumPy arrays that share a signature with a query, in each of several tables.
 
-    Rows are numbered as they are added, from 0 on, and keep their number when others go. Every
-    table has its rows sorted by scrambled signature, with a directory of where its cells start, and
-    a Robin Hood map for the rows that came since.
+    Rows are numbered from 0 on as they are added, and keep their number when others go. Every table
+    has its rows sorted by scrambled signature, a directory that says where its cells start, and a
+    Robin Hood map for the rows that were added since it was sorted.
 
     Parameters
     ----------
     n_tables : int
         At least 1.
     impl : str
-        ``"reference"`` or ``"numba"``; both find the same.
+        ``"reference"`` or ``"numba"``. Both find the same.
     seed : int or numpy Generator
-        Of the hash functions, which all tables share.
+        It fixes the hash functions, which all tables share.
 
     Raises
     ------
@@ -58,9 +58,9 @@ class BucketIndex(SignatureIndex):
 
     Notes
     -----
-    ``add`` costs O(L log n) a row on average, ``remove`` O(1), and a look-up O(L) and what it
-    finds. A removed row is skipped until a quarter is removed, and then dropped. A query that meets
-    a bucket of a million equal vectors reads them all, unless ``max_bucket`` says otherwise.
+    On average ``add`` costs O(L log n) a row and ``remove`` O(1); a look-up costs O(L) and what it
+    finds. Removed rows are skipped, and dropped when they are a quarter of all. A query that meets
+    a bucket of a million equal vectors reads them all, unless ``max_bucket`` forbids it.
 
     Examples
     --------
@@ -107,15 +107,15 @@ class BucketIndex(SignatureIndex):
         return np.flatnonzero(self.tables.alive[: self.tables.n_rows])
 
     def signatures(self) -> Annotated[Array, "n n_tables"]:
-        """Return the signatures of the rows of `live`, in their order; read from the tables."""
+        """Return the signatures of the rows of `live`, in their order, from the tables."""
         return np.ascontiguousarray(self._stored()[0])
 
     def flat(self) -> dict[str, Any]:
-        """Return all arrays by name, as they are used: valid until the next change, read-only."""
+        """Return all arrays by name. They are valid until the next change; do not write to them."""
         return self.tables._asdict()
 
     def merge(self) -> None:
-        """Sort the side table into the others, and drop removed rows; look-ups stay the same."""
+        """Sort the side table into the others, and drop removed rows. Look-ups stay the same."""
         tables = self.tables
         if tables.n_side or tables.n_dead:
             signatures, rows = self._stored()
@@ -179,7 +179,7 @@ class BucketIndex(SignatureIndex):
     def _stored(self, more=0):
         """Return the signatures (n, L) of all live rows, with room for `more`, and the rows.
 
-        In memory each table's signatures are side by side, as the builds read them.
+        In memory the signatures of a table lie side by side, since the builds read them so.
         """
         tables = self.tables
         rows, n_dead = self.live(), tables.n_dead

@@ -1,14 +1,15 @@
 """The tables of a `BucketIndex`: sorted buckets with a directory, and a side table for new rows.
 
-A signature is scrambled to 64 bits that look random and can be undone. Rows are sorted by them. The
-first `bits` of the 64 name a cell of about one row, and a directory says where each cell starts;
-the others stand in the entry of a row, beside its number, and tell which rows of a cell have the
-signature. So nothing of the signature is lost, and an entry takes 8 bytes: with a directory of as
-many places as rows, a part of each key need not be stored (Knuth, TAOCP 3, 6.4, exercise 13; Cleary
-1984 calls it quotienting). A look-up reads two places in memory: the directory and the entry.
+A signature is scrambled to 64 bits that look random, in a way that can be undone. Rows are sorted
+by these bits. The first `bits` of them name a cell of about one row, and a directory says where
+each cell starts. The other bits stand in the entry of a row, beside its number, and tell which rows
+of a cell have the signature. So nothing of the signature is lost, and an entry takes 8 bytes. That
+a directory with as many places as rows saves a part of each key is known from Knuth (TAOCP 3, 6.4,
+exercise 13) and as quotienting (Cleary 1984). A look-up reads two places in memory, one in the
+directory and one among the entries.
 
-The loops are written in the part of Python that Numba compiles: `functions` says how they run.
-`build_tables` is the plain build that the fast one of `numba_build` matches to the last bit.
+The loops are written in the part of Python that Numba compiles, and `functions` says how they run.
+`build_tables` is the plain build, which the fast one of `numba_build` matches to the last bit.
 """
 
 import functools
@@ -22,12 +23,12 @@ from attnbook.hashing import robin_hood
 from attnbook.hashing.robin_hood import VALUE, find_slot, insert_one
 
 LOAD_FACTOR = 0.75
-"""Of the side table's maps; a search then reads 2.5 slots on average."""
+"""The load of the maps of the side table. A search then reads 2.5 slots on average."""
 
 LOW = 2**31 - 1  # the lower half of two numbers in one int64, such as first << 31 | last
 
 FIRST_MULTIPLIER, SECOND_MULTIPLIER = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-"""Those of SplitMix64 (Steele, Lea and Flood 2014), odd, so that they have inverses."""
+"""The multipliers of SplitMix64 (Steele, Lea and Flood 2014), odd, so that they have inverses."""
 
 FIRST_INVERSE, SECOND_INVERSE = (
     (pow(odd, -1, 2**64) + 2**63) % 2**64 - 2**63 for odd in (FIRST_MULTIPLIER, SECOND_MULTIPLIER)
@@ -35,7 +36,7 @@ FIRST_INVERSE, SECOND_INVERSE = (
 
 
 class BucketTables(NamedTuple):
-    """All arrays of an index, for compiled loops."""
+    """All arrays of an index, as compiled loops take them."""
 
     starts: np.ndarray  # (L, 2**bits + 1) int32, where each cell starts in `entries`
     entries: np.ndarray  # (L, n_main) int64, other bits << bits | place, cell by cell, ascending
@@ -54,7 +55,7 @@ class BucketTables(NamedTuple):
 
 
 def scrambled(x, salt):
-    """Return 64 bits that look random, for an int64 or an array of them; no two have the same."""
+    """Return 64 bits that look random for an int64 or an array of them, different bits for each."""
     x = x ^ salt
     x = (x ^ ((x >> 30) & (2**34 - 1))) * FIRST_MULTIPLIER
     x = (x ^ ((x >> 27) & (2**37 - 1))) * SECOND_MULTIPLIER
@@ -71,14 +72,14 @@ def unscrambled(x: Annotated[np.ndarray, "n"], salt: int) -> Annotated[np.ndarra
 
 
 def bits_for(n: int) -> int:
-    """Return the bits of a directory for n rows: a cell for each, and so at most 2 n."""
+    """Return the bits of a directory for n rows: it has at least a cell for each, at most 2 n."""
     return max(1, (n - 1).bit_length())
 
 
 def build_tables(
     signatures: Annotated[np.ndarray, "n n_tables"], salt: int
 ) -> tuple[Annotated[np.ndarray, "n_tables m"], Annotated[np.ndarray, "n_tables n"]]:
-    """Return `starts` and `entries` of signatures, whose places are their row numbers here."""
+    """Return `starts` and `entries` of signatures. The place of a row is its number here."""
     n, n_tables = signatures.shape
     bits = bits_for(n)
     starts = np.empty((n_tables, 2**bits + 1), dtype=np.int32)
@@ -115,7 +116,7 @@ def first_not_below(entries, t, start, stop, bits, wanted):
 def walk_bucket(tables, t, signature, hashed, most, rows):
     """Write at most `most` live rows of a bucket to `rows`, as far as there is room.
 
-    Return their number, which is right without room too.
+    Return their number, which is right even where there is no room.
     """
     n, room, bits, entries = 0, rows.shape[0], tables.bits, tables.entries
     cell = (hashed >> (64 - bits)) & ((1 << bits) - 1)
@@ -151,7 +152,7 @@ def walk_bucket(tables, t, signature, hashed, most, rows):
 def count_buckets(tables, signatures, hashed, most, counts):
     """Write the number of live rows of every bucket, at most `most`.
 
-    Columns of one table stand side by side: as many as a query asks for in each.
+    The columns of a table stand side by side, one for each bucket that a query asks for in it.
     """
     nothing = np.zeros(0, dtype=np.int64)
     n_probes = signatures.shape[1] // tables.starts.shape[0]
@@ -197,7 +198,7 @@ FUNCTIONS = (first_not_below, walk_bucket, count_buckets, read_buckets, chain)
 
 @functools.cache
 def functions(impl: str) -> types.SimpleNamespace:
-    """Return the functions above by name: as they are, or compiled by Numba."""
+    """Return the functions above by name, as they are or compiled by Numba."""
     if impl == "numba":
         return compiled(*FUNCTIONS, known=robin_hood.functions("numba"))
     return types.SimpleNamespace(**{function.__name__: function for function in FUNCTIONS})

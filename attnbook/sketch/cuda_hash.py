@@ -1,7 +1,7 @@
 """The GPU side of the sketches: CuPy, the kernels of `index.cu` and `sketch.cu`, and the hashes.
 
-Nothing here runs unless it is asked for: CuPy is imported when the first object is made, and the
-kernels are compiled when the first one is launched, once a process (see `attnbook.compilers.cuda`).
+CuPy is imported when the first object is made. The kernels are compiled when the first one is
+launched, once in a process (see `attnbook.compilers.cuda`).
 """
 
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ TYPES = {
     "float32": "float, float",
     "float64": "double, double",
 }
-"""For each dtype the type of the vectors and the type to compute in."""
+"""For each dtype, the type of the vectors and the type to compute in."""
 
 TEMPLATES = (
     *(f"attend<{types}>" for types in TYPES.values()),
     *(f"signatures_of<{wide}>" for wide in ("float", "double")),
 )
-"""The kernels that are templates, as they are used."""
+"""The kernels that are templates, with the types that they are used for."""
 
 KERNELS = Source(("compilers/numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
 
 POINTS_AT_ONCE = 2**22
-"""So many are projected together: a million points on 80 directions take 320 MB."""
+"""How many points are projected together; a million on 80 directions take 320 MB."""
 
 THREADS = 256
 MOST_BLOCKS = 2**20  # the kernels stride where there is more to do
@@ -40,7 +40,7 @@ MOST_BLOCKS = 2**20  # the kernels stride where there is more to do
 def launch(
     cupy: Any, name: str, n_blocks: int, n_threads: int, args: tuple, shared_bytes: int = 0
 ) -> None:
-    """Run a kernel; `args` are contiguous arrays and NumPy numbers of the kernel's own types."""
+    """Run a kernel. `args` are contiguous arrays and NumPy numbers of the kernel's own types."""
     KERNELS.launch(cupy, name, n_blocks, n_threads, args, shared_bytes)
 
 
@@ -51,11 +51,12 @@ def launch_for_each(cupy: Any, name: str, n: int, args: tuple) -> None:
 
 
 class CudaHash:
-    """A `SimHash` or `StableHash` on the GPU: signatures by a matrix product and one kernel.
+    """A `SimHash` or `StableHash` on the GPU. Signatures take a matrix product and one kernel.
 
-    The numbers of `hash`, of any library, are copied to the present GPU. `dtype` is that of the
-    vectors that come; half precision is computed in float32. Raises ImportError without CuPy, and
-    TypeError if `hash` is another one or `dtype` unknown.
+    The arrays of `hash`, of any library, are copied to the current GPU. `dtype` is that of the
+    vectors to come; half precision is computed in float32. It has no `probes`: a query has one
+    signature in each table. Raises ImportError without CuPy, and TypeError if `hash` is of another
+    class or `dtype` is unknown.
     """
 
     def __init__(self, hash: SimHash | StableHash, dtype: str = "float32"):
@@ -80,10 +81,10 @@ class CudaHash:
         return self.offsets is NULL
 
     def signatures(self, x: Annotated[Array, "n d"]) -> Annotated[Array, "n n_tables"]:
-        """Return `hash.signatures(x)`; codes within rounding of an end or a plane may differ.
+        """Return `hash.signatures(x)`. Codes within rounding of an edge or a plane may differ.
 
-        Raises TypeError or ValueError if `x` is no such CuPy array, holds NaN or infinity, or is so
-        large that a code does not fit an int64.
+        Raises TypeError or ValueError if `x` is no such CuPy array, if it holds NaN or infinity, or
+        if it is so large that a code does not fit an int64.
         """
         cupy = self._cupy
         check_cupy("x", x, cupy, ("n", self.d), TYPES)
@@ -121,7 +122,7 @@ def wide_dtype(name: str, dtype: str) -> str:
 
 
 def check_cupy(name: str, x: Array, cupy: Any, shape: tuple, dtypes: Iterable[str]) -> None:
-    """Raise unless `x` is a CuPy array of such a shape, letters for any size, and of a dtype."""
+    """Raise unless `x` is a CuPy array of one of `dtypes` and of `shape`, a str for any size."""
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"{name} must be a CuPy array, got {type(x).__name__}")
     fits = [isinstance(n, str) or n == m for n, m in zip(shape, x.shape, strict=False)]

@@ -16,14 +16,13 @@ from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows, check_t
 class CudaIndex(SignatureIndex):
     """`BucketIndex` on a GPU, with the same methods, for CuPy arrays.
 
-    Everything is built at once: each table is sorted by signature and its map is filled, in a few
-    milliseconds for a million rows. So there is no side table. What was added or removed is put in
-    place by the next build, before the next look-up.
+    A build sorts each table by signature and fills its map. There is no side table: what was added
+    or removed is put in place by the next build, before the next look-up. A query asks for one
+    bucket in each table (`one_probe`).
 
-    Parameters and errors are those of `BucketIndex`, and ImportError without CuPy. It lives on the
-    GPU that is current when it is made. Memory for each row: 8 L bytes for the
-    signatures, which stay, 4 L for the order and 32 L for the maps if no two rows share a bucket;
-    while it is built, about 40 L more.
+    Parameters and errors are those of `BucketIndex`, and ImportError without CuPy. The index lives
+    on the GPU that is current when it is made. A row takes 8 L bytes for its signatures, 4 L for
+    the order, 32 L for the maps if no two rows share a bucket, and about 40 L more during a build.
     """
 
     one_probe = True
@@ -55,7 +54,7 @@ class CudaIndex(SignatureIndex):
         return self.stored[self.live()]
 
     def merge(self) -> None:
-        """Build anew if rows came or went since the last time."""
+        """Build the tables anew if rows were added or removed since the last build."""
         if self._stale:
             self._build()
 

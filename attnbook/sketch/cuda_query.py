@@ -1,4 +1,4 @@
-"""Queries on a GPU: hash, look up and attend in one kernel."""
+"""Queries on a GPU: one kernel hashes, looks up and attends."""
 
 from typing import Annotated, Any
 
@@ -12,15 +12,15 @@ from attnbook.sketch.index import check_max_bucket
 from attnbook.sketch.near_keys import NearKeys
 
 ESTIMATORS = ("union", "duplicates", "importance")
-"""What the kernel knows, in the order of its enum."""
+"""The estimators that the kernel knows, in the order of its enum."""
 
 WARP = 32
 
 WARPS = ((256, 16), (2048, 4), (2**63, 1))
-"""Up to so many queries, so many warps work on each; many queries fill the GPU by themselves."""
+"""Up to how many queries how many warps work on each. Many queries fill the GPU by themselves."""
 
 MOST_SHARED = 48 * 1024 // 8
-"""Numbers of 8 bytes in the shared memory that every GPU gives a block."""
+"""How many numbers of 8 bytes fit into the shared memory that every GPU gives a block."""
 
 
 def shared_numbers(n_tables: int, n_codes: int, d: int, d_v: int, n_warps: int) -> int:
@@ -43,15 +43,16 @@ def answer(
     above: Annotated[Array, "n_q"] | None = None,
     allowed: Annotated[Array, "n_rows"] | None = None,
 ) -> NearKeys:
-    """Attend to what the buckets hold: `near_keys.near` in one launch.
+    """Attend to what the buckets hold, as `near_keys.near` does, in one launch.
 
-    Parameters are those of `numba_query.answer`, in CuPy arrays of one float dtype, with
+    Parameters are those of `numba_query.answer`, in CuPy arrays of one float dtype, except
 
-    signatures : int64 array, or a CudaHash
-        Of the queries. With a hash the kernel computes them itself, which saves a launch or two
-        for few queries; a query that has no signature, as it holds NaN, then gets NaN.
+    signatures : int64 array, shape (n_q, n_tables), or a CudaHash
+        One bucket in each table for each query. With a hash the kernel computes the signatures
+        itself, which saves a launch or two for few queries. A query that has none, since it holds
+        NaN, then gets NaN.
     probability : CudaHash, optional
-        Knows the chance P that a key is found. A P below 1e-30 counts as that.
+        It knows the chance P that a key is found. A P below 1e-30 counts as 1e-30.
 
     Arguments are not checked. Raises ValueError if the vectors are too wide for the kernel.
     """

@@ -1,6 +1,6 @@
-"""The engines of `SketchAttention`, one for each `impl`: its index, its hashing, its near keys.
+"""The engines of `SketchAttention`, one for each `impl`. An engine indexes, hashes and scores.
 
-They have the same methods. Kernels and their libraries load when an engine is made.
+All have the same methods. Kernels and their libraries are imported when an engine is made.
 """
 
 import abc
@@ -23,7 +23,7 @@ from attnbook.sketch.summary import light_rows
 class Reference:
     """Plain functions on arrays of any library."""
 
-    library: str | None = None  # that arrays must belong to
+    library: str | None = None  # the one that arrays must belong to; None for any
     hash_refuses = False  # whether its hashing refuses NaN and infinity by itself
 
     def __init__(self, hash: Any, n_probes: int = 1):
@@ -34,7 +34,7 @@ class Reference:
         return SortedIndex(self.hash.n_tables)
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures of keys (n, L), or of queries, with n_probes more in a table."""
+        """Return the signatures of keys (n, L), or of queries (n, L) or (n, L, n_probes)."""
         if of_queries and self.n_probes > 1:
             return self.hash.probes(x, self.n_probes)
         if of_queries and hasattr(self.hash, "query_signatures"):
@@ -42,7 +42,7 @@ class Reference:
         return self.hash.signatures(x)
 
     def output(self, state: SketchState, query: Array) -> Any:
-        """Return the output for queries of any kind in one call, or None where it takes steps."""
+        """Return the output of unchecked queries from one compiled call, or None without one."""
         return None
 
     def all_finite(self, x: Array) -> bool:
@@ -51,7 +51,7 @@ class Reference:
         return bool(xp.all(xp.isfinite(x)))
 
     def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
-        """Return runs of queries to be answered together."""
+        """Yield slices of queries that are answered together."""
         return blocks(state, signatures)
 
     def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
@@ -60,10 +60,10 @@ class Reference:
 
 
 class Kernel(Reference, abc.ABC):
-    """An engine whose kernel never pads candidates, so that all queries go at once.
+    """An engine whose kernel never pads candidates, so that all queries are answered at once.
 
-    What is not compiled takes the plain functions: the chances of other hashes than the two of
-    this package, and dtypes that are not in `dtypes`.
+    The plain functions do what is not compiled: the chances of hashes other than `SimHash` and
+    `StableHash`, and dtypes that are not in `dtypes`.
     """
 
     dtypes: tuple[Any, ...] | None = None  # all
@@ -80,7 +80,7 @@ class Kernel(Reference, abc.ABC):
         return [slice(0, signatures.shape[0])]
 
     def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
-        """Return what `near` returns, but rows and weights."""
+        """Return what `near` returns, without rows and weights."""
         if self._is_plain(state, weigh):
             return near(state, query, signatures, visible, above, weigh)
         settings = state.settings
@@ -154,7 +154,7 @@ class Numba(Kernel):
             raise ValueError(f"{name} must be finite, got NaN or infinity") from None
 
     def output(self, state: SketchState, query: Array) -> Any:
-        """Return what the tables give, for queries that need no check but the loop's own."""
+        """Return the output where one compiled call gives it and checks the queries, else None."""
         settings, key = state.settings, state.key.held
         if not (
             self.compiled
@@ -204,7 +204,7 @@ class Numba(Kernel):
 
 
 class Cupy(Kernel):
-    """CUDA kernels on CuPy arrays."""
+    """CUDA kernels on CuPy arrays. A query looks into one bucket of each table: n_probes is 1."""
 
     library = "cupy"
 

@@ -1,4 +1,4 @@
-r"""Estimators: from the keys that the tables return to weights.
+r"""Estimators give weights to the keys that the tables return.
 
 .. math:: \hat O = \sum_{(t, i)} w_{t i} v_i
 
@@ -28,7 +28,7 @@ class Candidates:
     found : boolean array, shape (n_q, n_tables, C)
         True where there is a key.
     distinct : boolean array, shape (n_q, n_tables, C)
-        True where a key is met for the first time, table by table: each key found counts once.
+        True where a key is met for the first time, table by table, so that each counts once.
     """
 
     rows: Annotated[Array, "n_q n_tables C"]
@@ -39,7 +39,7 @@ class Candidates:
     def of(
         cls, rows: Annotated[Array, "n_q n_tables C"], found: Annotated[Array, "n_q n_tables C"]
     ) -> "Candidates":
-        """Return `rows` and `found` with the first place of each row. Cost: O(L C log(L C)).
+        """Return `rows` and `found` with the first place of each row, for O(L C log(L C)) a query.
 
         Raises TypeError or ValueError if they are not integers and booleans of one such shape.
         """
@@ -82,7 +82,7 @@ def union(
     Parameters
     ----------
     scores : array, shape (n_q, n_tables, C)
-        Of every place; those at empty places do not count.
+        The score of each place; those of empty places do not count.
     candidates : Candidates
 
     Returns
@@ -93,7 +93,7 @@ def union(
     Raises
     ------
     TypeError, ValueError
-        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
+        If `candidates` is not a `Candidates`, or another argument not floats of its shape.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def duplicates(
     Parameters
     ----------
     scores : array, shape (n_q, n_tables, C)
-        Of every place; those at empty places do not count.
+        The score of each place; those of empty places do not count.
     candidates : Candidates
 
     Returns
@@ -132,7 +132,7 @@ def duplicates(
     Raises
     ------
     TypeError, ValueError
-        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
+        If `candidates` is not a `Candidates`, or another argument not floats of its shape.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def importance(
     Parameters
     ----------
     scores : array, shape (n_q, n_tables, C)
-        Of every place; those at empty places do not count.
+        The score of each place; those of empty places do not count.
     candidates : Candidates
     probability : array, shape (n_q, n_tables, C)
         P of every place, above 0; one that has underflowed counts as the smallest number.
@@ -176,7 +176,7 @@ def importance(
     Raises
     ------
     TypeError, ValueError
-        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
+        If `candidates` is not a `Candidates`, or another argument not floats of its shape.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def per_table_mean(
     Parameters
     ----------
     scores : array, shape (n_q, n_tables, C)
-        Of every place; those at empty places do not count.
+        The score of each place; those of empty places do not count.
     candidates : Candidates
 
     Returns
@@ -214,7 +214,7 @@ def per_table_mean(
     Raises
     ------
     TypeError, ValueError
-        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
+        If `candidates` is not a `Candidates`, or another argument not floats of its shape.
 
     Examples
     --------
@@ -236,14 +236,15 @@ def per_table_mean(
 def per_table_sum(
     scores: Annotated[Array, "n_q n_tables C"], candidates: Candidates
 ) -> Annotated[Array, "n_q n_tables C"]:
-    """Take a softmax in each bucket and add them up, as the sources do.
+    """Take a softmax in each bucket and add them up, as notes E1 and E2 do.
 
-    The weights sum to the number of buckets that hold a key, not to 1: claims 25 and 26 break it.
+    The weights sum to the number of buckets that hold a key, not to 1, so that claims 25 and 26 are
+    false for it.
 
     Parameters
     ----------
     scores : array, shape (n_q, n_tables, C)
-        Of every place; those at empty places do not count.
+        The score of each place; those of empty places do not count.
     candidates : Candidates
 
     Returns
@@ -254,7 +255,7 @@ def per_table_sum(
     Raises
     ------
     TypeError, ValueError
-        If `candidates` is no `Candidates`, or an array is no array of floats of its shape.
+        If `candidates` is not a `Candidates`, or another argument not floats of its shape.
 
     Examples
     --------

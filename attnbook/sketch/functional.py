@@ -1,4 +1,4 @@
-r"""Sketch attention as a function: the same call as `attention`, over keys that tables find."""
+r"""Sketch attention as a function. It is called as `attention` is, and tables choose the keys."""
 
 import math
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from attnbook.sketch.state import Settings, SketchState
 from attnbook.sketch.visible import Visible
 
 RUN = 64
-"""Queries that share the moments of their past, where no window says how many."""
+"""How many queries share the moments of their past where there is no window."""
 
 
 def sketch_attention(
@@ -48,32 +48,32 @@ def sketch_attention(
     query : array, shape (..., n_q, d_k)
     key : array, shape (..., n_k, d_k)
     value : array, shape (..., n_k, d_v)
-        Leading axes broadcast; each of them has tables of its own, with the same hash.
+        Leading axes broadcast. Each sequence has tables of its own, with the same hash.
     mask : boolean array that broadcasts to (..., n_q, n_k), optional
         **True = may attend.** Keys that no query may see are not put into the tables. A mask that
-        differs between queries goes with every tail but ``"moments"``, and with ``"reference"``.
+        differs between queries needs impl ``"reference"`` and a tail other than ``"moments"``.
     hash : SimHash, StableHash, LiftedHash, GivenHash or your own
         For vectors of width d_k, in the library of `query`.
     is_causal : bool
-        A query attends to keys up to its own place, the last query to all keys: aligned to the
-        last key where n_q ≠ n_k, as everywhere in this package.
+        A query attends to keys up to its own place, and the last query to all keys. So the mask is
+        aligned to the last key where n_q ≠ n_k.
     window : int
-        With `is_causal`, score at least the last `window` keys of a query without asking the
-        tables. Queries are taken in runs of as many, and each run shares what lies behind: the
-        last of a run scores 2 `window` - 1 keys.
+        With `is_causal`, at least the last `window` keys of a query are scored without the tables.
+        Queries are taken in runs of `window`, and a run asks the tables for what lies behind all of
+        it. So the last query of a run scores 2 `window` - 1 keys by itself.
     scale : float, optional
         1/√d_k by default.
     return_evidence : bool
-        Also return `Evidence`, its arrays of shape (..., n_q).
+        Whether to return `Evidence` too, with arrays of shape (..., n_q).
     **options
-        Of `SketchAttention`: estimator, tail, n_heavy, n_cells, n_samples, delta, max_bucket,
-        seed, impl, n_probes.
+        Those of `SketchAttention`: estimator, tail, n_heavy, n_cells, n_samples, delta,
+        max_bucket, seed, impl, n_probes (1 with impl ``"cupy"``).
 
     Returns
     -------
     array, shape (..., n_q, d_v)
-        Of the library, device and dtype of `query`; zeros where nothing was found.
-        With `return_evidence` a pair of it and `Evidence`.
+        Of the library, device and dtype of `query`, and zeros where nothing was found. With
+        `return_evidence` it comes in a pair with `Evidence`.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def sketch_attention(
 
     Notes
     -----
-    With `is_causal` and the tail ``"moments"`` the past of a run has moments of its own, which grow
-    from run to run; without a window a run has 64 queries, and keys from its start on are scored.
-    Cost: O((n_q + n_k) d L κ) for the hash, and O(d_k + d_v) for each key that is scored.
+    With `is_causal` and the tail ``"moments"`` each run has the moments of its own past. Without a
+    window such a run has 64 queries, and the keys from its start on are scored.
+    The hash costs O((n_q + n_k) d L κ), and each key that is scored O(d_k + d_v).
 
     References
     ----------
@@ -170,7 +170,7 @@ def _attend(state, is_causal, window, with_evidence, query, key, value, mask=Non
 
 
 def _runs(state, query, key, value, before, mask, window, with_evidence):
-    """Yield the answers to runs of queries, each with its last keys scored one by one."""
+    """Yield the answers to runs of queries, whose last keys are scored one by one."""
     xp = array_namespace(query)
     size, reach = window or RUN, max(window, 1)
     moments, fitted = None, 0

@@ -1,4 +1,4 @@
-"""The mathematics of `Moments`: these may rely on checked arguments."""
+"""The mathematics of `Moments`. Arguments are not checked here."""
 
 import array_api_compat
 
@@ -20,7 +20,7 @@ def moments_of(counts, means, value_means, traces, scatter, cross):
 
 
 def merged(moments, new, sign):
-    """Return the fields of the moments with the sums of other keys added or, at -1, removed."""
+    """Return the fields of the moments with other keys' sums added, or removed if sign is -1."""
     n, mean, value_mean, traces, scatter, cross = new
     xp = array_namespace(mean)
     counts = moments.counts + sign * n
@@ -68,7 +68,7 @@ def scores(moments, query, scale):
 
 
 def rounding(moments, query):
-    """Return how far the mean score of a cell may be from what it is, by rounding alone."""
+    """Return how far rounding alone may move the mean score of a cell."""
     xp = array_namespace(query)
     lengths = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (query, moments.means))
     of_query, of_mean = lengths
@@ -76,7 +76,7 @@ def rounding(moments, query):
 
 
 def limit(moments, query, scale):
-    """Return the largest of means plus √(2 log(1 + N)) deviations, and what rounding may add."""
+    """Return the largest mean plus √(2 log(1 + n_c)) deviations, and what rounding may add."""
     xp = array_namespace(query)
     centre, deviation = scores(moments, query, scale)
     high = centre + deviation * xp.sqrt(2.0 * xp.log1p(moments.counts))

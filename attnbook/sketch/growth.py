@@ -1,4 +1,4 @@
-"""Growth of a sketch: keys and values are checked, hashed and put into the tables."""
+"""Growth of a sketch. Keys and values are checked, hashed and put into the tables."""
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array
@@ -7,13 +7,13 @@ from attnbook.sketch.summary import take_in
 
 
 def update(state: SketchState, key: Array, value: Array) -> Array:
-    """Add keys with their values; return their rows. If it raises, nothing has changed."""
+    """Add keys with their values, and return their rows. If it raises, nothing has changed."""
     check_update(state, key, value)
     return insert(state, key, value, state.engine.signatures(key, of_queries=False))
 
 
 def check_update(state: SketchState, key: Array, value: Array) -> None:
-    """Raise unless keys and values are finite, fit one another and what is there."""
+    """Raise unless keys and values are finite and fit one another and the sketch."""
     check_floats(key=key, value=value)
     for name, x, axes in (("key", key, "m, d"), ("value", value, "m, d_v")):
         if x.ndim != 2 or x.shape[1] == 0:

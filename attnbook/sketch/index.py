@@ -1,7 +1,7 @@
-"""The protocol of an index of signatures, whichever way it keeps them.
+"""The protocol of an index of signatures.
 
-`SortedIndex` takes any array library, `BucketIndex` grows cheaply in NumPy, and `CudaIndex` is one
-on a GPU.
+`SortedIndex` takes arrays of any library, `BucketIndex` takes NumPy arrays and grows cheaply, and
+`CudaIndex` lives on a GPU.
 """
 
 import abc
@@ -21,13 +21,13 @@ MOST_TABLES = 2**16
 
 
 class SignatureIndex(abc.ABC):
-    """Base of the indices: rows that share a signature with a query, in each of several tables.
+    """The base of the indices, which find rows that share a signature with a query in some table.
 
-    Rows are numbered as they are added, from 0 on, and keep their number when others go.
+    Rows are numbered from 0 on as they are added, and keep their number when others go.
     """
 
     n_tables: int
-    one_probe = False  # whether a look-up takes one signature a table alone
+    one_probe = False  # whether a query may ask for one bucket of each table alone
     n: Any
     """Number of rows, without the removed ones."""
     memory_bytes: Any
@@ -43,22 +43,23 @@ class SignatureIndex(abc.ABC):
 
     @abc.abstractmethod
     def merge(self) -> None:
-        """Sort what changed into the tables now; look-ups stay the same."""
+        """Sort what changed into the tables now. Look-ups stay the same."""
 
     def add(self, signatures: Annotated[Array, "m n_tables"]) -> Annotated[Array, "m"]:
-        """Add rows; return their numbers, int64.
+        """Add rows, and return their numbers, int64.
 
-        Raises TypeError or ValueError if `signatures` is not an int64 array of that shape, lives
-        elsewhere than those before, or if there would be 2³¹ rows; the index is then as it was.
+        Raises TypeError or ValueError if `signatures` is not an int64 array of that shape, if it
+        lives elsewhere than those before, or if there would be 2³¹ rows. The index is then as it
+        was.
         """
         self._check(signatures)
         return self._add(signatures)
 
     def remove(self, rows: Annotated[Array, "m"], *, name: str = "rows") -> None:
-        """Take rows away.
+        """Remove rows.
 
         Raises TypeError if `rows` is not an array or a list of integers, and ValueError if one of
-        them is not there or is named twice; the index is then as it was. `name` is what the error
+        them is not there or is named twice. The index is then as it was. `name` is what the error
         calls them.
         """
         numbers = lengths_of(name, rows)
@@ -87,22 +88,23 @@ class SignatureIndex(abc.ABC):
         Parameters
         ----------
         signatures : int64 array, shape (n_q, n_tables) or (n_q, n_tables, n_probes)
-            Those of a query, or of several buckets of each table: the `probes` of a hash.
+            The signatures of the queries, or the `probes` of a hash: several in each table. A
+            `CudaIndex` takes one in each table alone.
         max_bucket : int, optional
-            At most so many rows of a bucket, the lowest ones.
+            How many rows of a bucket are returned at most, the lowest ones.
 
         Returns
         -------
         rows : int64 array, shape (n_q, n_tables * n_probes, c)
-            Ascending in each bucket, those of a table side by side; c is the largest number found,
-            and 0 stands where there is none.
+            Ascending in each bucket, with the buckets of a table side by side. c is the largest
+            number found, and 0 stands where there is no row.
         found : boolean array, shape (n_q, n_tables * n_probes, c)
             False where `rows` is padding.
 
         Raises
         ------
         TypeError, ValueError
-            As `add`; or if `max_bucket` is not an int of at least 1.
+            As `add`, or if `max_bucket` is not an int of at least 1.
         """
         return self._lookup(self.columns(signatures), check_max_bucket(max_bucket))
 
@@ -129,7 +131,7 @@ class SignatureIndex(abc.ABC):
         n_q, n_tables, n_probes = signatures.shape
         return array_namespace(signatures).reshape(signatures, (n_q, n_tables * n_probes))
 
-    # What each kind has of its own, for arguments that were checked
+    # What each kind implements, for arguments that were checked
 
     def _check(self, signatures: Array) -> None:
         """Raise unless `signatures` fit the index."""

@@ -1,11 +1,11 @@
-"""Cells of keys: k-means on a sample, and sums over the keys of each cell, on any array library."""
+"""Cells of keys in any array library: k-means on a sample, and sums over the keys of each cell."""
 
 import array_api_compat
 
 from attnbook.arrays.array import array_namespace
 from attnbook.arrays.lengths import placed
 
-ROWS = 65536  # keys that are read at once: bounds the scratch
+ROWS = 65536  # keys are read in parts of this size, which bounds the scratch
 LLOYD_STEPS, SAMPLE_PER_CELL = 5, 64
 
 

@@ -1,11 +1,11 @@
-"""Sums and maxima over logits, of which -inf stands for a key that does not count."""
+"""Sums and maxima over logits, where -inf stands for a key that does not count."""
 
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.empty_rows import maximum as maximum_of
 
 
 def masked(scores: Array, kept: Array) -> Array:
-    """Return -inf in the place of every score that is not kept."""
+    """Return the scores with -inf in the place of each that is not kept."""
     xp = array_namespace(scores)
     return xp.where(kept, scores, xp.full_like(scores, -xp.inf))
 
@@ -22,14 +22,14 @@ def log_sum(logits: Array) -> Array:
 
 
 def count_and_largest(logits: Array) -> tuple[Array, Array]:
-    """Return how many of `logits` (n_q, M) are not -inf, and the largest; -inf for none."""
+    """Return how many of `logits` (n_q, M) are not -inf, and the largest, -inf where none is."""
     xp = array_namespace(logits)
     count = xp.astype(xp.count_nonzero(logits > -xp.inf, axis=-1), xp.int64)
     return count, maximum_of(logits, -1)[..., 0]
 
 
 def first_of_largest(rows: Array, logits: Array) -> tuple[Array, Array]:
-    """Return the row of the largest of `logits` (n_q, M) and that score; -1 and -inf for none."""
+    """Return row and score of the largest of `logits` (n_q, M), -1 and -inf where none counts."""
     xp = array_namespace(logits)
     largest = maximum_of(logits, -1)[..., 0]
     if rows.shape[1] == 0:

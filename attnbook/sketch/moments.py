@@ -1,4 +1,4 @@
-r"""Attention to Gaussian keys in closed form: what is known of keys that nobody looks at.
+r"""Attention to Gaussian keys in closed form, which reads none of them.
 
 .. math:: \mathbb E\, e^{\beta\,q \cdot k}
           = e^{\beta\,q \cdot \mu + \frac12 \beta^2 q^\top \Sigma q}, \qquad
@@ -36,8 +36,8 @@ class Moments(ArrayTree):
         \log z_c = \log n_c + \beta\,q \cdot \mu_c + \tfrac12 \beta^2 w_c\, q^\top \Sigma q, \qquad
         O_c = v_c + \beta\,w_c\, \Sigma_{kv}^\top q,
 
-    by completing the square: the weight exp(β q·k) moves a Gaussian by β w_c Σ q. The shape Σ and
-    the cross-covariance Σ_kv are one for all cells, their size w_c is not.
+    by completing the square: the weight exp(β q·k) moves a Gaussian by β w_c Σ q. All cells share
+    the shape Σ and the cross-covariance Σ_kv, and each has its own size w_c.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ class Moments(ArrayTree):
     value_means : array, shape (n_cells, d_v)
         v_c; 0 in an empty cell.
     spread : array, shape (n_cells,)
-        w_c: the trace of the cell's covariance in units of that of Σ.
+        w_c, the trace of the covariance of the cell, divided by that of Σ.
     covariance : array, shape (d_k, d_k)
-        Σ: the mean over all keys of (k - μ_c)(k - μ_c)ᵀ.
+        Σ, the mean over all keys of (k - μ_c)(k - μ_c)ᵀ.
     cross : array, shape (d_k, d_v)
-        Σ_kv: the mean over all keys of (k - μ_c)(v - v_c)ᵀ.
+        Σ_kv, the mean over all keys of (k - μ_c)(v - v_c)ᵀ.
 
     Raises
     ------
@@ -118,12 +118,12 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments of keys and values.
 
-        `cells` is the cell of each key, from 0 to n_cells - 1. By default k-means finds them: a few
-        steps of Lloyd's algorithm on a sample, from keys drawn with `seed`, a Generator or an int.
-        The moments are of the library and device of `key` and in its dtype, float32 for half
-        precision. Raises TypeError or ValueError for anything but arrays of one library and dtype
-        and of n rows, or cells out of range. Cost: O(n d_k (d_k + d_v)), and O(n n_cells (d_k +
-        d_v)) more for several cells.
+        `cells` is the cell of each key, from 0 to n_cells - 1. By default k-means finds them with a
+        few steps of Lloyd's algorithm on a sample, from keys drawn with `seed`, a Generator or an
+        int. The moments have the library, device and dtype of `key`, or float32 for half precision.
+        Raises TypeError or ValueError for anything but arrays of one library and dtype and of n
+        rows, or for cells out of range. It costs O(n d_k (d_k + d_v)), and O(n n_cells (d_k + d_v))
+        more for several cells.
         """
         n_cells = check_int("n_cells", n_cells, at_least=1)
         seed = generator(seed)
@@ -136,9 +136,9 @@ class Moments(ArrayTree):
         return cls(*gaussian_mixture.moments_of(*sums(key, value, cells, n_cells)))
 
     def assign(self, key: Annotated[Array, "n d_k"]) -> Annotated[Array, "n"]:
-        """Return the cell with the nearest mean for each key, int64; empty cells are far away.
+        """Return for each key the cell with the nearest mean, int64, and never an empty one.
 
-        Raises TypeError or ValueError if `key` is not of the width, library and dtype of these
+        Raises TypeError or ValueError if `key` does not have the width, library and dtype of these
         moments.
         """
         key = self._like(key, "key", "n")
@@ -155,10 +155,11 @@ class Moments(ArrayTree):
     ) -> "Moments":
         """Return the moments with more keys.
 
-        They are to rounding those of `fit` on old and new keys with these cells, in whatever order
-        keys come. `cells` is the cell of each key, that of the nearest mean by default. What stays
-        behind are the cells: k-means would move them. After many keys from elsewhere, `fit` anew.
-        Raises as `fit`. Cost: O(n d_k (d_k + d_v + n_cells)), however many keys are in already.
+        Up to rounding they are those of `fit` on old and new keys with these cells, in whatever
+        order the keys come. `cells` is the cell of each key, by default that of the nearest mean.
+        The cells stay where they are, though k-means would move them: after many keys from
+        elsewhere, `fit` anew. Raises as `fit`. It costs O(n d_k (d_k + d_v + n_cells)), however
+        many keys there are already.
         """
         return self._changed(key, value, cells, 1.0)
 
@@ -168,12 +169,12 @@ class Moments(ArrayTree):
         value: Annotated[Array, "n d_v"],
         cells: Annotated[Array, "n"] | None = None,
     ) -> "Moments":
-        """Return the moments without keys that are in: the inverse of `add`.
+        """Return the moments without some of their keys, the inverse of `add`.
 
-        That the keys are in is not checked. `cells` is the cell that each is in; it is needed if
-        there is more than one. What is left keeps the rounding of what was there: when little is
-        left, `fit` anew. A cell that becomes empty is exactly 0 again. Raises as `add`, and
-        ValueError if `cells` is missing or a cell has fewer keys than are removed.
+        It is not checked that they have these keys. `cells` is the cell of each key, and is needed
+        if there is more than one. What is left keeps the rounding errors of what was there, so
+        `fit` anew when little is left. A cell that becomes empty is exactly 0 again. Raises as
+        `add`, and ValueError if `cells` is missing or a cell has fewer keys than are removed.
         """
         if cells is None and self.counts.shape[0] > 1:
             raise ValueError("cells must say which cell each key is in, got None")
@@ -187,8 +188,8 @@ class Moments(ArrayTree):
         .. math:: \max_c \; \bar s_c + \sigma_c \sqrt{2 \log(1 + n_c)}, \qquad
                   \bar s_c = \beta\,q \cdot \mu_c, \quad \sigma_c^2 = \beta^2 w_c\, q^\top \Sigma q
 
-        A key above it is not explained by them: score it, and let `tail` count those `below`. It is
-        -∞ if there are no keys. Parameters and errors are those of `tail`.
+        The Gaussians do not explain a key above it: score that key, and let `tail` count those
+        `below`. The limit is -∞ if there are no keys. Parameters and errors are those of `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
         return gaussian_mixture.limit(self, query, scale)
@@ -221,8 +222,8 @@ class Moments(ArrayTree):
                        \Bigl(1 - \frac{\varphi(a)}{\sigma_c\,\Phi(a)}\Bigr).
 
         counts : array, shape (..., n_q, n_cells), optional
-            How many keys of each cell to count for each query, in place of n_c: 0 for a cell whose
-            keys are scored one by one.
+            How many keys of each cell to count for each query, in the place of n_c. It is 0 for a
+            cell whose keys are scored one by one.
 
         Returns
         -------
@@ -241,12 +242,12 @@ class Moments(ArrayTree):
 
         Notes
         -----
-        All stays in logarithms, so scores of ±1000 do no harm. But a Gaussian has no largest key:
-        where σ_c exceeds √(2 log n_c), most of z_c comes from keys so far out that n_c draws have
-        none. Pass ``below=limit(query, scale)`` then.
-        For n Gaussian keys in one cell the relative variance of Z is
-        (exp(σ²) - 1 - σ² - σ⁴/2)/n: the moments of the sample take away the first terms.
-        Cost: O(d_k (d_k + d_v) + n_cells (d_k + d_v)) a query.
+        All sums are in logarithms, so scores of ±1000 do no harm. But a Gaussian has no largest
+        key: where σ_c exceeds √(2 log n_c), most of z_c comes from keys so far out that n_c draws
+        hardly hold one. Pass ``below=limit(query, scale)`` then.
+        For n Gaussian keys in one cell the relative variance of the estimate is
+        (exp(σ²) - 1 - σ² - σ⁴/2)/n, where the moments of the sample take away the first terms.
+        A query costs O(d_k (d_k + d_v) + n_cells (d_k + d_v)).
 
         Examples
         --------

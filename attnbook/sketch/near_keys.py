@@ -1,4 +1,4 @@
-"""Near keys: those that the tables return for a query, and the estimate of attention from them."""
+"""Near keys are those that the tables return for a query. Here attention is estimated from them."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from attnbook.sketch.summary import is_heavy
 from attnbook.sketch.visible import Visible
 
 GATHERED = 2**22
-"""Numbers of keys and values that are gathered at once: queries are taken in blocks."""
+"""How many numbers of keys and values are gathered at once; queries are taken in blocks."""
 
 
 class NearKeys(NamedTuple):
-    """What the tables give for a block of queries, whichever engine asks them.
+    """What the tables give for a block of queries.
 
     Where nothing counts, the output is 0, logarithms and scores are -inf and the best row is -1.
     """
@@ -27,13 +27,13 @@ class NearKeys(NamedTuple):
     count: Any  # int64 (n_q,), different keys; tuple has a method of this name
     best: Array  # int64 (n_q,), the row with the largest score
     largest: Array  # (n_q,), its score
-    expected: Any = None  # (n_q,), the mass if each key stands for 1 / P like it, if P is known
+    expected: Any = None  # (n_q,), the mass if each key stands for 1 / P like it; None without P
     rows: Any = None  # int64 (n_q, M), -1 where there is none; None where a kernel kept them
     weights: Any = None  # (n_q, M)
 
 
 def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
-    """Yield runs of queries whose padded candidates fit into memory together."""
+    """Yield slices of queries whose padded candidates fit into `GATHERED` numbers together."""
     counts = state.tables().counts(signatures, max_bucket=state.settings.max_bucket)
     widest = move(counts, "numpy").max(axis=-1, initial=0).tolist()
     held = (state.key.array(), state.value.array())
@@ -48,7 +48,7 @@ def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
 
 
 def candidates(state: SketchState, signatures: Array, visible: Visible) -> Candidates:
-    """Return what the tables hold for each query, of the keys that it may attend to."""
+    """Return what the tables hold for each query, without keys that it may not attend to."""
     xp = array_namespace(signatures)
     rows, found = state.tables().lookup(signatures, max_bucket=state.settings.max_bucket)
     flat = xp.reshape(rows, (rows.shape[0], rows.shape[1] * rows.shape[2]))
@@ -63,9 +63,9 @@ def near(
     above: Any = None,
     weigh: bool = True,
 ) -> NearKeys:
-    """Return the estimate from the tables, of scores larger than `above` alone if it is given.
+    """Return the estimate from the tables, from scores above `above` alone if it is given.
 
-    Without `weigh` the chances to be found are left out where the estimator does not need them.
+    Without `weigh` the chances to be found are computed only if the estimator needs them.
     """
     settings, xp = state.settings, array_namespace(query)
     wide = accumulation_dtype(xp, query.dtype)

@@ -2,8 +2,9 @@ r"""The far tail of the normal distribution, in logarithms, on any array library
 
 .. math:: \operatorname{erfc}(z) = t\, e^{-z^2 + P(t)}, \quad t = \frac{1}{1 + z/2}, \quad z \ge 0
 
-P is a Chebyshev series in t, good to rounding in float64 however small erfc gets (the form of
-Press et al., "Numerical Recipes", section 6.2; the coefficients were computed anew with mpmath).
+P is a Chebyshev series in t. It is accurate to rounding in float64 however small erfc gets. The
+form is that of Press et al., "Numerical Recipes", section 6.2, and the coefficients were computed
+anew with mpmath.
 """
 
 import math
@@ -25,7 +26,7 @@ CHEBYSHEV = (
 def below(a: Array) -> tuple[Array, Array]:
     r"""Return log Φ(a) and φ(a)/Φ(a), which is -E[t | t < a] for a standard normal t.
 
-    For a → -∞ they go to -∞ and to -a, for a → ∞ to 0 and 0.
+    For a → -∞ they tend to -∞ and -a, for a → ∞ to 0 and 0.
     """
     xp = array_namespace(a)
     nothing = a == -xp.inf

@@ -1,8 +1,8 @@
-"""Build the tables of a sketch fast, with Numba: what `bucket_tables.build_tables` builds.
+"""Build the tables of `bucket_tables.build_tables` fast, with Numba.
 
 Scrambled signatures are spread evenly whatever the signatures are. So one pass deals the rows of a
-table into parts of about a thousand, by the first bits, and each part is then sorted into its cells
-inside the cache, by the next ones. A cell has about one row; the few others are put in order.
+table into parts of about a thousand by their first bits, and each part is then sorted into its
+cells by the next bits, inside the cache. A cell has about one row; several are put in order.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ PART = 10
 """A part has about 2**10 rows."""
 
 MOST_PARTS = 12
-"""There are at most 2**12 parts: while rows are dealt, the end of each stays in the cache."""
+"""There are at most 2**12 parts, so that the ends of all stay in the cache while rows are dealt."""
 
 CROWD = 32
-"""From so many rows in one cell on, insertion would be slow."""
+"""With more rows than this in a cell, insertion would be slow."""
 
 
 def build_tables(
@@ -26,8 +26,8 @@ def build_tables(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the tables of signatures (n, L), the same as the reference returns.
 
-    Signatures that are column by column in memory, as `numba_signatures` returns them, are fastest.
-    The cost is O(n L) expected, and 16 bytes a row of scratch beside the tables, whatever L is.
+    It is fastest with signatures that lie in memory column by column, as `numba_signatures` returns
+    them. It costs O(n L) expected, and 16 bytes of scratch a row, whatever L is.
     """
     n, n_tables = signatures.shape
     n_threads, bits = n_threads_for(n, n_threads), bits_for(n)
@@ -118,7 +118,7 @@ def _sort(dealt, ends, bits, part_bits, starts, entries, first, stop):
 
 @compile_inner
 def _put_in_order(x):
-    """Sort the few entries of a cell; rows of one signature come in order already."""
+    """Sort the few entries of a cell. Rows of one signature are in order already."""
     for i in range(1, len(x)):
         entry = x[i]
         if x[i - 1] > entry:

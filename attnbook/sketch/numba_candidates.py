@@ -1,4 +1,4 @@
-"""The candidates of a query: which rows the tables have for it, inside compiled loops."""
+"""The candidates of a query, which are the rows that the tables hold for it, in compiled loops."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from attnbook.sketch.bucket_tables import first_not_below
 from attnbook.sketch.numba_build import scrambled_one
 
 COUNT = 2**31 - 1
-"""Mask of 31 bits: more rows than there are."""
+"""A mask of 31 bits. It is larger than every row."""
 
 FEW = 24
-"""Up to so many candidates, a new one is compared with each; beyond, a hash set knows them."""
+"""Up to so many candidates a new one is compared with each. Beyond, a hash set holds them."""
 
 
 class Limits(NamedTuple):
-    """Which candidates count; an empty array allows all."""
+    """Which candidates count. An empty array allows all."""
 
     before: np.ndarray
     above: np.ndarray
@@ -32,10 +32,10 @@ _home = compile_inner(home_slot)
 
 @compile_inner
 def find_buckets(signatures, tables, first, n, begins, ends, heads):
-    """Find the buckets of n queries: entries `begins` to `ends` of a table, `heads` of side chains.
+    """Find the buckets of n queries: entries `begins` to `ends`, and `heads` of side chains.
 
-    All directories are asked for before the first is read, and then all entries. A head is -1 where
-    there is none.
+    All places in directories are prefetched before the first is read, and then all entries. A head
+    is -1 where there is no chain.
     """
     starts, entries, bits = tables.starts, tables.entries, tables.bits
     n_tables, n_main = entries.shape
@@ -99,10 +99,10 @@ def most_candidates(tables, limits, begins, ends, heads, g):
 
 @compile_inner
 def collect(tables, limits, begins, ends, heads, g, first, rows, times, begin, seen):
-    """Write the different candidates of query g of the group to rows[begin:end]; return end.
+    """Write the different candidates of query g of the group to rows[begin:end], and return end.
 
-    `times` counts in how many buckets each was found. The order is that of the tables, and inside a
-    bucket ascending.
+    `times` counts in how many buckets each was found. They stand in the order of the tables, and
+    ascend in each bucket.
     """
     query, mask = first + g, (1 << tables.bits) - 1
     before = limits.before[query] if len(limits.before) else np.int64(COUNT)
@@ -137,8 +137,8 @@ def collect(tables, limits, begins, ends, heads, g, first, rows, times, begin, s
 def _take(row, rows, times, begin, end, seen, query):
     """Add `row` to rows[begin:end], or count it once more if it is there; return the new end.
 
-    Beyond a few, the candidates are in a hash set too: `seen` holds their places, and the query
-    that they are of, so that what is left of other queries does not count.
+    More than a few candidates are in a hash set too. `seen` holds their places and their query, so
+    that what other queries left in it does not count.
     """
     n = end - begin
     if n <= FEW:

@@ -1,4 +1,4 @@
-"""The chance that the tables return a key for a query, inside compiled loops."""
+"""The chance that the tables return a key for a query, in compiled loops."""
 
 import math
 from typing import NamedTuple
@@ -13,9 +13,9 @@ from attnbook.hashing.stable_hash import StableHash
 class RetrievalTable(NamedTuple):
     """The chance P that a key is found, in a form that a compiled loop reads quickly.
 
-    With u = r/(r + c) for a `StableHash` and u = 1 − θ/π for a `SimHash`, the chance p of one equal
-    code is u times a smooth function between 1/√(2π) and 1, which is tabulated: `ratio`, over even
-    steps of u from 0 to 1, read with linear interpolation. The relative error of p is below 1e-7.
+    Let u = r/(r + c) for a `StableHash` and u = 1 − θ/π for a `SimHash`. The chance p of one equal
+    code is u times a smooth function between 1/√(2π) and 1. `ratio` holds that function at even
+    steps of u from 0 to 1. Linear interpolation gives p with a relative error below 1e-7.
     """
 
     ratio: np.ndarray
@@ -37,9 +37,9 @@ class RetrievalTable(NamedTuple):
 
 @compile_inner
 def retrieval_chance(query, i, key, row, table, least):
-    """Return the chance that `row` is found by query i in at least one table, at least `least`.
+    """Return the chance that query i finds `row` in some table, or `least` if that is larger.
 
-    As `retrieval_probability` of the hash.
+    It is `retrieval_probability` of the hash.
     """
     if table.width > 0:
         u = table.width / (table.width + math.sqrt(_squared_distance(query, i, key, row, 1.0, 1.0)))

@@ -1,12 +1,12 @@
 """Answer queries from the tables of a sketch in one pass, with Numba.
 
 A query of a million keys does little arithmetic. It reads some thirty cache lines from all over the
-memory, each of which names the next: directory, entry, key, value. One after the other they would
-take most of the time, so queries are answered in groups: all places in directories of a group are
-asked for before the first is read, then all entries, then keys and values.
+memory, each of which names the next: directory, entry, key, value. To wait for one after the other
+would take most of the time. So queries are answered in groups: all places in directories of a group
+are prefetched before the first is read, then all entries, then keys and values.
 
 `Prepared` holds what does not change between queries, so that one compiled call hashes, looks up
-and answers: for one query, Python's part of it is most of the time.
+and answers. For a single query, Python itself takes most of the time.
 """
 
 import math
@@ -35,13 +35,13 @@ UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
 ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}
 
 WORTH = 64
-"""Queries that are worth a thread."""
+"""How many queries are worth a thread."""
 
 GROUP = 32
-"""Queries whose places in directories are asked for together."""
+"""How many queries have their places in directories prefetched together."""
 
 WINDOW = 256
-"""Candidates, about, whose keys and values are asked for before the first of them is read."""
+"""About how many candidates have keys and values prefetched before the first is read."""
 
 
 _SURE = RetrievalTable(read_only(np.ones(2)), 0.0, 1, 1)
@@ -69,8 +69,8 @@ class _Out(NamedTuple):
 class Prepared:
     """A hash, tables, keys and values in the form that one compiled call takes.
 
-    `estimator` is "union" or "duplicates". Keys and values are float32 or float64 alike, with the
-    rows of the index; arguments are not checked.
+    `estimator` is "union" or "duplicates". Keys and values are both float32 or both float64, and
+    have the rows of the index. Arguments are not checked.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Prepared:
         self._given = (arrays, n_probes, *held, tables, limits, estimate)
 
     def ask(self, query: Annotated[np.ndarray, "n_q d"]) -> Annotated[np.ndarray, "n_q d_v"] | None:
-        """Return the output of `answer` for queries of dtype and width of the keys.
+        """Return the output of `answer` for queries of the dtype and width of the keys.
 
-        None if one of them has no signature, as it holds NaN.
+        It is None if one of them has no signature because it holds NaN or infinity.
         """
         n_q, query = len(query), read_only(query)
         output = np.empty((n_q, self.d_v), self.dtype)
@@ -145,15 +145,15 @@ def answer(
     allowed: Annotated[np.ndarray, "n"] | None = None,
     n_threads: int | None = None,
 ) -> NearKeys:
-    """Return what `near_keys.near` returns, its reference, but rows and weights.
+    """Return what its reference `near_keys.near` returns, without rows and weights.
 
-    Arrays are NumPy's, all float32 or all float64, with the rows of the index; arguments are not
-    checked. `signatures` has the same number of columns for each table, those of a table side by
-    side. `probability` is needed for ``"importance"``, and for `expected`. Rows are picked that
-    are below `before`, of which `allowed` is True and whose score is above `above`: after the cut
-    at `max_bucket`, which counts the lowest of a bucket that are not removed. The cost is O(L) a
-    query, and O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place
-    in the buckets of the query that has the most.
+    Arrays are NumPy's, all float32 or all float64, and have the rows of the index. Arguments are
+    not checked. `signatures` has equally many columns for each table, and those of a table stand
+    side by side. `probability` is needed for ``"importance"`` and for `expected`. A bucket gives
+    its lowest `max_bucket` rows that are not removed. Of these a row counts if it is below
+    `before`, `allowed` is True for it and its score is above `above`. A query costs O(L), and
+    O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place in the
+    buckets of the query that has the most.
     """
     n_q, dtype = len(query), query.dtype
     limits = _limits(dtype, max_bucket, before, above, allowed)

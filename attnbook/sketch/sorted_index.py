@@ -1,4 +1,4 @@
-"""An index of signatures in any array library: sorted buckets and binary search."""
+"""An index of signatures in any array library, by sorted buckets and binary search."""
 
 from typing import Annotated, Any
 
@@ -15,8 +15,8 @@ from attnbook.sketch.index import SignatureIndex, check_tables
 class SortedIndex(SignatureIndex):
     """Find the rows that share a signature with a query, in each of several tables.
 
-    Rows are numbered as they are added, from 0 on, and keep their number when others go. All
-    arrays are of the library and on the device of the first signatures that are added.
+    Rows are numbered from 0 on as they are added, and keep their number when others go. All arrays
+    have the library and the device of the first signatures that are added.
 
     Parameters
     ----------
@@ -26,12 +26,13 @@ class SortedIndex(SignatureIndex):
     Raises
     ------
     TypeError, ValueError
-        If it is not such an int; in `live`, `signatures` and `bucket_sizes` if nothing was added.
+        If it is not such an int, and in `live`, `signatures` and `bucket_sizes` if nothing was
+        added.
 
     Notes
     -----
-    The first look-up after a change sorts every table, O(L n log n); a look-up costs O(L log n).
-    `BucketIndex` has the same methods for NumPy arrays and takes few rows at a time for less.
+    The first look-up after a change sorts every table for O(L n log n). A look-up then costs
+    O(L log n). `BucketIndex` has the same methods for NumPy arrays, and adds few rows for less.
 
     Examples
     --------
@@ -107,13 +108,13 @@ class SortedIndex(SignatureIndex):
     def _remove(self, numbers):
         xp = array_namespace(self._rows)
         gone = _is_in(self._rows, placed(np.sort(numbers), self._rows))
-        # sorted to the front, since the standard knows no other way to leave entries out
+        # what stays is sorted to the front, since the standard cannot leave entries out otherwise
         kept = xp.argsort(xp.astype(gone, xp.int64), stable=True)[: self.n - len(numbers)]
         self._signatures = xp.take(self._signatures, kept, axis=0)
         self._rows, self._tables = xp.take(self._rows, kept), []
 
     def _places(self, signatures, most):
-        """Return start and number of the rows of each bucket asked for, of the shape of both."""
+        """Return start and number of the rows of each bucket that is asked for."""
         self.merge()
         xp = array_namespace(signatures)
         if not self._tables:

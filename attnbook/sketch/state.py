@@ -1,4 +1,4 @@
-"""The state of a sketch: what it was made with, its keys and values, their tables, a summary."""
+"""The state of a sketch: its settings, keys and values, their tables, and a summary of all keys."""
 
 import math
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ LARGEST_SEED = 2**64 - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What a sketch is made with: the arguments of `SketchAttention`, which says what they are."""
+    """The settings of a sketch, which `SketchAttention` describes as its arguments."""
 
     hash: Any
     estimator: str = "union"
@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def knows_chances(self) -> bool:
-        """Whether the hash can tell with which chance a key is found: in a bucket a table."""
+        """Whether the chance to find a key is known: the hash tells it, for one bucket a table."""
         return self.n_probes == 1 and hasattr(self.hash, "retrieval_probability")
 
     def scale_of(self, query: Array) -> float:
@@ -96,7 +96,7 @@ class Settings:
 class GrowingRows:
     """Rows of one width in an array with room at its end, appended in amortised constant time.
 
-    The first rows are kept as they are given, not copied: a million keys stay in one place.
+    The first rows are kept as they are given and not copied, so a million keys stay in one place.
     """
 
     def __init__(self) -> None:
@@ -131,22 +131,22 @@ class GrowingRows:
 
 @dataclass
 class Summary:
-    """What is worked out from all keys when it is first needed, and then kept; None until then."""
+    """What is computed from all keys when it is first needed, and then kept. None until then."""
 
     heavy: Any = None  # rows of the longest keys, ascending
     moments: Moments | None = None  # of all others
-    fitted: int = 0  # keys that the cells of the moments were chosen for
-    sample: Any = None  # rows
+    fitted: int = 0  # the number of keys when the cells of the moments were chosen
+    sample: Any = None  # rows of the sample of the tail "uniform"
     box: Any = None  # the least and the largest of each entry of the values
 
 
 @dataclass
 class SketchState:
-    """All that a sketch holds. Functions take it and change it; nothing in it holds it."""
+    """All that a sketch holds. Functions take it and change it."""
 
     settings: Settings
     engine: Any
-    """How it is computed, one of `attnbook.sketch.engines`."""
+    """The engine that computes, one of `attnbook.sketch.engines`."""
     key: GrowingRows = field(default_factory=GrowingRows)
     value: GrowingRows = field(default_factory=GrowingRows)
     index: SignatureIndex | None = None

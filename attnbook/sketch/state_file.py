@@ -1,6 +1,6 @@
-"""Files of a sketch: its hash, keys, values and signatures in safetensors, with no code in them.
+"""Files of a sketch, which hold its hash, keys, values and signatures in safetensors, and no code.
 
-A file is written at once or not at all, and a damaged or foreign one is refused with a reason.
+A file is written as a whole or not at all. A damaged or foreign one is refused with a reason.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from attnbook.sketch.state import IMPLS, Settings, SketchState
 Path = str | os.PathLike
 
 CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash, Moments)}
-"""What a file can ask to be built."""
+"""The classes that a file can ask to be built."""
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))[1:]
 """All settings but the hash."""
@@ -59,7 +59,7 @@ def write(path: Path, state: SketchState) -> None:
 def read(
     path: Path, library: str | None = None, *, impl: str | None = None, hash: Any = None
 ) -> SketchState:
-    """Return what a file holds; arguments and errors are those of `load_sketch`."""
+    """Return what a file holds. Arguments and errors are those of `load_sketch`."""
     path = check_path("path", path)
     if library is not None:
         check_choice("library", library, LIBRARIES)

@@ -1,4 +1,4 @@
-"""Saving a sketch and reading it again; `state_file` says what is in the file."""
+"""Write a sketch to a file and read it again. `state_file` says what is in the file."""
 
 import os
 from typing import Any
@@ -16,9 +16,10 @@ def save_sketch(path: Path, sketch: SketchAttention) -> None:
     Parameters
     ----------
     path : str or path
-        A file that is there is replaced, at once or not at all.
+        A file that is there is replaced, as a whole or not at all.
     sketch : SketchAttention
-        Of any library. A hash of your own is code, which is not written: `load_sketch` asks for it.
+        Its arrays may be of any library. A hash of your own is code and is not written, so
+        `load_sketch` asks for it.
 
     Raises
     ------
@@ -29,9 +30,9 @@ def save_sketch(path: Path, sketch: SketchAttention) -> None:
 
     Notes
     -----
-    The tables are not written but their signatures, from which they are sorted again: faster than
-    to hash again, and the same to the last bit. bfloat16 is stored as float32, which holds it
-    exactly. Removed keys are written too, since ids stay.
+    Not the tables are written but the signatures, from which they are sorted again. That is faster
+    than to hash again, and the same to the last bit. bfloat16 is stored as float32, which holds it
+    exactly. Removed keys are written too, so that ids stay.
 
     Examples
     --------
@@ -58,12 +59,13 @@ def load_sketch(
     ----------
     path : str or path
     library : str, optional
-        That of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. By default the one that `impl`
-        needs, or NumPy.
+        The library of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. By default it is the one
+        that `impl` needs, or NumPy.
     impl : str, optional
-        As of `SketchAttention`; by default what was saved.
+        As in `SketchAttention`, and by default what was saved. ``"cupy"`` takes no sketch with
+        several probes.
     hash : optional
-        Your own, if the sketch that was saved had one of your own; it has to be the same.
+        Your own hash, if the sketch was saved with one of your own. It has to be the same.
 
     Returns
     -------
@@ -75,15 +77,15 @@ def load_sketch(
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged or of something else, or `hash` is missing or has another number of
-        tables; if `library` or `impl` is unknown or they do not fit.
+        If the file is damaged or holds something else, if `hash` is missing or has another number
+        of tables, or if `library` or `impl` is unknown or does not fit.
     TypeError
-        If `hash` is no hash, or is given for a sketch that has one.
+        If `hash` is no hash, or if it is given for a sketch that has one.
     ImportError
         If `impl` or `library` is not installed.
 
     Notes
     -----
-    Builds classes of this package alone, whatever the file says, and runs no code from it.
+    Only classes of this package are built, whatever the file says, and no code from it runs.
     """
     return SketchAttention.load(path, library, impl=impl, hash=hash)

@@ -1,7 +1,7 @@
-"""The summary of all keys of a sketch: the heavy ones, their moments, a sample, a box.
+"""The summary of all keys of a sketch: heavy keys, moments of the others, a sample, a box.
 
-Each is worked out when it is first needed and then kept in the state. Added keys enter what is
-there where that is exact; a removal makes all of it stale.
+Each part is computed when it is first needed and then kept in the state. Added keys enter a part
+where that is exact. A removal discards all parts.
 """
 
 import math
@@ -35,7 +35,7 @@ def take_in(state: SketchState, rows: Array) -> None:
     if n_cells > 1 and state.n > 2 * kept.fitted:
         kept.moments = None
     if kept.box is None and kept.moments is None:
-        return  # no need to gather a million rows
+        return  # nothing needs the rows, which may be a million
     key, value = state.taken(rows)
     if kept.box is not None:
         low, high = _box(value)
@@ -139,7 +139,7 @@ def _heaviest(state, rows):
 
 
 def _sample(state):
-    """Return the rows of the sample, without replacement; the same until keys change."""
+    """Return the rows of the sample, drawn without replacement. It stays until keys change."""
     if state.summary.sample is None:
         live = state.tables().live()
         n, wanted = live.shape[0], state.settings.n_samples

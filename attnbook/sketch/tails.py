@@ -1,11 +1,11 @@
-r"""Tails: what the keys that a sketch did not score add to attention.
+r"""Tails estimate what the keys that a sketch did not score add to attention.
 
 .. math:: z = \sum_{i \text{ unseen}} e^{\beta\,q \cdot k_i}, \qquad
           O = \frac1z \sum_{i \text{ unseen}} e^{\beta\,q \cdot k_i}\, v_i
 
-`Moments` has both in closed form for keys that are Gaussian, without looking at one of them;
-`uniform_tail` estimates them from a uniform sample and says how far off it may be. Scored keys and
-tail are then joined as one softmax, through log z.
+`Moments` has both in closed form for Gaussian keys and reads none of them. `uniform_tail` estimates
+them from a uniform sample and says how far off it may be. Scored keys and tail are then joined in
+one softmax, through log z.
 """
 
 import math
@@ -23,19 +23,20 @@ __all__ = ["Moments", "UniformTail", "uniform_tail"]
 
 @dataclass(frozen=True, eq=False)
 class UniformTail:
-    """Mass and mean value of unseen keys, estimated from a sample, and how far off they may be.
+    """Mass and mean value of unseen keys, estimated from a sample, with bounds of their errors.
 
     Attributes
     ----------
     log_mass : array, shape (..., n_q)
-        log z; -∞ where the sample has no unseen key.
+        log z, and -∞ where the sample has no unseen key.
     output : array, shape (..., n_q, d_v)
-        O; 0 there.
+        O, and 0 where the sample has no unseen key.
     mass_error : array, shape (..., n_q)
-        Half-width of the confidence interval of z, divided by the estimate. ∞ where the sample
-        cannot say: fewer than 2 keys, or none of them unseen, of a larger number.
+        The half-width of the confidence interval of z, divided by the estimate. ∞ where the sample
+        cannot tell: it has fewer than 2 keys or no unseen one, and is not all keys.
     output_error : array, shape (..., n_q)
-        Radius around the estimate in which O lies with the same confidence, in the Euclidean norm.
+        The radius around the estimate in which O lies with the same confidence, in the Euclidean
+        norm.
     """
 
     log_mass: Annotated[Array, "... n_q"]
@@ -67,15 +68,15 @@ def uniform_tail(
     Parameters
     ----------
     scores : array, shape (..., n_q, s), real floating dtype
-        β q·k for the keys of the sample, one sample for all queries of a row of leading axes.
+        β q·k for the keys of the sample. All n_q queries share one sample.
     value : array, shape (..., s, d_v)
-        Their values, of the library, device and dtype of `scores`; leading axes broadcast.
+        Their values, of the library, device and dtype of `scores`. Leading axes broadcast.
     n_keys : int
-        n: how many keys the sample was drawn from, without replacement, at least s.
+        n, at least s: from how many keys the sample was drawn, without replacement.
     unseen : boolean array that broadcasts to the shape of `scores`, optional
-        **True = counts.** False for a key that this query has scored already, or may not see.
+        **True = counts.** False for a key that this query has scored already or may not see.
     delta : float
-        Chance that an error exceeds its bound, from above 0 to 0.2.
+        The chance that an error exceeds its bound, above 0 and at most 0.2.
 
     Returns
     -------
@@ -91,10 +92,10 @@ def uniform_tail(
 
     Notes
     -----
-    What is exact: :math:`\hat z` has mean z for every n and s, and so has the numerator of
-    :math:`\hat O`; the ratio is biased by O(1/s).
+    For every n and s the mean of :math:`\hat z` is z, and the numerator of :math:`\hat O` has the
+    right mean too. The ratio is biased by O(1/s).
 
-    What is asymptotic: the bounds. With :math:`\hat\sigma^2` the sample's variance of
+    The bounds are asymptotic. With :math:`\hat\sigma^2` the sample's variance of
     :math:`y_i = u_i e^{x_i}` and q the quantile 1 - δ/2 of the normal distribution,
 
     .. math::
@@ -106,11 +107,11 @@ def uniform_tail(
     hold with probability 1 - δ in the limit of large s by the central limit theorem for samples of
     a finite population, the second by linearizing the ratio. A normal vector is longer than q times
     the root of its total variance with probability at most δ for δ ≤ 0.215 (Székely and Bakirov
-    2003), whatever its covariance. Two estimates stand in for the truth here, the variance
-    and the mean. If one key in n holds most of z, a sample without it sees neither: the interval is
-    then far too short. Score the keys of largest weight and sample the rest (Desai et al. 2025).
+    2003), whatever its covariance. Variance and mean are themselves estimates from the sample. If
+    one key in n holds most of z, a sample without it knows neither, and the interval is far too
+    short. Score the keys of largest weight and sample the rest (Desai et al. 2025).
 
-    Cost: O(s d_v) a query, beyond the scores.
+    A query costs O(s d_v), beyond the scores.
 
     References
     ----------

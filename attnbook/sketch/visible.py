@@ -8,13 +8,13 @@ from attnbook.arrays.array import Array, array_namespace
 
 @dataclass(frozen=True, eq=False)
 class Visible:
-    """Rows below `before`, and where `mask` is True; None allows all."""
+    """A query sees rows below `before` for which `mask` is True. None allows all."""
 
     before: Any = None  # int64 (n_q,)
     mask: Any = None  # boolean (n_q, n_rows)
 
     def of(self, part: slice) -> "Visible":
-        """Return the same for some of the queries."""
+        """Return the visible rows of a slice of the queries."""
         before = None if self.before is None else self.before[part]
         return Visible(before, None if self.mask is None else self.mask[part, :])
 
