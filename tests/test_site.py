@@ -12,6 +12,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+import attnbook
+
 pytestmark = pytest.mark.site
 
 SITE = Path(__file__).parents[1] / "_build" / "html"
@@ -102,6 +104,13 @@ def test_there_are_pages():
         assert f"book/{name}.html" in PAGES
 
 
+def test_the_reference_has_every_public_name():
+    pages = [parsed(SITE / page) for page in PAGES if page.startswith("book/api/")]
+    ids = {i for page in pages for i in page.ids}
+    named = [name for name in attnbook.__all__ if callable(getattr(attnbook, name))]
+    assert [name for name in named if f"attnbook.{name}" not in ids] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_links_to_and_loads_is_there(page):
     assert list(broken_links(page)) == []
@@ -174,6 +183,7 @@ class Visit:
 
     def open(self, page):
         self.tab.goto(f"{self.base}/{page}", wait_until="load")
+        self.tab.add_style_tag(content=ALL_LAID_OUT)
         self.settle()
 
     def until(self, expression, seconds=30):
@@ -219,6 +229,7 @@ def visit(browser, server):
     visit.tab.close()
 
 
+ALL_LAID_OUT = "section { content-visibility: visible !important }"  # and not what is near alone
 TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
 SETTLED = """() => document.getAnimations().every(animation =>
         animation.timeline !== document.timeline || animation.playState !== 'running' ||

@@ -8,8 +8,12 @@ import shutil
 from pathlib import Path
 
 import tinycss2
+from sphinx.errors import ExtensionError
 
 UNUSED = ("vendor/fontawesome", "locales")
+# The theme measures each block of code and writes to it in turn, which lays out the page each time;
+# attnbook.js measures once, and only what is near.
+MEASURES = ',"complete"===document.readyState?T():window.addEventListener("load",T)'
 NAME = re.compile(r"[.#]((?:[\w-]|\\.)+)")
 
 
@@ -21,6 +25,11 @@ def lighten(app, exception):
         shutil.rmtree(static / folder, ignore_errors=True)
     for source_map in static.rglob("*.map"):
         source_map.unlink()
+    theme = static / "scripts" / "pydata-sphinx-theme.js"
+    script = theme.read_text("utf8")
+    if MEASURES not in script:
+        raise ExtensionError(f"{theme} has changed: it lacks {MEASURES}")
+    theme.write_text(script.replace(MEASURES, ""), "utf8")
     words = set()
     for path in (*site.rglob("*.html"), *site.rglob("*.js")):
         words.update(re.findall(r"[\w-]+", path.read_text("utf8")))

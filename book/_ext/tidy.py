@@ -37,17 +37,23 @@ def give_title(proof):
 EMPTY_HEADER = re.compile(r"<th[^>]*>\s*(<p>\s*</p>)?\s*</th>")
 ROLES = re.compile(r' role="(doc-biblioentry|list)"')  # of a bibliography: the first is withdrawn
 IMAGE = re.compile(r'<img(?=[^>]* src="[^"]*_images/([^"]+)")([^>]*?)\s*/?>')
+PLAIN_CODE = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # which no style colours
 COMPOUND = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
 
 
 def mend_page(app, pagename, templatename, context, doctree):
     """Mend the HTML of a page, and say in its head what it is about."""
+    tree = context["generate_toctree_html"]
+    context["generate_toctree_html"] = lambda *args, **kwargs: str(tree(*args, **kwargs)).replace(
+        "<summary>", '<summary aria-label="The pages below">'
+    )
     if doctree is None:
         return
     body = EMPTY_HEADER.sub("<td></td>", context["body"])
     if 'class="citation"' in body:
         body = ROLES.sub("", body)
     paths = {name: path for path, name in app.builder.images.items()}
+    body = PLAIN_CODE.sub(r"\1", body)
     context["body"] = IMAGE.sub(lambda image: framed(app, paths, image), body)
     about = next((p.astext() for p in doctree.findall(nodes.paragraph)), "")
     if len(about) > 160:
@@ -77,5 +83,5 @@ def name_parts(app, doctree, docname):
 def setup(app):
     app.connect("doctree-read", mend_boxes, priority=400)  # before sections are numbered
     app.connect("doctree-resolved", name_parts)
-    app.connect("html-page-context", mend_page)
+    app.connect("html-page-context", mend_page, priority=900)  # after the theme
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,30 +6,44 @@
     ".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article div.math, " +
     ".bd-article dl.py > dt, .bd-article .output, .bd-article .figure-frame";
 
-  // What scrolls must be reachable without a mouse.
-  function openToKeyboard() {
-    const boxes = [...document.querySelectorAll(SCROLLERS)];
-    const scrolls = boxes.map((box) => box.scrollWidth > box.clientWidth + 1);
-    boxes.forEach((box, i) => {
-      if (scrolls[i]) {
-        box.tabIndex = 0;
-      } else if (box.getAttribute("tabindex") === "0") {
-        box.removeAttribute("tabindex");
-      }
-    });
-  }
-
+  // What scrolls must be reachable without a mouse. It is measured when it is near, for what is far
+  // has no layout yet; so every change of a box, its first layout too, is watched.
+  const near = new Set();
   let waiting;
-  function later() {
-    clearTimeout(waiting);
-    waiting = setTimeout(openToKeyboard, 150);
+  function openToKeyboard() {
+    waiting = undefined;
+    const scrolls = [...near].map((box) => [box, box.scrollWidth > box.clientWidth + 1]);
+    near.clear();
+    for (const [box, does] of scrolls) {
+      if (does) box.tabIndex = 0;
+      else if (box.getAttribute("tabindex") === "0") box.removeAttribute("tabindex");
+    }
   }
 
   window.addEventListener("load", () => {
-    openToKeyboard();
-    new ResizeObserver(later).observe(document.querySelector(".bd-article") || document.body);
-    document.addEventListener("toggle", later, true);
-    document.addEventListener("click", later);
+    const watcher = new ResizeObserver((changes) => {
+      for (const change of changes) if (change.contentRect.width) near.add(change.target);
+      waiting ??= setTimeout(openToKeyboard, 50);
+    });
+    for (const box of document.querySelectorAll(SCROLLERS)) watcher.observe(box);
+  });
+
+  // The contents of the page mark the last section whose heading has passed the top of the screen.
+  document.addEventListener("DOMContentLoaded", () => {
+    const links = [...document.querySelectorAll(".bd-toc-nav a.nav-link")];
+    const shown = new Set();
+    const watcher = new IntersectionObserver((changes) => {
+      for (const { target, isIntersecting } of changes) {
+        if (isIntersecting) shown.add(target.id);
+        else shown.delete(target.id);
+      }
+      const here = links.filter((link) => shown.has(decodeURIComponent(link.hash).slice(1))).at(-1);
+      if (here) for (const link of links) link.classList.toggle("active", link === here);
+    }, { rootMargin: "0px 0px -60%" });
+    for (const link of links) {
+      const section = document.getElementById(decodeURIComponent(link.hash).slice(1));
+      if (section) watcher.observe(section);
+    }
   });
 
   // On paper nothing can be unfolded, and nothing loads late.
