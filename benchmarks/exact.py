@@ -147,8 +147,8 @@ def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step
     found = []
     for name, cache in (QUICK_CACHES if quick else CACHES).items():
         problem = Problem(device, DTYPE[device], n_q=1, **cache)
-        reads = exact_ceilings.reads(problem) if device == "cpu" else []
-        found.append(step(problem, quick=quick, log=log, more=reads, cache=name))
+        more = partial(exact_ceilings.reads, problem) if device == "cpu" else list
+        found.append(step(problem, quick=quick, log=log, more=more, cache=name))
     return found
 
 
@@ -227,10 +227,10 @@ def rows(
     log: Callable[[str], None],
     only: tuple[str, ...] = (),
     flex: bool = False,
-    more: Sequence[harness.Candidate] = (),
+    more: Callable[[], list[harness.Candidate]] = list,
     **fields: str,
 ) -> list[dict[str, Any]]:
-    """Return one row for each who can take `problem`, and for those in `more`, with `fields`."""
+    """Return one row for each who can take `problem`, and for those of `more`, with `fields`."""
     most = MOST_BACKWARD if problem.backward else MOST if problem.queries > 1 else {}
     found = [
         one
@@ -238,7 +238,7 @@ def rows(
         if problem.n <= most.get(one.about["implementation"], problem.n)
     ]
     about = problem.about() | fields
-    return _measured([*found, *more], problem, BASELINE, about, quick=quick, log=log)
+    return _measured([*found, *more()], problem, BASELINE, about, quick=quick, log=log)
 
 
 def _measured(
