@@ -29,7 +29,6 @@ METHODS = {
     "faults": "Page faults of one call that the disk had no part in. A page may be a huge one.",
     "arrays": "Whether arrays of all scores are new at each call, kept from the one before, or "
     "whether there are none.",
-    "products": "The implementation of this name: the two products of `naive`, and nothing else.",
     "traffic": "Bytes of the scores that the lines of the function read and write, counted.",
 }
 
@@ -66,8 +65,6 @@ def _ways(query: Any, key: Any, value: Any) -> Iterator[tuple[dict[str, Any], Ca
         yield about | {"arrays": "new"}, partial(attention, *given, impl=name)
         function = naive if name == "naive" else in_place
         yield about | {"arrays": "kept"}, partial(function, *given, kept)
-    about = {"implementation": "products", "traffic": 2 * scores, "arrays": "kept"}
-    yield about, partial(products, *given, kept)
     for kernel in kernels.LADDER:
         if kernel.device == "cuda" or kernel.name in WHOLE:
             continue
@@ -97,12 +94,6 @@ def in_place(query: Any, key: Any, value: Any, kept: Any) -> Any:
     np.matmul(query * scale, np.swapaxes(key, -1, -2), out=kept[0])
     total = exponentials(kept[0])[1]
     return kept[0] @ value / total
-
-
-def products(query: Any, key: Any, value: Any, kept: Any) -> Any:
-    """Return what the two products of *naive* and *in place* make without a softmax between."""
-    np.matmul(query, np.swapaxes(key, -1, -2), out=kept[0])
-    return kept[0] @ value
 
 
 def _write_new(n: int) -> None:
