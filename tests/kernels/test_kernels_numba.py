@@ -296,6 +296,7 @@ def test_who_takes_pairs(monkeypatch):
     ids=["avx512", "avx2", "no fma", "neon", "none"],
 )
 def test_the_processor_chooses_the_registers(monkeypatch, features, lanes):
+    monkeypatch.setattr(register_tiles.config, "CPU_FEATURES", None)  # whatever Numba was told
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
     assert register_tiles.lanes.__wrapped__() == lanes
     monkeypatch.setattr(packed, "lanes", register_tiles.lanes.__wrapped__)
