@@ -146,7 +146,8 @@ def test_pictures_have_alt_text_and_nothing_is_loaded_from_elsewhere(path):
 
 def test_style_and_scripts_load_nothing_from_elsewhere():
     for path in [*(BOOK / "_static").glob("*.css"), *(BOOK / "_static").glob("*.js")]:
-        assert not re.search(r"https?:", path.read_text("utf8")), path.name
+        text = path.read_text("utf8").replace("xmlns='http://www.w3.org/2000/svg'", "")  # a name
+        assert not re.search(r"https?:", text), path.name
 
 
 def test_the_notes_state_every_claim_that_they_made():
