@@ -235,12 +235,15 @@ SETTLED = """() => document.getAnimations().every(animation =>
         animation.timeline !== document.timeline || animation.playState !== 'running' ||
         animation.effect.getComputedTiming().endTime === Infinity) &&
     [...document.querySelectorAll('.bd-article *')].every(e =>
-        e.scrollWidth <= e.clientWidth + 1 || e.tabIndex >= 0 ||
+        !e.checkVisibility() || e.scrollWidth <= e.clientWidth + 1 || e.tabIndex >= 0 ||
         !['auto', 'scroll'].includes(getComputedStyle(e).overflowX))"""
 
 RAW_FORMULAS = r"""() => [...document.querySelectorAll('.bd-article :is(.math, .katex)')]
     .filter(e => !e.querySelector('.katex-base'))
     .map(e => e.textContent)"""
+
+FOLD = """open => document.querySelectorAll('.bd-article details')
+    .forEach(fold => { fold.open = open; })"""
 
 # Formulas that reach beyond the box of their text, and marks that begin a line after a formula.
 CUT = """() => [...document.querySelectorAll('.bd-article .katex')].filter(formula => {
@@ -264,7 +267,7 @@ PARTED = """() => [...document.querySelectorAll('.bd-article .katex')].filter(fo
 # colours of their text.
 THIN_OUT = """() => {
     const formulas = [...document.querySelectorAll('.katex')].slice(3);
-    for (const formula of formulas) formula.replaceChildren();
+    for (const formula of formulas) formula.replaceChildren('x');
     const named = new Set();
     for (const relation of ['for', 'aria-controls', 'aria-labelledby', 'aria-describedby'])
         for (const element of document.querySelectorAll(`[${relation}]`))
@@ -306,11 +309,12 @@ def test_page_in_the_browser(page, visit):
         "pixels too wide": visit.tab.evaluate(TOO_WIDE),
         "pictures without a size": visit.tab.evaluate(UNSIZED),
         "bytes too many": max(visit.bytes - MOST_BYTES, 0),
-        "formulas parted from their stops": visit.tab.evaluate(PARTED),
     }
     visit.resize(PHONE)
+    visit.tab.evaluate(FOLD, True)
     found["formulas cut on a phone"] = visit.tab.evaluate(CUT)
     found["formulas parted from their stops on a phone"] = visit.tab.evaluate(PARTED)
+    visit.tab.evaluate(FOLD, False)
     found["pixels too wide for a phone"] = visit.tab.evaluate(TOO_WIDE)
     visit.tab.evaluate(THIN_OUT)
     found["violations on a phone"] = visit.violations(without=COLOURS)
