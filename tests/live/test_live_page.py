@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -145,9 +146,60 @@ def words(text):
 
 
 def recorded(chapter):
-    """Return the code cells of a record by their source."""
+    """Return the tags of the code cells of a record by their source."""
     notebook = nbformat.read(ROOT / "book" / f"{chapter}.ipynb", as_version=4)
-    return {cell.source.strip(): cell for cell in notebook.cells if cell.cell_type == "code"}
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return {cell.source.strip(): cell.metadata.get("tags", []) for cell in cells}
+
+
+def solutions(chapter):
+    """Return the solutions of a chapter that are code: the name of the answer's cell, the code."""
+    text = (ROOT / "book" / f"{chapter}.md").read_text("utf8")
+    pattern = r"```\{solution-start\} (\S+)\n.*?\{code-cell\} ipython3\n(.*?)```"
+    for label, code in re.findall(pattern, text, re.S):
+        yield f"answer-{label}", re.sub(r"\A---\n.*?---\n|\A(:.*\n)+", "", code, flags=re.S)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
+    """Each live cell gives what its record has; then an exercise, wrong and right; then reload."""
+    reader = open_chapter(chapter)
+    records, wrong, names = recorded(chapter), {}, reader.cells()
+    for name in names:
+        cell = reader.cell(name)
+        tags = records[cell.locator(".cell_input pre").first.text_content().strip()]
+        stored = cell.locator(".cell_output")
+        old = words(stored.first.text_content()) if stored.count() else ""
+        pictures = stored.locator("img").count()
+        reader.run(name)
+        shown = cell.locator(".live-output")
+        new, drawn = words(shown.text_content()), shown.locator("img").count()
+        if "nbval-ignore-output" not in tags and (new, drawn) != (old, pictures):
+            wrong[name] = f"{new[-1500:]!r}, {drawn} pictures; recorded {old[:1500]!r}, {pictures}"
+        if "Traceback" in new and "raises-exception" not in tags:
+            break  # what follows needs it
+    assert wrong == {}
+    assert len(names) >= 10
+
+    answers = set(reader.cells(".answer"))
+    name, code = next(
+        (name, code)
+        for name, code in solutions(chapter)
+        if name in answers and re.search(r"^(check\.|assert |for )", code, re.M)
+    )
+    title = reader.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title").first
+    stub = reader.run(name)
+    assert {"✗", "Traceback"} & set(stub.split()), stub
+    assert "done" not in title.inner_text()
+    reader.write(name, code)
+    right = reader.run(name)
+    assert not {"✗", "Traceback"} & set(right.split()), right
+    assert "✓ done" in title.inner_text()
+    reader.tab.reload(wait_until="load")
+    assert "✓ done" in title.inner_text()
+    kept = reader.cell(name).locator(".cell_input pre").first.text_content()
+    assert kept.strip() == code.strip()
+    assert reader.problems == []
 
 
 def test_nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):
