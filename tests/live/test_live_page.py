@@ -2,12 +2,14 @@
 
 import functools
 import hashlib
+import http.server
 import importlib.util
 import json
 import os
 import re
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import nbformat
@@ -342,9 +344,6 @@ KEEP_LIVE = """() => {
 
 def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):  # noqa: F811
     """As `make book LIVE=folder` builds it: another place in the settings, none in the policy."""
-    import http.server
-    import threading
-
     page = (SITE / "book" / f"{FIRST}.html").read_text("utf8")
     shutil.copytree(SITE / "_static", tmp_path / "_static")
     shutil.copytree(SITE / "_images", tmp_path / "_images")
@@ -361,8 +360,7 @@ def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tm
         sys.path.remove(str(ROOT / "book" / "_ext"))
     settings["place"] = "pyodide/"
     (live / "settings.json").write_text(json.dumps(settings), encoding="utf8")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
-    handler.log_message = lambda *args: None
+    handler = functools.partial(Isolated, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{httpd.server_address[1]}"
@@ -370,9 +368,29 @@ def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tm
         reader.run("cell-1")
         assert "0.665" in reader.run("cell-4")
         assert reader.loaded == []
+        reader.write("cell-4", "kept = 5\nprint('begins')\nwhile True:\n    pass")
+        reader.press("cell-4")
+        reader.cell("cell-4").locator(".live-output").get_by_text("begins").wait_for()
+        reader.press("cell-4", "Stop")
+        reader.wait("cell-4")
+        assert "All names are still there" in reader.output("cell-4")
+        reader.write("cell-4", "kept")
+        assert reader.run("cell-4").strip() == "5"
         assert reader.problems == []
         reader.close()
         httpd.shutdown()
+
+
+class Isolated(http.server.SimpleHTTPRequestHandler):
+    """A server whose pages may share memory with their workers, so a cell can be interrupted."""
+
+    def end_headers(self):
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def log_message(self, *args):
+        pass
 
 
 def test_a_page_weighs_little_more():
