@@ -70,7 +70,8 @@ def _adapt(function: Callable) -> Callable:
         found = function(*given)
         if isinstance(found, (list, tuple)) and len({len(x) for x in found}) == 1:
             found = np.asarray([np.asarray(x) for x in found])
-        return found.astype(float) if getattr(found, "dtype", None) == np.int64 else found
+        whole = getattr(found, "dtype", None) in (np.int64, np.int_)  # a browser's int has 32 bits
+        return found.astype(float) if whole else found
 
     return signed_as(function, adapted)
 

@@ -45,7 +45,8 @@ def read(tree: ast.Module) -> set[str]:
 def runs_here(source: str, known: Iterable[str]) -> bool:
     """Tell whether a cell runs in a browser after cells that left the names `known`."""
     tree = ast.parse(source)
-    return not imported(tree) & {*ABSENT, "attnbook.nn"} and read(tree) <= set(known)
+    absent = (imported(tree) | read(tree)) & {*ABSENT, "attnbook.nn"}
+    return not absent and read(tree) <= set(known)
 
 
 def _is_name(node: ast.AST, context: type) -> bool:

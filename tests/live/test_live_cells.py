@@ -36,6 +36,7 @@ gather = load(LIVE / "gather.py")
     [
         ("y = known + 1", True),
         ("import torch", False),
+        ("subprocess.run(known)", False),
         ("from attnbook.nn import Head", False),
         ("from attnbook import nn", False),
         ("unknown + 1", False),
@@ -46,7 +47,7 @@ gather = load(LIVE / "gather.py")
     ],
 )
 def test_a_cell_runs_here_if_it_imports_and_names_what_is_there(source, runs):
-    assert live_cells.runs_here(source, {"known"}) is runs
+    assert live_cells.runs_here(source, {"known", "subprocess"}) is runs
 
 
 SOLUTION = """
