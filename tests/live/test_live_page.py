@@ -98,7 +98,10 @@ class Reader(Visit):
 
     def output(self, name):
         shown = self.cell(name).locator(".live-output")
-        return shown.inner_text() if shown.count() else ""
+        if not shown.count():
+            return ""
+        shown.scroll_into_view_if_needed()  # what is far away has no layout, and so no text
+        return shown.inner_text()
 
     def write(self, name, text):
         """Write into the editor of a cell as a reader does: select all, paste."""
