@@ -101,7 +101,7 @@ class Reader(Visit):
         if not shown.count():
             return ""
         shown.scroll_into_view_if_needed()  # what is far away has no layout, and so no text
-        return shown.inner_text()
+        return shown.inner_text() or shown.text_content()
 
     def write(self, name, text):
         """Write into the editor of a cell as a reader does: select all, paste."""
@@ -113,7 +113,7 @@ class Reader(Visit):
         self.tab.keyboard.insert_text(text)
 
     def said(self):
-        return self.tab.locator(".live-foot p").inner_text()
+        return self.tab.locator(".live-foot p").text_content()
 
     def close(self):
         self.tab.close()
@@ -190,13 +190,13 @@ def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
     title = reader.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title").first
     stub = reader.run(name)
     assert {"✗", "Traceback"} & set(stub.split()), stub
-    assert "done" not in title.inner_text()
+    assert "done" not in title.text_content()
     reader.write(name, code)
     right = reader.run(name)
     assert not {"✗", "Traceback"} & set(right.split()), right
-    assert "✓ done" in title.inner_text()
+    assert "✓ done" in title.text_content()
     reader.tab.reload(wait_until="load")
-    assert "✓ done" in title.inner_text()
+    assert "✓ done" in title.text_content()
     kept = reader.cell(name).locator(".cell_input pre").first.text_content()
     assert kept.strip() == code.strip()
     assert reader.problems == []
@@ -234,7 +234,7 @@ def test_names_stay_errors_show_and_reset_brings_the_record_back(reader):
     reader.write("cell-5", "number")
     assert reader.run("cell-5").strip() == "42"
     reader.press("cell-5", "Reset")
-    assert "he_weights" in reader.cell("cell-5").locator(".cm-content").inner_text()
+    assert "he_weights" in reader.cell("cell-5").locator(".cm-content").text_content()
     assert "0.576" in reader.cell("cell-5").locator(".cell_output").text_content()
     assert reader.problems == []
 
@@ -251,10 +251,10 @@ def test_the_keyboard_alone_edits_and_runs(reader):
     assert reader.until("document.activeElement.classList.contains('cm-content')")
     keys.press("Control+a")
     keys.type("def f(x):\nreturn x + 1")  # the editor indents
-    text = reader.cell("cell-7").locator(".cm-content").inner_text()
+    text = reader.cell("cell-7").locator(".cm-content").text_content()
     assert text == "def f(x):\n    return x + 1"
     keys.press("Control+z")
-    assert reader.cell("cell-7").locator(".cm-content").inner_text() != text
+    assert reader.cell("cell-7").locator(".cm-content").text_content() != text
     keys.press("Control+a")
     keys.insert_text("20 + 3")
     keys.press("Shift+Enter")
@@ -307,7 +307,7 @@ def test_answers_go_out_and_come_in(kind, reader):
     else:
         compile(file["buffer"].decode(), "answers.py", "exec")
     reader.press(name, "Reset")
-    assert "mine" not in reader.cell(name).locator(".cm-content").inner_text()
+    assert "mine" not in reader.cell(name).locator(".cm-content").text_content()
     reader.tab.locator("input[type=file]").set_input_files([file])
     reader.cell(name).locator(".cm-content").get_by_text("mine").wait_for()
     assert reader.problems == []
