@@ -159,9 +159,10 @@ def browser(site):
 class Visit:
     """A page in the browser, and what went wrong on the way."""
 
-    def __init__(self, browser, base, width):
+    def __init__(self, browser, base, width, **options):
         self.base, self.problems, self.bytes = base, [], 0
-        self.tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
+        view = {"width": width, "height": 900}
+        self.tab = browser.new_page(viewport=view, color_scheme="light", **options)
         self.tab.on("request", self._request)
         self.tab.on("requestfailed", lambda r: self.problems.append(f"failed load: {r.url}"))
         self.tab.on("response", self._response)
@@ -208,13 +209,14 @@ class Visit:
         self.tab.evaluate(TWO_FRAMES)  # a change shows in the next
         self.until(SETTLED)  # the rules name what stays out of reach
 
-    def violations(self, rules=None, without=()):
+    def violations(self, rules=None, without=(), within=None):
+        """Return what axe finds on the page, or in those of its elements that match a selector."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         options = {"resultTypes": ["violations"], "preload": False}  # preload fetches css itself
         options["rules"] = {rule: {"enabled": False} for rule in without}
         if rules:
             options["runOnly"] = rules
-        found = axe.run(self.tab, options=options).response["violations"]
+        found = axe.run(self.tab, context=within, options=options).response["violations"]
         return [
             f"{rule['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for rule in found

@@ -4,6 +4,7 @@ A formula that KaTeX cannot read is a warning, so the build fails. From the Math
 text, `√(d_k)` for `\\sqrt{d_k}`, for where markup cannot stand: titles, references and the search.
 """
 
+import atexit
 import functools
 import re
 from pathlib import Path
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 @functools.cache
 def engine():
     katex = MiniRacer()
+    atexit.register(katex.close)  # the end of the interpreter can wait for it for ever
     katex.eval(KATEX.read_text(encoding="utf8"))
     return katex
 

@@ -140,7 +140,13 @@ class Cells:
     def _figure(self, node):
         number = self._number(node)
         caption = " ".join(self.inline(c) for c in node.findall(nodes.caption))
-        return f"**Fig. {number}.** {caption}" if number else caption
+        text = f"**Fig. {number}.** {caption}" if number else caption
+        if "lab" not in node["classes"]:
+            return text
+        where = f"{self.home.rstrip('/')}/{self.docname}.html#{node['ids'][0]}"
+        site = f"[On the site]({where})" if self.home else "On the site"
+        questions = [self.blocks(part) for part in node.findall(nodes.legend)]
+        return "\n\n".join([f"*{site} this figure can be moved.* {text}", *questions])
 
     def _number(self, node):
         for counted in self.numbers.values():
