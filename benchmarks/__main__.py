@@ -76,9 +76,14 @@ def main(arguments: list[str] | None = None) -> int:
     usual = QUICK_SECONDS if chosen.quick else getattr(module, "SECONDS", SECONDS)
     seconds = chosen.seconds or usual
     only = getattr(chosen, "only", None)
+    again = None
     if only and path.exists():
-        record = json.loads(path.read_text()) | record
-    tables = Tables(record, path, seconds=seconds)
+        earlier, again = json.loads(path.read_text()), record["provenance"]
+        if earlier["provenance"]["cpu"] != again["cpu"]:
+            print(f"{path} is of another machine: measure all tables", file=sys.stderr)
+            return 2
+        record = earlier
+    tables = Tables(record, path, seconds=seconds, again=again)
     module.measure(
         chosen.device, quick=chosen.quick, tables=tables, **({"only": only} if only else {})
     )

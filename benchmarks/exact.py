@@ -93,8 +93,8 @@ METHODS = {
 MORE_METHODS = exact_memory.METHODS | exact_imitated.METHODS
 
 
-def measure(device: str, *, quick: bool, tables: Tables) -> None:
-    """Measure all tables for `device` ("cpu" or "cuda")."""
+def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | None = None) -> None:
+    """Measure the tables named in `only`, or all, for `device` ("cpu" or "cuda")."""
     tables.add(
         methods=harness.METHODS | METHODS | MORE_METHODS,
         baseline=BASELINE,
@@ -102,14 +102,20 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         peers=exact_peers.here(),
     )
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
-    tables.whole("ceilings", partial(exact_ceilings.ceilings, device, **given))
+    ceilings = partial(exact_ceilings.ceilings, device, **given)
+    parts = {"ceilings": partial(tables.whole, "ceilings", ceilings)}
     for table in (self_attention, decode, widths, skipping, half, bfloat16):
         name = "rows" if table is self_attention else table.__name__
-        tables.measure(name, table(device, **given))
+        parts[name] = partial(tables.measure, name, table(device, **given))
     if device == "cpu":
-        tables.whole("avx2", partial(exact_imitated.in_another_process, **given))
-        tables.whole("pages", partial(exact_memory.pages, **given))
-        tables.whole("memory", partial(exact_memory.memory, **given))
+        for name, whole in (
+            ("avx2", exact_imitated.in_another_process),
+            ("pages", exact_memory.pages),
+            ("memory", exact_memory.memory),
+        ):
+            parts[name] = partial(tables.whole, name, partial(whole, **given))
+    for name in only or parts:
+        parts[name]()
 
 
 def shape(device: str, n: int, width: int) -> dict[str, int]:

@@ -40,6 +40,8 @@ class Tables:
         Takes each line of progress.
     clock : function
         Tells the time in seconds.
+    again : mapping, optional
+        The provenance of tables that are measured later than the others of `record`.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Tables:
         seconds: float = SECONDS,
         log: Callable[[str], None] = harness.log,
         clock: Callable[[], float] = time.perf_counter,
+        again: Mapping[str, Any] | None = None,
     ):
         self.record = {"table_seconds": {}, **record}
+        self.again = again
         self.path, self.seconds, self.log, self.clock = path, seconds, log, clock
 
     def add(self, **facts: Any) -> None:
@@ -106,6 +110,9 @@ class Tables:
         seconds = self.clock() - start
         self.log(f"{name}: {duration(seconds)}")
         self.record["table_seconds"][name] = round(seconds, 1)
+        if self.again is not None:
+            later = {fact: self.again[fact] for fact in ("date", "commit", "load_average")}
+            self.record.setdefault("measured", {})[name] = later
         if self.path is not None:
             harness.write(self.record, self.path.with_suffix(".partial"))
 

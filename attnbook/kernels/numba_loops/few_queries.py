@@ -9,12 +9,15 @@ are merged in the order of the keys.
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
-from attnbook.compilers.register_tiles import claim
+from attnbook.compilers.register_tiles import claim, prefetch
 from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
 from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
 
-KEYS = 64
-"""Keys of a block."""
+KEYS = 32
+"""Keys of a block; what is asked for ahead is to wait in the nearest cache."""
+
+LINE = 16
+"""Numbers that come from memory together."""
 
 _ZERO, _HIDDEN = np.float32(0), np.float32(-np.inf)
 _AT = np.uint64
@@ -22,15 +25,26 @@ _AT = np.uint64
 
 @compile_sums
 def score(work, head, key, keys, queries, scores):
-    """Make the scores of all rows with a block of keys, each sum in the lanes of vectors."""
+    """Make the scores of all rows with a block of keys, each sum in the lanes of vectors.
+
+    The values of the block are asked for meanwhile, as are the next keys by `add_values`.
+    """
     n_rows, d = queries.shape
     for j in range(keys):
         at = work.starts[KEY, head, 0] + (key + j) * work.key_row
+        fetch(work.value, work.starts[VALUE, head, 0] + (key + j) * work.value_row, work.d_v)
         for r in range(n_rows):
             total = _ZERO
             for c in range(d):
                 total += queries[r, c] * work.key[_AT(at + c)]
             scores[r, j] = total
+
+
+@compile_fused
+def fetch(x, at, d):
+    """Ask for a row of `d` numbers, which is read soon; what is not in `x` is not read at all."""
+    for c in range(0, d, LINE):
+        prefetch(x, at + c)
 
 
 @compile_fused
@@ -49,11 +63,17 @@ def hide(work, head, key, keys, scores):
 
 @compile_fused
 def add_values(work, head, key, keys, weights, weighted):
-    """Add the values of a block, as the rows weigh them, four keys at a time."""
+    """Add the values of a block, as the rows weigh them, four keys at a time.
+
+    The keys of the next block are asked for meanwhile.
+    """
     n_rows, d = weighted.shape
     row = work.value_row
     for j in range(0, keys, 4):
         at = work.starts[VALUE, head, 0] + (key + j) * row
+        for i in range(4):
+            next_row = work.starts[KEY, head, 0] + (key + keys + j + i) * work.key_row
+            fetch(work.key, next_row, work.d_k)
         if keys - j < 4:
             for i in range(keys - j):
                 for r in range(n_rows):
