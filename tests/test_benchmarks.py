@@ -570,3 +570,28 @@ def test_record_in_the_book_has_provenance(path):
     assert record["provenance"]["device"]["kind"] == kind
     assert not record.get("quick"), "a trial run is not shown in the book"
     check_record(record)
+
+
+def test_one_table_is_measured_again_and_the_others_stay(tmp_path, monkeypatch):
+    def measure(device, *, quick, tables, only=None):
+        for name in only or ("first", "second"):
+            tables.whole(name, lambda: [next(counted)])
+
+    counted = iter(range(9))
+    monkeypatch.setattr(masking, "measure", measure)
+    arguments = ["masking", "--quick", "--out", str(tmp_path)]
+    path = tmp_path / "masking.cpu.json"
+    assert command_line.main(arguments) == 0
+    before = json.loads(path.read_text())
+    assert command_line.main([*arguments, "--only", "second"]) == 0
+    after = json.loads(path.read_text())
+    assert (after["first"], after["second"]) == ([0], [2])
+    assert after["provenance"] == before["provenance"]
+    assert "measured" not in before
+    assert set(after["measured"]) == {"second"}
+    assert datetime.fromisoformat(after["measured"]["second"]["date"])
+
+    before["provenance"]["cpu"]["name"] = "another"
+    path.write_text(json.dumps(before))
+    assert command_line.main([*arguments, "--only", "second"]) == 2
+    assert json.loads(path.read_text()) == before
