@@ -145,7 +145,7 @@ function countsOf({ nRead, nNear, nMissed }, left, top) {
 }
 
 function chancePanel({ planes, tables }, found, { left, top, width, height }) {
-  const x = scale([0, Math.PI], [left + 40, left + width - 12]), y = scale([0, 1], [top + height, top]);
+  const x = scale([0, Math.PI], [left + 46, left + width - 12]), y = scale([0, 1], [top + height, top]);
   const points = range(64).map((i) => (Math.PI * i) / 63).map((angle) => [x(angle), y(chanceAt(angle, tables, planes))]);
   const ticks = [[0, "0"], [NEAR, "0.5"], [Math.PI / 2, "π/2"], [Math.PI, "π"]];
   const formula = tag("text", { x: left + 62, y: top - 34, class: "" }, "chance 1 − (1 − p", tag("tspan", { dy: -5 }, "κ"), tag("tspan", { dy: 5 }, ")"), tag("tspan", { dy: -5 }, "L"));
@@ -198,7 +198,7 @@ function act({ query }, part, event) {
 export const lab = {
   name: "hashing",
   title: "What the tables find",
-  start: { planes: 4, tables: 3, draw: 26, query: 0.6 },
+  start: { planes: 4, tables: 3, draw: 47, query: 0.9 },
   controls: [
     { kind: "slider", key: "planes", label: "Planes of a table, κ", min: 1, max: 8, step: 1 },
     { kind: "slider", key: "tables", label: "Tables, L", min: 1, max: 12, step: 1 },

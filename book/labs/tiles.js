@@ -96,7 +96,7 @@ function gridOf(state, { tiles, step, exponentials }) {
     range(N / size).flatMap((a) => range(N / size).map((b) => ({ top: a * size, left: b * size }))).map((tile) => {
       const [x, y] = place(tile), order = tiles.findIndex(({ top, left }) => top === tile.top && left === tile.left) + 1;
       if (!order) return rect(x + 2, y + 2, side - 4, side - 4, { class: "grid dashed", rx: 4 });
-      const look = order === step ? { class: "fill-yellow", "fill-opacity": 0.34 } : order < step ? { class: "fill-blue", "fill-opacity": 0.16 } : { class: "grid reach" };
+      const look = order === step ? { class: "fill-yellow", "fill-opacity": 0.34 } : order < step ? { class: "fill-blue", "fill-opacity": 0.16 } : { class: "grid reach", "fill-opacity": 1 };
       return group({ "data-part": `tile ${order}` },
         rect(x + 2, y + 2, side - 4, side - 4, { ...look, rx: 4 }),
         order === step ? cellsOf(tile, state, exponentials) : text(x + side / 2, y + side / 2 + 4.5, order, { anchor: "middle", class: "soft" }));

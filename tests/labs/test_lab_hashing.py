@@ -69,6 +69,7 @@ def test_more_planes_and_tables_come_to_those_that_are_there():
 def test_the_query_follows_the_pointer_and_the_arrows():
     lab = lab_named("hashing")
     act = "event => lab.act(lab.start, 'query', event) || null"
-    assert lab.call(act, {"kind": "key", "key": "ArrowUp"}) == {"query": lab.start["query"] + 0.05}
+    assert lab.call(act, {"kind": "key", "key": "ArrowUp"}) == {"query": 0.95}
+    assert lab.call(act, {"kind": "key", "key": "ArrowRight", "shift": True}) == {"query": 0.65}
     assert lab.call(act, {"kind": "drag", "x": 170, "y": 40}) == {"query": 1.57}
     assert not lab.call(act, {"kind": "key", "key": "Home"})
