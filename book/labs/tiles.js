@@ -87,6 +87,7 @@ function gridOf(state, { tiles, step, exponentials }) {
   return [
     text(LEFT, 16, "keys and values", { class: "minor" }),
     text(0, TOP - 8, "queries", { class: "minor" }),
+    tag("text", { x: LEFT, y: TOP + N * CELL + 18, class: "minor" }, "amber: e", tag("tspan", { dy: -4 }, "s"), tag("tspan", { dy: 4 }, " of the tile; others: their order")),
     now ? [chip(LEFT + now.left * CELL + 2, 22, side - 4, TOP - 26), chip(12, TOP + now.top * CELL + 2, LEFT - 18, side - 4)] : group({}),
     range(N).map((j) => [
       text(LEFT + (j + 0.5) * CELL, 39, NAMES[j], { anchor: "middle", class: isNow(now?.left, j) ? "strong" : "" }),
@@ -153,8 +154,8 @@ function barsOf({ travelled, whole, plain, fast }, top, width) {
 
 function draw(state, found, width) {
   const wide = width > 500, below = TOP + N * CELL;
-  const table = wide ? { left: 350, top: TOP, width: 330, row: ROW } : { left: 0, top: below + 52, width: 340, row: 38 };
-  const bars = wide ? below + 40 : table.top + N * table.row + 40;
+  const table = wide ? { left: 350, top: TOP, width: 330, row: ROW } : { left: 0, top: below + 66, width: 340, row: 38 };
+  const bars = wide ? below + 56 : table.top + N * table.row + 40;
   return svg(width, bars + 106, gridOf(state, found), statesOf(state, found, table), barsOf(found, bars, width));
 }
 
