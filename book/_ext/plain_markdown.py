@@ -101,7 +101,7 @@ class Cells:
         return f"```{language if language in ('python', 'bash', 'c') else ''}\n{node.astext()}\n```"
 
     def _math_block(self, node):
-        return f"$$\n{node.astext().strip()}\n$$"
+        return f"$$\n{_latex(node)}\n$$"
 
     def _bullet_list(self, node):
         return self._list(node, ["-"] * len(node))
@@ -210,7 +210,7 @@ class Cells:
         if name in SKIPPED:
             return ""
         if name == "math":
-            return f"${node.astext()}$"
+            return f"{node.get('before', '')}${_latex(node)}${node.get('after', '')}"
         if name == "literal":
             return f"`{node.astext()}`"
         text = "".join(self.inline_one(child) for child in node.children)
@@ -237,6 +237,11 @@ class Cells:
         if page and self.home and not address.startswith("#"):
             return f"[{text}]({self.home.rstrip('/')}/book/{address.rpartition('../')[2]})"
         return text
+
+
+def _latex(node):
+    """Return the source of a formula, which the site shows as it is set."""
+    return node.get("latex", node.astext()).strip()
 
 
 def _is(node, name):
