@@ -149,7 +149,7 @@ export const lab = {
   name: "attention",
   title: "Attention by hand",
   start: { query: PRONOUNS.she },
-  controls: Object.entries(PRONOUNS).map(([label, query]) => ({ kind: "button", label, change: () => ({ query }) })),
+  controls: Object.entries(PRONOUNS).map(([label, query]) => ({ kind: "button", label: `Query of ${label}`, change: () => ({ query }) })),
   numbers,
   draw,
   says,

@@ -229,6 +229,7 @@ export function mount(box, lab) {
     });
     const words = lab.says(state, numbers);
     if (says.textContent !== words) says.textContent = words;
+    says.style.minHeight = `${says.getBoundingClientRect().height}px`; // what stands below it moves once at most
     reset.disabled = JSON.stringify(state) === JSON.stringify(lab.start);
   }
 
@@ -302,7 +303,13 @@ export function mount(box, lab) {
   // A thing that is held must follow at once; otherwise changes glide.
   box.addEventListener("pointerdown", () => box.classList.add("lab-held"));
   for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => box.classList.remove("lab-held"));
-  new ResizeObserver(() => show()).observe(box);
+  let width;
+  new ResizeObserver(() => {
+    if (width === box.clientWidth) return; // its height alone has changed
+    width = box.clientWidth;
+    says.style.minHeight = "";
+    show();
+  }).observe(box);
   box.querySelector(".lab-controls").disabled = false;
   box.classList.add("lab-open");
 }

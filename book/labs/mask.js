@@ -37,8 +37,8 @@ function layout(width) {
   const wide = width > 500, cell = 32;
   return {
     grid: { left: 40, top: 66, cell },
-    graph: wide ? { left: 318, top: 66, width: width - 350, height: 160 } : { left: 22, top: 346, width: width - 44, height: 150 },
-    height: wide ? 276 : 542,
+    graph: wide ? { left: 318, top: 66, width: width - 350, height: 160 } : { left: 22, top: 366, width: width - 44, height: 150 },
+    height: wide ? 276 : 564,
   };
 }
 
@@ -75,7 +75,7 @@ function graph({ mask, layers, chosen }, { trace }, { left, top, width, height }
       return { on, markup: line(x(j), y(layer), x(i), y(layer + 1), { class: mask[i][j] ? style : `${style} dashed`, "stroke-width": on ? 2 : 1 }) };
     })).flat();
   return [
-    text(left - 18, top - 52, `Through ${layers} ${layers === 1 ? "layer" : "layers"}: choose an output`, { class: "strong" }),
+    text(left - (width > 330 ? 18 : 22), top - 52, `Through ${layers} ${layers === 1 ? "layer" : "layers"}: choose an output`, { class: "strong" }),
     edges.filter(({ on }) => !on).map(({ markup }) => markup),
     edges.filter(({ on }) => on).map(({ markup }) => markup),
     range(layers + 1).map((layer) => range(N).map((j) => nodeAt(x(j), y(layer), { layer, j, layers, chosen, on: used(layer, j) }))),

@@ -94,8 +94,8 @@ function draw(state, found, width) {
 
 function says({ divided }, { dK, temperature, spread, weights, entropy, size }) {
   const best = Math.max(...weights);
-  const scaled = divided === "yes" ? "divided by √d" : "not divided by √d";
-  return `At d = ${dK}, ${scaled}, and temperature ${number(temperature)} the scores scatter with standard deviation ${number(spread)}. Key ${weights.indexOf(best) + 1} gets weight ${number(best)}, the entropy is ${number(entropy)} of at most ${number(Math.log(8))}, and the gradient of the softmax has size ${number(size)}.`;
+  const scaled = divided === "yes" ? "divided by √dₖ" : "not divided by √dₖ";
+  return `At dₖ = ${dK}, ${scaled}, and temperature ${number(temperature)} the scores scatter with standard deviation ${number(spread)}. Key ${weights.indexOf(best) + 1} gets weight ${number(best)}, the entropy is ${number(entropy)} of at most ${number(Math.log(8))}, and the gradient of the softmax has size ${number(size)}.`;
 }
 
 function heated(heat) {
@@ -114,8 +114,8 @@ export const lab = {
   title: "Scale and temperature",
   start: { width: 4, divided: "no", heat: 0 },
   controls: [
-    { kind: "slider", key: "width", label: "Width d", min: 0, max: 10, step: 1, show: (w) => String(2 ** w) },
-    { kind: "choice", key: "divided", label: "Divide by √d", options: [["no", "no"], ["yes", "yes"]] },
+    { kind: "slider", key: "width", label: "Width dₖ", min: 0, max: 10, step: 1, show: (w) => String(2 ** w) },
+    { kind: "choice", key: "divided", label: "Divide by √dₖ", options: [["no", "no"], ["yes", "yes"]] },
     { kind: "slider", key: "heat", label: "Temperature", min: COLDEST, max: HOTTEST, step: 0.1, show: (h) => number(2 ** h) },
   ],
   numbers,
