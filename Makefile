@@ -27,7 +27,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner environment models test changed elsewhere notebooks lint mutants clean
+.PHONY: help book serve learner course environment models test changed elsewhere notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,10 @@ serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 
 learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle
 	@echo "The notebooks are in $(CURDIR)/$(dir $(SITE))notebooks"
+
+course: $(SITE)  ## assignments of all chapters: for students, for nbgrader, with solutions
+	@$(call install,'.[chapters,course]')
+	$(BIN)/python -m attnbook course
 
 environment: .venv/.test  ## install into .venv what the chapters and the tests need
 

@@ -1,9 +1,13 @@
-"""``python -m attnbook doctor`` prints what is present here; ``models get`` fetches a model."""
+"""``python -m attnbook doctor`` prints what is present here; ``models get`` fetches a model.
+
+``course`` makes assignments from the exercises of the book, and ``grade`` marks what is handed in.
+"""
 
 import argparse
 import sys
 
 import attnbook
+from attnbook.course import command
 from attnbook.models import store
 
 
@@ -16,7 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
     actions = models.add_subparsers(dest="action", required=True)
     action = actions.add_parser("get", help=f"into {store.cache()}, or ATTNBOOK_CACHE")
     action.add_argument("name", choices=sorted(store.PUBLISHED))
+    command.add(commands)
     chosen = parser.parse_args(arguments)
+    if hasattr(chosen, "run"):
+        return chosen.run(chosen)
     return doctor() if chosen.command == "doctor" else get(chosen.name)
 
 

@@ -24,6 +24,7 @@ FLOORS = (
     {"models"},
     {"nn", "check"},
     {"train", "checkpoint"},
+    {"course"},
 )
 """A room imports rooms of the floors below its own. The face, `attnbook` itself, stands above."""
 

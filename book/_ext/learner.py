@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+from exercises import write_exercises
 from plain_markdown import Cells
 
 FOLDER = "notebooks"
@@ -26,7 +27,9 @@ def write_notebook(app, doctree, docname):
     record = nbformat.read(source, 4)
     chapters = {Path(name).name for name in app.env.found_docs if _is_notebook(app, name)}
     numbers = app.env.toc_fignumbers.get(docname, {})
-    cells = Cells(docname, numbers, app.config.html_baseurl, chapters).page(doctree)
+    reader = Cells(docname, numbers, app.config.html_baseurl, chapters)
+    write_exercises(app, docname, doctree, record, reader)
+    cells = reader.page(doctree)
     book = nbformat.v4.new_notebook(metadata=copy.deepcopy(record.metadata))
     book.metadata.pop("jupytext", None)
     book.cells = [nbformat.v4.new_code_cell(install(app))]

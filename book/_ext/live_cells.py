@@ -67,10 +67,7 @@ def stub(solution: str, words: list[str], blocks: list[str]) -> str | None:
         The blocks of code in its text, which check the answer.
     """
     text = " ".join(words + blocks)
-    heads = []
-    for node in ast.parse(solution).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _mentions(text, node.name):
-            heads.append(_head(node))
+    parts = [head for name, head in heads(solution).items() if _mentions(text, name)]
     checks = list(dict.fromkeys(word for word in words if _is_check(word)))
     if not checks and not blocks:
         checks = [
@@ -79,10 +76,16 @@ def stub(solution: str, words: list[str], blocks: list[str]) -> str | None:
             if isinstance(node, ast.Expr) and _is_check(ast.unparse(node))
         ]
     checks = [f"display({check})" for check in checks[:-1]] + checks[-1:]
-    if not heads and not checks and not blocks:
+    if not parts and not checks and not blocks:
         return None
-    parts = heads or ["# your answer"]
+    parts = parts or ["# your answer"]
     return "\n\n\n".join([*parts, "\n".join([*map(str.strip, blocks), *checks])]).rstrip()
+
+
+def heads(solution: str) -> dict[str, str]:
+    """Return the functions and classes of a solution by name, without what they do."""
+    body = ast.parse(solution).body
+    return {n.name: _head(n) for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -138,7 +138,7 @@ class Cells:
         )
 
     def _figure(self, node):
-        number = self._number(node)
+        number = self.number(node)
         caption = " ".join(self.inline(c) for c in node.findall(nodes.caption))
         text = f"**Fig. {number}.** {caption}" if number else caption
         if "lab" not in node["classes"]:
@@ -148,7 +148,8 @@ class Cells:
         questions = [self.blocks(part) for part in node.findall(nodes.legend)]
         return "\n\n".join([f"*{site} this figure can be moved.* {text}", *questions])
 
-    def _number(self, node):
+    def number(self, node) -> str:
+        """Return the number that a reader sees, or an empty string."""
         for counted in self.numbers.values():
             for label in node.get("ids", ()):
                 if label in counted:
@@ -171,7 +172,7 @@ class Cells:
     def _proof_box(self, node):
         """Return a theorem, or what else is numbered like one."""
         kind = node["realtype"].capitalize()
-        title = f"**{kind} {self._number(node)}{node.get('title', '')}.**"
+        title = f"**{kind} {self.number(node)}{node.get('title', '')}.**"
         rest = [child for child in node.children if not isinstance(child, nodes.title)]
         return _quoted(title, "\n\n".join(filter(None, map(self.block, rest))))
 
@@ -182,7 +183,7 @@ class Cells:
         title, *rest = node.children
         words = self.inline(title).strip()
         text = "\n\n".join(filter(None, map(self.block, rest)))
-        return f"**Exercise {self._number(node)} {words}.** {text}"
+        return f"**Exercise {self.number(node)} {words}.** {text}"
 
     def _solution_node(self, node):
         title, *rest = node.children

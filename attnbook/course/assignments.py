@@ -1,0 +1,144 @@
+"""Assignments as programs: a file and its visible check for each exercise, and the solutions.
+
+What students get, the release, is made from the text, the given code and the stub. Neither the
+answer nor a hidden case is looked at while it is made.
+"""
+
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnbook.course.exercises import Exercise
+from attnbook.course.judge import expected
+
+WIDTH = 88
+
+
+def write(exercises: Iterable[Exercise], release: Path, solutions: Path) -> list[Path]:
+    """Write a chapter's assignment into `release`, and its solutions into `solutions`."""
+    exercises = list(exercises)
+    texts = {release / "README.md": overview(exercises)}
+    for exercise in exercises:
+        if exercise.is_checked:
+            texts[release / f"{exercise.module}.py"] = program(exercise, exercise.stub)
+            texts[release / f"test_{exercise.module}.py"] = visible_test(exercise)
+            texts[solutions / f"{exercise.module}.py"] = program(exercise, exercise.answer)
+        texts[release / f"{exercise.module}.md"] = task(exercise)
+        texts[solutions / f"{exercise.module}.md"] = f"{task(exercise)}\n\n{solution(exercise)}"
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.rstrip() + "\n", encoding="utf8")
+    return list(texts)
+
+
+def heading(exercise: Exercise) -> str:
+    """Return number and title."""
+    return f"{exercise.number} {exercise.title}".strip()
+
+
+def facts(exercise: Exercise) -> str:
+    """Return level, minutes and points in words."""
+    points = f"{exercise.points} point{'s' * (exercise.points > 1)}"
+    by_hand = "" if exercise.is_checked else ", read by a person"
+    return f"{exercise.level}, {exercise.minutes} minutes, {points}{by_hand}"
+
+
+def overview(exercises: list[Exercise]) -> str:
+    """Return the table of an assignment."""
+    rows = [
+        f"| {heading(e)} | {e.level} | {e.minutes} | {e.points} | "
+        f"{f'`{e.module}.py`' if e.is_checked else f'{e.module}.md, read by a person'} |"
+        for e in exercises
+    ]
+    return "\n".join(
+        [
+            f"# {exercises[0].chapter}",
+            "",
+            "Write each answer into its file, below the code that is given, and check it:",
+            "",
+            "    pip install attnbook pytest",
+            "    pytest",
+            "",
+            "What is handed in is run with other numbers, too.",
+            "",
+            "| exercise | level | minutes | points | file |",
+            "|---|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def task(exercise: Exercise) -> str:
+    """Return what an exercise asks, and its folded hints."""
+    hints = [
+        f"<details><summary>Hint {i}</summary>\n\n{hint}\n\n</details>"
+        for i, hint in enumerate(exercise.hints, 1)
+    ]
+    head = f"# {heading(exercise)}\n\n*{facts(exercise)}*"
+    return "\n\n".join([head, exercise.text, *hints])
+
+
+def solution(exercise: Exercise) -> str:
+    """Return the words and the code of the solution."""
+    code = f"```python\n{exercise.answer}\n```" if exercise.answer else ""
+    return "\n\n".join(filter(None, ["## Solution", exercise.explanation, code]))
+
+
+def program(exercise: Exercise, code: str) -> str:
+    """Return the file of an exercise: the task, what is given, and `code`."""
+    words = textwrap.fill(
+        f"{heading(exercise)} ({facts(exercise)}). The task is in {exercise.module}.md.", WIDTH
+    )
+    parts = [f'"""{words}"""', exercise.given, code]
+    return "\n\n".join(filter(None, parts))
+
+
+def visible_test(exercise: Exercise) -> str:
+    """Return the program that shows a student whether an answer passes the visible check."""
+    names = ", ".join(exercise.names)
+    head = [
+        f'"""The visible check of {exercise.module}.py."""',
+        f"from {exercise.module} import {names}",
+    ]
+    head += ["from attnbook import check"] * ("check." in "".join(exercise.calls))
+    code = "\n".join(line for line in exercise.check.splitlines() if line != head[-1])
+    body = textwrap.indent("\n".join(assertions(exercise, expected(exercise, 0))), "    ")
+    return "\n\n".join(
+        [
+            head[0],
+            "\n".join(head[1:]),
+            *filter(None, [code]),
+            f"\ndef test_{exercise.module}():\n{body}",
+        ]
+    )
+
+
+def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> list[str]:
+    """Return the statements that fail unless the calls of an exercise give what is right."""
+    if not exercise.calls:
+        return exercise.block.splitlines()
+    lines = []
+    for call, result in zip(exercise.calls, right, strict=True):
+        if hasattr(result, "passed"):
+            lines.append(f"{call.replace('check.', f'{check}.', 1)}.require()")
+        elif (text := literal(result)) is None:
+            lines.append(f"print({call})")
+        else:
+            lines += [f"found = {call}", f"assert found == {text}, found"]
+    return lines
+
+
+def literal(x: Any) -> str | None:
+    """Return a result as Python writes it, None if it is more than numbers, texts and lists."""
+    if isinstance(x, (list, tuple)):
+        parts = [literal(part) for part in x]
+        if None in parts:
+            return None
+        inner = ", ".join(parts)  # type: ignore[arg-type]
+        return f"[{inner}]" if isinstance(x, list) else f"({inner}{',' * (len(x) == 1)})"
+    if isinstance(x, (bool, np.bool)):
+        return str(bool(x))
+    return repr(x) if isinstance(x, str) else None

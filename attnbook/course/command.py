@@ -1,0 +1,122 @@
+"""The commands ``python -m attnbook course`` and ``python -m attnbook grade``."""
+
+import argparse
+import importlib.util
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+from attnbook.course import (
+    assignments,
+    exercises,
+    grading,
+    judge,
+    notebooks,
+    results,
+    submissions,
+)
+from attnbook.course.session import Limits, paths
+
+OUT = Path("_build/course")
+SECRET = Path("_build/course-secret.txt")
+"""Not in the folder of the course, which is made anew and from which releases are copied."""
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add both commands to a command line."""
+    course = commands.add_parser("course", help="make assignments from the exercises of the book")
+    grade = commands.add_parser("grade", help="mark what students have handed in")
+    for parser in (course, grade):
+        parser.add_argument("--exercises", type=Path, default=exercises.WRITTEN)
+        parser.add_argument("--secret", type=Path, default=SECRET, help=f"default: {SECRET}")
+        parser.add_argument("--chapter", action="append", help="a chapter; all by default")
+    course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
+    course.add_argument("--verify", action="store_true", help="grade every solution, too")
+    course.set_defaults(run=make)
+    grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
+    grade.add_argument("--out", type=Path, default=Path("_build/grades"))
+    grade.add_argument("--workers", type=int, help="how many at once; default: all processors")
+    grade.add_argument("--seconds", type=int, default=Limits.seconds, help="for one exercise")
+    grade.add_argument("--megabytes", type=int, default=Limits.megabytes, help="of memory")
+    grade.set_defaults(run=mark)
+
+
+def make(chosen: argparse.Namespace) -> int:
+    """Make the course and return the exit status."""
+    found = _chapters(chosen)
+    secret = secret_of(chosen.secret)
+    for chapter, asked in found.items():
+        assignments.write(
+            asked, chosen.out / "release" / chapter, chosen.out / "solutions" / chapter
+        )
+        notebooks.write(asked, secret, chosen.out / "nbgrader")
+        by_hand = sum(not exercise.is_checked for exercise in asked)
+        print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
+    every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
+    if chosen.verify and verify(every, secret):
+        return 1
+    if not has_nbgrader():
+        print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
+        return 0
+    words = ["generate_assignment", "--all", "--create", "--force", "--log-level=WARN"]
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return subprocess.run(  # nbgrader calls another program that is installed with it
+        [sys.executable, "-m", "nbgrader", *words],
+        cwd=chosen.out / "nbgrader",
+        env={**os.environ, "PATH": beside},
+    ).returncode
+
+
+def verify(asked: list[exercises.Exercise], secret: str) -> int:
+    """Grade the solutions of exercises, and return how many do not get all points."""
+    failed = 0
+    with paths() as folder:
+        for exercise in asked:
+            answer = assignments.program(exercise, exercise.answer)
+            found = judge.mark(exercise, answer, secret, folder, Limits(60, 4096))
+            if found.share < 1:
+                print(f"{exercise.chapter}, {exercise.label}: {found.message}", file=sys.stderr)
+                failed += 1
+    return failed
+
+
+def mark(chosen: argparse.Namespace) -> int:
+    """Mark submissions and return the exit status."""
+    asked = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
+    handed_in = submissions.read(chosen.submissions, asked)
+    limits = Limits(chosen.seconds, chosen.megabytes)
+    secret = chosen.secret.read_text("utf8").strip()
+    marks = grading.grade(handed_in, asked, secret, limits=limits, workers=chosen.workers)
+    done = []
+    for result in marks:
+        done.append(result)
+        print(f"{len(done)} of {len(handed_in)}: {result.student}", flush=True)
+    results.write(done, asked, chosen.out)
+    print(f"The table is {chosen.out / 'grades.csv'}")
+    kept = {limit for result in done for one in result.marks.values() for limit in one.kept}
+    print(f"Limits in force: {', '.join(sorted(kept)) or 'none'}")
+    return 0
+
+
+def _chapters(chosen: argparse.Namespace) -> dict[str, list[exercises.Exercise]]:
+    found = exercises.read(chosen.exercises)
+    unknown = set(chosen.chapter or ()) - set(found)
+    if unknown:
+        raise SystemExit(f"--chapter must be of {', '.join(found)}, got {', '.join(unknown)}")
+    return {name: asked for name, asked in found.items() if name in (chosen.chapter or found)}
+
+
+def has_nbgrader() -> bool:
+    """Return whether nbgrader is installed, which makes releases of notebooks."""
+    return importlib.util.find_spec("nbgrader") is not None
+
+
+def secret_of(path: Path) -> str:
+    """Return the secret in a file, which is made where there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(16) + "\n")
+    return path.read_text("utf8").strip()

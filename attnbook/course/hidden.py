@@ -1,0 +1,137 @@
+"""Hidden cases: the check of an exercise with other numbers, and what its result is worth.
+
+The numbers follow from a secret, which no release holds, and the label of the exercise. The checks
+of the package are imported once more with another seed. In the chapter's own checks and assertions
+the seeds are replaced.
+"""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import io
+import math
+import os
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnbook.course.exercises import Exercise
+
+VARIABLE = "ATTNBOOK_CHECK_SEED"
+"""What `attnbook.check` reads when it is imported."""
+
+
+def seed_of(secret: str, *about: str) -> int:
+    """Return the seed of some hidden cases, such as those of an exercise; never 0."""
+    digest = hashlib.sha256("\0".join((secret, *about)).encode()).digest()
+    return 1 + int.from_bytes(digest[:4]) % (2**31 - 1)
+
+
+@functools.cache
+def checks(seed: int) -> types.ModuleType:
+    """Return `attnbook.check` with the numbers of another seed; 0 are those that everybody sees."""
+    package = importlib.import_module("attnbook")
+    usual = importlib.import_module("attnbook.check")
+    if seed == 0:
+        return usual
+    names = [n for n in sys.modules if n == "attnbook.check" or n.startswith("attnbook.check.")]
+    kept = {name: sys.modules.pop(name) for name in names}
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(seed)
+    try:
+        found = importlib.import_module("attnbook.check")
+        found.engine.present = lambda: ["numpy"]  # what a submission is given
+        found.sandbox.IDLE_SECONDS = math.inf  # the computing is done elsewhere
+        return found
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
+        for name in [n for n in sys.modules if n.startswith("attnbook.check")]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+        package.check = usual  # type: ignore[attr-defined]
+
+
+def reseeded(source: str, seed: int, functions: set[str] | None = None) -> str:
+    """Return code in which generators have other seeds; of some functions alone, if they are named.
+
+    >>> reseeded("np.random.default_rng(3)", 7) != reseeded("np.random.default_rng(4)", 7)
+    True
+    """
+    if seed == 0:
+        return source
+    tree = ast.parse(source)
+    for node in tree.body:
+        named = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name
+        if functions is None or named in functions:
+            for part in ast.walk(node):
+                if isinstance(part, ast.Call) and ast.unparse(part.func).endswith("default_rng"):
+                    part.args = [_mixed(argument, seed) for argument in part.args]
+    return ast.unparse(tree)
+
+
+def _mixed(argument: ast.expr, seed: int) -> ast.expr:
+    if isinstance(argument, ast.Constant) and type(argument.value) is int:
+        return ast.Constant(seed_of(str(seed), str(argument.value)))
+    return argument
+
+
+def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[Any]:
+    """Return what the calls of an exercise give for these answers, by name.
+
+    Assertions give True, or the text of the error.
+    """
+    own = {name for call in exercise.calls for name in called(call)}
+    space: dict[str, Any] = {"__name__": "check", "display": print}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(reseeded(exercise.check, seed, own), "<check>", "exec"), space)
+        space |= {"check": checks(seed), **answers}
+        found = [eval(call, space) for call in exercise.calls]
+        if not found:
+            try:
+                exec(compile(reseeded(exercise.block, seed), "<check>", "exec"), space)
+            except AssertionError as error:
+                return [str(error) or "One of the assertions of the exercise does not hold."]
+            return [True]
+    if found == [None]:  # it prints what it found
+        return [printed.getvalue()]
+    return found
+
+
+def called(call: str) -> set[str]:
+    """Return the plain functions that a call calls."""
+    return {
+        part.func.id
+        for part in ast.walk(ast.parse(call))
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+    }
+
+
+def share_of(found: Any, expected: Any) -> float:
+    """Return how much of a result is that of the right answer, from 0 to 1.
+
+    A report is right or wrong. Of a list, each part counts alike.
+    """
+    if hasattr(found, "passed") and hasattr(found, "mistakes"):
+        return float(found.passed)
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or list(found) != list(expected):
+            return 0.0
+        return share_of([*found.values()], [*expected.values()])
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+            return 0.0
+        shares = [share_of(x, y) for x, y in zip(found, expected, strict=True)]
+        return math.fsum(shares) / len(shares) if shares else 1.0
+    if isinstance(expected, (bool, np.bool, str)) or expected is None:
+        return float(type(found) in (bool, np.bool, str, type(None)) and found == expected)
+    with contextlib.suppress(TypeError, ValueError):
+        return float(bool(np.allclose(found, expected, rtol=1e-6)))
+    return 0.0

@@ -1,0 +1,114 @@
+"""The judge: what an answer is worth, by hidden cases, and what to tell the student."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnbook.course.exercises import Exercise
+from attnbook.course.hidden import outcome, seed_of, share_of
+from attnbook.course.session import USUAL, Ending, Limits, Session
+
+PASSED = "Right."
+NOTHING = "nothing handed in"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What an answer is worth, and why.
+
+    Attributes
+    ----------
+    label : str
+        The exercise.
+    share : float
+        Of the points, from 0 to 1.
+    mistakes : tuple of str
+        Names of the mistakes, those of the check or of what ended the submission.
+    message : str
+        What to tell the student.
+    kept : tuple of str
+        The limits that were in force.
+    """
+
+    label: str
+    share: float
+    mistakes: tuple[str, ...]
+    message: str
+    kept: tuple[str, ...] = ()
+
+
+def mark(
+    exercise: Exercise, source: str | None, secret: str, folder: str, limits: Limits = USUAL
+) -> Mark:
+    """Return the mark of an answer, which runs in a process of its own.
+
+    Parameters
+    ----------
+    exercise : Exercise
+        One that is checked.
+    source : str or None
+        The code of the answer, or that there is none.
+    secret : str
+        What the hidden cases follow from.
+    folder : str
+        A folder with NumPy alone, of `session.paths`.
+    limits : Limits
+        What the answer may use.
+    """
+    if source is None or not source.strip() or source.strip() == exercise.stub.strip():
+        return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
+    seed = seed_of(secret, exercise.label)
+    with Session(exercise, source, limits, folder) as session:
+        try:
+            found = outcome(exercise, session.answers(), seed)
+        except Ending:
+            found = []
+        except Exception as error:
+            kept = session.kept
+            if not session.ending.name:
+                text = f"The check ends with {type(error).__name__}: {error}."
+                return Mark(exercise.label, 0.0, ("raises",), text, kept)
+        ending, kept = session.ending, session.kept
+    if ending.name:
+        return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
+    share = share_of(found, expected(exercise, seed))
+    mistakes, sentences = told(found)
+    if share < 1 and not mistakes:
+        mistakes = ("wrong",) if share == 0 else ("partly wrong",)
+    message = " ".join(sentences) or (PASSED if share == 1 else _in_words(found))
+    return Mark(exercise.label, share, () if share == 1 else mistakes, message, kept)
+
+
+@functools.lru_cache(maxsize=256)
+def expected(exercise: Exercise, seed: int) -> list[Any]:
+    """Return what the check gives for the solution."""
+    space: dict[str, Any] = {"__name__": "answer"}
+    exec(compile(exercise.given, "<given>", "exec"), space)
+    exec(compile(exercise.answer, "<answer>", "exec"), space)
+    return outcome(exercise, {name: space[name] for name in exercise.names}, seed)
+
+
+def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names of the mistakes that the results of a check hold, and their sentences."""
+    mistakes: list[str] = []
+    sentences: list[str] = []
+    for result in found:
+        if hasattr(result, "mistakes") and hasattr(result, "message"):
+            mistakes += result.mistakes or ([] if result.passed else ["unknown"])
+            sentences += [] if result.passed else [result.message, result.detail]
+            sentences += [f"Note: {remark}" for remark in result.remarks]
+        elif isinstance(result, str):
+            sentences.append(result.strip())
+    return tuple(dict.fromkeys(mistakes)), [sentence for sentence in sentences if sentence]
+
+
+def _in_words(found: list[Any]) -> str:
+    """Say which parts of a result are right, where a check says no more than that."""
+    parts = found[0] if len(found) == 1 else found
+    parts = [*parts.values()] if isinstance(parts, dict) else parts
+    if isinstance(parts, (list, tuple)) and len(parts) > 1:
+        right = [i + 1 for i, part in enumerate(parts) if part is True or str(part) == "True"]
+        listed = ", ".join(map(str, right)) or "none"
+        return f"Of {len(parts)} parts, in their order, these are right: {listed}."
+    return "The check says that it is wrong."

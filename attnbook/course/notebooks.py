@@ -1,0 +1,148 @@
+"""Assignments as notebooks for nbgrader: the source, from which nbgrader makes the release.
+
+Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with the
+seed that follows from the secret.
+"""
+
+import ast
+import json
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from attnbook.course.assignments import assertions, facts, heading
+from attnbook.course.exercises import Exercise
+from attnbook.course.hidden import called, reseeded, seed_of
+from attnbook.course.judge import expected
+from attnbook.course.submissions import CELL
+
+SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
+HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+CONFIG = '''"""Settings of nbgrader for this course."""
+
+c = get_config()  # noqa: F821
+c.CourseDirectory.course_id = "attnbook"
+c.ClearSolutions.code_stub = {"python": "...  # your code"}
+c.Execute.timeout = 120
+'''
+
+
+def write(exercises: Iterable[Exercise], secret: str, folder: Path) -> Path:
+    """Write the source of a chapter's assignment into a course folder of nbgrader."""
+    exercises = list(exercises)
+    chapter = exercises[0].chapter
+    path = folder / "source" / chapter / f"{chapter}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(notebook(exercises, secret), indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf8")
+    (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
+    return path
+
+
+def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
+    """Return the source notebook of a chapter, as nbformat has it."""
+    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order."
+    cells = [_cell("markdown", title, "title")]
+    for exercise in exercises:
+        cells += _cells(exercise, secret)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _cells(exercise: Exercise, secret: str) -> list[dict[str, Any]]:
+    name, points = exercise.label, exercise.points
+    words = f"## {heading(exercise)}\n\n*{facts(exercise)}*\n\n{exercise.text}"
+    hints = [f"<details><summary>Hint</summary>\n\n{hint}\n\n</details>" for hint in exercise.hints]
+    found = [_cell("markdown", "\n\n".join([words, *hints]), f"task-{name}", locked=True)]
+    if not exercise.is_checked:
+        text = "Your answer, in words and code."
+        return [*found, _cell("markdown", text, f"{CELL}{name}", points, solution=True)]
+    if exercise.given:
+        found.append(_cell("code", exercise.given, f"given-{name}", locked=True))
+    found.append(_cell("code", marked(exercise), f"{CELL}{name}", solution=True))
+    if exercise.check:
+        found.append(_cell("code", exercise.check, f"check-{name}", locked=True))
+    seen = points // 2
+    shown = "\n".join(assertions(exercise, expected(exercise, 0)))
+    found.append(_cell("code", shown, f"visible-{name}", seen, locked=True))
+    return [
+        *found,
+        _cell("code", hidden_test(exercise, secret), f"hidden-{name}", points - seen, locked=True),
+    ]
+
+
+def marked(exercise: Exercise) -> str:
+    """Return the answer with nbgrader's marks around what the release leaves out.
+
+    The heads of functions that are handed in stay; names of other things stand before.
+    """
+    lines: list[str] = []
+    kept: list[str] = []
+    functions = set()
+    source = exercise.answer.splitlines()
+    for node in ast.parse(exercise.answer).body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        text = source[first - 1 : node.end_lineno]
+        is_handed_in = isinstance(node, ast.FunctionDef) and node.name in exercise.names
+        if not is_handed_in or node.body[0].lineno == node.lineno:  # type: ignore[attr-defined]
+            kept += ["", *text] if kept else text
+            continue
+        functions.add(node.name)  # type: ignore[attr-defined]
+        head = node.body[0].lineno - first  # type: ignore[attr-defined]
+        marks = (f"    {mark}" for mark in SOLUTION)
+        lines += [*_region(kept), *text[:head], next(marks), *text[head:], next(marks), "", ""]
+        kept = []
+    names = [f"{name} = ..." for name in exercise.names if name not in functions]
+    return "\n".join([*names, *lines, *_region(kept)]).rstrip()
+
+
+def _region(lines: list[str]) -> list[str]:
+    return [SOLUTION[0], *lines, SOLUTION[1], "", ""] if lines else []
+
+
+def hidden_test(exercise: Exercise, secret: str) -> str:
+    """Return the cell of the hidden cases."""
+    seed = seed_of(secret, exercise.label)
+    own = {function for call in exercise.calls for function in called(call)}
+    code = [reseeded(exercise.check, seed, own)] if exercise.check else []
+    code += assertions(exercise, expected(exercise, seed), "hidden_check")
+    if not exercise.calls:
+        code[1:] = reseeded(exercise.block, seed).splitlines()
+    body = textwrap.indent("\n".join(code), "    ")
+    ours = any("check." in call for call in exercise.calls)
+    start = [
+        *["from attnbook.course.hidden import checks\n"] * ours,
+        f"def hidden_cases({f'hidden_check=checks({seed})' if ours else ''}):",
+        body,
+        "",
+        "hidden_cases()",
+    ]
+    return "\n".join(["# hidden cases", HIDDEN[0], *start, HIDDEN[1]])
+
+
+def _cell(
+    kind: str,
+    source: str,
+    name: str,
+    points: int = 0,
+    *,
+    solution: bool = False,
+    locked: bool = False,
+) -> dict[str, Any]:
+    about = {
+        "schema_version": 3,
+        "grade_id": name,
+        "grade": bool(points),
+        "solution": solution,
+        "locked": locked or not solution,
+        "task": False,
+    }
+    if points:
+        about["points"] = points
+    cell: dict[str, Any] = {"cell_type": kind, "id": name[:64], "source": source}
+    cell["metadata"] = {"nbgrader": about}
+    if kind == "code":
+        cell |= {"execution_count": None, "outputs": []}
+    return cell

@@ -1,0 +1,121 @@
+"""What grading leaves behind: a table, a page for each student, and a report of the class."""
+
+import csv
+import html
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from attnbook.course.exercises import Exercise
+from attnbook.course.grading import Result
+
+STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}"
+STYLE += "td,th{padding:.2em .8em;text-align:left;vertical-align:top}"
+
+
+def points_of(result: Result, exercise: Exercise) -> float:
+    """Return the points of a student in an exercise, rounded to a tenth."""
+    return round(exercise.points * result.marks[exercise.label].share, 1)
+
+
+def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path) -> list[Path]:
+    """Write ``grades.csv``, ``class.html``, and a page and a ``results.json`` of each student."""
+    results, exercises = list(results), [e for e in exercises if e.is_checked]
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        folder / "grades.csv": table(results, exercises),
+        folder / "class.html": report(results, exercises),
+    }
+    for result in results:
+        name = quote(result.student, safe=" @")
+        texts[folder / "students" / f"{name}.html"] = page(result, exercises)
+        texts[folder / "students" / f"{name}.json"] = json.dumps(
+            gradescope(result, exercises), indent=1, ensure_ascii=False
+        )
+    for path, text in texts.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text + "\n", encoding="utf8")
+    return list(texts)
+
+
+def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
+    """Return the points of all students as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", *(e.label for e in exercises), "total", "of"])
+    most = sum(e.points for e in exercises)
+    for result in results:
+        points = [points_of(result, e) for e in exercises]
+        writer.writerow([_cell(result.student), *points, round(sum(points), 1), most])
+    return text.getvalue().rstrip("\n")
+
+
+def _cell(text: str) -> str:
+    """Return a name that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in tuple("=+-@\t\r") else text
+
+
+def page(result: Result, exercises: Sequence[Exercise]) -> str:
+    """Return the page of a student."""
+    rows = []
+    for exercise in exercises:
+        mark = result.marks[exercise.label]
+        rows.append(
+            f"<tr><th>{html.escape(_named(exercise))}</th>"
+            f"<td>{points_of(result, exercise):g} of {exercise.points}</td>"
+            f"<td>{html.escape(mark.message)}</td></tr>"
+        )
+    total = round(sum(points_of(result, e) for e in exercises), 1)
+    most = sum(e.points for e in exercises)
+    head = "<tr><th>Exercise</th><th>Points</th><th>What the check says</th></tr>"
+    return _page(
+        result.student,
+        f"<p>{total:g} of {most} points</p><table>{head}{''.join(rows)}</table>",
+    )
+
+
+def report(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
+    """Return the report of the class: how each exercise went, and its mistakes by name."""
+    parts = [f"<p>{len(results)} submissions.</p>"]
+    for exercise in exercises:
+        marks = [result.marks[exercise.label] for result in results]
+        counted = Counter(name for mark in marks for name in mark.mistakes)
+        mean = sum(mark.share for mark in marks) / max(1, len(marks))
+        listed = "".join(
+            f"<tr><td>{count}</td><td>{html.escape(name)}</td></tr>"
+            for name, count in counted.most_common()
+        )
+        parts.append(f"<h2>{html.escape(_named(exercise))}</h2><p>On average {mean:.0%}.</p>")
+        parts.append(f"<table><tr><th>Times</th><th>Mistake</th></tr>{listed}</table>")
+    return _page("The class", "".join(parts))
+
+
+def _named(exercise: Exercise) -> str:
+    return f"{exercise.number} {exercise.title}".strip()
+
+
+def _page(title: str, body: str) -> str:
+    title = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style><h1>{title}</h1>{body}</html>"
+    )
+
+
+def gradescope(result: Result, exercises: Sequence[Exercise]) -> dict[str, Any]:
+    """Return what Gradescope reads as ``results.json``."""
+    tests = [
+        {
+            "name": _named(exercise),
+            "score": points_of(result, exercise),
+            "max_score": exercise.points,
+            "output": result.marks[exercise.label].message,
+        }
+        for exercise in exercises
+    ]
+    score = round(sum(points_of(result, exercise) for exercise in exercises), 1)
+    return {"score": score, "tests": tests}

@@ -1,0 +1,351 @@
+"""A submission in a process of its own, and the proxies of what it hands over."""
+
+import contextlib
+import importlib
+import inspect
+import math
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.course import wire
+from attnbook.course.exercises import Exercise
+
+IDLE_SECONDS = 20.0
+"""A worker that computes next to nothing for so long, on the clock on the wall, waits."""
+
+LARGEST_CALL = 10**6
+"""Numbers that a submission may pass to a function that runs on this side."""
+
+KINDS = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
+
+EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a submission may use for one exercise.
+
+    Attributes
+    ----------
+    seconds : int
+        Processor time.
+    megabytes : int
+        Memory of the process.
+    """
+
+    seconds: int = 10
+    megabytes: int = 2048
+
+
+USUAL = Limits()
+
+
+class Ending(Exception):  # noqa: N818
+    """The submission cannot be asked any more: why, by a name and in a sentence."""
+
+    def __init__(self, name: str, message: str):
+        super().__init__(message)
+        self.name, self.message = name, message
+
+
+class Remote:
+    """An object of the worker, of which public parts can be read and which can be called."""
+
+    def __init__(self, session: "Session", number: int, about: dict[str, Any]):
+        self._session, self._number, self._about = session, number, about
+        with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
+            self.__signature__ = inspect.Signature(
+                [
+                    inspect.Parameter(name, KINDS[kind], default=None if known else EMPTY)
+                    for name, kind, known in about["signature"]
+                ]
+            )
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        if not self._about.get("callable"):
+            raise TypeError(f"{self._about.get('type')!r} object is not callable")
+        return self._session.ask(self._number, given=given, options=options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in (self._about.get("parts") or ()):
+            raise AttributeError(f"{self._about.get('type')!r} object has no attribute {name!r}")
+        return self._session.ask(self._number, part=name)
+
+
+@contextlib.contextmanager
+def paths() -> Iterator[str]:
+    """Yield a folder with NumPy and array-api-compat, and nothing else that is installed."""
+    with tempfile.TemporaryDirectory(prefix="attnbook-") as folder:
+        for package in (np, array_api_compat):
+            place = Path(str(package.__file__)).parent
+            for path in (place, place.with_name(f"{place.name}.libs")):
+                if path.exists():
+                    os.symlink(path, Path(folder, path.name))
+        yield folder
+
+
+class Session:
+    """A worker with one submission in it. As a context it ends the worker."""
+
+    def __init__(self, exercise: Exercise, source: str, limits: Limits, folder: str):
+        functions = functions_of(exercise.uses)
+        packages = [] if functions is not None else package_paths()
+        self.limits, self.functions = limits, list((functions or {}).values())
+        self.spent, self.ending = 0.0, Ending("", "")
+        self.kept: tuple[str, ...] = ()
+        self.job: dict[str, Any] = {
+            "given": exercise.given,
+            "source": source,
+            "names": exercise.names,
+            "functions": functions or {},
+            "real": exercise.uses if functions is None else [],
+            "paths": [folder],
+            "packages": packages,
+            "seconds": limits.seconds,
+            "megabytes": limits.megabytes,
+        }
+        own = str(Path(__file__).parent)
+        start = f"import sys; sys.path[:0] = {[folder, own]!r}; sys.path += {packages!r}; "
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", start + "import worker; worker.main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            cwd=folder,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.line = wire.Line(self.process.stdout.fileno(), self.process.stdin.fileno())
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def answers(self) -> dict[str, Any]:
+        """Run the submission and return what it hands over, by name.
+
+        Raises
+        ------
+        Ending
+            If it raises, or runs out of what it may use, or a name is not there.
+        """
+        self._send(self.job)
+        self.kept = tuple(map(str, self._receive().get("kept", ())))
+        told = self._reply()
+        if "raised" in told:
+            raise self._end(*_of_error(told))
+        if absent := told.get("absent"):
+            listed = ", ".join(f"`{name}`" for name in absent)
+            raise self._end("not handed in", f"Your submission has no {listed}.")
+        return {name: self._value(i) for i, name in enumerate(self.job["names"])}
+
+    def _value(self, number: int) -> Any:
+        return self._ask({"number": number})
+
+    def ask(self, number: int, **what: Any) -> Any:
+        """Read a part of an object of the worker, or call it."""
+        if self.ending.name:
+            raise self.ending
+        return self._ask({"number": number, **what})
+
+    def _ask(self, message: dict[str, Any]) -> Any:
+        self._send(message)
+        told = self._reply()
+        if "raised" in told:
+            raise _error_of(told)
+        return told.get("result")
+
+    def _reply(self) -> dict[str, Any]:
+        """Return what comes back, and call for the worker what it asks for until then."""
+        while "call" in (told := self._receive()):
+            self._send(self._called(told))
+        return told
+
+    def _called(self, told: dict[str, Any]) -> dict[str, Any]:
+        """Call a function of this side for the worker."""
+        before = time.thread_time()
+        try:
+            function = self.functions[told["call"]]
+            given, options = told["given"], dict(told["options"])
+            if _count([given, options]) > LARGEST_CALL:
+                raise ValueError("the arguments are too large")
+            result = function(*given, **options)
+            wire.pack(result, _nothing)
+        except Exception as error:
+            result = error
+        self.spent += time.thread_time() - before
+        if self.spent > self.limits.seconds:
+            raise self._end(*_too_long(self.limits))
+        return {"raised": str(result)} if isinstance(result, Exception) else {"result": result}
+
+    def _refer(self, value: Any) -> wire.Reference:
+        if isinstance(value, Remote) and value._session is self:
+            return wire.Reference(value._number, {})
+        if not callable(value):
+            raise TypeError(f"{type(value).__name__} cannot be passed to a submission")
+        self.functions.append(value)
+        return wire.Reference(len(self.functions) - 1, {"side": "judge"})
+
+    def _send(self, value: Any) -> None:
+        if isinstance(value, dict) and "functions" in value:
+            numbers = {id(function): i for i, function in enumerate(self.functions)}
+            known = lambda x: wire.Reference(numbers[id(x)], {"side": "judge"})  # noqa: E731
+            message = wire.pack(value, known)
+        else:
+            message = wire.pack(value, self._refer)
+        try:
+            self.line.send(message)
+        except wire.Ended:
+            raise self._ended() from None
+
+    def _receive(self) -> dict[str, Any]:
+        clock = Clock(self.process.pid)
+        try:
+            told = wire.unpack(*self.line.receive(lambda: self._watch(clock)), self._known)
+        except wire.Ended as ended:
+            if "gone" not in str(ended):
+                raise self._end("no answer", f"Your submission is ended: {ended}.") from None
+            raise self._ended() from None
+        if not isinstance(told, dict):
+            raise self._end("no answer", "Your submission is ended: it sends no answer.")
+        return told
+
+    def _known(self, reference: wire.Reference) -> Remote:
+        return Remote(self, reference.number, dict(reference.about))
+
+    def _watch(self, clock: "Clock") -> None:
+        if clock.is_idle():
+            raise self._end(
+                "waits",
+                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it "
+                "has computed next to nothing. Look for a sleep, for input(), or for a lock.",
+            )
+
+    def _ended(self) -> Ending:
+        """Say why the worker is gone."""
+        status = self.process.wait()
+        if -status in (9, 24):  # SIGKILL and SIGXCPU, by the limit of processor time
+            return self._end(*_too_long(self.limits))
+        if status == 0:
+            return self._end("exits", "Your submission ends the program. Return the result.")
+        return self._end("crashes", "Your submission makes Python crash, or takes too much memory.")
+
+    def _end(self, name: str, message: str) -> Ending:
+        self.process.kill()
+        self.ending = Ending(name, message)
+        return self.ending
+
+
+class Clock:
+    """Tells whether a process waits: by its processor time where the system tells it."""
+
+    def __init__(self, process: int):
+        self.path = Path(f"/proc/{process}/stat")
+        self.began, self.used = time.monotonic(), self._used()
+
+    def _used(self) -> float:
+        try:
+            parts = self.path.read_text().rpartition(")")[2].split()
+            return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return math.nan
+
+    def is_idle(self) -> bool:
+        now, used = time.monotonic(), self._used()
+        if now - self.began < IDLE_SECONDS:
+            return False
+        if used - self.used > 0.02 * IDLE_SECONDS:
+            self.began, self.used = now, used
+            return False
+        return True
+
+
+def functions_of(uses: list[str]) -> dict[str, Callable] | None:
+    """Return the functions of attnbook that an exercise uses; None if it uses more than functions.
+
+    These take arrays and return arrays, so that they can run on this side for a submission.
+    """
+    package = importlib.import_module("attnbook")
+    found: dict[str, Callable] = {}
+    for use in uses:
+        thing: Any = package
+        for part in use.split("."):
+            if part not in getattr(thing, "__all__", ()):
+                return None
+            thing = getattr(thing, part)
+        if inspect.isfunction(thing):
+            found[use] = thing
+        elif not isinstance(thing, types.ModuleType):
+            return None
+    return found
+
+
+def package_paths() -> list[str]:
+    """Return where attnbook and what it needs lie, for exercises that use more than functions."""
+    package = importlib.import_module("attnbook")
+    places = [str(Path(package.__file__).parents[1])]  # type: ignore[arg-type]
+    return [*dict.fromkeys([*places, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])]
+
+
+def _count(x: Any) -> int:
+    if isinstance(x, (list, tuple)):
+        return sum(map(_count, x))
+    if isinstance(x, dict):
+        return sum(map(_count, x.values()))
+    return int(np.size(x))
+
+
+def _nothing(value: Any) -> wire.Reference:
+    raise TypeError(f"{type(value).__name__} cannot be passed to a submission")
+
+
+def _too_long(limits: Limits) -> tuple[str, str]:
+    return "hangs", (
+        f"Your submission is not done after {limits.seconds} seconds of computing. Look for a loop "
+        "that never ends, or one that does far too much work for so small an input."
+    )
+
+
+def _of_error(told: dict[str, Any]) -> tuple[str, str]:
+    kind, text, place = (str(told.get(key, "")) for key in ("raised", "text", "place"))
+    if kind == "NotAtHand":
+        return "not at hand", f"Your submission asks for what it is to do without: {text}."
+    parts = [f"{kind}: {text}" if text else kind, place]
+    return "raises", f"Your submission raises {', '.join(filter(None, parts))}."
+
+
+def _error_of(told: dict[str, Any]) -> BaseException:
+    """Return the error that the worker tells of, as one of the same name."""
+    kind, text, place = (str(told.get(key, "")) for key in ("raised", "text", "place"))
+    known = getattr(importlib.import_module("builtins"), kind, None)
+    text = ", ".join(filter(None, [text, place]))
+    if isinstance(known, type) and issubclass(known, Exception):
+        with contextlib.suppress(Exception):
+            return known(text)
+    return type(kind if kind.isidentifier() else "Error", (Exception,), {})(text)

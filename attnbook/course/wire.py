@@ -1,0 +1,143 @@
+"""Messages between the judge and a worker: numbers, texts, arrays, lists, and references.
+
+A message is a JSON text and the bytes of its arrays. Nothing that is read is ever executed, so
+that the judge can read what a submission writes. This file and those that it imports need NumPy and
+the standard library alone: a worker imports them where there is no attnbook.
+"""
+
+import json
+import math
+import os
+import select
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+LARGEST = 2**28
+"""Bytes of the largest message that is read."""
+
+KINDS = "biufc"
+"""The kinds of arrays that travel: booleans, integers, floats, complex numbers."""
+
+HEAD = struct.Struct("<QQ")
+
+
+class Ended(Exception):  # noqa: N818
+    """The other side is gone, or has sent what is no message."""
+
+
+class Reference:
+    """Something that stays on the side that owns it, by its number there."""
+
+    def __init__(self, number: int, about: dict[str, Any]):
+        self.number, self.about = number, about
+
+
+def pack(value: Any, refer: Callable[[Any], Reference]) -> bytes:
+    """Return `value` as a message; what cannot travel becomes what `refer` makes of it."""
+    blobs: list[bytes] = []
+
+    def plain(x: Any) -> Any:
+        if x is None or type(x) in (bool, str):
+            return x
+        if type(x) is int:
+            return x if abs(x) < 2**53 else {"int": str(x) if abs(x) < 2**4096 else "0"}
+        if type(x) is float:
+            return x if math.isfinite(x) else {"float": repr(x)}
+        if type(x) in (list, tuple):
+            return {type(x).__name__: [plain(part) for part in x]}
+        if type(x) is dict:
+            return {"dict": [[plain(key), plain(part)] for key, part in x.items()]}
+        if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in KINDS:
+            array = np.ascontiguousarray(x)
+            blobs.append(array.tobytes())
+            scalar = isinstance(x, np.generic)
+            return {"array": [array.dtype.str, list(x.shape), scalar]}
+        if type(x) is complex:
+            return plain(np.complex128(x))
+        reference = refer(x)
+        return {"reference": [reference.number, plain(reference.about)]}
+
+    text = json.dumps(plain(value)).encode()
+    blob = b"".join(blobs)
+    return HEAD.pack(len(text), len(blob)) + text + blob
+
+
+def unpack(text: bytes, blob: bytes, known: Callable[[Reference], Any]) -> Any:
+    """Return the value of a message; a reference becomes what `known` makes of it.
+
+    Raises
+    ------
+    Ended
+        If it is no message of this kind.
+    """
+    at = 0
+
+    def full(x: Any) -> Any:
+        nonlocal at
+        if x is None or type(x) in (bool, str, int, float):
+            return x
+        ((kind, inner),) = x.items()
+        if kind == "int":
+            return int(inner)
+        if kind == "float":
+            return float(inner)
+        if kind in ("list", "tuple"):
+            parts = [full(part) for part in inner]
+            return parts if kind == "list" else tuple(parts)
+        if kind == "dict":
+            return {full(key): full(part) for key, part in inner}
+        if kind == "reference":
+            return known(Reference(int(inner[0]), full(inner[1])))
+        dtype, shape, scalar = np.dtype(inner[0]), tuple(map(int, inner[1])), inner[2]
+        if kind != "array" or dtype.kind not in KINDS or any(n < 0 for n in shape):
+            raise ValueError(kind)
+        size = math.prod(shape) * dtype.itemsize
+        if at + size > len(blob):
+            raise ValueError("too short")
+        array = np.frombuffer(blob, dtype, math.prod(shape), at).reshape(shape).copy()
+        at += size
+        return array[()] if scalar else array
+
+    try:
+        return full(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
+        raise Ended(f"it sends what is no message: {error}") from None
+
+
+class Line:
+    """A pair of file descriptors over which messages go."""
+
+    def __init__(self, reading: int, writing: int):
+        self.reading, self.writing = reading, writing
+
+    def send(self, message: bytes) -> None:
+        rest = memoryview(message)
+        try:
+            while rest:
+                rest = rest[os.write(self.writing, rest[: 2**20]) :]
+        except OSError:
+            raise Ended("it is gone") from None
+
+    def receive(self, watch: Callable[[], None] | None = None) -> tuple[bytes, bytes]:
+        """Return the two parts of the next message; `watch` is called while nothing comes."""
+        head = self._read(HEAD.size, watch)
+        lengths = HEAD.unpack(head)
+        if sum(lengths) > LARGEST:
+            raise Ended("it sends too much")
+        return self._read(lengths[0], watch), self._read(lengths[1], watch)
+
+    def _read(self, count: int, watch: Callable[[], None] | None) -> bytes:
+        parts = []
+        while count:
+            if watch is not None:
+                while not select.select([self.reading], [], [], 0.25)[0]:
+                    watch()
+            part = os.read(self.reading, min(count, 2**20))
+            if not part:
+                raise Ended("it is gone")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,172 @@
+"""Small exercises as the site writes them down, and submissions that try what they must not."""
+
+from attnbook.course.exercises import Exercise
+
+
+def sample(label, **parts):
+    """Return an exercise; what is not said is empty."""
+    usual = {
+        **dict.fromkeys(("number", "explanation", "given", "check", "block", "stub"), ""),
+        **{"title": "Sample", "level": "core", "minutes": 20, "text": "Write it."},
+        **{"hints": ["Think."], "uses": [], "missing": [], "calls": []},
+    }
+    return Exercise("sample", label, **{**usual, **parts})
+
+
+WEIGHTS = sample(
+    "weights",
+    names=["my_weights"],
+    calls=["check.attention_weights(my_weights)"],
+    check="from attnbook import check",
+    given="import math\nimport numpy as np",
+    stub="def my_weights(query, key, mask=None):\n    ...",
+    answer="""\
+def my_weights(query, key, mask=None):
+    scores = query @ np.matrix_transpose(key) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    top = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(top == -np.inf, 0, top))
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)""",
+)
+
+SQUARES = sample(
+    "squares",
+    minutes=10,
+    names=["squares"],
+    calls=["check_squares(squares)"],
+    check="""\
+import numpy as np
+
+
+def check_squares(squares):
+    random = np.random.default_rng(3)
+    x = random.normal(size=5)
+    y = squares(np.arange(3.0))
+    return [np.allclose(squares(x), x * x), y.shape == (3,), len(squares(x[:0])) == 0]""",
+    given="import numpy as np",
+    stub="def squares(x):\n    ...",
+    answer="def squares(x):\n    return x * x",
+)
+
+PENCIL = sample(
+    "pencil",
+    minutes=5,
+    names=["half", "pair"],
+    calls=["check_pencil(half, pair)"],
+    check="def check_pencil(half, pair):\n    return [half == 1 / 2, list(pair) == [1, 2]]",
+    stub="half = ...\npair = ...",
+    answer="half = 0.5\npair = (1, 2)",
+)
+
+SHARES = sample(
+    "shares",
+    names=["shares"],
+    block="""\
+s = np.random.default_rng(9).normal(size=20)
+assert np.isclose(shares(s).sum(), 1)
+assert shares(s).argmax() == s.argmax()""",
+    check="import numpy as np",
+    given="import numpy as np\nimport attnbook as ab",
+    stub="def shares(s):\n    ...",
+    answer="def shares(s):\n    return ab.softmax(2 * s)",
+    uses=["softmax"],
+)
+
+ESSAY = sample("essay", names=[], answer="", text="Say why.", explanation="Because.")
+
+EXERCISES = [WEIGHTS, SQUARES, PENCIL, SHARES, ESSAY]
+
+ANSWER = WEIGHTS.answer
+HOSTILE = {
+    "loops": ("hangs", "def my_weights(query, key, mask=None):\n    while True:\n        pass"),
+    "loops while it is read": ("hangs", "while True:\n    pass"),
+    "sleeps": ("raises", "import time\ndef my_weights(q, k, mask=None):\n    time.sleep(1000)"),
+    "takes memory": ("raises", "x = [bytearray(2**28) for _ in range(99)]"),
+    "exits": ("exits", "import os\nos._exit(0)"),
+    "raises SystemExit": ("raises", "raise SystemExit"),
+    "crashes": ("crashes", "import ctypes\nctypes.string_at(0)"),
+    "hands in the reference": (
+        "not at hand",
+        "import attnbook\nmy_weights = attnbook.attention_weights",
+    ),
+    "imports the reference": (
+        "not at hand",
+        "from attnbook.single_head.attention import attention_weights as my_weights",
+    ),
+    "imports it by another way": (
+        "not at hand",
+        "import importlib\n"
+        "my_weights = importlib.import_module('attnbook.single_head').attention_weights",
+    ),
+    "calls it inside": (
+        "raises",
+        "def my_weights(query, key, mask=None):\n"
+        "    import attnbook.single_head.attention as a\n"
+        "    return a.attention_weights(query, key, mask)",
+    ),
+    "reads the package": (
+        "raises",
+        "text = open({package!r} + '/single_head/attention.py').read()\n"
+        "space = {{}}\nexec(text, space)\nmy_weights = space['attention_weights']",
+    ),
+    "puts the package on the path": (
+        "not at hand",
+        "import sys\nsys.meta_path[:0] = sys.meta_path[1:]\n"
+        "sys.path.insert(0, {package!r}.rpartition('/')[0])\n"
+        "import builtins\nbuiltins.__import__ = builtins.__import__._import\n"
+        "from attnbook import attention_weights as my_weights",
+    ),
+    "patches the check": (
+        "wrong",
+        "from attnbook import check\ncheck.attention_weights = lambda f: True\n"
+        "def my_weights(query, key, mask=None):\n    return query",
+    ),
+    "patches NumPy": (
+        "wrong",
+        "np.allclose = np.isclose = np.array_equal = lambda *given, **options: True\n"
+        "np.ndarray.__eq__ = None\n"
+        "def my_weights(query, key, mask=None):\n    return query @ key.T",
+    ),
+    "returns what is equal to all": (
+        "wrong",
+        "class All:\n    def __eq__(self, other):\n        return True\n"
+        "    shape = (3, 3)\n    dtype = 'float64'\n"
+        "def my_weights(query, key, mask=None):\n    return All()",
+    ),
+    "writes a file": ("raises", "open({home!r} + '/written', 'w').write('x')"),
+    "deletes a file": ("raises", "import os\nos.remove({home!r} + '/kept')"),
+    "changes the rights of a file": ("raises", "import os\nos.chmod({home!r} + '/kept', 0)"),
+    "reads a file": ("raises", "open({home!r} + '/kept').read()"),
+    "opens a socket": ("raises", "import socket\nsocket.socket()"),
+    "starts a process": ("raises", "import subprocess\nsubprocess.run(['true'])"),
+    "forks": ("raises", "import os\nos.fork()"),
+    "ends its parent": ("raises", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"),
+    "sends what is no message": (
+        "no answer",
+        "import os\n"
+        "for line in range(3, 12):\n"
+        "    try:\n        os.write(line, b'\\xff' * 64)\n    except OSError:\n        pass\n"
+        "def my_weights(query, key, mask=None):\n    return query",
+    ),
+    "looks for the answer in the frames": (
+        "raises",
+        "import sys\n"
+        "def my_weights(query, key, mask=None):\n"
+        "    frame, names = sys._getframe(), set()\n"
+        "    while frame:\n        names |= set(frame.f_locals) | set(frame.f_globals)\n"
+        "        frame = frame.f_back\n"
+        "    assert not names & {{'expected', 'secret', 'seed', 'exercise', 'outcome'}}\n"
+        "    raise KeyError('nothing')",
+    ),
+}
+"""What a hostile answer does, the name of the mistake that it must have ("wrong" is any), and its
+code, in which `package` and `home` are paths."""
+
+NEEDS_LOCK = {
+    *("sleeps", "reads the package", "puts the package on the path", "deletes a file"),
+    *("changes the rights of a file", "reads a file", "opens a socket", "starts a process"),
+    *("forks", "ends its parent"),
+}
+"""What only the locks of Linux prevent."""

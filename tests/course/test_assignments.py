@@ -1,0 +1,256 @@
+"""Assignments: releases hold no solution and no hidden case, and their checks work."""
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from samples import EXERCISES, PENCIL, WEIGHTS, sample
+
+from attnbook.course import (
+    assignments,
+    command,
+    exercises,
+    hidden,
+    notebooks,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+WRITTEN = ROOT / "_build/exercises"
+SECRET = "a secret of tests"
+READ_BY_A_PERSON = {
+    *("bits-per-byte", "nearest-line", "heads-pencil", "heads-einsum", "subtract", "repeat", "job"),
+    *("decode", "pooling", "hopfield", "reach", "hash-budget", "fast-roofline", "sketch-cells"),
+    *("which-mistake", "distributed-tree", "estimators-sample", "torch-weights", "portuguese"),
+}
+"""Exercises without a check, or whose check cannot be run on an answer in another process."""
+
+
+def lines_of(code):
+    """Return the lines of code that say something, in whatever form they are written."""
+    lines = (
+        " ".join(ast.unparse(node).split())
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.stmt)
+    )
+    return {line for line in lines if len(line) > 15}
+
+
+def leaked(text, exercise):
+    """Return which statements of an answer stand in a text, and not in what is given."""
+    parts = (exercise.given, exercise.check, exercise.block, exercise.text, *exercise.hints)
+    known = " ".join(" ".join(parts).split())
+    flat = " ".join(text.split())
+    return {line for line in lines_of(exercise.answer) if line in flat and line not in known}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course")
+    assignments.write(EXERCISES, folder / "release", folder / "solutions")
+    notebooks.write(EXERCISES, SECRET, folder / "nbgrader")
+    return folder
+
+
+def run_test(folder, name, monkeypatch):
+    """Run the visible test of an exercise beside its file."""
+    monkeypatch.syspath_prepend(folder)
+    for module in (name, f"test_{name}"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    getattr(importlib.import_module(f"test_{name}"), f"test_{name}")()
+
+
+def test_a_release_holds_no_solution(made):
+    for path in (made / "release").iterdir():
+        for exercise in EXERCISES:
+            assert leaked(path.read_text("utf8"), exercise) == set(), path.name
+    for exercise in EXERCISES[:3]:  # the test can fail
+        solution = (made / "solutions" / f"{exercise.module}.py").read_text("utf8")
+        assert leaked(solution, exercise) or exercise.label == "pencil"
+    assert "Because." not in (made / "release/essay.md").read_text("utf8")
+    assert "Because." in (made / "solutions/essay.md").read_text("utf8")
+
+
+def test_a_release_holds_no_hidden_case(made):
+    texts = [path.read_text("utf8") for path in (made / "release").iterdir()]
+    for exercise in EXERCISES:
+        seed = hidden.seed_of(SECRET, exercise.label)
+        assert not any(str(seed) in text for text in texts)
+        assert not any(str(hidden.seed_of(str(seed), "3")) in text for text in texts)
+    assert not any(SECRET in text or "hidden" in text.lower() for text in texts)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
+def test_visible_tests_pass_with_the_solution_alone(exercise, made, tmp_path, monkeypatch):
+    name = exercise.module
+    test = (made / f"release/test_{name}.py").read_text("utf8")
+    for folder in ("solutions", "release"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{name}.py").write_text(test, "utf8")
+        code = (made / folder / f"{name}.py").read_text("utf8")
+        (tmp_path / folder / f"{name}.py").write_text(code, "utf8")
+    run_test(tmp_path / "solutions", name, monkeypatch)
+    with pytest.raises((AssertionError, TypeError, AttributeError)):
+        run_test(tmp_path / "release", name, monkeypatch)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
+def test_hidden_cells_pass_with_the_solution_alone(exercise):
+    cell = notebooks.hidden_test(exercise, SECRET)
+    assert cell.splitlines()[1] == notebooks.HIDDEN[0]
+    space = {}
+    exec(f"{exercise.given}\n{exercise.answer}", space)
+    exec(cell, space)
+    wrong = {name: lambda *given: given[0] for name in exercise.names}
+    with pytest.raises((AssertionError, TypeError)):
+        exec(cell, {**space, **wrong})
+
+
+def test_points_follow_from_the_minutes():
+    assert [exercise.points for exercise in EXERCISES] == [4, 2, 1, 4, 4]
+    assert sample("x", names=[], answer="", minutes=0).points == 1
+
+
+def test_the_stub_keeps_heads_and_names():
+    assert notebooks.marked(WEIGHTS).splitlines()[:2] == [
+        "def my_weights(query, key, mask=None):",
+        "    ### BEGIN SOLUTION",
+    ]
+    assert notebooks.marked(EXERCISES[2]) == (
+        "half = ...\npair = ...\n### BEGIN SOLUTION\nhalf = 0.5\n\npair = (1, 2)\n### END SOLUTION"
+    )
+    several = sample("x", names=["f"], answer="a = 1  # one\n\n\ndef f(x):\n    return x + a")
+    assert notebooks.marked(several) == (
+        "### BEGIN SOLUTION\na = 1  # one\n### END SOLUTION\n\n\n"
+        "def f(x):\n    ### BEGIN SOLUTION\n    return x + a\n    ### END SOLUTION"
+    )
+
+
+def test_metadata_goes_through_myst(made):
+    jupytext = pytest.importorskip("jupytext")
+    path = made / "nbgrader/source/sample/sample.ipynb"
+    book = jupytext.read(path)
+    again = jupytext.reads(jupytext.writes(book, "md:myst"), "md:myst")
+    ours, theirs = ([cell.metadata.get("nbgrader") for cell in b.cells] for b in (book, again))
+    assert ours == theirs
+    assert [cell.source for cell in book.cells] == [cell.source for cell in again.cells]
+
+
+def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
+    """Points of the visible and of the hidden cells; the release holds neither."""
+    pytest.importorskip("nbgrader")
+    home = tmp_path / "course"
+    asked = EXERCISES[1:3]  # their checks are their own, so the kernel is ready soon
+    notebooks.write(asked, SECRET, home)
+
+    def nbgrader(*words):
+        path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "HOME": str(tmp_path), "PATH": path}
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", *words],
+            cwd=home,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    nbgrader("generate_assignment", "sample", "--create")
+    release = (home / "release/sample/sample.ipynb").read_text("utf8")
+    source = (home / "source/sample/sample.ipynb").read_text("utf8")
+    seed = str(hidden.seed_of(str(hidden.seed_of(SECRET, "squares")), "3"))
+    assert seed in source
+    assert seed not in release
+    code = "\n".join("".join(cell["source"]) for cell in json.loads(release)["cells"])
+    for exercise in asked:
+        assert leaked(code, exercise) == set()
+    book = json.loads(release)
+    for cell in book["cells"]:
+        name = cell["metadata"].get("nbgrader", {}).get("grade_id", "")
+        if name == "answer-pencil":
+            cell["source"] = PENCIL.answer
+        if name == "answer-squares":
+            cell["source"] = "def squares(x):\n    return x + x"
+    (home / "submitted/ada/sample").mkdir(parents=True)
+    (home / "submitted/ada/sample/sample.ipynb").write_text(json.dumps(book))
+    nbgrader("autograde", "sample", "--create")
+    with contextlib.closing(sqlite3.connect(home / "gradebook.db")) as book:
+        scores = book.execute("select auto_score from grade").fetchall()
+    assert sorted(score for (score,) in scores) == [0, 0, 1]
+
+
+def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "has_nbgrader", lambda: False)
+    written = {key: getattr(WEIGHTS, key) for key in exercises.Exercise.__dataclass_fields__}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/sample.json").write_text(
+        json.dumps({"chapter": "sample", "exercises": [written]})
+    )
+    from attnbook.__main__ import main
+
+    words = ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
+    assert main(["course", *words, "--out", str(tmp_path / "out")]) == 0
+    assert "sample: 1 exercises, 0 of them read by a person" in capsys.readouterr().out
+    secret = (tmp_path / "secret").read_text()
+    assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
+    (tmp_path / "students/ada").mkdir(parents=True)
+    (tmp_path / "students/ada/weights.py").write_text(f"{WEIGHTS.given}\n{WEIGHTS.answer}")
+    marking = [*words, "--out", str(tmp_path / "grades"), "--workers", "1"]
+    assert main(["grade", str(tmp_path / "students"), *marking]) == 0
+    assert (
+        tmp_path / "grades/grades.csv"
+    ).read_text() == "student,weights,total,of\nada,4.0,4.0,4\n"
+    assert (tmp_path / "secret").read_text() == secret
+    with pytest.raises(SystemExit, match="--chapter must be of sample, got other"):
+        main(["course", *words, "--chapter", "other"])
+
+
+def test_without_the_site_it_says_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run make book first"):
+        exercises.read(tmp_path)
+
+
+@pytest.mark.site
+def test_every_exercise_is_written_down():
+    """Level, minutes, number and text of each; those that a person reads are these."""
+    read = exercises.read(WRITTEN)
+    for path in (ROOT / "book").glob("*.md"):
+        pattern = r"^`+\{exercise\}.*\n:label: exercise-(\S+)"
+        labels = re.findall(pattern, path.read_text("utf8"), re.M)
+        assert labels == [exercise.label for exercise in read.get(path.stem, [])]
+    every = [exercise for chapter in read.values() for exercise in chapter]
+    for exercise in every:
+        assert exercise.level in ("easy", "warm-up", "core", "harder", "open")
+        assert 5 <= exercise.minutes <= 90
+        assert re.fullmatch(r"\d+\.\d+|\d+", exercise.number)
+        assert exercise.title[0] != "("
+        assert "$" not in exercise.text or "\\" in exercise.text or "−" not in exercise.text
+    by_hand = {exercise.label for exercise in every if not exercise.is_checked}
+    assert by_hand == READ_BY_A_PERSON
+
+
+@pytest.mark.site
+def test_no_release_of_a_chapter_holds_a_solution():
+    for chapter, asked in exercises.read(WRITTEN).items():
+        for exercise in asked:
+            texts = [assignments.program(exercise, exercise.stub), assignments.task(exercise)]
+            for other in asked:
+                found = leaked("\n".join(texts), other) - lines_of(exercise.given)
+                assert found == set(), (chapter, exercise.label, other.label)
+
+
+@pytest.mark.site
+def test_solutions_of_a_chapter_pass_hidden_cases(capsys):
+    """`python -m attnbook course --verify` does the same for all chapters."""
+    asked = [e for e in exercises.read(WRITTEN)["single_head"] if e.is_checked]
+    assert command.verify(asked, SECRET) == 0
+    assert command.verify([dataclasses.replace(asked[0], answer="my_weights = len")], SECRET) == 1
+    assert capsys.readouterr().err.startswith("single_head, weights: ")

@@ -1,0 +1,251 @@
+"""Grading: right and wrong answers get what they deserve, and hostile ones get nothing."""
+
+import csv
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from samples import ESSAY, EXERCISES, HOSTILE, NEEDS_LOCK, PENCIL, SHARES, SQUARES, WEIGHTS, sample
+
+import attnbook
+from attnbook.course import grading, hidden, judge, results, submissions, wire
+from attnbook.course.session import Limits, Session, functions_of, paths
+
+QUICK = Limits(seconds=5, megabytes=1024)
+SHORT = Limits(seconds=1, megabytes=1024)
+PACKAGE = str(pathlib.Path(attnbook.__file__).parent)
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with paths() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def locked(folder):
+    """Whether this system refuses files and system calls to a process."""
+    with Session(PENCIL, PENCIL.answer, QUICK, folder) as session:
+        session.answers()
+        return {"files", "system calls"} <= set(session.kept)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
+@pytest.mark.parametrize("secret", ["one", "two"])
+def test_the_solution_gets_all_points(exercise, secret, folder):
+    program = f"{exercise.given}\n\n{exercise.answer}"
+    mark = judge.mark(exercise, program, secret, folder, QUICK)
+    assert (mark.share, mark.mistakes, mark.message) == (1.0, (), "Right.")
+
+
+@pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
+def test_a_stub_gets_none(exercise, folder):
+    for source in (None, "", exercise.stub):
+        mark = judge.mark(exercise, source, "s", folder, QUICK)
+        assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
+    mark = judge.mark(exercise, f"# mine\n{exercise.stub}", "s", folder, QUICK)
+    assert mark.share == 0
+
+
+def test_a_mistake_is_named(folder):
+    wrong = WEIGHTS.answer.replace(" / math.sqrt(query.shape[-1])", "")
+    mark = judge.mark(WEIGHTS, wrong, "s", folder, QUICK)
+    assert (mark.share, mark.mistakes) == (0.0, ("no scale",))
+    assert "Divide the scores by √d_k" in mark.message
+
+
+def test_parts_count(folder):
+    mark = judge.mark(SQUARES, "def squares(x):\n    return x + x", "s", folder, QUICK)
+    assert mark.share == pytest.approx(2 / 3)
+    assert mark.mistakes == ("partly wrong",)
+    assert mark.message == "Of 3 parts, in their order, these are right: 2, 3."
+    mark = judge.mark(PENCIL, "half = 0.5\npair = [2, 1]", "s", folder, QUICK)
+    assert mark.share == 0.5
+
+
+def test_a_failed_assertion_is_wrong(folder):
+    mark = judge.mark(SHARES, "def shares(s):\n    return s", "s", folder, QUICK)
+    assert (mark.share, mark.mistakes) == (0.0, ("wrong",))
+
+
+def test_numbers_of_the_visible_check_are_no_answer(folder):
+    seen = np.random.default_rng(3).normal(size=5)
+    source = (
+        f"seen = np.array({seen.tolist()})\n"
+        "def squares(x):\n"
+        "    return x * x if np.array_equal(x, seen) or len(x) != 5 else 0 * x"
+    )
+    space = {"np": np}
+    exec(source, space)
+    assert hidden.outcome(SQUARES, space, 0) == [[True, True, True]]
+    mark = judge.mark(SQUARES, source, "s", folder, QUICK)
+    assert mark.share == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_gets_nothing(name, folder, locked, tmp_path):
+    if name in NEEDS_LOCK and not locked:
+        pytest.skip("this system has no Landlock and no seccomp for a process")
+    (tmp_path / "kept").write_text("kept")
+    mistake, source = HOSTILE[name]
+    source = source.format(package=PACKAGE, home=str(tmp_path))
+    limits = SHORT if mistake == "hangs" else QUICK
+    mark = judge.mark(WEIGHTS, source, "s", folder, limits)
+    assert mark.share == 0
+    assert mistake == "wrong" or mark.mistakes == (mistake,), mark
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert os.access(tmp_path / "kept", os.R_OK)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_what_it_prints_is_not_seen(folder, capfd):
+    source = f"print('loud')\nimport sys; sys.stderr.write('loud')\n{WEIGHTS.answer}"
+    assert judge.mark(WEIGHTS, source, "s", folder, QUICK).share == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_checks_are_silent_where_it_is_graded(folder):
+    checked = "from attnbook import check\ncheck.attention_weights(my_weights).require()"
+    source = f"{WEIGHTS.answer}\n{checked}"
+    assert judge.mark(WEIGHTS, source, "s", folder, QUICK).share == 1
+
+
+def test_a_function_of_the_package_runs_outside(folder):
+    source = (
+        "import attnbook as ab\ndef shares(s):\n    assert ab.softmax.__module__ != 'attnbook'\n"
+    )
+    mark = judge.mark(SHARES, source + "    return ab.softmax(2 * s)", "s", folder, QUICK)
+    assert mark.share == 1, mark
+    mark = judge.mark(
+        SHARES, source + "    return ab.softmax(np.ones(2_000_000))", "s", folder, QUICK
+    )
+    assert mark.share == 0
+
+
+def test_what_an_exercise_uses():
+    assert functions_of([]) == {}
+    found = functions_of(["softmax", "masking", "masking.causal"])
+    assert found == {"softmax": attnbook.softmax, "masking.causal": attnbook.masking.causal}
+    assert functions_of(["models.writer"]) is None
+    assert functions_of(["MultiHeadWeights.init"]) is None
+
+
+def test_an_exercise_may_use_objects_of_the_package(folder):
+    exercise = sample(
+        "object",
+        names=["heads"],
+        calls=["check_heads(heads)"],
+        check="def check_heads(heads):\n    return heads(4)",
+        given="import attnbook as ab",
+        answer="def heads(n):\n    return ab.MultiHeadWeights.init(0, 8, n).n_heads",
+        uses=["MultiHeadWeights", "MultiHeadWeights.init"],
+    )
+    assert judge.mark(exercise, exercise.answer, "s", folder, QUICK).share == 1
+    other = "def heads(n):\n    return ab.attention.__name__"
+    assert judge.mark(exercise, other, "s", folder, QUICK).share == 0
+
+
+def test_hidden_cases_follow_from_the_secret():
+    seeds = {hidden.seed_of(secret, label) for secret in "ab" for label in ("x", "y")}
+    assert len(seeds) == 4
+    assert hidden.seed_of("a", "x") in seeds
+    usual, other = hidden.checks(0), hidden.checks(7)
+    assert usual is attnbook.check is hidden.checks(0)
+    assert other is not usual
+    cases = [module.steps.draw(2, 3, 5) for module in (usual, other, hidden.checks(7))]
+    assert not np.array_equal(cases[0], cases[1])
+    assert np.array_equal(cases[1], cases[2])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        2**70,
+        1.5,
+        float("inf"),
+        "é",
+        [1, (2, 3)],
+        {"a": [1.0]},
+        np.arange(6).reshape(2, 3),
+    ],
+)
+def test_messages_arrive(value):
+    text = wire.pack(value, None)
+    lengths = wire.HEAD.unpack(text[: wire.HEAD.size])
+    body = text[wire.HEAD.size :]
+    found = wire.unpack(body[: lengths[0]], body[lengths[0] :], None)
+    assert type(found) is type(value)
+    assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
+
+
+@pytest.mark.parametrize(
+    ("text", "blob"),
+    [
+        (b"nonsense", b""),
+        (b'{"array": ["<f8", [3], false]}', b"12345678"),
+        (b'{"array": ["O", [1], false]}', b"12345678"),
+        (b'{"array": ["<f8", [-1], false]}', b""),
+        (b'{"array": ["<f8", [1000000000000, 1000000000000], false]}', b""),
+        (b'{"other": 1}', b""),
+        (b"[" * 100_000, b""),
+        (b'{"int": "x"}', b""),
+    ],
+)
+def test_what_is_no_message_is_refused(text, blob):
+    with pytest.raises(wire.Ended):
+        wire.unpack(text, blob, None)
+
+
+def hand_in(folder, student, **answers):
+    (folder / student).mkdir(parents=True)
+    for name, code in answers.items():
+        (folder / student / f"{name}.py").write_text(code)
+
+
+def test_a_class_is_graded(tmp_path, folder):
+    given = tmp_path / "in"
+    right = {e.module: f"{e.given}\n\n{e.answer}" for e in EXERCISES[:4]}
+    hand_in(given, "ada", **right)
+    hand_in(given, "=bob", **(right | {"squares": "def squares(x):\n    return x + x"}))
+    hand_in(given, "eve", weights="import os\nos._exit(0)")
+    cells = [
+        {"source": SQUARES.answer, "metadata": {"nbgrader": {"grade_id": "answer-squares"}}},
+        {
+            "source": ["pair = [1, 2]\n", "half = 0.5"],
+            "metadata": {"nbgrader": {"grade_id": "answer-pencil"}},
+        },
+    ]
+    (given / "flo" / "sample").mkdir(parents=True)
+    (given / "flo" / "sample" / "sample.ipynb").write_text(json.dumps({"cells": cells}))
+    (given / "flo" / "broken.ipynb").write_text("{")
+    (given / "flo" / "weights.py").symlink_to(given / "ada" / "weights.py")
+    handed_in = submissions.read(given, EXERCISES)
+    done = list(grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=2))
+    results.write(done, EXERCISES, tmp_path / "out")
+    rows = list(csv.reader((tmp_path / "out/grades.csv").read_text().splitlines()))
+    assert rows[0] == ["student", "weights", "squares", "pencil", "shares", "total", "of"]
+    assert rows[1:] == [
+        ["'=bob", "4.0", "1.3", "1.0", "4.0", "10.3", "11"],
+        ["ada", "4.0", "2.0", "1.0", "4.0", "11.0", "11"],
+        ["eve", "0.0", "0.0", "0.0", "0.0", "0.0", "11"],
+        ["flo", "0.0", "2.0", "1.0", "0.0", "3.0", "11"],
+    ]
+    told = json.loads((tmp_path / "out/students/ada.json").read_text())
+    assert told["score"] == 11
+    assert [test["max_score"] for test in told["tests"]] == [4, 2, 1, 4]
+    page = (tmp_path / "out/students/eve.html").read_text()
+    assert "Your submission ends the program." in page
+    assert "<td>1</td><td>exits</td>" in (tmp_path / "out/class.html").read_text()
+    assert ESSAY.label not in rows[0]
+
+
+def test_names_do_no_harm_in_a_page():
+    mark = judge.Mark("weights", 0.0, ("<b>",), "<script>", ())
+    result = grading.Result("<i>", {"weights": mark})
+    for text in (results.page(result, [WEIGHTS]), results.report([result], [WEIGHTS])):
+        assert not {"<i>", "<b>", "<script>"} & set(text.replace(">", "> ").split(" "))
