@@ -35,7 +35,9 @@ function numbers(state) {
     range(FARTHEST + 1).map((away) => total(partsOf(placed(QUERY, keyPlace + away, state), placed(KEY, keyPlace, state))));
   const query = placed(QUERY, place + distance, state), key = placed(KEY, place, state);
   const parts = partsOf(query, key);
-  return { query, key, parts, score: total(parts), scores: scoresFrom(place), still: scoresFrom(0) };
+  // what the sines of the two places would have for a score: it depends on the distance alone
+  const ofSines = total(range(PAIRS).map((l) => Math.cos(distance * (10 ** state.base) ** (-l / PAIRS)))) / Math.sqrt(WIDTH);
+  return { query, key, parts, ofSines, score: total(parts), scores: scoresFrom(place), still: scoresFrom(0) };
 }
 
 /* The picture */
@@ -125,14 +127,16 @@ function draw(state, found, width) {
   return svg(width, below + 200, railPanel(state, width), dialPanel(state, found, 116, width), curvePanel(state, found, below, width));
 }
 
-function says({ kind, distance, place }, { score, scores, still }) {
+function says({ kind, distance, place }, { score, scores, still, ofSines }) {
   const where = distance ? `${distance} place${distance > 1 ? "s" : ""} after` : "at the place of";
   const change = Math.max(...scores.map((value, i) => Math.abs(value - still[i])));
-  const shifted = kind === "rotary"
-    ? `has changed no score, for both hands of each pair have turned by the same angle.`
-    : `has changed scores by up to ${number(change)}, though the distances are the same.`;
-  const then = place ? `A shift of both by ${place} ${shifted}` : "Shift both, and see what changes.";
-  return `The query of ${QUERY_WORD}, ${where} ${KEY_WORD}, gives its key the score ${number(score)}. ${then}`;
+  const then = place ? `A shift of both by ${place}` : "Shift both, and see what changes.";
+  if (kind === "rotary") {
+    const why = place ? " has changed no score, for both hands of each pair have turned by the same angle." : "";
+    return `The query of ${QUERY_WORD}, ${where} ${KEY_WORD}, gives its key the score ${number(score)}. ${then}${why}`;
+  }
+  const what = place ? ` has changed scores by up to ${number(change)}.` : "";
+  return `The score is ${number(score)}. ${number(ofSines)} of it is the product of the sines alone, which only the distance changes. ${then}${what}`;
 }
 
 function act({ distance, place }, part, event) {

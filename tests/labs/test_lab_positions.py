@@ -43,6 +43,9 @@ def test_numbers(seed):
         found["score"], score(place + distance, place, kind, base), atol=1e-12
     )
     np.testing.assert_allclose(sum(found["parts"]), found["score"], atol=1e-12)
+    rows = positions.sinusoidal(place + distance + 1, 32, base=base)
+    sines = rows[place + distance] @ rows[place] / math.sqrt(32)
+    np.testing.assert_allclose(found["ofSines"], sines, atol=1e-12)
     for name, start in (("scores", place), ("still", 0)):
         curve = [score(start + away, start, kind, base) for away in range(FARTHEST + 1)]
         np.testing.assert_allclose(found[name], curve, atol=1e-12)
