@@ -27,7 +27,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner course environment models test changed elsewhere notebooks lint mutants clean
+.PHONY: help book serve learner course pdf environment models test changed elsewhere notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,10 @@ help:  ## list what can be made
 	@echo "Installing PyTorch and what the chapters and the tests need into .venv"
 	@$(PIP) install '$(TORCH)'
 	@$(call install,'.[test]')
+	@touch $@
+
+.venv/.pdf: .venv/.book
+	@$(call install,'.[pdf]')
 	@touch $@
 
 .venv/.lint .venv/.mutants: .venv/.%: .venv/.test
@@ -72,6 +76,9 @@ learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab
 course: $(SITE)  ## assignments of all chapters: for students, for nbgrader, with solutions
 	@$(call install,'.[chapters,course]')
 	$(BIN)/python -m attnbook course
+
+pdf: $(SITE) | .venv/.pdf  ## print the book into _build/attnbook.pdf (wants Chromium)
+	$(BIN)/python tools/print_book.py $(dir $(SITE)) _build/attnbook.pdf
 
 environment: .venv/.test  ## install into .venv what the chapters and the tests need
 

@@ -1,0 +1,223 @@
+"""Print the built site as one PDF, with contents, bookmarks, page numbers and links.
+
+    python tools/print_book.py _build/html _build/attnbook.pdf [PAGE …]
+
+The pages of `_toc.yml` (or those named) become one document, in which the link from page to page is
+a link within, and Chromium prints it. It is printed until the page numbers of the contents are
+those of what they name: once without them, once with them, as a rule.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+import yaml
+from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
+from pypdf import PdfReader
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
+DEEPEST = 2  # of the headings that stand in the contents
+ON_SCREEN = ".headerlink, .take-along, button, script, .prev-next-footer, .hero, noscript"
+MOST_ROUNDS = 4
+HERE = "print.html"  # beside index.html, so that style sheets find their fonts
+
+
+@dataclass
+class Part:
+    """Pages under one title of the table of contents."""
+
+    title: str
+    pages: list[str]
+
+
+def parts_of(toc: Path) -> list[Part]:
+    """Return parts and pages, without the functions' reference: it is no reading matter."""
+    known = yaml.safe_load(toc.read_text("utf8"))
+    return [
+        Part(part["caption"], [Path(entry["file"]).with_suffix("").as_posix() for entry in chapters])
+        for part in known["parts"]
+        if (chapters := [entry for entry in part["chapters"] if "sections" not in entry])
+    ]
+
+
+class Book:
+    """The pages of a site as one document."""
+
+    def __init__(self, site: Path, parts: list[Part]) -> None:
+        self.site, self.parts = site, parts
+        self.pages = [page for part in parts for page in part.pages]
+        self.articles = {page: self.article(page) for page in self.pages}
+
+    def article(self, page: str) -> BeautifulSoup:
+        """Return what is to be read on a page, its links and names being those of the book."""
+        soup = BeautifulSoup((self.site / f"{page}.html").read_text("utf8"), "html.parser")
+        article = soup.select_one("article.bd-article")
+        assert article is not None, page
+        for screen in article.select(ON_SCREEN):
+            screen.decompose()
+        for fold in article.select("details"):
+            fold["open"] = ""
+        for tag in article.find_all(True):
+            if tag.get("id"):
+                tag["id"] = name(page, tag["id"])
+            for there in ("for", "aria-labelledby", "aria-describedby", "aria-controls"):
+                del tag[there]
+        for image in article.select("img"):
+            image["src"] = urljoin(f"{page}.html", image["src"])
+            image["loading"] = "eager"
+        for link in article.select("a[href]"):
+            self.turn(page, link)
+        article["id"] = name(page, "")
+        article["style"] = f"page: {name(page, '')}"
+        return article
+
+    def turn(self, page: str, link: BeautifulSoup) -> None:
+        """Let a link to a page of the book lead to its place; one to another page leads nowhere."""
+        parts = urlsplit(link["href"])
+        if parts.scheme:
+            return
+        there = unquote(urljoin(f"{page}.html", parts.path)) if parts.path else f"{page}.html"
+        if there.removesuffix(".html") in self.pages:
+            link["href"] = "#" + name(there.removesuffix(".html"), unquote(parts.fragment))
+        else:
+            link.name = "span"
+            del link["href"]
+
+    def headings(self, page: str) -> Iterator[tuple[int, str, str, str]]:
+        """Yield level, number, text and place of each heading for the contents."""
+        for level in range(1, DEEPEST + 1):
+            for heading in self.articles[page].select(f"h{level}"):
+                number = heading.select_one(".section-number")
+                text = heading.get_text().strip()
+                counted = number.get_text() if number else ""
+                place = heading.find_parent(id=True)["id"]
+                yield level, counted.strip(), text.removeprefix(counted), place
+
+    def contents(self, numbers: dict[str, int]) -> str:
+        """Return the table of contents, with the page numbers that are known."""
+        lines = []
+        for part in self.parts:
+            lines.append(f'<p class="printed-part">{escape(part.title)}</p>')
+            for page in part.pages:
+                found = sorted(self.headings(page), key=lambda heading: self.place(page, heading))
+                for level, number, text, place in found:
+                    at = numbers.get(place, "")
+                    lines.append(
+                        f'<a class="printed-line printed-{level}" href="#{place}">'
+                        f"<span>{escape(number)}</span><span>{escape(text)}</span>"
+                        f"<span>{at}</span></a>"
+                    )
+        return "\n".join(lines)
+
+    def place(self, page: str, heading: tuple[int, str, str, str]) -> int:
+        """Return where a heading stands among the names of its page."""
+        names = [tag["id"] for tag in self.articles[page].select("[id]")]
+        return names.index(heading[3]) if heading[3] in names else -1
+
+    def html(self, numbers: dict[str, int]) -> str:
+        """Return the whole document."""
+        first = BeautifulSoup((self.site / f"{self.pages[0]}.html").read_text("utf8"), "html.parser")
+        styles = "".join(
+            f'<link rel="stylesheet" href="{urljoin(self.pages[0], link["href"])}" />'
+            for link in first.select('link[rel="stylesheet"]')
+        )
+        heads = "".join(self.running_head(page) for page in self.pages)
+        articles = "".join(map(str, self.articles.values()))
+        return (
+            '<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
+            f'<meta charset="utf-8" /><title>attnbook</title>{styles}'
+            f"<style>{STYLE}{heads}</style></head><body>"
+            f'<section class="printed-title"><h1>attnbook</h1><p>{SUBTITLE}</p></section>'
+            f'<section class="printed-contents"><h1>Contents</h1>{self.contents(numbers)}</section>'
+            f"{articles}</body></html>"
+        )
+
+    def running_head(self, page: str) -> str:
+        """Return the rule that writes the title of a page above each of its sheets."""
+        heading = next(self.headings(page), (1, "", "", ""))
+        title = f"{heading[1]} {heading[2]}".strip().replace('"', '\\"')
+        return f'@page {name(page, "")} {{ @top-left {{ content: "{title}"; {SMALL} }} }}'
+
+
+SUBTITLE = "Attention from a dot product to a sketch of a million vectors"
+SMALL = "font: 8.5pt system-ui, sans-serif; color: #555"
+STYLE = f"""
+@page {{ size: A4; margin: 20mm 20mm 18mm; @bottom-center {{ content: counter(page); {SMALL} }} }}
+@page printed-title {{ @bottom-center {{ content: none }} }}
+body {{ background: #fff; }}
+.printed-title {{ page: printed-title; padding-top: 30%; text-align: center; }}
+.printed-title h1 {{ font-size: 44pt; margin: 0 0 1rem; }}
+.printed-contents {{ break-before: page; page: printed-contents; }}
+.printed-part {{ margin: 1.2em 0 0.3em; font-weight: 600; break-after: avoid; }}
+.printed-line {{ display: flex; gap: 0.8em; color: inherit; text-decoration: none; }}
+.printed-line span:nth-child(1) {{ min-width: 2.6em; }}
+.printed-line span:nth-child(2) {{ flex: 1; }}
+.printed-2 {{ padding-left: 1.4em; font-size: 0.92em; }}
+.printed-1 {{ margin-top: 0.35em; break-after: avoid; }}
+article.bd-article {{ break-before: page; padding: 0; max-width: none; }}
+"""
+
+
+def name(page: str, inner: str) -> str:
+    """Return the name in the book of a place on a page; it is an identifier of CSS, too."""
+    return re.sub(r"[^\w-]", "-", page.removeprefix("book/")) + (f"--{inner}" if inner else "")
+
+
+def page_numbers(pdf: Path) -> dict[str, int]:
+    """Return the number of the sheet of each place that something links to."""
+    reader = PdfReader(pdf)
+    sheets = {sheet.indirect_reference.idnum: i + 1 for i, sheet in enumerate(reader.pages)}
+    return {
+        place.lstrip("/"): sheets[there.page.idnum]
+        for place, there in reader.named_destinations.items()
+    }
+
+
+def print_book(site: Path, pdf: Path, parts: list[Part]) -> int:
+    """Print `site` to `pdf` and return how often it had to be printed."""
+    book = Book(site, parts)
+    pdf.parent.mkdir(parents=True, exist_ok=True)
+    numbers: dict[str, int] = {}
+    browser_path = next(path for path in CHROMIUM if Path(path).exists())
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for rounds in range(1, MOST_ROUNDS + 1):
+            document = site / HERE
+            document.write_text(book.html(numbers), "utf8")
+            try:
+                tab = browser.new_page()
+                tab.goto(document.resolve().as_uri(), wait_until="load", timeout=300_000)
+                tab.evaluate("document.fonts.ready")
+                tab.pdf(path=pdf, prefer_css_page_size=True, outline=True, tagged=True)
+                tab.close()
+            finally:
+                document.unlink()
+            before, numbers = numbers, page_numbers(pdf)
+            if numbers == before:
+                return rounds
+    raise RuntimeError(f"page numbers still change after {MOST_ROUNDS} rounds")
+
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("site", type=Path)
+    parser.add_argument("pdf", type=Path)
+    parser.add_argument("pages", nargs="*", help="such as book/masking")
+    given = parser.parse_args()
+    parts = [Part("Pages", given.pages)] if given.pages else parts_of(ROOT / "_toc.yml")
+    rounds = print_book(given.site, given.pdf, parts)
+    sheets = len(PdfReader(given.pdf).pages)
+    print(f"{given.pdf}: {sheets} pages, {given.pdf.stat().st_size / 1e6:.1f} MB, {rounds} rounds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
