@@ -24,7 +24,8 @@ from pypdf import PdfReader
 ROOT = Path(__file__).parents[1]
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 DEEPEST = 2  # of the headings that stand in the contents
-ON_SCREEN = ".headerlink, .take-along, button, script, .prev-next-footer, .hero, noscript"
+ON_SCREEN = ".headerlink, .take-along, button, script, noscript"
+DRAWS = "details.above-input"  # the code of a figure, which is folded on the page
 MOST_ROUNDS = 4
 HERE = "print.html"  # beside index.html, so that style sheets find their fonts
 
@@ -41,7 +42,9 @@ def parts_of(toc: Path) -> list[Part]:
     """Return parts and pages, without the functions' reference: it is no reading matter."""
     known = yaml.safe_load(toc.read_text("utf8"))
     return [
-        Part(part["caption"], [Path(entry["file"]).with_suffix("").as_posix() for entry in chapters])
+        Part(
+            part["caption"], [Path(entry["file"]).with_suffix("").as_posix() for entry in chapters]
+        )
         for part in known["parts"]
         if (chapters := [entry for entry in part["chapters"] if "sections" not in entry])
     ]
@@ -60,7 +63,7 @@ class Book:
         soup = BeautifulSoup((self.site / f"{page}.html").read_text("utf8"), "html.parser")
         article = soup.select_one("article.bd-article")
         assert article is not None, page
-        for screen in article.select(ON_SCREEN):
+        for screen in article.select(f"{ON_SCREEN}, {DRAWS}"):
             screen.decompose()
         for fold in article.select("details"):
             fold["open"] = ""
@@ -123,7 +126,9 @@ class Book:
 
     def html(self, numbers: dict[str, int]) -> str:
         """Return the whole document."""
-        first = BeautifulSoup((self.site / f"{self.pages[0]}.html").read_text("utf8"), "html.parser")
+        first = BeautifulSoup(
+            (self.site / f"{self.pages[0]}.html").read_text("utf8"), "html.parser"
+        )
         styles = "".join(
             f'<link rel="stylesheet" href="{urljoin(self.pages[0], link["href"])}" />'
             for link in first.select('link[rel="stylesheet"]')
@@ -146,6 +151,15 @@ class Book:
         return f'@page {name(page, "")} {{ @top-left {{ content: "{title}"; {SMALL} }} }}'
 
 
+TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
+# What is too wide is made smaller; else Chromium makes the whole book smaller.
+FIT = """() => {
+  const wide = document.querySelectorAll(".bd-article :is(table, .katex-display, pre, img, svg)");
+  for (const one of wide) {
+    const room = one.parentElement.clientWidth, width = Math.max(one.scrollWidth, one.offsetWidth);
+    if (room && width > room + 1) one.style.zoom = room / width;
+  }
+}"""
 SUBTITLE = "Attention from a dot product to a sketch of a million vectors"
 SMALL = "font: 8.5pt system-ui, sans-serif; color: #555"
 STYLE = f"""
@@ -162,6 +176,14 @@ body {{ background: #fff; }}
 .printed-2 {{ padding-left: 1.4em; font-size: 0.92em; }}
 .printed-1 {{ margin-top: 0.35em; break-after: avoid; }}
 article.bd-article {{ break-before: page; padding: 0; max-width: none; }}
+html[data-theme] {{ --text: 10pt; }}
+.bd-article * {{ content-visibility: visible !important; }}
+.bd-article :is(pre, .cell, .cell_output, details, div.highlight, div[class*="highlight-"], .solution) {{
+  break-inside: auto !important; display: block; overflow: visible; orphans: 4; widows: 4; }}
+.bd-article pre {{ font-size: 8pt; line-height: 1.45; }}
+.bd-article table {{ font-size: 8.5pt; line-height: 1.3; }}
+.bd-article :is(td, th) {{ padding: 2.5pt 5pt !important; }}
+.bd-article .cell details > summary {{ display: none; }}
 """
 
 
@@ -194,7 +216,10 @@ def print_book(site: Path, pdf: Path, parts: list[Part]) -> int:
             try:
                 tab = browser.new_page()
                 tab.goto(document.resolve().as_uri(), wait_until="load", timeout=300_000)
+                tab.emulate_media(media="print")
+                tab.set_viewport_size({"width": TEXT_PIXELS, "height": 1000})
                 tab.evaluate("document.fonts.ready")
+                tab.evaluate(FIT)
                 tab.pdf(path=pdf, prefer_css_page_size=True, outline=True, tagged=True)
                 tab.close()
             finally:

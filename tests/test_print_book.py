@@ -1,0 +1,69 @@
+"""The book as one PDF: two pages of the site are printed and read again."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # tools/ is no part of the installed package
+
+from test_site import SITE, skip_unless  # noqa: E402
+
+pypdf = pytest.importorskip("pypdf")
+print_book = pytest.importorskip("tools.print_book")
+
+pytestmark = pytest.mark.site
+PAGES = ["book/how_to_use", "book/notation"]
+A4 = (595, 842)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    if not (SITE / "index.html").exists():
+        skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "the site is not built: make book")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "there is no Chromium")
+    pdf = tmp_path_factory.mktemp("pdf") / "book.pdf"
+    print_book.print_book(SITE, pdf, [print_book.Part("Start here", PAGES)])
+    return pypdf.PdfReader(pdf)
+
+
+def titles(outline):
+    """Yield the titles of bookmarks, those below others too."""
+    for mark in outline:
+        if isinstance(mark, list):
+            yield from titles(mark)
+        else:
+            yield mark.title
+
+
+def test_the_contents_name_the_page_on_which_each_heading_stands(printed):
+    contents = " ".join(printed.pages[1].extract_text().split())
+    for heading in ("How to use this book", "To teach", "Notation", "Free letters"):
+        listed = re.search(re.escape(heading) + r" (\d+)\b", contents)
+        assert listed, heading
+        there = " ".join(printed.pages[int(listed[1]) - 1].extract_text().split())
+        assert heading in there
+
+
+def test_a_link_between_pages_of_the_book_leads_within_it(printed):
+    addresses, inner = [], 0
+    for sheet in printed.pages[2:]:
+        for mark in sheet.get("/Annots", []):
+            mark = mark.get_object()
+            action = mark.get("/A", {})
+            inner += "/Dest" in mark or action.get("/S") == "/GoTo"
+            addresses += [action["/URI"]] if "/URI" in action else []
+    assert inner > 10
+    assert [url for url in addresses if not url.startswith("https://")] == []
+
+
+def test_sheets_are_a4_with_bookmarks_and_set_formulas(printed):
+    assert {tuple(map(round, sheet.mediabox[2:])) for sheet in printed.pages} == {A4}
+    assert {"Contents", "Notation"} <= set(titles(printed.outline))
+    text = "\n".join(sheet.extract_text() for sheet in printed.pages)
+    assert re.search(r"\\\(|\$\$|\\sqrt|\{doc\}", text) is None
+    assert len(printed.pages) > 8
