@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -23,11 +24,45 @@ from pypdf import PdfReader
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
-DEEPEST = 2  # of the headings that stand in the contents
+LISTED = "h1, h2"  # the headings that stand in the contents
 ON_SCREEN = ".headerlink, .take-along, button, script, noscript"
 DRAWS = "details.above-input"  # the code of a figure, which is folded on the page
 MOST_ROUNDS = 4
 HERE = "print.html"  # beside index.html, so that style sheets find their fonts
+TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
+# What is too wide is made smaller; else Chromium makes the whole book smaller.
+FIT = """() => {
+  const wide = document.querySelectorAll(".bd-article :is(table, .katex-display, pre, img, svg)");
+  for (const one of wide) {
+    const room = one.parentElement.clientWidth, width = Math.max(one.scrollWidth, one.offsetWidth);
+    if (room && width > room + 1) one.style.zoom = room / width;
+  }
+}"""
+SUBTITLE = "Attention from a dot product to a sketch of a million vectors"
+SMALL = "font: 8.5pt system-ui, sans-serif; color: #555"
+STYLE = f"""
+@page {{ size: A4; margin: 20mm 20mm 18mm; @bottom-center {{ content: counter(page); {SMALL} }} }}
+@page printed-title {{ @bottom-center {{ content: none }} }}
+body {{ background: #fff; }}
+.printed-title {{ page: printed-title; padding-top: 30%; text-align: center; }}
+.printed-title h1 {{ font-size: 44pt; margin: 0 0 1rem; }}
+.printed-contents {{ break-before: page; page: printed-contents; }}
+.printed-part {{ margin: 1.2em 0 0.3em; font-weight: 600; break-after: avoid; }}
+.printed-line {{ display: flex; gap: 0.8em; color: inherit; text-decoration: none; }}
+.printed-line span:nth-child(1) {{ min-width: 2.6em; }}
+.printed-line span:nth-child(2) {{ flex: 1; }}
+.printed-2 {{ padding-left: 1.4em; font-size: 0.92em; }}
+.printed-1 {{ margin-top: 0.35em; break-after: avoid; }}
+article.bd-article {{ break-before: page; padding: 0; max-width: none; }}
+html[data-theme] {{ --text: 10pt; }}
+.bd-article * {{ content-visibility: visible !important; }}
+.bd-article :is(pre, .cell, .cell_output, details, div[class*="highlight"], .solution) {{
+  break-inside: auto !important; display: block; overflow: visible; orphans: 4; widows: 4; }}
+.bd-article pre {{ font-size: 8pt; line-height: 1.45; }}
+.bd-article table {{ font-size: 8.5pt; line-height: 1.3; }}
+.bd-article :is(td, th) {{ padding: 2.5pt 5pt !important; }}
+.bd-article .cell details > summary {{ display: none; }}
+"""
 
 
 @dataclass
@@ -60,8 +95,7 @@ class Book:
 
     def article(self, page: str) -> BeautifulSoup:
         """Return what is to be read on a page, its links and names being those of the book."""
-        soup = BeautifulSoup((self.site / f"{page}.html").read_text("utf8"), "html.parser")
-        article = soup.select_one("article.bd-article")
+        article = soup_of(self.site, page).select_one("article.bd-article")
         assert article is not None, page
         for screen in article.select(f"{ON_SCREEN}, {DRAWS}"):
             screen.decompose()
@@ -95,34 +129,24 @@ class Book:
 
     def headings(self, page: str) -> Iterator[tuple[int, str, str, str]]:
         """Yield level, number, text and place of each heading for the contents."""
-        for level in range(1, DEEPEST + 1):
-            for heading in self.articles[page].select(f"h{level}"):
-                number = heading.select_one(".section-number")
-                text = heading.get_text().strip()
-                counted = number.get_text() if number else ""
-                place = heading.find_parent(id=True)["id"]
-                yield level, counted.strip(), text.removeprefix(counted), place
+        for heading in self.articles[page].select(LISTED):
+            number = heading.select_one(".section-number")
+            counted = number.get_text() if number else ""
+            text = heading.get_text().removeprefix(counted).strip()
+            yield int(heading.name[1]), counted.strip(), text, heading.find_parent(id=True)["id"]
 
     def contents(self, numbers: dict[str, int]) -> str:
         """Return the table of contents, with the page numbers that are known."""
         lines = []
         for part in self.parts:
             lines.append(f'<p class="printed-part">{escape(part.title)}</p>')
-            for page in part.pages:
-                found = sorted(self.headings(page), key=lambda heading: self.place(page, heading))
-                for level, number, text, place in found:
-                    at = numbers.get(place, "")
-                    lines.append(
-                        f'<a class="printed-line printed-{level}" href="#{place}">'
-                        f"<span>{escape(number)}</span><span>{escape(text)}</span>"
-                        f"<span>{at}</span></a>"
-                    )
+            for level, number, text, place in chain(*map(self.headings, part.pages)):
+                lines.append(
+                    f'<a class="printed-line printed-{level}" href="#{place}">'
+                    f"<span>{escape(number)}</span><span>{escape(text)}</span>"
+                    f"<span>{numbers.get(place, '')}</span></a>"
+                )
         return "\n".join(lines)
-
-    def place(self, page: str, heading: tuple[int, str, str, str]) -> int:
-        """Return where a heading stands among the names of its page."""
-        names = [tag["id"] for tag in self.articles[page].select("[id]")]
-        return names.index(heading[3]) if heading[3] in names else -1
 
     def html(self, numbers: dict[str, int]) -> str:
         """Return the whole document."""
@@ -151,40 +175,9 @@ class Book:
         return f'@page {name(page, "")} {{ @top-left {{ content: "{title}"; {SMALL} }} }}'
 
 
-TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
-# What is too wide is made smaller; else Chromium makes the whole book smaller.
-FIT = """() => {
-  const wide = document.querySelectorAll(".bd-article :is(table, .katex-display, pre, img, svg)");
-  for (const one of wide) {
-    const room = one.parentElement.clientWidth, width = Math.max(one.scrollWidth, one.offsetWidth);
-    if (room && width > room + 1) one.style.zoom = room / width;
-  }
-}"""
-SUBTITLE = "Attention from a dot product to a sketch of a million vectors"
-SMALL = "font: 8.5pt system-ui, sans-serif; color: #555"
-STYLE = f"""
-@page {{ size: A4; margin: 20mm 20mm 18mm; @bottom-center {{ content: counter(page); {SMALL} }} }}
-@page printed-title {{ @bottom-center {{ content: none }} }}
-body {{ background: #fff; }}
-.printed-title {{ page: printed-title; padding-top: 30%; text-align: center; }}
-.printed-title h1 {{ font-size: 44pt; margin: 0 0 1rem; }}
-.printed-contents {{ break-before: page; page: printed-contents; }}
-.printed-part {{ margin: 1.2em 0 0.3em; font-weight: 600; break-after: avoid; }}
-.printed-line {{ display: flex; gap: 0.8em; color: inherit; text-decoration: none; }}
-.printed-line span:nth-child(1) {{ min-width: 2.6em; }}
-.printed-line span:nth-child(2) {{ flex: 1; }}
-.printed-2 {{ padding-left: 1.4em; font-size: 0.92em; }}
-.printed-1 {{ margin-top: 0.35em; break-after: avoid; }}
-article.bd-article {{ break-before: page; padding: 0; max-width: none; }}
-html[data-theme] {{ --text: 10pt; }}
-.bd-article * {{ content-visibility: visible !important; }}
-.bd-article :is(pre, .cell, .cell_output, details, div.highlight, div[class*="highlight-"], .solution) {{
-  break-inside: auto !important; display: block; overflow: visible; orphans: 4; widows: 4; }}
-.bd-article pre {{ font-size: 8pt; line-height: 1.45; }}
-.bd-article table {{ font-size: 8.5pt; line-height: 1.3; }}
-.bd-article :is(td, th) {{ padding: 2.5pt 5pt !important; }}
-.bd-article .cell details > summary {{ display: none; }}
-"""
+def soup_of(site: Path, page: str) -> BeautifulSoup:
+    """Return a page of the site as a tree."""
+    return BeautifulSoup((site / f"{page}.html").read_text("utf8"), "html.parser")
 
 
 def name(page: str, inner: str) -> str:
