@@ -12,12 +12,12 @@ const PLANE = [-2.75, 2.75], UNIT = [-0.35, 1.35]; // what the planes of the key
 
 /* The panels side by side, or the two planes above the table. */
 function layout(width) {
-  const wide = width > 500, side = wide ? 212 : 164, top = 28;
+  const wide = width > 500, side = wide ? 204 : 164, top = 28;
   return {
     side,
     keys: { left: 0, top },
     values: { left: width - side, top },
-    table: wide ? { left: 232, top: 18, width: 216, row: 52 } : { left: 0, top: side + 72, width, row: 44 },
+    table: wide ? { left: 222, top: 18, width: 236, row: 50 } : { left: 0, top: side + 72, width, row: 44 },
     height: wide ? side + top + 22 : side + 72 + 3 * 44 + 34,
   };
 }
@@ -70,13 +70,13 @@ function keysPlane(query, panel, side) {
     KEYS.map((key, i) => line(x(key[0]), y(key[1]), x(length2 ? feet[i][0] : key[0]), y(length2 ? feet[i][1] : key[1]), { class: "line-blue" })),
     arrow(x(0), y(0), qx, qy, { class: "line-orange", back: 7 }),
     KEYS.map((key, i) => [circle(x(key[0]), y(key[1]), 5, { class: "fill-blue" }), wordAt(i, x(key[0]), y(key[1]))]),
-    text(qx + (query[0] > 0 ? -10 : 10), qy + (query[1] < 0 ? 21 : -11), "query", { class: "orange strong halo", anchor: query[0] > 0 ? "end" : "start" }),
+    text(qx + (query[0] < 0 ? 10 : -10), qy + (query[1] < 0 ? 21 : -11), "query", { class: "orange strong halo", anchor: query[0] < 0 ? "start" : "end" }),
     knob(qx, qy, "query", "Query", `person ${number(query[0])}, woman ${number(query[1])}`, query[0]),
   ];
 }
 
 function table({ dots, scores, exponentials, sum, weights }, { left, top, width, row }) {
-  const ends = [0.42, 0.6, 0.785, 1].map((share) => left + share * width);
+  const ends = [0.4, 0.59, 0.775, 1].map((share) => left + share * width);
   const cells = (y, values, style) => values.map((value, i) => text(ends[i], y, value, { anchor: "end", class: style }));
   const bottom = top + 20 + 3 * row;
   return [

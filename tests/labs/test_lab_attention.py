@@ -50,5 +50,5 @@ def test_the_query_follows_the_pointer_and_the_arrows():
     assert lab.call(act, {"kind": "key", "key": "ArrowLeft"}) == {"query": [1.9, 2]}
     assert lab.call(act, {"kind": "key", "key": "ArrowDown", "shift": True}) == {"query": [2, 1.5]}
     assert not lab.call(act, {"kind": "key", "key": "Home"})
-    far = lab.call(act, {"kind": "drag", "x": 900, "y": 134, "width": 680})
+    far = lab.call(act, {"kind": "drag", "x": 900, "y": 130, "width": 680})
     assert far == {"query": [2.6, 0]}
