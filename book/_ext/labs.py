@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import lab_data
 from docutils import nodes
 from py_mini_racer import MiniRacer
 from sphinx.util.docutils import SphinxDirective
@@ -22,15 +23,22 @@ IMPORT = re.compile(r'^import \{(.*)\} from "\./([\w-]+\.js)";$', re.M)
 EXPORTED = re.compile(r"^export (?=(?:(?:async )?function|class|const|let) (\w+))", re.M)
 
 
+def text_of(name: str) -> str:
+    """Return the text of a module, which may be made while the site is built."""
+    if name in lab_data.FILES:
+        return lab_data.made(name).decode()
+    return (FOLDER / name).read_text("utf8")
+
+
 def modules_of(name: str) -> list[str]:
     """Return the files that a module needs and its own, each after what it imports."""
-    imported = [file for _, file in IMPORT.findall((FOLDER / name).read_text("utf8"))]
+    imported = [file for _, file in IMPORT.findall(text_of(name))]
     return list(dict.fromkeys([*(m for file in imported for m in modules_of(file)), name]))
 
 
 def as_script(name: str) -> str:
     """Return a module as a script, for the engine knows no modules: it leaves `modules[name]`."""
-    text = (FOLDER / name).read_text("utf8").replace("import.meta.url", '""')
+    text = text_of(name).replace("import.meta.url", '""')
     names = ", ".join(EXPORTED.findall(text))
     text = IMPORT.sub(_from_modules, EXPORTED.sub("", text))
     return f'modules["{name}"] = (() => {{\n{text}\nreturn {{ {names} }};\n}})();'
@@ -110,7 +118,10 @@ def load_on_page(app, pagename, templatename, context, doctree):
 def copy_files(app):
     """Copy `book/labs` before the pages are written, which name the digests of what they load."""
     if app.builder.format == "html":
-        shutil.copytree(FOLDER, Path(app.outdir, "_static/labs"), dirs_exist_ok=True)
+        to = Path(app.outdir, "_static/labs")
+        shutil.copytree(FOLDER, to, dirs_exist_ok=True)
+        for name in lab_data.FILES:
+            (to / name).write_bytes(lab_data.made(name))
 
 
 def setup(app):

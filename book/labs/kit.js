@@ -9,6 +9,7 @@
 //   draw(state, numbers, width)   the picture as text, made by `svg`; pure; `width` is one of WIDTHS
 //   says(state, numbers)          one sentence, below the picture
 //   act(state, part, event)       what a click, key or drag on a drawn part changes; may be left out
+//   next(state)     a promise of the changes that follow by themselves, until it is one of nothing; may be left out
 //
 // A part is drawn with `data-part`, and with `data-drag` if it can be dragged. `event.kind` is
 //
@@ -33,11 +34,12 @@ function short(value) {
   return typeof value === "number" ? String(Math.round(value * 100) / 100 || 0) : escaped(value);
 }
 
-/* An element; attributes that are undefined, null or false are left out, and `true` stands for "". */
+/* An element; what is undefined, null or false is left out, and `true` stands for "" in an attribute. */
 export function tag(name, attributes = {}, ...content) {
-  const given = Object.entries(attributes).filter(([, value]) => value !== undefined && value !== null && value !== false);
+  const isThere = (value) => value !== undefined && value !== null && value !== false;
+  const given = Object.entries(attributes).filter(([, value]) => isThere(value));
   const text = given.map(([key, value]) => ` ${key}="${value === true ? "" : short(value)}"`).join("");
-  return `<${name}${text}>${content.flat(Infinity).join("")}</${name}>`;
+  return `<${name}${text}>${content.flat(Infinity).filter(isThere).join("")}</${name}>`;
 }
 
 /* A number with a real minus sign. */
@@ -166,24 +168,25 @@ export function stepOf(event, step = 1, far = 5) {
 
 function controlMarkup(lab, control, i, state) {
   const at = { "data-control": i };
+  const hidden = control.when && !control.when(state);
   const value = state[control.key];
   if (control.kind === "slider") {
     const { min, max, step } = control;
     const shown = (control.show ?? String)(value, state);
-    return tag("label", { class: "lab-slider" },
+    return tag("label", { class: "lab-slider", hidden },
       tag("span", {}, escaped(control.label)), tag("output", {}, escaped(shown)),
       `<input${attributesOf({ ...at, type: "range", ...texts({ min, max, step, value }), "aria-valuetext": shown })}>`);
   }
   if (control.kind === "choice") {
     const options = control.options.map(([option, label], j) =>
       tag("label", {}, `<input${attributesOf({ ...at, type: "radio", name: `lab-${lab.name}-${control.key}`, value: j, checked: option === value })}>`, tag("span", {}, escaped(label))));
-    return tag("fieldset", { class: "lab-choice" }, tag("legend", {}, escaped(control.label)), tag("div", {}, options));
+    return tag("fieldset", { class: "lab-choice", hidden }, tag("legend", {}, escaped(control.label)), tag("div", {}, options));
   }
   if (control.kind === "text") {
-    return tag("label", { class: "lab-text" },
+    return tag("label", { class: "lab-text", hidden },
       tag("span", {}, escaped(control.label)), `<input${attributesOf({ ...at, type: "text", value, autocomplete: "off", spellcheck: "false" })}>`);
   }
-  return tag("button", { ...at, type: "button" }, escaped(control.label));
+  return tag("button", { ...at, type: "button", hidden }, escaped(control.label));
 }
 
 /* As they are: a picture's two decimals would not do for a slider. */
@@ -242,7 +245,20 @@ export function mount(box, lab) {
     }
     state = { ...state, ...changes };
     show(refocus);
+    goOn();
     return true;
+  }
+
+  /* What follows by itself; where something else has happened meanwhile, it is asked for anew. */
+  function goOn() {
+    const before = state, following = lab.next?.(before);
+    if (!following) return;
+    box.setAttribute("aria-busy", "true");
+    following.then((found) => {
+      if (state !== before) return;
+      box.removeAttribute("aria-busy");
+      change(found);
+    });
   }
 
   /* Tell the figure what happened to a part, and say whether it took it. */
@@ -298,6 +314,7 @@ export function mount(box, lab) {
   });
   reset.addEventListener("click", () => {
     state = lab.start;
+    box.removeAttribute("aria-busy");
     show();
   });
   // A thing that is held must follow at once; otherwise changes glide.
@@ -330,6 +347,7 @@ function changeOf(control, input, state) {
 
 function showValue(input, control, state) {
   const value = state[control.key];
+  if (control.when) input.closest(".lab-controls > *").hidden = !control.when(state);
   if (control.kind === "choice") input.checked = control.options[input.value][0] === value;
   else if (control.kind === "text" && input.value !== value) input.value = value;
   else if (control.kind === "slider") {
@@ -356,7 +374,8 @@ function match(old, fresh) {
     else if (node.nodeType === Node.TEXT_NODE) {
       if (was.data !== node.data) was.data = node.data;
     } else {
-      for (const { name } of [...was.attributes]) if (!node.hasAttribute(name)) was.removeAttribute(name);
+      const names = was.getAttributeNames();
+      if (names.join() !== node.getAttributeNames().join()) names.forEach((name) => was.removeAttribute(name));
       for (const { name, value } of node.attributes) if (was.getAttribute(name) !== value) was.setAttribute(name, value);
       match(was, node);
     }

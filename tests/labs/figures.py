@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+from py_mini_racer import MiniRacer
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "book" / "_ext"))
 try:
@@ -11,12 +13,22 @@ try:
 finally:
     sys.path.remove(str(ROOT / "book" / "_ext"))
 
-lab_named = labs.lab_named
+lab_data, lab_named = labs.lab_data, labs.lab_named
 NAMES = sorted(
     path.stem for path in labs.FOLDER.glob("*.js") if "export const lab " in path.read_text("utf8")
 )
 SEEDS = range(20)
 """So many settings of each figure are compared with the package."""
+
+
+def caller(names, content, more):
+    """Return what calls JavaScript that knows `modules`, a file as `buffer`, and `more`."""
+    engine = MiniRacer()
+    engine.eval("\n".join(["const modules = {};", *map(labs.as_script, names)]))
+    buffer = engine.eval(f"const buffer = new ArrayBuffer({len(content)}); buffer")
+    buffer[:] = content
+    engine.eval(more)
+    return lambda function, *values: engine.call(f"({function})", *values)
 
 
 def fits(lab, **changes):

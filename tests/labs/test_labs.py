@@ -82,6 +82,7 @@ def kit():
         ("() => kit.number(2.5, 1)", "2.5"),
         ("() => kit.listed(['a', 'b', 'c'])", "a, b and c"),
         ("() => kit.listed(['a'])", "a"),
+        ("() => kit.group({}, false, [0, null], undefined, 'x')", "<g>0x</g>"),
         ("() => kit.scale([1, 3], [10, 30])(2)", 20),
         ("() => kit.scale([1, 3], [30, 10]).back(25)", 1.5),
         ("() => kit.range(3)", [0, 1, 2]),
