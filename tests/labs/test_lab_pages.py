@@ -209,3 +209,14 @@ def test_a_figure_on_a_phone(name, browser, server):  # noqa: F811
         assert figure.changed_by(control.tap)
     assert figure.faults() == {}
     figure.tab.close()
+
+
+def test_without_a_script_the_picture_stands_there_alone(browser, server):  # noqa: F811
+    visit = Visit(browser, server, WIDE, java_script_enabled=False)
+    visit.tab.goto(f"{server}/book/single_head.html", wait_until="load")
+    box = visit.tab.locator("[data-lab=attention]")
+    box.scroll_into_view_if_needed()
+    assert box.locator("svg:visible").count() == 1
+    assert "weight 0.67" in box.locator(".lab-says").inner_text()
+    assert box.locator("button:visible").count() == 0
+    visit.tab.close()
