@@ -15,6 +15,7 @@ from attnbook.course import (
     judge,
     notebooks,
     results,
+    stubs,
     submissions,
 )
 from attnbook.course.session import Limits, paths
@@ -54,6 +55,8 @@ def make(chosen: argparse.Namespace) -> int:
         notebooks.write(asked, secret, chosen.out / "nbgrader")
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
+    if (root := Path.cwd() / "tests").is_dir():
+        stubs.write(root.parent, chosen.out / "package")
     every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
     if chosen.verify and verify(every, secret):
         return 1
