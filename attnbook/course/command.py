@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import os
 import secrets
-import subprocess
 import sys
 from pathlib import Path
 
@@ -63,13 +62,9 @@ def make(chosen: argparse.Namespace) -> int:
     if not has_nbgrader():
         print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
         return 0
-    words = ["generate_assignment", "--all", "--create", "--force", "--log-level=WARN"]
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return subprocess.run(  # nbgrader calls another program that is installed with it
-        [sys.executable, "-m", "nbgrader", *words],
-        cwd=chosen.out / "nbgrader",
-        env={**os.environ, "PATH": beside},
-    ).returncode
+    failed = notebooks.release(list(found), chosen.out / "nbgrader")
+    print(*failed, sep="\n", file=sys.stderr, end="")
+    return 1 if failed else 0
 
 
 def verify(asked: list[exercises.Exercise], secret: str) -> int:

@@ -6,6 +6,8 @@ seed that follows from the secret.
 
 import ast
 import json
+import os
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,11 +21,12 @@ from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-CONFIG = '''"""Settings of nbgrader for this course."""
+STUB = {"python": "...  # your code"}
+CONFIG = f'''"""Settings of nbgrader for this course."""
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "attnbook"
-c.ClearSolutions.code_stub = {"python": "...  # your code"}
+c.ClearSolutions.code_stub = {STUB}
 c.Execute.timeout = 120
 '''
 
@@ -38,6 +41,31 @@ def write(exercises: Iterable[Exercise], secret: str, folder: Path) -> Path:
     path.write_text(text + "\n", encoding="utf8")
     (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
     return path
+
+
+def release(chapters: Iterable[str], folder: Path) -> list[str]:
+    """Let nbgrader make the releases of chapters, and return what it says of those that fail.
+
+    Raises
+    ------
+    ImportError
+        If nbgrader is not installed.
+    """
+    try:
+        from nbgrader.apps import NbGraderAPI
+        from traitlets.config import Config
+    except ImportError as error:
+        text = "a release of notebooks needs nbgrader: pip install 'attnbook[course]'"
+        raise ImportError(text) from error
+    # nbgrader calls a program that is installed beside it
+    beside = str(Path(sys.executable).parent)
+    os.environ["PATH"] = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"
+    config = Config()
+    config.CourseDirectory.root = str(folder.resolve())
+    config.ClearSolutions.code_stub = STUB
+    api = NbGraderAPI(config=config)
+    made = {chapter: api.generate_assignment(chapter) for chapter in chapters}
+    return [f"{name}: {told['error']}" for name, told in made.items() if not told["success"]]
 
 
 def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
