@@ -171,10 +171,11 @@ def _run(work: _Work, budget: Budget) -> str:
     """Run `work` and return why it was stopped, or nothing."""
     context = contextvars.copy_context()
     context.run(_current.set, budget)
+    if sys.platform == "emscripten":  # a browser has no threads, and its page a button that stops
+        context.run(work)
+        return ""
     thread = threading.Thread(target=context.run, args=(work,), daemon=True)
     try:
-        if sys.platform == "emscripten":  # Python in a browser has no threads
-            raise RuntimeError
         thread.start()
     except RuntimeError:
         budget.unlimited = True

@@ -126,7 +126,7 @@ class CrossPolytopeHash(ArrayTree):
     @property
     def multipliers(self) -> np.ndarray:
         """The powers of 2 D that join codes to a signature, int64."""
-        return (2 * int(self.signs.shape[3])) ** np.arange(self.n_projections)
+        return (2 * int(self.signs.shape[3])) ** np.arange(self.n_projections, dtype=np.int64)
 
     def rotated(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... L K D"]:
         """Return R x for every rotation: vectors as long as x. Cost: O(L κ D log D) a vector.

@@ -89,7 +89,7 @@ class SimHash(RandomProjections):
     @property
     def multipliers(self) -> np.ndarray:
         """The powers of 2 that join codes to a signature, int64."""
-        return np.left_shift(1, np.arange(self.n_projections))
+        return 1 << np.arange(self.n_projections, dtype=np.int64)
 
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
         """Return the sign bits of `x`, int64, 1 where a·x ≥ 0.
