@@ -27,7 +27,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner course pdf environment models test changed elsewhere notebooks lint mutants clean
+.PHONY: help book serve learner course pdf environment models test changed elsewhere cells notebooks lint mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,9 @@ changed: .venv/.test  ## test in a minute what you changed (SINCE=main)
 
 elsewhere: .venv/.test  ## run the tests as on other processors (ONLY=oldest, ONLY='--fast oldest')
 	$(BIN)/python tools/elsewhere.py $(ONLY)
+
+cells: .venv/.test $(SITE)  ## run every live cell of every chapter in Chromium (ONLY=single_head)
+	ATTNBOOK_REQUIRE_SITE=1 ATTNBOOK_EVERY_CELL=1 $(PYTEST) --dist worksteal $(addprefix -k ,$(ONLY)) tests/live
 
 notebooks: .venv/.test  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)

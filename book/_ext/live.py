@@ -1,9 +1,9 @@
 """Let the cells of the chapters run in the page, by Python in the reader's browser.
 
-Every code cell before *Put it back* is live, and those after it, up to the exercises, that need
-NumPy alone. An exercise, and a task with a check, has a cell for the answer, which begins with a
-stub. `book/live` holds what the page loads: `live.js` and `live.css` at once, all else when *Run*
-is pressed.
+Every code cell of a chapter before *Put it back* is live, and those after it, up to the exercises,
+that need NumPy alone; elsewhere, what stands in a div of the class `live-example`. An exercise, and
+a task with a check, has a cell for the answer, which begins with a stub. `book/live` holds what the
+page loads: `live.js` and `live.css` at once, all else when *Run* is pressed.
 
 Pyodide comes from the place that `book/live/pyodide.json` names, or, if the environment variable
 ATTNBOOK_LIVE names a folder that holds its files, from the site itself.
@@ -49,6 +49,7 @@ def source_of(cell: nodes.container) -> str:
 
 def mark_cells(app, doctree):
     """Mark the live cells of a chapter, and give its exercises a cell for the answer."""
+    app.env.metadata[app.env.docname]["live"] = mark_examples(doctree)
     titles = {section[0].astext() for section in doctree.findall(nodes.section)}
     if CLOSING not in titles:
         return
@@ -80,6 +81,20 @@ def mark_cells(app, doctree):
             label = label or f"task-{len(asked) - answers}"
             answers += add_answer(node, solution, label)
     app.env.metadata[app.env.docname]["live"] = [source for _, source in live]
+
+
+def mark_examples(doctree: nodes.document) -> list[str]:
+    """Make a cell of each block of code, and of the block of its output, in a `live-example`."""
+    sources = []
+    for box in list(doctree.findall(nodes.container)):
+        if "live-example" in box["classes"]:
+            code, output = box.findall(nodes.literal_block)
+            sources.append(code.astext())
+            box["classes"], box["ids"] = ["cell", "live"], [f"cell-{len(sources)}"]
+            box.children = []
+            box += nodes.container("", code, classes=["cell_input"])
+            box += nodes.container("", output, classes=["cell_output"])
+    return sources
 
 
 def is_cell(node) -> bool:

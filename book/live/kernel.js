@@ -1,20 +1,28 @@
 // Python in a worker: loads Pyodide, checks what it loads, and runs one cell after the other.
 "use strict";
 
-let python, kernel;
+let python, kernel, site, ready; // `ready` is a promise of `python`
+let drawing, installDrawing; // Matplotlib and what it needs, installed when a page or a cell draws
 
 const say = (kind, rest = {}) => postMessage({ kind, ...rest });
 
-/** From here on nothing is loaded from `place` that is not a named file with the named bytes. */
-function checkLoads(place, files) {
+/** Fetch all that is needed at once. From `place` nothing comes but the named files with the named bytes. */
+function fetchEarly(place, files, urls) {
   const load = self.fetch.bind(self);
-  self.fetch = (resource, options = {}) => {
-    const url = new URL(resource?.url ?? resource, place).href;
-    if (!url.startsWith(place)) return load(resource, options);
+  const checked = (url) => {
     const file = files[url.slice(place.length)];
     if (!file) return Promise.reject(new Error(`${url} is not in the list of files`));
     const bytes = file.sha256.match(/../g).map((pair) => String.fromCharCode(parseInt(pair, 16)));
     return load(url, { integrity: `sha256-${btoa(bytes.join(""))}`, credentials: "omit" });
+  };
+  const get = (url) => (url.startsWith(place) ? checked(url) : load(url));
+  const early = new Map(urls.map((url) => [url, get(url)]));
+  for (const promise of early.values()) promise.catch(() => {}); // whoever asks for it sees the error
+  self.fetch = (resource) => {
+    const url = new URL(resource?.url ?? resource, place).href;
+    const answer = early.get(url) ?? get(url);
+    early.delete(url);
+    return answer;
   };
 }
 
@@ -35,36 +43,75 @@ async function bytes(url) {
   return response.arrayBuffer();
 }
 
-async function start({ place, files, lock, own, wheels, data, interrupt }) {
-  checkLoads(place, files);
-  const code = Promise.all(own.map(({ url }) => bytes(url)));
-  const ours = Promise.all(wheels.map(({ url }) => bytes(url)));
-  const read = Promise.all(data.map(async ({ path, url }) => ({ path, bytes: await bytes(url) })));
-  const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all([
-    imported(place + "pyodide.mjs"),
-    imported(place + "pyodide.asm.mjs"),
-  ]);
-  python = await loadPyodide({
-    indexURL: place,
-    lockFileContents: lock,
-    packageBaseUrl: place,
-    packages: Object.keys(lock.packages),
-    createPyodideModule,
-    checkIntegrity: true,
-  });
-  python.FS.mkdirTree("/lib/live");
-  const site = python.runPython("import site; site.getsitepackages()[0]");
-  for (const wheel of await ours) python.unpackArchive(wheel, "wheel", { extractDir: site });
-  for (const { path, bytes } of await read) {
-    python.FS.mkdirTree(`${site}/${path.replace(/\/[^/]*$/, "")}`);
-    python.FS.writeFile(`${site}/${path}`, new Uint8Array(bytes));
+/** Of a wheel, what no cell needs. */
+const UNUSED = /\/(tests|include|sample_data|sphinxext|afm|pdfcorefonts|images|web_backend)\/|\.pyi$|\/$/;
+
+/** Return the files of a wheel as [path, bytes], inflated by the browser. */
+async function unpacked(url) {
+  const wheel = await bytes(url);
+  const view = new DataView(wheel);
+  const short = (at) => view.getUint16(at, true);
+  const long = (at) => view.getUint32(at, true);
+  let end = wheel.byteLength - 22; // the end of the list of files, which stands behind them
+  while (long(end) !== 0x06054b50) end--;
+  const files = [];
+  for (let at = long(end + 16), left = short(end + 10); left; left--) {
+    const path = new TextDecoder().decode(new Uint8Array(wheel, at + 46, short(at + 28)));
+    const start = long(at + 42);
+    const packed = new Uint8Array(wheel, start + 30 + short(start + 26) + short(start + 28), long(at + 20));
+    if (!UNUSED.test(path)) files.push(short(at + 10) ? inflated(packed).then((data) => [path, data]) : [path, packed]);
+    at += 46 + short(at + 28) + short(at + 30) + short(at + 32);
   }
+  return Promise.all(files);
+}
+
+async function inflated(packed) {
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function write(folder, files) {
+  for (const [path, data] of files) {
+    python.FS.mkdirTree(`${folder}/${path}`.replace(/\/[^/]*$/, ""));
+    python.FS.writeFile(`${folder}/${path}`, data, { canOwn: true });
+  }
+}
+
+/** Unpack wheels into Python's folder of packages. */
+async function install(urls) {
+  const wheels = await Promise.all(urls.map(unpacked));
+  await ready;
+  for (const files of wheels) write(site, files);
+  python.pyimport("importlib").invalidate_caches();
+}
+
+async function load(place, lock) {
+  const names = ["pyodide.mjs", "pyodide.asm.mjs"];
+  const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all(names.map((name) => imported(place + name)));
+  python = await loadPyodide({ indexURL: place, lockFileContents: lock, createPyodideModule });
+  site = python.runPython("import site; site.getsitepackages()[0]");
+}
+
+async function start({ place, files, lock, own, wheels, data, draws, interrupt }) {
+  const ofPlace = Object.keys(files).filter((name) => draws || !files[name].draws);
+  fetchEarly(place, files, [...ofPlace.map((name) => place + name), ...[...own, ...wheels, ...data].map(({ url }) => url)]);
+  const read = ({ path, url }) => bytes(url).then((buffer) => [path, new Uint8Array(buffer)]);
+  const packages = (drawing) =>
+    Object.keys(files).filter((name) => name.endsWith(".whl") && Boolean(files[name].draws) === drawing).map((name) => place + name);
+  installDrawing = () => (drawing ??= install(packages(true)));
+  ready = load(place, lock);
+  const [code, records] = await Promise.all([
+    Promise.all(own.map(read)),
+    Promise.all(data.map(read)),
+    install([...packages(false), ...wheels.map(({ url }) => url)]),
+    draws && installDrawing(),
+  ]);
+  write(site, records);
+  write("/lib/live", code);
   if (interrupt) python.setInterruptBuffer(interrupt);
-  (await code).forEach((bytes, i) => python.FS.writeFile(`/lib/live/${own[i].name}`, new Uint8Array(bytes)));
   python.runPython("import sys; sys.path.append('/lib/live')");
   python.pyimport("matmul").quicken("/lib/live/loops.so");
-  const send = (kind, name, text) => say(kind, { name, text });
-  kernel = python.pyimport("kernel").Kernel(send);
+  kernel = python.pyimport("kernel").Kernel((kind, name, text) => say(kind, { name, text }));
 }
 
 onmessage = async ({ data }) => {
@@ -73,6 +120,7 @@ onmessage = async ({ data }) => {
       await start(data);
       say("ready");
     } else {
+      if (data.draws) await installDrawing();
       const result = kernel.run(data.source);
       const found = result.toJs({ dict_converter: Object.fromEntries });
       result.destroy();

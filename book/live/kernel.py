@@ -11,6 +11,8 @@ import sys
 import traceback
 import types
 
+import numpy
+
 os.environ["MPLBACKEND"] = "agg"
 
 MOST_CHARACTERS = 200_000
@@ -39,6 +41,16 @@ def load_late(name):
     module.__getattr__ = find
     sys.modules[name] = module
     exec(compile(tree, spec.origin, "exec"), module.__dict__)
+
+
+def import_late(package, name):
+    """Put a module in its place, whose code runs when something in it is asked for."""
+    spec = importlib.util.find_spec(f"{package.__name__}.{name}")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    setattr(package, name, module)
 
 
 class Stream(io.TextIOBase):
@@ -86,6 +98,8 @@ class Kernel:
         sys.stdout, sys.stderr = self.streams
         sys.displayhook = self.display_one
         load_late("attnbook.check")
+        for name in ("ctypeslib", "f2py", "ma", "polynomial", "testing", "typing"):
+            import_late(numpy, name)  # `from numpy import *` in array_api_compat asks for them all
 
     def run(self, source):
         """Run a cell, and return what is known of its end."""

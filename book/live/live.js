@@ -7,6 +7,7 @@
   const version = `?v=${script.dataset.version}`;
   const page = script.dataset.page;
   const cells = [];
+  const DRAWS = /\b(matplotlib|pyplot|plots)\b/;
 
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
@@ -73,9 +74,11 @@
       const [settings, kernel] = await Promise.all([fetched("settings.json", "json"), fetched("kernel.js")]);
       const place = new URL(settings.place, home).href;
       const data = JSON.parse(script.dataset.files);
+      const draws = cells.some((cell) => DRAWS.test(cell.text));
+      const needed = Object.values(settings.files).filter((file) => draws || !file.draws);
       const size = (files) => `${Math.round(files.reduce((sum, file) => sum + file.bytes, 0) / 1e6)} MB`;
       this.tell(
-        `Loading Python, NumPy and Matplotlib (Pyodide ${settings.version}, ${size(Object.values(settings.files))}) from ` +
+        `Loading ${draws ? "Python, NumPy and Matplotlib" : "Python and NumPy"} (Pyodide ${settings.version}, ${size(needed)}) from ` +
           `${new URL(place).host}, attnbook and its writer (${size([...settings.wheels, ...data])}) from this site. The browser keeps them.`,
       );
       // A worker made from a blob has the Content-Security-Policy of this page.
@@ -91,8 +94,8 @@
         };
         const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
         worker.postMessage({
-          ...settings, kind: "start", place, interrupt: this.flag,
-          own: ["kernel.py", "matmul.py", "loops.so"].map((name) => ({ name, url: home + name + version })),
+          ...settings, kind: "start", place, draws, interrupt: this.flag,
+          own: ["kernel.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version })),
           wheels: settings.wheels.map(absolute), data: data.map(absolute),
         });
       });
@@ -145,7 +148,7 @@
       this.tell(`${cell.label} runs …`);
       const end = await new Promise((resolve) => {
         this.finish = resolve;
-        this.worker.postMessage({ kind: "run", source });
+        this.worker.postMessage({ kind: "run", source, draws: DRAWS.test(source) });
       });
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
       if (end.kind === "done") this.tell(`${cell.label} ${end.ok ? "ran" : "stopped with an error"}, ${seconds} s.`);
@@ -222,6 +225,7 @@
       this.label = this.answer ? "Your answer" : `Cell ${index + 1}`;
       this.editor = null;
       this.text = this.original;
+      this.seconds = Number(/\btag_page-seconds-(\d+)/.exec(box.className)?.[1] ?? 0); // where it is slow: measured
       this.ran = null; // the text that ran last in this state of Python
       this.build();
       if (this.answer) this.recall();
@@ -235,6 +239,7 @@
       this.resetter = button("Reset", () => this.reset());
       this.resetter.hidden = true;
       this.state = make("span", { class: "live-state" });
+      this.state.textContent = this.patience();
       const buttons = [this.runner, this.above, this.changer, this.resetter];
       this.tools = make("div", { class: "live-tools", role: "toolbar", "aria-label": this.label }, ...buttons, this.state);
       // One stop of the tab key; arrows move inside.
@@ -337,16 +342,27 @@
     async runAbove() {
       const before = cells.slice(0, cells.indexOf(this)).filter((cell) => !cell.answer);
       const first = before.findIndex((cell) => cell.ran !== cell.text);
-      const runs = first < 0 ? [] : before.slice(first).map((cell) => cell.run());
-      if (!runs.length) python.tell("All cells above have run.");
-      return Promise.all(runs);
+      if (first < 0) return python.tell("All cells above have run.");
+      const slow = before.slice(first).filter((cell) => cell.patience());
+      if (slow.length && !this.asked) {
+        this.asked = true;
+        const all = slow.map((cell) => `${cell.label} takes ${cell.patience()}.`).join(" ");
+        return python.tell(`${all} Press once more to run all above.`);
+      }
+      this.asked = false;
+      return Promise.all(before.slice(first).map((cell) => cell.run()));
     }
 
     mark(state) {
       this.waiting = state === "waits";
       this.box.classList.toggle("live-busy", state !== "");
-      this.state.textContent = { waits: "waits", runs: "runs" }[state] ?? "";
+      this.state.textContent = [state, this.patience()].filter(Boolean).join(", ");
       this.runner.textContent = state ? "Stop" : "Run";
+    }
+
+    /** Say how long the cell runs, if that is long. */
+    patience() {
+      return this.seconds ? `about ${this.seconds} s in a browser` : "";
     }
 
     begin() {
@@ -405,7 +421,7 @@
     }
 
     end(result) {
-      const began = this.state.textContent === "runs";
+      const began = this.state.textContent.startsWith("runs");
       this.mark("");
       if (this.output) this.output.style.minHeight = "";
       if (result.kind !== "done") {

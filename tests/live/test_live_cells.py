@@ -128,10 +128,6 @@ def test_pyodide_is_pinned_by_version_place_and_digest():
     pinned = gather.PINNED
     assert pinned["place"].startswith("https://")
     assert pinned["place"].endswith(f"/v{pinned['version']}/full/")
-    packages = pinned["lock"]["packages"]
-    for package in packages.values():
-        assert pinned["files"][package["file_name"]]["sha256"] == package["sha256"]
-        assert set(package["depends"]) <= set(packages)
     assert all(re.fullmatch("[0-9a-f]{64}", file["sha256"]) for file in pinned["files"].values())
 
 
