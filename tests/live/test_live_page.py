@@ -21,9 +21,7 @@ pytestmark = pytest.mark.site
 ROOT = Path(__file__).parents[2]
 FIRST = "single_head"
 CHAPTERS = sorted(
-    path.stem
-    for path in (ROOT / "book").glob("*.md")
-    if "## Put it back" in path.read_text("utf8")
+    path.stem for path in (ROOT / "book").glob("*.md") if "## Put it back" in path.read_text("utf8")
 )
 if not os.environ.get("ATTNBOOK_EVERY_CELL"):  # figures and checks, data, whole numbers of 64 bits
     CHAPTERS = [FIRST, "distributed", "sketch"]
