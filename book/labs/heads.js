@@ -97,17 +97,25 @@ function openedMap(x, y, width, { tokens, own, token }) {
     rect(left - 1, top + cell * token - 1, cell * n + 1.5, cell + 1.5, { class: "fill-none line-orange" }));
 }
 
+/* Where the numbers come from. */
+function origin({ model, sentence, place }) {
+  if (sentence === null && place?.model === model) return model === "writer" ? "computed in this page" : "computed in this page, with weights in bytes";
+  return model === "writer" || record.megabytes.encoder ? "recorded" : "recorded: its weights (90 MB) are not on this site";
+}
+
 function draw(state, found, width) {
   const wide = width > 500;
+  const top = wide ? 22 : 40;
   const places = flow(found.tokens.map((piece) => (state.model === "encoder" ? ` ${piece}` : piece)), width);
   const lines = Math.max(places.at(-1).row + 1, wide ? 2 : 4);
   const heads = found.A[0].length;
   const pitch = heads > 6 ? (wide ? 25 : 26) : wide ? 50 : 38;
-  const below = 22 + 29 * lines + 14;
+  const below = top + 29 * lines + 14;
   const [x, y, room] = wide ? [346, below - 12, width - 346] : [0, below + 34 + 6 * pitch + 6, width];
   return svg(width, wide ? below + 344 : y + width + 4,
     text(0, 13, `Layer ${state.layer}, head ${state.head}: where “${seen(found.tokens[found.token])}” looks`, { class: "strong" }),
-    sentence(0, 22, places, state, found),
+    wide ? text(width, 13, origin(state), { class: "minor", anchor: "end" }) : text(0, 30, origin(state), { class: "minor" }),
+    sentence(0, top, places, state, found),
     allHeads(0, below, pitch, state, found),
     openedMap(x, y, room, found));
 }
@@ -146,7 +154,7 @@ const isReady = ({ loaded, model }) => loaded[model] === "ready";
 function loader(name) {
   const able = ({ loaded }) => loaded[name] !== "asked";
   const when = ({ model, loaded }) => model === name && loaded[name] !== "ready";
-  return { kind: "button", label: `Load the ${name} to read your own (${record.megabytes[name]} MB)`, change: (state) => now(state, "asked"), able, when };
+  return { kind: "button", label: `Load the ${name} to read your own sentence (${record.megabytes[name]} MB)`, change: (state) => now(state, "asked"), able, when };
 }
 
 export const lab = {

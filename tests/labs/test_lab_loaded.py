@@ -1,0 +1,65 @@
+"""The models in the page, in Chromium: what a reader types is read as the package reads it."""
+
+import numpy as np
+import pytest
+from test_lab_pages import WIDE, Figure
+from test_site import browser, server, site  # noqa: F401
+
+from attnbook import decoding
+from attnbook.models import writer
+
+pytestmark = pytest.mark.site
+
+LOAD = "Load the writer"
+
+
+def press(figure, label):
+    figure.box.get_by_role("button", name=label).click()
+    figure.changed_by(lambda: None)  # which waits until nothing more follows
+
+
+def test_the_writer_goes_on_from_words_of_the_reader(browser, server):  # noqa: F811
+    figure = Figure(browser, server, "decoding", WIDE)
+    press(figure, LOAD)
+    figure.box.get_by_label("Your own beginning").fill("JULIET: O Romeo, what")
+    figure.box.get_by_label("Top-k").fill("0")  # the likeliest alone
+    press(figure, "Write a line")
+    found = figure.box.locator("text.mono.strong:visible").all_text_contents()
+    model = writer()
+    tokenizer = model.tokenizer
+    ids = [tokenizer.stop, *tokenizer.encode("JULIET:\nO Romeo, what").tolist()]
+    greedy = decoding.greedy_decode(
+        model.weights, prompt=np.array([ids]), max_length=len(found), stop=tokenizer.stop
+    )
+    pieces = [tokenizer.decode([token]) for token in greedy.tokens[0].tolist()]
+    assert [piece.replace("\n", "↵").strip() for piece in pieces] == found
+    assert found[-1].startswith("↵")
+    figure.tab.close()
+
+
+def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):  # noqa: F811
+    figure = Figure(browser, server, "heads", WIDE)
+    press(figure, LOAD)
+    words = "Good night, good night! parting is such sweet sorrow"
+    figure.box.get_by_label("Your own sentence").fill(words)
+    figure.changed_by(figure.part("head-3-1").click)
+    figure.changed_by(figure.part("token-6").click)
+    chips = figure.box.locator('[data-part^="token-"]:visible').all()
+    labels = [chip.get_attribute("aria-label").rpartition(": ") for chip in chips]
+    model = writer()
+    assert [label[0] for label in labels] == [piece.strip() for piece in model.tokens(words)]
+    shares = [float(label[2].strip("< %\xa0")) / 100 for label in labels]
+    np.testing.assert_allclose(shares, model.attention(words)[3, 1, 6], atol=6e-3)
+    figure.tab.close()
+
+
+def test_without_the_weights_the_record_stays(browser, server):  # noqa: F811
+    figure = Figure(browser, server, "decoding", WIDE)
+    figure.tab.route("**/writer.bin", lambda route: route.abort())
+    press(figure, LOAD)
+    assert figure.says().startswith("The writer could not be loaded.")
+    assert figure.changed_by(lambda: figure.box.get_by_label("HAMLET").check(force=True))
+    figure.tab.unroute("**/writer.bin")
+    press(figure, LOAD)
+    assert figure.says().startswith("After “Good my” the writer gives “lord” 76")
+    figure.tab.close()
