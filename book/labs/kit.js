@@ -174,7 +174,7 @@ function controlMarkup(lab, control, i, state) {
     const { min, max, step } = control;
     const shown = (control.show ?? String)(value, state);
     return tag("label", { class: "lab-slider", hidden },
-      tag("span", {}, escaped(control.label)), tag("output", {}, escaped(shown)),
+      tag("span", {}, escaped(control.label)), tag("span", { class: "lab-value" }, escaped(shown)),
       `<input${attributesOf({ ...at, type: "range", ...texts({ min, max, step, value }), "aria-valuetext": shown })}>`);
   }
   if (control.kind === "choice") {

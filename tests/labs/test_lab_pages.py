@@ -13,7 +13,7 @@ AS_BUILT = """async box => {
     const source = await (await fetch(location.href)).text();
     const page = new DOMParser().parseFromString(source, 'text/html');
     const built = page.querySelector(`[data-lab=${box.dataset.lab}]`);
-    const parts = '.lab-picture, .lab-says, .lab-slider output';
+    const parts = '.lab-picture, .lab-says, .lab-value';
     const texts = figure => [...figure.querySelectorAll(parts)].map(part => part.innerHTML).join();
     const same = texts(box) === texts(built);
     for (const input of built.querySelectorAll('input')) input.removeAttribute('name');
