@@ -227,17 +227,18 @@
       this.text = this.original;
       this.seconds = Number(/\btag_page-seconds-(\d+)/.exec(box.className)?.[1] ?? 0); // where it is slow: measured
       this.ran = null; // the text that ran last in this state of Python
-      this.build();
+      this.build(index);
       if (this.answer) this.recall();
     }
 
-    build() {
+    build(index) {
       const button = (text, onclick, more = {}) => make("button", { type: "button", onclick, ...more }, text);
       this.runner = button("Run", () => this.press(), { class: "live-run" });
       this.above = button("Run all above", () => this.runAbove());
       this.changer = button("Edit", () => this.edit());
       this.resetter = button("Reset", () => this.reset());
       this.resetter.hidden = true;
+      this.above.hidden = index === 0;
       this.state = make("span", { class: "live-state" });
       this.state.textContent = this.patience();
       const buttons = [this.runner, this.above, this.changer, this.resetter];
