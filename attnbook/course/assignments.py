@@ -127,7 +127,8 @@ def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> li
         elif (text := literal(result)) is None:
             lines.append(f"print({call})")
         else:
-            lines += [f"found = {call}", f"assert found == {text}, found"]
+            right_one = "found" if text == "True" else f"found == {text}"
+            lines += [f"found = {call}", f"assert {right_one}, found"]
     return lines
 
 

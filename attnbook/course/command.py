@@ -16,6 +16,7 @@ from attnbook.course import (
     results,
     stubs,
     submissions,
+    variants,
 )
 from attnbook.course.session import Limits, paths
 
@@ -33,9 +34,11 @@ def add(commands: argparse._SubParsersAction) -> None:
         parser.add_argument("--secret", type=Path, default=SECRET, help=f"default: {SECRET}")
         parser.add_argument("--chapter", action="append", help="a chapter; all by default")
     course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
+    course.add_argument("--students", type=Path, help="a file with a name in each line: variants")
     course.add_argument("--verify", action="store_true", help="grade every solution, too")
     course.set_defaults(run=make)
     grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
+    grade.add_argument("--variants", action="store_true", help="mark the variants alone")
     grade.add_argument("--out", type=Path, default=Path("_build/grades"))
     grade.add_argument("--workers", type=int, help="how many at once; default: all processors")
     grade.add_argument("--seconds", type=int, default=Limits.seconds, help="for one exercise")
@@ -54,6 +57,9 @@ def make(chosen: argparse.Namespace) -> int:
         notebooks.write(asked, secret, chosen.out / "nbgrader")
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
+    if chosen.students:
+        names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
+        variants.write(filter(None, names), secret, chosen.out / "variants")
     if (root := Path.cwd() / "tests").is_dir():
         stubs.write(root.parent, chosen.out / "package")
     every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
@@ -82,11 +88,14 @@ def verify(asked: list[exercises.Exercise], secret: str) -> int:
 
 def mark(chosen: argparse.Namespace) -> int:
     """Mark submissions and return the exit status."""
-    asked = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
-    handed_in = submissions.read(chosen.submissions, asked)
-    limits = Limits(chosen.seconds, chosen.megabytes)
     secret = chosen.secret.read_text("utf8").strip()
-    marks = grading.grade(handed_in, asked, secret, limits=limits, workers=chosen.workers)
+    if chosen.variants:
+        asked = variants.of("", secret)
+    else:
+        asked = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
+    handed_in = submissions.read(chosen.submissions, asked)
+    limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
+    marks = grading.grade(handed_in, asked, secret, limits=limits, workers=chosen.workers, own=own)
     done = []
     for result in marks:
         done.append(result)

@@ -22,6 +22,11 @@ def points_of(result: Result, exercise: Exercise) -> float:
     return round(exercise.points * result.marks[exercise.label].share, 1)
 
 
+def points_of_all(result: Result, exercises: Sequence[Exercise]) -> float:
+    """Return the points of a student in all exercises."""
+    return round(sum(points_of(result, exercise) for exercise in exercises), 1)
+
+
 def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path) -> list[Path]:
     """Write ``grades.csv``, ``class.html``, and a page and a ``results.json`` of each student."""
     results, exercises = list(results), [e for e in exercises if e.is_checked]
@@ -50,7 +55,8 @@ def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
     most = sum(e.points for e in exercises)
     for result in results:
         points = [points_of(result, e) for e in exercises]
-        writer.writerow([_cell(result.student), *points, round(sum(points), 1), most])
+        total = points_of_all(result, exercises)
+        writer.writerow([_cell(result.student), *points, total, most])
     return text.getvalue().rstrip("\n")
 
 
@@ -69,7 +75,7 @@ def page(result: Result, exercises: Sequence[Exercise]) -> str:
             f"<td>{points_of(result, exercise):g} of {exercise.points}</td>"
             f"<td>{html.escape(mark.message)}</td></tr>"
         )
-    total = round(sum(points_of(result, e) for e in exercises), 1)
+    total = points_of_all(result, exercises)
     most = sum(e.points for e in exercises)
     head = "<tr><th>Exercise</th><th>Points</th><th>What the check says</th></tr>"
     return _page(
@@ -117,5 +123,4 @@ def gradescope(result: Result, exercises: Sequence[Exercise]) -> dict[str, Any]:
         }
         for exercise in exercises
     ]
-    score = round(sum(points_of(result, exercise) for exercise in exercises), 1)
-    return {"score": score, "tests": tests}
+    return {"score": points_of_all(result, exercises), "tests": tests}

@@ -167,6 +167,6 @@ code, in which `package` and `home` are paths."""
 NEEDS_LOCK = {
     *("sleeps", "reads the package", "puts the package on the path", "deletes a file"),
     *("changes the rights of a file", "reads a file", "opens a socket", "starts a process"),
-    *("forks", "ends its parent"),
+    *("forks", "ends its parent", "writes a file"),
 }
 """What only the locks of Linux prevent."""

@@ -1,0 +1,180 @@
+"""Tasks with other numbers for each student: a seed gives the task, and its solution follows.
+
+They are the pencil exercises of the chapters with drawn numbers, sizes and, in some, another
+question. Their checks hold the results, so that a release has the task and a stub alone.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from attnbook.course.assignments import program, task
+from attnbook.course.exercises import Exercise, exercise_of
+from attnbook.course.hidden import seed_of
+
+CHECK = """\
+import numpy as np
+
+
+def check_variant({names}):
+    found, right = [{names}], {right}
+    return [bool(np.allclose(x, y, rtol=0.01, atol=1e-9)) for x, y in zip(found, right)]"""
+
+
+def _asked(chapter: str, label: str, title: str, minutes: int, text: str, **right) -> Exercise:
+    """Return a task whose answers are these, by their names."""
+    names = ", ".join(right)
+    values = [x if isinstance(x, list) else float(x) for x in right.values()]
+    answer = "\n".join(f"{name} = {value}" for name, value in zip(right, values, strict=True))
+    described = {
+        **{"label": label, "number": "", "title": title, "level": "warm-up", "minutes": minutes},
+        **{"text": f"{text} Give numbers to 1 %.", "hints": [], "explanation": "", "block": ""},
+        **{"names": list(right), "calls": [f"check_variant({names})"], "given": ""},
+        **{"check": CHECK.format(names=names, right=values), "answer": answer},
+        **{"stub": "\n".join(f"{name} = ..." for name in right), "uses": [], "missing": []},
+    }
+    return exercise_of(chapter, described)
+
+
+def attention_by_hand(rng: np.random.Generator) -> Exercise:
+    """One query, some keys, scores that are logarithms of integers."""
+    n = int(rng.integers(3, 6))
+    masses = [int(x) for x in rng.choice(np.arange(1, 10), n, replace=False)]
+    values = [int(x) for x in rng.integers(-6, 7, n)]
+    listed = ", ".join(rf"$\ln {mass}$" for mass in masses)
+    text = f"A query has the scores {listed} with {n} keys, whose values are {values}."
+    total = sum(masses)
+    mean = Fraction(sum(m * v for m, v in zip(masses, values, strict=True)), total)
+    if rng.integers(2):
+        hidden = int(rng.integers(n))
+        left = [(m, v) for i, (m, v) in enumerate(zip(masses, values, strict=True)) if i != hidden]
+        rest = Fraction(sum(m * v for m, v in left), sum(m for m, _ in left))
+        text += (
+            f" Write the `output`, and the output `masked` when a mask hides key number {hidden}, "
+            "counted from 0."
+        )
+        return _asked(
+            *("single_head", "variant-attention", "Attention with a pencil", 10, text),
+            output=mean,
+            masked=rest,
+        )
+    largest = Fraction(max(masses), total)
+    text += " Write the `output`, and the `largest` of the weights."
+    return _asked(
+        *("single_head", "variant-attention", "Attention with a pencil", 10, text),
+        output=mean,
+        largest=largest,
+    )
+
+
+def causal_mask(rng: np.random.Generator) -> Exercise:
+    """Some new queries beside keys of a cache, all scores equal."""
+    n_q, cached = int(rng.integers(2, 5)), int(rng.integers(1, 6))
+    n_k, i = n_q + cached, int(rng.integers(n_q))
+    seen = i + cached + 1
+    text = (
+        f"{n_q} new queries meet {n_k} keys, of which {cached} come from the cache. All scores are "
+        f"equal, and the mask is causal. Write `weights`, the list of the {n_k} weights of "
+        f"query number {i}, counted from 0, and `pairs`, how many pairs of a query "
+        "and a key are visible."
+    )
+    return _asked(
+        *("masking", "variant-causal", "A causal mask with a cache", 5, text),
+        weights=[1 / seen] * seen + [0.0] * (n_k - seen),
+        pairs=sum(j + cached + 1 for j in range(n_q)),
+    )
+
+
+def cache_size(rng: np.random.Generator) -> Exercise:
+    """The keys and values of a language model, with all heads and with grouped ones."""
+    layers = int(rng.choice([12, 24, 32, 48, 80]))
+    width, heads = int(rng.choice([64, 128])), int(rng.choice([16, 32, 64]))
+    shared = int(rng.choice([2, 4, 8]))
+    kind, size = [("float16", 2), ("float32", 4)][int(rng.integers(2))]
+    billions = int(rng.integers(2, 15))
+    whole = 2 * layers * heads * width * size
+    text = (
+        f"A language model has {layers} layers with {heads} heads of width {width}, and {billions} "
+        f"billion parameters, all in {kind}. How many KiB of cache does a token need (`whole`), "
+        f"and how many if {shared} heads share a key head (`grouped`)? After how many "
+        "`tokens` is the cache without sharing as large as the parameters?"
+    )
+    return _asked(
+        *("decoding", "variant-cache", "The size of a cache", 10, text),
+        whole=whole / 1024,
+        grouped=whole / shared / 1024,
+        tokens=billions * 10**9 * size / whole,
+    )
+
+
+def tables(rng: np.random.Generator) -> Exercise:
+    """The probability that tables of random planes find a near vector."""
+    bits, n_tables = int(rng.integers(3, 9)), int(rng.integers(2, 12))
+    tenths = int(rng.integers(1, 10))
+    p = 1 - tenths / 10 / math.pi
+    if rng.integers(2):
+        found, words = 1 - (1 - p**bits) ** n_tables, "at least one of them finds"
+    else:
+        found, words = (1 - p**bits) ** n_tables, "none of them finds"
+    text = (
+        f"Two vectors stand at an angle of {tenths / 10} radians. Write `one`, the probability "
+        f"that a table of {bits} random planes puts both into one bucket, and `all_tables`, the "
+        f"probability that of {n_tables} such tables {words} one by the other."
+    )
+    return _asked(
+        *("hashing", "variant-tables", "Tables of random planes", 10, text),
+        one=p**bits,
+        all_tables=found,
+    )
+
+
+def learning_rate(rng: np.random.Generator) -> Exercise:
+    """A schedule with warm-up and half a cosine, in two updates."""
+    warmup = int(rng.integers(2, 21)) * 10
+    steps = warmup + int(rng.integers(2, 40)) * 40
+    peak = float(rng.choice([1e-4, 3e-4, 1e-3, 6e-3]))
+    early, quarter = int(rng.integers(1, warmup)), int(rng.integers(1, 4))
+    late = warmup + quarter * (steps - warmup) // 4
+    text = (
+        f"A training has {steps} updates. Its learning rate rises along a line to {peak:g} in "
+        f"update {warmup}, and falls along half a cosine to 0 in the last. Write the rate in "
+        f"update {early} (`early`) and in update {late} (`late`), counted from 1."
+    )
+    return _asked(
+        *("training", "variant-rate", "Warm-up and cosine", 10, text),
+        early=peak * early / warmup,
+        late=peak * (1 + math.cos(math.pi * quarter / 4)) / 2,
+    )
+
+
+TASKS: dict[str, Callable[[np.random.Generator], Exercise]] = {
+    "variant-attention": attention_by_hand,
+    "variant-causal": causal_mask,
+    "variant-cache": cache_size,
+    "variant-tables": tables,
+    "variant-rate": learning_rate,
+}
+
+
+def of(student: str, secret: str) -> list[Exercise]:
+    """Return the tasks of a student, the same ones every time."""
+    return [
+        make(np.random.default_rng(seed_of(secret, "variant", label, student)))
+        for label, make in TASKS.items()
+    ]
+
+
+def write(students: Iterable[str], secret: str, folder: Path) -> None:
+    """Write for each student a folder with the tasks and the stubs."""
+    for student in students:
+        place = folder / student
+        place.mkdir(parents=True, exist_ok=True)
+        for exercise in of(student, secret):
+            for name, text in (
+                (f"{exercise.module}.md", task(exercise)),
+                (f"{exercise.module}.py", program(exercise, exercise.stub)),
+            ):
+                (place / name).write_text(f"{text}\n", encoding="utf8")

@@ -1,0 +1,117 @@
+"""Variants: each student has other numbers, and the solution follows."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+import attnbook
+from attnbook.course import grading, hidden, results, submissions, variants
+from attnbook.hashing import SimHash
+
+STUDENTS = [f"student {i}" for i in range(20)]
+
+
+def solved(exercise):
+    space = {}
+    exec(exercise.answer, space)
+    return {name: space[name] for name in exercise.names}
+
+
+def whole_numbers(pattern, text):
+    return [int(x) for x in re.search(pattern, text, re.S).groups()]
+
+
+def test_a_hundred_variants_are_solved():
+    seen = set()
+    for student in STUDENTS:
+        for exercise in variants.of(student, "s"):
+            answers = solved(exercise)
+            assert hidden.outcome(exercise, answers, 0) == [[True] * len(answers)]
+            wrong = {name: np.asarray(x) + 1 + np.abs(x) for name, x in answers.items()}
+            assert hidden.outcome(exercise, wrong, 0) == [[False] * len(answers)]
+            seen.add((exercise.label, exercise.text))
+    assert len(seen) > 90  # few students share a task
+    texts = [[task.text for task in variants.of("a", secret)] for secret in ("s", "s", "t")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_solutions_agree_with_the_package(student):
+    tasks = {exercise.label: exercise for exercise in variants.of(student, "s")}
+    right = {label: solved(exercise) for label, exercise in tasks.items()}
+    text = {label: exercise.text for label, exercise in tasks.items()}
+
+    n_q, n_k, i = whole_numbers(
+        r"^(\d+) new queries meet (\d+) keys.* query number (\d+)", text["variant-causal"]
+    )
+    mask = attnbook.masking.causal(n_q, n_k)
+    weights = attnbook.attention_weights(np.zeros((n_q, 1)), np.zeros((n_k, 1)), mask)
+    assert np.allclose(right["variant-causal"]["weights"], weights[i])
+    assert right["variant-causal"]["pairs"] == np.count_nonzero(mask)
+
+    words = text["variant-attention"]
+    key = np.log([[float(x)] for x in re.findall(r"\\ln (\d+)", words)])
+    value = np.array(json.loads(re.search(r"values are (\[.*?\])", words)[1]))[:, None] * 1.0
+    mean = attnbook.attention(np.ones((1, 1)), key, value)
+    assert np.allclose(right["variant-attention"]["output"], mean)
+    if "masked" in right["variant-attention"]:
+        (hides,) = whole_numbers(r"hides key number (\d+)", words)
+        mask = np.arange(len(key)) != hides
+        rest = attnbook.attention(np.ones((1, 1)), key, value, mask)
+        assert np.allclose(right["variant-attention"]["masked"], rest)
+    else:
+        largest = attnbook.attention_weights(np.ones((1, 1)), key).max()
+        assert np.allclose(right["variant-attention"]["largest"], largest)
+
+    layers, heads, width, shared = whole_numbers(
+        r"has (\d+) layers with (\d+) heads of width (\d+).* if (\d+) heads", text["variant-cache"]
+    )
+    dtype = "float16" if "float16" in text["variant-cache"] else "float32"
+    cache = np.zeros((2, layers, heads, width), dtype)
+    assert right["variant-cache"]["whole"] == cache.nbytes / 1024
+    assert right["variant-cache"]["grouped"] == cache[:, :, ::shared].copy().nbytes / 1024
+
+    words = text["variant-tables"]
+    bits, n_tables = whole_numbers(r"a table of (\d+) random.* of (\d+) such", words)
+    one = SimHash.collision_probability(float(re.search(r"angle of ([\d.]+)", words)[1])) ** bits
+    none = math.prod([1 - one] * n_tables)
+    assert np.isclose(right["variant-tables"]["one"], one)
+    expected = none if "none of them" in words else 1 - none
+    assert np.isclose(right["variant-tables"]["all_tables"], expected)
+
+    words = text["variant-rate"]
+    steps, warmup, early, late = whole_numbers(
+        r"has (\d+) updates.* update (\d+), and.* update (\d+) \(`early`\).* update (\d+) \(", words
+    )
+    peak = float(re.search(r"a line to (\S+) in", words)[1])
+    assert np.isclose(right["variant-rate"]["early"], peak / warmup * early)
+    share = math.cos(math.pi * (late - warmup) / (steps - warmup) / 2) ** 2
+    assert np.isclose(right["variant-rate"]["late"], peak * share)
+
+
+def test_releases_of_variants_hold_no_results(tmp_path):
+    variants.write(STUDENTS[:3], "s", tmp_path)
+    for student in STUDENTS[:3]:
+        for exercise in variants.of(student, "s"):
+            code = (tmp_path / student / f"{exercise.module}.py").read_text("utf8")
+            text = code + (tmp_path / student / f"{exercise.module}.md").read_text("utf8")
+            assert "check_variant" not in text
+            for value in solved(exercise).values():
+                assert str(value) not in code
+                assert not isinstance(value, float) or repr(value) not in text or value < 100
+
+
+def test_each_student_is_graded_by_the_own_variant(tmp_path):
+    for student, solves in {"ada": "ada", "bob": "ada"}.items():
+        (tmp_path / student).mkdir()
+        for exercise in variants.of(solves, "s"):
+            (tmp_path / student / f"{exercise.module}.py").write_text(exercise.answer)
+    tasks = variants.of("", "s")
+    handed_in = submissions.read(tmp_path, tasks)
+    done = list(grading.grade(handed_in, tasks, "s", workers=1, own=True))
+    ada, bob = (results.points_of_all(result, tasks) for result in done)
+    assert ada == sum(exercise.points for exercise in tasks)
+    assert bob < ada / 2
