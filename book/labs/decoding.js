@@ -191,7 +191,7 @@ function beamsPicture(x, y, width, { columns }) {
       }),
     ];
   });
-  const bottom = y + 26 + row * 6.2 + 6;
+  const bottom = y + 32 + row * Math.max(...columns.map(({ kept, dropped }) => kept.length + Math.min(dropped.length, 2) + 0.2), 1);
   return group({},
     text(x, y + 13, width > 500 ? "Five tokens ahead: each column keeps the best, and the dashed line cuts the rest" : "Five tokens ahead: the dashed line cuts", { class: "strong" }),
     parts,

@@ -21,7 +21,7 @@ function numbers(state) {
   const token = Math.min(state.token, tokens.length - 1);
   const row = tokens.map((_, j) => own[token][j] ?? 0);
   const found = row.map((share, j) => [j, share]).sort((a, b) => b[1] - a[1]);
-  const mean = (shares) => shares.reduce((sum, share) => sum + share, 0) / shares.length;
+  const mean = (shares) => shares.reduce((sum, share) => sum + share, 0) / Math.max(shares.length, 1);
   const scores = {
     before: mean(own.slice(1).map((shares, i) => shares[i])),
     itself: mean(own.map((shares, i) => shares[i])),
