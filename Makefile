@@ -73,8 +73,7 @@ serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle
 	@echo "The notebooks are in $(CURDIR)/$(dir $(SITE))notebooks"
 
-course: $(SITE)  ## assignments of all chapters: for students, for nbgrader, with solutions
-	@$(call install,'.[chapters,course]')
+course: .venv/.test $(SITE)  ## assignments of all chapters, for students and for teachers
 	$(BIN)/python -m attnbook course
 
 pdf: $(SITE) | .venv/.pdf  ## print the book into _build/attnbook.pdf (wants Chromium)
