@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**28
-"""Bytes of the largest message that is read."""
+LARGEST = 2**23, 2**27
+"""Bytes of the longest text and of the most arrays of a message that is read."""
 
 KINDS = "biufc"
 """The kinds of arrays that travel: booleans, integers, floats, complex numbers."""
@@ -125,7 +125,7 @@ class Line:
         """Return the two parts of the next message; `watch` is called while nothing comes."""
         head = self._read(HEAD.size, watch)
         lengths = HEAD.unpack(head)
-        if sum(lengths) > LARGEST:
+        if any(length > most for length, most in zip(lengths, LARGEST, strict=True)):
             raise Ended("it sends too much")
         return self._read(lengths[0], watch), self._read(lengths[1], watch)
 

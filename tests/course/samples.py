@@ -150,6 +150,14 @@ HOSTILE = {
         "    try:\n        os.write(line, b'\\xff' * 64)\n    except OSError:\n        pass\n"
         "def my_weights(query, key, mask=None):\n    return query",
     ),
+    "says that much will come": (
+        "no answer",
+        "import os, struct\n"
+        "for line in range(3, 12):\n"
+        "    try:\n        os.write(line, struct.pack('<QQ', 2**40, 0))\n"
+        "    except OSError:\n        pass\n"
+        "def my_weights(query, key, mask=None):\n    return query",
+    ),
     "looks for the answer in the frames": (
         "raises",
         "import sys\n"
