@@ -76,7 +76,7 @@ def write(root: Path, folder: Path) -> list[Path]:
             text = path.read_text("utf8")
             if not _asks_for(text) - {*rooms, "arrays", "kernels", "plots"}:
                 texts[f"tests/{path.relative_to(tests)}"] = text
-    texts |= {"pyproject.toml": PROJECT, "README.md": _readme()}
+    texts |= {"pyproject.toml": PROJECT, "README.md": _readme({*texts})}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf8")
@@ -178,12 +178,13 @@ def _asks_for(test: str) -> set[str]:
     return spoken & rooms
 
 
-def _readme() -> str:
-    rows = [
-        f"| {chapter} | {', '.join(f'`attnbook/{room}`' for room in rooms)} | "
-        f"`pytest {' '.join(f'tests/{room}' for room in rooms)}` |"
-        for chapter, rooms in CHAPTERS.items()
-    ]
+def _readme(files: set[str]) -> str:
+    rows = []
+    for chapter, rooms in CHAPTERS.items():
+        written = ", ".join(f"`attnbook/{room}`" for room in rooms)
+        tested = (room for room in rooms if any(f"tests/{room}/" in name for name in files))
+        tests = " ".join(f"tests/{room}" for room in tested)
+        rows.append(f"| {chapter} | {written} | `pytest {tests}` |")
     return "\n".join(
         [
             "# attnbook, written by you",

@@ -3,6 +3,7 @@
 import ast
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,13 @@ def test_it_is_imported_and_says_which_chapter_is_missing(package):
     assert {path.name for path in (package / "attnbook/kernels").glob("*.py")} == {
         *("__init__.py", "backends.py", "running_softmax.py")
     }
+
+
+def test_the_readme_names_tests_that_there_are(package):
+    text = (package / "README.md").read_text("utf8")
+    named = re.findall(r"tests/\w+", text)
+    assert {"tests/single_head", "tests/multi_head", "tests/masking"} < set(named)
+    assert all((package / name).is_dir() for name in named)
 
 
 def test_the_tests_of_a_room_pass_when_it_is_filled_in(package, tmp_path):
