@@ -9,7 +9,7 @@ WRITTEN = Path("_build/exercises")
 """Where `make book` writes them, from the root of the repository."""
 
 
-BY_HAND = frozenset({"distributed-tree", "estimators-sample", "torch-weights"})
+BY_HAND = frozenset({"ablate", "distributed-tree", "estimators-sample", "torch-weights"})
 """Exercises whose checks exchange objects with an answer that cannot pass between processes."""
 
 

@@ -29,7 +29,14 @@ SECRET = "a secret of tests"
 READ_BY_A_PERSON = {
     *("bits-per-byte", "nearest-line", "heads-pencil", "heads-einsum", "subtract", "repeat", "job"),
     *("decode", "pooling", "hopfield", "reach", "hash-budget", "fast-roofline", "sketch-cells"),
-    *("which-mistake", "distributed-tree", "estimators-sample", "torch-weights", "portuguese"),
+    *(
+        "ablate",
+        "which-mistake",
+        "distributed-tree",
+        "estimators-sample",
+        "torch-weights",
+        "portuguese",
+    ),
 }
 """Exercises without a check, or whose check cannot be run on an answer in another process."""
 
