@@ -313,7 +313,7 @@ def test_other_commands_are_refused(capsys, arguments, message):
 def test_help_names_the_command(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())  # lines break where columns end
     assert "usage: python -m attnbook" in said
     assert "Attention from a dot product upwards" in said
     assert "print which array libraries and devices can be used here" in said
