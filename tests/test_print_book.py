@@ -31,6 +31,12 @@ def printed(tmp_path_factory):
     return pypdf.PdfReader(pdf)
 
 
+def test_all_pages_are_printed_but_those_of_the_reference():
+    pages = [page for part in print_book.parts_of(ROOT / "_toc.yml") for page in part.pages]
+    assert {"book/instructors", "book/course/syllabi", "book/benchmarks"} <= set(pages)
+    assert not [page for page in pages if page.startswith("book/api")]
+
+
 def titles(outline):
     """Yield the titles of bookmarks, those below others too."""
     for mark in outline:

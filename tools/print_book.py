@@ -76,13 +76,12 @@ class Part:
 def parts_of(toc: Path) -> list[Part]:
     """Return parts and pages, without the functions' reference: it is no reading matter."""
     known = yaml.safe_load(toc.read_text("utf8"))
-    return [
-        Part(
-            part["caption"], [Path(entry["file"]).with_suffix("").as_posix() for entry in chapters]
-        )
-        for part in known["parts"]
-        if (chapters := [entry for entry in part["chapters"] if "sections" not in entry])
-    ]
+    parts = []
+    for part in known["parts"]:
+        entries = [entry for entry in part["chapters"] if entry["file"] != "book/api"]
+        files = [page["file"] for entry in entries for page in (entry, *entry.get("sections", []))]
+        parts.append(Part(part["caption"], [Path(f).with_suffix("").as_posix() for f in files]))
+    return parts
 
 
 class Book:

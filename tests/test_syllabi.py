@@ -1,0 +1,195 @@
+"""The plans of `book/course`: their minutes are those of the chapters, their numbers are right."""
+
+import contextlib
+import functools
+import io
+import re
+
+import pytest
+from test_book import BOOK, CHAPTERS
+from test_chapters import unfolded, words
+
+from attnbook import check
+
+COURSE = BOOK / "course"
+SPOKEN = {
+    "45 minutes": 45,
+    "an hour": 60,
+    "an hour and a quarter": 75,
+    "an hour and a half": 90,
+    "two hours": 120,
+}
+EXERCISE = re.compile(
+    r"\{exercise(?:-start)?\} [^\n]*\n:label: (\S+)\n(.*?)\n(?:```|\{exercise-end)", re.S
+)
+LINK = r"\[([^\]]+)\]\(\.\./(\w+)\.ipynb#[\w-]+\)"
+READING = re.compile(rf"\{{doc\}}`\.\./(\w+)`(?: from {LINK})?(?: up to {LINK})? \((\d+)\)")
+LONGEST = {"Board": 45, "Session": 90, "Home": 90}
+SYLLABI = {"two": 2, "six": 6, "semester": 14}
+
+
+@functools.cache
+def source(name):
+    return CHAPTERS[name].read_text("utf8")
+
+
+@functools.cache
+def exercises():
+    """Return the text and the minutes of each exercise, by its label."""
+    texts = [found for name in CHAPTERS for found in EXERCISE.findall(source(name))]
+    minutes = {label: re.search(r"(\d+) minutes", text) for label, text in texts}
+    return {label: (text, int(minutes[label][1])) for label, text in texts}
+
+
+def stated(name):
+    """Return the minutes that a chapter names for its reading."""
+    spoken = re.search(r"Reading\b[^.]*? takes (?:about )?(.+?), the exercises", source(name))[1]
+    return SPOKEN[spoken]
+
+
+def of_part(name, start, stop):
+    """Return the minutes for the sections from `start` to the one before `stop`."""
+    if not start and not stop:
+        return stated(name)
+    text = unfolded(source(name).split("\n---\n", 1)[1].split("\n## Exercises\n")[0])
+    head, *rest = re.split(r"^## (.*)$", text, flags=re.M)
+    titles, sizes = ["", *rest[::2]], [len(words(part)) for part in (head, *rest[1::2])]
+    first = titles.index(start)
+    last = titles.index(stop) if stop else len(titles)
+    return 5 * round(stated(name) * sum(sizes[first:last]) / sum(sizes) / 5)
+
+
+def weeks(text):
+    """Return the parts of each week or evening: what stands behind *Read*, *Board* and so on."""
+    found = re.findall(r"^##+ (?:Week|Evening) \d+: ([^\n]*)\n(.*?)(?=^##|^\(|\Z)", text, re.M | re.S)
+    return [
+        (title, dict(re.findall(r"^- \*\*(\w+):?\*\*:? (.*)$", body, re.M)))
+        for title, body in found
+    ]
+
+
+def minutes_of(line):
+    """Return what the exercises of a line take together, of a choice the longest."""
+    each = [int(minutes) for _, minutes in re.findall(r"\{ref\}`(exercise-[\w-]+)` \((\d+)\)", line)]
+    return max(each) if ": at most " in line else sum(each)
+
+
+def read_minutes(line):
+    return sum(int(found[-1]) for found in READING.findall(line))
+
+
+def syllabi():
+    parts = re.split(r"^\(syllabus-(\w+)\)=$", (COURSE / "syllabi.md").read_text("utf8"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def plans():
+    return {**syllabi(), "evenings": (COURSE / "self_study.md").read_text("utf8")}
+
+
+def rows(text):
+    """Return the rows of the first table, without its head."""
+    lines = re.findall(r"^\| (.*) \|$", text, re.M)
+    return [line.split(" | ") for line in lines]
+
+
+def wrong_minutes(text):
+    """Return what a plan says that its chapters do not."""
+    for title, parts in weeks(text):
+        for name, start, inside, stop, till, minutes in READING.findall(parts["Read"]):
+            if {inside, till} - {"", name}:
+                yield f"{title}: a link of {name} leads elsewhere"
+            if int(minutes) != of_part(name, start, stop):
+                yield f"{title}: {name} takes {of_part(name, start, stop)} minutes"
+        for kind, line in parts.items():
+            for label, minutes in re.findall(r"\{ref\}`(exercise-[\w-]+)` \((\d+)\)", line):
+                if int(minutes) != exercises()[label][1]:
+                    yield f"{title}: {label} takes {exercises()[label][1]} minutes"
+            said = re.search(r": (?:at most )?(\d+) minutes", line)
+            if kind in {*LONGEST, "Exercises"} and int(said[1]) != minutes_of(line):
+                yield f"{title}: {kind} takes {minutes_of(line)} minutes"
+
+
+@pytest.mark.parametrize("plan", [*SYLLABI, "evenings"])
+def test_minutes_are_those_of_the_chapters(plan):
+    assert list(wrong_minutes(plans()[plan])) == []
+
+
+def test_a_wrong_minute_is_noticed():
+    text = syllabi()["two"]
+    for right in ("single_head` (60)", "exercise-weights` (20)", "exercise-head` (15)"):
+        assert right in text
+        assert list(wrong_minutes(text.replace(right, right[:-3] + "1)")))
+    assert list(wrong_minutes(re.sub(r": \d+ minutes", ": 1 minutes", text)))
+
+
+@pytest.mark.parametrize(("plan", "n_weeks"), SYLLABI.items())
+def test_the_table_of_a_syllabus(plan, n_weeks):
+    text = plans()[plan]
+    expected = [
+        [read_minutes(parts["Read"]), *(minutes_of(parts[kind]) for kind in LONGEST)]
+        for _, parts in weeks(text)
+    ]
+    assert len(expected) == n_weeks
+    found = [[int(cell) for cell in row[2:]] for row in rows(text)[1:] if row[0] != "---"]
+    expected.append([sum(column) for column in zip(*expected, strict=True)])
+    assert found == [[*row, row[0] + row[-1]] for row in expected]
+    for row in expected[:-1]:
+        assert all(have <= most for have, most in zip(row[1:], LONGEST.values(), strict=True))
+
+
+def test_the_table_of_the_evenings():
+    text = plans()["evenings"]
+    expected = [
+        (read_minutes(parts["Read"]), minutes_of(parts["Exercises"])) for _, parts in weeks(text)
+    ]
+    assert len(expected) == 10
+    found = [[int(cell) for cell in row[2:]] for row in rows(text)[1:] if row[0] != "---"]
+    assert found == [[read, do, read + do] for read, do in expected]
+    assert all(90 <= read + do <= 125 for read, do in expected)
+
+
+@pytest.mark.parametrize("plan", [*SYLLABI, "evenings"])
+def test_each_exercise_is_given_once_and_each_check_belongs_to_one(plan):
+    given = re.findall(r"\{ref\}`(exercise-[\w-]+)` \(\d+\)", plans()[plan])
+    assert len(given) == len(set(given))
+    for _, parts in weeks(plans()[plan]):
+        for line in parts.values():
+            texts = [exercises()[label][0] for label in re.findall(r"`(exercise-[\w-]+)`", line)]
+            for name in re.findall(r"`check\.(\w+)`", line):
+                assert callable(getattr(check, name))
+                assert any(f"check.{name}" in text for text in texts), name
+
+
+# The diagnostic
+
+
+def answers():
+    """Return the answer of each question: what it says, and its code."""
+    text = (COURSE / "diagnostic.md").read_text("utf8")
+    folded = re.findall(r"^:::\{dropdown\} Answer\n(.*?)^:::$", text, re.M | re.S)
+    parts = [re.split(r"^```(?:python)?\n", answer, flags=re.M) for answer in folded]
+    return [(said, code, then) for said, code, then in parts]
+
+
+def test_there_are_ten_questions_and_each_says_what_to_do_when_it_was_hard():
+    text = (COURSE / "diagnostic.md").read_text("utf8")
+    assert re.findall(r"^## (\d+)\. ", text, re.M) == [str(n + 1) for n in range(10)]
+    assert len(answers()) == 10
+    for _, _, then in answers():
+        assert "**If it was hard:**" in then
+        assert re.search(LINK + r"|\{(ref|doc)\}", then)
+
+
+@pytest.mark.parametrize("number", range(1, 11))
+def test_the_numbers_of_an_answer_are_computed(number):
+    """The code prints what its comments say, and the sentences before it name these numbers."""
+    said, code, _ = answers()[number - 1]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    assert printed.getvalue().splitlines() == re.findall(r"print\(.*\)  # (.*)$", code, re.M)
+    if number != 8:  # its question asks for what is printed
+        said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", said)
+        named = {float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", said)}
+        assert {float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", printed.getvalue())} <= named
