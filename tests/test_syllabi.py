@@ -19,6 +19,7 @@ SPOKEN = {
     "an hour and a half": 90,
     "two hours": 120,
 }
+MINUTES = re.compile(r"\{ref\}`(exercise-[\w-]+)` \((\d+)\)")
 EXERCISE = re.compile(
     r"\{exercise(?:-start)?\} [^\n]*\n:label: (\S+)\n(.*?)\n(?:```|\{exercise-end)", re.S
 )
@@ -61,7 +62,9 @@ def of_part(name, start, stop):
 
 def weeks(text):
     """Return the parts of each week or evening: what stands behind *Read*, *Board* and so on."""
-    found = re.findall(r"^##+ (?:Week|Evening) \d+: ([^\n]*)\n(.*?)(?=^##|^\(|\Z)", text, re.M | re.S)
+    found = re.findall(
+        r"^##+ (?:Week|Evening) \d+: ([^\n]*)\n(.*?)(?=^##|^\(|\Z)", text, re.M | re.S
+    )
     return [
         (title, dict(re.findall(r"^- \*\*(\w+):?\*\*:? (.*)$", body, re.M)))
         for title, body in found
@@ -70,7 +73,7 @@ def weeks(text):
 
 def minutes_of(line):
     """Return what the exercises of a line take together, of a choice the longest."""
-    each = [int(minutes) for _, minutes in re.findall(r"\{ref\}`(exercise-[\w-]+)` \((\d+)\)", line)]
+    each = [int(minutes) for _, minutes in MINUTES.findall(line)]
     return max(each) if ": at most " in line else sum(each)
 
 
@@ -79,7 +82,8 @@ def read_minutes(line):
 
 
 def syllabi():
-    parts = re.split(r"^\(syllabus-(\w+)\)=$", (COURSE / "syllabi.md").read_text("utf8"), flags=re.M)
+    text = (COURSE / "syllabi.md").read_text("utf8")
+    parts = re.split(r"^\(syllabus-(\w+)\)=$", text, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -102,7 +106,7 @@ def wrong_minutes(text):
             if int(minutes) != of_part(name, start, stop):
                 yield f"{title}: {name} takes {of_part(name, start, stop)} minutes"
         for kind, line in parts.items():
-            for label, minutes in re.findall(r"\{ref\}`(exercise-[\w-]+)` \((\d+)\)", line):
+            for label, minutes in MINUTES.findall(line):
                 if int(minutes) != exercises()[label][1]:
                     yield f"{title}: {label} takes {exercises()[label][1]} minutes"
             said = re.search(r": (?:at most )?(\d+) minutes", line)
