@@ -29,7 +29,6 @@ SECRET = "a secret of tests"
 READ_BY_A_PERSON = {
     *("ablate", "distributed-tree", "estimators-sample", "fast-roofline", "portuguese"),
     *("sketch-cells", "torch-weights", "which-mistake"),
-    *("bits-per-byte", "nearest-line", "hopfield"),
 }
 """Exercises without a check, or whose check cannot be run on an answer in another process."""
 
