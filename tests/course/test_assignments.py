@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 WRITTEN = ROOT / "_build/exercises"
 SECRET = "a secret of tests"
 READ_BY_A_PERSON = {
-    *("ablate", "distributed-tree", "estimators-sample", "fast-roofline", "portuguese"),
+    *("ablate", "distributed-tree", "estimators-sample", "fast-roofline"),
     *("sketch-cells", "torch-weights", "which-mistake"),
 }
 """Exercises without a check, or whose check cannot be run on an answer in another process."""
