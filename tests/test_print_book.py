@@ -24,7 +24,7 @@ A4 = (595, 842)
 def printed(tmp_path_factory):
     if not (SITE / "index.html").exists():
         skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "the site is not built: make book")
-    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+    if not any(map(shutil.which, print_book.CHROMIUM)):
         skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "there is no Chromium")
     pdf = tmp_path_factory.mktemp("pdf") / "book.pdf"
     print_book.print_book(SITE, pdf, [print_book.Part("Start here", PAGES)])

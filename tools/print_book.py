@@ -9,12 +9,14 @@ those of what they name: once without them, once with them, as a rule.
 
 import argparse
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from urllib.parse import unquote, urljoin, urlsplit
 
 import yaml
@@ -23,12 +25,11 @@ from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
 ROOT = Path(__file__).parents[1]
-CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LISTED = "h1, h2"  # the headings that stand in the contents
 ON_SCREEN = ".headerlink, .take-along, button, script, noscript"
 DRAWS = "details.above-input"  # the code of a figure, which is folded on the page
 MOST_ROUNDS = 4
-HERE = "print.html"  # beside index.html, so that style sheets find their fonts
 TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
 # What is too wide is made smaller; else Chromium makes the whole book smaller.
 FIT = """() => {
@@ -149,9 +150,7 @@ class Book:
 
     def html(self, numbers: dict[str, int]) -> str:
         """Return the whole document."""
-        first = BeautifulSoup(
-            (self.site / f"{self.pages[0]}.html").read_text("utf8"), "html.parser"
-        )
+        first = soup_of(self.site, self.pages[0])
         styles = "".join(
             f'<link rel="stylesheet" href="{urljoin(self.pages[0], link["href"])}" />'
             for link in first.select('link[rel="stylesheet"]')
@@ -199,23 +198,24 @@ def print_book(site: Path, pdf: Path, parts: list[Part]) -> int:
     book = Book(site, parts)
     pdf.parent.mkdir(parents=True, exist_ok=True)
     numbers: dict[str, int] = {}
-    browser_path = next(path for path in CHROMIUM if Path(path).exists())
+    browser_path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if browser_path is None:
+        raise SystemExit(f"printing needs one of {', '.join(CHROMIUM)}, and none is installed")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for rounds in range(1, MOST_ROUNDS + 1):
-            document = site / HERE
-            document.write_text(book.html(numbers), "utf8")
-            try:
+            # in the site, so that style sheets find their fonts; two may print at a time
+            with NamedTemporaryFile("w", dir=site, suffix=".html", encoding="utf8") as document:
+                document.write(book.html(numbers))
+                document.flush()
                 tab = browser.new_page()
-                tab.goto(document.resolve().as_uri(), wait_until="load", timeout=300_000)
+                tab.goto(Path(document.name).resolve().as_uri(), timeout=300_000)
                 tab.emulate_media(media="print")
                 tab.set_viewport_size({"width": TEXT_PIXELS, "height": 1000})
                 tab.evaluate("document.fonts.ready")
                 tab.evaluate(FIT)
                 tab.pdf(path=pdf, prefer_css_page_size=True, outline=True, tagged=True)
                 tab.close()
-            finally:
-                document.unlink()
             before, numbers = numbers, page_numbers(pdf)
             if numbers == before:
                 return rounds
