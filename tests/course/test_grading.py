@@ -4,13 +4,14 @@ import csv
 import json
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
 from samples import ESSAY, EXERCISES, HOSTILE, NEEDS_LOCK, PENCIL, SHARES, SQUARES, WEIGHTS, sample
 
 import attnbook
-from attnbook.course import grading, hidden, judge, results, submissions, wire
+from attnbook.course import grading, hidden, judge, results, session, submissions, wire
 from attnbook.course.session import Limits, Session, functions_of, paths
 
 QUICK = Limits(seconds=5, megabytes=1024)
@@ -249,3 +250,23 @@ def test_names_do_no_harm_in_a_page():
     result = grading.Result("<i>", {"weights": mark})
     for text in (results.page(result, [WEIGHTS]), results.report([result], [WEIGHTS])):
         assert not {"<i>", "<b>", "<script>"} & set(text.replace(">", "> ").split(" "))
+
+
+def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
+    clock = session.Clock(process=0)
+    clock.used = 5.0
+    monkeypatch.setattr(clock, "_used", lambda: 5.0)
+    now += 3600  # nobody ran for an hour
+    assert not clock.is_idle()
+    looks = []
+    while not looks or not looks[-1]:
+        now += 0.25
+        looks.append(clock.is_idle())
+    assert len(looks) == (session.IDLE_SECONDS - session.LONGEST_LOOK) / 0.25
+
+    monkeypatch.setattr(clock, "_used", lambda: 6.0)  # it has computed since
+    assert not clock.is_idle()
+    now += 0.25
+    assert not clock.is_idle()
