@@ -33,7 +33,8 @@ from benchmarks.tables import Tables
 
 DEVICES = ("cpu",)
 DELTAS = (0.01, 0.007)
-LISTS, QUICK_LISTS = (1024, 2048, 4096), (16,)
+LISTS, QUICK_LISTS = (1024, 2048, 4096, 8192), (16,)
+GRAPHS, QUICK_GRAPHS = ((16, 40), (32, 200)), ((16, 40),)  # links a key, effort of the build
 REACHES = (64, 256, 1024, 4096)
 
 METHODS = harness.METHODS | search_maps.METHODS | search_far_near.METHODS
@@ -177,7 +178,10 @@ def _tried(data, *, quick, log):
     lists = QUICK_LISTS if quick else LISTS
     makers: list[list[tuple[Any, Sequence[int]]]] = [
         [(search_rivals.inverted(key, n_lists), NPROBES) for n_lists in lists],
-        [(search_rivals.graph(key, *size), REACHES) for size in ((16, 40),)],
+        [
+            (search_rivals.graph(key, *size), REACHES)
+            for size in (QUICK_GRAPHS if quick else GRAPHS)
+        ],
         [(partial(search_rivals.codes, key), (64,) if quick else (256, 512))],
         [(search_rivals.quantised(key, lists[-1], 16, 16), NPROBES)],
     ]
