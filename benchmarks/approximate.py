@@ -26,6 +26,7 @@ from benchmarks.tables import Tables
 DEVICES = ("cpu",)
 COLLECTION = 100_000  # tokens of the encoder
 SHORT, LONG = 4096, 16_384  # tokens of the writer
+UNTIMED = ("concentration", "estimators", "heads", "loss")  # any machine may measure them again
 
 ABOUT = {
     "rivals": "What each way to attend does here, and what is simpler than in its source.",

@@ -111,7 +111,7 @@ class Tables:
         self.log(f"{name}: {duration(seconds)}")
         self.record["table_seconds"][name] = round(seconds, 1)
         if self.again is not None:
-            later = {fact: self.again[fact] for fact in ("date", "commit", "load_average")}
+            later = {fact: self.again[fact] for fact in ("date", "commit", "cpu", "load_average")}
             self.record.setdefault("measured", {})[name] = later
         if self.path is not None:
             harness.write(self.record, self.path.with_suffix(".partial"))

@@ -595,3 +595,7 @@ def test_one_table_is_measured_again_and_the_others_stay(tmp_path, monkeypatch):
     path.write_text(json.dumps(before))
     assert command_line.main([*arguments, "--only", "second"]) == 2
     assert json.loads(path.read_text()) == before
+    monkeypatch.setattr(masking, "UNTIMED", ("second",), raising=False)
+    assert command_line.main([*arguments, "--only", "first", "second"]) == 2
+    assert command_line.main([*arguments, "--only", "second"]) == 0
+    assert json.loads(path.read_text())["second"] == [3]
