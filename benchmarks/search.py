@@ -35,7 +35,7 @@ DEVICES = ("cpu",)
 DELTAS = (0.01, 0.007)
 LISTS, QUICK_LISTS = (1024, 2048, 4096, 8192), (16,)
 GRAPHS, QUICK_GRAPHS = ((16, 40), (32, 200)), ((16, 40),)  # links a key, effort of the build
-REACHES = (64, 256, 1024, 4096)
+REACHES = (64, 128, 256, 512, 1024, 2048, 4096)
 
 METHODS = harness.METHODS | search_maps.METHODS | search_far_near.METHODS
 METHODS |= {
