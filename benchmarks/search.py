@@ -113,7 +113,7 @@ def million(*, quick: bool, log: Callable[[str], None]) -> dict[str, list[dict[s
     times = timed(
         {i: asking(rival, query, mode) for i, (mode, rival, _) in enumerate(chosen)},
         quick=quick,
-        rounds=2,
+        rounds=7,
     )
 
     base = next(
@@ -146,7 +146,7 @@ def _choose(data, groups, *, quick):
             for i, (rival, _) in enumerate(group)
             if len(group) > 1
         }
-        times = timed(asks, quick=quick, rounds=2)
+        times = timed(asks, quick=quick, rounds=3)
         for g, group in enumerate(groups):
             enough = [i for i, (_, recall) in enumerate(group) if recall >= RECALL]
             enough = enough or [max(range(len(group)), key=[r for _, r in group].__getitem__)]
