@@ -165,15 +165,31 @@ def test_each_exercise_is_given_once_and_each_check_belongs_to_one(plan):
                 assert any(f"check.{name}" in text for text in texts), name
 
 
-# The diagnostic
+# Answers whose code is run: those of the diagnostic, and of the questions of `test_exam.py`
+
+NUMBER = r"-?\d+(?:\.\d+)?"
 
 
-def answers():
-    """Return the answer of each question: what it says, and its code."""
-    text = (COURSE / "diagnostic.md").read_text("utf8")
-    folded = re.findall(r"^:::\{dropdown\} Answer\n(.*?)^:::$", text, re.M | re.S)
+def answers(path=COURSE / "diagnostic.md"):
+    """Return the answer of each question: what it says, its code, and what stands behind it."""
+    folded = re.findall(r"^:::\{dropdown\} Answer\n(.*?)^:::$", path.read_text("utf8"), re.M | re.S)
     parts = [re.split(r"^```(?:python)?\n", answer, flags=re.M) for answer in folded]
     return [(said, code, then) for said, code, then in parts]
+
+
+def numbers(text):
+    """Return the numbers of a text; those with commas between the digits, too."""
+    text = re.sub(r"(?<=\d)(?:,|\{,\})(?=\d{3}\b)", "", text).replace("−", "-")
+    return {float(x) for x in re.findall(NUMBER, text)}
+
+
+def printed_by(code):
+    """Run code, and return what it prints, which must be what its comments say."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    assert printed.getvalue().splitlines() == re.findall(r"print\(.*\)  # (.*)$", code, re.M)
+    return printed.getvalue()
 
 
 def test_there_are_ten_questions_and_each_says_what_to_do_when_it_was_hard():
@@ -189,11 +205,6 @@ def test_there_are_ten_questions_and_each_says_what_to_do_when_it_was_hard():
 def test_the_numbers_of_an_answer_are_computed(number):
     """The code prints what its comments say, and the sentences before it name these numbers."""
     said, code, _ = answers()[number - 1]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code, {})
-    assert printed.getvalue().splitlines() == re.findall(r"print\(.*\)  # (.*)$", code, re.M)
+    printed = printed_by(code)
     if number != 8:  # its question asks for what is printed
-        said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", said)
-        named = {float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", said)}
-        assert {float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", printed.getvalue())} <= named
+        assert numbers(printed) <= numbers(said)

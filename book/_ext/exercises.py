@@ -12,6 +12,7 @@ from pathlib import Path
 
 import live_cells
 from docutils import nodes
+from mistakes import CLASS
 from slices import Statement, joined, needed, statements_of, used_of
 
 FOLDER = "exercises"
@@ -45,7 +46,7 @@ def read(doctree, record, cells) -> tuple[list[dict], list[list[str]]]:
             current["explanation"] = _words(node.children[1:], cells)
             current["solution"] = [_source(cell, record) for cell in node.findall(_is_cell)]
             current = None
-        elif kind == "dropdown_main" and current:
+        elif kind == "dropdown_main" and current and CLASS not in node["classes"]:
             current["hints"].append("\n\n".join(filter(None, map(cells.block, node.children[1:]))))
         elif _is_cell(node) and not _in_solution(node):
             (current["checks"] if current else chapter).append(_source(node, record))
