@@ -21,7 +21,8 @@ KINDS = {
 LEVELS = {"easy", "core", "harder"}
 QUESTION = re.compile(
     r"^\((exam-[\w-]+)\)=\n## (\d+)\. ([^\n]+)\n\n"
-    r"([A-Z][a-z ]+), (\w+), (\d+) minutes, (\d+) points; ([^\n]+)\.\n(.*?)^:::\{dropdown\} Answer$",
+    r"([A-Z][a-z ]+), (\w+), (\d+) minutes, (\d+) points; ([^\n]+)\.\n"
+    r"(.*?)^:::\{dropdown\} Answer$",
     re.M | re.S,
 )
 READING = 10
@@ -99,7 +100,9 @@ def test_an_answer_is_computed(at):
 def test_what_is_asked_of_a_program_is_what_the_answer_runs(at):
     lines = re.findall(r"^(.*)  # \?$", at.text, re.M)
     assert bool(lines) == (at.kind == "Predict the output")
-    assert not lines or lines == [line.partition("  # ")[0] for line in at.code.splitlines() if "print(" in line]
+    assert not lines or lines == [
+        line.partition("  # ")[0] for line in at.code.splitlines() if "print(" in line
+    ]
 
 
 def about():
@@ -127,10 +130,11 @@ def test_an_exam_takes_ninety_minutes(name):
 def test_no_question_is_in_both_exams():
     halves = re.findall(r"## A (?:mid-term|final).*?(?=\n## )", about(), re.S)
     first, second = (set(re.findall(r"`(exam-[\w-]+)`", half)) for half in halves)
-    assert first and second and not first & second
+    assert len(first) > 5 < len(second)
+    assert not first & second
 
 
 def test_numbers_by_seed():
     (code,) = re.findall(r"^```python\n(.*?)^```$", about(), re.M | re.S)
     printed_by(code)
-    exec(code.replace("default_rng(7)", "default_rng(8)"), {})
+    exec(code.replace("default_rng(42)", "default_rng(8)"), {})

@@ -9,7 +9,7 @@ import ast
 import importlib
 import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -54,7 +54,9 @@ def called(solution: str) -> str:
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Name):
             function = call.func
-            is_check = isinstance(function, ast.Attribute) and ast.unparse(function.value) == "check"
+            is_check = (
+                isinstance(function, ast.Attribute) and ast.unparse(function.value) == "check"
+            )
             if is_check and call.args[0].id in made:
                 return function.attr
     return ""
@@ -74,11 +76,12 @@ def noted(table: tuple[Mistake, ...], solution: str, before: Sequence[str] = ())
     """
     seen: list[object] = []
     ranked = []
+    parts = formulas(solution)
     for place, mistake in enumerate(table):
         steps = frozenset(mistake.ways[0]) if mistake.ways else frozenset({place})
         again = 0 if WHOLE in steps else seen.count(steps)
         seen.append(steps)
-        if not quotes(done(mistake), solution):
+        if not quotes(done(mistake), parts):
             ranked.append((before.count(mistake.name), again, place))
     return [table[place] for _, _, place in sorted(sorted(ranked)[:MOST], key=itemgetter(2))]
 
@@ -88,14 +91,20 @@ def done(mistake: Mistake) -> str:
     return f"{FIRST.match(said(mistake))[1]}."
 
 
-def quotes(sentence: str, solution: str) -> bool:
-    """Tell whether a line, or a formula, of the solution stands in a sentence."""
-    parts = {line for line in solution.splitlines() if len(line.strip()) > 5}
+def formulas(solution: str) -> list[str]:
+    """Return the lines of a solution, and the terms in them, without spaces."""
+    parts = set(solution.splitlines())
     for node in ast.walk(ast.parse(solution)):
         if isinstance(node, (ast.BinOp, ast.Call, ast.Compare)):
             parts.add(ast.unparse(node))
+    squeezed = (re.sub(r"\s", "", part) for part in parts)
+    return [part for part in squeezed if len(part) > 5]
+
+
+def quotes(sentence: str, parts: Iterable[str]) -> bool:
+    """Tell whether one of some formulas stands in a sentence."""
     squeezed = re.sub(r"\s", "", sentence)
-    return any(part in squeezed for part in (re.sub(r"\s", "", p) for p in parts) if len(part) > 5)
+    return any(part in squeezed for part in parts)
 
 
 def add_notes(app, doctree):
