@@ -113,6 +113,9 @@ def test_the_page_shows_the_notes_before_the_solutions(chapter):
 @pytest.mark.site
 def test_the_page_for_instructors_has_every_sentence():
     text = (PAGES / "course/mistakes.html").read_text("utf8")
+    folds = re.findall(r'<details class="[^"]*common-mistakes', text)
+    assert len(folds) == len({name for _, _, name, _ in CHECKED})
+    assert ">1.1 Weights with a mask<" in text
     words = html.unescape(re.sub(r"<[^>]+>", "", text))
     for chapter, label, name, _ in CHECKED:
         assert f"../{chapter}.html#{label}" in text

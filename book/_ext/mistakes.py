@@ -14,6 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx_design.shared import create_component
 
@@ -111,7 +112,7 @@ def add_notes(app, doctree):
     """Put a fold before each solution whose check has a table."""
     known, shown = tables(), {}
     titles = {
-        node["label"]: node[0].astext().strip(" ()")
+        node["label"]: node[0].astext().removeprefix("Exercise").strip(" ()")
         for node in doctree.findall()
         if type(node).__name__ == "exercise_enumerable_node"
     }
@@ -170,10 +171,14 @@ class MistakesTable(SphinxDirective):
         return [Placeholder()]
 
 
-def fill(app, doctree, docname):
+class Fill(SphinxPostTransform):
     """Put the tables of all exercises in the place of the directive."""
-    for place in list(doctree.findall(Placeholder)):
-        place.replace_self(list(sections(app, docname)))
+
+    default_priority = 100  # before folds get their markup
+
+    def run(self, **options):
+        for place in list(self.document.findall(Placeholder)):
+            place.replace_self(list(sections(self.app, self.env.docname)))
 
 
 def sections(app, docname):
@@ -206,5 +211,5 @@ def setup(app):
     app.add_node(Placeholder)
     app.add_directive("mistakes-table", MistakesTable)
     app.connect("doctree-read", add_notes)
-    app.connect("doctree-resolved", fill, priority=100)  # before folds get their markup
+    app.add_post_transform(Fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
