@@ -18,7 +18,7 @@ AWKWARD = (
     "",
     " ",
     "\n\n\n  \n x  ",
-    "let's I'd I'll we've they're O'er '",
+    "let's I'd I'll we've they're O'er ' I'me I'very I'red",
     "two  spaces   three\tand a tab \t\n",
     "fiancée naïve Ærøskøbing ﬁre é",
     "½ ² Ⅳ ① 12 ١٢٣ 12th",
