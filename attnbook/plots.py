@@ -14,7 +14,6 @@ try:
     import matplotlib
     from cycler import cycler
     from matplotlib import pyplot
-    from matplotlib.axes import Axes
 except ImportError as error:
     raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
 
@@ -101,14 +100,14 @@ def style() -> AbstractContextManager[None]:
 def heatmap(
     values: Any,
     *,
-    ax: Axes | None = None,
+    ax: "pyplot.Axes | None" = None,
     query_labels: Sequence[str] | None = None,
     key_labels: Sequence[str] | None = None,
     title: str = "",
     number_format: str | None = None,
     signed: bool = False,
     limit: float | None = None,
-) -> Axes:
+) -> "pyplot.Axes":
     """Draw a matrix with one row a query and one column a key.
 
     Parameters
@@ -164,7 +163,7 @@ def heatmap(
             raise ValueError(f"{name} must have {n} entries, got {len(labels)}")
     if ax is None:
         _, ax = pyplot.subplots()
-    if not isinstance(ax, Axes):
+    if not isinstance(ax, pyplot.Axes):
         raise TypeError(f"ax must be matplotlib Axes, got {type(ax).__name__}")
     finite = np.isfinite(matrix)
     if limit is None:

@@ -27,7 +27,7 @@ from pypdf import PdfReader
 ROOT = Path(__file__).parents[1]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LISTED = "h1, h2"  # the headings that stand in the contents
-ON_SCREEN = ".headerlink, .take-along, button, script, noscript"
+ON_SCREEN = ".headerlink, .take-along, .cell.answer, button, script, noscript"
 DRAWS = "details.above-input"  # the code of a figure, which is folded on the page
 MOST_ROUNDS = 4
 TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
@@ -63,6 +63,9 @@ html[data-theme] {{ --text: 10pt; }}
 .bd-article table {{ font-size: 8.5pt; line-height: 1.3; }}
 .bd-article :is(td, th) {{ padding: 2.5pt 5pt !important; }}
 .bd-article .cell details > summary {{ display: none; }}
+.bd-article details.sd-dropdown {{ break-inside: avoid !important; }}
+.bd-article tbody tr:is(:first-child, :nth-last-child(2)) {{ break-after: avoid; }}
+.bd-article .figure-frame img {{ max-height: 190mm; width: auto; }}
 """
 
 
@@ -91,11 +94,15 @@ class Book:
     def __init__(self, site: Path, parts: list[Part]) -> None:
         self.site, self.parts = site, parts
         self.pages = [page for part in parts for page in part.pages]
+        self.sheets: dict[str, None] = {}  # style sheets of all pages, each once, in their order
         self.articles = {page: self.article(page) for page in self.pages}
 
     def article(self, page: str) -> BeautifulSoup:
         """Return what is to be read on a page, its links and names being those of the book."""
-        article = soup_of(self.site, page).select_one("article.bd-article")
+        soup = soup_of(self.site, page)
+        for link in soup.select('link[rel="stylesheet"]'):
+            self.sheets[urljoin(page, str(link["href"]))] = None
+        article = soup.select_one("article.bd-article")
         assert article is not None, page
         for screen in article.select(f"{ON_SCREEN}, {DRAWS}"):
             screen.decompose()
@@ -150,11 +157,7 @@ class Book:
 
     def html(self, numbers: dict[str, int]) -> str:
         """Return the whole document."""
-        first = soup_of(self.site, self.pages[0])
-        styles = "".join(
-            f'<link rel="stylesheet" href="{urljoin(self.pages[0], link["href"])}" />'
-            for link in first.select('link[rel="stylesheet"]')
-        )
+        styles = "".join(f'<link rel="stylesheet" href="{sheet}" />' for sheet in self.sheets)
         heads = "".join(self.running_head(page) for page in self.pages)
         articles = "".join(map(str, self.articles.values()))
         return (

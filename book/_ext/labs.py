@@ -7,6 +7,7 @@ that later makes them move, so that a page without a script, and paper, have the
 
 import atexit
 import functools
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -18,7 +19,6 @@ from py_mini_racer import MiniRacer
 from sphinx.util.docutils import SphinxDirective
 
 FOLDER = Path(__file__).parents[1] / "labs"
-OPENER, STYLE = "labs/labs.js", "labs/labs.css"
 IMPORT = re.compile(r'^import \{(.*)\} from "\./([\w-]+\.js)";$', re.M)
 EXPORTED = re.compile(r"^export (?=(?:(?:async )?function|class|const|let) (\w+))", re.M)
 
@@ -108,18 +108,30 @@ class LabDirective(SphinxDirective):
         return [figure]
 
 
+@functools.cache
+def address() -> str:
+    """Return the folder of the site for the modules, which import one another.
+
+    Its name has a digest of all in it, so that no browser takes an older module for a new page.
+    """
+    texts = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
+    texts += [lab_data.made(name) for name in lab_data.FILES]
+    return f"labs/{hashlib.sha256(b''.join(texts)).hexdigest()[:8]}"
+
+
 def load_on_page(app, pagename, templatename, context, doctree):
     """Load the script and the style on pages with such figures."""
     if app.env.metadata.get(pagename, {}).get("labs"):
-        app.add_js_file(OPENER, type="module")
-        app.add_css_file(STYLE)
+        app.add_js_file(f"{address()}/labs.js", type="module")
+        app.add_css_file(f"{address()}/labs.css")
 
 
 def copy_files(app):
     """Copy `book/labs` before the pages are written, which name the digests of what they load."""
     if app.builder.format == "html":
-        to = Path(app.outdir, "_static/labs")
-        shutil.copytree(FOLDER, to, dirs_exist_ok=True)
+        to = Path(app.outdir, "_static", address())
+        shutil.rmtree(to.parent, ignore_errors=True)
+        shutil.copytree(FOLDER, to)
         for name in lab_data.FILES:
             (to / name).write_bytes(lab_data.made(name))
 

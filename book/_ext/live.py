@@ -1,9 +1,10 @@
 """Let the cells of the chapters run in the page, by Python in the reader's browser.
 
-Every code cell of a chapter before *Put it back* is live, and those after it, up to the exercises,
-that need NumPy alone; elsewhere, what stands in a div of the class `live-example`. An exercise, and
-a task with a check, has a cell for the answer, which begins with a stub. `book/live` holds what the
-page loads: `live.js` and `live.css` at once, all else when *Run* is pressed.
+Every code cell of a chapter before *Put it back* is live, and those after it, up to the end of the
+exercises and without the solutions, that need NumPy alone; elsewhere, what stands in a div of the
+class `live-example`. An exercise, and a task with a check, has a cell for the answer, which begins
+with a stub. `book/live` holds what the page loads: `live.js` and `live.css` at once, all else when
+*Run* is pressed.
 
 Pyodide comes from the place that `book/live/pyodide.json` names, or, if the environment variable
 ATTNBOOK_LIVE names a folder that holds its files, from the site itself.
@@ -34,7 +35,7 @@ LOADED = (
     "matmul/matmul.py",
     "matmul/loops.so",
 )
-CLOSING, EXERCISES = "Put it back", "Exercises"
+CLOSING, EXERCISES, END = "Put it back", "Exercises", "What to keep"
 RECORDS = "attnbook/data/records"
 """Where an installed package has its records; a page loads those alone that its cells name."""
 
@@ -53,19 +54,20 @@ def mark_cells(app, doctree):
     titles = {section[0].astext() for section in doctree.findall(nodes.section)}
     if CLOSING not in titles:
         return
-    part, known, live, solutions, asked = "chapter", set(), [], {}, []
+    part, known, live, solutions, solving, asked = "chapter", set(), [], {}, set(), []
     for node in doctree.findall():
         if isinstance(node, nodes.section) and node.children:
             title = node[0].astext()
-            part = {CLOSING: "back", EXERCISES: "exercises"}.get(title, part)
+            part = {CLOSING: "back", EXERCISES: "back", END: "end"}.get(title, part)
         elif type(node).__name__.startswith("exercise_") and "label" in node:
             asked.append(node)
         elif type(node).__name__ == "solution_node":
-            cells = [source_of(cell) for cell in node.findall(is_cell)]
-            solutions[node["target_label"]] = "\n\n\n".join(cells)
+            cells = list(node.findall(is_cell))
+            solving.update(map(id, cells))
+            solutions[node["target_label"]] = "\n\n\n".join(map(source_of, cells))
         elif isinstance(node, nodes.admonition) and "task" in node["classes"]:
             asked.append(node)
-        elif is_cell(node) and part != "exercises":
+        elif is_cell(node) and part != "end" and id(node) not in solving:
             source = source_of(node)
             if part == "chapter" or live_cells.runs_here(source, known):
                 live.append((node, source))
@@ -73,13 +75,10 @@ def mark_cells(app, doctree):
     for number, (node, _) in enumerate(live, 1):
         node["classes"].append("live")
         node["ids"].append(f"cell-{number}")
-    answers = 0
     for node in asked:
-        label = node.get("label")
-        solution = solutions.get(label) if label else answer_after(node)
+        solution = solutions.get(node["label"]) if "label" in node else answer_after(node)
         if solution and live_cells.runs_here(solution, known):
-            label = label or f"task-{len(asked) - answers}"
-            answers += add_answer(node, solution, label)
+            add_answer(node, solution)
     app.env.metadata[app.env.docname]["live"] = [source for _, source in live]
 
 
@@ -107,18 +106,21 @@ def answer_after(task: nodes.admonition) -> str | None:
     return source_of(after) if is_cell(after) and "tag_hide-cell" in after["classes"] else None
 
 
-def add_answer(asked: nodes.Element, solution: str, label: str) -> bool:
-    """Put a cell with a stub after an exercise or a task."""
+def add_answer(asked: nodes.Element, solution: str) -> None:
+    """Put a cell with a stub after a task, or after an exercise and the cells that check it."""
     blocks = [block.astext() for block in asked.findall(nodes.literal_block)]
     words = [word.astext() for word in asked.findall(nodes.literal)]
     text = live_cells.stub(solution, words, blocks)
-    if text is None or ("label" not in asked and "check." not in text):
-        return False
+    if text is None or ("label" not in asked and not blocks and "check." not in text):
+        return
+    label = asked.get("label") or "task-" + re.match(r"\w*", words[0])[0]
     code = nodes.literal_block(text, text, language="python", classes=["stub"])
     cell = nodes.container(classes=["cell", "live", "answer"], ids=[f"answer-{label}"])
     cell += nodes.container("", code, classes=["cell_input"])
-    asked.parent.insert(asked.parent.index(asked) + 1, cell)
-    return True
+    place = asked.parent.index(asked) + 1
+    while "label" in asked and is_cell(asked.parent[place]):
+        place += 1
+    asked.parent.insert(place, cell)
 
 
 def data_of(sources: list[str], folder: Path) -> list[str]:
@@ -136,61 +138,52 @@ def load_on_page(app, pagename, templatename, context, doctree):
     if not sources:
         return
     folder = Path(app.srcdir, pagename).parent / "data"
-    files = [
-        {"path": f"{RECORDS}/{name}", "url": f"data/{name}", "bytes": size(folder / name)}
-        for name in data_of(sources, folder)
-    ]
-    app.env.live_files = getattr(app.env, "live_files", {}) | {
-        name["url"]: folder / Path(name["url"]).name for name in files
-    }
+    to = Path(app.outdir, "_static/live")
+    data = [Path(shutil.copy(folder / name, to / "data")) for name in data_of(sources, folder)]
+    files = [{"path": f"{RECORDS}/{path.name}", **addressed(path, "data/")} for path in data]
     attributes = {
         "data-page": Path(pagename).name,
         "data-files": json.dumps(files),
-        "data-version": digest_of(own_files(app)),
+        "data-version": digest_of([to / Path(name).name for name in (*LOADED, "settings.json")]),
     }
     app.add_js_file("live/live.js", loading_method="defer", **attributes)
     app.add_css_file("live/live.css")
 
 
-def copy_own(app):
-    """Copy the files of `book/live` before the pages are written, which name their digests."""
-    if app.builder.format == "html":
-        to = Path(app.outdir, "_static/live")
-        to.mkdir(parents=True, exist_ok=True)
-        for path in own_files(app):
-            shutil.copyfile(path, to / path.name)
+def copy_all(app):
+    """Put what live cells load into the site, before the pages are written, which name digests."""
+    if app.builder.format != "html":
+        return
+    to = Path(app.outdir, "_static/live")
+    (to / "data").mkdir(parents=True, exist_ok=True)
+    for name in LOADED:
+        shutil.copyfile(Path(app.srcdir, "book/live", name), to / Path(name).name)
+    settings = json.loads(Path(app.srcdir, "book/live/pyodide.json").read_text("utf8"))
+    if own := os.environ.get("ATTNBOOK_LIVE"):
+        settings["place"] = f"pyodide-{settings['version']}/"
+        copy_checked(settings["files"], Path(app.srcdir, own).resolve(), to / settings["place"])
+    wheels = [write_wheel(name, app.srcdir, to) for name in ("array-api-compat", "attnbook")]
+    settings["wheels"] = [addressed(path) for path in wheels]
+    (to / "settings.json").write_text(json.dumps(settings), encoding="utf8")
 
 
-def own_files(app) -> list[Path]:
-    return [Path(app.srcdir, "book/live", name) for name in LOADED]
+def addressed(path: Path, folder: str = "") -> dict:
+    """Return the size of a file, and its address with a digest: no browser keeps an older one."""
+    return {"url": f"{folder}{path.name}?v={digest_of([path])}", "bytes": path.stat().st_size}
 
 
 def digest_of(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
 
 
-def size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def write_files(app, exception):
-    """Put into the site what its live cells load, and each page's Content-Security-Policy."""
+def write_pages(app, exception):
+    """Write each page's Content-Security-Policy."""
     if exception or app.builder.format != "html":
         return
-    to = Path(app.outdir, "_static/live")
-    settings = json.loads(Path(app.srcdir, "book/live/pyodide.json").read_text("utf8"))
-    if own := os.environ.get("ATTNBOOK_LIVE"):
-        settings["place"] = "pyodide/"
-        copy_checked(settings["files"], Path(app.srcdir, own).resolve(), to / "pyodide")
-    (to / "data").mkdir(exist_ok=True)
-    for url, path in getattr(app.env, "live_files", {}).items():
-        shutil.copyfile(path, to / url)
-    wheels = [write_wheel(name, app.srcdir, to) for name in ("array-api-compat", "attnbook")]
-    settings["wheels"] = [{"url": path.name, "bytes": size(path)} for path in wheels]
-    (to / "settings.json").write_text(json.dumps(settings), encoding="utf8")
-    outside = [settings["place"]] if urlsplit(settings["place"]).scheme else []
-    pages = [path for path in Path(app.outdir).rglob("*.html") if to.parent not in path.parents]
-    write_policies(pages, outside)
+    static = Path(app.outdir, "_static")
+    place = json.loads((static / "live/settings.json").read_text("utf8"))["place"]
+    pages = [path for path in Path(app.outdir).rglob("*.html") if static not in path.parents]
+    write_policies(pages, [place] if urlsplit(place).scheme else [])
 
 
 def copy_checked(files: dict, folder: Path, to: Path) -> None:
@@ -231,8 +224,8 @@ def write_wheel(name: str, root: str, folder: Path) -> Path:
 
 
 def setup(app):
-    app.connect("builder-inited", copy_own)
+    app.connect("builder-inited", copy_all)
     app.connect("doctree-read", mark_cells, priority=600)  # after the boxes are mended
     app.connect("html-page-context", load_on_page)
-    app.connect("build-finished", write_files)
+    app.connect("build-finished", write_pages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

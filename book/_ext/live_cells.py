@@ -66,8 +66,14 @@ def stub(solution: str, words: list[str], blocks: list[str]) -> str | None:
     blocks : list of str
         The blocks of code in its text, which check the answer.
     """
-    text = " ".join(words + blocks)
-    parts = [head for name, head in heads(solution).items() if _mentions(text, name)]
+    own = _own_checks(solution, words)
+    text = " ".join([*words, *blocks, *map(ast.unparse, own)])
+    known = heads(solution)
+    parts = [head for name, head in known.items() if _mentions(text, name)]
+    numbers = [arg.id for call in own for arg in call.args if _is_name(arg, ast.Load)]
+    numbers = [name for name in dict.fromkeys(numbers) if name not in known]
+    if numbers:
+        parts.append("\n".join(f"{name} = ..." for name in numbers))
     checks = list(dict.fromkeys(word for word in words if _is_check(word)))
     if not checks and not blocks:
         checks = [
@@ -75,11 +81,35 @@ def stub(solution: str, words: list[str], blocks: list[str]) -> str | None:
             for node in ast.parse(solution).body
             if isinstance(node, ast.Expr) and _is_check(ast.unparse(node))
         ]
-    checks = [f"display({check})" for check in checks[:-1]] + checks[-1:]
+    last = -1 if own else len(checks) - 1
+    checks = [check if i == last else f"display({check})" for i, check in enumerate(checks)]
+    checks += [f"print({ast.unparse(call)})" for call in own]
     if not parts and not checks and not blocks:
         return None
     parts = parts or ["# your answer"]
     return "\n\n\n".join([*parts, "\n".join([*map(str.strip, blocks), *checks])]).rstrip()
+
+
+def _own_checks(solution: str, words: list[str]) -> list[ast.Call]:
+    """Return the calls of functions `check_…` of the chapter, which must not show the answer.
+
+    Their arguments are those that the text names; else a name stays, and a value is left open.
+    """
+    found = {}
+    for call in (node for text in [*words, solution] for node in _calls(text)):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name.startswith("check_") and call.args:
+            call.args = [arg if _is_name(arg, ast.Load) else ast.Constant(...) for arg in call.args]
+            found.setdefault(name, call)
+    asked = {call.func.id for call in _calls(solution) if isinstance(call.func, ast.Name)}
+    return [call for name, call in found.items() if name in asked]
+
+
+def _calls(text: str) -> list[ast.Call]:
+    try:
+        return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return []
 
 
 def heads(solution: str) -> dict[str, str]:

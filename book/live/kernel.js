@@ -125,6 +125,7 @@ onmessage = async ({ data }) => {
       const found = result.toJs({ dict_converter: Object.fromEntries });
       result.destroy();
       say("done", found);
+      setTimeout(() => kernel.warm()); // while the reader reads
     }
   } catch (error) {
     say("broken", { text: String(error) });

@@ -3,6 +3,7 @@
 import ast
 import base64
 import builtins
+import functools
 import importlib.util
 import io
 import linecache
@@ -51,6 +52,23 @@ def import_late(package, name):
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     setattr(package, name, module)
+
+
+def is_right(found):
+    """Tell whether a check of a chapter found nothing wrong: in a word, or in truth values."""
+    if isinstance(found, str):
+        return found.strip(".").lower() == "right"
+    if isinstance(found, dict):
+        found = list(found.values())
+    if isinstance(found, (list, tuple)):
+        return all(map(is_right, found))
+    return bool(found) or not isinstance(found, (bool, numpy.bool))
+
+
+def drawing():
+    """Return pyplot if a cell has used it."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return pyplot if type(pyplot) is types.ModuleType else None
 
 
 class Stream(io.TextIOBase):
@@ -117,10 +135,8 @@ class Kernel:
             quiet = source.rstrip().endswith(";")
             shown = tree.body.pop() if isinstance(last, ast.Expr) and not quiet else None
             names = self.module.__dict__
-            if "pyplot" in source:
-                from matplotlib import pyplot
-
-                pyplot.show = lambda *args, **kwargs: self.flush_figures()
+            if "plot" in source:
+                self.prepare_to_draw()
             exec(compile(tree, name, "exec"), names)
             if shown is not None:
                 value = eval(compile(ast.Expression(shown.value), name, "eval"), names)
@@ -134,8 +150,40 @@ class Kernel:
             self.show_error(error)
         for stream in self.streams:
             stream.flush()
-        result["reports"] = [bool(report.passed) for report in self.reports]
+        result["reports"] = self.reports
+        self.watch_checks()
         return result
+
+    def watch_checks(self):
+        """Let the functions `check_…` of a chapter tell the page what they find."""
+
+        def watched(function):
+            @functools.wraps(function)
+            def call(*args, **kwargs):
+                found = function(*args, **kwargs)
+                if found is not None:
+                    self.reports.append(is_right(found))
+                return found
+
+            return call
+
+        for name, value in self.module.__dict__.items():
+            if name.startswith("check_") and not hasattr(value, "__wrapped__"):
+                self.module.__dict__[name] = watched(value)
+
+    def prepare_to_draw(self):
+        """Let half of Matplotlib wait until a cell draws, or until `warm` has time for it."""
+        if "matplotlib.pyplot" in sys.modules or not importlib.util.find_spec("matplotlib"):
+            return
+        import matplotlib
+
+        import_late(matplotlib, "pyplot")
+        matplotlib.pyplot.show = lambda *args, **kwargs: self.flush_figures()
+
+    def warm(self):
+        """Import, between two cells, what waits."""
+        if "matplotlib.pyplot" in sys.modules:
+            sys.modules["matplotlib.pyplot"].Figure  # noqa: B018
 
     def show_error(self, error):
         for stream in self.streams:
@@ -143,11 +191,12 @@ class Kernel:
         if isinstance(error, KeyboardInterrupt):
             self.send("error", "KeyboardInterrupt", "Stopped. All names are still there.")
             return
-        inside = error.__traceback__
-        while inside is not None and inside.tb_frame.f_code.co_filename == __file__:
-            inside = inside.tb_next
-        lines = traceback.format_exception(type(error), error, inside)
-        self.send("error", type(error).__name__, "".join(lines))
+        told = traceback.TracebackException.from_exception(error)
+        # the lines of cells, and where it happened: what lies between in a package helps nobody
+        kept = [frame for frame in told.stack if frame.filename.startswith("<cell")]
+        kept += [frame for frame in told.stack[-1:] if kept and frame is not kept[-1]]
+        told.stack = traceback.StackSummary.from_list(kept)
+        self.send("error", type(error).__name__, "".join(told.format()))
 
     def display(self, *values):
         for value in values:
@@ -160,8 +209,8 @@ class Kernel:
             stream.flush()
         kind = type(value)
         if kind.__name__ == "Report" and kind.__module__.startswith("attnbook.check"):
-            self.reports.append(value)
-        pyplot = sys.modules.get("matplotlib.pyplot")
+            self.reports.append(bool(value.passed))
+        pyplot = drawing()
         if pyplot is not None and isinstance(value, pyplot.Figure):
             self.show_figure(value)
             pyplot.close(value)
@@ -180,7 +229,7 @@ class Kernel:
 
     def flush_figures(self):
         """Show and close every open figure, as Jupyter does for `plt.show()` and after a cell."""
-        pyplot = sys.modules.get("matplotlib.pyplot")
+        pyplot = drawing()
         if pyplot is None:
             return
         for stream in self.streams:

@@ -435,12 +435,15 @@
         if (result.ok && right) {
           store(this.id, { text: result.source, done: true });
           this.markDone(true);
+          if (!result.reports.length) this.output.append(make("p", { class: "live-hint" }, "✓ All that is asserted holds."));
         }
       }
     }
 
     markDone(done) {
-      const title = this.box.previousElementSibling?.querySelector(".admonition-title");
+      let asked = this.box.previousElementSibling; // a cell that checks the answer may stand between
+      while (asked && !asked.matches(".admonition")) asked = asked.previousElementSibling;
+      const title = asked?.querySelector(".admonition-title");
       title?.querySelector(".live-done")?.remove();
       if (done) title?.append(make("span", { class: "live-done" }, "✓ done"));
     }

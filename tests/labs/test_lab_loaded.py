@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from figures import lab_data
+from test_lab_encoder import PIECES, as_stored, random_weights
 from test_lab_pages import WIDE, Figure
 from test_site import browser, server, site  # noqa: F401
 
 from attnbook import decoding
 from attnbook.models import writer
+from attnbook.models.bert_encoder import bert_with_weights
 
 pytestmark = pytest.mark.site
 
@@ -50,6 +53,30 @@ def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
     assert [label[0] for label in labels] == [piece.strip() for piece in model.tokens(words)]
     shares = [float(label[2].strip("< %\xa0")) / 100 for label in labels]
     np.testing.assert_allclose(shares, model.attention(words)[3, 1, 6], atol=6e-3)
+    figure.tab.close()
+
+
+def test_a_sentence_encoder_of_the_site_reads_words_of_the_reader(browser, server):  # noqa: F811
+    """As ATTNBOOK_LABS_ENCODER=1 builds the site, with a small encoder of random numbers."""
+    weights = random_weights(0)
+    record = lab_data.heads_record() | {"megabytes": {"writer": 1, "encoder": 1}}
+    answers = {"encoder.bin": lab_data.encoder_file(weights, PIECES.tokens)}
+    answers["heads_record.js"] = lab_data.as_module(record)
+    figure = Figure(browser, server, "heads", WIDE, answers)
+    figure.box.get_by_label("The sentence encoder").check(force=True)
+    press(figure, "Load the encoder")
+    figure.box.get_by_label("Your own sentence").fill("To be, the being")
+    figure.changed_by(figure.part("head-1-1").click)
+    figure.changed_by(figure.part("token-3").click)
+    assert figure.part("head-2-1").count()
+    assert not figure.part("head-3-0").count()
+    chips = figure.box.locator('[data-part^="token-"]:visible').all()
+    labels = [chip.get_attribute("aria-label").rpartition(": ") for chip in chips]
+    ids = PIECES.encode("To be, the being")
+    assert [label[0] for label in labels] == [PIECES.tokens[i] for i in ids]
+    shares = [float(label[2].strip("< %\xa0")) / 100 for label in labels]
+    _, expected = bert_with_weights(ids, as_stored(weights))
+    np.testing.assert_allclose(shares, expected[1][1, 3], atol=6e-3)
     figure.tab.close()
 
 

@@ -1,5 +1,7 @@
 """The figures that can be moved, in Chromium: they open, answer, and break no rule."""
 
+import functools
+
 import pytest
 from figures import NAMES, ROOT
 from test_site import PHONE, TOO_WIDE, Visit, browser, server, site  # noqa: F401
@@ -46,14 +48,20 @@ GLIDE = """box => [...box.querySelectorAll('svg :is(rect, line, circle)')]
     .map(e => getComputedStyle(e).transitionDuration)"""
 
 
+def fulfill(body, route):
+    route.fulfill(body=body, content_type="text/javascript")
+
+
 class Figure:
     """A figure on its page."""
 
-    def __init__(self, browser, base, name, width, **options):  # noqa: F811
+    def __init__(self, browser, base, name, width, answers=(), **options):  # noqa: F811
         pages = (ROOT / "book").glob("*.md")
         page = next(p.stem for p in pages if f"{{lab}} {name}\n" in p.read_text("utf8"))
         self.visit = Visit(browser, base, width, **options)
         self.tab = self.visit.tab
+        for file, body in dict(answers).items():  # in place of those of the site
+            self.tab.route(f"**/{file}", functools.partial(fulfill, body))
         self.visit.open(f"book/{page}.html")
         self.selector = f"[data-lab={name}]"
         self.box = self.tab.locator(self.selector)

@@ -1,10 +1,11 @@
 """The figures that can be moved, outside a browser: the rules of all, and the kit they share."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
-from figures import NAMES, ROOT, fits, lab_named, labs
+from figures import NAMES, ROOT, fits, lab_data, lab_named, labs
 
 import attnbook as ab
 
@@ -115,3 +116,12 @@ def test_modules_become_one_script(tmp_path, monkeypatch):
     )
     assert labs.modules_of("own.js") == ["kit.js", "more.js", "own.js"]
     assert labs.Lab("own").start == {"x": 1}
+
+
+def test_a_changed_module_has_another_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab_data, "FILES", {})
+    monkeypatch.setattr(labs, "FOLDER", shutil.copytree(labs.FOLDER, tmp_path / "labs"))
+    before = labs.address.__wrapped__()
+    with (tmp_path / "labs" / "kit.js").open("a") as module:
+        module.write(" ")
+    assert labs.address.__wrapped__() != before

@@ -95,6 +95,26 @@ def test_a_stub_of_a_class_has_its_methods():
     assert live_cells.stub(solution, ["Cache"], []) == expected
 
 
+@pytest.mark.parametrize(
+    ("solution", "words", "expected"),
+    [
+        (
+            "def meet(a):\n    return a\n\nprint(check_meet(meet, 0.25))",
+            ["meet(a)", "check_meet(meet, chance)"],
+            "def meet(a):\n    ...\n\n\nchance = ...\n\n\nprint(check_meet(meet, chance))",
+        ),
+        ("check_sums(3, [4])", ["check_sums"], "# your answer\n\n\nprint(check_sums(..., ...))"),
+        (
+            "check.mask(m)\nprint(check_far(m), 7)",
+            ["check.mask(m)"],
+            "m = ...\n\n\ndisplay(check.mask(m))\nprint(check_far(m))",
+        ),
+    ],
+)
+def test_a_stub_for_a_check_of_the_chapter_leaves_the_answer_open(solution, words, expected):
+    assert live_cells.stub(solution, words, []) == expected
+
+
 def test_there_is_no_stub_where_nothing_is_asked():
     assert live_cells.stub("x = 1\nprint(x)", ["x"], []) is None
 

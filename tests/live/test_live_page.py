@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import html
 import http.server
 import importlib.util
 import json
@@ -34,6 +35,15 @@ def load(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def live_module():
+    """Return the extension that puts live cells into the site."""
+    sys.path.append(str(ROOT / "book" / "_ext"))
+    try:
+        return load(ROOT / "book" / "_ext" / "live.py")
+    finally:
+        sys.path.remove(str(ROOT / "book" / "_ext"))
 
 
 gather = load(ROOT / "book" / "live" / "gather.py")
@@ -385,13 +395,7 @@ def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tm
     (tmp_path / "book" / f"{FIRST}.html").write_text(page.replace(PLACE, ""), encoding="utf8")
     live = tmp_path / "_static" / "live"
     settings = json.loads((live / "settings.json").read_text("utf8"))
-    sys.path.append(str(ROOT / "book" / "_ext"))
-    try:
-        load(ROOT / "book" / "_ext" / "live.py").copy_checked(
-            settings["files"], pyodide, live / "pyodide"
-        )
-    finally:
-        sys.path.remove(str(ROOT / "book" / "_ext"))
+    live_module().copy_checked(settings["files"], pyodide, live / "pyodide")
     settings["place"] = "pyodide/"
     (live / "settings.json").write_text(json.dumps(settings), encoding="utf8")
     handler = functools.partial(Isolated, directory=tmp_path)
@@ -433,3 +437,15 @@ def test_a_page_weighs_little_more():
     assert at_once <= 30_000
     digest = hashlib.sha256((ROOT / "book/live/live.js").read_bytes()).digest()
     assert hashlib.sha256((live / "live.js").read_bytes()).digest() == digest
+
+
+def test_what_a_page_loads_has_its_digest_in_the_address():
+    """So no browser takes an older file, which it has kept, for a new page."""
+    live, page = SITE / "_static" / "live", (SITE / "book" / f"{FIRST}.html").read_text("utf8")
+    wheels = json.loads((live / "settings.json").read_text("utf8"))["wheels"]
+    data = json.loads(html.unescape(re.search(r'data-files="(.*?)"', page)[1]))
+    for path, version in (file["url"].split("?v=") for file in [*wheels, *data]):
+        assert version == hashlib.sha256((live / path).read_bytes()).hexdigest()[:8], path
+    names = [path.rpartition("/")[2] for path in live_module().LOADED]
+    own = b"".join((live / name).read_bytes() for name in [*names, "settings.json"])
+    assert f'data-version="{hashlib.sha256(own).hexdigest()[:8]}"' in page
