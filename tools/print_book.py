@@ -65,6 +65,8 @@ html[data-theme] {{ --text: 10pt; }}
 .bd-article .cell details > summary {{ display: none; }}
 .bd-article details.sd-dropdown {{ break-inside: avoid !important; }}
 .bd-article tbody tr:is(:first-child, :nth-last-child(2)) {{ break-after: avoid; }}
+.bd-article .lab-picture[data-width="340"] {{ display: none; }}
+.bd-article .lab-picture[data-width="680"] {{ display: block; }}
 .bd-article .figure-frame img {{ max-height: 190mm; width: auto; }}
 """
 
