@@ -37,6 +37,15 @@ def test_all_pages_are_printed_but_those_of_the_reference():
     assert not [page for page in pages if page.startswith("book/api")]
 
 
+def test_a_page_brings_its_own_styles_and_no_empty_answers():
+    pages = [print_book.Part("", ["book/notes", "book/single_head"])]
+    text = print_book.Book(SITE, pages).html({})
+    assert re.search(r'<link rel="stylesheet" href="_static/labs/\w+/labs.css', text)
+    assert "lab-box" in text
+    assert "cell live" in text
+    assert "live answer" not in text
+
+
 def titles(outline):
     """Yield the titles of bookmarks, those below others too."""
     for mark in outline:

@@ -31,6 +31,7 @@ ON_SCREEN = ".headerlink, .take-along, .cell.answer, button, script, noscript"
 DRAWS = "details.above-input"  # the code of a figure, which is folded on the page
 MOST_ROUNDS = 4
 TEXT_PIXELS = round((210 - 2 * 20) / 25.4 * 96)  # between the margins of A4
+WIDE_PIXELS = round((297 - 2 * 20) / 25.4 * 96)  # the same of the page whose tables are wide
 # What is too wide is made smaller; else Chromium makes the whole book smaller.
 FIT = """() => {
   const wide = document.querySelectorAll(".bd-article :is(table, .katex-display, pre, img, svg)");
@@ -43,6 +44,7 @@ SUBTITLE = "Attention from a dot product to a sketch of a million vectors"
 SMALL = "font: 8.5pt system-ui, sans-serif; color: #555"
 STYLE = f"""
 @page {{ size: A4; margin: 20mm 20mm 18mm; @bottom-center {{ content: counter(page); {SMALL} }} }}
+@page benchmarks {{ size: A4 landscape; }}
 @page printed-title {{ @bottom-center {{ content: none }} }}
 body {{ background: #fff; }}
 .printed-title {{ page: printed-title; padding-top: 30%; text-align: center; }}
@@ -55,6 +57,7 @@ body {{ background: #fff; }}
 .printed-2 {{ padding-left: 1.4em; font-size: 0.92em; }}
 .printed-1 {{ margin-top: 0.35em; break-after: avoid; }}
 article.bd-article {{ break-before: page; padding: 0; max-width: none; }}
+article#benchmarks {{ width: {WIDE_PIXELS}px; }}
 html[data-theme] {{ --text: 10pt; }}
 .bd-article * {{ content-visibility: visible !important; }}
 .bd-article :is(pre, .cell, .cell_output, details, div[class*="highlight"], .solution) {{
@@ -67,6 +70,7 @@ html[data-theme] {{ --text: 10pt; }}
 .bd-article tbody tr:is(:first-child, :nth-last-child(2)) {{ break-after: avoid; }}
 .bd-article .lab-picture[data-width="340"] {{ display: none; }}
 .bd-article .lab-picture[data-width="680"] {{ display: block; }}
+.bd-article .lab-picture svg {{ max-width: none; }}
 .bd-article .figure-frame img {{ max-height: 190mm; width: auto; }}
 """
 

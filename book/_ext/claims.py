@@ -121,6 +121,8 @@ class ClaimsTable(SphinxDirective):
         result = []
         for chapter in ledger["chapter"]:
             claims = [c for c in ledger["claim"].values() if c["chapter"] == chapter["name"]]
+            if not claims:
+                continue
             section = nodes.section(ids=[nodes.make_id(f"claims-{chapter['name']}")])
             section += nodes.title(chapter["title"], chapter["title"])
             section += self.table(claims)
