@@ -207,7 +207,14 @@ class Visit:
     def settle(self):
         """Wait until nothing moves or fades, and what scrolls can be reached by the keyboard."""
         self.tab.evaluate(TWO_FRAMES)  # a change shows in the next
-        self.until(SETTLED)  # the rules name what stays out of reach
+        assert self.until(f"!({UNSETTLED})().length"), self.tab.evaluate(UNSETTLED)
+
+    def keep(self, selector):
+        """Take away what is neither in such an element nor around one: axe looks at all there is.
+
+        What is kept has the colours and the roles that it had.
+        """
+        self.tab.evaluate(KEEP, selector)
 
     def violations(self, rules=None, without=(), within=None):
         """Return what axe finds on the page, or in those of its elements that match a selector."""
@@ -233,12 +240,15 @@ def visit(browser, server):
 
 ALL_LAID_OUT = "section { content-visibility: visible !important }"  # and not what is near alone
 TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
-SETTLED = """() => document.getAnimations().every(animation =>
-        animation.timeline !== document.timeline || animation.playState !== 'running' ||
-        animation.effect.getComputedTiming().endTime === Infinity) &&
-    [...document.querySelectorAll('.bd-article *')].every(e =>
-        !e.checkVisibility() || e.scrollWidth <= e.clientWidth + 1 || e.tabIndex >= 0 ||
-        !['auto', 'scroll'].includes(getComputedStyle(e).overflowX))"""
+UNSETTLED = """() => [
+    ...document.getAnimations().filter(animation =>
+        animation.timeline === document.timeline && animation.playState === 'running' &&
+        animation.effect.getComputedTiming().endTime !== Infinity
+    ).map(animation => animation.effect.target),
+    ...[...document.querySelectorAll('.bd-article *')].filter(e =>
+        e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0 &&
+        ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)),
+].map(e => e?.outerHTML.slice(0, 200))"""
 
 RAW_FORMULAS = r"""() => [...document.querySelectorAll('.bd-article :is(.math, .katex)')]
     .filter(e => !e.querySelector('.katex-base'))
@@ -265,10 +275,11 @@ PARTED = """() => [...document.querySelectorAll('.bd-article .katex')].filter(fo
 
 
 # axe takes a second for every thousand elements. What has the same tag and classes in the same
-# surroundings has the same colours and roles: three of each are enough, and formulas have the
-# colours of their text.
+# surroundings has the same colours and roles: two of each are enough, for rows that take turns.
+# Formulas have the colours of their text, and figures that can be moved have tests of their own.
 THIN_OUT = """() => {
-    const formulas = [...document.querySelectorAll('.katex')].slice(3);
+    for (const figure of document.querySelectorAll('[data-lab]')) figure.remove();
+    const formulas = [...document.querySelectorAll('.katex')].slice(2);
     for (const formula of formulas) formula.replaceChildren('x');
     const named = new Set();
     for (const relation of ['for', 'aria-controls', 'aria-labelledby', 'aria-describedby'])
@@ -279,7 +290,7 @@ THIN_OUT = """() => {
         const given = ['class', 'style', 'role'].map(name => element.getAttribute(name) ?? '');
         const kind = [surroundings, element.tagName, ...given].join(' ');
         seen.set(kind, (seen.get(kind) ?? 0) + 1);
-        let keep = seen.get(kind) <= 3 || named.has(element.id);
+        let keep = seen.get(kind) <= 2 || named.has(element.id);
         if (element.matches('a, button, label, svg')) return keep;
         const superfluous = [];
         for (const child of [...element.children])
@@ -290,6 +301,12 @@ THIN_OUT = """() => {
         return keep;
     };
     keeps(document.body, '');
+}"""
+KEEP = """selector => {
+    const kept = document.querySelectorAll(selector);
+    const near = new Set([...kept].flatMap(e => [...e.querySelectorAll('*'), e]));
+    for (const e of kept) for (let up = e; up; up = up.parentElement) near.add(up);
+    for (const e of [...document.querySelectorAll('body *')]) if (!near.has(e)) e.remove();
 }"""
 UNSIZED = """[...document.querySelectorAll('.bd-article img')]
     .filter(e => !e.width || !e.height || e.loading !== 'lazy').map(e => e.src)"""

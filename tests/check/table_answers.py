@@ -268,12 +268,6 @@ def make_counting():
     return Counting(16)
 
 
-RIGHT = (
-    *(RobinHood, Counting, Linear, Chained, OfDict, OfArrays),
-    *(make_counting, SquareRootHome, OneHome),
-)
-
-
 # Wrong tables: methods of a reader.
 
 
@@ -658,3 +652,9 @@ def with_hash(make, name):
     if HASHES[name] is None or not isinstance(make, type):
         return make
     return type(make.__name__, (make,), {"hash": HASHES[name]})
+
+
+RIGHT = (
+    *(with_hash(kind, name) for kind in (RobinHood, Counting, Linear) for name in HASHES),
+    *(Chained, OfDict, OfArrays, make_counting, SquareRootHome, OneHome),  # which call no `hash`
+)

@@ -238,10 +238,9 @@ def test_a_wrong_table_is_rejected_with_its_own_sentence(wrong, hashed, seconds)
     )
 
 
-@pytest.mark.parametrize("hashed", tables.HASHES)
 @pytest.mark.parametrize("i", range(len(tables.RIGHT)))
-def test_a_right_table_of_any_kind_passes(i, hashed):
-    report = check.robin_hood_table(tables.with_hash(tables.RIGHT[i], hashed))
+def test_a_right_table_of_any_kind_passes(i):
+    report = check.robin_hood_table(tables.RIGHT[i])
     assert report, report
     assert (report.mistake, report.detail, report.message) == (None, "", "agrees with a dict")
     assert report.cases > 150

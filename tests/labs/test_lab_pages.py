@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from figures import NAMES, ROOT
-from test_site import PHONE, TOO_WIDE, Visit, browser, server, site  # noqa: F401
+from test_site import COLOURS, PHONE, TOO_WIDE, Visit, browser, server, site  # noqa: F401
 
 pytestmark = pytest.mark.site
 
@@ -165,10 +165,11 @@ class Figure:
             "small targets": self.ask(SMALL_TARGETS),
             "small text": self.ask(SMALL_TEXT),
             "cut text": self.ask(CUT),
-            "violations, light": self.visit.violations(within=self.selector),
         }
+        self.visit.keep(self.selector)
+        found["violations, light"] = self.visit.violations(within=self.selector)
         self.visit.go_dark()
-        found["violations, dark"] = self.visit.violations(within=self.selector)
+        found["violations, dark"] = self.visit.violations(COLOURS, within=self.selector)
         found["loads and scripts"] = self.visit.problems
         return {what: items for what, items in found.items() if items}
 
