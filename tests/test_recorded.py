@@ -86,3 +86,8 @@ def test_provenance_names_device_date_commit_and_versions():
     named = (place["date"][:10], place["commit"][:10], place["versions"]["numpy"])
     text = " ".join(recorded.provenance(record))
     assert all(part in text for part in named)
+    record["measured"] = {"rows": place | {"date": "2031-02-03"}}
+    later = recorded.provenance(record)[0]
+    assert "Table rows again 2031-02-03" in later and "another" not in later
+    record["measured"]["rows"]["cpu"] = {}
+    assert "on another processor" in recorded.provenance(record)[0]

@@ -173,8 +173,13 @@ def provenance(record: dict) -> list[str]:
         for b in place["blas"]
     ]
     commit = place["commit"][:10] + (" with changes" if place["dirty"] else "")
+    later = [
+        f"Table {name} again {one['date'][:10]}, commit {one['commit'][:10]}"
+        + (", on another processor" if one.get("cpu", cpu) != cpu else "")
+        for name, one in record.get("measured", {}).items()
+    ]
     return [
-        f"On {where}; {place['date'][:10]}, commit {commit}.",
+        f"On {where}; {place['date'][:10]}, commit {commit}." + "".join(f" {x}." for x in later),
         f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}.",
     ]
 
