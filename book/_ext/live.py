@@ -35,6 +35,9 @@ LOADED = (
     "matmul/matmul.py",
     "matmul/loops.so",
 )
+FETCHED = [*(Path(name).name for name in LOADED[2:]), "settings.json"]
+"""What `live.js` asks for when it needs it."""
+
 CLOSING, EXERCISES, END = "Put it back", "Exercises", "What to keep"
 RECORDS = "attnbook/data/records"
 """Where an installed package has its records; a page loads those alone that its cells name."""
@@ -144,7 +147,7 @@ def load_on_page(app, pagename, templatename, context, doctree):
     attributes = {
         "data-page": Path(pagename).name,
         "data-files": json.dumps(files),
-        "data-version": digest_of([to / Path(name).name for name in (*LOADED, "settings.json")]),
+        "data-version": digest_of([to / name for name in FETCHED]),
     }
     app.add_js_file("live/live.js", loading_method="defer", **attributes)
     app.add_css_file("live/live.css")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from figures import lab_data
+from figures import lab_data, labs
 from test_lab_encoder import PIECES, as_stored, random_weights
 from test_lab_pages import WIDE, Figure
-from test_site import browser, server, site  # noqa: F401
+from test_site import SITE, browser, server, site  # noqa: F401
 
 from attnbook import decoding
 from attnbook.models import writer
@@ -56,12 +56,20 @@ def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
     figure.tab.close()
 
 
-def test_a_sentence_encoder_of_the_site_reads_words_of_the_reader(browser, server):  # noqa: F811
+def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkeypatch):  # noqa: F811
     """As ATTNBOOK_LABS_ENCODER=1 builds the site, with a small encoder of random numbers."""
     weights = random_weights(0)
-    record = lab_data.heads_record() | {"megabytes": {"writer": 1, "encoder": 1}}
-    answers = {"encoder.bin": lab_data.encoder_file(weights, PIECES.tokens)}
-    answers["heads_record.js"] = lab_data.as_module(record)
+    page = (SITE / "book" / "multi_head.html").read_text("utf8")
+    usual = labs.lab_named("heads").box()
+    assert usual in page
+    sizes = {"writer": 1, "encoder": 1}
+    record = lab_data.as_module(lab_data.heads_record() | {"megabytes": sizes})
+    monkeypatch.setattr(lab_data, "made", lambda name: record)
+    answers = {
+        "multi_head.html": page.replace(usual, labs.Lab("heads").box()),
+        "heads_record.js": record,
+        "encoder.bin": lab_data.encoder_file(weights, PIECES.tokens),
+    }
     figure = Figure(browser, server, "heads", WIDE, answers)
     figure.box.get_by_label("The sentence encoder").check(force=True)
     press(figure, "Load the encoder")

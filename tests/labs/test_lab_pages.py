@@ -1,6 +1,7 @@
 """The figures that can be moved, in Chromium: they open, answer, and break no rule."""
 
 import functools
+import mimetypes
 
 import pytest
 from figures import NAMES, ROOT
@@ -48,8 +49,8 @@ GLIDE = """box => [...box.querySelectorAll('svg :is(rect, line, circle)')]
     .map(e => getComputedStyle(e).transitionDuration)"""
 
 
-def fulfill(body, route):
-    route.fulfill(body=body, content_type="text/javascript")
+def fulfill(body, kind, route):
+    route.fulfill(body=body, content_type=kind)
 
 
 class Figure:
@@ -61,7 +62,8 @@ class Figure:
         self.visit = Visit(browser, base, width, **options)
         self.tab = self.visit.tab
         for file, body in dict(answers).items():  # in place of those of the site
-            self.tab.route(f"**/{file}", functools.partial(fulfill, body))
+            kind = mimetypes.guess_type(file)[0]
+            self.tab.route(f"**/{file}", functools.partial(fulfill, body, kind))
         self.visit.open(f"book/{page}.html")
         self.selector = f"[data-lab={name}]"
         self.box = self.tab.locator(self.selector)

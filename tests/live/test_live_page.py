@@ -437,6 +437,5 @@ def test_what_a_page_loads_has_its_digest_in_the_address():
     data = json.loads(html.unescape(re.search(r'data-files="(.*?)"', page)[1]))
     for path, version in (file["url"].split("?v=") for file in [*wheels, *data]):
         assert version == hashlib.sha256((live / path).read_bytes()).hexdigest()[:8], path
-    names = [path.rpartition("/")[2] for path in live_module().LOADED]
-    own = b"".join((live / name).read_bytes() for name in [*names, "settings.json"])
+    own = b"".join((live / name).read_bytes() for name in live_module().FETCHED)
     assert f'data-version="{hashlib.sha256(own).hexdigest()[:8]}"' in page
