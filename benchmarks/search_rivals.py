@@ -204,7 +204,8 @@ def quantised(key: np.ndarray, n_lists: int, n_bytes: int, again: int) -> Callab
     import faiss
 
     def build():
-        index = faiss.index_factory(key.shape[1], f"IVF{n_lists},PQ{n_bytes},RFlat")
+        # np: the codes are not put into an order for a search by their bits, which nobody makes
+        index = faiss.index_factory(key.shape[1], f"IVF{n_lists},PQ{n_bytes}np,RFlat")
         base = faiss.extract_index_ivf(index)
         base.cp.max_points_per_centroid, base.cp.niter = TRAINED_ON, TRAINED_FOR
         index.train(key)
