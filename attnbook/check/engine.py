@@ -128,6 +128,7 @@ class Examination:
         self.cases = 0
         self.general: list[str] = []
         self.failed_beyond: set[str] = set()
+        self.began_right = False
         self.told = False  # the finding of an earlier library is the one that is reported
         libraries = present()
         if not check.stages[0].cases[0].has_library:  # then the function chooses the library
@@ -186,6 +187,7 @@ class Examination:
             libraries=libraries,
             case=finding.case,
             mistakes=finding.mistakes,
+            began_right=self.began_right,
         )
 
     def _library(self, name: str, takes: frozenset[str]) -> None:
@@ -199,6 +201,7 @@ class Examination:
                 continue
             if not stage.option or stage.option in takes:
                 passed += self._stage(stage, name, passed)
+                self.began_right = True
 
     def _find_batches_only(self, case: Case, name: str) -> None:
         """Find out whether the function takes one sequence, or else batches alone."""

@@ -105,6 +105,8 @@ class Report:
         The smallest failing input, what the function made of it, and the right result.
     mistakes : tuple of str
         The short names of the mistakes, one or two; empty where `mistake` is None.
+    began_right : bool
+        Whether the first stage was right: ordinary numbers, in several sizes.
 
     Examples
     --------
@@ -127,6 +129,7 @@ class Report:
     libraries: tuple[str, ...]
     case: FailingCase | None = None
     mistakes: tuple[str, ...] = ()
+    began_right: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from attnbook.course import (
     submissions,
     variants,
 )
-from attnbook.course.session import Limits, paths
+from attnbook.course.parents import parents
+from attnbook.course.session import Limits
 
 OUT = Path("_build/course")
 SECRET = Path("_build/course-secret.txt")
@@ -59,7 +60,8 @@ def make(chosen: argparse.Namespace) -> int:
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
     if chosen.students:
         names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
-        variants.write(filter(None, names), secret, chosen.out / "variants")
+        every = [exercise for asked in found.values() for exercise in asked]
+        variants.write(filter(None, names), secret, chosen.out / "variants", every)
     if (root := Path.cwd() / "tests").is_dir():
         stubs.write(root.parent, chosen.out / "package")
     every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
@@ -76,10 +78,10 @@ def make(chosen: argparse.Namespace) -> int:
 def verify(asked: list[exercises.Exercise], secret: str) -> int:
     """Grade the solutions of exercises, and return how many do not get all points."""
     failed = 0
-    with paths() as folder:
+    with parents() as start:
         for exercise in asked:
             answer = assignments.program(exercise, exercise.answer)
-            found = judge.mark(exercise, answer, secret, folder, Limits(60, 4096))
+            found = judge.mark(exercise, answer, secret, start, Limits(60, 4096))
             if found.share < 1:
                 print(f"{exercise.chapter}, {exercise.label}: {found.message}", file=sys.stderr)
                 failed += 1
@@ -89,13 +91,13 @@ def verify(asked: list[exercises.Exercise], secret: str) -> int:
 def mark(chosen: argparse.Namespace) -> int:
     """Mark submissions and return the exit status."""
     secret = chosen.secret.read_text("utf8").strip()
-    if chosen.variants:
-        asked = variants.of("", secret)
-    else:
-        asked = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
+    of_book = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
+    asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)
     limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
-    marks = grading.grade(handed_in, asked, secret, limits=limits, workers=chosen.workers, own=own)
+    marks = grading.grade(
+        handed_in, of_book, secret, limits=limits, workers=chosen.workers, own=own
+    )
     done = []
     for result in marks:
         done.append(result)

@@ -9,7 +9,8 @@ from multiprocessing import get_context
 from attnbook.course import variants
 from attnbook.course.exercises import Exercise
 from attnbook.course.judge import Mark, mark
-from attnbook.course.session import USUAL, Limits, paths
+from attnbook.course.parents import Parents, library
+from attnbook.course.session import USUAL, Limits
 from attnbook.course.submissions import Submission
 
 
@@ -21,7 +22,11 @@ class Result:
     marks: dict[str, Mark]
 
 
-_exercises: list[Exercise] = []  # of this process, so that their solutions are run once
+AT_ONCE = 20
+"""Students whose answers to one exercise are marked one after the other, so that what it gives is
+made ready once for all of them."""
+
+_parents: list[Parents] = []  # of this process, one
 
 
 def grade(
@@ -47,29 +52,30 @@ def grade(
     workers : int, optional
         How many are graded at once; as many as there are processors by default.
     own : bool
-        Whether each student has variants of the tasks.
+        Whether each student has variants, of these exercises and of their chapters.
     """
     checked = [exercise for exercise in exercises if exercise.is_checked]
     jobs = list(submissions)
+    size = 1 if own else AT_ONCE
+    blocks = [jobs[first : first + size] for first in range(0, len(jobs), size)]
     context = get_context("spawn")  # a copy of this process would hold its threads' locks
-    workers = min(workers or os.cpu_count() or 1, max(1, len(jobs)))
-    with ProcessPoolExecutor(workers, context, _begin, (checked,)) as pool:
-        futures = [pool.submit(_grade_one, job, secret, limits, own) for job in jobs]
-        for future in futures:
-            yield future.result()
+    workers = workers or os.cpu_count() or 1
+    with library() as folder, ProcessPoolExecutor(workers, context, _begin, (folder,)) as pool:
+        waiting = []
+        for block in blocks:
+            asked = variants.of(block[0].student, secret, checked) if own else checked
+            marks = [pool.submit(_mark, exercise, block, secret, limits) for exercise in asked]
+            waiting.append(marks)
+        for block, marks in zip(blocks, waiting, strict=True):
+            for one, *found in zip(block, *(future.result() for future in marks), strict=True):
+                yield Result(one.student, {mark.label: mark for mark in found})
 
 
-def _begin(exercises: list[Exercise]) -> None:
-    _exercises[:] = exercises
+def _begin(folder: str) -> None:
+    _parents[:] = [Parents(folder)]
 
 
-def _grade_one(submission: Submission, secret: str, limits: Limits, own: bool) -> Result:
-    asked = variants.of(submission.student, secret) if own else _exercises
-    with paths() as folder:
-        marks = {
-            exercise.label: mark(
-                exercise, submission.answers.get(exercise.label), secret, folder, limits
-            )
-            for exercise in asked
-        }
-    return Result(submission.student, marks)
+def _mark(exercise: Exercise, block: list[Submission], secret: str, limits: Limits) -> list[Mark]:
+    """Return the mark of each answer to an exercise."""
+    answers = (submission.answers.get(exercise.label) for submission in block)
+    return [mark(exercise, answer, secret, _parents[0], limits) for answer in answers]

@@ -114,13 +114,19 @@ def called(call: str) -> set[str]:
     }
 
 
+def is_report(x: Any) -> bool:
+    """Return whether this is a report of a check, and not what an answer calls one."""
+    return type(x).__module__ == "attnbook.check.report"
+
+
 def share_of(found: Any, expected: Any) -> float:
     """Return how much of a result is that of the right answer, from 0 to 1.
 
-    A report is right or wrong. Of a list, each part counts alike.
+    A report is right, or wrong, or half right if its check began right: on ordinary numbers, in
+    several sizes. Of a list, each part counts alike.
     """
-    if hasattr(found, "passed") and hasattr(found, "mistakes"):
-        return float(found.passed)
+    if is_report(found):
+        return 1.0 if found.passed else 0.5 * found.began_right
     if isinstance(expected, dict):
         if not isinstance(found, dict) or list(found) != list(expected):
             return 0.0

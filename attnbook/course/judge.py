@@ -1,12 +1,14 @@
 """The judge: what an answer is worth, by hidden cases, and what to tell the student."""
 
+import ast
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnbook.course.exercises import Exercise
-from attnbook.course.hidden import outcome, seed_of, share_of
+from attnbook.course.hidden import is_report, outcome, seed_of, share_of
+from attnbook.course.parents import Parents
 from attnbook.course.session import USUAL, Ending, Limits, Session
 
 PASSED = "Right."
@@ -39,7 +41,7 @@ class Mark:
 
 
 def mark(
-    exercise: Exercise, source: str | None, secret: str, folder: str, limits: Limits = USUAL
+    exercise: Exercise, source: str | None, secret: str, parents: Parents, limits: Limits = USUAL
 ) -> Mark:
     """Return the mark of an answer, which runs in a process of its own.
 
@@ -51,15 +53,15 @@ def mark(
         The code of the answer, or that there is none.
     secret : str
         What the hidden cases follow from.
-    folder : str
-        A folder with NumPy alone, of `session.paths`.
+    parents : Parents
+        What the process of the answer starts from.
     limits : Limits
         What the answer may use.
     """
-    if source is None or not source.strip() or source.strip() == exercise.stub.strip():
+    if source is None or is_untouched(exercise, source):
         return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
     seed = seed_of(secret, exercise.label)
-    with Session(exercise, source, limits, folder) as session:
+    with Session(exercise, source, limits, parents) as session:
         try:
             found = outcome(exercise, session.answers(), seed)
         except Ending:
@@ -80,6 +82,18 @@ def mark(
     return Mark(exercise.label, share, () if share == 1 else mistakes, message, kept)
 
 
+def is_untouched(exercise: Exercise, source: str) -> bool:
+    """Return whether an answer has no statement but words and those that the student was given."""
+    try:
+        own = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
+    words = (node.value for node in own if isinstance(node, ast.Expr))
+    given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
+    return given.issuperset(map(ast.dump, own))
+
+
 @functools.lru_cache(maxsize=256)
 def expected(exercise: Exercise, seed: int) -> list[Any]:
     """Return what the check gives for the solution."""
@@ -94,7 +108,7 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
     mistakes: list[str] = []
     sentences: list[str] = []
     for result in found:
-        if hasattr(result, "mistakes") and hasattr(result, "message"):
+        if is_report(result):
             mistakes += result.mistakes or ([] if result.passed else ["unknown"])
             sentences += [] if result.passed else [result.message, result.detail]
             sentences += [f"Note: {remark}" for remark in result.remarks]

@@ -5,25 +5,20 @@ import importlib
 import inspect
 import math
 import os
-import subprocess
-import sys
-import sysconfig
-import tempfile
+import signal
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
+from attnbook.check.sandbox import IDLE_SECONDS, IDLE_SHARE
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
-
-IDLE_SECONDS = 20.0
-"""A worker that computes next to nothing for so long, on the clock on the wall, waits."""
+from attnbook.course.parents import Parent, Parents
 
 LONGEST_LOOK = 0.5
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
@@ -63,6 +58,12 @@ class Limits:
 USUAL = Limits()
 
 
+NOT_STARTED = (
+    "not started",
+    "The grader could not make this exercise ready: this is no fault of yours. Tell your teacher.",
+)
+
+
 class Ending(Exception):  # noqa: N818
     """The submission cannot be asked any more: why, by a name and in a sentence."""
 
@@ -95,24 +96,11 @@ class Remote:
         return self._session.ask(self._number, part=name)
 
 
-@contextlib.contextmanager
-def paths() -> Iterator[str]:
-    """Yield a folder with NumPy and array-api-compat, and nothing else that is installed."""
-    with tempfile.TemporaryDirectory(prefix="attnbook-") as folder:
-        for package in (np, array_api_compat):
-            place = Path(str(package.__file__)).parent
-            for path in (place, place.with_name(f"{place.name}.libs")):
-                if path.exists():
-                    os.symlink(path, Path(folder, path.name))
-        yield folder
-
-
 class Session:
     """A worker with one submission in it. As a context it ends the worker."""
 
-    def __init__(self, exercise: Exercise, source: str, limits: Limits, folder: str):
+    def __init__(self, exercise: Exercise, source: str, limits: Limits, parents: Parents):
         functions = functions_of(exercise.uses)
-        packages = [] if functions is not None else package_paths()
         self.limits, self.functions = limits, list((functions or {}).values())
         self.spent, self.ending = 0.0, Ending("", "")
         self.kept: tuple[str, ...] = ()
@@ -121,35 +109,26 @@ class Session:
             "source": source,
             "names": exercise.names,
             "functions": functions or {},
-            "real": exercise.uses if functions is None else [],
-            "paths": [folder],
-            "packages": packages,
             "seconds": limits.seconds,
             "megabytes": limits.megabytes,
         }
-        own = str(Path(__file__).parent)
-        start = f"import sys; sys.path[:0] = {[folder, own]!r}; sys.path += {packages!r}; "
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", start + "import worker; worker.main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            cwd=folder,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.line = wire.Line(self.process.stdout.fileno(), self.process.stdin.fileno())
+        self.parents, self.real = parents, exercise.uses if functions is None else []
+        self.parent: Parent | None = None  # while its process runs
+        self.line = wire.Line(-1, -1)
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        self._kill()
+        if self.parent is not None:
+            self.parent.end()
+        if self.line.reading >= 0:
+            self.line.close()
+
+    def _kill(self) -> None:
+        if self.parent is not None:  # until `end` is asked no other process has its number
+            os.kill(self.child, signal.SIGKILL)
 
     def answers(self) -> dict[str, Any]:
         """Run the submission and return what it hands over, by name.
@@ -159,6 +138,11 @@ class Session:
         Ending
             If it raises, or runs out of what it may use, or a name is not there.
         """
+        try:
+            begun = self.parents.begin(self.job["given"], self.real)
+        except wire.Ended:
+            raise self._end(*NOT_STARTED) from None
+        self.parent, self.child, self.line = begun
         self._send(self.job)
         self.kept = tuple(map(str, self._receive().get("kept", ())))
         told = self._reply()
@@ -211,6 +195,8 @@ class Session:
     def _refer(self, value: Any) -> wire.Reference:
         if isinstance(value, Remote) and value._session is self:
             return wire.Reference(value._number, {})
+        if (about := wire.taken_apart(value)) is not None:
+            return wire.Reference(-1, about)
         if not callable(value):
             raise TypeError(f"{type(value).__name__} cannot be passed to a submission")
         self.functions.append(value)
@@ -229,7 +215,7 @@ class Session:
             raise self._ended() from None
 
     def _receive(self) -> dict[str, Any]:
-        clock = Clock(self.process.pid)
+        clock = Clock(self.child)
         try:
             told = wire.unpack(*self.line.receive(lambda: self._watch(clock)), self._known)
         except wire.Ended as ended:
@@ -240,7 +226,9 @@ class Session:
             raise self._end("no answer", "Your submission is ended: it sends no answer.")
         return told
 
-    def _known(self, reference: wire.Reference) -> Remote:
+    def _known(self, reference: wire.Reference) -> Any:
+        if reference.number < 0:
+            return wire.put_together(reference.about, importlib.import_module("attnbook"))
         return Remote(self, reference.number, dict(reference.about))
 
     def _watch(self, clock: "Clock") -> None:
@@ -253,7 +241,8 @@ class Session:
 
     def _ended(self) -> Ending:
         """Say why the worker is gone."""
-        status = self.process.wait()
+        assert self.parent is not None
+        status, self.parent = self.parent.end(), None
         if -status in (9, 24):  # SIGKILL and SIGXCPU, by the limit of processor time
             return self._end(*_too_long(self.limits))
         if status == 0:
@@ -261,7 +250,7 @@ class Session:
         return self._end("crashes", "Your submission makes Python crash, or takes too much memory.")
 
     def _end(self, name: str, message: str) -> Ending:
-        self.process.kill()
+        self._kill()
         self.ending = Ending(name, message)
         return self.ending
 
@@ -286,7 +275,7 @@ class Clock:
         if self.waited < IDLE_SECONDS:
             return False
         used = self._used()
-        if used - self.used > 0.02 * IDLE_SECONDS:
+        if used - self.used > IDLE_SHARE * IDLE_SECONDS:
             self.waited, self.used = 0.0, used
             return False
         return True
@@ -310,13 +299,6 @@ def functions_of(uses: list[str]) -> dict[str, Callable] | None:
         elif not isinstance(thing, types.ModuleType):
             return None
     return found
-
-
-def package_paths() -> list[str]:
-    """Return where attnbook and what it needs lie, for exercises that use more than functions."""
-    package = importlib.import_module("attnbook")
-    places = [str(Path(package.__file__).parents[1])]  # type: ignore[arg-type]
-    return [*dict.fromkeys([*places, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])]
 
 
 def _count(x: Any) -> int:

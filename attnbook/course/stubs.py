@@ -11,19 +11,54 @@ import re
 import shutil
 from pathlib import Path
 
+from attnbook.course import borrowed
+
 CHAPTERS = {
     "single_head": ("single_head",),
     "multi_head": ("multi_head",),
     "masking": ("masking",),
     "transformer": ("positions", "transformers"),
+    "backpropagation": ("training/backpropagation", "training/loss.py"),
+    "training": ("training/optimizers.py", "training/schedules.py"),
+    "decoding": ("decoding",),
+    "fast_attention": (
+        "kernels/running_softmax.py",
+        "kernels/naive.py",
+        "kernels/in_place.py",
+        "kernels/score_tiles.py",
+        "kernels/tiled.py",
+    ),
+    "hashing": ("hashing",),
+    "estimators": ("sketch/estimators.py", "sketch/tails.py"),
+    "sketch": ("sketch/near_keys.py", "sketch/functional.py"),
 }
-"""The rooms that a reader of each chapter writes."""
+"""What a reader of each chapter writes: rooms, and files of a room that several chapters fill."""
 
-GIVEN = ("arrays", "plots.py", "kernels/__init__.py", "kernels/backends.py")
-LATER = ("kernels/running_softmax.py",)
-"""A file of a chapter that comes later, which the rooms above import."""
+TESTS = {
+    "backpropagation": ("training/test_backpropagation.py", "training/test_cross_entropy.py"),
+    "training": ("training/test_optimizers.py", "training/test_schedules.py"),
+    "fast_attention": ("kernels/test_kernels.py",),
+    "estimators": ("sketch/test_estimators.py", "sketch/test_tails.py"),
+    "sketch": (
+        "sketch/test_sketch_function.py",
+        "sketch/test_sketch_attention.py",
+        "sketch/test_probes.py",
+    ),
+}
+"""The tests of chapters that write files of a room; those of the others are their rooms'."""
 
-BESIDE = ("cases.py", "conftest.py", "oracle.py", "error_table.py")
+GIVEN = (
+    *("arrays", "compilers", "plots.py", "kernels/__init__.py", "kernels/backends.py"),
+    *("training/__init__.py", "training/settings.py", "training/structure.py"),
+    *("hashing/__init__.py", "hashing/projections.py", "hashing/numba_signatures.py"),
+    *("hashing/given_hash.py", "hashing/table_plan.py", "sketch"),
+)
+"""What is there from the start, but for what a chapter writes."""
+
+LEFT_OUT = re.compile(r"cuda|numba_(?!signatures)|triton|state_file")
+"""Names of files for machines and purposes that the chapters before do not need."""
+
+BESIDE = ("cases.py", "conftest.py", "oracle.py", "error_table.py", "cupy_on_cpu.py")
 """What the tests of the rooms share."""
 
 PROJECT = """\
@@ -38,7 +73,10 @@ requires-python = ">=3.11"
 dependencies = ["numpy>=2.0", "array-api-compat>=1.12"]
 
 [project.optional-dependencies]
-test = ["pytest>=9.1", "hypothesis>=6.100", "array-api-strict>=2.3", "torch>=2.5"]
+test = [
+  "pytest>=9.1", "hypothesis>=6.100", "array-api-strict>=2.3", "torch>=2.5",
+  "mpmath>=1.3", "transformers>=4.50",
+]
 plots = ["matplotlib>=3.9"]
 
 [tool.pytest.ini_options]
@@ -61,21 +99,24 @@ def write(root: Path, folder: Path) -> list[Path]:
     if not tests.is_dir():
         raise FileNotFoundError(f"there are no tests in {root}: run this in the repository")
     shutil.rmtree(folder, ignore_errors=True)
-    rooms = {room: chapter for chapter, names in CHAPTERS.items() for room in names}
     texts: dict[str, str] = {}
     for given in GIVEN:
         for path in _files(package / given):
             texts[f"attnbook/{path.relative_to(package)}"] = path.read_text("utf8")
-    for name, chapter in {**rooms, **dict.fromkeys(LATER, "fast_attention")}.items():
-        for path in _files(package / name):
-            text = emptied(path.read_text("utf8"), chapter)
-            texts[f"attnbook/{path.relative_to(package)}"] = text
+    for chapter, written in CHAPTERS.items():
+        for path in (path for name in written for path in _files(package / name)):
+            name = f"attnbook/{path.relative_to(package)}"
+            if path.relative_to(package).as_posix() not in GIVEN:
+                texts[name] = emptied(path.read_text("utf8"), chapter)
+    rungs = texts["attnbook/kernels/__init__.py"]
+    texts["attnbook/kernels/__init__.py"] = re.sub(
+        r'    Kernel\("(\w+)",.*\n',
+        lambda rung: rung[0] if f"attnbook/kernels/{rung[1]}.py" in texts else "",
+        rungs,
+    )
     texts["attnbook/__init__.py"] = face((package / "__init__.py").read_text("utf8"), {*texts})
-    for name in (*rooms, *BESIDE):
-        for path in _files(tests / name):
-            text = path.read_text("utf8")
-            if not _asks_for(text) - {*rooms, "arrays", "kernels", "plots"}:
-                texts[f"tests/{path.relative_to(tests)}"] = text
+    rooms = sorted({name.split("/")[0] for written in CHAPTERS.values() for name in written})
+    texts |= borrowed.chosen(tests, [*rooms, *BESIDE], {*texts})
     texts |= {"pyproject.toml": PROJECT, "README.md": _readme({*texts})}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +125,9 @@ def write(root: Path, folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return [file for file in sorted(path.rglob("*.py")) if not LEFT_OUT.search(file.name)]
 
 
 def emptied(source: str, chapter: str) -> str:
@@ -113,7 +156,7 @@ def emptied(source: str, chapter: str) -> str:
 
 
 def _holds_weights(node: ast.ClassDef) -> bool:
-    return any("ArrayTree" in ast.unparse(base) for base in node.bases)
+    return any(name.endswith("Weights") for name in (node.name, *map(ast.unparse, node.bases)))
 
 
 def _class(node: ast.ClassDef, lines: list[str], chapter: str) -> list[str]:
@@ -126,7 +169,7 @@ def _class(node: ast.ClassDef, lines: list[str], chapter: str) -> list[str]:
         at = part.end_lineno or part.lineno
         if not isinstance(part, ast.FunctionDef):
             kept += lines[first:at]
-        elif not part.name.startswith("_"):
+        elif not part.name.startswith("_") or part.name.startswith("__"):
             kept += _stub(part, lines, chapter)
     return kept
 
@@ -167,24 +210,17 @@ def face(source: str, files: set[str]) -> str:
     return "\n".join([words, "", *imports, "", f"__all__ = [\n{listed}]", ""])
 
 
-def _asks_for(test: str) -> set[str]:
-    """Return the rooms of the package that a file of tests speaks of."""
-    rooms = {path.name.removesuffix(".py") for path in Path(__file__).parents[1].iterdir()}
-    spoken = set(re.findall(r"\battnbook\.(\w+)", test))
-    for node in ast.walk(ast.parse(test)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "attnbook":
-            inner = (node.module or "").split(".")[1:2]
-            spoken |= {*(inner or [alias.name for alias in node.names])}
-    return spoken & rooms
+def tests_of(chapter: str, files: set[str]) -> list[str]:
+    """Return the places of a chapter's tests that are among `files`."""
+    places = (f"tests/{name}" for name in TESTS.get(chapter, CHAPTERS[chapter]))
+    return [place for place in places if any(file.startswith(place) for file in files)]
 
 
 def _readme(files: set[str]) -> str:
     rows = []
-    for chapter, rooms in CHAPTERS.items():
-        written = ", ".join(f"`attnbook/{room}`" for room in rooms)
-        tested = (room for room in rooms if any(f"tests/{room}/" in name for name in files))
-        tests = " ".join(f"tests/{room}" for room in tested)
-        rows.append(f"| {chapter} | {written} | `pytest {tests}` |")
+    for chapter, written in CHAPTERS.items():
+        places = ", ".join(f"`attnbook/{name}`" for name in written)
+        rows.append(f"| {chapter} | {places} | `pytest {' '.join(tests_of(chapter, files))}` |")
     return "\n".join(
         [
             "# attnbook, written by you",

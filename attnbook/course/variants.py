@@ -1,7 +1,8 @@
 """Tasks with other numbers for each student: a seed gives the task, and its solution follows.
 
-They are the pencil exercises of the chapters with drawn numbers, sizes and, in some, another
-question. Their checks hold the results, so that a release has the task and a stub alone.
+Some are exercises of the chapters, changed by `families`. Those that stand here are short tasks of
+their own, with drawn numbers and sizes; their checks hold the results, so that a release has the
+task and a stub alone.
 """
 
 import math
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attnbook.course.assignments import program, task
+from attnbook.course.assignments import program, task, visible_test
 from attnbook.course.exercises import Exercise, exercise_of
+from attnbook.course.families import FAMILIES, varied
 from attnbook.course.hidden import seed_of
 
 CHECK = """\
@@ -159,22 +161,39 @@ TASKS: dict[str, Callable[[np.random.Generator], Exercise]] = {
 }
 
 
-def of(student: str, secret: str) -> list[Exercise]:
-    """Return the tasks of a student, the same ones every time."""
+def of(student: str, secret: str, exercises: Iterable[Exercise] = ()) -> list[Exercise]:
+    """Return the tasks of a student, the same ones every time.
+
+    Without `exercises` these are the short tasks, else those of the exercises' chapters and the
+    variants of the exercises that have some.
+    """
+    exercises = list(exercises)
+    chapters = {exercise.chapter for exercise in exercises}
+
+    def drawn(label: str) -> np.random.Generator:
+        return np.random.default_rng(seed_of(secret, "variant", label, student))
+
+    tasks = [make(drawn(label)) for label, make in TASKS.items()]
     return [
-        make(np.random.default_rng(seed_of(secret, "variant", label, student)))
-        for label, make in TASKS.items()
+        *(task for task in tasks if not chapters or task.chapter in chapters),
+        *(varied(e, drawn(e.label)) for e in exercises if e.label in FAMILIES),
     ]
 
 
-def write(students: Iterable[str], secret: str, folder: Path) -> None:
-    """Write for each student a folder with the tasks and the stubs."""
+def write(
+    students: Iterable[str], secret: str, folder: Path, exercises: Iterable[Exercise] = ()
+) -> None:
+    """Write for each student a folder with tasks, stubs, and the checks that may be seen."""
+    exercises = list(exercises)
     for student in students:
         place = folder / student
         place.mkdir(parents=True, exist_ok=True)
-        for exercise in of(student, secret):
-            for name, text in (
-                (f"{exercise.module}.md", task(exercise)),
-                (f"{exercise.module}.py", program(exercise, exercise.stub)),
-            ):
+        for exercise in of(student, secret, exercises):
+            texts = {
+                f"{exercise.module}.md": task(exercise),
+                f"{exercise.module}.py": program(exercise, exercise.stub),
+            }
+            if exercise.label not in TASKS:
+                texts[f"test_{exercise.module}.py"] = visible_test(exercise)
+            for name, text in texts.items():
                 (place / name).write_text(f"{text}\n", encoding="utf8")

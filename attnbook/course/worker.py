@@ -1,8 +1,9 @@
 """The process in which a submission runs: it is given arguments and hands back results.
 
-It never holds an expected result, a case before it is called with it, or the mark. It is started as
-``python -I -S``, with a folder on its path in which NumPy lies and attnbook does not. Where an
-exercise uses functions of attnbook, these alone are at hand, by their public names.
+It never holds an expected result, a case before it is called with it, or the mark. It is forked
+from a parent, which is started as ``python -I -S`` with a folder on its path in which NumPy lies
+and attnbook does not. Where an exercise uses functions of attnbook, these alone are at hand, by
+their public names.
 """
 
 import builtins
@@ -11,8 +12,11 @@ import importlib
 import inspect
 import linecache
 import os
+import signal
+import socket
 import sys
 import sysconfig
+import time
 import traceback
 import types
 from typing import Any
@@ -111,29 +115,24 @@ def real(uses: list[str]) -> dict[str, Any]:
 class Worker:
     """One submission and what it has handed over."""
 
-    def __init__(self, line: wire.Line):
-        self.line = line
+    def __init__(self, line: wire.Line, about: dict[str, Any]):
+        self.line, self.about = line, about
         self.objects: list[Any] = []
 
-    def run(self) -> None:
-        job = self._receive()
-        space: dict[str, Any] = {"__name__": "answer"}
-        found = job["functions"]
-        if job["real"]:
-            exec(compile(job["given"], "<given>", "exec"), space)
-            found |= real(job["real"])
-        modules = StandIn(found).modules
-        if not job["real"]:
+    def run(self, space: dict[str, Any], found: dict[str, Any]) -> None:
+        job, about = self._receive(), self.about
+        modules = StandIn(found | job["functions"]).modules
+        if not about["real"]:
             exec(compile(job["given"], "<given>", "exec"), space)
         for key, value in space.items():
             if isinstance(value, types.ModuleType) and value.__name__ in modules:
                 space[key] = modules[value.__name__]
-        library = [path for path in sys.path if path not in job["packages"]]
+        library = [path for path in sys.path if path not in about["packages"]]
         sys.path[:] = [path for path in library if path != os.path.dirname(__file__)]
         for name in ("limits", "wire"):
             del sys.modules[name]
         kept = limits.limit(job["seconds"], job["megabytes"])
-        kept += limits.lock(readable(job["paths"] + job["packages"]))
+        kept += limits.lock(readable(about["paths"] + about["packages"]))
         self._send({"kept": kept})
         source = job["source"]
         linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
@@ -155,10 +154,14 @@ class Worker:
         self.line.send(wire.pack(value, self._refer))
 
     def _refer(self, value: Any) -> wire.Reference:
+        if (about := wire.taken_apart(value)) is not None:
+            return wire.Reference(-1, about)
         self.objects.append(value)
         return wire.Reference(len(self.objects) - 1, describe(value))
 
     def _known(self, reference: wire.Reference) -> Any:
+        if reference.number < 0:
+            return wire.put_together(reference.about, sys.modules["attnbook"])
         if reference.about.get("side") != "judge":
             return self.objects[reference.number]
 
@@ -239,10 +242,49 @@ def _own_packages() -> list[str]:
 
 
 def main() -> None:
-    reading, writing = os.dup(0), os.dup(1)
+    """Make ready what an exercise gives, then a process for each submission that comes."""
+    control = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
+    about = wire.unpack(*wire.Line(control, control).receive(), str)
+    space: dict[str, Any] = {"__name__": "answer"}
+    found: dict[str, Any] = {}
+    if about["real"]:
+        exec(compile(about["given"], "<given>", "exec"), space)
+        found = real(about["real"])
+    line = children(control, about["forks"])
     with contextlib.suppress(wire.Ended):
-        Worker(wire.Line(reading, writing)).run()
+        Worker(line, about).run(space, found)
     os._exit(0)
+
+
+def children(control: int, forks: bool) -> wire.Line:
+    """Fork for each submission, and return in its process with the line to the judge."""
+    child = 0
+    with socket.socket(fileno=control) as judge:
+        while True:
+            asked, ends, *_ = socket.recv_fds(judge, 1, 2)
+            if not asked:  # the judge is gone
+                os._exit(0)
+            if ends:
+                child = os.fork() if forks else 0
+                if not child:
+                    wire.Line(control, control).send(wire.pack(os.getpid(), str))
+                    return wire.Line(*ends)
+                for end in ends:
+                    os.close(end)
+            else:
+                wire.Line(control, control).send(wire.pack(ended(child), str))
+
+
+def ended(child: int) -> int:
+    """Return how a child ended, as `subprocess` says it; 0 if it goes on and must be killed."""
+    for _ in range(200):  # looks, and not seconds: a machine may stand still
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return 0

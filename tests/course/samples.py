@@ -158,6 +158,28 @@ HOSTILE = {
         "    except OSError:\n        pass\n"
         "def my_weights(query, key, mask=None):\n    return query",
     ),
+    "closes its line and waits": (
+        "exits",
+        "import os, threading\n"
+        "for line in range(3, 12):\n"
+        "    try:\n        os.close(line)\n    except OSError:\n        pass\n"
+        "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+    ),
+    "says that it is a passed report": (
+        "wrong",
+        "class Report:\n    passed, mistakes, began_right = True, (), True\n"
+        "def my_weights(query, key, mask=None):\n    return Report()",
+    ),
+    "makes weights of what it likes": (
+        "no answer",
+        "import os, struct, json\n"
+        "text = json.dumps({{'reference': [-1, {{'dict': [['class', 'Popen'], "
+        "['fields', {{'dict': []}}]]}}]}}).encode()\n"
+        "for line in range(3, 12):\n"
+        "    try:\n        os.write(line, struct.pack('<QQ', len(text), 0) + text)\n"
+        "    except OSError:\n        pass\n"
+        "def my_weights(query, key, mask=None):\n    return query",
+    ),
     "looks for the answer in the frames": (
         "raises",
         "import sys\n"

@@ -1,6 +1,7 @@
 """Grading: right and wrong answers get what they deserve, and hostile ones get nothing."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,8 +12,10 @@ import pytest
 from samples import ESSAY, EXERCISES, HOSTILE, NEEDS_LOCK, PENCIL, SHARES, SQUARES, WEIGHTS, sample
 
 import attnbook
-from attnbook.course import grading, hidden, judge, results, session, submissions, wire
-from attnbook.course.session import Limits, Session, functions_of, paths
+from attnbook.course import assignments, grading, hidden, judge, results, session, submissions, wire
+from attnbook.course import parents as parents_module
+from attnbook.course.parents import parents
+from attnbook.course.session import Limits, Session, functions_of
 
 QUICK = Limits(seconds=5, megabytes=1024)
 SHORT = Limits(seconds=1, megabytes=1024)
@@ -20,58 +23,101 @@ PACKAGE = str(pathlib.Path(attnbook.__file__).parent)
 
 
 @pytest.fixture(scope="module")
-def folder():
-    with paths() as folder:
-        yield folder
+def start():
+    with parents() as start:
+        yield start
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_one_answer_does_not_change_what_the_next_one_finds(forks, monkeypatch):
+    """Also where no process is forked; what is given runs once for all that are."""
+    monkeypatch.setattr(parents_module, "FORKS", forks)
+    given = "import attnbook as ab\nimport numpy as np\ntold = []\n"
+    exercise = dataclasses.replace(TREE, given=given)
+    changes = f"told.append(1)\nab.MultiHeadWeights = np.array = None\n{TREE.answer}"
+    looks = f"assert told == [] and np.array and ab.MultiHeadWeights\n{TREE.answer}"
+    with parents() as own:
+        seen = set()
+        for source, share in ((changes, 0), (looks, 1), ("import os\nos._exit(3)", 0), (looks, 1)):
+            assert judge.mark(exercise, source, "s", own, QUICK).share == share
+            seen.add(own.parent.process.pid)
+        assert len(seen) == (1 if forks else 4)
+
+
+def test_a_parent_that_is_gone_is_started_anew(start):
+    assert judge.mark(PENCIL, PENCIL.answer, "s", start, QUICK).share == 1
+    start.parent.process.kill()
+    start.parent.process.wait()
+    assert judge.mark(PENCIL, PENCIL.answer, "s", start, QUICK).share == 1
+
+
+def test_what_cannot_be_made_ready_is_said(start):
+    broken = dataclasses.replace(TREE, given="raise OSError")
+    assert judge.mark(broken, TREE.answer, "s", start, QUICK).mistakes == ("not started",)
+
+
+def test_an_untouched_file_is_nothing_handed_in(start):
+    for source in (assignments.program(TREE, TREE.stub), "'words'\nimport attnbook as ab"):
+        assert judge.mark(TREE, source, "s", start, QUICK).mistakes == ("nothing handed in",)
 
 
 @pytest.fixture(scope="module")
-def locked(folder):
+def locked(start):
     """Whether this system refuses files and system calls to a process."""
-    with Session(PENCIL, PENCIL.answer, QUICK, folder) as session:
+    with Session(PENCIL, PENCIL.answer, QUICK, start) as session:
         session.answers()
         return {"files", "system calls"} <= set(session.kept)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
 @pytest.mark.parametrize("secret", ["one", "two"])
-def test_the_solution_gets_all_points(exercise, secret, folder):
+def test_the_solution_gets_all_points(exercise, secret, start):
     program = f"{exercise.given}\n\n{exercise.answer}"
-    mark = judge.mark(exercise, program, secret, folder, QUICK)
+    mark = judge.mark(exercise, program, secret, start, QUICK)
     assert (mark.share, mark.mistakes, mark.message) == (1.0, (), "Right.")
 
 
 @pytest.mark.parametrize("exercise", EXERCISES[:4], ids=lambda exercise: exercise.label)
-def test_a_stub_gets_none(exercise, folder):
+def test_a_stub_gets_none(exercise, start):
     for source in (None, "", exercise.stub):
-        mark = judge.mark(exercise, source, "s", folder, QUICK)
+        mark = judge.mark(exercise, source, "s", start, QUICK)
         assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
-    mark = judge.mark(exercise, f"# mine\n{exercise.stub}", "s", folder, QUICK)
+    mark = judge.mark(exercise, f"# mine\n{exercise.stub}", "s", start, QUICK)
     assert mark.share == 0
 
 
-def test_a_mistake_is_named(folder):
+def test_a_mistake_is_named(start):
     wrong = WEIGHTS.answer.replace(" / math.sqrt(query.shape[-1])", "")
-    mark = judge.mark(WEIGHTS, wrong, "s", folder, QUICK)
+    mark = judge.mark(WEIGHTS, wrong, "s", start, QUICK)
     assert (mark.share, mark.mistakes) == (0.0, ("no scale",))
     assert "Divide the scores by √d_k" in mark.message
 
 
-def test_parts_count(folder):
-    mark = judge.mark(SQUARES, "def squares(x):\n    return x + x", "s", folder, QUICK)
+def test_parts_count(start):
+    mark = judge.mark(SQUARES, "def squares(x):\n    return x + x", "s", start, QUICK)
     assert mark.share == pytest.approx(2 / 3)
     assert mark.mistakes == ("partly wrong",)
     assert mark.message == "Of 3 parts, in their order, these are right: 2, 3."
-    mark = judge.mark(PENCIL, "half = 0.5\npair = [2, 1]", "s", folder, QUICK)
+    mark = judge.mark(PENCIL, "half = 0.5\npair = [2, 1]", "s", start, QUICK)
     assert mark.share == 0.5
 
 
-def test_a_failed_assertion_is_wrong(folder):
-    mark = judge.mark(SHARES, "def shares(s):\n    return s", "s", folder, QUICK)
+def test_half_of_the_points_for_ordinary_numbers(start):
+    """Of a check of the package: where its first stage, ordinary numbers, is right."""
+    later = WEIGHTS.answer.replace("np.where(total == 0, 1, total)", "total")
+    mark = judge.mark(WEIGHTS, later, "s", start, QUICK)
+    assert (mark.share, len(mark.mistakes)) == (0.5, 1), mark
+    for wrong in ("return query @ key.swapaxes(-1, -2)", "return np.full((3, 3), 1 / 3)"):
+        source = f"def my_weights(query, key, mask=None):\n    {wrong}"
+        assert judge.mark(WEIGHTS, source, "s", start, QUICK).share == 0
+
+
+def test_a_failed_assertion_is_wrong(start):
+    mark = judge.mark(SHARES, "def shares(s):\n    return s", "s", start, QUICK)
     assert (mark.share, mark.mistakes) == (0.0, ("wrong",))
 
 
-def test_numbers_of_the_visible_check_are_no_answer(folder):
+def test_numbers_of_the_visible_check_are_no_answer(start):
     seen = np.random.default_rng(3).normal(size=5)
     source = (
         f"seen = np.array({seen.tolist()})\n"
@@ -81,19 +127,19 @@ def test_numbers_of_the_visible_check_are_no_answer(folder):
     space = {"np": np}
     exec(source, space)
     assert hidden.outcome(SQUARES, space, 0) == [[True, True, True]]
-    mark = judge.mark(SQUARES, source, "s", folder, QUICK)
+    mark = judge.mark(SQUARES, source, "s", start, QUICK)
     assert mark.share == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_answer_gets_nothing(name, folder, locked, tmp_path):
+def test_a_hostile_answer_gets_nothing(name, start, locked, tmp_path):
     if name in NEEDS_LOCK and not locked:
         pytest.skip("this system has no Landlock and no seccomp for a process")
     (tmp_path / "kept").write_text("kept")
     mistake, source = HOSTILE[name]
     source = source.format(package=PACKAGE, home=str(tmp_path))
     limits = SHORT if mistake == "hangs" else QUICK
-    mark = judge.mark(WEIGHTS, source, "s", folder, limits)
+    mark = judge.mark(WEIGHTS, source, "s", start, limits)
     assert mark.share == 0
     assert mistake == "wrong" or mark.mistakes == (mistake,), mark
     assert (tmp_path / "kept").read_text() == "kept"
@@ -101,26 +147,26 @@ def test_a_hostile_answer_gets_nothing(name, folder, locked, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_what_it_prints_is_not_seen(folder, capfd):
+def test_what_it_prints_is_not_seen(start, capfd):
     source = f"print('loud')\nimport sys; sys.stderr.write('loud')\n{WEIGHTS.answer}"
-    assert judge.mark(WEIGHTS, source, "s", folder, QUICK).share == 1
+    assert judge.mark(WEIGHTS, source, "s", start, QUICK).share == 1
     assert capfd.readouterr() == ("", "")
 
 
-def test_checks_are_silent_where_it_is_graded(folder):
+def test_checks_are_silent_where_it_is_graded(start):
     checked = "from attnbook import check\ncheck.attention_weights(my_weights).require()"
     source = f"{WEIGHTS.answer}\n{checked}"
-    assert judge.mark(WEIGHTS, source, "s", folder, QUICK).share == 1
+    assert judge.mark(WEIGHTS, source, "s", start, QUICK).share == 1
 
 
-def test_a_function_of_the_package_runs_outside(folder):
+def test_a_function_of_the_package_runs_outside(start):
     source = (
         "import attnbook as ab\ndef shares(s):\n    assert ab.softmax.__module__ != 'attnbook'\n"
     )
-    mark = judge.mark(SHARES, source + "    return ab.softmax(2 * s)", "s", folder, QUICK)
+    mark = judge.mark(SHARES, source + "    return ab.softmax(2 * s)", "s", start, QUICK)
     assert mark.share == 1, mark
     mark = judge.mark(
-        SHARES, source + "    return ab.softmax(np.ones(2_000_000))", "s", folder, QUICK
+        SHARES, source + "    return ab.softmax(np.ones(2_000_000))", "s", start, QUICK
     )
     assert mark.share == 0
 
@@ -133,7 +179,7 @@ def test_what_an_exercise_uses():
     assert functions_of(["MultiHeadWeights.init"]) is None
 
 
-def test_an_exercise_may_use_objects_of_the_package(folder):
+def test_an_exercise_may_use_objects_of_the_package(start):
     exercise = sample(
         "object",
         names=["heads"],
@@ -143,9 +189,50 @@ def test_an_exercise_may_use_objects_of_the_package(folder):
         answer="def heads(n):\n    return ab.MultiHeadWeights.init(0, 8, n).n_heads",
         uses=["MultiHeadWeights", "MultiHeadWeights.init"],
     )
-    assert judge.mark(exercise, exercise.answer, "s", folder, QUICK).share == 1
+    assert judge.mark(exercise, exercise.answer, "s", start, QUICK).share == 1
     other = "def heads(n):\n    return ab.attention.__name__"
-    assert judge.mark(exercise, other, "s", folder, QUICK).share == 0
+    assert judge.mark(exercise, other, "s", start, QUICK).share == 0
+
+
+TREE = sample(
+    "tree",
+    names=["heads"],
+    calls=["check_heads(heads)"],
+    check="""\
+import numpy as np
+import attnbook as ab
+
+
+def check_heads(heads):
+    weights, random = ab.MultiHeadWeights.init(0, 8, 2), np.random.default_rng(3)
+    found = heads(weights, np.random.default_rng(3))
+    same = np.array_equal(found.W_Q, weights.W_Q)
+    return [found.n_heads == 2, same, not np.any(found.W_O), found.scale == random.random()]""",
+    given="import attnbook as ab",
+    answer="""\
+def heads(weights, random):
+    changed = weights.with_arrays(weights.arrays() | {"W_O": 0 * weights.W_O})
+    return ab.MultiHeadWeights(**changed.arrays(), n_heads=2, scale=random.random())""",
+    uses=["MultiHeadWeights"],
+)
+
+
+def test_weights_and_generators_travel(start):
+    assert judge.mark(TREE, TREE.answer, "s", start, QUICK).share == 1
+    fake = "class Fake:\n    n_heads = 2\ndef heads(weights, random):\n    return Fake()"
+    assert judge.mark(TREE, fake, "s", start, QUICK).share == 0
+
+
+def test_what_no_class_of_the_package_takes_is_refused():
+    for about in (
+        {"class": "Popen", "fields": {}},
+        {"class": "masking", "fields": {}},
+        {"class": "MultiHeadWeights", "fields": {"W_Q": 1}},
+        {"class": "Generator", "fields": {"state": 1}},
+        {"class": "softmax", "fields": {}},
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            wire.put_together(about, attnbook)
 
 
 def test_hidden_cases_follow_from_the_secret():
@@ -208,7 +295,7 @@ def hand_in(folder, student, **answers):
         (folder / student / f"{name}.py").write_text(code)
 
 
-def test_a_class_is_graded(tmp_path, folder):
+def test_a_class_is_graded(tmp_path):
     given = tmp_path / "in"
     right = {e.module: f"{e.given}\n\n{e.answer}" for e in EXERCISES[:4]}
     hand_in(given, "ada", **right)
