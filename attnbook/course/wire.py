@@ -41,6 +41,8 @@ def taken_apart(value: Any) -> dict[str, Any] | None:
     """Return what weights, states and generators are made of; None of anything else."""
     if type(value) is np.random.Generator:
         return {"class": "Generator", "fields": {"state": value.bit_generator.state}}
+    if isinstance(value, np.dtype):
+        return {"class": "dtype", "fields": {"name": value.str}}
     if dataclasses.is_dataclass(value) and type(value).__module__.startswith("attnbook."):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return {"class": type(value).__name__, "fields": {n: getattr(value, n) for n in names}}
@@ -60,6 +62,8 @@ def put_together(about: dict[str, Any], package: types.ModuleType) -> Any:
         made = np.random.Generator(np.random.PCG64())
         made.bit_generator.state = fields["state"]
         return made
+    if name == "dtype":
+        return np.dtype(str(fields["name"]))
     for room in (package, package.positions):
         kind = getattr(room, name) if name in room.__all__ else None
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
