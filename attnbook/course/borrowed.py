@@ -1,6 +1,7 @@
 """Which of attnbook's own tests run in a package that has only some of its files."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -35,16 +36,25 @@ def chosen(tests: Path, places: list[str], files: set[str]) -> dict[str, str]:
 def cut(text: str, files: set[str], lacking: set[str]) -> str:
     """Return a file of tests without those that want what is not there; empty if all of it does."""
     lines = text.splitlines(keepends=True)
-    for node in reversed(ast.parse(text).body):
-        decorators = getattr(node, "decorator_list", ())
-        first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
-        own = "".join(lines[first : node.end_lineno])
-        if asks_for(own) <= files and not wanted_by(node) & lacking:
+    for node, first, asked, wanted in reversed(parts_of(text)):
+        if asked <= files and not wanted & lacking:
             continue
         if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
             return ""
         del lines[first : node.end_lineno]
     return re.sub(r"\n{4,}", "\n\n\n", "".join(lines)).rstrip() + "\n"
+
+
+@functools.cache
+def parts_of(text: str) -> list[tuple[ast.stmt, int, set[str], set[str]]]:
+    """Return the statements of a file, each with its first line and with what it wants."""
+    lines, found = text.splitlines(keepends=True), []
+    for node in ast.parse(text).body:
+        decorators = getattr(node, "decorator_list", ())
+        first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
+        own = "".join(lines[first : node.end_lineno])
+        found.append((node, first, asks_for(own, node), wanted_by(node)))
+    return found
 
 
 def wanted_by(node: ast.stmt) -> set[str]:
@@ -69,15 +79,16 @@ def functions_in(text: str) -> set[str]:
     return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
-def asks_for(text: str) -> set[str]:
-    """Return the files of the package that a text imports or speaks of."""
+def asks_for(text: str, tree: ast.AST) -> set[str]:
+    """Return the files of the package that a statement imports or speaks of."""
     spoken = set(re.findall(r"\battnbook(?:\.\w+)+", text))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "attnbook":
             spoken |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {file for name in spoken if (file := file_of(name))}
 
 
+@functools.cache
 def file_of(name: str) -> str:
     """Return the file of the package in which a dotted name begins; empty for the face."""
     path = PACKAGE

@@ -2,8 +2,10 @@
 
 import ast
 import functools
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbook.course.exercises import Exercise
@@ -13,6 +15,9 @@ from attnbook.course.session import USUAL, Ending, Limits, Session
 
 PASSED = "Right."
 NOTHING = "nothing handed in"
+LEAST, TIMES = 3, 20
+"""An answer has so many seconds of computing and so many times those of the solution, but never
+more than the limit."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ def mark(
     if source is None or is_untouched(exercise, source):
         return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
     seed = seed_of(secret, exercise.label)
+    right, seconds = solved(exercise, seed)
+    limits = replace(limits, seconds=min(limits.seconds, math.ceil(LEAST + TIMES * seconds)))
     with Session(exercise, source, limits, parents) as session:
         try:
             found = outcome(exercise, session.answers(), seed)
@@ -74,7 +81,7 @@ def mark(
         ending, kept = session.ending, session.kept
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
-    share = share_of(found, expected(exercise, seed))
+    share = share_of(found, right)
     mistakes, sentences = told(found)
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
@@ -95,12 +102,19 @@ def is_untouched(exercise: Exercise, source: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def expected(exercise: Exercise, seed: int) -> list[Any]:
-    """Return what the check gives for the solution."""
+def solved(exercise: Exercise, seed: int) -> tuple[list[Any], float]:
+    """Return what the check gives for the solution, and how many seconds of computing it takes."""
+    before = time.thread_time()
     space: dict[str, Any] = {"__name__": "answer"}
     exec(compile(exercise.given, "<given>", "exec"), space)
     exec(compile(exercise.answer, "<answer>", "exec"), space)
-    return outcome(exercise, {name: space[name] for name in exercise.names}, seed)
+    found = outcome(exercise, {name: space[name] for name in exercise.names}, seed)
+    return found, time.thread_time() - before
+
+
+def expected(exercise: Exercise, seed: int) -> list[Any]:
+    """Return what the check gives for the solution."""
+    return solved(exercise, seed)[0]
 
 
 def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:

@@ -56,8 +56,8 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|numba_(?!signatures)|triton|state_file")
-"""Names of files for machines and purposes that the chapters before do not need."""
+LEFT_OUT = re.compile(r"cuda|triton")
+"""Names of files for machines that the chapters here do not need."""
 
 BESIDE = ("cases.py", "conftest.py", "oracle.py", "error_table.py", "cupy_on_cpu.py")
 """What the tests of the rooms share."""
@@ -76,7 +76,7 @@ dependencies = ["numpy>=2.0", "array-api-compat>=1.12"]
 [project.optional-dependencies]
 test = [
   "pytest>=9.1", "hypothesis>=6.100", "array-api-strict>=2.3", "torch>=2.5",
-  "mpmath>=1.3", "transformers>=4.50",
+  "mpmath>=1.3", "transformers>=4.50", "numba>=0.61",
 ]
 plots = ["matplotlib>=3.9"]
 

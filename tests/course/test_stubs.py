@@ -136,8 +136,11 @@ def test_no_function_has_a_body(package):
     seen = 0
     for chapter in stubs.CHAPTERS:
         for path in written(package, chapter):
-            for node in ast.parse(path.read_text("utf8")).body:
-                if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            tree = ast.parse(path.read_text("utf8"))
+            classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+            called = {c.id for node in classes for c in ast.walk(node) if isinstance(c, ast.Name)}
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef) and node.name not in called:
                     last = node.body[1:] if ast.get_docstring(node) else node.body
                     stub = f"raise NotImplementedError('chapter {chapter}')"
                     assert list(map(ast.unparse, last)) == [stub], node.name
@@ -176,9 +179,20 @@ def test_the_readme_names_tests_that_there_are(package):
 
 
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no")
-FEW = {
-    "single_head": "test_softmax.py -k test_softmax_is_shift_invariant",
-}
+FEW = (
+    "single_head/test_softmax.py::test_strided_arrays_and_foreign_byte_order",
+    "multi_head/test_multi_head.py::test_vmap_and_meta",
+    "masking/test_conventions.py::test_to_sdpa_means_the_same_to_torch",
+    "transformers/test_rms_norm.py::test_the_length_of_a_row_does_not_matter",
+    "training/test_cross_entropy.py::test_mean_over_the_tokens_that_count",
+    "training/test_schedules.py::test_inverse_square_root_is_that_of_the_paper",
+    "decoding/test_sampling.py::test_a_sequence_draws_the_same_whatever_its_neighbours",
+    "single_head/test_softmax.py::test_repr_and_identity",  # of the running softmax
+    "hashing/test_buckets.py::test_buckets_cannot_be_changed",
+    "sketch/test_estimators.py::test_scores_have_the_shape_of_the_candidates",
+    "sketch/test_sketch_function.py::test_gradients_flow_through_the_scores",
+)
+"""A short test of each chapter."""
 
 
 def fill(package, folder, chapters):
@@ -196,13 +210,15 @@ def counts(done):
     return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
 
 
-def test_some_tests_of_each_chapter_pass_when_it_is_filled_in(package, tmp_path):
+def test_a_test_of_each_chapter_passes_when_it_is_filled_in(package, tmp_path):
     chosen = [f"tests/{place}" for place in FEW]
     fill(package, tmp_path / "filled", stubs.CHAPTERS)
-    for folder, passes in ((tmp_path / "filled", True), (package, False)):
-        done = run(folder, *PYTEST, *chosen)
-        passed, failed = counts(done)
-        assert (passed, failed) == ((len(FEW), 0) if passes else (0, len(FEW))), done.stdout
+    done = run(tmp_path / "filled", *PYTEST, *chosen)
+    passed, failed = counts(done)
+    assert passed >= len(FEW), done.stdout
+    assert failed == 0, done.stdout
+    done = run(package, *PYTEST, *chosen)
+    assert counts(done) == (0, passed), done.stdout
 
 
 @pytest.mark.skipif(not os.environ.get("ATTNBOOK_EVERY_CHAPTER"), reason="every week: it is long")

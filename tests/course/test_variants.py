@@ -2,14 +2,18 @@
 
 import json
 import math
+import pathlib
 import re
 
 import numpy as np
 import pytest
+import samples
 
 import attnbook
-from attnbook.course import grading, hidden, results, submissions, variants
+from attnbook.course import exercises, families, grading, hidden, results, submissions, variants
 from attnbook.hashing import SimHash
+
+WRITTEN = pathlib.Path(__file__).parents[2] / "_build/exercises"
 
 STUDENTS = [f"student {i}" for i in range(20)]
 
@@ -102,6 +106,62 @@ def test_releases_of_variants_hold_no_results(tmp_path):
             for value in solved(exercise).values():
                 assert str(value) not in code
                 assert not isinstance(value, float) or repr(value) not in text or value < 100
+
+
+def outcome_of(exercise, code):
+    """Return what the check of an exercise gives for an answer."""
+    space = {}
+    exec(exercise.given, space)
+    exec(code, space)
+    return hidden.outcome(exercise, {name: space[name] for name in exercise.names}, 5)
+
+
+@pytest.fixture(scope="module")
+def of_book():
+    read = exercises.read(WRITTEN)
+    return {exercise.label: exercise for asked in read.values() for exercise in asked}
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("label", families.FAMILIES)
+def test_variants_of_an_exercise_are_solved_and_not_by_the_chapter(label, of_book):
+    """Seven of each of the families: over a hundred together."""
+    exercise, texts = of_book[label], set()
+    for seed in range(7):
+        variant = families.varied(exercise, np.random.default_rng(seed))
+        right = outcome_of(variant, variant.answer)
+        assert all(
+            x is True or x == (True, True) or "ight" in str(x) or (isinstance(x, list) and all(x))
+            for x in right
+        ), right
+        try:
+            unvaried = outcome_of(variant, exercise.answer)
+        except ValueError:  # the sizes differ
+            unvaried = None
+        assert hidden.share_of(unvaried, right) < 1
+        assert (variant.names, variant.points) == (exercise.names, exercise.points)
+        texts.add(variant.text)
+    assert exercise.text not in texts
+
+
+def test_there_are_a_hundred():
+    assert 7 * len(families.FAMILIES) >= 100
+
+
+def test_a_family_notices_that_the_chapter_has_changed():
+    exercise = samples.sample("hash-budget", names=["f"], answer="f = budget(0.3)")
+    with pytest.raises(ValueError, match=r"hash-budget does not say 'an angle of 0\.3'"):
+        families.varied(exercise, np.random.default_rng(0))
+
+
+@pytest.mark.site
+def test_variants_of_exercises_are_written_with_their_checks(tmp_path, of_book):
+    chosen = [of_book[label] for label in ("hash-budget", "hash-pencil", "cache-size")]
+    variants.write(["ada"], "s", tmp_path, chosen)
+    names = {path.name for path in (tmp_path / "ada").iterdir()}
+    assert {"hash_budget.py", "test_hash_budget.py", "test_cache_size.py"} < names
+    assert {"variant_tables.py", "variant_cache.py"} < names
+    assert not names & {"hash_pencil.py", "variant_rate.py", "test_variant_tables.py"}
 
 
 def test_each_student_is_graded_by_the_own_variant(tmp_path):

@@ -1,0 +1,70 @@
+"""A class that hands in right, wrong and hostile answers to any exercises."""
+
+import json
+
+from attnbook.course.assignments import program
+
+FOREVER = "while True:\n    pass"
+HOSTILE = (
+    FOREVER,
+    "import os\nos._exit(0)",
+    "import ctypes\nctypes.string_at(0)",
+    "x = [bytearray(2**28) for _ in range(99)]",
+    "import os\nwhile True:\n    os.fork()",
+    "import os\nfor line in range(3, 12):\n    try:\n        os.write(line, b'\\xff' * 64)\n"
+    "    except OSError:\n        pass",
+    "open('/etc/passwd').read()\nimport socket\nsocket.create_connection(('127.0.0.1', 80))",
+    "raise SystemExit",
+    "def (",
+)
+
+
+def constant(exercise):
+    """Hand in what returns its first argument, or is no number that is asked for."""
+    return "\n".join(
+        f"def {name}(*given, **options):\n    return given[0] if given else 0"
+        if f"def {name}(" in exercise.stub
+        else f"{name} = -1e9"
+        for name in exercise.names
+    )
+
+
+def slip(exercise):
+    """Hand in the solution with a number added to every result."""
+    code = "\n".join(
+        f"_right_{name} = {name}\n\n\n"
+        f"def {name}(*given, **options):\n"
+        f"    found = _right_{name}(*given, **options)\n"
+        f"    return tuple(x + 1 for x in found) if isinstance(found, tuple) else found + 1"
+        for name in exercise.names
+        if f"def {name}(" in exercise.stub
+    )
+    return f"{program(exercise, exercise.answer)}\n\n\n{code}" if code else constant(exercise)
+
+
+KINDS = {
+    "right": lambda exercise, i: program(exercise, exercise.answer),
+    "again": lambda exercise, i: program(exercise, exercise.answer),
+    "empty": lambda exercise, i: program(exercise, exercise.stub),
+    "wrong": lambda exercise, i: program(exercise, constant(exercise)),
+    "slips": lambda exercise, i: slip(exercise),
+    "enemy": lambda exercise, i: HOSTILE[i % len(HOSTILE)],
+}
+"""What a pupil hands in, by the beginning of the name; `again` hands in a notebook."""
+
+
+def hand_in(folder, exercises, n):
+    """Write the submissions of `n` pupils, of each kind alike."""
+    for i in range(n):
+        kind = list(KINDS)[i % len(KINDS)]
+        place = folder / f"{kind} {i:03}"
+        place.mkdir(parents=True)
+        answers = {e.label: KINDS[kind](e, i // len(KINDS)) for e in exercises if e.is_checked}
+        if kind == "again":
+            named = [(f"answer-{label}", code) for label, code in answers.items()]
+            cells = [{"source": c, "metadata": {"nbgrader": {"grade_id": n}}} for n, c in named]
+            (place / "book.ipynb").write_text(json.dumps({"cells": cells}), "utf8")
+            continue
+        for exercise in exercises:
+            if exercise.is_checked:
+                (place / f"{exercise.module}.py").write_text(answers[exercise.label], "utf8")
