@@ -56,8 +56,8 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|triton")
-"""Names of files for machines that the chapters here do not need."""
+LEFT_OUT = re.compile(r"cuda|triton|test_store")
+"""Names of files for machines that the chapters here do not need, and of a test of old files."""
 
 BESIDE = ("cases.py", "conftest.py", "oracle.py", "error_table.py", "cupy_on_cpu.py")
 """What the tests of the rooms share."""
@@ -117,7 +117,8 @@ def write(root: Path, folder: Path) -> list[Path]:
     )
     texts["attnbook/__init__.py"] = face((package / "__init__.py").read_text("utf8"), {*texts})
     rooms = sorted({name.split("/")[0] for written in CHAPTERS.values() for name in written})
-    texts |= borrowed.chosen(tests, [*rooms, *BESIDE], {*texts})
+    found = borrowed.chosen(tests, [*rooms, *BESIDE], {*texts})
+    texts |= {name: text for name, text in found.items() if not LEFT_OUT.search(name)}
     texts |= {"pyproject.toml": PROJECT, "README.md": _readme({*texts})}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -217,8 +217,10 @@ def test_a_test_of_each_chapter_passes_when_it_is_filled_in(package, tmp_path):
     passed, failed = counts(done)
     assert passed >= len(FEW), done.stdout
     assert failed == 0, done.stdout
-    done = run(package, *PYTEST, *chosen)
-    assert counts(done) == (0, passed), done.stdout
+    done = run(package, *PYTEST, "--continue-on-collection-errors", *chosen)
+    passed, failed = counts(done)
+    assert passed == 0, done.stdout
+    assert failed >= len(FEW), done.stdout
 
 
 @pytest.mark.skipif(not os.environ.get("ATTNBOOK_EVERY_CHAPTER"), reason="every week: it is long")
