@@ -52,7 +52,9 @@ def test_a_parent_that_is_gone_is_started_anew(start):
 
 
 def test_what_cannot_be_made_ready_is_said(start):
-    broken = dataclasses.replace(TREE, given="raise OSError")
+    broken = dataclasses.replace(
+        TREE, given="import sys\nimport attnbook as ab\nassert 'worker' not in sys.modules"
+    )
     assert judge.mark(broken, TREE.answer, "s", start, QUICK).mistakes == ("not started",)
 
 
