@@ -177,7 +177,8 @@ _TEXTS: dict[str, Any] = {}  # what the processes share: each runs some of the m
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
     """Measure all methods; nothing here runs on another device."""
     name, n, m = ("writer", 256, 16) if quick else (MODEL, N, M)
-    tables.add(methods=METHODS, simplified=SIMPLIFIED, model=name, n=n, m=m, budgets=BUDGETS)
+    budgets = BUDGETS[-1:] if quick else BUDGETS
+    tables.add(methods=METHODS, simplified=SIMPLIFIED, model=name, n=n, m=m, budgets=budgets)
     model = real_keys.model(name)
     windows = WINDOWS[:1] if quick else WINDOWS
     texts = [LongText(model, real_keys.window(n, "test", i), m) for i in windows]
@@ -188,6 +189,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         keep(texts[0], tables.path)
     validation = LongText(model, real_keys.window(n, "validation", 0), min(TUNED_ON, m))
     _TEXTS.update(texts=texts, validation=validation, n=n, seeds=1 if quick else SEEDS)
+    _TEXTS.update(budgets=budgets)
     if quick:
         found = list(map(of_method, SOUGHT))
     else:
@@ -203,13 +205,13 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 def of_method(name: str) -> tuple[list[dict[str, Any]], ...]:
     """Return settings, rows and errors of the heads of a method."""
     method, heads = SOUGHT[name], list[dict[str, Any]]()
-    settings = tune(name, method, _TEXTS["validation"], _TEXTS["n"])
+    settings = tune(name, method, _TEXTS["validation"], _TEXTS["n"], _TEXTS["budgets"])
     chosen = [row for row in settings if row["settings"] is not None]
     return settings, [test(row, _TEXTS["texts"], _TEXTS["seeds"], heads) for row in chosen], heads
 
 
 def tune(
-    name: str, method: Method, text: LongText, n: int, budgets: tuple[float, ...] = BUDGETS
+    name: str, method: Method, text: LongText, n: int, budgets: tuple[float, ...]
 ) -> list[dict[str, Any]]:
     """Return a row for each budget: the settings of least error within it."""
     found = []
