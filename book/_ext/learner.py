@@ -119,6 +119,8 @@ def add_links(app, pagename, templatename, context, doctree):
     for words, address in places(app, Path(pagename).name).items():
         own = "" if address.startswith("http") else " download"
         links.append(f'<a href="{html.escape(address)}"{own}>{words}</a>')
+    if app.env.metadata[pagename].get("deck"):
+        links.append(f'<a href="../slides/{Path(pagename).name}.html">Slides</a>')
     line = f'<p class="take-along">This chapter as: {" · ".join(links)}</p>'
     context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
 

@@ -49,17 +49,22 @@ def mend_page(app, pagename, templatename, context, doctree):
     )
     if doctree is None:
         return
-    body = EMPTY_HEADER.sub("<td></td>", context["body"])
-    if 'class="citation"' in body:
-        body = ROLES.sub("", body)
-    paths = {name: path for path, name in app.builder.images.items()}
-    body = PLAIN_CODE.sub(r"\1", body)
-    context["body"] = IMAGE.sub(lambda image: framed(app, paths, image), body)
+    context["body"] = mended(app, context["body"])
     about = next((p.astext() for p in doctree.findall(nodes.paragraph)), "")
     if len(about) > 160:
         about = about[:160].rpartition(" ")[0] + " …"
     about = escape(about.replace("\n", " "))
     context["metatags"] += f'\n<meta name="description" content="{about}" />'
+
+
+def mended(app, html):
+    """Return HTML without what a reader must not meet, and with a frame around each picture."""
+    html = EMPTY_HEADER.sub("<td></td>", html)
+    if 'class="citation"' in html:
+        html = ROLES.sub("", html)
+    paths = {name: path for path, name in app.builder.images.items()}
+    html = PLAIN_CODE.sub(r"\1", html)
+    return IMAGE.sub(lambda image: framed(app, paths, image), html)
 
 
 def framed(app, paths, image):

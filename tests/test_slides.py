@@ -1,0 +1,187 @@
+"""The decks: made of their chapters alone, without solutions, and legible from the last row."""
+
+import html
+import json
+import re
+
+import nbformat
+import pytest
+from test_book import BOOK, CHAPTERS
+from test_chapters import FIRST_TEXTS
+from test_site import SITE, TWO_FRAMES, Visit, browser, server, site  # noqa: F401
+
+pytestmark = pytest.mark.site
+deck = pytest.mark.parametrize("name", FIRST_TEXTS)
+WIDE, HIGH = 1280, 720
+FEWEST, MOST = 15, 30
+MARK = re.compile(r"^<!-- (slide|show)\b.*-->$", re.M)
+TAG = re.compile(r"<[^>]+>")
+
+# What of a slide reaches beyond it, or beyond the room that its column has.
+OUTSIDE = """() => {
+    const slide = document.querySelector('section.present');
+    const box = slide.getBoundingClientRect();
+    const shown = slide.querySelector('.shown');
+    const found = [...slide.querySelectorAll('h2, .shown *')].filter(e => {
+        const own = e.getBoundingClientRect();
+        return own.width && e.checkVisibility() &&
+            !e.closest('.katex-mathml, .katex svg, .lab-box svg') &&
+            (own.left < box.left - 1 || own.right > box.right + 1 ||
+             own.top < box.top - 1 || own.bottom > box.bottom + 1);
+    }).map(e => e.outerHTML.slice(0, 120));
+    for (const e of [shown, ...shown.querySelectorAll('pre, figure, .lab-box')]) {
+        const [wide, high] = [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight];
+        if (high > 2 || wide > 2)
+            found.push(`${wide} x ${high} too much: ${e.outerHTML.slice(0, 80)}`);
+    }
+    return found.slice(0, 4);
+}"""
+# Text smaller than 28 pixels; code, tables and small print have limits of their own. A formula
+# has the size of its surroundings, since indices are smaller than what they belong to.
+SMALL = """() => {
+    const slide = document.querySelector('section.present');
+    const least = e => e.closest('svg') ? 14 : e.closest('.lab-box, .live-tools') ? 20 :
+        e.closest('pre, code') ? 20 : e.closest('table, .sd-badge, .deck-keys') ? 24 : 28;
+    const found = new Set();
+    const walk = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const e = walk.currentNode.parentElement;
+        const text = walk.currentNode.data.trim().slice(0, 60);
+        if (!text || !e.checkVisibility() || e.closest('.notes, .katex-mathml')) continue;
+        const turned = e.closest('.lab-picture svg') ? e.getScreenCTM() : { a: 1, b: 0 };
+        const sized = parseFloat(getComputedStyle(e.closest('.katex') ?? e).fontSize);
+        const size = sized * Math.hypot(turned.a, turned.b);
+        if (size < least(e) - 0.1) found.add(`${size.toFixed(1)}: ${text}`);
+    }
+    return [...found].slice(0, 4);
+}"""
+# A picture of Matplotlib has letters of 16 pixels where it is drawn in its own size.
+SMALL_PICTURES = """() => [...document.querySelectorAll('section.present img')]
+    .map(e => [Math.min(e.width / e.naturalWidth, e.height / e.naturalHeight), e.alt])
+    .filter(([scale]) => scale < 0.85).map(([scale, alt]) => `${scale}: ${alt.slice(0, 60)}`)"""
+ALL_SHOWN = """() => {
+    for (const slide of document.querySelectorAll('.slides > section')) {
+        slide.hidden = false;
+        slide.removeAttribute('aria-hidden');
+        slide.style.cssText = 'position: static; display: flex !important; visibility: visible';
+    }
+}"""
+
+
+def text_of(name):
+    """Return what the slides of a deck show and say, without markup."""
+    page = (SITE / "slides" / f"{name}.html").read_text("utf8")
+    page = re.sub(r'<div class="cell live" id="[\w-]+" hidden>.*?</pre>', "", page, flags=re.S)
+    page = page.partition('<div class="slides')[2]
+    return html.unescape(TAG.sub("", page))
+
+
+@deck
+def test_a_deck_is_marked_in_its_chapter(name):
+    kinds = MARK.findall(CHAPTERS[name].read_text("utf8"))
+    assert FEWEST <= kinds.count("slide") + 1 <= MOST  # and the title
+
+
+def test_every_chapter_has_a_deck_and_a_link_to_it():
+    listed = (SITE / "book" / "instructors.html").read_text("utf8")
+    for name in FIRST_TEXTS:
+        assert (SITE / "slides" / f"{name}.html").exists()
+        assert f'href="../slides/{name}.html"' in (SITE / "book" / f"{name}.html").read_text("utf8")
+        assert f'href="../slides/{name}.html"' in listed
+
+
+@deck
+def test_no_page_and_no_notebook_shows_a_mark(name):
+    for path in ("book/{}.html", "notebooks/{}.ipynb", "slides/{}.html"):
+        assert not re.search(r"<!--\s*(slide|show)", (SITE / path.format(name)).read_text("utf8"))
+
+
+@deck
+def test_slides_show_no_solution(name):
+    """No line that occurs in a solution or in a folded answer alone."""
+    record = nbformat.read(BOOK / f"{name}.ipynb", 4)
+    folded = [c for c in record.cells if "hide-cell" in c.metadata.get("tags", [])]
+    others = "\n".join(c.source for c in record.cells if c not in folded)
+    others = others.partition("\n## Exercises")[0]
+    secret = [cell.source for cell in folded]
+    exercises = json.loads((SITE.parent / "exercises" / f"{name}.json").read_text("utf8"))
+    secret += [exercise["answer"] for exercise in exercises["exercises"]]
+    lines = {
+        line.strip() for text in secret for line in text.splitlines() if len(line.strip()) > 25
+    }
+    lines = {line for line in lines if line not in others}
+    assert len(lines) > 10
+    shown = text_of(name)
+    assert [line for line in lines if line in shown] == []
+
+
+@deck
+def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
+    visit = Visit(browser, server, WIDE)
+    tab = visit.tab
+    tab.set_viewport_size({"width": WIDE, "height": HIGH})
+    tab.goto(f"{server}/slides/{name}.html", wait_until="load")
+    assert visit.until("!!document.querySelector('.reveal.ready')")
+    n = tab.evaluate("document.querySelectorAll('.slides > section').length")
+    found = {}
+    for i in range(n):
+        if i:
+            tab.keyboard.press("PageDown")
+            assert visit.until(
+                f"location.hash === '#/slide-{i + 1}' || location.hash === '#/{i}'", 5
+            )
+        tab.evaluate(TWO_FRAMES)
+        found |= {
+            (i + 1, what): items
+            for what, items in (
+                ("outside", tab.evaluate(OUTSIDE)),
+                ("small", tab.evaluate(SMALL)),
+                ("small picture", tab.evaluate(SMALL_PICTURES)),
+            )
+            if items
+        }
+        if not tab.evaluate("document.querySelector('section.present .shown').children.length"):
+            found[i + 1, "empty"] = True
+    tab.evaluate(ALL_SHOWN)
+    found["violations, light"] = visit.violations()
+    tab.emulate_media(color_scheme="dark")
+    assert visit.until("document.documentElement.dataset.theme === 'dark'")
+    found["violations, dark"] = visit.violations(["color-contrast"])
+    found["loads and scripts"] = visit.problems
+    tab.close()
+    assert {what: items for what, items in found.items() if items} == {}
+
+
+def test_the_speakers_window_moves_with_the_slides(browser, server):  # noqa: F811
+    visit = Visit(browser, server, WIDE)
+    visit.tab.goto(f"{server}/slides/masking.html")
+    assert visit.until("!!document.querySelector('.reveal.ready')")
+    with visit.tab.expect_popup() as opened:
+        visit.tab.keyboard.press("s")
+    notes = opened.value
+    notes.wait_for_selector(".speaker-said p")
+    before = notes.inner_text(".speaker-said")
+    visit.tab.keyboard.press("ArrowRight")
+    assert visit.until("location.hash === '#/slide-2' || location.hash === '#/1'")
+    notes.wait_for_timeout(300)
+    assert notes.inner_text(".speaker-said") != before
+    notes.keyboard.press("ArrowRight")
+    assert visit.until("location.hash === '#/slide-3' || location.hash === '#/2'")
+    assert visit.problems == []
+    visit.tab.close()
+
+
+def test_a_deck_is_printed_with_its_notes(browser, server, tmp_path):  # noqa: F811
+    pypdf = pytest.importorskip("pypdf")
+    visit = Visit(browser, server, WIDE)
+    sheets = {}
+    for asked in ("print-pdf", "print-pdf&notes"):
+        visit.tab.goto(f"{server}/slides/masking.html?{asked}")
+        assert visit.until("!!document.querySelector('.pdf-page')")
+        visit.tab.pdf(path=tmp_path / "deck.pdf", prefer_css_page_size=True)
+        sheets[asked] = len(pypdf.PdfReader(tmp_path / "deck.pdf").pages)
+    n = visit.tab.evaluate("document.querySelectorAll('.pdf-page > section').length")
+    spoken = visit.tab.evaluate("document.querySelectorAll('aside.notes:not(:empty)').length")
+    assert sheets["print-pdf"] == n
+    assert n + spoken <= sheets["print-pdf&notes"] <= n + 2 * spoken  # long notes take two pages
+    visit.tab.close()
