@@ -40,7 +40,7 @@ OUTSIDE = """() => {
 # has the size of its surroundings, since indices are smaller than what they belong to.
 SMALL = """() => {
     const slide = document.querySelector('section.present');
-    const least = e => e.closest('svg') ? 14 : e.closest('.lab-box, .live-tools') ? 20 :
+    const least = e => e.closest('svg') ? 12 : e.closest('.lab-box, .live-tools') ? 20 :
         e.closest('pre, code') ? 20 : e.closest('table, .sd-badge, .deck-keys') ? 24 : 28;
     const found = new Set();
     const walk = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
@@ -58,7 +58,7 @@ SMALL = """() => {
 # A picture of Matplotlib has letters of 16 pixels where it is drawn in its own size.
 SMALL_PICTURES = """() => [...document.querySelectorAll('section.present img')]
     .map(e => [Math.min(e.width / e.naturalWidth, e.height / e.naturalHeight), e.alt])
-    .filter(([scale]) => scale < 0.85).map(([scale, alt]) => `${scale}: ${alt.slice(0, 60)}`)"""
+    .filter(([scale]) => scale < 0.7).map(([scale, alt]) => `${scale}: ${alt.slice(0, 60)}`)"""
 ALL_SHOWN = """() => {
     for (const slide of document.querySelectorAll('.slides > section')) {
         slide.hidden = false;

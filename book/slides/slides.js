@@ -27,6 +27,8 @@
     document.body.offsetHeight; // now the fonts begin to load
     await document.fonts.ready;
     for (const slide of slides) {
+      const image = slide.querySelector("figure img");
+      slide.classList.toggle("portrait", !!image && image.getAttribute("height") > 0.8 * image.getAttribute("width"));
       const boxes = [...slide.querySelectorAll(".shown, .shown pre")];
       const over = () => boxes.some((e) => e.scrollHeight > e.clientHeight + 1 || e.scrollWidth > e.clientWidth + 1);
       for (const step of [slide.querySelector("img, .lab-box") ? "usual" : "roomy", "usual", "full"]) {
