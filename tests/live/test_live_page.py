@@ -66,12 +66,12 @@ def pyodide():
 class Reader(Visit):
     """A reader of one chapter. What comes from Pyodide's place is answered from `folder`."""
 
-    def __init__(self, browser, base, folder, chapter, width=WIDE):  # noqa: F811
+    def __init__(self, browser, base, folder, chapter, width=WIDE, place="book"):  # noqa: F811
         self.loaded, self.folder = [], folder
         super().__init__(browser, base, width)
         self.tab.set_default_timeout(SECONDS * 1000)
         self.tab.route(f"{PLACE}**", self._answer)
-        self.tab.goto(f"{base}/book/{chapter}.html", wait_until="load")
+        self.tab.goto(f"{base}/{place}/{chapter}.html", wait_until="load")
         self.unfold()
 
     def _answer(self, route):
@@ -439,3 +439,20 @@ def test_what_a_page_loads_has_its_digest_in_the_address():
         assert version == hashlib.sha256((live / path).read_bytes()).hexdigest()[:8], path
     own = b"".join((live / name).read_bytes() for name in live_module().FETCHED)
     assert f'data-version="{hashlib.sha256(own).hexdigest()[:8]}"' in page
+
+
+def test_a_cell_runs_on_a_slide(open_chapter):
+    """After the cells that its slide does not show, whose names it needs."""
+    reader = open_chapter("single_head", place="slides")
+    assert reader.until("!!document.querySelector('.reveal.ready')")
+    name = reader.tab.locator(".slides .cell.live:not([hidden])").last.get_attribute("id")
+    place = (
+        "[...document.querySelectorAll('.slides > section')].findIndex(s => s.querySelector('#%s'))"
+    )
+    slide = reader.tab.evaluate(place % name) + 1
+    reader.tab.evaluate(f"location.hash = '/slide-{slide}'")
+    assert reader.until(f"!!document.querySelector('section.present #{name}')")
+    reader.press(name, "Run all above")
+    reader.wait(name)
+    assert "ROMEO" in reader.run(name)
+    assert reader.problems == []
