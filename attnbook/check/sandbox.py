@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 60.0
 IDLE_SHARE = 0.02
 """What computes less than this share of so many seconds on the clock on the wall waits: a thread
-here, and a process where submissions are graded."""
+here. Where submissions are graded it is a process, and the seconds are fewer."""
 
 LONGEST_LOOK = 0.1
 """Seconds that count at most between two looks: where more passed, the machine stood still or was

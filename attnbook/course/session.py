@@ -15,10 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.sandbox import IDLE_SECONDS, IDLE_SHARE
+from attnbook.check.sandbox import IDLE_SHARE
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
 from attnbook.course.parents import Parent, Parents
+
+IDLE_SECONDS = 20.0
+"""Seconds of waiting after which a submission is ended: fewer than where a reader's own code is
+checked, since a class holds many that wait."""
 
 LONGEST_LOOK = 0.5
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
