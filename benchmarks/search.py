@@ -58,7 +58,7 @@ METHODS |= {
     ),
     "tuning": (
         "The settings that reach the recall, on validation queries, and which is `chosen` for its "
-        "mode; timed in a run before, on a machine that did other things too."
+        "mode; timed in three rounds before the others, or in an earlier run that kept its choice."
     ),
     "growth": "As million, for each n; `fits`: least squares of log seconds on log n, 95 %.",
     "lost": (
