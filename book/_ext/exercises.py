@@ -115,8 +115,8 @@ def _sorted(asked: dict, cells: list[str]) -> dict:
     calls, names, solution = _calls(asked, [*chapter, *own], solution, blocks)
     answer, _ = needed(solution, names)
     everything, missing = needed([*chapter, *own, *answer], names)
-    inside = {id(s.node) for s in answer}
-    given = [s for s in everything if id(s.node) not in inside]
+    inside = {id(s) for s in answer}
+    given = [s for s in everything if id(s) not in inside]
     call_names = {n for call in calls for n in _read(call)}
     wanted = (call_names | {n for s in blocks for n in s.reads | s.later}) - set(names)
     wanted -= {n for s in blocks for n in s.binds}
@@ -174,9 +174,9 @@ def _calls(
             handed, assigned = _handed_in(call, own, bound)
             names += [name for name in handed if name not in names]
             rest += statements_of(assigned)
-            if assigned or own is not None:
-                call.args = [ast.Name(name) for name in handed]
-            calls.append(ast.unparse(call))
+            own_names = assigned or own is not None
+            arguments = [ast.Name(name) for name in handed] if own_names else call.args
+            calls.append(ast.unparse(ast.Call(call.func, arguments, call.keywords)))
     if not calls and blocks:
         text = " ".join([*asked["words"], *asked["blocks"]])
         names = sorted(

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -42,22 +43,32 @@ def statements_of(sources: Iterable[str]) -> list[Statement]:
     modules: set[str] = set()
     bound: set[str] = set()  # a chapter may call something by the name of a builtin
     for source in sources:
-        try:
-            tree = ast.parse(source)
-        except SyntaxError:  # a magic of IPython
-            continue
-        for node, text in zip(tree.body, _texts(source, tree), strict=True):
-            binds, reads, later = _names(text)
-            bound |= binds
-            reads -= _targets(node) | (GIVEN - bound)
-            later -= GIVEN - bound
-            if _is_generator(node):
-                generators |= binds
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                modules |= binds
-            changes = (_changed(node) - modules) | (reads & generators)
-            found.append(Statement(text, node, *map(frozenset, (binds, changes, reads, later))))
+        for cell in _cell(source):
+            bound |= cell.binds
+            reads = cell.reads - (GIVEN - bound)
+            later = cell.later - (GIVEN - bound)
+            if _is_generator(cell.node):
+                generators |= cell.binds
+            if isinstance(cell.node, (ast.Import, ast.ImportFrom)):
+                modules |= cell.binds
+            changes = (cell.changes - modules) | (reads & generators)
+            found.append(Statement(cell.source, cell.node, cell.binds, changes, reads, later))
     return found
+
+
+@functools.cache  # a chapter's cells are read again for each of its exercises
+def _cell(source: str) -> tuple[Statement, ...]:
+    """Return the statements of one cell, before what stands in others tells names apart."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a magic of IPython
+        return ()
+    found = []
+    for node, text in zip(tree.body, _texts(source, tree), strict=True):
+        binds, reads, later = _names(text)
+        names = (binds, _changed(node), reads - _targets(node), later)
+        found.append(Statement(text, node, *map(frozenset, names)))
+    return tuple(found)
 
 
 def _texts(source: str, tree: ast.Module) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Mend the markup that other extensions write, and the HTML that is made of it."""
 
+import functools
 import re
 from html import escape
 from pathlib import Path
@@ -78,6 +79,25 @@ def framed(app, paths, image):
     )
 
 
+def read_once(app, env):
+    """Let numbered references look their targets up in trees that are read once.
+
+    Sphinx reads the whole page of the target again for each reference. It changes only those trees
+    that it writes, and these it must read anew.
+    """
+    domain = env.domains["std"]
+    resolve, read = domain._resolve_numref_xref, functools.cache(env.get_doctree)
+
+    def resolve_with_cache(env, *args):
+        fresh, env.get_doctree = env.get_doctree, read
+        try:
+            return resolve(env, *args)
+        finally:
+            env.get_doctree = fresh
+
+    domain._resolve_numref_xref = resolve_with_cache
+
+
 def name_parts(app, doctree, docname):
     """Let the search find FlashAttention by `flash attention`."""
     names = sorted(set(COMPOUND.findall(doctree.astext())))
@@ -87,6 +107,7 @@ def name_parts(app, doctree, docname):
 
 def setup(app):
     app.connect("doctree-read", mend_boxes, priority=400)  # before sections are numbered
+    app.connect("env-check-consistency", read_once)
     app.connect("doctree-resolved", name_parts)
     app.connect("html-page-context", mend_page, priority=900)  # after the theme
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
