@@ -24,6 +24,7 @@ from benchmarks.approximate_clusters import (
     fill,
     meet,
     merged,
+    panels_by,
     shared,
     sort_keys,
     sorted_by_cells,
@@ -164,15 +165,10 @@ def _far(query, head, block, n_cells, threshold, is_causal):
     order = order[block:] if is_causal else order
     q = query[order]
     half = np.sum((q @ head.covariance) * q, axis=1) / 2
-    panels = np.append(np.arange(0, len(q), tile.width), len(q))
     cells = len(head.stands[2])
-    visible = np.full(len(panels) - 1, cells)
-    if is_causal:
-        ends = order[np.minimum(panels[1:], len(q)) - 1] // block
-        begins = order[panels[:-1]] // block
-        if not np.array_equal(begins, ends):
-            raise ValueError(f"block must be a multiple of {tile.width}, got {block}")
-        visible = begins * n_cells
+    seen_by = order // block if is_causal else np.zeros_like(order)
+    panels, of_block = panels_by(seen_by, tile.width)  # queries of a panel see the same cells
+    visible = of_block * n_cells if is_causal else np.full(len(of_block), cells)
     ids = np.empty((len(visible), cells), np.int64)
     counts = np.empty(len(visible), np.int64)
     far = np.empty((len(q), head.keys[1].shape[1] + 1), np.float32)

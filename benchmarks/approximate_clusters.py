@@ -256,7 +256,7 @@ def _probe(query, head, n_probes, is_causal):
     picked = np.argpartition(-near, n_probes - 1, axis=1)[:, :n_probes]
     pairs = np.argsort(picked.ravel(), kind="stable")
     asked, cluster = pairs // n_probes, picked.ravel()[pairs]
-    panels, ids = _panels_by(cluster, TILES[lanes()].width)
+    panels, ids = panels_by(cluster, TILES[lanes()].width)
     rows = np.ascontiguousarray(query[asked])
     limits = asked if is_causal else np.full(len(asked), EVERYWHERE)
     out, log_total = meet(rows, panels, ids[:, None], np.ones(len(ids), np.int64), head, limits)
@@ -266,7 +266,7 @@ def _probe(query, head, n_probes, is_causal):
     return merged([(parts[:, p], logs[:, p]) for p in range(n_probes)])[0]
 
 
-def _panels_by(cluster, width):
+def panels_by(cluster, width):
     """Return where panels of up to `width` rows of one cluster begin, and their clusters."""
     first = np.flatnonzero(np.diff(cluster, prepend=-1))
     length = np.diff(first, append=len(cluster))

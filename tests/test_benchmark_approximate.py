@@ -64,7 +64,7 @@ EVERY_KEY = [
     ("MagicPIG", {"n_bits": 3, "n_tables": 2, "window": N, "n_sinks": N}),
     ("clusters", {"n_clusters": 5, "n_probes": 5}),
     ("tables", {"n_tables": 40, "n_bits": 1}),
-    ("cells", {"block": 32, "n_cells": 4, "threshold": -1.0}),
+    ("cells", {"block": 20, "n_cells": 4, "threshold": -1.0}),
 ]
 
 
@@ -111,7 +111,7 @@ def test_rivals_come_nearer_with_more_work(name, few, many, is_causal):
         ("tables", {"n_tables": 3, "n_bits": 3, "window": 16}),
         ("tables + moments", {"n_tables": 3, "n_bits": 3, "window": 16, "tail": "moments"}),
         ("FAVOR+", {"n_features": 16, "hyperbolic": False}),
-        ("cells", {"block": 32, "n_cells": 4, "threshold": 0.01}),
+        ("cells", {"block": 20, "n_cells": 4, "threshold": 0.01}),
     ],
 )
 def test_the_future_changes_nothing(name, setting):
