@@ -3,9 +3,11 @@
 The package asks CuPy for arrays, for a few of NumPy's functions and for a RawModule of its kernels.
 Here the arrays are NumPy's in a class of their own, so that an array that was not moved is refused
 as CuPy refuses it, and the module is the same source compiled by a C++ compiler (see
-cuda_on_cpu.cpp).
+cuda_on_cpu.cpp). What a GPU would have to do, and how often the host would wait for it, is noted in
+`TRAFFIC`.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -59,11 +61,81 @@ def compiled(folder: Path, code: str, expressions: tuple[str, ...]) -> ctypes.CD
     return loaded
 
 
+class Traffic:
+    """What was sent to the GPU: kernels, graphs and functions of CuPy that make new arrays."""
+
+    def __init__(self):
+        self.work: list[str] = []
+        self.waits = 0
+        self.captured: list | None = None  # launches of the graph that is being captured
+        self.is_inside = False  # a function of CuPy, whose parts are not counted
+
+    def note(self, name: str) -> None:
+        """Note a piece of work."""
+        assert self.captured is None, f"{name} in a capture"
+        if not self.is_inside:
+            self.work.append(name)
+
+    def wait(self) -> None:
+        """Note that the host waits."""
+        assert self.captured is None, "a wait in a capture"
+        if not self.is_inside:
+            self.waits += 1
+
+    @contextlib.contextmanager
+    def inside(self):
+        """Do not count the parts of what is done here."""
+        before, self.is_inside = self.is_inside, True
+        try:
+            yield
+        finally:
+            self.is_inside = before
+
+
+TRAFFIC = Traffic()
+
+WAITING = ("flatnonzero", "nonzero", "unique")
+"""Functions whose results have a size that only the GPU knows."""
+
+
 class GpuArray(np.ndarray):
     """An array that stands for one on the GPU: it does not mix with NumPy's own."""
 
+    def get(self):
+        """Copy to the host, as all methods that make numbers of Python."""
+        TRAFFIC.wait()
+        return np.array(self.view(np.ndarray))
+
+    def __bool__(self):
+        return bool(self.get())
+
+    def __int__(self):
+        return int(self.get())
+
+    def __float__(self):
+        return float(self.get())
+
+    def __index__(self):
+        return self.get().__index__()
+
+    def item(self, *where):
+        return self.get().item(*where)
+
+    def tolist(self):
+        return self.get().tolist()
+
+    def __setitem__(self, where, value):
+        TRAFFIC.note("setitem")
+        super().__setitem__(where, value)
+
+    def astype(self, dtype, copy=True):
+        if copy or self.dtype != dtype:
+            TRAFFIC.note("astype")
+        return super().astype(dtype, copy=copy)
+
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         _refuse_numpy(inputs)
+        TRAFFIC.note(ufunc.__name__)
         plain = [x.view(np.ndarray) if isinstance(x, GpuArray) else x for x in inputs]
         if "out" in options:
             options["out"] = tuple(x.view(np.ndarray) for x in options["out"])
@@ -97,17 +169,25 @@ class CupyOnCpu:
         self.folder, self.ndarray, self.asked = folder, ndarray, set()
         self.strided = strided
         self.n_processors = 4
-        self.cuda = SimpleNamespace(Device=self.device)
         self.seed = 0  # of the order in which threads run
+        self.streams = [Stream(is_null=True)]
+        self.cuda = SimpleNamespace(
+            Device=self.device,
+            Stream=self.stream,
+            get_current_stream=self.current_stream,
+            alloc_pinned_memory=self.pinned,
+        )
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
         """Copy an array to the GPU."""
         self.asked.add("asarray")
+        TRAFFIC.note("asarray")
         return np.array(x, dtype=dtype).view(self.ndarray)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """Return an array full of what no result should be."""
         self.asked.add("empty")
+        assert TRAFFIC.captured is None, "an allocation in a capture"
         x = np.empty(shape, dtype)
         if x.size:
             x.view(np.uint8).fill(0xA5)
@@ -116,12 +196,28 @@ class CupyOnCpu:
     def argsort(self, x: Any) -> Any:
         """Sort stably, as CuPy always does."""
         self.asked.add("argsort")
+        TRAFFIC.note("argsort")
         return np.argsort(x.view(np.ndarray), kind="stable").view(self.ndarray)
 
     def device(self, number: int = 0) -> SimpleNamespace:
         """Return the GPU."""
         self.asked.add("cuda")
         return SimpleNamespace(id=0, attributes={"MultiProcessorCount": self.n_processors})
+
+    def stream(self, non_blocking: bool = False) -> "Stream":
+        """Return a new stream."""
+        self.asked.add("cuda.Stream")
+        return Stream(self.streams)
+
+    def current_stream(self) -> "Stream":
+        """Return the stream that work goes to."""
+        self.asked.add("cuda.get_current_stream")
+        return self.streams[-1]
+
+    def pinned(self, n_bytes: int) -> "Pinned":
+        """Return memory of the host that the GPU can reach, with anything in it."""
+        self.asked.add("cuda.alloc_pinned_memory")
+        return np.full(n_bytes, 0xA5, np.uint8).view(Pinned)
 
     def RawModule(self, **options: Any) -> "Module":  # noqa: N802
         """Return the kernels."""
@@ -139,10 +235,64 @@ class CupyOnCpu:
         @functools.wraps(function)
         def on_gpu(*arguments: Any, **options: Any) -> Any:
             _refuse_numpy((*arguments, *options.values()))
-            with np.errstate(all="ignore"):
-                return _on_gpu(function(*arguments, **options))
+            with np.errstate(all="ignore"), TRAFFIC.inside():
+                result = _on_gpu(function(*arguments, **options))
+            given = [x for x in arguments if isinstance(x, GpuArray)]
+            if not any(np.may_share_memory(x, result) for x in given if result is not None):
+                TRAFFIC.note(name)
+            if name in WAITING:
+                TRAFFIC.wait()
+            return result
 
         return on_gpu
+
+
+class Pinned(np.ndarray):
+    """Page-locked memory."""
+
+    @property
+    def ptr(self) -> int:
+        """The address, on both sides."""
+        return self.ctypes.data
+
+
+class Stream:
+    """`cupy.cuda.Stream`, whose work is done at once, or noted while it is captured."""
+
+    def __init__(self, streams: list | None = None, is_null: bool = False):
+        self.streams, self.is_null = streams, is_null
+
+    def __enter__(self):
+        self.streams.append(self)
+        return self
+
+    def __exit__(self, *raised):
+        assert self.streams.pop() is self
+
+    def synchronize(self):
+        TRAFFIC.wait()
+
+    def begin_capture(self):
+        assert not self.is_null, "the null stream cannot be captured"
+        assert self.streams[-1] is self, "work goes to another stream"
+        assert TRAFFIC.captured is None, "two captures at once"
+        TRAFFIC.captured = []
+
+    def end_capture(self):
+        launches, TRAFFIC.captured = TRAFFIC.captured, None
+        return Graph(launches)
+
+
+class Graph:
+    """`cupy.cuda.Graph`: launches with the arguments that they were captured with."""
+
+    def __init__(self, launches: list):
+        self.launches = launches
+
+    def launch(self):
+        TRAFFIC.note("graph")
+        for launch in self.launches:
+            launch()
 
 
 class Module:
@@ -169,14 +319,23 @@ class Module:
                 assert isinstance(x, np.generic), (name, type(x))
                 held.append(np.array(x))
                 addresses.append(held[-1].ctypes.data)
-        self.cupy.seed += 1
-        error = self.kernels.launch(
-            name.encode(),
-            *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
-            (ctypes.c_void_p * len(args))(*addresses),
-            *(ctypes.c_size_t(len(args)), ctypes.c_uint(self.cupy.seed)),
-        )
-        assert error is None, f"{name}: {error.decode()}"
+
+        def run():
+            assert len(held) == len(addresses)  # they stay with the launch
+            self.cupy.seed += 1
+            error = self.kernels.launch(
+                name.encode(),
+                *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
+                (ctypes.c_void_p * len(addresses))(*addresses),
+                *(ctypes.c_size_t(len(addresses)), ctypes.c_uint(self.cupy.seed)),
+            )
+            assert error is None, f"{name}: {error.decode()}"
+
+        if TRAFFIC.captured is not None:
+            TRAFFIC.captured.append(run)
+            return
+        TRAFFIC.note(name)
+        run()
 
 
 class Function:

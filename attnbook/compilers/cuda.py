@@ -40,6 +40,30 @@ def name_of(dtype: Any) -> str:
     return dtype_name(dtype)
 
 
+class HostFlag:
+    """A number in the memory of the host, 0 at first, that kernels can set to 1.
+
+    Kernels write to `pointer` and the host reads after it has waited, so that no copy is needed:
+    CUDA gives page-locked memory the same address on both sides.
+    """
+
+    def __init__(self, cupy: Any):
+        self._cupy = cupy
+        memory = cupy.cuda.alloc_pinned_memory(4)
+        self.pointer = np.uint64(memory.ptr)
+        self._number = np.frombuffer(memory, np.int32, 1)
+        self.clear()
+
+    def clear(self) -> None:
+        """Set it to 0, when no kernel that may set it is at work."""
+        self._number[0] = 0
+
+    def is_set(self) -> bool:
+        """Wait for the current stream, and return whether a kernel has set it."""
+        self._cupy.cuda.get_current_stream().synchronize()
+        return bool(self._number[0])
+
+
 @dataclass(frozen=True)
 class Source:
     """CUDA files that are compiled as one, and their kernels.

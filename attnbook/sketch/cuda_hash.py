@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.array import Array
-from attnbook.compilers.cuda import NULL, Source, import_cupy, name_of
+from attnbook.compilers.cuda import NULL, HostFlag, Source, import_cupy, name_of
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 
@@ -94,7 +94,7 @@ class CudaHash:
                 f"got {name_of(x.dtype)}"
             )
         signatures = cupy.empty((x.shape[0], self.n_tables), dtype=np.int64)
-        bad = cupy.zeros(1, dtype=np.int32)
+        bad = HostFlag(cupy)
         name = "signatures_of<double>" if self.wide == "float64" else "signatures_of<float>"
         for start in range(0, x.shape[0], POINTS_AT_ONCE):
             points = x[start : start + POINTS_AT_ONCE].astype(self.wide, copy=False)
@@ -103,10 +103,10 @@ class CudaHash:
             args = (
                 *(along, self.offsets, np.float64(self.width), self.multipliers),
                 *(np.int64(n), np.int32(self.n_tables), np.int32(self.n_projections)),
-                *(part, bad),
+                *(part, bad.pointer),
             )
             launch_for_each(cupy, name, n * self.n_tables, args)
-        if int(bad[0]):  # waits for the GPU
+        if bad.is_set():
             raise ValueError(
                 "x must be finite and within 2**62 widths of 0 along every direction, "
                 "got a point that is not"

@@ -1,49 +1,75 @@
-"""The index on a GPU: rows sorted by signature, and Robin Hood maps, in CuPy arrays."""
+"""The index on a GPU: the rows of all tables in one sorted CuPy array, with a directory.
 
-from typing import Annotated, Any
+A signature is scrambled to 64 bits that look random and differ from table to table. One sort by
+these bits puts the rows of every bucket side by side, whatever its table. The first bits name a
+cell of one or two rows, and a directory says where each cell starts. `bucket_tables` describes the
+same idea for the CPU.
+"""
+
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from attnbook.arrays.arguments import generator
 from attnbook.arrays.array import Array
-from attnbook.compilers.cuda import import_cupy
-from attnbook.hashing.robin_hood import displacement_limit, draw_mixer, slots_for
-from attnbook.sketch.bucket_tables import LOAD_FACTOR
+from attnbook.compilers.cuda import NULL, import_cupy
 from attnbook.sketch.cuda_hash import check_cupy, launch_for_each
 from attnbook.sketch.index import MOST_ROWS, SignatureIndex, check_rows, check_tables
+
+
+class CudaTables(NamedTuple):
+    """The arrays of an index, as kernels take them; `index.cu` describes them."""
+
+    stored: Any  # (n_rows, L) int64, the signatures of all rows, ever
+    starts: Any  # (2**bits + 1,) int64, where each cell starts in `entries`
+    entries: Any  # (n L, 2) uint64, scrambled signature, and table << 31 | row; ascending
+    bits: int  # at least 1
+    salt: int  # of the scrambling
+
+    @property
+    def arguments(self) -> tuple:
+        """What makes `Tables` in a kernel."""
+        return self.starts, self.entries, np.int32(self.bits), np.int64(self.salt)
 
 
 class CudaIndex(SignatureIndex):
     """`BucketIndex` on a GPU, with the same methods, for CuPy arrays.
 
-    A build sorts each table by signature and fills its map. There is no side table: what was added
-    or removed is put in place by the next build, before the next look-up. A query asks for one
-    bucket in each table (`one_probe`).
+    A build takes two kernels and one sort, whatever the number of tables. There is no side table:
+    what was added or removed is put in place by the next build, before the next look-up. A query
+    asks for one bucket in each table (`one_probe`).
 
     Parameters and errors are those of `BucketIndex`, and ImportError without CuPy. The index lives
-    on the GPU that is current when it is made. A row takes 8 L bytes for its signatures, 4 L for
-    the order, 32 L for the maps if no two rows share a bucket, and about 40 L more during a build.
+    on the GPU that is current when it is made. A row takes 8 L bytes for its signatures and 20 L to
+    24 L for entries and directory, and a build about 40 L more. A look-up of a bucket reads a place
+    of the directory and searches its cell by halving: O(1) for random signatures, and O(log n) for
+    all rows in one cell, as chosen signatures or equal vectors may be.
     """
 
     one_probe = True
 
     def __init__(self, n_tables: int, *, seed: Any = 0):
         self.n_tables = check_tables(n_tables)
-        self._random = generator(seed)
+        self._salt = int(generator(seed).integers(2**63))
         self._cupy = cupy = import_cupy()
-        self.mixer = cupy.asarray(draw_mixer(self._random))
         self.stored = cupy.empty((0, self.n_tables), dtype=np.int64)  # signatures of all rows, ever
         self._alive = cupy.empty(0, dtype=np.bool_)
         self.n = 0
         """Number of rows, without the removed ones."""
-        self._stale = True
-        self._build()
+        self._tables: CudaTables | None = None  # None if they must be built
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (self.stored, self._alive, self.order, self.slots, self.slot_starts, self.mixer)
-        return sum(int(x.nbytes) for x in arrays)
+        starts, entries = self.tables[1:3]
+        return sum(int(x.nbytes) for x in (self.stored, self._alive, starts, entries))
+
+    @property
+    def tables(self) -> CudaTables:
+        """The tables of all rows; they are another object after every change of the rows."""
+        if self._tables is None:
+            self._tables = self._built()
+        return self._tables
 
     def live(self) -> Annotated[Array, "n"]:
         """Return the rows that were not removed, ascending, int64."""
@@ -54,9 +80,8 @@ class CudaIndex(SignatureIndex):
         return self.stored[self.live()]
 
     def merge(self) -> None:
-        """Build the tables anew if rows were added or removed since the last build."""
-        if self._stale:
-            self._build()
+        """Build the tables if rows were added or removed since the last build."""
+        self._tables = self.tables
 
     def _check(self, signatures):
         check_cupy("signatures", signatures, self._cupy, ("n", self.n_tables), ("int64",))
@@ -68,7 +93,7 @@ class CudaIndex(SignatureIndex):
         self.stored = cupy.ascontiguousarray(cupy.concatenate((self.stored, signatures)))
         self._alive = cupy.concatenate((self._alive, cupy.ones(m, dtype=np.bool_)))
         self.n += m
-        self._stale = self._stale or m > 0
+        self._tables = None if m else self._tables
         return cupy.arange(first, first + m, dtype=np.int64)
 
     def _are_live(self, numbers):
@@ -79,7 +104,7 @@ class CudaIndex(SignatureIndex):
     def _remove(self, numbers):
         self._alive[self._cupy.asarray(numbers)] = False
         self.n -= len(numbers)
-        self._stale = True
+        self._tables = None
 
     def _counts(self, signatures, most):
         return self._find(signatures, most)[1]
@@ -92,85 +117,39 @@ class CudaIndex(SignatureIndex):
         found = step < counts[:, :, None]
         if c == 0:
             return cupy.zeros(found.shape, dtype=np.int64), found
-        table = cupy.arange(self.n_tables, dtype=np.int64)[:, None]
-        place = cupy.where(found, table * self.n + starts[:, :, None] + step, 0)
-        return cupy.where(found, self.order.ravel()[place].astype(np.int64), 0), found
+        place = cupy.where(found, starts[:, :, None] + step, 0)
+        rows = (self.tables.entries[:, 1][place] & MOST_ROWS).astype(np.int64)
+        return cupy.where(found, rows, 0), found
 
     def _bucket_sizes(self, t):
-        self.merge()
-        slots = self.slots[int(self.slot_starts[t]) : int(self.slot_starts[t + 1])]
-        runs = self._cupy.sort(slots[slots[:, 2] >= 0][:, 1])  # the start is the upper half
-        return runs & MOST_ROWS
+        if self.n == 0:
+            return self._cupy.empty(0, dtype=np.int64)
+        return self._cupy.unique(self.signatures()[:, t], return_counts=True)[1]
 
     def _find(self, signatures, most):
         """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
         cupy, n_q = self._cupy, signatures.shape[0]
-        self.merge()
         starts, counts = (cupy.empty((n_q, self.n_tables), dtype=np.int64) for _ in range(2))
-        launch_for_each(
-            cupy,
-            "find_buckets",
-            n_q * self.n_tables,
-            (
-                *(cupy.ascontiguousarray(signatures), np.int64(n_q), np.int32(self.n_tables)),
-                *(self.slots, self.slot_starts, self.mixer, starts, counts),
-            ),
-        )
+        asked = (cupy.ascontiguousarray(signatures), np.int64(n_q), np.int32(self.n_tables))
+        args = (*asked, *self.tables.arguments, starts, counts)
+        launch_for_each(cupy, "find_buckets", n_q * self.n_tables, args)
         return starts, cupy.minimum(counts, most)
 
-    def _build(self):
-        """Sort the rows of every table by signature, and map each signature to its run of rows."""
-        cupy = self._cupy
-        if self.n:
-            buckets = self._sort()
-        else:
-            nothing = cupy.empty(0, dtype=np.int64)
-            self.order = cupy.empty((self.n_tables, 0), dtype=np.int32)
-            buckets = [(nothing, nothing, nothing)] * self.n_tables
-        if not self._fill(buckets, careful=True):
-            self.mixer = cupy.asarray(draw_mixer(self._random))  # they were chosen to crowd: once
-            self._fill(buckets, careful=False)
-        self._stale = False
-
-    def _sort(self):
-        """Set `order`; return signature, start and length of the buckets of every table."""
-        cupy, n_tables, n = self._cupy, self.n_tables, self.n
-        live = self.live() if n < self.stored.shape[0] else None
-        signatures = self.stored if live is None else self.stored[live]
-        by_table = signatures.T.copy()  # (L, n)
-        self.order = cupy.empty((n_tables, n), dtype=np.int32)
-        for t in range(n_tables):
-            place = cupy.argsort(by_table[t])  # stable: a radix sort
-            by_table[t] = by_table[t][place]
-            self.order[t] = place if live is None else live[place]
-        new = cupy.ones((n_tables, n), dtype=np.bool_)
-        new[:, 1:] = by_table[:, 1:] != by_table[:, :-1]
-        n_buckets = cupy.count_nonzero(new, axis=1).tolist()  # waits for the GPU
-        starts = cupy.flatnonzero(new)  # of every bucket, counted through all tables
-        end = cupy.full(1, n_tables * n, dtype=starts.dtype)
-        counts = cupy.concatenate((starts[1:], end)) - starts
-        keys, starts = by_table.ravel()[starts], starts % n
-        ends = np.cumsum(n_buckets).tolist()
-        parts = [slice(end - m, end) for m, end in zip(n_buckets, ends, strict=True)]
-        return [(keys[part], starts[part], counts[part]) for part in parts]
-
-    def _fill(self, buckets, careful):
-        """Make the maps; return whether no entry is farther from home than random keys ever are."""
-        cupy = self._cupy
-        sizes = [slots_for(keys.shape[0], LOAD_FACTOR) for keys, _, _ in buckets]
-        starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        self.slot_starts = cupy.asarray(starts)
-        self.slots = cupy.empty((int(starts[-1]), 3), dtype=np.int64)
-        crowded = cupy.zeros(1, dtype=np.int32)
-        for t, (keys, *runs) in enumerate(buckets):
-            n, n_slots = np.int64(keys.shape[0]), np.int64(sizes[t])
-            limit = np.int64(displacement_limit(sizes[t], LOAD_FACTOR) if careful else n_slots)
-            slots = self.slots[int(starts[t]) : int(starts[t + 1])]
-            homes = cupy.empty(int(n), dtype=np.int64)
-            owner = cupy.full(sizes[t], -1, dtype=np.int32)
-            launch_for_each(cupy, "home_slots", int(n), (keys, n, self.mixer, n_slots, homes))
-            claim = (homes, n, n_slots, limit, crowded, owner)
-            launch_for_each(cupy, "claim_slots", int(n), claim)
-            fill = (owner, homes, keys, *runs, n_slots, slots)
-            launch_for_each(cupy, "fill_slots", sizes[t], fill)
-        return not (careful and int(crowded[0]))
+    def _built(self):
+        """Return the tables of the rows that are there."""
+        cupy, n = self._cupy, np.int64(self.n)
+        n_entries = self.n * self.n_tables
+        bits = max(1, n_entries.bit_length() - 1)
+        entries = cupy.empty((n_entries, 2), dtype=np.uint64)
+        tables = CudaTables(
+            self.stored, cupy.zeros(2**bits + 1, dtype=np.int64), entries, bits, self._salt
+        )
+        if n_entries:
+            live = NULL if self.n == self.stored.shape[0] else self.live()
+            scrambled = cupy.empty(n_entries, dtype=np.uint64)
+            args = (self.stored, live, n, np.int32(self.n_tables), np.int64(self._salt), scrambled)
+            launch_for_each(cupy, "scramble", n_entries, args)
+            order = cupy.argsort(scrambled)  # stable, a radix sort: so rows ascend in a bucket
+            args = (scrambled, order, live, n, np.int64(n_entries), np.int32(bits))
+            launch_for_each(cupy, "fill_tables", n_entries, (*args, entries, tables.starts))
+        return tables

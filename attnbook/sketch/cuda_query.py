@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.array import Array
-from attnbook.compilers.cuda import NULL, import_cupy, name_of
+from attnbook.compilers.cuda import NULL, HostFlag, import_cupy, name_of
 from attnbook.sketch.cuda_hash import TYPES, CudaHash, launch, wide_dtype
-from attnbook.sketch.cuda_index import CudaIndex
+from attnbook.sketch.cuda_index import CudaTables
 from attnbook.sketch.index import check_max_bucket
 from attnbook.sketch.near_keys import NearKeys
 
@@ -28,12 +28,58 @@ def shared_numbers(n_tables: int, n_codes: int, d: int, d_v: int, n_warps: int) 
     return 5 * n_tables + n_codes + d + (2 * WARP + d_v + 7) * n_warps
 
 
+class Prepared:
+    """A hash, keys, values and tables in the form that one launch takes.
+
+    The kernel hashes the queries itself. Keys and values have one float dtype, which is that of the
+    queries to come, and the rows of the index. Arguments are not checked.
+    """
+
+    def __init__(
+        self,
+        hash: CudaHash,
+        key: Annotated[Array, "n d"],
+        value: Annotated[Array, "n d_v"],
+        tables: CudaTables,
+        *,
+        scale: float,
+        estimator: str = "union",
+        max_bucket: int | None = None,
+    ):
+        self._cupy, self._hash = import_cupy(), hash
+        self._held = tuple(_pointer(self._cupy, x) for x in (key, value))
+        self._options = (tables, scale, estimator, max_bucket)
+        self.dtype, self.d, self.d_v = key.dtype, key.shape[1], value.shape[1]
+        self._by_chance = hash if estimator == "importance" else None
+
+    def ask(self, query: Annotated[Array, "n_q d"]) -> Annotated[Array, "n_q d_v"] | None:
+        """Return the output of `answer`, after one launch and one wait for the GPU.
+
+        It is None if one of the queries has no signature because it holds NaN or infinity.
+        """
+        output = self._cupy.empty((query.shape[0], self.d_v), dtype=self.dtype)
+        bad = HostFlag(self._cupy)
+        self.launch(query, output, bad)
+        return None if bad.is_set() else output
+
+    def launch(self, query: Array, output: Array, bad: HostFlag) -> None:
+        """Write the outputs without waiting; those of queries without signature are NaN."""
+        _attend(
+            self._cupy,
+            (query, *self._held),
+            *self._options,
+            hash=self._hash,
+            probability=self._by_chance,
+            out=(bad.pointer, output, *[NULL] * 5),
+        )
+
+
 def answer(
     query: Annotated[Array, "n_q d"],
     key: Annotated[Array, "n_rows d"],
     value: Annotated[Array, "n_rows d_v"],
-    signatures: Annotated[Array, "n_q n_tables"] | CudaHash,
-    index: CudaIndex,
+    signatures: Annotated[Array, "n_q n_tables"],
+    tables: CudaTables,
     *,
     scale: float,
     estimator: str = "union",
@@ -47,45 +93,56 @@ def answer(
 
     Parameters are those of `numba_query.answer`, in CuPy arrays of one float dtype, except
 
-    signatures : int64 array, shape (n_q, n_tables), or a CudaHash
-        One bucket in each table for each query. With a hash the kernel computes the signatures
-        itself, which saves a launch or two for few queries. A query that has none, since it holds
-        NaN, then gets NaN.
+    signatures : int64 array, shape (n_q, n_tables)
+        One bucket in each table for each query.
     probability : CudaHash, optional
         It knows the chance P that a key is found. A P below 1e-30 counts as 1e-30.
 
     Arguments are not checked. Raises ValueError if the vectors are too wide for the kernel.
     """
-    cupy, (n_q, d), d_v = import_cupy(), query.shape, value.shape[1]
+    cupy, n_q = import_cupy(), query.shape[0]
     wide = wide_dtype("query", name_of(query.dtype))
-    hash, n_codes = probability, 0
-    if isinstance(signatures, CudaHash):
-        hash, n_codes = signatures, signatures.n_tables * signatures.n_projections
-    n_warps, numbers = _block(index.n_tables, n_codes, d, d_v, n_q)
-    most = check_max_bucket(max_bucket)
-    index.merge()
-    chance = 0 if probability is None else 1 if probability.is_of_angles else 2
+    output = cupy.empty((n_q, value.shape[1]), dtype=query.dtype)
     mass, largest, expected = (cupy.empty(n_q, dtype=wide) for _ in range(3))
     best, count = (cupy.empty(n_q, dtype=np.int64) for _ in range(2))
-    output = cupy.empty((n_q, d_v), dtype=query.dtype)
+    _attend(
+        *(cupy, (query, key, value), tables, scale, estimator, max_bucket),
+        signatures=signatures,
+        probability=probability,
+        limits=(before, above, allowed),
+        out=(NULL, output, mass, largest, expected, best, count),
+    )
+    return NearKeys(
+        mass, output, count, best, largest, None if probability is None else expected
+    )
+
+
+def _attend(
+    cupy, vectors, tables, scale, estimator, max_bucket, *, out,
+    signatures=None, hash=None, probability=None, limits=(None, None, None),
+):  # fmt: skip
+    """Launch the kernel. Either `signatures` are given or a `hash` that makes them."""
+    query, _, value = vectors
+    (n_q, d), d_v, n_tables = query.shape, value.shape[1], tables.stored.shape[1]
+    n_codes = 0 if hash is None else n_tables * hash.n_projections
+    n_warps, numbers = _block(n_tables, n_codes, d, d_v, n_q)
+    most = check_max_bucket(max_bucket)
+    chance = 0 if probability is None else 1 if probability.is_of_angles else 2
     of_hash: tuple = (NULL, NULL, NULL, np.float64(1), np.int32(0))
-    if hash is not None:
-        of_hash = (hash.directions, hash.offsets, hash.multipliers)
-        of_hash = (*of_hash, np.float64(hash.width), np.int32(hash.n_projections))
-    if n_q:
-        args = (
-            *(_pointer(cupy, x) for x in (query, key, value)),
-            *(np.int32(d), np.int32(d_v), np.float64(scale)),
-            *(NULL if n_codes else _pointer(cupy, signatures), *of_hash),
-            *(index.stored, index.slots, index.slot_starts, index.mixer, index.order),
-            *(np.int64(index.n), np.int32(index.n_tables), np.int64(most)),
-            *(_pointer(cupy, x) for x in (before, above, allowed)),
-            *(np.int32(ESTIMATORS.index(estimator)), np.int32(chance)),
-            *(output, mass, largest, expected, best, count),
-        )
-        name = f"attend<{TYPES[name_of(query.dtype)]}>"
-        launch(cupy, name, n_q, WARP * n_warps, args, 8 * numbers)
-    return NearKeys(mass, output, count, best, largest, expected if chance else None)
+    if (known := hash or probability) is not None:
+        of_hash = (known.directions, known.offsets, known.multipliers)
+        of_hash = (*of_hash, np.float64(known.width), np.int32(known.n_projections))
+    if n_q == 0:
+        return
+    args = (
+        *(_pointer(cupy, x) for x in vectors),
+        *(np.int32(d), np.int32(d_v), np.float64(scale), _pointer(cupy, signatures), *of_hash),
+        *(tables.stored, *tables.arguments, np.int32(n_tables), np.int64(most)),
+        *(_pointer(cupy, x) for x in limits),
+        *(np.int32(ESTIMATORS.index(estimator)), np.int32(chance), *out),
+    )
+    name = f"attend<{TYPES[name_of(query.dtype)]}>"
+    launch(cupy, name, n_q, WARP * n_warps, args, 8 * numbers)
 
 
 def _pointer(cupy: Any, x: Any) -> Any:

@@ -67,11 +67,76 @@ class Kernel(Reference, abc.ABC):
     """
 
     dtypes: tuple[Any, ...] | None = None  # all
+    array: type  # of the library
+    one_call: tuple[str, ...]  # the estimators that `output` knows
     query: Any  # the module with the kernel
 
     def __init__(self, hash: Any, n_probes: int = 1):
         super().__init__(hash, n_probes)
         self.compiled = isinstance(hash, (SimHash, StableHash))
+        self.hash_refuses = self.compiled
+
+    def signatures(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures of keys or queries."""
+        if not self.compiled:
+            return super().signatures(x, of_queries)
+        try:
+            return self.hashed(x, of_queries)
+        except ValueError:
+            if self.all_finite(x):
+                raise
+            name = "query" if of_queries else "key"
+            raise ValueError(f"{name} must be finite, got NaN or infinity") from None
+
+    @abc.abstractmethod
+    def hashed(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures by compiled code, which refuses NaN and infinity."""
+
+    def output(self, state: SketchState, query: Array) -> Any:
+        """Return the output where one compiled call gives it and checks the queries, else None."""
+        key = state.key.held
+        if (
+            type(query) is self.array
+            and query.ndim == 2
+            and query.dtype is key.dtype
+            and query.shape[1] == key.shape[1]
+            and (prepared := self.prepared(state)) is not None
+        ):
+            return prepared.ask(query)
+        return None
+
+    def prepared(self, state: SketchState) -> Any:
+        """Return what answers queries in one compiled call, or None if none does for the settings.
+
+        It is the same object as long as the keys are the same.
+        """
+        settings, key = state.settings, state.key.held
+        if not (
+            self.compiled
+            and settings.tail == "none"
+            and settings.n_heavy == 0
+            and settings.estimator in self.one_call
+            and self.knows(key)
+        ):
+            return None
+        tables = state.tables().tables  # type: ignore[attr-defined]
+        # an update changes one of them; a removal may change what the tables hold in place
+        kept = state.prepared
+        if kept is None or kept[0] is not tables or kept[1] is not key:
+            made = self.prepare(
+                key,
+                state.value.held,
+                tables,
+                scale=settings.scale_of(key),
+                estimator=settings.estimator,
+                max_bucket=settings.max_bucket,
+            )
+            state.prepared = kept = tables, key, made
+        return kept[2]
+
+    @abc.abstractmethod
+    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
+        """Return what answers queries in one compiled call."""
 
     def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
         """Return one run of all queries."""
@@ -90,7 +155,7 @@ class Kernel(Reference, abc.ABC):
             state.key.array(),
             state.value.array(),
             state.tables().columns(signatures),
-            self.tables(state),
+            state.index.tables,
             scale=settings.scale_of(query),
             estimator=settings.estimator,
             probability=self.chances(query) if weigh else None,
@@ -99,10 +164,6 @@ class Kernel(Reference, abc.ABC):
             above=above,
             allowed=light_rows(state) if settings.n_heavy else None,
         )
-
-    def tables(self, state: SketchState) -> Any:
-        """Return what the kernel reads of the index."""
-        return state.index
 
     @abc.abstractmethod
     def chances(self, query: Array) -> Any:
@@ -123,6 +184,8 @@ class Numba(Kernel):
 
     library = "numpy"
     dtypes = (np.float32, np.float64)
+    array = np.ndarray
+    one_call = ("union", "duplicates")
 
     def __init__(self, hash: Any, n_probes: int = 1):
         from attnbook.hashing import numba_signatures
@@ -130,73 +193,30 @@ class Numba(Kernel):
 
         super().__init__(hash, n_probes)
         self.hashing, self.query = numba_signatures, numba_query
-        self.hash_refuses = self.compiled
         self._table = numba_query.RetrievalTable.of(hash) if self.compiled else None
 
     def new_index(self, seed: int) -> SignatureIndex:
         """Return an empty index."""
         return BucketIndex(self.hash.n_tables, impl="numba", seed=seed)
 
-    def signatures(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures of keys or queries."""
-        if not self.compiled:
-            return super().signatures(x, of_queries)
-        try:
-            if not (self.knows(x) or x.dtype == np.float16):  # another byte order
-                return super().signatures(x, of_queries)
-            if of_queries and self.n_probes > 1:
-                return self.hashing.probes(self.hash, np.asarray(x), self.n_probes)
-            return self.hashing.signatures(self.hash, np.asarray(x))
-        except ValueError:
-            if self.all_finite(x):
-                raise
-            name = "query" if of_queries else "key"
-            raise ValueError(f"{name} must be finite, got NaN or infinity") from None
+    def hashed(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures by compiled loops."""
+        if not (self.knows(x) or x.dtype == np.float16):  # another byte order
+            return Reference.signatures(self, x, of_queries)
+        if of_queries and self.n_probes > 1:
+            return self.hashing.probes(self.hash, np.asarray(x), self.n_probes)
+        return self.hashing.signatures(self.hash, np.asarray(x))
 
-    def output(self, state: SketchState, query: Array) -> Any:
-        """Return the output where one compiled call gives it and checks the queries, else None."""
-        settings, key = state.settings, state.key.held
-        if not (
-            self.compiled
-            and type(query) is np.ndarray
-            and settings.tail == "none"
-            and settings.n_heavy == 0
-            and settings.estimator != "importance"
-            and query.ndim == 2
-            and query.dtype is key.dtype
-            and query.dtype in self.dtypes
-            and query.shape[1] == key.shape[1]
-        ):
-            return None
-        tables = state.index.tables  # type: ignore[union-attr]
-        # an update changes one of them; a removal may change what the tables hold in place
-        if (
-            state.prepared is None
-            or state.prepared[0] is not tables
-            or state.prepared[1] is not key
-        ):
-            made = self.query.Prepared(
-                self.hash,
-                key,
-                state.value.held,
-                tables,
-                scale=settings.scale_of(key),
-                estimator=settings.estimator,
-                max_bucket=settings.max_bucket,
-                n_probes=self.n_probes,
-            )
-            state.prepared = tables, key, made
-        return state.prepared[2].ask(query)
+    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
+        """Return what answers queries in one compiled call."""
+        prepared = self.query.Prepared
+        return prepared(self.hash, key, value, tables, n_probes=self.n_probes, **options)
 
     def all_finite(self, x: Array) -> bool:
         """Return whether no number of `x` is NaN or infinite."""
         if not self.knows(x):
             return super().all_finite(x)
         return self.hashing.all_finite(np.asarray(x))
-
-    def tables(self, state: SketchState) -> Any:
-        """Return the arrays of the index."""
-        return state.index.tables  # type: ignore[union-attr]
 
     def chances(self, query: Array) -> Any:
         """Return the chances of the hash in a table."""
@@ -214,7 +234,7 @@ class Cupy(Kernel):
         from attnbook.sketch.cuda_index import CudaIndex
 
         super().__init__(hash, n_probes)
-        import_cupy()
+        self.array, self.one_call = import_cupy().ndarray, cuda_query.ESTIMATORS
         self.query, self._hash_for, self._index = cuda_query, CudaHash, CudaIndex
         self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors
 
@@ -222,9 +242,13 @@ class Cupy(Kernel):
         """Return an empty index."""
         return self._index(self.hash.n_tables, seed=seed)
 
-    def signatures(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures of keys or queries."""
-        return self.chances(x).signatures(x) if self.compiled else super().signatures(x, of_queries)
+    def hashed(self, x: Array, of_queries: bool) -> Array:
+        """Return the signatures by a matrix product and a kernel."""
+        return self.chances(x).signatures(x)
+
+    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
+        """Return what answers queries in one launch."""
+        return self.query.Prepared(self.chances(key), key, value, tables, **options)
 
     def chances(self, query: Array) -> Any:
         """Return the hash on the GPU, for the dtype of `query`."""

@@ -1,15 +1,15 @@
-// The index of sketch attention on a GPU: hash codes, and Robin Hood maps over sorted rows.
+// The index of sketch attention on a GPU: hash codes, and one sorted array with the rows of all
+// tables.
 //
-// attnbook/sketch/_cuda.py compiles numbers.cu, this file and sketch.cu, as one, when they are
-// first needed.
-// Every kernel names the Python function that it must agree with; tests/test_sketch_cuda.py runs
-// this same source on the CPU against those functions.
+// attnbook/sketch/cuda_hash.py compiles numbers.cu, this file and sketch.cu, as one, when they are
+// first needed. Every kernel names the Python function that it must agree with;
+// tests/sketch/test_sketch_cuda.py runs this same source on the CPU against those functions.
 //
 // Letters: n keys, n_q queries, L tables, K projections a table, d and d_v widths. Arrays are
 // C-contiguous; whatever counts elements has 64 bits. Acc is the type to compute in: float for
 // half precision and float, double for double.
 
-constexpr int COUNT_BITS = 31;  // a bucket is (start << 31) | count, see index.py
+constexpr int ROW_BITS = 31;  // of an owner, which is (table << 31) | row
 constexpr double FARTHEST = 4611686018427387904.0;  // 2^62, see stable_hash.py
 
 __device__ int64 thread_in_grid() { return (int64)blockIdx.x * blockDim.x + threadIdx.x; }
@@ -29,8 +29,8 @@ __device__ int64 code_of(Acc along, const Acc *offset, Acc width, int *good) {
 }
 
 // SimHash.signatures and StableHash.signatures, after the matrix product: one thread for a point
-// and a table joins K codes with multipliers, 1, 2, 4 ... or odd ones, modulo 2^64. `bad` counts
-// the signatures that cannot be given.
+// and a table joins K codes with multipliers, 1, 2, 4 ... or odd ones, modulo 2^64. `bad` is set
+// to 1 if one of the signatures cannot be given.
 template <typename Acc>
 __global__ void signatures_of(
     const Acc *__restrict__ along,          // (n, L, K)
@@ -39,7 +39,7 @@ __global__ void signatures_of(
     const int64 *__restrict__ multipliers,  // (K,)
     int64 n, int n_tables, int n_projections,
     int64 *__restrict__ signatures,         // (n, L)
-    int *bad)                               // (1,)
+    int *bad)                               // (1,) in the memory of the host
 {
     for (int64 i = thread_in_grid(); i < n * n_tables; i += threads_in_grid()) {
         const int64 table = i % n_tables;
@@ -51,109 +51,115 @@ __global__ void signatures_of(
             sum += (uint64)code * (uint64)multipliers[j];
         }
         signatures[i] = (int64)sum;
-        if (!good) atomicAdd(bad, 1);
+        if (!good) *bad = 1;
     }
 }
 
-// ------------------------------------------------------------------------------ Robin Hood map
+// ------------------------------------------------------------------------------------- tables
 
-// robin_hood.home_slot: simple tabulation, one random number for each byte of the key; the upper
-// 31 of its 62 bits, as a fraction of 1, times the number of slots.
-__device__ int64 home_slot(int64 key, const int64 *__restrict__ mixer, int64 n_slots) {
-    int64 hashed = 0;
-    for (int i = 0; i < 8; ++i) hashed ^= mixer[256 * i + ((key >> (8 * i)) & 255)];
-    return ((hashed >> 31) * n_slots) >> 31;
+// bucket_tables.scrambled, with a salt for each table: SplitMix64 (Steele, Lea and Flood 2014).
+// For one table, different signatures have different bits.
+__device__ uint64 scrambled(int64 signature, int64 salt, int table) {
+    uint64 x = (uint64)signature ^ ((uint64)salt + (uint64)table * 0x9E3779B97F4A7C15ULL);
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ULL;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBULL;
+    return x ^ x >> 31;
 }
 
-// robin_hood.find_slot, but it returns the value, or -1.
-__device__ int64 find_value(
-    const int64 *__restrict__ slots, const int64 *__restrict__ mixer, int64 n_slots, int64 key)
+// The tables of a CudaIndex. An entry is a row in a table: its scrambled signature, and its owner.
+// Entries ascend, so the rows of a bucket lie side by side and ascend. The first `bits` of a
+// scrambled signature are its cell, and `starts` says where each cell starts.
+struct Tables {
+    const int64 *__restrict__ starts;    // (2^bits + 1,)
+    const uint64 *__restrict__ entries;  // (N, 2)
+    int bits;                            // at least 1
+    int64 salt;
+};
+
+struct Bucket {
+    int64 start, count;  // of its entries
+};
+
+// The first of the entries from `first` to `last` that does not come before (wanted, owner).
+__device__ int64 first_not_before(
+    const uint64 *__restrict__ entries, int64 first, int64 last, uint64 wanted, uint64 owner)
 {
-    int64 slot = home_slot(key, mixer, n_slots);
-    for (int64 displacement = 0; displacement < n_slots; ++displacement) {
-        const int64 held = slots[3 * slot], value = slots[3 * slot + 1];
-        if (slots[3 * slot + 2] < displacement) return -1;  // free, or nearer home than we came
-        if (held == key) return value;
-        slot = slot + 1 == n_slots ? 0 : slot + 1;
+    while (first < last) {
+        const int64 middle = (first + last) / 2;
+        const uint64 held = entries[2 * middle];
+        if (held < wanted || (held == wanted && entries[2 * middle + 1] < owner))
+            first = middle + 1;
+        else
+            last = middle;
     }
-    return -1;
+    return first;
 }
 
-// robin_hood.home_slot for many keys.
-extern "C" __global__ void home_slots(
-    const int64 *__restrict__ keys, int64 n, const int64 *__restrict__ mixer, int64 n_slots,
-    int64 *__restrict__ homes)
+// The bucket of a signature in a table. Equal bits may come from another table; the owner tells.
+__device__ Bucket find_bucket(const Tables &tables, int64 signature, int table) {
+    const uint64 wanted = scrambled(signature, tables.salt, table), owner = (uint64)table;
+    const int64 cell = wanted >> (64 - tables.bits), last = tables.starts[cell + 1];
+    const int64 start = first_not_before(
+        tables.entries, tables.starts[cell], last, wanted, owner << ROW_BITS);
+    const int64 stop = first_not_before(
+        tables.entries, start, last, wanted, (owner + 1) << ROW_BITS);
+    return {start, stop - start};
+}
+
+__device__ int64 row_of(const Tables &tables, int64 place) {
+    return tables.entries[2 * place + 1] & ((1ULL << ROW_BITS) - 1);
+}
+
+// The scrambled signatures of the rows of all tables, table after table.
+extern "C" __global__ void scramble(
+    const int64 *__restrict__ signatures,  // (n_rows, L) of all rows, ever
+    const int64 *__restrict__ live,        // (n,) rows that were not removed; null: the first n
+    int64 n, int n_tables, int64 salt,
+    uint64 *__restrict__ bits_of)          // (L, n)
 {
-    for (int64 i = thread_in_grid(); i < n; i += threads_in_grid())
-        homes[i] = home_slot(keys[i], mixer, n_slots);
+    for (int64 i = thread_in_grid(); i < n * n_tables; i += threads_in_grid()) {
+        const int table = i / n;
+        const int64 row = live ? live[i % n] : i % n;
+        bits_of[i] = scrambled(signatures[row * n_tables + table], salt, table);
+    }
 }
 
-// How far from its home an entry would be in a slot.
-__device__ int64 displacement_in(int64 slot, int64 home, int64 n_slots) {
-    return slot < home ? slot - home + n_slots : slot - home;
-}
-
-// robin_hood.insert_one for all entries at once. Every thread carries an entry along and puts it
-// down in a free slot, or in place of one that is nearer to its home (of equals: of the one that
-// comes later), which it carries on. What a slot holds only ever gives way to an entry that goes
-// before it, so the layout at the end is the same in whatever order the threads run (Shun &
-// Blelloch 2014, "Phase-concurrent hash tables for determinism").
-extern "C" __global__ void claim_slots(
-    const int64 *__restrict__ homes,  // (n,), of distinct keys
-    int64 n, int64 n_slots,           // n < n_slots
-    int64 limit,                      // an entry that goes farther is dropped, and
-    int *crowded,                     // (1,) is set: another hash function is needed
-    int *owner)                       // (n_slots,), -1 where free
+// The entries of all tables, and by binary search where each cell starts.
+extern "C" __global__ void fill_tables(
+    const uint64 *__restrict__ bits_of,  // (L, n) as `scramble` leaves them
+    const int64 *__restrict__ order,     // (L n,) what sorts them, stably
+    const int64 *__restrict__ live, int64 n, int64 n_entries, int bits,
+    uint64 *__restrict__ entries,        // (L n, 2)
+    int64 *__restrict__ starts)          // (2^bits + 1,)
 {
-    for (int64 i = thread_in_grid(); i < n; i += threads_in_grid()) {
-        int carried = (int)i;
-        int64 slot = homes[i];
-        while (carried >= 0) {
-            const int held = *(volatile int *)(owner + slot);
-            const int64 mine = displacement_in(slot, homes[carried], n_slots);
-            const int64 its = held < 0 ? -1 : displacement_in(slot, homes[held], n_slots);
-            if (mine > limit) {
-                *crowded = 1;
-                break;
-            }
-            if (mine > its || (mine == its && carried < held)) {
-                // if another thread was faster, look at the same slot again
-                if (atomicCAS(owner + slot, held, carried) != held) continue;
-                carried = held;  // -1: the slot was free
-            }
-            slot = slot + 1 == n_slots ? 0 : slot + 1;
+    for (int64 i = thread_in_grid(); i < n_entries; i += threads_in_grid()) {
+        const int64 place = order[i], row = live ? live[place % n] : place % n;
+        entries[2 * i] = bits_of[place];
+        entries[2 * i + 1] = (uint64)(place / n) << ROW_BITS | (uint64)row;
+    }
+    for (int64 cell = thread_in_grid(); cell <= 1LL << bits; cell += threads_in_grid()) {
+        int64 first = 0, last = n_entries;
+        while (first < last) {
+            const int64 middle = (first + last) / 2;
+            if ((int64)(bits_of[order[middle]] >> (64 - bits)) < cell) first = middle + 1;
+            else last = middle;
         }
+        starts[cell] = first;
     }
 }
 
-// The slots of a RobinHoodTable from their owners: key, value, displacement.
-extern "C" __global__ void fill_slots(
-    const int *__restrict__ owner, const int64 *__restrict__ homes,
-    const int64 *__restrict__ keys, const int64 *__restrict__ starts,
-    const int64 *__restrict__ counts, int64 n_slots,
-    int64 *__restrict__ slots)  // (n_slots, 3)
-{
-    for (int64 slot = thread_in_grid(); slot < n_slots; slot += threads_in_grid()) {
-        const int entry = owner[slot];
-        slots[3 * slot] = entry < 0 ? 0 : keys[entry];
-        slots[3 * slot + 1] = entry < 0 ? 0 : (starts[entry] << COUNT_BITS) | counts[entry];
-        slots[3 * slot + 2] = entry < 0 ? -1 : displacement_in(slot, homes[entry], n_slots);
-    }
-}
-
-// BucketIndex.counts, and where in order[t] the buckets start.
+// BucketIndex.counts, and where among the entries the buckets start.
 extern "C" __global__ void find_buckets(
-    const int64 *__restrict__ signatures,   // (n_q, L)
+    const int64 *__restrict__ signatures,  // (n_q, L)
     int64 n_queries, int n_tables,
-    const int64 *__restrict__ slots,        // (slot_starts[L], 3)
-    const int64 *__restrict__ slot_starts,  // (L + 1,)
-    const int64 *__restrict__ mixer,        // (8, 256)
+    const int64 *__restrict__ table_starts, const uint64 *__restrict__ entries, int bits,
+    int64 salt,                            // these four make Tables
     int64 *__restrict__ starts, int64 *__restrict__ counts)  // (n_q, L)
 {
+    const Tables tables = {table_starts, entries, bits, salt};
     for (int64 i = thread_in_grid(); i < n_queries * n_tables; i += threads_in_grid()) {
-        const int64 first = slot_starts[i % n_tables], last = slot_starts[i % n_tables + 1];
-        const int64 value = find_value(slots + 3 * first, mixer, last - first, signatures[i]);
-        starts[i] = value < 0 ? 0 : value >> COUNT_BITS;
-        counts[i] = value < 0 ? 0 : value & ((1LL << COUNT_BITS) - 1);
+        const Bucket bucket = find_bucket(tables, signatures[i], i % n_tables);
+        starts[i] = bucket.start;
+        counts[i] = bucket.count;
     }
 }

@@ -8,12 +8,12 @@ constexpr int AT_ONCE = 4;  // rows whose loads are in flight together
 enum Estimator { UNION, DUPLICATES, IMPORTANCE };  // estimators.py
 enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };    // no hash is known, SimHash, StableHash
 
-// What a block keeps in shared memory; _cuda_query.shared_numbers counts the same. Each number
+// What a block keeps in shared memory; cuda_query.shared_numbers counts the same. Each number
 // takes 8 bytes there, so that the parts can lie side by side whatever Acc is.
 template <typename Acc>
 struct Shared {
     int64 *signature, *start, *taken, *until, *last_row;  // (L,) of the query, see find_buckets_of
-    int64 *codes;                                         // (L, K) of the query
+    int64 *codes;                                         // (L, K) of the query, multiplied
     Acc *x;                                               // (d,) the query
     int64 *rows;                                          // (n_warps, 32) rows of this turn
     Acc *weights;                                         // (n_warps, 32) their weights
@@ -74,11 +74,12 @@ __device__ Acc retrieval_probability(
     return at_least_once > (Acc)1e-30 ? at_least_once : (Acc)1e-30;
 }
 
-// The codes of the query, a warp for AT_ONCE projections; returns whether it can be hashed.
+// The codes of the query times their multipliers, a warp for AT_ONCE projections; returns whether
+// it can be hashed.
 template <typename Acc>
 __device__ int hash_query(
     Shared<Acc> &shared, const Acc *__restrict__ directions, const Acc *__restrict__ offsets,
-    Acc width, int n_codes, int d)
+    const int64 *__restrict__ multipliers, Acc width, int n_codes, int n_projections, int d)
 {
     int good = 1;
     const int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
@@ -91,7 +92,8 @@ __device__ int hash_query(
         for (int j = 0; j < AT_ONCE && p + j < n_codes; ++j) {
             const Acc *offset = offsets ? offsets + p + j : nullptr;
             const int64 code = code_of(along[j], offset, width, &good);
-            if (lane == 0) shared.codes[p + j] = code;
+            if (lane == 0)
+                shared.codes[p + j] = (uint64)code * (uint64)multipliers[(p + j) % n_projections];
         }
     }
     return good;
@@ -101,19 +103,14 @@ __device__ int hash_query(
 // taken from each and, counted through all tables, up to where.
 template <typename Acc>
 __device__ void find_buckets_of(
-    Shared<Acc> &shared, const int64 *__restrict__ slots, const int64 *__restrict__ slot_starts,
-    const int64 *__restrict__ mixer, const int *__restrict__ order, int64 n_sorted, int n_tables,
-    int64 max_bucket)
+    Shared<Acc> &shared, const Tables &tables, int n_tables, int64 max_bucket)
 {
     for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
-        const int64 first = slot_starts[t], n_slots = slot_starts[t + 1] - first;
-        const int64 bucket = find_value(slots + 3 * first, mixer, n_slots, shared.signature[t]);
-        const int64 start = bucket < 0 ? 0 : bucket >> COUNT_BITS;
-        const int64 count = bucket < 0 ? 0 : bucket & ((1LL << COUNT_BITS) - 1);
-        shared.start[t] = start;
-        shared.taken[t] = count < max_bucket ? count : max_bucket;
-        shared.last_row[t] =
-            count <= max_bucket ? 1LL << 62 : order[t * n_sorted + start + max_bucket - 1];
+        const Bucket bucket = find_bucket(tables, shared.signature[t], t);
+        shared.start[t] = bucket.start;
+        shared.taken[t] = bucket.count < max_bucket ? bucket.count : max_bucket;
+        shared.last_row[t] = bucket.count <= max_bucket
+            ? 1LL << 62 : row_of(tables, bucket.start + max_bucket - 1);
     }
     __syncthreads();
     for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
@@ -144,7 +141,7 @@ __device__ int times_taken(
 // has it too, or it does not count. For `times` see estimators.duplicates; null if not needed.
 template <typename Acc>
 __device__ int64 row_at(
-    const Shared<Acc> &shared, int64 place, const int *__restrict__ order, int64 n_sorted,
+    const Shared<Acc> &shared, int64 place, const Tables &tables,
     const int64 *__restrict__ key_signatures, int n_tables, int64 limit,
     const bool *__restrict__ allowed, int *times)
 {
@@ -154,18 +151,19 @@ __device__ int64 row_at(
         if (shared.until[middle] > place) end = middle; else t = middle + 1;
     }
     const int64 in_bucket = place - (shared.until[t] - shared.taken[t]);
-    const int64 row = order[t * n_sorted + shared.start[t] + in_bucket];
+    const int64 row = row_of(tables, shared.start[t] + in_bucket);
     if (row >= limit || (allowed && !allowed[row])) return -1;
     if (times_taken(shared, key_signatures, row, 0, t, n_tables) > 0) return -1;
     if (times) *times = 1 + times_taken(shared, key_signatures, row, t + 1, n_tables, n_tables);
     return row;
 }
 
-// _answer.near for one query a block, with the estimators union, duplicates and importance: hash
+// near_keys.near for one query a block, with the estimators union, duplicates and importance: hash
 // it (unless it comes with signatures), find its buckets, and take one running softmax over the
 // distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and
-// join their sums at the end. A query that finds nothing gets an output of 0 and -inf; one that
-// has no hash, as it holds NaN, gets NaN.
+// join their sums at the end. A query that finds nothing gets an output of 0 and -inf. One that
+// has no hash, as it holds NaN, gets NaN, and `bad` is set to 1. Only `output` is written where
+// `mass` is null.
 template <typename T, typename Acc>
 __global__ void __launch_bounds__(512, 1) attend(
     const T *__restrict__ query,               // (n_q, d)
@@ -178,15 +176,15 @@ __global__ void __launch_bounds__(512, 1) attend(
     const int64 *__restrict__ multipliers,     //   (K,)
     double width, int n_projections,
     const int64 *__restrict__ key_signatures,  // (n, L)
-    const int64 *__restrict__ slots, const int64 *__restrict__ slot_starts,
-    const int64 *__restrict__ mixer,           // these three as in find_buckets
-    const int *__restrict__ order,             // (L, n_sorted): the rows, bucket after bucket
-    int64 n_sorted, int n_tables,
+    const int64 *__restrict__ starts, const uint64 *__restrict__ entries, int bits,
+    int64 salt,                                // these four make Tables
+    int n_tables,
     int64 max_bucket,                          // rows taken from a bucket at most: the first ones
     const int64 *__restrict__ before,          // (n_q,) only rows below it; or null
     const Acc *__restrict__ above,             // (n_q,) only scores larger than it; or null
     const bool *__restrict__ allowed,          // (n,) only these rows; or null
     int estimator, int chance,
+    int *bad,                                  // (1,) in the memory of the host; with directions
     T *__restrict__ output,                    // (n_q, d_v)
     Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score)
     Acc *__restrict__ largest,                 // (n_q,) the largest score
@@ -197,6 +195,7 @@ __global__ void __launch_bounds__(512, 1) attend(
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
     const int64 q = blockIdx.x;
     const int n_codes = signatures ? 0 : n_tables * n_projections;
+    const Tables tables = {starts, entries, bits, salt};
     extern __shared__ int64 memory[];
     Shared<Acc> shared(memory, n_tables, n_codes, d, d_v, n_warps);
     int64 *rows = shared.rows + WARP * warp;
@@ -207,12 +206,13 @@ __global__ void __launch_bounds__(512, 1) attend(
     __syncthreads();
 
     // 1. Signatures.
-    const int good =
-        signatures ? 1 : hash_query(shared, directions, offsets, (Acc)width, n_codes, d);
+    const int good = signatures ? 1 : hash_query(
+        shared, directions, offsets, multipliers, (Acc)width, n_codes, n_projections, d);
     if (!__syncthreads_and(good)) {  // the same in every thread
         for (int i = threadIdx.x; i < d_v; i += blockDim.x)
             narrow((Acc)not_a_number(), output + q * d_v + i);
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 0) *bad = 1;
+        if (threadIdx.x == 0 && mass) {
             mass[q] = largest[q] = expected[q] = not_a_number();
             best[q] = -1;
             count[q] = 0;
@@ -222,12 +222,12 @@ __global__ void __launch_bounds__(512, 1) attend(
     for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
         uint64 sum = signatures ? (uint64)signatures[q * n_tables + t] : 0;
         for (int j = 0; j < n_codes / n_tables; ++j)
-            sum += (uint64)shared.codes[t * n_projections + j] * (uint64)multipliers[j];
+            sum += (uint64)shared.codes[t * n_projections + j];
         shared.signature[t] = (int64)sum;
     }
 
     // 2. Buckets; each thread goes on with the tables that it has the signatures of.
-    find_buckets_of(shared, slots, slot_starts, mixer, order, n_sorted, n_tables, max_bucket);
+    find_buckets_of(shared, tables, n_tables, max_bucket);
 
     // 3. Running softmax over the rows of all buckets.
     Acc query_length = 0;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(512, 1) attend(
         // Rows: each lane takes one, and those that count move together.
         int times = 1;
         const int64 row = turn + lane >= n_taken ? -1 : row_at(
-            shared, turn + lane, order, n_sorted, key_signatures, n_tables, limit, allowed,
+            shared, turn + lane, tables, key_signatures, n_tables, limit, allowed,
             estimator == DUPLICATES ? &times : nullptr);
         const unsigned fresh = __ballot_sync(ALL, row >= 0);
         const int n_fresh = __popc(fresh);
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(512, 1) attend(
             sum += shared.sums[(int64)w * d_v + i] * exp(shared.top[w] - base);
         narrow(weight == 0 ? (Acc)0 : sum / weight, output + q * d_v + i);
     }
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && mass) {
         mass[q] = base + log(total);  // log(0) is -inf
         expected[q] = base + log(by_chance);
         largest[q] = shared.top[leader];

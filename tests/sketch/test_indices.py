@@ -447,41 +447,43 @@ def test_signatures_in_any_memory_order_give_the_same_tables():
                 np.testing.assert_array_equal(a, b)
 
 
-def check_maps(given_, mixer, order, slots, slot_starts):
-    """Compare with a dictionary, and check that the maps are Robin Hood tables."""
-    n, n_tables = given_.shape
-    assert order.shape == (n_tables, n)
-    assert order.dtype == np.int32
-    assert slots.shape == (slot_starts[-1], 3)
-    for t in range(n_tables):
-        table = slots[slot_starts[t] : slot_starts[t + 1]]
-        rows_of = {}
-        for row, signature in enumerate(given_[:, t].tolist()):
-            rows_of.setdefault(signature, []).append(row)
-        assert len(table) == slots_for(len(rows_of), LOAD_FACTOR)
-        assert sorted(table[table[:, 2] != FREE, 0].tolist()) == sorted(rows_of)
-        for signature, rows in rows_of.items():
-            start, count = divmod(int(table[find_slot(table, mixer, signature), 1]), 2**31)
-            assert order[t, start : start + count].tolist() == rows
-        for slot, (key, _, displacement) in enumerate(table.tolist()):
-            if displacement != FREE:
-                assert (home_slot(key, mixer, len(table)) + displacement) % len(table) == slot
-                assert displacement <= table[slot - 1, 2] + 1  # nobody is much worse off
-        assert (table[table[:, 2] == FREE] == (0, 0, FREE)).all()
-
-
 @pytest.mark.parametrize("n_different", [0, 1, 6, 20, 10**6])
-def test_a_gpu_builds_the_same_tables_in_every_order_of_threads(gpu, n_different):
+@pytest.mark.parametrize("n_removed", [0, 31])
+def test_a_gpu_sorts_all_tables_at_once(gpu, n_different, n_removed):
     rng = np.random.default_rng(3)
-    signatures = rng.integers(-n_different, n_different + 1, size=(503 if n_different else 0, 2))
-    built = [gpu.index(signatures, seed=3) for _ in range(3)]
-    for index in built:
-        index.merge()
-        order, slots, starts, mixer = (
-            gpu.host(x) for x in (index.order, index.slots, index.slot_starts, index.mixer)
-        )
-        check_maps(signatures, mixer, order, slots, starts)
-        np.testing.assert_array_equal(slots, gpu.host(built[0].slots))
+    n, n_tables = (503 if n_different else 0), 3
+    signatures = rng.integers(-n_different, n_different + 1, size=(n, n_tables))
+    index = gpu.index(signatures, seed=3)
+    removed = rng.permutation(n)[:n_removed]
+    index.remove(removed)
+    tables = index.tables
+    starts, entries = gpu.host(tables.starts), gpu.host(tables.entries).tolist()
+    expected = sorted(
+        [scramble(signature, tables.salt + t * 0x9E3779B97F4A7C15), t * 2**31 + row]
+        for row in range(n)
+        if row not in removed
+        for t, signature in enumerate(signatures[row].tolist())
+    )
+    assert entries == expected
+    assert tables.bits >= 1
+    if expected:
+        assert len(expected) / 2 < 2**tables.bits <= max(2, len(expected))
+    cells = [scrambled >> (64 - tables.bits) for scrambled, _ in expected]
+    assert starts.tolist() == np.searchsorted(cells, range(2**tables.bits + 1)).tolist()
+
+
+def test_equal_bits_of_two_tables_are_told_apart_on_a_gpu(gpu):
+    """The salts of two tables may send different signatures to the same bits."""
+    index = gpu.index(np.zeros((0, 2)))
+    salts = [index.tables.salt, (index.tables.salt + 0x9E3779B97F4A7C15) % 2**64]
+    apart = (salts[0] ^ salts[1]) - 2**64 * (salts[0] ^ salts[1] >= 2**63)
+    signatures = np.array([[5, 7], [6, 5 ^ apart], [5, 5 ^ apart], [5, 9]])
+    index.add(gpu.to(signatures, np.int64))
+    bits = gpu.host(index.tables.entries)[:, 0]
+    assert np.unique(bits, return_counts=True)[1].max() == 5  # 3 of a table and 2 of the other
+    model = Model()
+    model.add(signatures)
+    check_same(Kind(None, gpu.to, gpu.host), index, model, signatures)
 
 
 def test_flat_arrays_are_as_written(impl):
@@ -524,22 +526,16 @@ def test_streamed_signatures_chosen_to_crowd_get_a_fresh_hash(impl):
         index.merge()
 
 
-def test_crowded_keys_get_another_hash_function_on_a_gpu(gpu):
+def test_signatures_that_crowd_into_a_cell_are_told_apart_on_a_gpu(gpu):
     n = 151
-    index = gpu.index(np.arange(n)[:, None])
-    assert n > displacement_limit(202, 0.75)
-    index.mixer = index.mixer * 0  # every key wants slot 0
-    index.merge()
-    assert gpu.host(index.mixer).any()
-    rows, found = index.lookup(gpu.to(np.arange(n)[:, None]))
-    np.testing.assert_array_equal(gpu.host(rows)[:, 0, 0], np.arange(n))
-    assert gpu.host(found).all()
-    # and where the second one is no better, the map is only slow
-    index.mixer = index.mixer * 0
-    keys, runs = gpu.cupy.arange(n, dtype=np.int64), [gpu.cupy.ones(n, dtype=np.int64)] * 2
-    assert not index._fill([(keys, *runs)], careful=True)
-    assert index._fill([(keys, *runs)], careful=False)
-    np.testing.assert_array_equal(gpu.host(index.slots)[:n, 2], np.arange(n))
+    index = gpu.index(np.zeros((0, 1)))
+    signatures = unscrambled(np.arange(n) + 2**40, index.tables.salt)[:, None]  # the same first bits
+    index.add(gpu.to(np.repeat(signatures, 2, axis=0)))
+    assert np.diff(gpu.host(index.tables.starts)).max() == 2 * n
+    rows, found = (gpu.host(x) for x in index.lookup(gpu.to(signatures)))
+    np.testing.assert_array_equal(rows[:, 0, :], np.arange(2 * n).reshape(n, 2))
+    assert found.all()
+    assert not gpu.host(index.counts(gpu.to(signatures + 1))).any()
 
 
 def test_memory_on_a_gpu_is_counted(gpu):
@@ -547,7 +543,7 @@ def test_memory_on_a_gpu_is_counted(gpu):
     empty, index = gpu.index(signatures[:0]), gpu.index(signatures)
     for each in (empty, index):
         each.merge()
-    more = 503 * (2 * 8 + 1 + 2 * 4) + 2 * 24 * (slots_for(503, 0.75) - slots_for(0, 0.75))
+    more = 503 * (2 * 8 + 1 + 2 * 16) + 8 * (2**9 - 2)  # with a directory of 2⁹ cells
     assert index.memory_bytes == empty.memory_bytes + more
 
 

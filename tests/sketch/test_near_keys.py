@@ -141,7 +141,7 @@ def by_gpu(gpu, case, scale, weigh=True, **options):
         options[name] = gpu.to(options[name], wide if name == "above" else None)
     arrays = (gpu.to(x) for x in (case.query, case.key, case.value, case.asked))
     index = case.index(CudaIndex(case.n_tables), gpu.to)
-    found = answer(*arrays, index, scale=scale, probability=hash, **options)
+    found = answer(*arrays, index.tables, scale=scale, probability=hash, **options)
     return type(found)(*(x if x is None else gpu.host(x) for x in found))
 
 
