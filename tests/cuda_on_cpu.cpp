@@ -1,9 +1,9 @@
 // Runs the kernels of the package's .cu files on the CPU, for tests/cupy_on_cpu.py.
 //
 // Every CUDA thread of a block is a fiber with a stack of its own. It runs until it comes to a
-// barrier or a warp's exchange; then another one runs, in random order. In half of the blocks one
-// warp runs as far as it can before the next one does. So a missing barrier shows as a wrong number,
-// and a lane that stays away from one as an error.
+// barrier, a warp's exchange or an atomic operation; then another one runs, in random order. In
+// half of the blocks one warp runs as far as it can before the next one does. So a missing barrier
+// shows as a wrong number, and a lane that stays away from one as an error.
 //
 // kernels.cu holds the source, names.inc a KERNEL(name) for each kernel to be launched, and SHARED
 // is the type that the source gives to shared memory.
@@ -183,6 +183,13 @@ static int all_agree(int yes, int line) {
 #define __ballot_sync(mask, yes) ballot(mask, yes, __LINE__)
 #define __popc __builtin_popcount
 using std::min;
+
+static unsigned long long atomicAdd(unsigned long long *place, unsigned long long more) {
+    leave(READY, 0);  // let others come first
+    const unsigned long long held = *place;
+    *place += more;
+    return held;
+}
 
 static float __uint_as_float(unsigned bits) {
     float x;

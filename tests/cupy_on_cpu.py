@@ -94,6 +94,15 @@ class Traffic:
 
 TRAFFIC = Traffic()
 
+
+@contextlib.contextmanager
+def watched():
+    """Count anew, and give `TRAFFIC`."""
+    TRAFFIC.work.clear()
+    TRAFFIC.waits = 0
+    yield TRAFFIC
+
+
 WAITING = ("flatnonzero", "nonzero", "unique")
 """Functions whose results have a size that only the GPU knows."""
 

@@ -23,9 +23,9 @@ MOST_SHARED = 48 * 1024 // 8
 """How many numbers of 8 bytes fit into the shared memory that every GPU gives a block."""
 
 
-def shared_numbers(n_tables: int, n_codes: int, d: int, d_v: int, n_warps: int) -> int:
+def shared_numbers(n_tables: int, d: int, d_v: int, n_warps: int) -> int:
     """Return how many numbers of 8 bytes a block of the kernel keeps in shared memory."""
-    return 5 * n_tables + n_codes + d + (2 * WARP + d_v + 7) * n_warps
+    return 5 * n_tables + d + (2 * WARP + d_v + 7) * n_warps
 
 
 class Prepared:
@@ -112,9 +112,7 @@ def answer(
         limits=(before, above, allowed),
         out=(NULL, output, mass, largest, expected, best, count),
     )
-    return NearKeys(
-        mass, output, count, best, largest, None if probability is None else expected
-    )
+    return NearKeys(mass, output, count, best, largest, None if probability is None else expected)
 
 
 def _attend(
@@ -124,8 +122,7 @@ def _attend(
     """Launch the kernel. Either `signatures` are given or a `hash` that makes them."""
     query, _, value = vectors
     (n_q, d), d_v, n_tables = query.shape, value.shape[1], tables.stored.shape[1]
-    n_codes = 0 if hash is None else n_tables * hash.n_projections
-    n_warps, numbers = _block(n_tables, n_codes, d, d_v, n_q)
+    n_warps, numbers = _block(n_tables, d, d_v, n_q)
     most = check_max_bucket(max_bucket)
     chance = 0 if probability is None else 1 if probability.is_of_angles else 2
     of_hash: tuple = (NULL, NULL, NULL, np.float64(1), np.int32(0))
@@ -151,11 +148,11 @@ def _pointer(cupy: Any, x: Any) -> Any:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
-def _block(n_tables, n_codes, d, d_v, n_q):
+def _block(n_tables, d, d_v, n_q):
     """Return how many warps a query gets, and how many numbers they share."""
     n_warps = next(warps for most, warps in WARPS if n_q <= most)
     while True:
-        numbers = shared_numbers(n_tables, n_codes, d, d_v, n_warps)
+        numbers = shared_numbers(n_tables, d, d_v, n_warps)
         if numbers <= MOST_SHARED:
             return n_warps, numbers
         if n_warps == 1:

@@ -13,7 +13,6 @@ enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };    // no hash is known, SimHash,
 template <typename Acc>
 struct Shared {
     int64 *signature, *start, *taken, *until, *last_row;  // (L,) of the query, see find_buckets_of
-    int64 *codes;                                         // (L, K) of the query, multiplied
     Acc *x;                                               // (d,) the query
     int64 *rows;                                          // (n_warps, 32) rows of this turn
     Acc *weights;                                         // (n_warps, 32) their weights
@@ -21,10 +20,10 @@ struct Shared {
     int64 *count, *best, *place;                          // (n_warps,) results of each warp
     Acc *top, *total, *weight, *expected;                 // (n_warps,)
 
-    __device__ Shared(int64 *free, int n_tables, int n_codes, int d, int d_v, int n_warps) {
+    __device__ Shared(int64 *free, int n_tables, int d, int d_v, int n_warps) {
         const auto take = [&free](int64 n) { int64 *part = free; free += n; return part; };
         signature = take(n_tables), start = take(n_tables), taken = take(n_tables);
-        until = take(n_tables), last_row = take(n_tables), codes = take(n_codes);
+        until = take(n_tables), last_row = take(n_tables);
         rows = take(WARP * n_warps), count = take(n_warps), best = take(n_warps);
         place = take(n_warps), x = (Acc *)take(d), weights = (Acc *)take(WARP * n_warps);
         sums = (Acc *)take((int64)d_v * n_warps), top = (Acc *)take(n_warps);
@@ -74,26 +73,35 @@ __device__ Acc retrieval_probability(
     return at_least_once > (Acc)1e-30 ? at_least_once : (Acc)1e-30;
 }
 
-// The codes of the query times their multipliers, a warp for AT_ONCE projections; returns whether
-// it can be hashed.
+// Adds the codes of the query, multiplied, to its signatures, which are 0 before; returns whether
+// it can be hashed. A warp takes a share of the projections, and then a lane each of their codes.
+// The sums are modulo 2^64, so their order does not matter.
 template <typename Acc>
 __device__ int hash_query(
     Shared<Acc> &shared, const Acc *__restrict__ directions, const Acc *__restrict__ offsets,
-    const int64 *__restrict__ multipliers, Acc width, int n_codes, int n_projections, int d)
+    const int64 *__restrict__ multipliers, Acc width, int n_projections, int n_codes, int d)
 {
     int good = 1;
     const int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
-    for (int p = AT_ONCE * warp; p < n_codes; p += AT_ONCE * n_warps) {
-        const Acc *rows[AT_ONCE];
-        Acc along[AT_ONCE], other[AT_ONCE];
-        for (int j = 0; j < AT_ONCE; ++j)
-            rows[j] = directions + (int64)(p + j < n_codes ? p + j : p) * d;
-        products<UNKNOWN>(shared.x, rows, d, along, other);
-        for (int j = 0; j < AT_ONCE && p + j < n_codes; ++j) {
-            const Acc *offset = offsets ? offsets + p + j : nullptr;
-            const int64 code = code_of(along[j], offset, width, &good);
-            if (lane == 0)
-                shared.codes[p + j] = (uint64)code * (uint64)multipliers[(p + j) % n_projections];
+    const int turns = (n_codes - 1) / (AT_ONCE * n_warps) + 1;
+    const int share = AT_ONCE * turns < WARP ? AT_ONCE * turns : WARP;
+    for (int p = share * warp; p < n_codes; p += share * n_warps) {
+        const int n_mine = n_codes - p < share ? n_codes - p : share;
+        Acc mine = 0;
+        for (int c = 0; c < n_mine; c += AT_ONCE) {
+            const Acc *rows[AT_ONCE];
+            Acc along[AT_ONCE], other[AT_ONCE];
+            for (int j = 0; j < AT_ONCE; ++j)
+                rows[j] = directions + (int64)(c + j < n_mine ? p + c + j : p) * d;
+            products<UNKNOWN>(shared.x, rows, d, along, other);
+            for (int j = 0; j < AT_ONCE; ++j)
+                if (lane == c + j) mine = along[j];
+        }
+        if (lane < n_mine) {
+            const int i = p + lane;
+            const uint64 code = code_of(mine, offsets ? offsets + i : nullptr, width, &good);
+            uint64 *signature = (uint64 *)shared.signature + i / n_projections;
+            atomicAdd(signature, code * (uint64)multipliers[i % n_projections]);
         }
     }
     return good;
@@ -194,20 +202,22 @@ __global__ void __launch_bounds__(512, 1) attend(
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
     const int64 q = blockIdx.x;
-    const int n_codes = signatures ? 0 : n_tables * n_projections;
     const Tables tables = {starts, entries, bits, salt};
     extern __shared__ int64 memory[];
-    Shared<Acc> shared(memory, n_tables, n_codes, d, d_v, n_warps);
+    Shared<Acc> shared(memory, n_tables, d, d_v, n_warps);
     int64 *rows = shared.rows + WARP * warp;
     Acc *weights = shared.weights + WARP * warp, *sums = shared.sums + (int64)d_v * warp;
 
     for (int i = threadIdx.x; i < d; i += blockDim.x) shared.x[i] = widen(query[q * d + i]);
     for (int i = lane; i < d_v; i += WARP) sums[i] = 0;
+    for (int t = threadIdx.x; t < n_tables; t += blockDim.x)
+        shared.signature[t] = signatures ? signatures[q * n_tables + t] : 0;
     __syncthreads();
 
     // 1. Signatures.
     const int good = signatures ? 1 : hash_query(
-        shared, directions, offsets, multipliers, (Acc)width, n_codes, n_projections, d);
+        shared, directions, offsets, multipliers, (Acc)width, n_projections,
+        n_tables * n_projections, d);
     if (!__syncthreads_and(good)) {  // the same in every thread
         for (int i = threadIdx.x; i < d_v; i += blockDim.x)
             narrow((Acc)not_a_number(), output + q * d_v + i);
@@ -219,14 +229,8 @@ __global__ void __launch_bounds__(512, 1) attend(
         }
         return;
     }
-    for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
-        uint64 sum = signatures ? (uint64)signatures[q * n_tables + t] : 0;
-        for (int j = 0; j < n_codes / n_tables; ++j)
-            sum += (uint64)shared.codes[t * n_projections + j];
-        shared.signature[t] = (int64)sum;
-    }
 
-    // 2. Buckets; each thread goes on with the tables that it has the signatures of.
+    // 2. Buckets.
     find_buckets_of(shared, tables, n_tables, max_bucket);
 
     // 3. Running softmax over the rows of all buckets.

@@ -13,7 +13,6 @@ from sketch_gpu import GPUS, opened
 
 from attnbook.hashing.robin_hood import (
     displacement_limit,
-    find_slot,
     home_slot,
     slots_for,
 )
@@ -529,7 +528,8 @@ def test_streamed_signatures_chosen_to_crowd_get_a_fresh_hash(impl):
 def test_signatures_that_crowd_into_a_cell_are_told_apart_on_a_gpu(gpu):
     n = 151
     index = gpu.index(np.zeros((0, 1)))
-    signatures = unscrambled(np.arange(n) + 2**40, index.tables.salt)[:, None]  # the same first bits
+    one_cell = np.arange(n)[:, None] + 2**40  # the same first bits
+    signatures = unscrambled(one_cell, index.tables.salt)
     index.add(gpu.to(np.repeat(signatures, 2, axis=0)))
     assert np.diff(gpu.host(index.tables.starts)).max() == 2 * n
     rows, found = (gpu.host(x) for x in index.lookup(gpu.to(signatures)))

@@ -18,10 +18,31 @@ from sketch_gpu import Gpu
 from attnbook.compilers.cuda import HostFlag
 from attnbook.hashing import SimHash, StableHash
 from attnbook.sketch import SketchAttention, cuda_hash, cuda_query
+from attnbook.sketch.cuda_graph import QueryGraph
 from attnbook.sketch.cuda_hash import CudaHash
 from attnbook.sketch.cuda_index import CudaIndex
 from attnbook.sketch.cuda_query import Prepared, answer
 from attnbook.sketch.engines import Cupy
+
+
+@pytest.fixture
+def above(gpu, monkeypatch):
+    """The GPU of the layers that take any library: arrays of the stand-in are NumPy's own."""
+    if not gpu.stands_in:
+        return gpu
+    plain = cupy_on_cpu.CupyOnCpu(gpu.cupy.folder, ndarray=np.ndarray)
+    monkeypatch.setitem(sys.modules, "cupy", plain)
+    monkeypatch.setattr(Cupy, "library", "numpy")
+    return Gpu(plain)
+
+
+@pytest.fixture
+def counted(gpu, monkeypatch):
+    """The stand-in, which counts what a GPU would have to do and how often the host would wait."""
+    if not gpu.stands_in:
+        pytest.skip("the stand-in counts")
+    monkeypatch.setattr(Cupy, "library", "numpy")
+    return gpu
 
 
 def drawn(seed, n, d, d_v, dtype="float64"):
@@ -34,7 +55,10 @@ def drawn(seed, n, d, d_v, dtype="float64"):
 
 def test_nvrtc_compiles_the_kernels():
     usage = nvrtc.compile_all(cuda_hash.KERNELS, cuda_hash.TEMPLATES)
+    assert len(usage) == 9
     assert max(registers for registers, _ in usage) <= 128  # 512 threads fit a multiprocessor
+    # a block of an H100 has 227 KiB
+    assert max(shared for _, shared in usage) + 8 * cuda_query.MOST_SHARED <= 227 * 1024
 
 
 def test_without_cupy(monkeypatch):
@@ -129,6 +153,42 @@ def asked_of(gpu, kind="sim", *, dtype="float32", n=211, n_q=3, d=13, d_v=37, n_
     return on_gpu, [gpu.to(x) for x in (query, key, value)], index
 
 
+def loop(gpu, arrays, hash, like, scale, estimator, max_bucket):
+    """Return the output for each query, key after key in float64; `like` is `hash` for the CPU."""
+    query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
+    stored, asked = (gpu.host(hash.signatures(x)) for x in (arrays[1], arrays[0]))
+    output = np.zeros((len(query), value.shape[1]))
+    for i in range(len(query)):
+        times = {}
+        for t in range(stored.shape[1]):
+            for row in np.flatnonzero(stored[:, t] == asked[i, t])[:max_bucket].tolist():
+                times[row] = times.get(row, 0) + 1
+        rows = list(times)
+        weights = np.exp(scale * key[rows] @ query[i])
+        if estimator == "duplicates":
+            weights *= list(times.values())
+        elif estimator == "importance":
+            weights /= like.retrieval_probability(query[i], key[rows])
+        output[i] = weights @ value[rows] / weights.sum()
+    return output
+
+
+@pytest.mark.parametrize("n_q", [1, 67])
+@pytest.mark.parametrize("max_bucket", [None, 2])
+@pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
+@pytest.mark.parametrize("kind", ["sim", "stable"])
+def test_one_launch_answers_as_a_loop(gpu, kind, estimator, max_bucket, n_q):
+    hash, arrays, index = asked_of(gpu, kind, dtype="float64", n_q=n_q, n=311)
+    like = SimHash.init(0, 13, 5, 5)
+    if kind == "stable":
+        like = StableHash.init(0, 13, 2.0 * np.sqrt(13), 5, 5)
+    options = {"scale": 0.3, "estimator": estimator, "max_bucket": max_bucket}
+    got = Prepared(hash, *arrays[1:], index.tables, **options).ask(arrays[0])
+    wanted = loop(gpu, arrays, hash, like, *options.values())
+    close = 1e-7 if estimator == "importance" else 1e-11  # acos loses half of the digits near 0
+    np.testing.assert_allclose(gpu.host(got), wanted, rtol=close, atol=close)
+
+
 def check_rows(gpu, arrays, hash, found, dtype, scale):
     """Compare an answer with the softmax over the keys that share a signature."""
     query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
@@ -173,7 +233,7 @@ def test_a_query_without_signature_gets_nan(gpu, wrong):
     hash, (query, key, value), index = asked_of(gpu, "stable")
     query = gpu.host(query)
     query[1, 2] = wrong
-    prepared, output = Prepared(hash, key, value, index.tables, scale=0.3), gpu.to(np.zeros((3, 37)))
+    prepared = Prepared(hash, key, value, index.tables, scale=0.3)
     assert prepared.ask(gpu.to(query)) is None
     assert prepared.ask(gpu.to(query[:1])).shape == (1, 37)
     output, bad = gpu.to(np.zeros((3, 37)), "float32"), HostFlag(gpu.cupy)
@@ -289,31 +349,169 @@ def test_vectors_that_are_too_wide(gpu):
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )
 @pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_sketch_attention_as_reference(gpu, kind, options, monkeypatch, tmp_path):
-    if isinstance(gpu.cupy, cupy_on_cpu.CupyOnCpu):
-        # the layers above take any library, here NumPy
-        plain = cupy_on_cpu.CupyOnCpu(gpu.cupy.folder, ndarray=np.ndarray)
-        monkeypatch.setitem(sys.modules, "cupy", plain)
-        monkeypatch.setattr(Cupy, "library", "numpy")
+def test_sketch_attention_as_reference(above, kind, options, tmp_path):
     key, value = drawn(3, 97, 11, 7)
     query = key[:5] + 0.1 * np.random.default_rng(4).standard_normal((5, 11))
     hash = SimHash.init(0, 11, 5, 4) if kind == "sim" else StableHash.init(0, 11, 8.0, 5, 3)
     answers = []
-    for impl, move in (("reference", np.asarray), ("cupy", sys.modules["cupy"].asarray)):
+    for impl, move in (("reference", np.asarray), ("cupy", above.to)):
         sketch = SketchAttention(hash.to("numpy"), impl=impl, **options)
-        if impl == "cupy" and not isinstance(gpu.cupy, cupy_on_cpu.CupyOnCpu):
+        if impl == "cupy" and not above.stands_in:
             sketch = SketchAttention(hash.to("cupy"), impl=impl, **options)
         for part in (slice(60), slice(60, None)):
             sketch.update(move(key[part]), move(value[part]))
         sketch.remove([3, 70])
         output, evidence = sketch.attention_output(move(query), return_evidence=True)
         names = ("candidates", "found_probability", "missed_mass", "bound")
-        answers.append([output, *(getattr(evidence, name) for name in names)])
+        alone = sketch.attention_output(move(query))
+        answers.append([alone, output, *(getattr(evidence, name) for name in names)])
     sketch.save(tmp_path / "sketch")
     again = SketchAttention.load(tmp_path / "sketch", impl="reference")
-    np.testing.assert_array_equal(again.query(query)[0], gpu.host(sketch.query(move(query))[0]))
+    np.testing.assert_array_equal(again.query(query)[0], above.host(sketch.query(move(query))[0]))
     for ours, theirs in zip(*reversed(answers), strict=True):
-        np.testing.assert_allclose(gpu.host(ours), theirs, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(above.host(ours), theirs, rtol=1e-7, atol=1e-9)
+
+
+# Launches, waits and graphs
+
+
+def made(gpu, n=97, n_q=7, n_tables=5, dtype="float32", d=11, d_v=7, **options):
+    """Return a sketch on the GPU, and queries, keys and values there."""
+    key, value = drawn(3, n, d, d_v, dtype)
+    query = key[:n_q] + np.asarray(0.1, dtype)
+    hash = StableHash.init(0, d, 8.0, n_tables, 3)
+    sketch = SketchAttention(hash, impl="cupy", **options)
+    return sketch, *(gpu.to(x) for x in (query, key, value))
+
+
+def reference(gpu, sketch, query):
+    """Return the answer of the plain functions on NumPy arrays."""
+    state, settings = sketch.state, sketch.state.settings
+    plain = SketchAttention(sketch.hash, estimator=settings.estimator)
+    plain.update(gpu.host(state.key.array()), gpu.host(state.value.array()))
+    gone = np.setdiff1d(np.arange(state.key.n), gpu.host(state.index.live()))
+    plain.remove(gone)
+    return plain.attention_output(gpu.host(query))
+
+
+@pytest.mark.parametrize("n_tables", [1, 5])
+def test_launches_and_waits(counted, n_tables):
+    """A GPU needs some microseconds for each."""
+    sketch, query, key, value = made(counted, n_tables=n_tables)
+    with cupy_on_cpu.watched() as traffic:
+        sketch.update(key)
+    on_the_gpu = [name for name in traffic.work if name != "asarray"]  # the hash is copied once
+    hashing = ["matmul", "signatures_of<float>"]
+    assert on_the_gpu == [*hashing, "concatenate", "ones", "concatenate", "arange"]
+    assert traffic.waits == 1  # to know whether the keys are finite
+    with cupy_on_cpu.watched() as traffic:
+        sketch.merge()
+    assert traffic.work == ["zeros", "scramble", "argsort", "fill_tables"]
+    assert traffic.waits == 0
+    for n_q in (1, 7, 7):
+        with cupy_on_cpu.watched() as traffic:
+            output = sketch.attention_output(query[:n_q])
+        assert (traffic.work, traffic.waits) == (["attend<float, float>"], 1)
+        wanted = reference(counted, sketch, query[:n_q])
+        np.testing.assert_allclose(counted.host(output), wanted, rtol=1e-5, atol=1e-5)
+    with cupy_on_cpu.watched() as traffic:
+        sketch.merge()
+    assert (traffic.work, traffic.waits) == ([], 0)  # all is in place
+    sketch, _, key, value = made(counted)
+    with cupy_on_cpu.watched() as traffic:
+        sketch.update(key, value)
+    assert traffic.waits == 2  # values are not hashed, so they are looked through
+
+
+def test_a_captured_query_takes_a_copy_a_graph_and_a_wait(counted):
+    sketch, query, key, value = made(counted)
+    sketch.update(key, value)
+    graph = QueryGraph(sketch)
+    graph.ask(query[:1])
+    with cupy_on_cpu.watched() as traffic:
+        graph.ask(query[1:2])
+    assert (traffic.work, traffic.waits) == (["copyto", "graph"], 1)
+    with cupy_on_cpu.watched() as traffic:
+        graph.run()
+    assert (traffic.work, traffic.waits) == (["graph"], 1)
+
+
+@pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
+def test_a_graph_answers_as_the_sketch(above, estimator):
+    sketch, query, key, value = made(above, dtype="float64", estimator=estimator)
+    sketch.update(key[:60], value[:60])
+    graph = QueryGraph(sketch)
+    first = graph.ask(query[:1])
+    assert first is graph.output
+    for change in (lambda: None, lambda: sketch.update(key[60:], value[60:]),
+                   lambda: sketch.remove([0, 3, 70])):  # fmt: skip
+        change()
+        wanted = reference(above, sketch, query)
+        for i in range(3):
+            close = {"rtol": 1e-7, "atol": 1e-9}
+            np.testing.assert_allclose(
+                above.host(graph.ask(query[i : i + 1])), wanted[i : i + 1], **close
+            )
+            graph.query[...] = query[i + 1 : i + 2]
+            np.testing.assert_allclose(above.host(graph.run()), wanted[i + 1 : i + 2], **close)
+    assert graph.output is first
+
+
+def test_a_graph_refuses_what_cannot_be_hashed_and_goes_on(above):
+    sketch, query, key, value = made(above)
+    sketch.update(key, value)
+    graph = QueryGraph(sketch)
+    for wrong in (np.nan, np.inf, 1e30):
+        with pytest.raises(ValueError, match=r"query must be finite and within 2\*\*62 widths"):
+            graph.ask(query[:1] * above.to(np.array(wrong, "float32")))
+        got = above.host(graph.ask(query[:1]))
+        np.testing.assert_allclose(got, reference(above, sketch, query[:1]), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"query must have shape \(1, 11\), got \(2, 11\)"):
+        graph.ask(query[:2])
+    with pytest.raises(TypeError, match="query must have dtype float32, got float64"):
+        graph.ask(query[:1].astype("float64"))
+    sketch.initialize()
+    with pytest.raises(ValueError, match="got one that was initialized anew"):
+        graph.ask(query[:1])
+
+
+def test_a_graph_refuses_a_sketch_that_takes_more_than_a_launch(above):
+    with pytest.raises(TypeError, match="sketch must be SketchAttention, got int"):
+        QueryGraph(3)
+    with pytest.raises(ValueError, match="sketch must have impl 'cupy', got 'reference'"):
+        QueryGraph(SketchAttention(SimHash.init(0, 3)))
+    sketch, _, key, value = made(above)
+    with pytest.raises(ValueError, match="sketch must have had keys, got one that is new"):
+        QueryGraph(sketch)
+    sketch, *_ = made(above, n_heavy=2)
+    sketch.update(key, value)
+    with pytest.raises(ValueError, match="n_heavy 0, got StableHash, 'none' and 2"):
+        QueryGraph(sketch)
+
+
+def test_keys_and_queries_without_hash_are_named(above):
+    sketch, query, key, value = made(above)
+    for wrong, message in (
+        (np.nan, "must be finite, got NaN or infinity"),
+        (1e30, r"x must be finite and within 2\*\*62 widths of 0 along every direction"),
+    ):
+        bad = above.host(key).copy()
+        bad[2, 3] = wrong
+        with pytest.raises(ValueError, match=message):
+            sketch.update(above.to(bad))
+        assert len(sketch) == 0
+        with pytest.raises(ValueError, match=message):
+            sketch.update(above.to(bad), value)
+    bad = above.host(value).copy()
+    bad[2, 3] = np.inf
+    with pytest.raises(ValueError, match="value must be finite"):
+        sketch.update(key, above.to(bad))
+    sketch.update(key, value)
+    bad = above.host(query).copy()
+    bad[2, 3] = np.nan
+    for ask in (sketch.attention_output, sketch.query):
+        with pytest.raises(ValueError, match="query must be finite, got NaN or infinity"):
+            ask(above.to(bad))
 
 
 def test_names_taken_from_cupy_are_there(tmp_path):
@@ -328,13 +526,13 @@ def test_names_taken_from_cupy_are_there(tmp_path):
         hash, arrays, index = asked_of(gpu, n=11)
         index.remove([3, 4])
         answer(*arrays, hash.signatures(arrays[0]), index.tables, scale=1.0)
-        Prepared(hash, *arrays[1:], index.tables, scale=1.0).ask(arrays[0])
+        patch.setattr(Cupy, "library", "numpy")
+        sketch = SketchAttention(SimHash.init(0, 13), impl="cupy")
+        sketch.update(arrays[1])
+        sketch.attention_output(arrays[0])
+        QueryGraph(sketch).ask(arrays[0][:1])
         index.lookup(hash.signatures(arrays[0]))
         index.bucket_sizes(0)
         index.signatures()
-    code = (
-        "import sys, cupy, operator\n"
-        "for name in sys.argv[1:]:\n"
-        "    operator.attrgetter(name)(cupy)"
-    )
+    code = "import sys, cupy, operator; operator.attrgetter(*sys.argv[1:])(cupy)"
     subprocess.run([sys.executable, "-c", code, *sorted(module.asked)], check=True)
