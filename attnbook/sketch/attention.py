@@ -74,7 +74,9 @@ class SketchAttention:
     Notes
     -----
     The arrays of the first `update` are kept and not copied: do not write into them.
-    A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate.
+    A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate. On a GPU a batch without
+    a tail, heavy keys and evidence takes one launch and one wait, and for single queries to a
+    sketch that stays as it is there is `attnbook.sketch.cuda_graph.QueryGraph`.
 
     References
     ----------

@@ -51,17 +51,17 @@ class QueryGraph:
 
     def __init__(self, sketch: SketchAttention):
         check_part("sketch", sketch, SketchAttention)
-        self._sketch, self._state = sketch, sketch.state
-        state = sketch.state
-        if sketch.impl != "cupy":
-            raise ValueError(f"sketch must have impl 'cupy', got {sketch.impl!r}")
+        state, settings = sketch.state, sketch.state.settings
+        if settings.impl != "cupy":
+            raise ValueError(f"sketch must have impl 'cupy', got {settings.impl!r}")
         if state.index is None:
             raise ValueError("sketch must have had keys, got one that is new")
         if state.engine.prepared(state) is None:
             raise ValueError(
                 "sketch must have a SimHash or StableHash, tail 'none' and n_heavy 0, "
-                f"got {type(sketch.hash).__name__}, {sketch.tail!r} and {sketch.n_heavy}"
+                f"got {type(settings.hash).__name__}, {settings.tail!r} and {settings.n_heavy}"
             )
+        self._sketch, self._state = sketch, state
         self._cupy = cupy = import_cupy()
         key, value = state.key.held, state.value.held
         self.query = cupy.zeros((1, key.shape[1]), dtype=key.dtype)

@@ -147,9 +147,9 @@ class CudaIndex(SignatureIndex):
         if n_entries:
             live = NULL if self.n == self.stored.shape[0] else self.live()
             scrambled = cupy.empty(n_entries, dtype=np.uint64)
-            args = (self.stored, live, n, np.int32(self.n_tables), np.int64(self._salt), scrambled)
-            launch_for_each(cupy, "scramble", n_entries, args)
+            given = (self.stored, live, n, np.int32(self.n_tables), np.int64(self._salt))
+            launch_for_each(cupy, "scramble", n_entries, (*given, scrambled))
             order = cupy.argsort(scrambled)  # stable, a radix sort: so rows ascend in a bucket
-            args = (scrambled, order, live, n, np.int64(n_entries), np.int32(bits))
-            launch_for_each(cupy, "fill_tables", n_entries, (*args, entries, tables.starts))
+            ordered = (scrambled, order, live, n, np.int64(n_entries), np.int32(bits))
+            launch_for_each(cupy, "fill_tables", n_entries, (*ordered, entries, tables.starts))
         return tables
