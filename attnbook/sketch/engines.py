@@ -98,7 +98,7 @@ class Kernel(Reference, abc.ABC):
         if (
             type(query) is self.array
             and query.ndim == 2
-            and query.dtype is key.dtype
+            and query.dtype == key.dtype
             and query.shape[1] == key.shape[1]
             and (prepared := self.prepared(state)) is not None
         ):
