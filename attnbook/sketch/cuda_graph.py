@@ -47,6 +47,16 @@ class QueryGraph:
     References
     ----------
     CUDA C++ Programming Guide, "CUDA Graphs". Chapter `sketch`.
+
+    Examples
+    --------
+    On a GPU, with keys and queries in CuPy arrays::
+
+        sketch = SketchAttention(hash, impl="cupy")
+        sketch.update(key)
+        graph = QueryGraph(sketch)
+        for i in range(len(query)):
+            output = graph.ask(query[i : i + 1])
     """
 
     def __init__(self, sketch: SketchAttention):

@@ -173,11 +173,12 @@ def loop(gpu, arrays, hash, like, scale, estimator, max_bucket):
     return output
 
 
-@pytest.mark.parametrize("n_q", [1, 67])
+@pytest.mark.parametrize(("n_q", "n_warps"), [(1, 16), (67, 1)])
 @pytest.mark.parametrize("max_bucket", [None, 2])
 @pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
 @pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_one_launch_answers_as_a_loop(gpu, kind, estimator, max_bucket, n_q):
+def test_one_launch_answers_as_a_loop(gpu, kind, estimator, max_bucket, n_q, n_warps, monkeypatch):
+    monkeypatch.setattr(cuda_query, "WARPS", ((2**63, n_warps),))
     hash, arrays, index = asked_of(gpu, kind, dtype="float64", n_q=n_q, n=311)
     like = SimHash.init(0, 13, 5, 5)
     if kind == "stable":
