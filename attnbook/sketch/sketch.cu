@@ -169,9 +169,8 @@ __device__ int64 row_at(
 // near_keys.near for one query a block, with the estimators union, duplicates and importance: hash
 // it (unless it comes with signatures), find its buckets, and take one running softmax over the
 // distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and
-// join their sums at the end. A query that finds nothing gets an output of 0 and -inf. One that
-// has no hash, as it holds NaN, gets NaN, and `bad` is set to 1. Only `output` is written where
-// `mass` is null.
+// join their sums at the end. A query that finds nothing gets an output of 0 and -inf; for one that
+// has no hash, as it holds NaN, the output is NaN and `bad` is set to 1.
 template <typename T, typename Acc>
 __global__ void __launch_bounds__(512, 1) attend(
     const T *__restrict__ query,               // (n_q, d)
@@ -192,9 +191,10 @@ __global__ void __launch_bounds__(512, 1) attend(
     const Acc *__restrict__ above,             // (n_q,) only scores larger than it; or null
     const bool *__restrict__ allowed,          // (n,) only these rows; or null
     int estimator, int chance,
-    int *bad,                                  // (1,) in the memory of the host; with directions
+    int *bad,                                  // (1,) in the memory of the host; if it hashes here
     T *__restrict__ output,                    // (n_q, d_v)
-    Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score)
+    Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score); null, as the
+                                               //   four below, if it hashes here
     Acc *__restrict__ largest,                 // (n_q,) the largest score
     Acc *__restrict__ expected,                // (n_q,) log of the sum of exp(score) / P
     int64 *__restrict__ best,                  // (n_q,) the row of the largest score, or -1
@@ -222,11 +222,6 @@ __global__ void __launch_bounds__(512, 1) attend(
         for (int i = threadIdx.x; i < d_v; i += blockDim.x)
             narrow((Acc)not_a_number(), output + q * d_v + i);
         if (threadIdx.x == 0) *bad = 1;
-        if (threadIdx.x == 0 && mass) {
-            mass[q] = largest[q] = expected[q] = not_a_number();
-            best[q] = -1;
-            count[q] = 0;
-        }
         return;
     }
 
