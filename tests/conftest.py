@@ -45,6 +45,36 @@ def library(request) -> Iterator[ArrayLibrary]:
         yield library
 
 
+ELSEWHERE = frozenset(
+    "array_api_strict axe_playwright_python docutils faiss ipykernel IPython jaxtyping jupytext "
+    "matplotlib nbclient nbconvert nbformat nbgrader numba playwright py_mini_racer pypdf scipy "
+    "sphinx threadpoolctl tinycss2 tokenizers transformers".split()
+)
+"""Packages that a machine with a GPU may lack: files of tests that import them are skipped."""
+
+
+class TestFile(pytest.Module):
+    """A file of tests, skipped with a reason where a package of `ELSEWHERE` is not installed."""
+
+    __test__ = False
+
+    def collect(self):
+        """Return the tests of the file."""
+        try:
+            return list(super().collect())
+        except self.CollectError as error:
+            cause = error.__cause__
+            missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+            if (missing or "").partition(".")[0] not in ELSEWHERE:
+                raise
+            pytest.skip(f"{missing} is not installed", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent) -> pytest.Module:
+    """Collect a file of tests even where packages for the book are absent."""
+    return TestFile.from_parent(parent, path=module_path)
+
+
 def pytest_collection_finish() -> None:
     """Hide from the garbage collector what lives to the end: its passes take most of a second."""
     gc.collect()

@@ -3,8 +3,6 @@
 import os
 
 import pytest
-import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from attnbook.models import read_safetensors, sentence_encoder, store
 
@@ -12,6 +10,8 @@ from attnbook.models import read_safetensors, sentence_encoder, store
 @pytest.fixture(scope="session")
 def published():
     """The encoder, and its judge: `transformers` with the same file."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    judges = pytest.importorskip("transformers", reason="transformers is not installed")
     try:
         files = store.files("sentence-encoder")
     except (FileNotFoundError, ValueError) as error:
@@ -19,12 +19,12 @@ def published():
             pytest.fail(str(error))
         pytest.skip(str(error))
     encoder = sentence_encoder()
-    config = BertConfig(
+    config = judges.BertConfig(
         hidden_size=384, num_hidden_layers=6, intermediate_size=1536, attn_implementation="eager"
     )
-    judge = BertModel(config).eval()
+    judge = judges.BertModel(config).eval()
     arrays = read_safetensors(files["model.safetensors"])
     judge.load_state_dict(
         {k: torch.tensor(x) for k, x in arrays.items() if k != "embeddings.position_ids"}
     )
-    return encoder, judge, BertTokenizerFast(vocab=str(files["vocab.txt"]))
+    return encoder, judge, judges.BertTokenizerFast(vocab=str(files["vocab.txt"]))
