@@ -24,6 +24,7 @@ from benchmarks.ablations_runs import (
 from benchmarks.tables import Step, Tables
 
 DEVICES = ("cpu",)
+WHOLE = True  # its tables build on one another, so all are measured
 VOCABULARY, CONTEXT, JUDGED = 512, 64, 6  # of the judged text each sixth window counts
 SHARE, SHARE_STEPS = 20_000, 400  # tokens and updates of the runs with dropout
 LONG_STEPS = 800

@@ -33,8 +33,8 @@ ABOUT = {
 }
 
 
-def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | None = None) -> None:
-    """Measure the tables named in `only`, or all."""
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure all tables."""
     log, about = tables.log, {"quick": quick, "log": tables.log}
     writers = list(_writers(quick))
 
@@ -69,8 +69,8 @@ def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | N
         "loss": lambda: of_writers(approximate_model.losses, log, *([()] if quick else [])),
     }
     describe(tables)
-    for name in only or parts:
-        tables.whole(name, parts[name])
+    for name, part in parts.items():
+        tables.whole(name, part)
 
 
 def describe(tables: Tables) -> None:

@@ -28,7 +28,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         baseline=BASELINE,
         tolerance=inputs.TOLERANCE,
     )
-    tables.parity(parity(device))
+    tables.parity(partial(parity, device))
     sizes = QUICK_SIZES if quick else SIZES
     found = steps(timings, device, sizes, inputs.TIMED_DTYPES[device], quick=quick)
     tables.measure("rows", found, "implementation", "library")

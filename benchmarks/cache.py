@@ -22,6 +22,7 @@ from benchmarks.cache_past import Past, Read, answer, share, softmax
 from benchmarks.tables import Tables
 
 DEVICES = ("cpu",)
+WHOLE = True  # its tables build on one another, so all are measured
 MODEL, N, M = "long_writer", 4096, 64
 BUDGETS = (0.01, 0.02, 0.05, 0.1)
 WINDOWS, SEEDS = (1, 7, 14), 2  # windows of the test plays, and draws of what is random

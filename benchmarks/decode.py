@@ -56,7 +56,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         baseline={"implementation": _baseline(device)["implementation"], "cache": True},
         tolerance=TOLERANCE,
     )
-    tables.parity(parity(device))
+    tables.parity(partial(parity, device))
     dtypes = inputs.TIMED_DTYPES[device]
     found = steps(lengths, device, QUICK_SIZES if quick else SIZES, dtypes, quick=quick)
     tables.measure("rows", found, "implementation", "cache")

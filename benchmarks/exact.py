@@ -37,9 +37,18 @@ SIZES = {
     "cuda": {64: (1024, 4096, 16_384), 128: (1024, 4096, 16_384)},
 }
 QUICK_SIZES = {64: (256,)}
-FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (1024, 4096, 16_384)}
-MOST = {"naive": 4096, "in_place": 4096, "SDPA math": 4096}  # more scores need gigabytes
-MOST_BACKWARD = {"SDPA math": 1024, "tiled": 4096}  # a longer one takes seconds
+FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (4096,)}  # each pass of a size is compiled
+# the largest n of some: more scores need gigabytes, or a longer call takes seconds, as on a GPU
+# that of a loop in Python over the tiles of all heads
+MOST = {
+    "cpu": {"naive": 4096, "in_place": 4096, "SDPA math": 4096},
+    "cuda": {"naive": 4096, "in_place": 4096, "SDPA math": 4096, "tiled": 1024},
+}
+MOST_BACKWARD = {
+    "cpu": {"SDPA math": 1024, "tiled": 4096},
+    "cuda": {"SDPA math": 1024, "tiled": 1024},
+}
+MOST_DECODE: dict[str, dict[str, int]] = {"cpu": {}, "cuda": {"tiled": 1024}}
 CACHES = {
     "one head": {"n": 1_000_000, "heads": 1},
     "grouped heads": {"n": 32_768, "heads": 32, "kv_heads": 8},
@@ -83,7 +92,8 @@ METHODS = {
     "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
     "left out": (
         "By size: those whose scores would take gigabytes, or whose call would take many seconds: "
-        f"the largest n is {MOST}, with a backward pass {MOST_BACKWARD}."
+        f"the largest n is {MOST}, with a backward pass {MOST_BACKWARD}. FlexAttention: n in "
+        f"{FLEX_SIZES}."
     ),
     "half": f"The largest n of {HALF_N} at which bfloat16 takes about a second or less.",
     "threads": "Each library with the number of threads that it chooses.",
@@ -93,8 +103,8 @@ METHODS = {
 MORE_METHODS = exact_memory.METHODS | exact_imitated.METHODS
 
 
-def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | None = None) -> None:
-    """Measure the tables named in `only`, or all, for `device` ("cpu" or "cuda")."""
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure all tables for `device` ("cpu" or "cuda")."""
     tables.add(
         methods=harness.METHODS | METHODS | MORE_METHODS,
         baseline=BASELINE,
@@ -102,20 +112,14 @@ def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | N
         peers=exact_peers.here(),
     )
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
-    ceilings = partial(exact_ceilings.ceilings, device, **given)
-    parts = {"ceilings": partial(tables.whole, "ceilings", ceilings)}
+    tables.whole("ceilings", partial(exact_ceilings.ceilings, device, **given))
     for table in (self_attention, decode, widths, skipping, half, bfloat16):
         name = "rows" if table is self_attention else table.__name__
-        parts[name] = partial(tables.measure, name, table(device, **given))
+        tables.measure(name, partial(table, device, **given))
     if device == "cpu":
-        for name, whole in (
-            ("avx2", exact_imitated.in_another_process),
-            ("pages", exact_memory.pages),
-            ("memory", exact_memory.memory),
-        ):
-            parts[name] = partial(tables.whole, name, partial(whole, **given))
-    for name in only or parts:
-        parts[name]()
+        tables.whole("avx2", partial(exact_imitated.in_another_process, **given))
+        tables.whole("pages", partial(exact_memory.pages, **given))
+        tables.whole("memory", partial(exact_memory.memory, **given))
 
 
 def shape(device: str, n: int, width: int) -> dict[str, int]:
@@ -174,7 +178,7 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
     ]
     pairs: dict[str, list[harness.Candidate]] = {}
     for problem in problems:
-        for one in candidates(problem, only=(*FAST, *PLAIN)):
+        for one in _taking_part(problem, only=(*FAST, *PLAIN)):
             about = {**one.about, **problem.about()}
             pairs.setdefault(one.about["implementation"], []).append(one._replace(about=about))
     given = {"quick": quick, "log": log}
@@ -237,14 +241,21 @@ def rows(
     **fields: str,
 ) -> list[dict[str, Any]]:
     """Return one row for each who can take `problem`, and for those of `more`, with `fields`."""
-    most = MOST_BACKWARD if problem.backward else MOST if problem.queries > 1 else {}
-    found = [
-        one
-        for one in candidates(problem, only=only, flex=flex)
-        if problem.n <= most.get(one.about["implementation"], problem.n)
-    ]
+    found = _taking_part(problem, only=only, flex=flex)
     about = problem.about() | fields
     return _measured([*found, *more()], problem, BASELINE, about, quick=quick, log=log)
+
+
+def _taking_part(problem: Problem, **options: Any) -> list[harness.Candidate]:
+    """Return who can take `problem`, without those for whom it is too large."""
+    most = (MOST_BACKWARD if problem.backward else MOST)[problem.device]
+    if problem.queries == 1:  # few scores
+        most = MOST_DECODE[problem.device]
+    return [
+        one
+        for one in candidates(problem, **options)
+        if problem.n <= most.get(one.about["implementation"], problem.n)
+    ]
 
 
 def _measured(
@@ -279,11 +290,11 @@ def _measured(
 
 
 def pace(problem: Problem, quick: bool) -> harness.Pace:
-    """Return fewer rounds for larger problems, so that all take minutes together."""
+    """Return fewer rounds for larger problems, or long calls, so that all take minutes."""
     if quick:
         return harness.Pace(harness.QUICK_ROUNDS, harness.QUICK_SLICE_SECONDS)
     if problem.device == "cuda":
-        return harness.Pace(harness.ROUNDS, harness.SLICE_SECONDS["cuda"])
+        return harness.Pace(harness.ROUNDS, harness.SLICE_SECONDS["cuda"], LONG, LONG_ROUNDS)
     rounds = next(rounds for most, rounds in ROUNDS.items() if problem.flops < most)
     return harness.Pace(rounds, 0.03, LONG, LONG_ROUNDS, PAUSE)
 

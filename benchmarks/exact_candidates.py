@@ -23,7 +23,7 @@ def candidates(
         return []
     arrays.of(able[0])
     makers = [exact_peers.sdpa] if "torch" in here else []
-    makers += [_rungs, exact_peers.others]
+    makers += [_rungs, partial(exact_peers.others, only=only)]
     if flex and "torch" in here:
         makers.append(exact_peers.flex)
     compare = arrays.errors()

@@ -2,9 +2,10 @@
 
 import functools
 import importlib.util
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -20,7 +21,7 @@ PACKAGES = {
     "flash-attn": "flash-attn",
 }
 BACKENDS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}  # torch.nn.attention.SDPBackend
-SDPA, FLEX = "SDPA", "FlexAttention"
+SDPA, FLEX, JAX = "SDPA", "FlexAttention", "JAX"
 FLEX_SECONDS = 120  # a compiler that takes longer is given up
 Run = Callable[[], Any]
 
@@ -163,12 +164,14 @@ def flex_problem(device: str) -> str | None:
 # Peers that want (batch, n, heads, width)
 
 
-def others(problem: Problem, arrays: Arrays) -> Iterator[Entry]:
-    """Yield those of JAX, xformers and flash-attn that are installed and take such arrays."""
+def others(problem: Problem, arrays: Arrays, only: Collection[str] = ()) -> Iterator[Entry]:
+    """Yield those of JAX, xformers and flash-attn that are installed and take such arrays.
+
+    On a GPU JAX is among them only if `only` names it, since it takes memory of its own.
+    """
     half = problem.dtype in {"float16", "bfloat16"}
-    if importlib.util.find_spec("jax") and not half:
-        run = _jax(problem, arrays)
-        yield Entry({"implementation": "JAX", "library": "jax"}, run, _jax_back)
+    if importlib.util.find_spec("jax") and not half and (problem.device == "cpu" or JAX in only):
+        yield Entry({"implementation": JAX, "library": "jax"}, _jax(problem, arrays), _jax_back)
     if problem.device != "cuda" or problem.kv_heads is not None:
         return
     for name, package, make in (
@@ -202,24 +205,31 @@ def _flash_attn(problem: Problem) -> Callable[..., Any]:
 
 
 def _jax(problem: Problem, arrays: Arrays) -> Run:
-    import jax
+    """Return the call; its arrays are placed at the first one."""
 
-    given = {
-        name: jax.device_put(np.swapaxes(x.reshape(problem.batch, -1, *x.shape[-2:]), 1, 2))
-        for name, x in arrays.drawn.items()
-    }
+    @functools.cache
+    def placed() -> Run:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else 75 % of the memory
+        import jax
 
-    @jax.jit
-    def forward(query: Any, key: Any, value: Any) -> Any:
-        return jax.nn.dot_product_attention(query, key, value, is_causal=problem.is_causal)
+        given = {
+            name: jax.device_put(np.swapaxes(x.reshape(problem.batch, -1, *x.shape[-2:]), 1, 2))
+            for name, x in arrays.drawn.items()
+        }
 
-    @jax.jit
-    def both(query: Any, key: Any, value: Any, grad: Any) -> tuple[Any, ...]:
-        output, pull_back = jax.vjp(forward, query, key, value)
-        return output, *pull_back(grad)
+        @jax.jit
+        def forward(query: Any, key: Any, value: Any) -> Any:
+            return jax.nn.dot_product_attention(query, key, value, is_causal=problem.is_causal)
 
-    function = both if problem.backward else forward
-    return lambda: jax.block_until_ready(function(**given))
+        @jax.jit
+        def both(query: Any, key: Any, value: Any, grad: Any) -> tuple[Any, ...]:
+            output, pull_back = jax.vjp(forward, query, key, value)
+            return output, *pull_back(grad)
+
+        function = both if problem.backward else forward
+        return lambda: jax.block_until_ready(function(**given))
+
+    return lambda: placed()()
 
 
 def _jax_back(x: Any) -> np.ndarray:

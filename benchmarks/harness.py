@@ -24,6 +24,8 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 SLICE_SECONDS = {"cpu": 0.05, "cuda": 0.01}  # a CPU is disturbed more, by the rest of the machine
 QUICK_SLICE_SECONDS = 0.005
 MOST = 60.0  # seconds for one candidate of a size
+AHEAD_CYCLES = 5_000_000  # some milliseconds of a GPU
+HIDES_LAUNCHES = 0.05  # seconds of a call beside which its launches do not count
 SLOW = 5.0  # seconds of a call that the log tells at once
 
 METHODS = {
@@ -32,6 +34,11 @@ METHODS = {
         "each round runs each candidate once, in random order: one untimed call, then `calls` "
         "timed together and divided by `calls`. The device is synchronized before and after. The "
         "statistics are over rounds. A candidate that would take over a minute has fewer rounds."
+    ),
+    "device_seconds": (
+        "Only on a GPU: seconds of one call between two events on its stream, which begins when "
+        "Python and the launches are ahead; so without their time, unless a call waits inside. "
+        f"Not for calls of over {HIDES_LAUNCHES} s."
     ),
     "speed": (
         "Times as fast as the baseline: the median over rounds of its seconds divided by those of "
@@ -111,15 +118,27 @@ def rows(
         What measures the extra bytes, called as `extra_bytes`, the default.
     """
     pace = pace or Pace(rounds(quick), QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device])
+    free = freer(device)
     with loaded_is_kept():
-        found = [_try(candidate, device, memory or extra_bytes) for candidate in candidates]
+        found = []
+        for candidate in candidates:
+            found.append(_try(candidate, device, memory or extra_bytes))
+            free()
     able = [i for i in range(len(found)) if "reason" not in found[i]]
     timed = interleave(
         {i: candidates[i].run for i in able},
         pace=pace,
         synchronize=synchronizer(device),
         once={i: found[i].pop("once") for i in able},
+        between=free,
     )
+    kernels = {}
+    if device == "cuda":
+        kernels = {
+            i: device_seconds(candidates[i].run, pace.rounds)
+            for i in able
+            if min(timed[i][1]) < HIDES_LAUNCHES
+        }
     # a call that answers several queries is compared by the time for each
     queries = [candidate.about.get("queries") or 1 for candidate in candidates]
     each = {i: [seconds / queries[i] for seconds in timed[i][1]] for i in able}
@@ -131,6 +150,8 @@ def rows(
             calls, samples = timed[i]
             row |= {"calls": calls, "seconds": spread(samples)}
             row["speed"] = speed(each[i], bases[0]) if bases else None
+        if i in kernels:
+            row["device_seconds"] = kernels[i]
         result.append(row)
     return result
 
@@ -180,6 +201,7 @@ def interleave(
     pace: Pace,
     synchronize: Callable[[], None] = lambda: None,
     once: Mapping[Name, float] | None = None,
+    between: Callable[[], None] = lambda: None,
     seed: int = 0,
 ) -> dict[Name, tuple[int, list[float]]]:
     """Time `candidates` side by side.
@@ -193,6 +215,8 @@ def interleave(
         Waits until the device has finished.
     once : mapping, optional
         About how many seconds a call takes, where it has been called.
+    between : function
+        Called before each measurement, outside the time.
     seed : int
         Of the order of the candidates in each round.
 
@@ -223,6 +247,7 @@ def interleave(
             for name in order:
                 if done >= repeats[name]:
                     continue
+                between()
                 time.sleep(pace.pause)
                 if name not in long:
                     candidates[name]()
@@ -286,6 +311,55 @@ def synchronizer(device: str) -> Callable[[], None]:
     return synchronize
 
 
+def freer(device: str) -> Callable[[], None]:
+    """Return a function that gives back what the libraries hold of the memory of a GPU.
+
+    Each keeps what it has freed for itself. Two that take turns would need the memory of both.
+    """
+    if device == "cpu":
+        return lambda: None
+    frees: list[Callable[[], None]] = []
+    if provenance.torch_sees_cuda():
+        import torch
+
+        frees.append(torch.cuda.empty_cache)
+    if provenance.cupy_sees_cuda():
+        import cupy
+
+        frees.append(cupy.get_default_memory_pool().free_all_blocks)
+
+    def free() -> None:
+        for one in frees:
+            one()
+
+    return free
+
+
+def device_seconds(run: Callable[[], Any], rounds: int) -> dict[str, float] | None:
+    """Return the spread of seconds of one call between two events on the GPU.
+
+    Before the first event the GPU waits for some milliseconds, so that Python and the launches are
+    ahead of it and do not count, unless the call waits for the GPU itself. None without PyTorch.
+    """
+    if not provenance.torch_sees_cuda():
+        return None
+    import torch
+
+    wait = getattr(torch.cuda, "_sleep", None)  # private, and nothing else delays a stream
+    samples = []
+    for _ in range(rounds):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        if wait is not None:
+            wait(AHEAD_CYCLES)
+        first.record()
+        run()
+        last.record()
+        last.synchronize()
+        samples.append(first.elapsed_time(last) / 1e3)
+    return spread(samples)
+
+
 def spread(samples: Sequence[float]) -> dict[str, float]:
     """Return minimum, quartiles, median and maximum of `samples`."""
     ordered = np.asarray(samples, dtype=np.float64)
@@ -326,10 +400,14 @@ def record(name: str, device: str, command: str) -> dict[str, Any]:
 
 
 def write(record: Mapping[str, Any], path: Path) -> Path:
-    """Write `record` as strict JSON, NaN and infinities as null, and return `path`."""
+    """Write `record` as strict JSON, NaN and infinities as null, and return `path`.
+
+    Whenever it is interrupted, the file is the former one or the new one.
+    """
     text = json.dumps(_finite(record), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8", newline="\n")
-    return path
+    growing = path.with_name(f"{path.name}.writing")
+    growing.write_text(text + "\n", encoding="utf-8", newline="\n")
+    return growing.replace(path)
 
 
 def _finite(x: Any) -> Any:

@@ -20,6 +20,7 @@ SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (256, 1024, 4096, 16384)}
 QUICK_SIZES = (256, 1024)
 # without float16, which takes as long as bfloat16: each dtype and size is compiled anew
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
+FLEX_SIZES = {"cpu": SIZES["cpu"], "cuda": (4096,)}  # a compiler takes seconds for each on a GPU
 WINDOW = 128  # tokens that a query of the sliding window sees, itself among them
 CHECKED = 64
 SDPA, FLEX = "scaled_dot_product_attention", "flex_attention"
@@ -52,7 +53,9 @@ def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
             errors = _errors(**rounded)
         makers: dict[str, Callable[..., Iterator[tuple[str, int, Run]]]] = {"attention": _ours}
         if library == "torch":
-            makers |= {SDPA: _sdpa, FLEX: _flex}
+            makers[SDPA] = _sdpa
+            if quick or n in FLEX_SIZES[device]:
+                makers[FLEX] = _flex
         for implementation, maker in makers.items():
             for mask, mask_bytes, run in maker(**moved):
                 about: dict[str, Any] = {"implementation": implementation, "mask": mask}

@@ -43,7 +43,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         decoding_baseline=DECODING_BASELINE,
         tolerance=inputs.TOLERANCE,
     )
-    tables.parity(parity(device))
+    tables.parity(partial(parity, device))
     dtypes = inputs.TIMED_DTYPES[device]
     told = ("implementation", "kv_heads", "library")
     sizes = QUICK_SIZES if quick else SIZES

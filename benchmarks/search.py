@@ -18,6 +18,7 @@ import numpy as np
 from attnbook.hashing import LiftedHash, Plan, SimHash, plan
 from benchmarks import (
     harness,
+    search_cuda,
     search_far_near,
     search_growth,
     search_hashes,
@@ -31,7 +32,6 @@ from benchmarks.search_planted import DISTANCE, NPROBES, about, asking, planted,
 from benchmarks.search_rivals import BATCH, RECALL, SDPA, SKETCH
 from benchmarks.tables import Tables
 
-DEVICES = ("cpu",)
 DELTAS = (0.01, 0.007)
 LISTS, QUICK_LISTS = (1024, 2048, 4096, 8192), (16,)
 GRAPHS, QUICK_GRAPHS = ((16, 40), (32, 200)), ((16, 40),)  # links a key, effort of the build
@@ -256,11 +256,21 @@ def real_keys(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]
     return rows
 
 
-def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | None = None) -> None:
-    """Measure the tables named in `only`, or all; `million` makes `tuning` too."""
+def measure(device: str, *, quick: bool, tables: Tables) -> None:
+    """Measure all tables; `million` makes `tuning` too. On a GPU there is `million` alone."""
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
+    tables.add(methods=METHODS)
+    if device == "cuda":
+        tables.whole("million", partial(search_cuda.million, **given))
+        return
+
+    def chosen_and_timed():
+        made = million(**given)
+        tables.add(tuning=made["tuning"])
+        return made["million"]
+
     parts: dict[str, Callable[[], Any]] = {
-        "million": partial(million, **given),
+        "million": chosen_and_timed,
         "growth": partial(search_growth.growth, **given),
         "far_near": partial(search_far_near.far_near, **given),
         "lost": partial(search_growth.lost, **given),
@@ -269,11 +279,8 @@ def measure(device: str, *, quick: bool, tables: Tables, only: Sequence[str] | N
         "real_keys": partial(real_keys, **given),
         "robin_hood": partial(search_maps.robin_hood, **given),
     }
-    tables.add(methods=METHODS)
-    for name in only or parts:
-        made = tables.whole(name, parts[name])
-        if name == "million":
-            tables.add(**made)
+    for name, part in parts.items():
+        tables.whole(name, part)
 
 
 if __name__ == "__main__":

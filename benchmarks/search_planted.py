@@ -35,12 +35,18 @@ def planted(n: int, batch: int, *, ratio: float | None = None, seed: int = 0) ->
 
 
 def timed(
-    asks: Mapping[Any, tuple[Callable[[], Any], int]], *, quick: bool, rounds: int = 3
+    asks: Mapping[Any, tuple[Callable[[], Any], int]],
+    *,
+    quick: bool,
+    rounds: int = 3,
+    device: str = "cpu",
 ) -> dict[Any, dict[str, Any]]:
     """Return `seconds` and `per_query` of calls that answer some queries each, side by side."""
     pace = harness.Pace(2 if quick else rounds, 0.005 if quick else 0.1, 0.3, 2, 0.02, 20.0)
-    once = {name: harness.seconds_of(run) for name, (run, _) in asks.items()}
-    found = harness.interleave({n: run for n, (run, _) in asks.items()}, pace=pace, once=once)
+    wait = harness.synchronizer(device)
+    runs = {name: run for name, (run, _) in asks.items()}
+    once = {name: harness.seconds_of(run, wait) for name, run in runs.items()}
+    found = harness.interleave(runs, pace=pace, synchronize=wait, once=once)
     return {
         name: {
             "queries": asks[name][1],
@@ -53,7 +59,7 @@ def timed(
 
 def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any], int]:
     """Return the call to time, and how many queries it answers."""
-    built = rival.built()
+    built, query = rival.built(), rival.place(query)
     if mode == "batch":
         size = min(rival.batch, len(query))
         return partial(rival.ask, built, query[:size]), size
@@ -64,6 +70,7 @@ def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any
     def run():
         for one in each:
             rival.ask(built, one)
+            rival.synchronize()  # it waits for one answer before it asks again
 
     return run, len(each)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from attnbook import move
 from attnbook.sketch import Plan, SketchAttention
 from benchmarks import harness, provenance
 
@@ -44,13 +45,15 @@ class Rival:
     facts: Callable[[Any, np.ndarray], dict[str, Any]] = lambda built, query: {}
     kept: dict[str, Any] = field(default_factory=dict)  # by rivals of one build
     file: str = ""  # of an index that is kept in one
+    place: Callable[[np.ndarray], Any] = lambda query: query  # queries where they are asked
+    synchronize: Callable[[], None] = lambda: None  # waits until the device has finished
 
     def built(self) -> Any:
         """Return what is built; its time is kept with it."""
         if "built" not in self.kept:
             self.kept["seconds"] = []
             for _ in range(self.kept.get("times", 1)):
-                self.kept["seconds"].append(harness.seconds_of(self._make))
+                self.kept["seconds"].append(harness.seconds_of(self._make, self.synchronize))
             self.kept["build_seconds"] = harness.spread(self.kept.pop("seconds"))
         return self.kept["built"]
 
@@ -60,20 +63,22 @@ class Rival:
 
     def recall(self, query: np.ndarray, neighbour: np.ndarray) -> float:
         """Return the share of queries whose neighbour is found."""
-        return float(np.mean(self.found(self.built(), query, neighbour)))
+        return float(np.mean(self.found(self.built(), self.place(query), neighbour)))
 
 
 # Ours
 
 
-def sketch(key: np.ndarray, plan: Plan, *, seed: int = 0, name: str = SKETCH) -> Rival:
+def sketch(
+    key: np.ndarray, plan: Plan, *, seed: int = 0, name: str = SKETCH, device: str = "cpu"
+) -> Rival:
     """Return a sketch by a plan, its arrays in float32."""
     hash = plan.hash(seed, key.shape[1]).to(dtype="float32")
     settings = (
         f"tables {plan.n_tables}, projections {plan.n_projections}, width {plan.width:.2f}, "
         f"probes {plan.n_probes}, δ {plan.delta}"
     )
-    return of_hash(key, hash, plan.n_probes, name=name, settings=settings)
+    return of_hash(key, hash, plan.n_probes, name=name, settings=settings, device=device)
 
 
 def of_hash(
@@ -84,23 +89,32 @@ def of_hash(
     name: str = SKETCH,
     settings: str,
     scale: float = SCALE,
+    device: str = "cpu",
 ) -> Rival:
-    """Return a sketch with a hash."""
+    """Return a sketch with a hash, of NumPy arrays or on a GPU of CuPy's.
+
+    The time of its build is that until a query can be answered, with the sort of its tables.
+    """
+    library, impl = ("numpy", "numba") if device == "cpu" else ("cupy", "cupy")
+    place = partial(move, library_name=library)
+    placed = place(key)
+    hash = hash if device == "cpu" else hash.to(library)
 
     def build():
-        made = SketchAttention(hash, scale=scale, impl="numba", n_probes=n_probes)
-        made.update(key)
+        made = SketchAttention(hash, scale=scale, impl=impl, n_probes=n_probes)
+        made.update(placed)
+        made.merge()  # else the first query would sort
         return made
 
     def found(made, query, neighbour):
-        there = made.state.engine.signatures(key[neighbour], of_queries=False)
+        there = made.state.engine.signatures(place(key[neighbour]), of_queries=False)
         asked = made.state.engine.signatures(query, of_queries=True)
-        asked = asked.reshape(len(query), there.shape[1], -1)
-        return (asked == there[:, :, None]).any(axis=(1, 2))
+        asked = move(asked, "numpy").reshape(len(query), there.shape[1], -1)
+        return (asked == move(there, "numpy")[:, :, None]).any(axis=(1, 2))
 
     def facts(made, query):
-        _, evidence = made.attention_output(query[:1024], return_evidence=True)
-        n_candidates = float(np.mean(evidence.candidates))
+        _, evidence = made.attention_output(place(query[:1024]), return_evidence=True)
+        n_candidates = float(move(evidence.candidates, "numpy").mean())
         return {"candidates": n_candidates, "index_bytes": int(made.memory_bytes)}
 
     return Rival(
@@ -112,32 +126,38 @@ def of_hash(
         BATCH,
         facts,
         {"times": 1},
+        place=place,
+        synchronize=harness.synchronizer(device),
     )
 
 
 # Exact
 
 
-def exact(key: np.ndarray) -> Iterator[Rival]:
+def exact(key: np.ndarray, device: str = "cpu") -> Iterator[Rival]:
     """Yield exact attention by PyTorch: its own function, and matrix products."""
     import torch
 
-    placed = torch.from_numpy(key)
+    placed = torch.from_numpy(key).to(device)
 
     def sdpa(made, query):
-        q = torch.from_numpy(query)[None, None]
+        q = torch.as_tensor(query)[None, None]
         k = made[None, None]
         return torch.nn.functional.scaled_dot_product_attention(q, k, k, scale=SCALE)
 
     def products(made, query):
-        scores = torch.from_numpy(query) @ made.T
+        scores = torch.as_tensor(query) @ made.T
         return torch.softmax(scores * SCALE, dim=-1) @ made
 
     def all_found(made, query, neighbour):
         return np.ones(len(query), dtype=bool)
 
-    yield Rival(SDPA, "exact", lambda: placed, sdpa, all_found, EXACT_BATCH)
-    yield Rival("torch matmul", "exact", lambda: placed, products, all_found, 64)
+    for name, ask, batch in ((SDPA, sdpa, EXACT_BATCH), ("torch matmul", products, 64)):
+        rival = Rival(name, "exact", lambda: placed, ask, all_found, batch)
+        if device != "cpu":
+            rival.place = partial(move, library_name="torch", device=device)
+            rival.synchronize = harness.synchronizer(device)
+        yield rival
 
 
 # faiss

@@ -3,11 +3,12 @@
 A table is a list of steps, such as one for each size, the cheap ones first. Before each step the
 log says what comes and how long the rest may take. A step that would exceed the time of its table
 is left out, and leaves a row that says why. After each table the record so far is written beside
-the place of the whole one, so that an interrupted run loses one table.
+the place of the whole one, so that an interrupted run loses one table. Tables that nobody asked for
+are passed over, and stay as they are in the record.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from benchmarks import harness
 
 SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
+AGAIN = ("date", "commit", "device", "cpu", "load_average")  # what is kept of a later table
 
 
 class Step(NamedTuple):
@@ -42,6 +44,8 @@ class Tables:
         Tells the time in seconds.
     again : mapping, optional
         The provenance of tables that are measured later than the others of `record`.
+    only : collection of str, optional
+        The names of the tables to measure; without it all are.
     """
 
     def __init__(
@@ -53,33 +57,54 @@ class Tables:
         log: Callable[[str], None] = harness.log,
         clock: Callable[[], float] = time.perf_counter,
         again: Mapping[str, Any] | None = None,
+        only: Collection[str] | None = None,
     ):
         self.record = {"table_seconds": {}, **record}
-        self.again = again
+        self.again, self.only = again, only
+        self.names: list[str] = []
+        """Of all tables so far, measured or passed over."""
         self.path, self.seconds, self.log, self.clock = path, seconds, log, clock
 
     def add(self, **facts: Any) -> None:
         """Put into the record what is no table."""
         self.record |= facts
 
-    def parity(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _is_wanted(self, name: str) -> bool:
+        self.names.append(name)
+        return self.only is None or name in self.only
+
+    def parity(self, cases: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """Put into the record, and tell, which cases agree with the reference."""
+        if not self._is_wanted("parity"):
+            return
+        start = self.clock()
+        self.record["parity"] = rows = cases()
         for row in rows:
             if not row["holds"]:
                 self.log(f"parity fails: {row}")
         self.log(f"parity: {sum(row['holds'] for row in rows)} of {len(rows)} cases hold")
-        self.add(parity=rows)
+        self._close("parity", start)
 
     def whole(self, name: str, table: Callable[[], Any]) -> Any:
         """Measure a table of one piece and return it."""
+        if not self._is_wanted(name):
+            return self.record.get(name)
         self.log(f"{name} begins")
         start = self.clock()
         self.record[name] = table()
         self._close(name, start)
         return self.record[name]
 
-    def measure(self, name: str, steps: Sequence[Step], *told: str) -> list[dict[str, Any]]:
-        """Measure a table and return its rows; `told` are the fields that the log tells apart."""
+    def measure(
+        self, name: str, steps: Sequence[Step] | Callable[[], Sequence[Step]], *told: str
+    ) -> list[dict[str, Any]]:
+        """Measure a table and return its rows; `told` are the fields that the log tells apart.
+
+        `steps` may be a function that returns them, called only if the table is asked for.
+        """
+        if not self._is_wanted(name):
+            return self.record.get(name, [])
+        steps = steps() if callable(steps) else steps
         rows: list[dict[str, Any]] = []
         self.record[name] = rows
         start, seen = self.clock(), list[tuple[float, float]]()
@@ -111,7 +136,7 @@ class Tables:
         self.log(f"{name}: {duration(seconds)}")
         self.record["table_seconds"][name] = round(seconds, 1)
         if self.again is not None:
-            later = {fact: self.again[fact] for fact in ("date", "commit", "cpu", "load_average")}
+            later = {fact: self.again[fact] for fact in AGAIN}
             self.record.setdefault("measured", {})[name] = later
         if self.path is not None:
             harness.write(self.record, self.path.with_suffix(".partial"))

@@ -42,7 +42,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         parts_baseline=PARTS_BASELINE,
         tolerance=inputs.TOLERANCE,
     )
-    tables.parity(parity(device))
+    tables.parity(partial(parity, device))
     sizes, dtypes = QUICK_SIZES if quick else SIZES, inputs.TIMED_DTYPES[device]
     found = steps(layer, device, sizes, dtypes, quick=quick)
     tables.measure("rows", found, "implementation", "norm", "library")
