@@ -1,100 +1,115 @@
 """``python -m benchmarks NAME --device cpu`` measures and writes ``book/data/NAME.cpu.json``.
 
-Without a name it lists the benchmarks.
+Without a name it lists the benchmarks. ``python -m benchmarks device`` does all that needs a GPU.
 """
 
 import argparse
+import ast
 import importlib
-import inspect
 import json
-import pkgutil
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-import benchmarks
 from benchmarks import device, harness, provenance
 from benchmarks.tables import QUICK_SECONDS, SECONDS, Tables
+
+BOTH = ("cpu", "cuda")
+FOLDER = Path(__file__).parent
+
+
+@cache
+def _facts(name: str) -> dict[str, Any]:
+    """Return what a file says of itself, read and not imported: its imports may be absent here."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))
+    functions = {part.name for part in tree.body if isinstance(part, ast.FunctionDef)}
+    facts = {"doc": ast.get_docstring(tree) or "", "measures": "measure" in functions}
+    for part in tree.body:
+        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+            if part.targets[0].id in ("DEVICES", "WHOLE"):
+                facts[part.targets[0].id] = ast.literal_eval(part.value)
+    return facts
 
 
 def names() -> list[str]:
     """Return the names of all benchmarks: the files here that have a function `measure`."""
-    found = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)})
-    others = [name for name in found if name != "__main__"]
-    return [name for name in others if hasattr(_module(name), "measure")]
+    found = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+    return [name for name in found if _facts(name)["measures"]]
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"benchmarks.{name}")
-
-
-def _devices(name: str) -> tuple[str, ...]:
+def devices(name: str) -> tuple[str, ...]:
     """Return the devices that a benchmark can be run on."""
-    return getattr(_module(name), "DEVICES", ("cpu", "cuda"))
+    return _facts(name).get("DEVICES", BOTH)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
+    for name in names():
+        facts = _facts(name)
+        summary = facts["doc"].splitlines()[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument("--device", choices=devices(name), default="cpu")
+        command.add_argument("--seconds", type=float, help="for each table")
+        if not facts.get("WHOLE"):
+            command.add_argument(
+                "--only", nargs="+", help="these tables; the others of the record stay"
+            )
+        command.add_argument("--quick", action="store_true", help="few sizes and rounds: a trial")
+        command.add_argument("--out", type=Path, help="folder to write to (default: book/data)")
+    command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
+    device.add_arguments(command)
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    commands = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
-    for name in names():
-        summary = (_module(name).__doc__ or "").splitlines()[0]
-        command = commands.add_parser(name, help=summary, description=summary)
-        command.add_argument("--device", choices=_devices(name), default="cpu")
-        command.add_argument("--seconds", type=float, help="for each table")
-        if "only" in inspect.signature(_module(name).measure).parameters:
-            command.add_argument(
-                "--only", nargs="+", help="these tables; the others of the record stay"
-            )
-        _add_common(command)
-    command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
-    _add_common(command)
+    parser = _parser()
     chosen = parser.parse_args(arguments)
     if chosen.name is None:
         parser.print_help()
         return 0
-
     given = sys.argv[1:] if arguments is None else arguments
     line = "python -m benchmarks " + shlex.join(given)
+    try:
+        return device.main(chosen, line) if chosen.name == "device" else _measure(chosen, line)
+    except (provenance.MissingDeviceError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _measure(chosen: argparse.Namespace, line: str) -> int:
+    """Measure the tables of a benchmark, and write its record."""
+    provenance.require(chosen.device)
+    module = importlib.import_module(f"benchmarks.{chosen.name}")
+    # before any work heats the machine
+    record = harness.record(chosen.name, chosen.device, line) | {"quick": chosen.quick}
     # a quick run must not replace the record that the book shows
     default = provenance.ROOT / ("_build/benchmarks" if chosen.quick else "book/data")
     out = chosen.out or default
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        if chosen.name == "device":
-            on_gpu = [name for name in names() if "cuda" in _devices(name)]
-            return device.run(on_gpu, out, quick=chosen.quick, command=line)
-        provenance.require(chosen.device)
-    except provenance.MissingDeviceError as error:
-        print(error, file=sys.stderr)
-        return 2
-    module = _module(chosen.name)
-    # before any work heats the machine
-    record = harness.record(chosen.name, chosen.device, line) | {"quick": chosen.quick}
     path = out / f"{chosen.name}.{chosen.device}.json"
     usual = QUICK_SECONDS if chosen.quick else getattr(module, "SECONDS", SECONDS)
-    seconds = chosen.seconds or usual
     only = getattr(chosen, "only", None)
     again = None
     if only and path.exists():
-        earlier, again = json.loads(path.read_text()), record["provenance"]
+        earlier, again = json.loads(path.read_text("utf-8")), record["provenance"]
         timed = set(only) - set(getattr(module, "UNTIMED", ()))
-        if timed and earlier["provenance"]["cpu"] != again["cpu"]:
+        if timed and not provenance.same_machine(earlier["provenance"], again):
             print(f"{path} has times of another machine: measure all tables", file=sys.stderr)
             return 2
         record = earlier
-    tables = Tables(record, path, seconds=seconds, again=again)
-    module.measure(
-        chosen.device, quick=chosen.quick, tables=tables, **({"only": only} if only else {})
-    )
+    tables = Tables(record, path, seconds=chosen.seconds or usual, again=again, only=only)
+    module.measure(chosen.device, quick=chosen.quick, tables=tables)
+    unknown = sorted(set(only or ()) - set(tables.names))
+    if unknown:
+        there = ", ".join(tables.names)
+        print(f"--only must name tables of {there}, got {', '.join(unknown)}", file=sys.stderr)
+        return 2
     harness.log(f"wrote {tables.finish()}")
     return 0
-
-
-def _add_common(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--quick", action="store_true", help="few sizes and rounds, for a trial")
-    command.add_argument("--out", type=Path, help="folder to write to (default: book/data)")
 
 
 if __name__ == "__main__":

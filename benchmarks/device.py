@@ -1,49 +1,150 @@
-"""Everything that needs a GPU, in one command: the GPU tests and every benchmark on CUDA.
+"""Everything that needs a GPU, in one command that may be cut: its tests, and all tables on CUDA.
 
-Needs no Jupyter. Writes `device.json` (provenance, and the status of each step), `gpu-tests.txt`,
-`doctor.txt` and one record for each benchmark.
+Steps run in the order of their worth, each in a process that is killed at its own limit, and none
+begins that will not be done before the deadline. After each step its table is in `DIR/records.zip`
+and its fate in `DIR/device.json`; `DIR/log.txt` has all that was printed. A second call with the
+same DIR goes on where the first one stopped, also where the machine was taken away: what is lost is
+the table under way. What failed, or was killed, is tried again last.
+
+Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMMIT.
 """
 
-import subprocess
-import sys
-import time
+import argparse
+import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import harness, provenance
+from benchmarks.device_kept import DONE, FAILED, KILLED, Kept
+from benchmarks.device_machine import Machine, MachineGoneError, Pretended, Processes
+from benchmarks.device_plan import Step, chosen, described
+
+PACKING_SECONDS = 10.0  # before the deadline, for what is written last
 
 
-def run(names: Sequence[str], out: Path, *, quick: bool, command: str) -> int:
-    """Run all steps, write into `out`, and return 0 if all of them succeed."""
-    provenance.require("cuda")
-    record: dict[str, Any] = harness.record("device", "cuda", command)
-    python = [sys.executable, "-m"]
-    pytest = ["pytest", "-m", "gpu", "-ra", "-p", "no:cacheprovider"]
-    record["steps"] = [
-        step("doctor", [*python, "attnbook", "doctor"], out / "doctor.txt"),
-        step("GPU tests", [*python, *pytest], out / "gpu-tests.txt"),
-    ]
-    for name in names:
-        arguments = ["--device", "cuda", "--out", str(out.resolve())]
-        arguments += ["--quick"] if quick else []
-        record["steps"].append(step(name, [*python, "benchmarks", name, *arguments]))
-    failed = [done["name"] for done in record["steps"] if done["status"] != 0]
-    harness.write(record, out / "device.json")
-    harness.log(f"failed: {', '.join(failed)}" if failed else "all steps succeeded")
-    return 1 if failed else 0
-
-
-def step(name: str, command: list[str], text: Path | None = None) -> dict[str, Any]:
-    """Run `command` in the repository and return how it went; its output also goes to `text`."""
-    harness.log(f"{name}: {' '.join(command)}")
-    start = time.perf_counter()
-    done = subprocess.run(
-        command, cwd=provenance.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command line."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = __doc__, described()
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where device.json, records.zip and log.txt go (default: _build/benchmarks/device); "
+        "where an earlier call left them, this one goes on",
     )
-    print(done.stdout, end="", file=sys.stderr, flush=True)
-    if text is not None:
-        text.write_text(done.stdout, encoding="utf-8")
-    last = (done.stdout.strip().splitlines() or [""])[-1]
-    seconds = round(time.perf_counter() - start, 1)
-    return {"name": name, "status": done.returncode, "seconds": seconds, "last_line": last}
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="be done so many seconds after the start, with all files written (default: never)",
+    )
+    parser.add_argument(
+        "--tables",
+        nargs="+",
+        metavar="STEP",
+        help="these steps, in this order; `exact` is all of its tables (default: all, see below)",
+    )
+    parser.add_argument("--quick", action="store_true", help="few sizes and rounds, for a trial")
+    parser.add_argument(
+        "--pretend",
+        action="store_true",
+        help="measure nothing, on a clock that jumps: shows in a second, without a GPU, what is "
+        "done when, and what is written; some steps hang or fail (without --out into no folder)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="with --pretend: how long steps take, and their fate"
+    )
+    parser.add_argument(
+        "--cut",
+        type=float,
+        metavar="SECONDS",
+        help="with --pretend: the machine is taken away, whatever it does then",
+    )
+
+
+def main(chosen: argparse.Namespace, command: str) -> int:
+    """Run the command line and return the exit status."""
+    if chosen.cut is not None and not chosen.pretend:
+        raise ValueError("--cut needs --pretend: a machine that is there is not taken away")
+    given = {"tables": chosen.tables, "deadline": chosen.deadline, "quick": chosen.quick}
+    machine: Machine = Pretended(chosen.seed, chosen.cut) if chosen.pretend else Processes()
+    signal.signal(signal.SIGTERM, _stop)
+    with tempfile.TemporaryDirectory() as nowhere:
+        usual = nowhere if chosen.pretend else provenance.ROOT / "_build/benchmarks/device"
+        out = chosen.out or Path(usual)
+        try:
+            return run(out, machine, command=command, **given)
+        except MachineGoneError:
+            harness.log(f"the pretended machine is gone after {machine.clock():.0f} s")
+            return 1
+
+
+def _stop(number: int, _: object) -> None:
+    """End as Ctrl-C does, with the step under way."""
+    raise SystemExit(128 + number)
+
+
+def run(
+    out: Path,
+    machine: Machine,
+    *,
+    command: str,
+    tables: Sequence[str] | None = None,
+    deadline: float | None = None,
+    quick: bool = False,
+) -> int:
+    """Do what an earlier call left, and return 0, or 1 if a step of this call did not end well.
+
+    Raises ValueError for a step that there is not, or a folder of another device.
+    """
+    steps = chosen(tables)
+    out.mkdir(parents=True, exist_ok=True)
+    head = machine.head(command) | {"quick": quick}
+    with tempfile.TemporaryDirectory() as work:
+        kept = Kept(out, Path(work), head)
+        return _run(steps, kept, machine, deadline)
+
+
+def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | None) -> int:
+    end = float("inf") if deadline is None else deadline - PACKING_SECONDS
+
+    def tell(line: str) -> None:
+        kept.tell(f"[{machine.clock():5.0f} s] {line}")
+
+    waiting = [step for step in steps if not kept.is_done(step)]
+    waiting.sort(key=kept.was_tried)
+    total = sum(step.usual for step in waiting)
+    until = "no deadline" if deadline is None else f"deadline {deadline:.0f} s"
+    tell(
+        f"{len(steps)} steps, {len(steps) - len(waiting)} of them done before; "
+        f"the rest takes about {total:.0f} s; {until}; into {kept.out}"
+    )
+    counts = {DONE: 0, FAILED: 0, KILLED: 0}
+    left: list[Step] = []
+    for step in waiting:
+        start = machine.clock()
+        allowed = min(step.limit, end - start)
+        if allowed < step.usual:
+            left.append(step)
+            continue
+        tell(f"{step.name}: about {step.usual:.0f} s, killed after {allowed:.0f} s")
+        outcome = machine.do(step, Path(kept.work), allowed, kept.record["quick"], tell)
+        seconds = machine.clock() - start
+        status = outcome.status
+        if status == DONE and not step.command and not kept.is_done(step):
+            status = FAILED
+        counts[status] += 1
+        facts = {"status": status, "seconds": round(seconds, 1), "last_line": outcome.last_line}
+        facts["at_limit"] = status == KILLED and allowed == step.limit
+        kept.keep(step, **facts, call=len(kept.record["calls"]))
+        after = f": {outcome.last_line}" if status != DONE else ""
+        tell(f"{step.name}: {status} after {seconds:.0f} s{after}")
+    if left:
+        names, seconds = ", ".join(step.name for step in left), sum(step.usual for step in left)
+        tell(f"left, about {seconds:.0f} s: {names}; call again with the same --out to go on")
+    ended = ", ".join(f"{count} {status}" for status, count in counts.items())
+    tell(f"steps of this call: {ended}, {len(left)} left; all is in {kept.out}")
+    return 1 if counts[FAILED] + counts[KILLED] else 0
+

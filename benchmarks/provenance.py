@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,13 @@ def cupy_sees_cuda() -> bool:
     import cupy
 
     return bool(cupy.cuda.is_available())
+
+
+def same_machine(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions are of machines whose times can be compared."""
+    if one["device"]["kind"] == "cpu":
+        return one["cpu"] == other["cpu"]
+    return one["device"]["name"] == other["device"]["name"]
 
 
 def describe(device: str, command: str) -> dict[str, Any]:

@@ -98,7 +98,6 @@ def of_hash(
     library, impl = ("numpy", "numba") if device == "cpu" else ("cupy", "cupy")
     place = partial(move, library_name=library)
     placed = place(key)
-    hash = hash if device == "cpu" else hash.to(library)
 
     def build():
         made = SketchAttention(hash, scale=scale, impl=impl, n_probes=n_probes)

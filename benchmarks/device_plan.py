@@ -1,0 +1,114 @@
+"""What `python -m benchmarks device` does on a GPU, in the order of its worth.
+
+A step is a table of a benchmark, or a command. Each is a process of its own: what hangs or breaks
+the GPU ends one step. The seconds are guesses for an NVIDIA H100 with 16 cores; those that a call
+took stand in its `device.json`.
+"""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+KERNEL_TESTS = ("tests/kernels", "tests/sketch")
+PYTEST = ("pytest", "-m", "gpu", "-ra", "--durations=10", "-p", "no:cacheprovider")
+MOST_WORKERS = 14  # each has the GPU's libraries in memory once
+START_SECONDS = 15.0  # of a process until it measures
+
+
+class Step(NamedTuple):
+    """Something to be done on a GPU."""
+
+    name: str  # BENCHMARK.TABLE, or what else there is to do
+    usual: float  # seconds; it is not begun when fewer are left
+    limit: float  # seconds after which it is killed
+    command: tuple[str, ...] = ()  # of what is no table, after `python -m`
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark, or nothing where it is a command."""
+        return "" if self.command else self.name.partition(".")[0]
+
+    @property
+    def table(self) -> str:
+        """The name of the table in the record of its benchmark."""
+        return self.name.partition(".")[2]
+
+
+PLAN = (
+    Step("doctor", 15, 60, ("attnbook", "doctor")),
+    Step("tests.kernels", 150, 280, (*PYTEST, *KERNEL_TESTS)),
+    Step("exact.ceilings", 25, 90),
+    Step("exact.rows", 150, 280),
+    Step("exact.half", 40, 120),
+    Step("exact.decode", 40, 120),
+    Step("search.million", 60, 180),
+    Step("attention.rows", 50, 150),
+    Step("attention.parity", 20, 60),
+    Step("tests.rest", 100, 280, (*PYTEST, "tests", *(f"--ignore={x}" for x in KERNEL_TESTS))),
+    Step("exact.widths", 40, 120),
+    Step("exact.skipping", 40, 120),
+    Step("train.rows", 90, 200),
+    Step("exact.bfloat16", 60, 150),
+    Step("decode.parity", 30, 90),
+    Step("decode.rows", 90, 200),
+    Step("decode.batches", 60, 150),
+    Step("decode.speculative", 90, 200),
+    Step("decode.prefill", 60, 150),
+    Step("multi_head.parity", 20, 60),
+    Step("multi_head.rows", 60, 150),
+    Step("multi_head.decoding", 40, 120),
+    Step("transformer.parity", 20, 60),
+    Step("transformer.rows", 40, 120),
+    Step("transformer.parts", 40, 120),
+    Step("train.parts", 40, 120),
+    Step("masking.rows", 120, 240),
+    Step("train.language_model", 90, 200),
+)
+
+
+def chosen(asked: Sequence[str] | None) -> list[Step]:
+    """Return the steps of these names, in this order; a benchmark's name stands for its tables.
+
+    Names may be joined by commas. Without names all steps are returned. Raises ValueError for a
+    name that there is not.
+    """
+    if not asked:
+        return list(PLAN)
+    found: dict[str, Step] = {}
+    for name in (part for joined in asked for part in joined.split(",") if part):
+        steps = [step for step in PLAN if name in (step.name, step.name.partition(".")[0])]
+        if not steps:
+            names = ", ".join(step.name for step in PLAN)
+            raise ValueError(f"--tables must be of {names}, or what stands before a dot, got {name!r}")
+        found |= {step.name: step for step in steps}
+    return list(found.values())
+
+
+def arguments(step: Step, folder: str, seconds: float, quick: bool) -> list[str]:
+    """Return the command of a step, after `python -m`, that has so many seconds until it is killed.
+
+    Tests run side by side where pytest-xdist is installed. A table leaves out what would exceed
+    its time, so that it is written before.
+    """
+    if step.command:
+        side_by_side = step.command[0] == "pytest" and importlib.util.find_spec("xdist")
+        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
+        more = ["-n", str(workers), "--dist", "worksteal"] if side_by_side else []
+        return [*step.command, *more]
+    given = ["--device", "cuda", "--only", step.table, "--out", folder]
+    given += ["--seconds", f"{max(1.0, seconds - START_SECONDS):.0f}"]
+    return ["benchmarks", step.benchmark, *given, *(["--quick"] if quick else [])]
+
+
+def described() -> str:
+    """Return a line for each step, for the help."""
+    lines = [f"  {step.name:<22}{step.usual:>6.0f} s{step.limit:>9.0f} s" for step in PLAN]
+    total = sum(step.usual for step in PLAN)
+    return "\n".join(
+        [
+            "steps, in the order of their worth: about how long, and when they are killed",
+            *lines,
+            f"  {'all':<22}{total:>6.0f} s",
+        ]
+    )
