@@ -27,9 +27,9 @@ def _facts(name: str) -> dict[str, Any]:
     functions = {part.name for part in tree.body if isinstance(part, ast.FunctionDef)}
     facts = {"doc": ast.get_docstring(tree) or "", "measures": "measure" in functions}
     for part in tree.body:
-        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
-            if part.targets[0].id in ("DEVICES", "WHOLE"):
-                facts[part.targets[0].id] = ast.literal_eval(part.value)
+        names = [x.id for x in getattr(part, "targets", []) if isinstance(x, ast.Name)]
+        if names in (["DEVICES"], ["WHOLE"]) and isinstance(part, ast.Assign):
+            facts[names[0]] = ast.literal_eval(part.value)
     return facts
 
 
@@ -73,9 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     given = sys.argv[1:] if arguments is None else arguments
     line = "python -m benchmarks " + shlex.join(given)
+    refused = (provenance.MissingDeviceError, device.RefusedError)
     try:
         return device.main(chosen, line) if chosen.name == "device" else _measure(chosen, line)
-    except (provenance.MissingDeviceError, ValueError) as error:
+    except refused as error:
         print(error, file=sys.stderr)
         return 2
 

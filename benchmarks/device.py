@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import harness, provenance
 from benchmarks.device_kept import DONE, FAILED, KILLED, Kept
 from benchmarks.device_machine import Machine, MachineGoneError, Pretended, Processes
-from benchmarks.device_plan import Step, chosen, described
+from benchmarks.device_plan import RefusedError, Step, chosen, described
 
 PACKING_SECONDS = 10.0  # before the deadline, for what is written last
 
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(chosen: argparse.Namespace, command: str) -> int:
     """Run the command line and return the exit status."""
     if chosen.cut is not None and not chosen.pretend:
-        raise ValueError("--cut needs --pretend: a machine that is there is not taken away")
+        raise RefusedError("--cut needs --pretend: a machine that is there is not taken away")
     given = {"tables": chosen.tables, "deadline": chosen.deadline, "quick": chosen.quick}
     machine: Machine = Pretended(chosen.seed, chosen.cut) if chosen.pretend else Processes()
     signal.signal(signal.SIGTERM, _stop)
@@ -97,7 +97,7 @@ def run(
 ) -> int:
     """Do what an earlier call left, and return 0, or 1 if a step of this call did not end well.
 
-    Raises ValueError for a step that there is not, or a folder of another device.
+    Raises RefusedError for a step that there is not, or a folder of another device.
     """
     steps = chosen(tables)
     out.mkdir(parents=True, exist_ok=True)
@@ -147,4 +147,3 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
     ended = ", ".join(f"{count} {status}" for status, count in counts.items())
     tell(f"steps of this call: {ended}, {len(left)} left; all is in {kept.out}")
     return 1 if counts[FAILED] + counts[KILLED] else 0
-

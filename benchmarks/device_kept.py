@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.device_plan import Step
+from benchmarks.device_plan import RefusedError, Step
 
 DEVICE, RECORDS, LOG = "device.json", "records.zip", "log.txt"
 DONE, FAILED, KILLED = "done", "failed", "killed"  # how a step went
@@ -31,7 +31,7 @@ class Kept:
 
     Raises
     ------
-    ValueError
+    RefusedError
         If `out` holds what another device measured, or a trial.
     """
 
@@ -45,7 +45,7 @@ class Kept:
                 ("--quick", head["quick"], earlier["quick"]),
             ):
                 if now != before:
-                    raise ValueError(
+                    raise RefusedError(
                         f"{out} must hold records of the same {what}, {now}, got {before}: "
                         "name another folder by --out"
                     )

@@ -1,4 +1,4 @@
-"""Who does the steps of `python -m benchmarks device`: processes on a GPU, or a pretence of them."""
+"""Who does the steps of `python -m benchmarks device`: processes on a GPU, or a pretence."""
 
 import contextlib
 import json
@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from benchmarks import harness, provenance
 from benchmarks.device_kept import DONE, FAILED, KILLED
@@ -69,10 +69,11 @@ class Processes:
         command = [sys.executable, "-m", *arguments(step, str(work), seconds, quick)]
         last = [""]
 
-        def read(lines: Iterable[str]) -> None:
-            for line in lines:
-                tell("  " + line.rstrip())
-                last[0] = line.strip() or last[0]
+        def read(output: IO[str]) -> None:
+            with output:
+                for line in output:
+                    tell("  " + line.rstrip())
+                    last[0] = line.strip() or last[0]
 
         with _process(command, self.commit) as process:
             # beside this, since a grandchild that outlives the kill may hold the output open

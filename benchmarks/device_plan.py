@@ -16,6 +16,10 @@ MOST_WORKERS = 14  # each has the GPU's libraries in memory once
 START_SECONDS = 15.0  # of a process until it measures
 
 
+class RefusedError(ValueError):
+    """What was asked for cannot be done."""
+
+
 class Step(NamedTuple):
     """Something to be done on a GPU."""
 
@@ -70,7 +74,7 @@ PLAN = (
 def chosen(asked: Sequence[str] | None) -> list[Step]:
     """Return the steps of these names, in this order; a benchmark's name stands for its tables.
 
-    Names may be joined by commas. Without names all steps are returned. Raises ValueError for a
+    Names may be joined by commas. Without names all steps are returned. Raises RefusedError for a
     name that there is not.
     """
     if not asked:
@@ -80,7 +84,9 @@ def chosen(asked: Sequence[str] | None) -> list[Step]:
         steps = [step for step in PLAN if name in (step.name, step.name.partition(".")[0])]
         if not steps:
             names = ", ".join(step.name for step in PLAN)
-            raise ValueError(f"--tables must be of {names}, or what stands before a dot, got {name!r}")
+            raise RefusedError(
+                f"--tables must be of {names}, or what stands before a dot, got {name!r}"
+            )
         found |= {step.name: step for step in steps}
     return list(found.values())
 

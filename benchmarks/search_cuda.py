@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from attnbook.hashing import plan
 from benchmarks import inputs, search_planted, search_rivals
 from benchmarks.search_planted import DISTANCE, about, asking, planted, timed, told
 from benchmarks.search_rivals import BATCH, SDPA
 
-PLANS = ((0.01, None), (0.007, None), (0.01, 16))  # δ, and projections; None lets the planner choose
+PLANS = ((0.01, None), (0.007, None), (0.01, 16))  # δ, and projections, else the planner's
 BUILDS, QUICK_BUILDS = 7, 2
 
 

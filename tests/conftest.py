@@ -45,11 +45,11 @@ def library(request) -> Iterator[ArrayLibrary]:
         yield library
 
 
-ELSEWHERE = frozenset(
-    "array_api_strict axe_playwright_python docutils faiss ipykernel IPython jaxtyping jupytext "
-    "matplotlib nbclient nbconvert nbformat nbgrader numba playwright py_mini_racer pypdf scipy "
-    "sphinx threadpoolctl tinycss2 tokenizers transformers".split()
-)
+ELSEWHERE = """
+    array_api_strict axe_playwright_python docutils faiss ipykernel IPython jaxtyping jupytext
+    matplotlib nbclient nbconvert nbformat nbgrader numba playwright py_mini_racer pypdf scipy
+    sphinx threadpoolctl tinycss2 tokenizers transformers
+"""
 """Packages that a machine with a GPU may lack: files of tests that import them are skipped."""
 
 
@@ -65,7 +65,7 @@ class TestFile(pytest.Module):
         except self.CollectError as error:
             cause = error.__cause__
             missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
-            if (missing or "").partition(".")[0] not in ELSEWHERE:
+            if (missing or "").partition(".")[0] not in ELSEWHERE.split():
                 raise
             pytest.skip(f"{missing} is not installed", allow_module_level=True)
 

@@ -12,7 +12,15 @@ from attnbook import attention, attention_vjp, kernels, masking
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
-from benchmarks import exact, exact_candidates, exact_ceilings, exact_errors, exact_peers, inputs
+from benchmarks import (
+    exact,
+    exact_candidates,
+    exact_ceilings,
+    exact_errors,
+    exact_peers,
+    harness,
+    inputs,
+)
 from benchmarks.exact_problem import Arrays, Problem
 
 CAUSAL = pytest.mark.parametrize("is_causal", [False, True])
@@ -172,3 +180,53 @@ def test_larger_problems_have_fewer_rounds():
     rounds = [exact.pace(Problem("cpu", "float32", n), False).rounds for n in (256, 1024, 8192)]
     assert rounds == sorted(rounds, reverse=True)
     assert rounds[-1] >= 3
+
+
+def test_on_a_gpu_what_takes_too_long_is_left_out(monkeypatch):
+    everybody = [
+        harness.Candidate({"implementation": name}, list, dict) for name in ("tiled", "triton")
+    ]
+    monkeypatch.setattr(exact, "candidates", lambda problem, **_: everybody)
+
+    def names(device, n, **fields):
+        found = exact._taking_part(Problem(device, "bfloat16", n, **fields))
+        return [one.about["implementation"] for one in found]
+
+    assert names("cuda", 1024) == names("cpu", 4096) == ["tiled", "triton"]
+    assert names("cuda", 4096) == names("cuda", 4096, backward=True) == ["triton"]
+    assert names("cuda", 10**6, n_q=1) == ["triton"]
+    assert names("cpu", 10**6, n_q=1) == ["tiled", "triton"]
+
+
+def test_flex_attention_is_compiled_for_one_length_on_a_gpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(exact, "candidates", lambda problem, **more: asked.append(more) or [])
+    for step in exact.self_attention("cuda", quick=False, log=lambda line: None):
+        step.run()
+        asked[-1]["step"] = (step.about["n"], step.about["width"])
+    flex = [more["step"] for more in asked if more["flex"]]
+    assert flex == [(4096, 64)] * 4  # forward and both, causal and not
+    assert len(asked) == 24
+
+
+def test_long_calls_on_a_gpu_have_few_rounds():
+    pace = exact.pace(Problem("cuda", "bfloat16", 4096), False)
+    assert (pace.long, pace.long_rounds) == (exact.LONG, exact.LONG_ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("device", "only", "there"),
+    [("cpu", (), True), ("cuda", (), False), ("cuda", ("SDPA",), False), ("cuda", ("JAX",), True)],
+)
+def test_jax_takes_memory_of_a_gpu_only_where_asked(monkeypatch, device, only, there):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    monkeypatch.setattr(exact_peers.importlib.util, "find_spec", lambda name: name == "jax" or None)
+    monkeypatch.setitem(sys.modules, "jax", None)  # whoever imports it fails
+    problem = Problem(device, "float32", 7, 5, heads=2)
+    arrays = types.SimpleNamespace(drawn={})
+    found = list(exact_peers.others(problem, arrays, only))
+    assert [entry.about["implementation"] for entry in found] == ["JAX"] * there
+    for entry in found:
+        with pytest.raises(ImportError):
+            entry.run()
+        assert exact_peers.os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of 
 from attnbook.hashing import SimHash, plan
 from benchmarks import (
     harness,
+    search_cuda,
     search_far_near,
     search_growth,
     search_maps,
@@ -52,6 +53,54 @@ def test_recall_is_that_of_the_sketch(data, n_probes):
     assert 0.1 < one.recall(*data.test) < 1
     facts = one.facts(one.built(), data.test[0])
     assert facts["candidates"] == pytest.approx(found.sum(axis=1).mean())
+
+
+@needs_numba
+def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
+    told = []
+
+    class Spy(search_rivals.SketchAttention):
+        def update(self, key):
+            told.append("update")
+            return super().update(key)
+
+        def merge(self):
+            told.append("merge")
+            super().merge()
+
+    monkeypatch.setattr(search_rivals, "SketchAttention", Spy)
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one.synchronize = lambda: told.append("wait")
+    one.built()
+    assert told == ["wait", "update", "merge", "wait"]
+
+
+@needs_numba
+def test_a_gpu_answers_before_it_is_asked_again(data):
+    told = []
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one.ask = lambda built, query: told.append(len(query))
+    one.synchronize = lambda: told.append("wait")
+    one.built()
+    told.clear()
+    run, n = search_planted.asking(one, data.test[0][:3], "single")
+    run()
+    assert (told, n) == ([1, "wait"] * 3, 3)
+
+
+@needs_numba
+def test_a_million_on_a_gpu_beside_exact_attention(monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(search_planted, "QUICK_N", 700)
+    lines = []
+    rows = search_cuda.million(quick=True, log=lines.append, device="cpu")
+    ours = [row for row in rows if row["implementation"] == search_rivals.SKETCH]
+    assert {row["mode"] for row in ours} == {"single", "batch"}
+    assert len(ours) == 2 * len(search_cuda.PLANS)
+    assert all(row["recall"] > 0.9 and row["index_bytes"] > 0 for row in ours)
+    exact = [row for row in rows if row not in ours]
+    assert [row["speed"] == 1 for row in exact if row["mode"] == "batch"] == [True, False]
+    assert len(lines) == len(rows)
 
 
 @needs_numba

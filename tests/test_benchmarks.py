@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import sys
-import types
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from benchmarks import (  # noqa: E402
     approximate_estimators,
     attention,
     decode,
-    device,
     exact,
     exact_candidates,
     exact_ceilings,
@@ -243,6 +241,112 @@ def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(cloc
     assert [found.name for found in tmp_path.iterdir()] == ["x.cpu.json"]
     with pytest.raises(ValueError, match="path must be a place to write to, got None"):
         tables.Tables({}).finish()
+
+
+def test_tables_that_nobody_asked_for_are_passed_over(clock):
+    def never():
+        raise AssertionError("it is not asked for")
+
+    growing = tables.Tables({"rows": [1]}, log=lambda line: None, clock=clock, only=["parity", "b"])
+    growing.parity(lambda: [{"holds": True}])
+    assert growing.measure("rows", never) == [1]
+    assert growing.measure("more", never) == []
+    assert growing.whole("a", never) is None
+    assert growing.measure("b", lambda: [tables.Step({}, 1, lambda: [{"n": 1}])]) == [{"n": 1}]
+    assert growing.names == ["parity", "rows", "more", "a", "b"]
+    assert growing.record["table_seconds"] == {"parity": 0.0, "b": 0.0}
+    assert growing.record["parity"] == [{"holds": True}]
+
+
+def test_machines_are_told_apart_by_what_is_timed():
+    one = {"device": {"kind": "cuda", "name": "A"}, "cpu": {"name": "x"}}
+    assert origin.same_machine(one, one | {"cpu": {"name": "y"}})
+    assert not origin.same_machine(one, one | {"device": {"kind": "cuda", "name": "B"}})
+    one |= {"device": {"kind": "cpu", "name": "A"}}
+    assert not origin.same_machine(one, one | {"cpu": {"name": "y"}})
+
+
+class FakeTorch:
+    """The parts of PyTorch that time a GPU: its work is done when somebody waits for it."""
+
+    def __init__(self):
+        self.host = self.gpu = 0.0
+        self.events = []
+        self.cuda = self
+        self.frees = 0
+
+    def is_available(self):
+        return True
+
+    def empty_cache(self):
+        self.frees += 1
+
+    def synchronize(self):
+        self.host = self.gpu = max(self.host, self.gpu)
+
+    def _sleep(self, cycles):
+        self.gpu = max(self.host, self.gpu) + cycles / 1e9
+
+    def run(self, launch, kernel):
+        """Launch a kernel, which takes the host so long and the GPU so long."""
+        self.host += launch
+        self.gpu = max(self.host, self.gpu) + kernel
+
+    def Event(self, enable_timing):  # noqa: N802
+        fake = self
+
+        class Event:
+            def record(self):
+                self.at = max(fake.host, fake.gpu)
+
+            def synchronize(self):
+                fake.synchronize()
+
+            def elapsed_time(self, other):
+                return (other.at - self.at) * 1e3
+
+        return Event()
+
+
+@pytest.fixture
+def fake_torch(monkeypatch):
+    fake = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(origin, "torch_sees_cuda", lambda: True)
+    monkeypatch.setattr(origin, "cupy_sees_cuda", lambda: False)
+    return fake
+
+
+def test_time_on_a_gpu_is_without_the_launches(fake_torch):
+    found = harness.device_seconds(lambda: fake_torch.run(200e-6, 30e-6), rounds=3)
+    assert found["maximum"] == pytest.approx(30e-6)
+    many = harness.device_seconds(lambda: [fake_torch.run(1e-6, 50e-6) for _ in range(4)], 3)
+    assert many["median"] == pytest.approx(200e-6)
+
+
+def test_time_on_a_gpu_needs_pytorch(monkeypatch):
+    monkeypatch.setattr(origin, "torch_sees_cuda", lambda: False)
+    assert harness.device_seconds(lambda: None, 3) is None
+
+
+@pytest.mark.usefixtures("short")
+def test_memory_of_a_gpu_is_given_back_between_candidates(fake_torch, clock, monkeypatch):
+    monkeypatch.setattr(harness, "extra_bytes", lambda run, library, device: 0)
+    frees = []
+
+    def run(seconds):
+        frees.append(fake_torch.frees)
+        fake_torch.run(1e-6, 30e-6)
+        return clock.taking(seconds, np.ones(3))()
+
+    made = [candidate("a", lambda: run(1e-3)), candidate("b", lambda: run(1.0))]
+    given = {"about": {"n": 7}, "baseline": {"implementation": "b"}, "quick": True}
+    short, long = harness.rows(made, "cuda", **given)
+    assert short["device_seconds"]["median"] == pytest.approx(30e-6)
+    assert "device_seconds" not in long  # beside which the launches do not count
+    assert frees[:2] == [0, 1]  # the first call of each
+    rounds = 2
+    assert fake_torch.frees == len(made) * (1 + rounds)
 
 
 def test_spread_and_speed(tmp_path):
@@ -517,39 +621,18 @@ def test_a_quick_run_does_not_replace_the_record_of_the_book(monkeypatch, tmp_pa
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 
-@pytest.mark.parametrize("arguments", [["attention", "--device", "cuda"], ["device"]])
-def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys, arguments):
+def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(origin, "torch_sees_cuda", lambda: False)
     monkeypatch.setattr(origin, "cupy_sees_cuda", lambda: False)
-    assert command_line.main([*arguments, "--out", str(tmp_path)]) == 2
+    arguments = ["attention", "--device", "cuda", "--out", str(tmp_path)]
+    assert command_line.main(arguments) == 2
     assert "needs PyTorch or CuPy with a CUDA device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_device_runs_the_gpu_tests_and_every_benchmark(monkeypatch, tmp_path):
-    monkeypatch.setattr(origin, "require", lambda device: None)
-    monkeypatch.setattr(harness, "record", lambda name, device, command: {"benchmark": name})
-    commands, done = [], types.SimpleNamespace(stdout="first\nlast\n", returncode=0)
-
-    def fake_run(command, **_):
-        commands.append(command)
-        return done
-
-    monkeypatch.setattr(device.subprocess, "run", fake_run)
-    assert device.run(["attention"], tmp_path, quick=True, command="x") == 0
-    assert [command[2] for command in commands] == ["attnbook", "pytest", "benchmarks"]
-    assert commands[1][3:5] == ["-m", "gpu"]
-    assert commands[2][3:6] == ["attention", "--device", "cuda"]
-    steps = json.loads((tmp_path / "device.json").read_text())["steps"]
-    assert [step["last_line"] for step in steps] == ["last"] * 3
-    assert (tmp_path / "gpu-tests.txt").read_text() == done.stdout
-    done.returncode = 1
-    assert device.run(["attention"], tmp_path, quick=True, command="x") == 1
-
-
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    whole = "ablations|approximate|cache(?!_speed)|decode|distributed|exact|rivals|scaling"
+    whole = "ablations|approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
     parts = {name for name in files if re.match(f"({whole}|search|sketch)_", name)}
     others = {"device", "harness", "inputs", "memory", "provenance", "real_keys", "tables"}
     assert set(command_line.names()) == files - others - parts
@@ -569,12 +652,13 @@ def test_record_in_the_book_has_provenance(path):
     assert record["benchmark"] == name
     assert record["provenance"]["device"]["kind"] == kind
     assert not record.get("quick"), "a trial run is not shown in the book"
+    assert not record.get("pretended"), "nor is a pretence"
     check_record(record)
 
 
-def test_one_table_is_measured_again_and_the_others_stay(tmp_path, monkeypatch):
-    def measure(device, *, quick, tables, only=None):
-        for name in only or ("first", "second"):
+def test_one_table_is_measured_again_and_the_others_stay(tmp_path, monkeypatch, capsys):
+    def measure(device, *, quick, tables):
+        for name in ("first", "second"):
             tables.whole(name, lambda: [next(counted)])
 
     counted = iter(range(9))
@@ -590,6 +674,9 @@ def test_one_table_is_measured_again_and_the_others_stay(tmp_path, monkeypatch):
     assert "measured" not in before
     assert set(after["measured"]) == {"second"}
     assert datetime.fromisoformat(after["measured"]["second"]["date"])
+    assert command_line.main([*arguments, "--only", "third"]) == 2
+    assert "--only must name tables of first, second, got third" in capsys.readouterr().err
+    assert json.loads(path.read_text()) == after
 
     before["provenance"]["cpu"]["name"] = "another"
     path.write_text(json.dumps(before))
