@@ -72,6 +72,7 @@ class Kept:
     def keep(self, step: Step, **facts: Any) -> None:
         """Write what a step measured, and how it went."""
         if not step.command and facts["status"] == DONE:
+            self._tell_command(self.work / f"{step.benchmark}.cuda.json")
             growing = self.out / f"{RECORDS}.writing"
             with zipfile.ZipFile(growing, "w", zipfile.ZIP_DEFLATED) as packed:
                 for path in sorted(self.work.glob("*.json")):
@@ -79,6 +80,12 @@ class Kept:
             growing.replace(self.out / RECORDS)
         self.record["steps"][step.name] = facts
         harness.write(self.record, self.out / DEVICE)
+
+    def _tell_command(self, path: Path) -> None:
+        """Let a record name the command that repeats it, and not that of the process of a step."""
+        record = json.loads(path.read_text("utf-8"))
+        record["provenance"]["command"] = self.record["provenance"]["command"]
+        harness.write(record, path)
 
     def tell(self, line: str) -> None:
         """Print a line, and add it to the log."""

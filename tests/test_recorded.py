@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import types
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,85 @@ def test_provenance_names_device_date_commit_and_versions():
     assert "another" not in later
     record["measured"]["rows"]["cpu"] = {}
     assert "on another processor" in recorded.provenance(record)[0]
+    # of one record that several calls of a day made, nothing is told
+    record["measured"] = {"rows": dict(place)}
+    assert "again" not in recorded.provenance(record)[0]
+
+
+def test_what_no_row_has_is_not_shown():
+    shown = ["seconds", "device_seconds"]
+    assert recorded.grid(ROWS[:1], ["implementation"], shown, None)[0] == ["who", "time"]
+    on_gpu = [ROWS[0] | {"device_seconds": {"median": 3e-5}}, ROWS[1]]
+    head, body = recorded.grid(on_gpu, ["implementation"], shown, None)
+    assert head == ["who", "time", "on the GPU"]
+    assert [line[2] for line in body] == ["30.0 µs", "–"]
+    assert recorded.grid(on_gpu, ["implementation"], shown, "n")[1][0] == [
+        "ours",
+        "500 µs, 30.0 µs",
+    ]
+
+
+def stored(folder, name, device, who, **fields):
+    """Write a record into a folder, and return it."""
+    path = sorted((PATH.parents[1] / "data").glob("exact.cpu.json"))[0]
+    place = json.loads(path.read_text("utf8"))["provenance"] | {"device": {"kind": device}}
+    place["device"]["name"] = who
+    made = {"provenance": place, "rows": ROWS[:2], **fields}
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / name).write_text(json.dumps(made))
+    return made
+
+
+def run(directive, folder, *arguments, **options):
+    """Return the text of what a directive makes on a page of `folder`, and its nodes."""
+    env = types.SimpleNamespace(
+        docname="page", doc2path=lambda name: str(folder / name), note_dependency=lambda path: None
+    )
+    settings = types.SimpleNamespace(env=env)
+    state = types.SimpleNamespace(document=types.SimpleNamespace(settings=settings))
+    machine = types.SimpleNamespace(reporter=None)
+    made = directive("name", list(arguments), options, [], 1, 0, "", state, machine).run()
+    return "\n".join(node.astext() for node in made), made
+
+
+OPTIONS = {"by": "implementation", "across": "n", "show": "seconds speed"}
+
+
+def test_records_of_several_devices_stand_side_by_side(tmp_path):
+    stored(tmp_path, "exact.cpu.json", "cpu", "a processor")
+    text, nodes = run(recorded.Recorded, tmp_path, "exact", **OPTIONS)
+    assert [type(node).__name__ for node in nodes] == ["table"]
+    assert "a processor" not in text  # nothing to tell apart
+    for name, who in (("exact.cuda-h200.json", "an H200"), ("exact.cuda.json", "an H100")):
+        stored(tmp_path, name, "cuda", who)
+    stored(tmp_path, "exactly.cuda.json", "cuda", "of another benchmark")
+    text, (beside,) = run(recorded.Recorded, tmp_path, "exact", **OPTIONS)
+    assert beside["classes"] == ["recorded-beside"]
+    assert [part[0].astext() for part in beside] == ["a processor", "an H100", "an H200"]
+    assert all(type(part[1]).__name__ == "table" for part in beside)
+    assert "of another benchmark" not in text
+    text, _ = run(recorded.RecordedOn, tmp_path, "exact")
+    assert text.count("Repeat it with") == 3
+    assert "No record" not in text
+
+
+def test_a_page_has_one_line_where_there_is_no_gpu(tmp_path):
+    stored(tmp_path, "exact.cpu.json", "cpu", "a processor")
+    text, _ = run(recorded.RecordedOn, tmp_path, "exact")
+    assert "GPU" not in text
+    text, _ = run(recorded.RecordedDevices, tmp_path)
+    assert text == (
+        "No figure here is from a GPU. On one, all are measured by "
+        "python -m benchmarks device --out DIR."
+    )
+    stored(tmp_path, "exact.cuda.json", "cuda", "an H100")
+    stored(tmp_path, "train.cuda.json", "cuda", "an H100")
+    text, _ = run(recorded.RecordedDevices, tmp_path)
+    assert text == "Figures of a GPU are from an H100."
+
+
+def test_chapters_say_nothing_of_records_that_there_are_not():
+    for page in (PATH.parents[1]).glob("*.md"):
+        assert not re.search(
+            r"(no|No) GPU has been|recorded on a CPU|recorded yet", page.read_text()
+        )

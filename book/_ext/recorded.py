@@ -1,8 +1,10 @@
 """Show what the benchmarks recorded: `data/NAME.DEVICE.json` is read when the book is built.
 
 The directive ``recorded-on NAME`` says on which device a record was made, when, with what, and the
-command that repeats it. ``recorded NAME`` is a table of a record, once for each device, and a
-sentence that says how ours compare. So no number stands in the source of a page.
+command that repeats it. ``recorded NAME`` is a table of a record, and a sentence that says how ours
+compare; records of several devices, such as `exact.cpu.json`, `exact.cuda.json` and
+`exact.cuda-h200.json`, stand side by side. ``recorded-devices`` names all devices. So no number
+stands in the source of a page.
 """
 
 import json
@@ -13,9 +15,11 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-DEVICES = ("cpu", "cuda")
+WITHOUT_GPU = "No figure here is from a GPU. On one, all are measured by "
+GPU_COMMAND = "python -m benchmarks device --out DIR"
 TITLES = {
     "bytes": "bytes",
+    "device_seconds": "on the GPU",
     "displacement": "steps",
     "extra_bytes": "extra memory",
     "gbps": "GB/s",
@@ -37,13 +41,21 @@ TITLES = {
 
 
 def records(folder: Path, name: str) -> dict[str, dict]:
-    """Return the records of a benchmark by device."""
-    paths = {device: folder / f"{name}.{device}.json" for device in DEVICES}
-    return {
-        device: json.loads(path.read_text("utf8"))
-        for device, path in paths.items()
-        if path.exists()
-    }
+    """Return the records of a benchmark by the device in their name, the CPU first."""
+    paths = {path.name.split(".")[1]: path for path in folder.glob(f"{name}.*.json")}
+    order = sorted(paths, key=lambda device: (device != "cpu", device))
+    return {device: json.loads(paths[device].read_text("utf8")) for device in order}
+
+
+def device_name(record: dict) -> str:
+    """Return what the device of a record calls itself."""
+    return record["provenance"]["device"]["name"]
+
+
+def devices(folder: Path) -> list[str]:
+    """Return the names of the GPUs of all records, each once."""
+    paths = sorted(folder.glob("*.cuda*.json"))
+    return list(dict.fromkeys(device_name(json.loads(path.read_text("utf8"))) for path in paths))
 
 
 def number(x: float, digits: int = 3) -> str:
@@ -72,7 +84,7 @@ def show(name: str, x: Any) -> str:
         return "–"
     if isinstance(x, dict):
         x = x["median" if "median" in x else "mean"]
-    if name in {"seconds", "per_query", "build_seconds"}:
+    if name in {"seconds", "device_seconds", "per_query", "build_seconds"}:
         return time(x)
     if name == "speed":
         return f"{number(x)} ×"
@@ -118,8 +130,9 @@ def grid(
     """Return the head and the body of a table.
 
     A line for each row; or, with `across`, one for each group of rows that agree in `by`, with a
-    column for each value of that field.
+    column for each value of that field. What no row has, such as the time on a GPU, is not shown.
     """
+    shown = [name for name in shown if any(row.get(name) is not None for row in rows)] or shown
     head = [TITLES.get(name, name.replace("_", " ")) for name in by]
     if across is None:
         body = [
@@ -177,6 +190,7 @@ def provenance(record: dict) -> list[str]:
         f"Table {name} again {one['date'][:10]}, commit {one['commit'][:10]}"
         + (", on another processor" if one.get("cpu", cpu) != cpu else "")
         for name, one in record.get("measured", {}).items()
+        if _when(one) != _when(place)  # else it is one of several calls that made the record
     ]
     return [
         f"On {where}; {place['date'][:10]}, commit {commit}." + "".join(f" {x}." for x in later),
@@ -184,8 +198,12 @@ def provenance(record: dict) -> list[str]:
     ]
 
 
+def _when(place: dict) -> tuple[str, str, Any]:
+    return place["date"][:10], place["commit"], place.get("cpu")
+
+
 class Recorded(SphinxDirective):
-    """``recorded NAME``: a table of each record of a benchmark."""
+    """``recorded NAME``: a table of each record of a benchmark, side by side."""
 
     required_arguments = 1
     option_spec = {  # noqa: RUF012
@@ -203,19 +221,25 @@ class Recorded(SphinxDirective):
         across = self.options.get("across")
         by, shown = (self.options[name].split() for name in ("by", "show"))
         where = dict(part.split("=", 1) for part in self.options.get("where", "").split())
-        result: list[nodes.Node] = []
-        for device, record in found.items():
+        against = self.options.get("against", "the baseline")
+        parts: list[list[nodes.Node]] = []
+        for record in found.values():
             rows = rows_of(record, self.options.get("table", "rows"), where)
             if not rows:
                 continue
-            if len(found) > 1:
-                result.append(nodes.paragraph("", "", nodes.strong(device, device)))
-            result.append(_table(*grid(rows, by, shown, across)))
-            against = self.options.get("against", "the baseline")
+            part: list[nodes.Node] = [_table(*grid(rows, by, shown, across))]
             sentence = comparison(rows, self.options.get("ours", "").split(), against, across)
             if sentence:
-                result.append(nodes.paragraph(sentence, sentence))
-        return result
+                part.append(nodes.paragraph(sentence, sentence))
+            if len(found) > 1:
+                name = device_name(record)
+                part.insert(0, nodes.paragraph("", "", nodes.strong(name, name)))
+            parts.append(part)
+        if len(parts) < 2:
+            return [node for part in parts for node in part]
+        beside = nodes.container(classes=["recorded-beside"])
+        beside += [nodes.container("", *part) for part in parts]
+        return [beside]
 
 
 class RecordedOn(SphinxDirective):
@@ -224,37 +248,40 @@ class RecordedOn(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        name, found = self.arguments[0], _records(self)
         result: list[nodes.Node] = []
-        for device in DEVICES:
+        for record in _records(self).values():
             paragraph = nodes.paragraph(classes=["recorded-on"])
-            if device in found:
-                for sentence in provenance(found[device]):
-                    paragraph += nodes.Text(sentence + " ")
-                command = found[device]["provenance"]["command"]
-                paragraph += nodes.Text("Repeat it with ")
-            elif found and device == "cuda":
-                if "rows" not in found["cpu"]:  # no timings: a GPU would find the same
-                    continue
-                paragraph += nodes.Text("No record of a GPU yet. On one, run ")
-                command = f"python -m benchmarks {name} --device cuda"
-            elif device == "cpu":
-                paragraph += nodes.Text("No record of a CPU yet. Run ")
-                command = f"python -m benchmarks {name} --device cpu"
-            else:
-                continue
-            paragraph += [nodes.literal(command, command), nodes.Text(".")]
+            for sentence in provenance(record):
+                paragraph += nodes.Text(sentence + " ")
+            command = record["provenance"]["command"]
+            paragraph += [nodes.Text("Repeat it with "), nodes.literal(command, command)]
+            paragraph += nodes.Text(".")
             result.append(paragraph)
         return result
 
 
+class RecordedDevices(SphinxDirective):
+    """``recorded-devices``: the GPUs of all records, or that there is none."""
+
+    def run(self) -> list[nodes.Node]:
+        names = devices(_folder(self))
+        if names:
+            told = f"Figures of a GPU are from {', '.join(names)}."
+            return [nodes.paragraph(told, told)]
+        paragraph = nodes.paragraph("", WITHOUT_GPU, nodes.literal(GPU_COMMAND, GPU_COMMAND))
+        paragraph += nodes.Text(".")
+        return [paragraph]
+
+
+def _folder(directive: SphinxDirective) -> Path:
+    return Path(directive.env.doc2path(directive.env.docname)).parent / "data"
+
+
 def _records(directive: SphinxDirective) -> dict[str, dict]:
-    folder = Path(directive.env.doc2path(directive.env.docname)).parent / "data"
-    for device in DEVICES:
-        path = folder / f"{directive.arguments[0]}.{device}.json"
-        if path.exists():
-            directive.env.note_dependency(str(path))
-    return records(folder, directive.arguments[0])
+    folder, name = _folder(directive), directive.arguments[0]
+    for path in folder.glob(f"{name}.*.json"):
+        directive.env.note_dependency(str(path))
+    return records(folder, name)
 
 
 def _table(head: list[str], body: list[list[str]]) -> nodes.table:
@@ -274,4 +301,5 @@ def _row(cells: list[str]) -> nodes.row:
 def setup(app):
     app.add_directive("recorded", Recorded)
     app.add_directive("recorded-on", RecordedOn)
+    app.add_directive("recorded-devices", RecordedDevices)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
