@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 KERNEL_TESTS = ("tests/kernels", "tests/sketch")
 PYTEST = ("pytest", "-m", "gpu", "-ra", "--durations=10", "-p", "no:cacheprovider")
+PYTEST += (
+    "-p",
+    "no:benchmark",
+)  # which warns where tests run side by side, and warnings are errors
 MOST_WORKERS = 14  # each has the GPU's libraries in memory once
+TEST_SECONDS = 120  # of a test that hangs
 START_SECONDS = 15.0  # of a process until it measures
 
 
@@ -94,17 +99,25 @@ def chosen(asked: Sequence[str] | None) -> list[Step]:
 def arguments(step: Step, folder: str, seconds: float, quick: bool) -> list[str]:
     """Return the command of a step, after `python -m`, that has so many seconds until it is killed.
 
-    Tests run side by side where pytest-xdist is installed. A table leaves out what would exceed
+    Tests run side by side, each within a limit, where the plugins for it are installed. A table leaves out what would exceed
     its time, so that it is written before.
     """
     if step.command:
-        side_by_side = step.command[0] == "pytest" and importlib.util.find_spec("xdist")
-        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
-        more = ["-n", str(workers), "--dist", "worksteal"] if side_by_side else []
-        return [*step.command, *more]
+        return [*step.command, *(_of_plugins() if step.command[0] == "pytest" else ())]
     given = ["--device", "cuda", "--only", step.table, "--out", folder]
     given += ["--seconds", f"{max(1.0, seconds - START_SECONDS):.0f}"]
     return ["benchmarks", step.benchmark, *given, *(["--quick"] if quick else [])]
+
+
+def _of_plugins() -> list[str]:
+    """Return the options of pytest-xdist and pytest-timeout, if they are installed."""
+    found = []
+    if importlib.util.find_spec("xdist"):
+        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
+        found += ["-n", str(workers), "--dist", "worksteal"]
+    if importlib.util.find_spec("pytest_timeout"):
+        found += ["--timeout", str(TEST_SECONDS)]
+    return found
 
 
 def described() -> str:

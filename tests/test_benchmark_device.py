@@ -122,14 +122,20 @@ def test_steps_are_chosen_by_name():
         names("exact.row")
 
 
-@pytest.mark.parametrize("has_xdist", [True, False])
-def test_commands(monkeypatch, has_xdist):
-    find = (lambda name: name) if has_xdist else (lambda name: None)
-    monkeypatch.setattr(device_plan.importlib.util, "find_spec", find)
+@pytest.mark.parametrize(
+    ("plugin", "options"),
+    [
+        ("xdist", ["-n", "14", "--dist", "worksteal"]),
+        ("pytest_timeout", ["--timeout", "120"]),
+        ("none", []),
+    ],
+)
+def test_commands(monkeypatch, plugin, options):
+    monkeypatch.setattr(device_plan.importlib.util, "find_spec", lambda name: name == plugin)
     monkeypatch.setattr(device_plan.os, "cpu_count", lambda: 16)
     doctor, tested, table = device_plan.chosen(["doctor", "tests.kernels", "exact.rows"])
     assert device_plan.arguments(doctor, "x", 9.0, True) == ["attnbook", "doctor"]
-    assert ("-n 14" in " ".join(device_plan.arguments(tested, "x", 9.0, True))) == has_xdist
+    assert device_plan.arguments(tested, "x", 9.0, True) == [*tested.command, *options]
     assert " ".join(device_plan.arguments(table, "x", 100.0, False)) == (
         "benchmarks exact --device cuda --only rows --out x --seconds 85"
     )

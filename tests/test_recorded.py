@@ -156,6 +156,17 @@ def test_records_of_several_devices_stand_side_by_side(tmp_path):
     assert "No record" not in text
 
 
+def test_a_chapter_shows_records_of_gpus_alone(tmp_path):
+    stored(tmp_path, "exact.cpu.json", "cpu", "a processor")
+    options = OPTIONS | {"device": "cuda"}
+    assert run(recorded.Recorded, tmp_path, "exact", **options) == ("", [])
+    made = stored(tmp_path, "exact.cuda.json", "cuda", "an H100")
+    text, (title, table) = run(recorded.Recorded, tmp_path, "exact", **options)
+    assert title.astext() == f"an H100, {made['provenance']['date'][:10]}"
+    assert type(table).__name__ == "table"
+    assert "a processor" not in text
+
+
 def test_a_page_has_one_line_where_there_is_no_gpu(tmp_path):
     stored(tmp_path, "exact.cpu.json", "cpu", "a processor")
     text, _ = run(recorded.RecordedOn, tmp_path, "exact")

@@ -3,8 +3,9 @@
 The directive ``recorded-on NAME`` says on which device a record was made, when, with what, and the
 command that repeats it. ``recorded NAME`` is a table of a record, and a sentence that says how ours
 compare; records of several devices, such as `exact.cpu.json`, `exact.cuda.json` and
-`exact.cuda-h200.json`, stand side by side. ``recorded-devices`` names all devices. So no number
-stands in the source of a page.
+`exact.cuda-h200.json`, stand side by side. In a chapter, ``:device: cuda`` shows those of GPUs
+alone, each with its name and date, and nothing where there is none. ``recorded-devices`` names all
+GPUs. So no number stands in the source of a page.
 """
 
 import json
@@ -207,6 +208,7 @@ class Recorded(SphinxDirective):
 
     required_arguments = 1
     option_spec = {  # noqa: RUF012
+        "device": directives.unchanged_required,
         "table": directives.unchanged_required,
         "where": directives.unchanged,
         "by": directives.unchanged_required,
@@ -223,7 +225,10 @@ class Recorded(SphinxDirective):
         where = dict(part.split("=", 1) for part in self.options.get("where", "").split())
         against = self.options.get("against", "the baseline")
         parts: list[list[nodes.Node]] = []
-        for record in found.values():
+        kind = self.options.get("device", "")
+        for device, record in found.items():
+            if not device.startswith(kind):
+                continue
             rows = rows_of(record, self.options.get("table", "rows"), where)
             if not rows:
                 continue
@@ -231,9 +236,12 @@ class Recorded(SphinxDirective):
             sentence = comparison(rows, self.options.get("ours", "").split(), against, across)
             if sentence:
                 part.append(nodes.paragraph(sentence, sentence))
-            if len(found) > 1:
+            if len(found) > 1 or kind:
                 name = device_name(record)
-                part.insert(0, nodes.paragraph("", "", nodes.strong(name, name)))
+                title = nodes.paragraph("", "", nodes.strong(name, name))
+                if kind:  # no `recorded-on` stands above
+                    title += nodes.Text(f", {record['provenance']['date'][:10]}")
+                part.insert(0, title)
             parts.append(part)
         if len(parts) < 2:
             return [node for part in parts for node in part]
