@@ -10,7 +10,6 @@ Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMM
 """
 
 import argparse
-import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +69,6 @@ def main(chosen: argparse.Namespace, command: str) -> int:
         raise RefusedError("--cut needs --pretend: a machine that is there is not taken away")
     given = {"tables": chosen.tables, "deadline": chosen.deadline, "quick": chosen.quick}
     machine: Machine = Pretended(chosen.seed, chosen.cut) if chosen.pretend else Processes()
-    signal.signal(signal.SIGTERM, _stop)
     with tempfile.TemporaryDirectory() as nowhere:
         usual = nowhere if chosen.pretend else provenance.ROOT / "_build/benchmarks/device"
         out = chosen.out or Path(usual)
@@ -79,11 +77,6 @@ def main(chosen: argparse.Namespace, command: str) -> int:
         except MachineGoneError:
             harness.log(f"the pretended machine is gone after {machine.clock():.0f} s")
             return 1
-
-
-def _stop(number: int, _: object) -> None:
-    """End as Ctrl-C does, with the step under way."""
-    raise SystemExit(128 + number)
 
 
 def run(

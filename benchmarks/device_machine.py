@@ -60,6 +60,7 @@ class Processes:
     def head(self, command: str) -> dict[str, Any]:
         """Return the head of the record. Raises MissingDeviceError without a GPU."""
         provenance.require("cuda")
+        signal.signal(signal.SIGTERM, _stop)
         found = harness.record("device", "cuda", command)
         self.commit = found["provenance"]["commit"]
         return found
@@ -86,6 +87,11 @@ class Processes:
                 _kill(process)
             reader.join(READ_SECONDS)
         return Outcome(status, last[0])
+
+
+def _stop(number: int, _: object) -> None:
+    """End as Ctrl-C does, with the step under way."""
+    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager

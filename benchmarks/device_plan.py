@@ -99,8 +99,8 @@ def chosen(asked: Sequence[str] | None) -> list[Step]:
 def arguments(step: Step, folder: str, seconds: float, quick: bool) -> list[str]:
     """Return the command of a step, after `python -m`, that has so many seconds until it is killed.
 
-    Tests run side by side, each within a limit, where the plugins for it are installed. A table leaves out what would exceed
-    its time, so that it is written before.
+    Tests run side by side, each within a limit, where the plugins for it are installed. A table
+    leaves out what would exceed its time, so that it is written before.
     """
     if step.command:
         return [*step.command, *(_of_plugins() if step.command[0] == "pytest" else ())]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from benchmarks import provenance
+from benchmarks import cuda, provenance
 from benchmarks.memory import extra_bytes
 
 Name = TypeVar("Name")
@@ -24,8 +24,6 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 SLICE_SECONDS = {"cpu": 0.05, "cuda": 0.01}  # a CPU is disturbed more, by the rest of the machine
 QUICK_SLICE_SECONDS = 0.005
 MOST = 60.0  # seconds for one candidate of a size
-AHEAD_CYCLES = 5_000_000  # some milliseconds of a GPU
-HIDES_LAUNCHES = 0.05  # seconds of a call beside which its launches do not count
 SLOW = 5.0  # seconds of a call that the log tells at once
 
 METHODS = {
@@ -38,7 +36,7 @@ METHODS = {
     "device_seconds": (
         "Only on a GPU: seconds of one call between two events on its stream, which begins when "
         "Python and the launches are ahead; so without their time, unless a call waits inside. "
-        f"Not for calls of over {HIDES_LAUNCHES} s."
+        f"Not for calls of over {cuda.HIDES_LAUNCHES} s."
     ),
     "speed": (
         "Times as fast as the baseline: the median over rounds of its seconds divided by those of "
@@ -118,7 +116,7 @@ def rows(
         What measures the extra bytes, called as `extra_bytes`, the default.
     """
     pace = pace or Pace(rounds(quick), QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device])
-    free = freer(device)
+    free = cuda.freer(device)
     with loaded_is_kept():
         found = []
         for candidate in candidates:
@@ -135,9 +133,9 @@ def rows(
     kernels = {}
     if device == "cuda":
         kernels = {
-            i: device_seconds(candidates[i].run, pace.rounds)
+            i: cuda.device_seconds(candidates[i].run, pace.rounds)
             for i in able
-            if min(timed[i][1]) < HIDES_LAUNCHES
+            if min(timed[i][1]) < cuda.HIDES_LAUNCHES
         }
     # a call that answers several queries is compared by the time for each
     queries = [candidate.about.get("queries") or 1 for candidate in candidates]
@@ -151,7 +149,7 @@ def rows(
             row |= {"calls": calls, "seconds": spread(samples)}
             row["speed"] = speed(each[i], bases[0]) if bases else None
         if i in kernels:
-            row["device_seconds"] = kernels[i]
+            row["device_seconds"] = spread(kernels[i]) if kernels[i] else None
         result.append(row)
     return result
 
@@ -309,55 +307,6 @@ def synchronizer(device: str) -> Callable[[], None]:
             wait()
 
     return synchronize
-
-
-def freer(device: str) -> Callable[[], None]:
-    """Return a function that gives back what the libraries hold of the memory of a GPU.
-
-    Each keeps what it has freed for itself. Two that take turns would need the memory of both.
-    """
-    if device == "cpu":
-        return lambda: None
-    frees: list[Callable[[], None]] = []
-    if provenance.torch_sees_cuda():
-        import torch
-
-        frees.append(torch.cuda.empty_cache)
-    if provenance.cupy_sees_cuda():
-        import cupy
-
-        frees.append(cupy.get_default_memory_pool().free_all_blocks)
-
-    def free() -> None:
-        for one in frees:
-            one()
-
-    return free
-
-
-def device_seconds(run: Callable[[], Any], rounds: int) -> dict[str, float] | None:
-    """Return the spread of seconds of one call between two events on the GPU.
-
-    Before the first event the GPU waits for some milliseconds, so that Python and the launches are
-    ahead of it and do not count, unless the call waits for the GPU itself. None without PyTorch.
-    """
-    if not provenance.torch_sees_cuda():
-        return None
-    import torch
-
-    wait = getattr(torch.cuda, "_sleep", None)  # private, and nothing else delays a stream
-    samples = []
-    for _ in range(rounds):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        if wait is not None:
-            wait(AHEAD_CYCLES)
-        first.record()
-        run()
-        last.record()
-        last.synchronize()
-        samples.append(first.elapsed_time(last) / 1e3)
-    return spread(samples)
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
