@@ -16,11 +16,12 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
+ON_GPU = "device_seconds"  # without Python and launches; named in a cell beside the whole time
 WITHOUT_GPU = "No figure here is from a GPU. On one, all are measured by "
 GPU_COMMAND = "python -m benchmarks device --out DIR"
 TITLES = {
     "bytes": "bytes",
-    "device_seconds": "on the GPU",
+    ON_GPU: "on the GPU",
     "displacement": "steps",
     "extra_bytes": "extra memory",
     "gbps": "GB/s",
@@ -144,7 +145,10 @@ def grid(
     columns = list(dict.fromkeys(row[across] for row in rows))
     lines: dict[tuple, dict[Any, str]] = {}
     for row in rows:
-        cell = "did not run" if row.get("reason") else ", ".join(show(s, row.get(s)) for s in shown)
+        texts = [
+            f"GPU {show(s, row.get(s))}" if s == ON_GPU else show(s, row.get(s)) for s in shown
+        ]
+        cell = "did not run" if row.get("reason") else ", ".join(texts)
         lines.setdefault(tuple(label(row.get(name)) for name in by), {})[row[across]] = cell
     titled = TITLES.get(across, across.replace("_", " "))
     head += [f"{titled} = {label(c)}" if not isinstance(c, str) else c for c in columns]
