@@ -108,7 +108,7 @@ def test_what_no_row_has_is_not_shown():
     assert [line[2] for line in body] == ["30.0 µs", "–"]
     assert recorded.grid(on_gpu, ["implementation"], shown, "n")[1][0] == [
         "ours",
-        "500 µs, 30.0 µs",
+        "500 µs, GPU 30.0 µs",
     ]
 
 
