@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -151,7 +152,10 @@ class Pretended:
 
     def head(self, command: str) -> dict[str, Any]:
         """Return the head of the record."""
-        place = {"device": {"kind": "cuda", "name": "a pretended GPU"}, "commit": "pretended"}
+        place: dict[str, Any] = {
+            "device": {"kind": "cuda", "name": "a pretended GPU"},
+            "commit": "pretended",
+        }
         place |= {"command": command, "date": "pretended", "cpu": {}, "load_average": None}
         return {"benchmark": "device", "pretended": True, "provenance": place}
 
@@ -180,8 +184,13 @@ class Pretended:
         record, again = head | {"benchmark": step.benchmark}, None
         if path.exists():
             record, again = json.loads(path.read_text("utf-8")), head["provenance"]
-        told = {"log": lambda line: tell(f"  {line}"), "clock": self.clock}
-        tables = Tables(record, path, seconds=seconds, again=again, **told)
+        tables = Tables(
+            *(record, path),
+            seconds=seconds,
+            log=lambda line: tell(f"  {line}"),
+            clock=self.clock,
+            again=again,
+        )
 
         def part(i):
             if breaks:
@@ -189,7 +198,7 @@ class Pretended:
             self._pass(each)
             return [{"part": i, "pretended": True}]
 
-        parts = [Part({"part": i}, 1.0, lambda i=i: part(i)) for i in range(self.PARTS)]
+        parts = [Part({"part": i}, 1.0, partial(part, i)) for i in range(self.PARTS)]
         tables.measure(step.table, parts)
         tables.finish()
 

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 KERNEL_TESTS = ("tests/kernels", "tests/sketch")
-PYTEST = ("pytest", "-m", "gpu", "-ra", "--durations=10", "-p", "no:cacheprovider")
-PYTEST += (
-    "-p",
-    "no:benchmark",
-)  # which warns where tests run side by side, and warnings are errors
+# pytest-benchmark warns beside pytest-xdist, and warnings are errors
+OFF = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+PYTEST = ("pytest", "-m", "gpu", "-ra", "--durations=10", *OFF)
 MOST_WORKERS = 14  # each has the GPU's libraries in memory once
 TEST_SECONDS = 120  # of a test that hangs
 START_SECONDS = 15.0  # of a process until it measures

@@ -19,7 +19,7 @@ def million(*, quick: bool, log: Callable[[str], None], device: str = "cuda") ->
     """
     data = planted(search_planted.QUICK_N if quick else search_planted.N, 64 if quick else BATCH)
     query, neighbour = data.test
-    rivals = []
+    rivals: list[search_rivals.Rival] = []
     here = inputs.libraries(device)
     if "torch" in here:
         rivals += search_rivals.exact(data.key, device)
