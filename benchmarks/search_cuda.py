@@ -1,15 +1,25 @@
 """The sketch on a GPU: a million keys, built and asked, beside exact attention by PyTorch there."""
 
+import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from attnbook.hashing import plan
+from attnbook.sketch import cuda_graph
 from benchmarks import inputs, search_planted, search_rivals
 from benchmarks.search_planted import DISTANCE, about, asking, planted, timed, told
 from benchmarks.search_rivals import BATCH, SDPA
 
 PLANS = ((0.01, None), (0.007, None), (0.01, 16))  # δ, and projections, else the planner's
 BUILDS, QUICK_BUILDS = 7, 2
+
+
+def by_graph(rival: search_rivals.Rival) -> search_rivals.Rival:
+    """Return the sketch of a rival, asked one query at a time by a CUDA graph captured once."""
+    graph = functools.cache(cuda_graph.QueryGraph)
+    name = f"{rival.implementation}, CUDA graph"
+    return replace(rival, implementation=name, ask=lambda sketch, query: graph(sketch).ask(query))
 
 
 def million(*, quick: bool, log: Callable[[str], None], device: str = "cuda") -> list[dict]:
@@ -28,11 +38,14 @@ def million(*, quick: bool, log: Callable[[str], None], device: str = "cuda") ->
         rivals.append(search_rivals.sketch(data.key, made, device=device))
         rivals[-1].built()  # compiles the kernels
         rivals[-1].kept = {"times": QUICK_BUILDS if quick else BUILDS}
+    sketches = [rival for rival in rivals if rival.implementation == search_rivals.SKETCH]
+    graphs = [by_graph(rival) for rival in sketches if device != "cpu"]
     asks = {
         (mode, i): asking(one, query, mode)
-        for mode in ("batch", "single")
-        for i, one in enumerate(rivals)
+        for mode, asked in (("batch", rivals), ("single", rivals + graphs))
+        for i, one in enumerate(asked)
     }
+    rivals += graphs
     times = timed(asks, quick=quick, rounds=7, device=device)
     by_sdpa = ("batch", 0) if rivals and rivals[0].implementation == SDPA else None
     base = times[by_sdpa]["per_query"] if by_sdpa else None
