@@ -2,7 +2,7 @@
 "use strict";
 
 let python, kernel, site, ready; // `ready` is a promise of `python`
-let drawing, installDrawing; // Matplotlib and what it needs, installed when a page or a cell draws
+let drawing, installDrawing; // Matplotlib comes before the first cell that draws, or after the first of all
 
 const say = (kind, rest = {}) => postMessage({ kind, ...rest });
 
@@ -98,13 +98,12 @@ async function start({ place, files, lock, own, wheels, data, draws, interrupt }
   const read = ({ path, url }) => bytes(url).then((buffer) => [path, new Uint8Array(buffer)]);
   const packages = (drawing) =>
     Object.keys(files).filter((name) => name.endsWith(".whl") && Boolean(files[name].draws) === drawing).map((name) => place + name);
-  installDrawing = () => (drawing ??= install(packages(true)));
+  installDrawing = () => install(packages(true));
   ready = load(place, lock);
   const [code, records] = await Promise.all([
     Promise.all(own.map(read)),
     Promise.all(data.map(read)),
     install([...packages(false), ...wheels.map(({ url }) => url)]),
-    draws && installDrawing(),
   ]);
   write(site, records);
   write("/lib/live", code);
@@ -114,18 +113,31 @@ async function start({ place, files, lock, own, wheels, data, draws, interrupt }
   kernel = python.pyimport("kernel").Kernel((kind, name, text) => say(kind, { name, text }));
 }
 
+/** Get Matplotlib ready, in steps between which a cell can run that does not draw. */
+function readyToDraw() {
+  const begin = async () => {
+    await installDrawing();
+    for (let step = 0; kernel.get_ready_to_draw(step); step++) await new Promise((resolve) => setTimeout(resolve));
+  };
+  drawing ??= begin().catch((error) => {
+    drawing = undefined; // the next cell that draws tries again
+    throw error;
+  });
+  return drawing;
+}
+
 onmessage = async ({ data }) => {
   try {
     if (data.kind === "start") {
       await start(data);
       say("ready");
     } else {
-      if (data.draws) await installDrawing();
+      if (data.draws) await readyToDraw();
       const result = kernel.run(data.source);
       const found = result.toJs({ dict_converter: Object.fromEntries });
       result.destroy();
       say("done", found);
-      setTimeout(() => kernel.warm()); // while the reader reads
+      if (data.soon) readyToDraw().catch(() => {}); // while the reader reads
     }
   } catch (error) {
     say("broken", { text: String(error) });

@@ -4,6 +4,7 @@ import ast
 import base64
 import builtins
 import functools
+import importlib.machinery
 import importlib.util
 import io
 import linecache
@@ -15,6 +16,9 @@ import types
 import numpy
 
 os.environ["MPLBACKEND"] = "agg"
+
+DRAWING = ("pyparsing", "PIL.PngImagePlugin", "matplotlib", "matplotlib.figure", "matplotlib.pyplot")
+"""What a figure needs, in steps between which a cell can run."""
 
 MOST_CHARACTERS = 200_000
 """What a cell prints beyond so many characters is left out: a page cannot show an endless loop."""
@@ -44,14 +48,42 @@ def load_late(name):
     exec(compile(tree, spec.origin, "exec"), module.__dict__)
 
 
-def import_late(package, name):
-    """Put a module in its place, whose code runs when something in it is asked for."""
-    spec = importlib.util.find_spec(f"{package.__name__}.{name}")
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    setattr(package, name, module)
+class Late(types.ModuleType):
+    """A module whose code runs when something is asked for that it has not been given."""
+
+    def __init__(self, name, then=lambda: None, **given):
+        super().__init__(name)
+        vars(self).update(given, _then=then)
+        sys.modules[name] = self
+        package, _, last = name.rpartition(".")
+        if package:
+            setattr(sys.modules[package], last, self)
+
+    def __getattr__(self, key):
+        if key.startswith("__"):  # Python itself looks for these in every module
+            raise AttributeError(f"module {self.__name__!r} has no attribute {key!r}")
+        self.load()
+        return getattr(self, key)
+
+    def load(self):
+        package = self.__name__.rpartition(".")[0]
+        if package:
+            load(package)
+        where = sys.modules[package].__path__ if package else None
+        spec = importlib.machinery.PathFinder.find_spec(self.__name__, where)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {self.__name__!r}", name=self.__name__)
+        vars(self).update(vars(importlib.util.module_from_spec(spec)))
+        self.__class__ = types.ModuleType
+        spec.loader.exec_module(self)
+        self._then()
+
+
+def load(name):
+    """Import a module, or let it run if it has waited for that."""
+    module = importlib.import_module(name)
+    if isinstance(module, Late):
+        module.load()
 
 
 def is_right(found):
@@ -117,7 +149,11 @@ class Kernel:
         sys.displayhook = self.display_one
         load_late("attnbook.check")
         for name in ("ctypeslib", "f2py", "ma", "polynomial", "testing", "typing"):
-            import_late(numpy, name)  # `from numpy import *` in array_api_compat asks for them all
+            Late(f"numpy.{name}")  # `from numpy import *` in array_api_compat asks for them all
+        Late("matplotlib")
+        Late("matplotlib.pyplot", self.pyplot_is_there)
+        self.plots = Late("attnbook.plots", use_style=self.want_style)
+        self.styled = False
 
     def run(self, source):
         """Run a cell, and return what is known of its end."""
@@ -135,8 +171,6 @@ class Kernel:
             quiet = source.rstrip().endswith(";")
             shown = tree.body.pop() if isinstance(last, ast.Expr) and not quiet else None
             names = self.module.__dict__
-            if "plot" in source:
-                self.prepare_to_draw()
             exec(compile(tree, name, "exec"), names)
             if shown is not None:
                 value = eval(compile(ast.Expression(shown.value), name, "eval"), names)
@@ -171,19 +205,27 @@ class Kernel:
             if name.startswith("check_") and not hasattr(value, "__wrapped__"):
                 self.module.__dict__[name] = watched(value)
 
-    def prepare_to_draw(self):
-        """Let half of Matplotlib wait until a cell draws, or until `warm` has time for it."""
-        if "matplotlib.pyplot" in sys.modules or not importlib.util.find_spec("matplotlib"):
-            return
-        import matplotlib
+    def want_style(self):
+        self.styled = True
 
-        import_late(matplotlib, "pyplot")
-        matplotlib.pyplot.show = lambda *args, **kwargs: self.flush_figures()
+    def pyplot_is_there(self):
+        pyplot = sys.modules["matplotlib.pyplot"]
+        pyplot.show = lambda *args, **kwargs: self.flush_figures()
+        if self.styled:
+            load("attnbook.plots")
+            self.plots.use_style()
 
-    def warm(self):
-        """Import, between two cells, what waits."""
-        if "matplotlib.pyplot" in sys.modules:
-            sys.modules["matplotlib.pyplot"].Figure  # noqa: B018
+    def get_ready_to_draw(self, step):
+        """Do one step of what the first figure needs, and tell whether there is another."""
+        if step < len(DRAWING):
+            load(DRAWING[step])
+            return True
+        pyplot = sys.modules["matplotlib.pyplot"]
+        figure = pyplot.figure()  # the first one finds the fonts
+        figure.text(0, 0, "0")
+        figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
+        pyplot.close(figure)
+        return False
 
     def show_error(self, error):
         for stream in self.streams:

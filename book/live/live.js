@@ -7,7 +7,10 @@
   const version = `?v=${script.dataset.version}`;
   const page = script.dataset.page;
   const cells = [];
-  const DRAWS = /\b(matplotlib|pyplot|plots)\b/;
+  const PLOTTING = /\b(matplotlib|pyplot|plots)\b/;
+  const PREPARES = /^(from matplotlib import pyplot( as plt)?|import matplotlib\.pyplot as plt|from attnbook import [\w, ]+|plots\.use_style\(\))$/gm;
+  /** Tell whether a cell needs Matplotlib at once. What it only prepares waits until another draws. */
+  const draws = (text) => /plt|plot|draw/.test(text.replace(PREPARES, ""));
 
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
@@ -57,6 +60,7 @@
     finish: null, // ends the wait for the worker's answer
     abort: null, // ends the wait for Python
     flag: null, // shared with the worker where the page may share memory
+    plots: false, // whether a cell of the page draws
 
     tell(text) {
       bar.line.textContent = text;
@@ -74,11 +78,11 @@
       const [settings, kernel] = await Promise.all([fetched("settings.json", "json"), fetched("kernel.js")]);
       const place = new URL(settings.place, home).href;
       const data = JSON.parse(script.dataset.files);
-      const draws = cells.some((cell) => DRAWS.test(cell.text));
-      const needed = Object.values(settings.files).filter((file) => draws || !file.draws);
+      this.plots = cells.some((cell) => PLOTTING.test(cell.text));
+      const needed = Object.values(settings.files).filter((file) => this.plots || !file.draws);
       const size = (files) => `${Math.round(files.reduce((sum, file) => sum + file.bytes, 0) / 1e6)} MB`;
       this.tell(
-        `Loading ${draws ? "Python, NumPy and Matplotlib" : "Python and NumPy"} (Pyodide ${settings.version}, ${size(needed)}) from ` +
+        `Loading ${this.plots ? "Python, NumPy and Matplotlib" : "Python and NumPy"} (Pyodide ${settings.version}, ${size(needed)}) from ` +
           `${new URL(place).host}, attnbook and its writer (${size([...settings.wheels, ...data])}) from this site. The browser keeps them.`,
       );
       // A worker made from a blob has the Content-Security-Policy of this page.
@@ -94,7 +98,7 @@
         };
         const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
         worker.postMessage({
-          ...settings, kind: "start", place, draws, interrupt: this.flag,
+          ...settings, kind: "start", place, draws: this.plots, interrupt: this.flag,
           own: ["kernel.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version })),
           wheels: settings.wheels.map(absolute), data: data.map(absolute),
         });
@@ -148,7 +152,7 @@
       this.tell(`${cell.label} runs …`);
       const end = await new Promise((resolve) => {
         this.finish = resolve;
-        this.worker.postMessage({ kind: "run", source, draws: DRAWS.test(source) });
+        this.worker.postMessage({ kind: "run", source, draws: draws(source), soon: this.plots });
       });
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
       if (end.kind === "done") this.tell(`${cell.label} ${end.ok ? "ran" : "stopped with an error"}, ${seconds} s.`);
