@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +56,23 @@ def test_what_is_installed(learner):
     ours = app("https://github.com/one/two", "https://one.github.io/two/")
     found = learner.requirement(ours)
     assert re.search(r"\] @ https://one.github.io/two/wheels/attnbook-.*-none-any\.whl$", found)
+
+
+def test_the_site_has_the_wheel_that_its_notebooks_install(learner, tmp_path):
+    ours = app(home="https://one.github.io/two")
+    ours.builder, ours.srcdir, ours.outdir = SimpleNamespace(format="html"), ROOT, tmp_path
+    learner.add_wheel(ours, None)
+    inside = learner.requirement(ours).removeprefix("attnbook[train,fast,plots] @ ")
+    path = tmp_path / inside.removeprefix("https://one.github.io/two/")
+    with zipfile.ZipFile(path) as wheel:
+        assert "attnbook/models/writer.npz" in wheel.namelist()
+
+
+def test_a_site_without_an_address_has_no_wheel_to_install(learner, tmp_path):
+    ours = app()
+    ours.builder, ours.srcdir, ours.outdir = SimpleNamespace(format="html"), ROOT, tmp_path
+    learner.add_wheel(ours, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", [":::{note}", "```{prf:proof}", "{cite:t}`a`", ":label: x"])

@@ -1,12 +1,15 @@
 """Write each chapter as a notebook that plain Jupyter, VS Code, Colab and Kaggle show well.
 
 The notebooks lie in the folder `notebooks` of the site, with the outputs of the record. Their first
-cell installs the package where it is missing. Each page says where its notebook is. Where the
+cell installs the package where it is missing: from the site itself, in the folder `wheels`, if the
+setting `html_baseurl` says where that is. Each page says where its notebook is. Where the
 setting `repository_url` of the theme is not empty, it links to Colab and Binder too.
 """
 
 import copy
 import html
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import nbformat
 from exercises import write_exercises
 from plain_markdown import Cells
 
-FOLDER = "notebooks"
+FOLDER, WHEELS = "notebooks", "wheels"
 EXTRAS = "train,fast,plots"
 FOLDS = {"hide-input", "hide-cell"}
 
@@ -68,7 +71,8 @@ def requirement(app) -> str:
     site, repository = app.config.html_baseurl, repository_of(app)
     name = f"attnbook[{EXTRAS}]"
     if site:
-        return f"{name} @ {site.rstrip('/')}/wheels/attnbook-{version('attnbook')}-py3-none-any.whl"
+        wheel = f"attnbook-{version('attnbook')}-py3-none-any.whl"
+        return f"{name} @ {site.rstrip('/')}/{WHEELS}/{wheel}"
     return f"{name} @ git+{repository}" if repository else name
 
 
@@ -80,6 +84,15 @@ def install(app) -> str:
         'if importlib.util.find_spec("attnbook") is None:\n'
         f'    %pip install --quiet "{requirement(app)}"'
     )
+
+
+def add_wheel(app, exception):
+    """Put the wheel there that the first cell installs: the one that a release publishes."""
+    if exception or app.builder.format != "html" or not app.config.html_baseurl:
+        return
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
+    folder = Path(app.outdir, WHEELS).resolve()
+    subprocess.run([*build, str(folder)], cwd=app.srcdir, check=True, capture_output=True)
 
 
 def repository_of(app) -> str:
@@ -128,4 +141,5 @@ def add_links(app, pagename, templatename, context, doctree):
 def setup(app):
     app.connect("doctree-resolved", write_notebook, priority=900)
     app.connect("html-page-context", add_links)
+    app.connect("build-finished", add_wheel)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
