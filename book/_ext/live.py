@@ -57,7 +57,8 @@ def mark_cells(app, doctree):
     titles = {section[0].astext() for section in doctree.findall(nodes.section)}
     if CLOSING not in titles:
         return
-    part, known, live, solutions, solving, asked = "chapter", set(), [], {}, set(), []
+    part, known, live, why = "chapter", set(), [], []
+    solutions, solving, asked = {}, set(), []
     for node in doctree.findall():
         if isinstance(node, nodes.section) and node.children:
             title = node[0].astext()
@@ -72,12 +73,18 @@ def mark_cells(app, doctree):
             asked.append(node)
         elif is_cell(node) and part != "end" and id(node) not in solving:
             source = source_of(node)
-            if part == "chapter" or live_cells.runs_here(source, known):
+            lacks = "" if part == "chapter" else live_cells.missing(source, known)
+            if lacks:
+                why.append((node, lacks))
+            else:
                 live.append((node, source))
                 known |= live_cells.bound(ast.parse(source))
     for number, (node, _) in enumerate(live, 1):
         node["classes"].append("live")
         node["ids"].append(f"cell-{number}")
+    for node, lacks in why:
+        text = f"This cell does not run in a browser: it needs {lacks}."
+        node += nodes.paragraph("", text, classes=["live-absent"])
     for node in asked:
         solution = solutions.get(node["label"]) if "label" in node else answer_after(node)
         if solution and live_cells.runs_here(solution, known):

@@ -5,8 +5,17 @@ import builtins
 import re
 from collections.abc import Iterable
 
-ABSENT = ("torch", "cupy", "numba", "triton", "safetensors", "tqdm", "subprocess")
-"""What a browser has not."""
+ABSENT = {
+    "torch": "PyTorch",
+    "attnbook.nn": "PyTorch",
+    "cupy": "CuPy",
+    "numba": "Numba",
+    "triton": "Triton",
+    "safetensors": "safetensors",
+    "tqdm": "tqdm",
+    "subprocess": "other processes",
+}
+"""What a browser has not, and how a reader calls it."""
 
 GIVEN = {*dir(builtins), "display", "__name__"}
 
@@ -42,11 +51,22 @@ def read(tree: ast.Module) -> set[str]:
     return used - bound(tree) - arguments - GIVEN
 
 
+def missing(source: str, known: Iterable[str]) -> str:
+    """Return what a cell needs and a browser has not, or nothing if the cell runs there.
+
+    Before it ran cells that left the names `known`.
+    """
+    tree = ast.parse(source)
+    needs = imported(tree) | read(tree)
+    found = dict.fromkeys(words for name, words in ABSENT.items() if name in needs)
+    if found:
+        return " and ".join(found)
+    return "" if read(tree) <= set(known) else "a cell above that does not run there either"
+
+
 def runs_here(source: str, known: Iterable[str]) -> bool:
     """Tell whether a cell runs in a browser after cells that left the names `known`."""
-    tree = ast.parse(source)
-    absent = (imported(tree) | read(tree)) & {*ABSENT, "attnbook.nn"}
-    return not absent and read(tree) <= set(known)
+    return not missing(source, known)
 
 
 def _is_name(node: ast.AST, context: type) -> bool:

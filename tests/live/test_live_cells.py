@@ -50,6 +50,19 @@ def test_a_cell_runs_here_if_it_imports_and_names_what_is_there(source, runs):
     assert live_cells.runs_here(source, {"known", "subprocess"}) is runs
 
 
+@pytest.mark.parametrize(
+    ("source", "lacks"),
+    [
+        ("import torch\nfrom attnbook import nn", "PyTorch"),
+        ("import cupy, torch", "PyTorch and CuPy"),
+        ("model(1)", "a cell above that does not run there either"),
+        ("known + 1", ""),
+    ],
+)
+def test_a_cell_that_cannot_run_here_says_what_it_lacks(source, lacks):
+    assert live_cells.missing(source, {"known"}) == lacks
+
+
 SOLUTION = """
 def helper(x):
     return x
