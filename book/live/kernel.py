@@ -17,7 +17,13 @@ import numpy
 
 os.environ["MPLBACKEND"] = "agg"
 
-DRAWING = ("pyparsing", "PIL.PngImagePlugin", "matplotlib", "matplotlib.figure", "matplotlib.pyplot")
+DRAWING = (
+    "pyparsing",
+    "PIL.PngImagePlugin",
+    "matplotlib",
+    "matplotlib.figure",
+    "matplotlib.pyplot",
+)
 """What a figure needs, in steps between which a cell can run."""
 
 MOST_CHARACTERS = 200_000

@@ -154,6 +154,43 @@ def test_a_policy_is_written_once(tmp_path):
     assert first.count("Content-Security-Policy") == 1
 
 
+# The page's Python, as far as it runs here
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """The module that runs cells, and a package on the path that writes down what it runs."""
+    monkeypatch.setenv("MPLBACKEND", "agg")  # which the module sets, and this puts back
+    (tmp_path / "waiting").mkdir()
+    for name in ("__init__", "drawing"):
+        (tmp_path / "waiting" / f"{name}.py").write_text(f"ran = '{name}'\n", encoding="utf8")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield load(LIVE / "kernel.py")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_late_module_runs_when_it_is_asked_for_something(kernel):
+    outer, told = kernel.Late("waiting"), []
+    inner = kernel.Late("waiting.drawing", lambda: told.append("loaded"), given=3)
+    names = {}
+    exec("from waiting import drawing as one\nimport waiting.drawing as two", names)
+    assert names["one"] is names["two"] is inner
+    assert (inner.given, told) == (3, [])
+    assert isinstance(outer, kernel.Late)
+    assert (inner.ran, told) == ("drawing", ["loaded"])
+    assert outer.ran == "__init__"
+    assert outer.drawing is inner is sys.modules["waiting.drawing"]
+    with pytest.raises(AttributeError, match="missing"):
+        inner.missing
+
+
+def test_a_late_module_that_is_not_there_says_so(kernel):
+    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"):
+        kernel.Late("no_such_package").anything
+
+
 # What is vendored
 
 
