@@ -1,15 +1,19 @@
 """Find out which mistake was made: compute each of a check's, then two together, and compare."""
 
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from attnbook.check.calls import Attempt
-from attnbook.check.steps import WHOLE, Check, Mistake, Values, Way, agree
+from attnbook.check.remembered import Digests, digest, near
+from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
 
 MOST_PAIRS = 30_000
 """How many pairs of ways are computed at most."""
+
+_digests = Digests()
 
 
 def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
@@ -30,10 +34,40 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
         return ()  # two mistakes make NaN of anything
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
-    for mistakes, way in itertools.islice(_pairs(check, seen), MOST_PAIRS):
+    pairs = itertools.islice(_pairs(check, seen), MOST_PAIRS)
+    for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
     return ()
+
+
+def _candidates(
+    check: Check, pairs: Iterable[tuple[tuple[Mistake, ...], Way]], attempts: list[Attempt]
+) -> Iterator[tuple[tuple[Mistake, ...], Way]]:
+    """Yield the pairs that may give the values of the first attempt.
+
+    A few numbers of what each gives are remembered: to compare them is a thousand times cheaper
+    than to compute the pairs again for the next wrong answer.
+    """
+    first = attempts[0]
+    known = _digests.of(check, [attempt.case for attempt in attempts])
+    fits = near(first, known)
+    for i, (mistakes, way) in enumerate(pairs):
+        if i < len(fits):
+            if fits[i]:
+                yield mistakes, way
+            continue
+        found = _digest(check, way, first.case)
+        known.extend(found)
+        if near(first, found)[0]:
+            yield mistakes, way
+
+
+def _digest(check: Check, way: Way, case: Case) -> array:
+    try:
+        return digest(check.model(way)(case))
+    except Exception:  # the mistake does not fit this input
+        return digest(None)
 
 
 def _pairs(

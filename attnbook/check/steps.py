@@ -241,10 +241,17 @@ def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
     """Compare number by number, those of integers and booleans exactly."""
     if got.dtype.kind != "f":
         return got == expected
-    bound = np.dtype(case.dtype or np.float64)
-    rtol, atol = TOLERANCES[min(got.dtype.itemsize, bound.itemsize)]
+    rtol, atol = tolerances(got, case)
     with np.errstate(all="ignore"):
         return np.isclose(got.astype(float), expected.astype(float), rtol, atol, equal_nan=True)
+
+
+def tolerances(got: np.ndarray, case: Case) -> tuple[float, float]:
+    """Return the relative and the absolute tolerance for a result of a case."""
+    if got.dtype.kind != "f":
+        return 0.0, 0.0
+    bound = np.dtype(case.dtype or np.float64)
+    return TOLERANCES[min(got.dtype.itemsize, bound.itemsize)]
 
 
 def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
