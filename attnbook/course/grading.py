@@ -1,15 +1,16 @@
 """Grade submissions side by side: each answer in a process of its own."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
 from attnbook.course import variants
 from attnbook.course.exercises import Exercise
 from attnbook.course.judge import Mark, mark
-from attnbook.course.parents import Parents, library
+from attnbook.course.parents import FEW_THREADS, Parents, library
 from attnbook.course.session import USUAL, Limits
 from attnbook.course.submissions import Submission
 
@@ -26,6 +27,9 @@ AT_ONCE = 20
 """Students whose answers to one exercise are marked one after the other, so that what it gives is
 made ready once for all of them."""
 
+Place = tuple[Future[list[Mark]], int]
+"""Where the mark of an answer will stand."""
+
 _parents: list[Parents] = []  # of this process, one
 
 
@@ -39,6 +43,8 @@ def grade(
     own: bool = False,
 ) -> Iterator[Result]:
     """Yield the marks of each submission, in order.
+
+    An answer that several hand in, letter by letter, is run once.
 
     Parameters
     ----------
@@ -61,21 +67,44 @@ def grade(
     context = get_context("spawn")  # a copy of this process would hold its threads' locks
     workers = workers or os.cpu_count() or 1
     with library() as folder, ProcessPoolExecutor(workers, context, _begin, (folder,)) as pool:
-        waiting = []
+        waiting: list[tuple[str, dict[str, Place]]] = []
+        places: dict[tuple[Exercise, str | None], Place] = {}
         for block in blocks:
             asked = variants.of(block[0].student, secret, checked) if own else checked
-            marks = [pool.submit(_mark, exercise, block, secret, limits) for exercise in asked]
-            waiting.append(marks)
-        for block, marks in zip(blocks, waiting, strict=True):
-            for one, *found in zip(block, *(future.result() for future in marks), strict=True):
-                yield Result(one.student, {mark.label: mark for mark in found})
+            for exercise in asked:
+                answers = (one.answers.get(exercise.label) for one in block)
+                new = [a for a in dict.fromkeys(answers) if (exercise, a) not in places]
+                if new:
+                    with _few_threads():  # it may begin a process
+                        marks = pool.submit(_mark, exercise, new, secret, limits)
+                    places |= {(exercise, answer): (marks, i) for i, answer in enumerate(new)}
+            for one in block:
+                found = {e.label: places[e, one.answers.get(e.label)] for e in asked}
+                waiting.append((one.student, found))
+        for student, found in waiting:
+            marks_of = {label: marks.result()[i] for label, (marks, i) in found.items()}
+            yield Result(student, marks_of)
+
+
+@contextlib.contextmanager
+def _few_threads() -> Iterator[None]:
+    """Let the processes that begin now compute with one thread each: there is one a processor."""
+    before = {name: os.environ.get(name) for name in FEW_THREADS}
+    os.environ.update(FEW_THREADS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _begin(folder: str) -> None:
     _parents[:] = [Parents(folder)]
 
 
-def _mark(exercise: Exercise, block: list[Submission], secret: str, limits: Limits) -> list[Mark]:
+def _mark(exercise: Exercise, answers: list[str | None], secret: str, limits: Limits) -> list[Mark]:
     """Return the mark of each answer to an exercise."""
-    answers = (submission.answers.get(exercise.label) for submission in block)
     return [mark(exercise, answer, secret, _parents[0], limits) for answer in answers]

@@ -132,7 +132,7 @@ class Worker:
         for name in ("limits", "wire"):
             del sys.modules[name]
         kept = limits.limit(job["seconds"], job["megabytes"])
-        kept += limits.lock(readable(about["paths"] + about["packages"]))
+        kept += limits.lock(about["readable"])
         self._send({"kept": kept})
         source = job["source"]
         linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
@@ -253,6 +253,7 @@ def main() -> None:
     if about["real"]:
         exec(compile(about["given"], "<given>", "exec"), space)
         found = real(about["real"])
+    about["readable"] = readable(about["paths"] + about["packages"])
     line = children(control, about["forks"])
     with contextlib.suppress(wire.Ended):
         Worker(line, about).run(space, found)
