@@ -18,6 +18,7 @@ from attnbook.course import (
     submissions,
     variants,
 )
+from attnbook.course.limits import hide_memory
 from attnbook.course.parents import parents
 from attnbook.course.session import Limits
 
@@ -32,7 +33,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     grade = commands.add_parser("grade", help="mark what students have handed in")
     for parser in (course, grade):
         parser.add_argument("--exercises", type=Path, default=exercises.WRITTEN)
-        parser.add_argument("--secret", type=Path, default=SECRET, help=f"default: {SECRET}")
+        words = f"default: {SECRET}; in grade, - reads it from the standard input"
+        parser.add_argument("--secret", type=Path, default=SECRET, help=words)
         parser.add_argument("--chapter", action="append", help="a chapter; all by default")
     course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
     course.add_argument("--students", type=Path, help="a file with a name in each line: variants")
@@ -90,7 +92,9 @@ def verify(asked: list[exercises.Exercise], secret: str) -> int:
 
 def mark(chosen: argparse.Namespace) -> int:
     """Mark submissions and return the exit status."""
-    secret = chosen.secret.read_text("utf8").strip()
+    hide_memory()
+    secret = sys.stdin.readline() if str(chosen.secret) == "-" else chosen.secret.read_text("utf8")
+    secret = secret.strip()
     of_book = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
     asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)

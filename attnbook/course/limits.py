@@ -1,9 +1,10 @@
 """Limits for the process that runs a submission: what the system can be asked to refuse.
 
-Everywhere with `resource`: processor time, memory, sizes of files, open files, core dumps. On Linux
-also the files that can be read, none that can be written, by Landlock; and on Linux for x86-64 a
-list of the system calls that a computation needs, by seccomp, so that there are no sockets, no new
-processes and no signals to others. Each is asked for, and `lock` tells which are in force.
+Everywhere with `resource`: processor time, memory, sizes of files, open files, core dumps. Where
+root grades, a user who owns nothing runs the answer. On Linux also the files that can be read, none
+that can be written, by Landlock; and on Linux for x86-64 a list of the system calls that a
+computation needs, by seccomp, so that there are no sockets, no new processes and no signals to
+others. Each is asked for, and what `step_down`, `limit` and `lock` return is in force.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """Numbers of Landlock's system calls, the same on every processor."""
 
 EXECUTE, READ_FILE, READ_DIR = 1, 4, 8
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 38, 22, 2
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 4, 38, 22, 2
 ALLOW, REFUSE, X86_64 = 0x7FFF0000, 0x00050001, 0xC000003E  # refuse with EPERM
 NOT_THERE = 0x00050026  # ENOSYS, after which the C library tries `clone`
 CLONE, CLONE3, CLONE_THREAD = 56, 435, 0x00010000
@@ -34,6 +35,38 @@ NEEDED = (
 open, files by their names (which Landlock refuses in turn), memory, clocks, locks, and the end."""
 
 TGKILL = 234  # for `abort`; the filter lets it reach no other process
+
+
+NOBODY, UNUSED = 65534, 200_000
+"""A user that every system has, and the number from which on there are none: the process adds its
+own number, so that two answers are never of one user. A container may know the first alone."""
+
+
+def step_down(readable: list[str]) -> list[str]:
+    """Become a user who owns nothing, where this is root and that user can read what is needed."""
+    if not hasattr(os, "setresuid") or os.geteuid():
+        return []
+    for user in (UNUSED + os.getpid(), NOBODY):
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, 0, 0)  # `access` asks for the first of these
+            if all(os.access(path, _wanted(path)) for path in readable if os.path.exists(path)):
+                os.setresuid(user, user, user)
+                return ["another user"]
+    os.setresuid(0, 0, 0)
+    os.setresgid(0, 0, 0)
+    return []
+
+
+def _wanted(path: str) -> int:
+    return os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
+
+
+def hide_memory() -> None:
+    """Keep other processes of the same user from reading the memory of this one."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def limit(seconds: int, megabytes: int) -> list[str]:

@@ -130,6 +130,7 @@ class Parents:
 def library() -> Iterator[str]:
     """Yield a folder with NumPy and array-api-compat, and nothing else that is installed."""
     with tempfile.TemporaryDirectory(prefix="attnbook-") as folder:
+        os.chmod(folder, 0o755)  # for a user who owns nothing, too
         for package in (np, array_api_compat):
             place = Path(str(package.__file__)).parent
             for path in (place, place.with_name(f"{place.name}.libs")):

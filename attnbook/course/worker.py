@@ -131,7 +131,8 @@ class Worker:
         sys.path[:] = [path for path in library if path != os.path.dirname(__file__)]
         for name in ("limits", "wire"):
             del sys.modules[name]
-        kept = limits.limit(job["seconds"], job["megabytes"])
+        kept = limits.step_down(about["readable"])
+        kept += limits.limit(job["seconds"], job["megabytes"])
         kept += limits.lock(about["readable"])
         self._send({"kept": kept})
         source = job["source"]

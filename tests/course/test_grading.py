@@ -1,10 +1,15 @@
 """Grading: right and wrong answers get what they deserve, and hostile ones get nothing."""
 
+import concurrent.futures
 import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
+import subprocess
+import sys
+import tempfile
 import types
 
 import numpy as np
@@ -12,7 +17,18 @@ import pytest
 from samples import ESSAY, EXERCISES, HOSTILE, NEEDS_LOCK, PENCIL, SHARES, SQUARES, WEIGHTS, sample
 
 import attnbook
-from attnbook.course import assignments, grading, hidden, judge, results, session, submissions, wire
+from attnbook.__main__ import main
+from attnbook.course import (
+    assignments,
+    command,
+    grading,
+    hidden,
+    judge,
+    results,
+    session,
+    submissions,
+    wire,
+)
 from attnbook.course import parents as parents_module
 from attnbook.course.parents import parents
 from attnbook.course.session import Limits, Session, functions_of
@@ -332,6 +348,126 @@ def test_a_class_is_graded(tmp_path):
     assert "Your submission ends the program." in page
     assert "<td>1</td><td>exits</td>" in (tmp_path / "out/class.html").read_text()
     assert ESSAY.label not in rows[0]
+
+
+class InPlace:
+    """Does at once what a pool of processes is asked for, and tells of it."""
+
+    asked: list = []  # noqa: RUF012
+
+    def __init__(self, workers, context, begin, given):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def submit(self, function, exercise, answers, *given):
+        self.asked.append((exercise.label, list(answers), os.environ["OMP_NUM_THREADS"]))
+        future = concurrent.futures.Future()
+        future.set_result([judge.Mark(exercise.label, len(a or ""), (), "") for a in answers])
+        return future
+
+
+def test_answers_that_agree_run_once(monkeypatch):
+    monkeypatch.setattr(grading, "ProcessPoolExecutor", InPlace)
+    monkeypatch.setattr(grading, "AT_ONCE", 3)
+    monkeypatch.setattr(InPlace, "asked", [])
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    texts = ["a", "bb", "a", "bb", "ccc", "a", None]
+    handed_in = [
+        submissions.Submission(str(i), {} if text is None else {"squares": text})
+        for i, text in enumerate(texts)
+    ]
+    done = list(grading.grade(handed_in, [SQUARES, ESSAY], "s"))
+    assert InPlace.asked == [
+        ("squares", ["a", "bb"], "1"),
+        ("squares", ["ccc"], "1"),
+        ("squares", [None], "1"),
+    ]
+    assert [result.student for result in done] == list("0123456")
+    assert [result.marks["squares"].share for result in done] == [1, 2, 1, 2, 3, 1, 0]
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_to_import_the_checks_is_no_computing_time(monkeypatch):
+    """So that an answer that never ends has the time that the solution allows, and no more."""
+    now = [0.0]
+
+    def imported(seed):
+        now[0] += 7.0
+        return hidden.checks(seed)
+
+    monkeypatch.setattr(judge.time, "thread_time", lambda: now[0])
+    monkeypatch.setattr(judge, "checks", imported)
+    assert judge.solved.__wrapped__(WEIGHTS, 5)[1] == 0
+    assert now == [7.0]
+
+
+STEPS_DOWN = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import limits
+closed, open_ = sys.argv[2:]
+assert limits.step_down([open_, closed + "/kept"]) == []
+assert os.getresuid() == os.getresgid() == (0, 0, 0)
+assert limits.step_down([open_, "/nowhere"]) == ["another user"]
+assert 0 not in (*os.getresuid(), *os.getresgid(), *os.getgroups())
+assert limits.step_down([open_]) == []
+try:
+    os.listdir(closed)
+except PermissionError:
+    print(os.listdir(open_))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "setresuid") or os.geteuid() != 0, reason="root alone can")
+def test_where_root_grades_another_user_runs_the_answer():
+    course = str(pathlib.Path(session.__file__).parent)
+    with tempfile.TemporaryDirectory() as closed, tempfile.TemporaryDirectory() as open_:
+        os.chmod(open_, 0o755)
+        pathlib.Path(closed, "kept").write_text("kept")
+        pathlib.Path(open_, "seen").write_text("seen")
+        command = [sys.executable, "-c", STEPS_DOWN, course, closed, open_]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['seen']\n"
+
+
+HIDDEN = """
+import ctypes
+from attnbook.course.limits import hide_memory
+ask = ctypes.CDLL(None).prctl
+before = ask(3, 0, 0, 0, 0)
+hide_memory()
+print(before, ask(3, 0, 0, 0, 0))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone shows memory so")
+def test_the_memory_of_the_judge_is_hidden():
+    done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True)
+    assert done.stdout == "1 0\n", done.stderr
+
+
+def test_the_secret_may_come_through_a_pipe(monkeypatch, tmp_path):
+    told = []
+
+    def grade(submissions, exercises, secret, **options):
+        told.append(secret)
+        return iter(())
+
+    monkeypatch.setattr(command, "hide_memory", lambda: told.append("hidden"))
+    monkeypatch.setattr(command.grading, "grade", grade)
+    monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
+    (tmp_path / "in").mkdir()
+    given = ["grade", str(tmp_path / "in"), "--secret", "-", "--out", str(tmp_path / "out")]
+    assert main(given) == 0
+    assert told == ["hidden", "of pipes"]
 
 
 def test_names_do_no_harm_in_a_page():
