@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.course.exercises import Exercise
+from attnbook.course.hidden import Printed
 from attnbook.course.judge import expected
 
 WIDTH = 88
@@ -124,6 +125,10 @@ def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> li
     for call, result in zip(exercise.calls, right, strict=True):
         if hasattr(result, "passed"):
             lines.append(f"{call.replace('check.', f'{check}.', 1)}.require()")
+        elif isinstance(result, Printed):
+            lines += ["import contextlib", "import io", ""]
+            lines += ["with contextlib.redirect_stdout(io.StringIO()) as printed:", f"    {call}"]
+            lines.append(f"assert printed.getvalue() == {str(result)!r}, printed.getvalue()")
         elif (text := literal(result)) is None:
             lines.append(f"print({call})")
         else:
@@ -140,6 +145,10 @@ def literal(x: Any) -> str | None:
             return None
         inner = ", ".join(parts)  # type: ignore[arg-type]
         return f"[{inner}]" if isinstance(x, list) else f"({inner}{',' * (len(x) == 1)})"
+    if isinstance(x, dict):
+        pairs = [(literal(key), literal(part)) for key, part in x.items()]
+        known = all(None not in pair for pair in pairs)
+        return f"{{{', '.join(f'{key}: {part}' for key, part in pairs)}}}" if known else None
     if isinstance(x, (bool, np.bool)):
         return str(bool(x))
-    return repr(x) if isinstance(x, str) else None
+    return repr(x) if isinstance(x, (str, int, float)) and not isinstance(x, np.generic) else None

@@ -6,13 +6,13 @@ solution of the variant is the chapter's own code with these changes.
 """
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from attnbook.course.exercises import Exercise
+from attnbook.course.sizes import replaced
 
 Changes = dict[str, str]
 Family = Callable[[np.random.Generator], tuple[Changes, list | None]]
@@ -34,8 +34,7 @@ def varied(exercise: Exercise, rng: np.random.Generator) -> Exercise:
     for old in changes:
         if not any(old in part for part in parts.values()):
             raise ValueError(f"{exercise.label} does not say {old!r}")
-    passage = re.compile("|".join(map(re.escape, sorted(changes, key=len, reverse=True))))
-    parts = {name: passage.sub(lambda m: changes[m[0]], part) for name, part in parts.items()}
+    parts = {name: replaced(part, changes) for name, part in parts.items()}
     if results is not None:
         pairs = zip(exercise.names, results, strict=True)
         parts["answer"] = "\n".join(f"{name} = {result}" for name, result in pairs)

@@ -2,7 +2,7 @@
 
 The numbers follow from a secret, which no release holds, and the label of the exercise. The checks
 of the package are imported once more with another seed. In the chapter's own checks and assertions
-the seeds are replaced.
+the seeds are replaced, and the sizes that `sizes` lists.
 """
 
 import ast
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.course.exercises import Exercise
+from attnbook.course.sizes import resized
 
 VARIABLE = "ATTNBOOK_CHECK_SEED"
 """What `attnbook.check` reads when it is imported."""
@@ -82,11 +83,16 @@ def _mixed(argument: ast.expr, seed: int) -> ast.expr:
     return argument
 
 
+class Printed(str):
+    """What a check printed, which returns nothing."""
+
+
 def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[Any]:
     """Return what the calls of an exercise give for these answers, by name.
 
     Assertions give True, or the text of the error.
     """
+    exercise = resized(exercise, seed)
     own = {name for call in exercise.calls for name in called(call)}
     space: dict[str, Any] = {"__name__": "check", "display": print}
     printed = io.StringIO()
@@ -101,7 +107,7 @@ def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[A
                 return [str(error) or "One of the assertions of the exercise does not hold."]
             return [True]
     if found == [None]:  # it prints what it found
-        return [printed.getvalue()]
+        return [Printed(printed.getvalue())]
     return found
 
 
@@ -137,7 +143,8 @@ def share_of(found: Any, expected: Any) -> float:
         shares = [share_of(x, y) for x, y in zip(found, expected, strict=True)]
         return math.fsum(shares) / len(shares) if shares else 1.0
     if isinstance(expected, (bool, np.bool, str)) or expected is None:
-        return float(type(found) in (bool, np.bool, str, type(None)) and found == expected)
+        plain = (bool, np.bool, str, Printed, type(None))
+        return float(type(found) in plain and found == expected)
     with contextlib.suppress(TypeError, ValueError):
         return float(bool(np.allclose(found, expected, rtol=1e-6)))
     return 0.0

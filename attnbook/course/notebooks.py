@@ -17,6 +17,7 @@ from attnbook.course.assignments import assertions, facts, heading
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import called, reseeded, seed_of
 from attnbook.course.judge import expected
+from attnbook.course.sizes import resized
 from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -133,9 +134,11 @@ def _region(lines: list[str]) -> list[str]:
 def hidden_test(exercise: Exercise, secret: str) -> str:
     """Return the cell of the hidden cases."""
     seed = seed_of(secret, exercise.label)
+    right = expected(exercise, seed)
+    exercise = resized(exercise, seed)
     own = {function for call in exercise.calls for function in called(call)}
     code = [reseeded(exercise.check, seed, own)] if exercise.check else []
-    code += assertions(exercise, expected(exercise, seed), "hidden_check")
+    code += assertions(exercise, right, "hidden_check")
     if not exercise.calls:
         code[1:] = reseeded(exercise.block, seed).splitlines()
     body = textwrap.indent("\n".join(code), "    ")
