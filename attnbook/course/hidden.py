@@ -92,23 +92,42 @@ def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[A
 
     Assertions give True, or the text of the error.
     """
-    exercise = resized(exercise, seed)
-    own = {name for call in exercise.calls for name in called(call)}
-    space: dict[str, Any] = {"__name__": "check", "display": print}
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(reseeded(exercise.check, seed, own), "<check>", "exec"), space)
-        space |= {"check": checks(seed), **answers}
-        found = [eval(call, space) for call in exercise.calls]
-        if not found:
-            try:
-                exec(compile(reseeded(exercise.block, seed), "<check>", "exec"), space)
-            except AssertionError as error:
-                return [str(error) or "One of the assertions of the exercise does not hold."]
-            return [True]
+    space = ground(exercise, seed)
+    if any(isinstance(value, np.random.Generator) for value in space.values()):
+        space = ground.__wrapped__(exercise, seed)  # calls would draw from it
+    before, printed = dict(space), io.StringIO()
+    space |= {"check": checks(seed), **answers}
+    try:
+        with contextlib.redirect_stdout(printed):
+            found = [eval(call, space) for call in exercise.calls]
+            if not found:
+                block = reseeded(resized(exercise, seed).block, seed)
+                exec(compile(block, "<check>", "exec"), space)
+                return [True]
+    except AssertionError as error:
+        if exercise.calls:
+            raise
+        return [str(error) or "One of the assertions of the exercise does not hold."]
+    finally:
+        space.clear()
+        space |= before
     if found == [None]:  # it prints what it found
         return [Printed(printed.getvalue())]
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def ground(exercise: Exercise, seed: int) -> dict[str, Any]:
+    """Return what the calls of an exercise stand on: the names that its check binds.
+
+    A chapter's models and what it computes of them is made once for all answers.
+    """
+    exercise = resized(exercise, seed)
+    own = {name for call in exercise.calls for name in called(call)}
+    space: dict[str, Any] = {"__name__": "check", "display": print}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(reseeded(exercise.check, seed, own), "<check>", "exec"), space)
+    return space
 
 
 def called(call: str) -> set[str]:

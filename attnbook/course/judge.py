@@ -68,7 +68,7 @@ def mark(
     seed = seed_of(secret, exercise.label)
     right, seconds = solved(exercise, seed)
     limits = replace(limits, seconds=min(limits.seconds, math.ceil(LEAST + TIMES * seconds)))
-    with Session(exercise, source, limits, parents) as session:
+    with Session(exercise, without_given(exercise, source), limits, parents) as session:
         try:
             found = outcome(exercise, session.answers(), seed)
         except Ending:
@@ -99,6 +99,32 @@ def is_untouched(exercise: Exercise, source: str) -> bool:
     words = (node.value for node in own if isinstance(node, ast.Expr))
     given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
     return given.issuperset(map(ast.dump, own))
+
+
+def without_given(exercise: Exercise, source: str) -> str:
+    """Return an answer with empty lines where it begins as the file that the student was given.
+
+    What is given has run before an answer does.
+    """
+    try:
+        own, given = ast.parse(source).body, ast.parse(exercise.given).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    first = int(
+        bool(own) and isinstance(own[0], ast.Expr) and isinstance(own[0].value, ast.Constant)
+    )
+    begun = own[first : first + len(given)]
+    if (
+        not given
+        or "\r" in source.replace("\r\n", "")
+        or list(map(ast.dump, begun)) != list(map(ast.dump, given))
+    ):
+        return source
+    lines, last = source.split("\n"), begun[-1].end_lineno or 0
+    rest = own[first + len(given) :]
+    if rest and rest[0].lineno <= last:  # behind a semicolon
+        return source
+    return "\n".join([""] * last + lines[last:])
 
 
 @functools.lru_cache(maxsize=256)

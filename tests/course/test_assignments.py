@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from samples import EXERCISES, PENCIL, WEIGHTS, sample
 
@@ -20,6 +21,7 @@ from attnbook.course import (
     command,
     exercises,
     hidden,
+    judge,
     notebooks,
 )
 
@@ -247,3 +249,32 @@ def test_solutions_of_a_chapter_pass_hidden_cases(capsys):
     assert command.verify(asked, SECRET) == 0
     assert command.verify([dataclasses.replace(asked[0], answer="my_weights = len")], SECRET) == 1
     assert capsys.readouterr().err.startswith("single_head, weights: ")
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (True, "True"),
+        (np.False_, "False"),
+        (0.59, "0.59"),
+        (3, "3"),
+        ("right", "'right'"),
+        ([True, (0.5,)], "[True, (0.5,)]"),
+        ({"x": True, (1, 4): np.True_}, "{'x': True, (1, 4): True}"),
+        ({"x": np.ones(2)}, None),
+        ([np.float64(2)], None),
+        (None, None),
+    ],
+)
+def test_results_that_python_can_write(result, text):
+    assert assignments.literal(result) == text
+
+
+@pytest.mark.site
+def test_every_check_can_fail_in_a_test():
+    """What only prints lets every answer pass."""
+    for asked in exercises.read(WRITTEN).values():
+        for exercise in asked:
+            if exercise.calls and "check." not in "".join(exercise.calls):
+                lines = assignments.assertions(exercise, judge.expected(exercise, 0))
+                assert not any(line.startswith("print(") for line in lines), exercise.label

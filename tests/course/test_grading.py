@@ -1,6 +1,7 @@
 """Grading: right and wrong answers get what they deserve, and hostile ones get nothing."""
 
 import concurrent.futures
+import contextlib
 import csv
 import dataclasses
 import io
@@ -406,6 +407,83 @@ def test_to_import_the_checks_is_no_computing_time(monkeypatch):
     monkeypatch.setattr(judge, "checks", imported)
     assert judge.solved.__wrapped__(WEIGHTS, 5)[1] == 0
     assert now == [7.0]
+
+
+GIVEN = sample("given", given="import math\nx = [\n    1,\n]", names=["y"], answer="y = 2")
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        ("{given}\ny = 2", "\n\n\n\ny = 2"),
+        ("'words'\n\n{given}\n\ny = 2\n", "\n\n\n\n\n\n\ny = 2\n"),
+        ("{given}  # mine\ny = 2", "\n\n\n\ny = 2"),
+        ("import math\r\nx = [1,]\r\ny = 2", "\n\ny = 2"),
+    ],
+)
+def test_what_is_given_does_not_run_twice(source, left):
+    assert judge.without_given(GIVEN, source.format(given=GIVEN.given)) == left
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "y = 2",
+        "import math",
+        "import math\nx = [2]\ny = 2",
+        "y = 2\nimport math\nx = [1]",
+        "import math\nx = [1]; y = 2",
+        "import math\rx = [1]\ry = 2",
+        "def (",
+        "import math\nx = [1]\n\0",
+    ],
+)
+def test_an_answer_that_begins_otherwise_stays_as_it_is(source):
+    assert judge.without_given(GIVEN, source) == source
+
+
+def test_what_a_check_stands_on_is_made_once_and_kept_from_answers(monkeypatch):
+    made = []
+    monkeypatch.setattr(hidden, "made", made, raising=False)
+    check = (
+        "from attnbook.course.hidden import made\nmade.append(1)\nbase = 2\n"
+        "def check_it(f):\n    global seen\n    seen = globals().get('seen', 0) + 1\n"
+        "    return [f(base) == 3, seen]"
+    )
+    exercise = sample("once", names=["f"], calls=["check_it(f)"], check=check, answer="")
+    for _ in range(3):
+        assert hidden.outcome(exercise, {"f": lambda x: x + 1, "base": 2}, 4) == [[True, 1]]
+        assert hidden.outcome(exercise, {"f": lambda x: x}, 4) == [[False, 1]]
+    assert len(made) == 1
+    drawing = dataclasses.replace(
+        exercise,
+        check="import numpy as np\nrng = np.random.default_rng(3)\n"
+        "def check_it(f):\n    return rng.random()",
+    )
+    first, again = (hidden.outcome(drawing, {"f": len}, 4) for _ in range(2))
+    assert first == again
+
+
+def test_what_a_check_prints_is_compared(start):
+    exercise = sample(
+        "printed",
+        names=["f"],
+        calls=["check_it(f)"],
+        check="def check_it(f):\n    print('f(2) is', f(2))",
+        answer="def f(x):\n    return x + 1",
+        stub="def f(x):\n    ...",
+    )
+    assert judge.mark(exercise, exercise.answer, "s", start, QUICK).share == 1
+    wrong = judge.mark(exercise, "def f(x):\n    return x", "s", start, QUICK)
+    assert (wrong.share, wrong.message) == (0, "f(2) is 2")
+    right = judge.expected(exercise, 0)
+    lines = "\n".join(assignments.assertions(exercise, right))
+    for f, holds in ((lambda x: x + 1, True), (lambda x: x, False)):
+        space = {"f": f}
+        exec(exercise.check, space)
+        with contextlib.nullcontext() if holds else pytest.raises(AssertionError):
+            exec(lines, space)
 
 
 STEPS_DOWN = """
