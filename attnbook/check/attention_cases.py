@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attnbook.check import normalization as soft
-from attnbook.check.steps import Case, Stage, draw
+from attnbook.check.steps import Case, Stage, draw, sized
 
-SIZES = (
+SIZES = sized(
     (3, 3, 3, 3),
     (2, 5, 3, 7),
     (5, 2, 7, 3),

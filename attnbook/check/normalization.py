@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized
 
 
 @documented
@@ -271,7 +271,7 @@ SOFTMAX = Check(
     steps=SOFTMAX_STEPS,
     variants=VARIANTS,
     stages=(
-        Stage(_cases((3, 3), (2, 5), (5, 3), (1, 3), (2, 1))),
+        Stage(_cases(*sized((3, 3), (2, 5), (5, 3), (1, 3), (2, 1)))),
         Stage(_cases((3, 3), (2, 5), dtype="float32")),
         Stage((Case({"x": _LARGE}), Case({"x": _LARGE.astype(np.float32)})), errors=LARGE_ERRORS),
         Stage((Case({"x": _SPREAD}),), errors=SPREAD_ERRORS),

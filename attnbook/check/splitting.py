@@ -9,7 +9,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.scores import transposed
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values
+from attnbook.check.steps import Case, Check, Stage, Values, sized
 
 
 @documented
@@ -192,7 +192,9 @@ def _cases(*sizes: tuple[int, ...], dtype: str = "float64") -> tuple[Case, ...]:
 
 
 # a square; primes; as many tokens as heads; one token; one head; heads of width one
-_SIZES = ((4, 2, 2), (3, 2, 5), (5, 3, 2), (3, 3, 2), (2, 2, 2), (1, 2, 3), (5, 1, 3), (2, 3, 1))
+_SIZES = sized(
+    *((4, 2, 2), (3, 2, 5), (5, 3, 2), (3, 3, 2), (2, 2, 2), (1, 2, 3), (5, 1, 3), (2, 3, 1))
+)
 
 SPLIT_HEADS = Check(
     name="split_heads",

@@ -282,6 +282,22 @@ SEED = int(os.environ.get("ATTNBOOK_CHECK_SEED", "0"))
 """Any number but 0 gives the cases of all checks other numbers of the same kind."""
 
 
+def sized(*usual: tuple[int, ...], seed: int = SEED) -> tuple[tuple[int, ...], ...]:
+    """Return sizes of cases; for another seed each number but 1 becomes another, alike ones alike.
+
+    What differs goes on to differ, so that a swapped axis shows.
+    """
+    if not seed:
+        return usual
+    rng, found = np.random.default_rng((seed, len(usual))), []
+    for case in usual:
+        known = sorted({*case} - {1})
+        drawn = map(int, rng.choice(np.arange(2, 9), len(known), replace=False))
+        others = {1: 1, **dict(zip(known, drawn, strict=True))}
+        found.append(tuple(others[n] for n in case))
+    return tuple(found)
+
+
 @functools.cache
 def draw(seed: int, *shape: int) -> np.ndarray:
     """Return the same normal numbers for the same seed and shape, always."""

@@ -266,6 +266,33 @@ def test_hidden_cases_follow_from_the_secret():
     assert np.array_equal(cases[1], cases[2])
 
 
+def test_hidden_cases_of_the_package_have_other_sizes():
+    usual, *others = (hidden.checks(seed).attention_cases.SIZES for seed in (0, 7, 8))
+    assert usual[:2] == ((3, 3, 3, 3), (2, 5, 3, 7))
+    for other in others:
+        assert other != usual
+        for before, after in zip(usual, other, strict=True):
+            assert len(set(zip(before, after, strict=True))) == len(set(before)) == len(set(after))
+            assert [n == 1 for n in before] == [n == 1 for n in after]
+    assert others[0] != others[1]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_mistakes_have_their_names_in_hidden_cases(seed):
+    check = hidden.checks(seed)
+    for wrong, name in (
+        ("query @ key.mT", "no scale"),
+        ("query @ key.mT / query.shape[-1]", "scale by d_k"),
+    ):
+        code = f"lambda query, key, value: attnbook.softmax({wrong}) @ value"
+        found = check.attention(eval(code, {"attnbook": attnbook})).mistakes
+        assert found == (name,)
+    assert check.attention(attnbook.attention).passed
+    assert check.softmax(attnbook.softmax).passed
+    assert check.split_heads(attnbook.split_heads).passed
+    assert check.softmax(lambda x: np.exp(x) / np.exp(x).sum(axis=0)).mistakes
+
+
 @pytest.mark.parametrize(
     "value",
     [
