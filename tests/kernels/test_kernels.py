@@ -517,8 +517,15 @@ def test_gradients_of_rows_whose_scores_are_all_large(impl, offset):
         np.testing.assert_allclose(x, y, rtol=3e-6, atol=3e-6)
 
 
+def need_rung(impl):
+    """Skip where the ladder has no such rung, as in the package that students fill in."""
+    if impl not in kernels.KERNELS:
+        pytest.skip(f"there is no rung {impl}")
+
+
 @pytest.mark.parametrize("impl", ["numba", "packed"])
 def test_scores_that_leave_no_digits_are_refused_in_the_backward_pass(impl):
+    need_rung(impl)
     pytest.importorskip("numba")
     q, k, v = (x.astype(np.float32) for x in (numbers(5, 3), numbers(7, 3), numbers(7, 2)))
     bias = np.full((5, 7), np.finfo(np.float32).min)
@@ -654,6 +661,7 @@ attend(torch.ones(3, 2).double(), "packed")
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(WRONG_HOME))
 def test_arrays_of_another_home_are_refused(call, kind, message):
+    need_rung(call.split('"')[-2])
     if "numba" in call:
         pytest.importorskip("numba", reason="numba is not installed")
     for attend in (
@@ -684,6 +692,7 @@ EXTRAS |= {"packed": r"'attnbook\[fast\]'$", "cupy_naive": GPU, "cupy_tiled": GP
 
 @pytest.mark.parametrize("impl", EXTRAS)
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, impl):
+    need_rung(impl)
     kernel = kernels.KERNELS[impl]
     for name in list(sys.modules):
         if name.startswith(("attnbook.kernels.", "attnbook.compilers.jit")):
