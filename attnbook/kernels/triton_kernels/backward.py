@@ -19,48 +19,60 @@ from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
     LOG2E,
     head_of,
-    heads_of,
     power,
     product,
     row_of_list,
     rows_of,
     scores_of,
     tile_at,
-    tiles_of,
+    tile_of,
     tiles_of_keys,
     zeros,
 )
-from attnbook.kernels.triton_kernels.operands import launch, strides_of
+from attnbook.kernels.triton_kernels.operands import Rows, launch
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
 
 
-@triton.jit
-def rows_kernel(grads, output, log_total, of_rows, x, D_V: tl.constexpr, BLOCK_Q: tl.constexpr):
+@triton.jit(do_not_specialize=["sizes"])
+def rows_kernel(
+    grad_output,
+    strides,
+    output,
+    log_total,
+    of_rows,
+    sizes,
+    d_v,
+    D_V: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+):
     """Store for each query the shift of its scores, log Σ exp(score), and its mean M."""
-    grad_output, strides = grads
     shifts, means = of_rows
-    n_tiles = tl.cdiv(x.n_q, BLOCK_Q)
+    n_tiles = tl.cdiv(sizes.n_q, BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     rows = tl.program_id(0) % n_tiles * BLOCK_Q + tl.arange(0, BLOCK_Q)
     columns = tl.arange(0, D_V)[None, :]
-    places = place.to(tl.int64) * x.n_q + rows
-    inside = (rows < x.n_q)[:, None] & (columns < x.d_v)
-    head = place // (x.B * x.G), place // x.G % x.B, place % x.G
+    places = place.to(tl.int64) * sizes.n_q + rows
+    inside = (rows < sizes.n_q)[:, None] & (columns < d_v)
+    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
     own = head_of(grad_output, strides, head) + rows.to(tl.int64)[:, None] * strides[3] + columns
     grad = tl.load(own, mask=inside, other=0.0).to(tl.float32)
-    out = tl.load(output + places[:, None] * x.d_v + columns, mask=inside, other=0.0)
-    tl.store(means + places, tl.sum(grad * out.to(tl.float32), 1), mask=rows < x.n_q)
-    log = tl.load(log_total + places, mask=rows < x.n_q, other=HIDDEN)
+    out = tl.load(output + places[:, None] * d_v + columns, mask=inside, other=0.0)
+    tl.store(means + places, tl.sum(grad * out.to(tl.float32), 1), mask=rows < sizes.n_q)
+    log = tl.load(log_total + places, mask=rows < sizes.n_q, other=HIDDEN)
     if output.dtype.element_ty != tl.float32:
         log = log * LOG2E  # the unit of scores in half precision
-    tl.store(shifts + places, tl.where(log == HIDDEN, NEVER, log), mask=rows < x.n_q)
+    tl.store(shifts + places, tl.where(log == HIDDEN, NEVER, log), mask=rows < sizes.n_q)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sizes"])
 def key_kernel(
+    queries,
+    keys,
+    values,
+    grads,  # of the output
     x,
-    grads,  # of the output, and their strides
+    sizes,
     lists,  # of tiles to visit, if there is a mask, and their strides
     of_rows,  # shifts and means, of rows_kernel
     grad_key,
@@ -69,27 +81,24 @@ def key_kernel(
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Sum the gradients of one tile of keys and values over all queries that see it."""
-    n_tiles = tl.cdiv(x.n_k, KIND.BLOCK_K)
+    n_tiles = tl.cdiv(sizes.n_k, KIND.BLOCK_K)
     tile = tl.program_id(0) % n_tiles  # the first keys are seen most: start there
     place = tl.program_id(0) // n_tiles
-    g_own = x.G // SHARED
-    a, b, g = place // (x.B * g_own), place // g_own % x.B, place % g_own
-    _, key, value, _, _ = heads_of(x, (a, b, g))
-    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
-    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    g_own = sizes.G // SHARED
+    a, b, g = place // (sizes.B * g_own), place // g_own % sizes.B, place % g_own
     columns = tile * KIND.BLOCK_K + tl.arange(0, KIND.BLOCK_K)
-    key_tile = keys.load([tile * KIND.BLOCK_K, 0])  # (BLOCK_K, D_K)
-    value_tile = values.load([tile * KIND.BLOCK_K, 0])  # (BLOCK_K, D_V)
+    key = tile_of(keys, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_K)
+    value = tile_of(values, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_V)
     state = zeros(KIND.BLOCK_K, KIND.D_K), zeros(KIND.BLOCK_K, KIND.D_V)
     for member in range(SHARED):
         state = from_queries(
-            *(state, key_tile, value_tile, x, grads, lists, of_rows),
+            *(state, key, value, queries, grads, x, sizes, lists, of_rows),
             *((a, b, g + member), tile, columns[:, None], KIND),
         )
     of_key, of_value = state
-    places = place.to(tl.int64) * x.n_k + columns[:, None]
+    places = place.to(tl.int64) * sizes.n_k + columns[:, None]
     k_columns, v_columns = tl.arange(0, KIND.D_K)[None, :], tl.arange(0, KIND.D_V)[None, :]
-    there = columns[:, None] < x.n_k
+    there = columns[:, None] < sizes.n_k
     of_key = (of_key * x.scale).to(grad_key.dtype.element_ty)
     of_value = of_value.to(grad_value.dtype.element_ty)
     tl.store(grad_key + places * x.d_k + k_columns, of_key, mask=there & (k_columns < x.d_k))
@@ -98,7 +107,19 @@ def key_kernel(
 
 @triton.jit
 def from_queries(
-    state, key, value, x, grads, lists, of_rows, head, tile, columns, KIND: tl.constexpr
+    state,
+    key,  # (BLOCK_K, D_K)
+    value,  # (BLOCK_K, D_V)
+    queries,
+    grads,
+    x,
+    sizes,
+    lists,
+    of_rows,
+    head,
+    tile,
+    columns,
+    KIND: tl.constexpr,
 ):
     """Add what the queries of one head give to the gradients of a tile of keys and values.
 
@@ -106,27 +127,23 @@ def from_queries(
     factors of the products that follow and stay in registers.
     """
     a, b, g = head
-    grad_output, strides = grads
     shifts, means = of_rows
-    query, _, _, mask, bias = heads_of(x, head)
-    queries = tiles_of(query, x.strides[0][3], x.n_q, x.d_k, KIND.BLOCK_Q, KIND.D_K)
-    grad_output = head_of(grad_output, strides, head)
-    outputs = tiles_of(grad_output, strides[3], x.n_q, x.d_v, KIND.BLOCK_Q, KIND.D_V)
-    first_place = ((a * x.B + b) * x.G + g).to(tl.int64) * x.n_q
+    first_place = ((a * sizes.B + b) * sizes.G + g).to(tl.int64) * sizes.n_q
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
-    part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, x, KIND)
+    part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, sizes, KIND)
     of_key, of_value = state
     for MASKED in tl.static_range(2):
         for i in tl.range(part if MASKED else whole, part_end if MASKED else whole_end):
             start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_Q
             rows = start + tl.arange(0, KIND.BLOCK_Q)
-            query_tile = queries.load([start, 0])  # (BLOCK_Q, D_K)
-            grad = outputs.load([start, 0])  # (BLOCK_Q, D_V)
-            seen = rows_of(rows[None, :], x, mask, bias)
-            shift = tl.load(shifts + first_place + rows, mask=rows < x.n_q, other=NEVER)
-            mean = tl.load(means + first_place + rows, mask=rows < x.n_q, other=0.0)
+            query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+            grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+            seen = rows_of(rows[None, :], x, sizes, head)
+            inside = rows < sizes.n_q
+            shift = tl.load(shifts + first_place + rows, mask=inside, other=NEVER)
+            mean = tl.load(means + first_place + rows, mask=inside, other=0.0)
             products = product(key, query_tile.T)
-            scores = scores_of(products, columns, x, seen, MASKED, KIND)
+            scores = scores_of(products, columns, x, sizes.n_k, seen, MASKED, KIND)
             weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
             of_value = product(weights.to(grad.dtype), grad, of_value)
             of_weights = product(value, grad.T)
@@ -136,17 +153,19 @@ def from_queries(
 
 
 @triton.jit
-def tiles_of_queries(tiles, tile, x, KIND: tl.constexpr):
+def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
     """Return which tiles of queries see a tile of keys: from, from, to, to; in part, as a whole.
 
     Keys past the end need no masking here: what they add to lies past the end too.
     """
-    n_tiles = tl.cdiv(x.n_q, KIND.BLOCK_Q)
+    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
     if KIND.MASK:
         whole_end, part_end = tl.load(tiles), tl.load(tiles + 1)
         return whole_end, 0, part_end, whole_end
     if KIND.CAUSAL:
-        first = tile * KIND.BLOCK_K - (x.n_k - x.n_q)  # the first query that sees the first key
+        first = tile * KIND.BLOCK_K - (
+            sizes.n_k - sizes.n_q
+        )  # the first query that sees the first key
         part = tl.minimum(tl.maximum(first, 0) // KIND.BLOCK_Q, n_tiles)
         last = tl.maximum(first + KIND.BLOCK_K - 1, 0)
         whole = tl.minimum(tl.cdiv(last, KIND.BLOCK_Q), n_tiles)
@@ -154,39 +173,34 @@ def tiles_of_queries(tiles, tile, x, KIND: tl.constexpr):
     return 0, 0, 0, n_tiles
 
 
-@triton.jit
-def query_kernel(x, grads, lists, of_rows, grad_query, KIND: tl.constexpr):
+@triton.jit(do_not_specialize=["sizes"])
+def query_kernel(
+    queries, keys, values, grads, x, sizes, lists, of_rows, grad_query, KIND: tl.constexpr
+):
     """Sum the gradient of one tile of queries over all keys that it sees."""
-    grad_output, strides = grads
     shifts, means = of_rows
-    n_tiles = tl.cdiv(x.n_q, KIND.BLOCK_Q)
+    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (x.B * x.G), place // x.G % x.B, place % x.G
-    query, key, value, mask, bias = heads_of(x, head)
-    grad_output = head_of(grad_output, strides, head)
-    queries = tiles_of(query, x.strides[0][3], x.n_q, x.d_k, KIND.BLOCK_Q, KIND.D_K)
-    outputs = tiles_of(grad_output, strides[3], x.n_q, x.d_v, KIND.BLOCK_Q, KIND.D_V)
-    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
-    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
-    seen = rows_of(rows[:, None], x, mask, bias)
-    places = place.to(tl.int64) * x.n_q + rows
-    shift = tl.load(shifts + places, mask=rows < x.n_q, other=NEVER)
-    mean = tl.load(means + places, mask=rows < x.n_q, other=0.0)
-    query_tile = queries.load([tile * KIND.BLOCK_Q, 0])  # (BLOCK_Q, D_K)
-    grad = outputs.load([tile * KIND.BLOCK_Q, 0])  # (BLOCK_Q, D_V)
+    seen = rows_of(rows[:, None], x, sizes, head)
+    places = place.to(tl.int64) * sizes.n_q + rows
+    shift = tl.load(shifts + places, mask=rows < sizes.n_q, other=NEVER)
+    mean = tl.load(means + places, mask=rows < sizes.n_q, other=0.0)
+    query_tile = tile_of(queries, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_K)
+    grad = tile_of(grads, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_V)
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
-    whole, end = tiles_of_keys(tiles, tile, x, KIND)
+    whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     of_query = zeros(KIND.BLOCK_Q, KIND.D_K)
     for MASKED in tl.static_range(2):
         for i in tl.range(whole if MASKED else 0, end if MASKED else whole):
             start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_K
             columns = start + tl.arange(0, KIND.BLOCK_K)
-            key_tile = keys.load([start, 0])  # (BLOCK_K, D_K)
-            value_tile = values.load([start, 0])  # (BLOCK_K, D_V)
+            key_tile = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
+            value_tile = tile_of(values, head, start, KIND.BLOCK_K, KIND.D_V)
             products = product(query_tile, key_tile.T)
-            scores = scores_of(products, columns[None, :], x, seen, MASKED, KIND)
+            scores = scores_of(products, columns[None, :], x, sizes.n_k, seen, MASKED, KIND)
             weights = power(scores - shift[:, None], query_tile.dtype)  # (BLOCK_Q, BLOCK_K)
             of_weights = product(grad, value_tile.T)
             of_scores = weights * (of_weights - mean[:, None])
@@ -195,7 +209,7 @@ def query_kernel(x, grads, lists, of_rows, grad_query, KIND: tl.constexpr):
     tl.store(
         grad_query + places[:, None] * x.d_k + columns,
         (of_query * x.scale).to(grad_query.dtype.element_ty),
-        mask=(rows < x.n_q)[:, None] & (columns < x.d_k),
+        mask=(rows < sizes.n_q)[:, None] & (columns < x.d_k),
     )
 
 
@@ -203,24 +217,38 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     """Return the gradients of query, key and value of `Operands` none of whose sizes is 0."""
     key_tile = key_tile or tiling.tile_for(x, tiling.OF_KEYS, tiling.OF_KEYS_SINGLE)
     query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
-    call, dtype = x.call, x.query.dtype
+    call, dtype, device = x.call, x.query.dtype, x.query.device
     grad_output = x.with_grad(grad_output)
-    grads = (grad_output, strides_of(grad_output))
     of_rows = tuple(x.empty(x.n_q, 1, torch.float32) for _ in range(2))
     results = (output.contiguous(), log_total.contiguous())
-    constants = {"D_V": tiling.padded(x.d_v), "BLOCK_Q": query_tile.block_q}
+    arguments = (grad_output, grad_output.stride(), *results, of_rows, x.sizes, x.d_v)
     by_query = x.heads * triton.cdiv(x.n_q, query_tile.block_q)
-    launch(rows_kernel, by_query, grads, *results, of_rows, call, **constants)
+    launch(
+        *(rows_kernel, by_query, device, *arguments),
+        *(tiling.padded(x.d_v), query_tile.block_q),
+    )
 
     grad_key = x.empty(x.n_k, x.d_k, dtype, x.key_leading)
     grad_value = x.empty(x.n_k, x.d_v, dtype, x.key_leading)
+    kind, options = tiling.options(x, key_tile)
     lists = tiling.tiles_to_visit(x, key_tile, of_keys=True)
+    arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_key, grad_value)
     by_key = x.heads // x.n_shared * triton.cdiv(x.n_k, key_tile.block_k)
-    constants = tiling.options(x, key_tile) | {"SHARED": x.n_shared}
-    launch(key_kernel, by_key, call, grads, lists, of_rows, grad_key, grad_value, **constants)
+    launch(key_kernel, by_key, device, *arguments, kind, x.n_shared, **options)
 
     grad_query = x.empty(x.n_q, x.d_k, dtype)
+    kind, options = tiling.options(x, query_tile)
     lists = tiling.tiles_to_visit(x, query_tile)
-    constants = tiling.options(x, query_tile)
-    launch(query_kernel, by_query, call, grads, lists, of_rows, grad_query, **constants)
+    arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_query)
+    launch(query_kernel, by_query, device, *arguments, kind, **options)
     return grad_query, grad_key, grad_value
+
+
+def _rows(x, grad_output, kind):
+    """Return where tiles of queries, keys, values and of the gradient of the output come from."""
+    return (
+        x.rows(0, kind.BLOCK_Q, kind.D_K),
+        x.rows(1, kind.BLOCK_K, kind.D_K),
+        x.rows(2, kind.BLOCK_K, kind.D_V),
+        Rows.of(grad_output, kind.BLOCK_Q, kind.D_V),
+    )

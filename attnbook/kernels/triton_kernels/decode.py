@@ -22,7 +22,7 @@ from attnbook.kernels.triton_kernels.forward import (
     finish,
     head_of,
     power,
-    tiles_of,
+    rows_of,
 )
 from attnbook.kernels.triton_kernels.operands import launch
 
@@ -30,43 +30,41 @@ MOST_ROWS = 64
 """Up to so many queries of one key head, this is the path."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sizes", "splits"])
 def range_kernel(
+    keys,
+    values,
+    query,
+    query_strides,
     x,
-    tops,  # of each range: maximum, total and weighted values of every row
-    totals,
-    weighted,
+    sizes,
+    parts,  # of each range: maximum, total and weighted values of every row
     splits,
     KIND: tl.constexpr,
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Attend from all queries of one key head to one range of the keys."""
     place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
-    g_own = x.G // SHARED
-    a, b, g = place // (x.B * g_own), place // g_own % x.B, place % g_own
+    g_own = sizes.G // SHARED
+    a, b, g = place // (sizes.B * g_own), place // g_own % sizes.B, place % g_own
 
     # Row r is query r % n_q of head g + r // n_q.
     rows = tl.arange(0, KIND.BLOCK_Q)
-    there = tl.minimum(rows, SHARED * x.n_q - 1)[:, None]
-    heads = a, b, (g + there // x.n_q).to(tl.int64)
-    own = (there % x.n_q).to(tl.int64)
+    there = tl.minimum(rows, SHARED * sizes.n_q - 1)[:, None]
+    heads = a, b, (g + there // sizes.n_q).to(tl.int64)
+    own = there % sizes.n_q
     columns = tl.arange(0, KIND.D_K)[None, :]
-    query = head_of(x.query, x.strides[0], heads) + own * x.strides[0][3] + columns
+    query = head_of(query, query_strides, heads) + own.to(tl.int64) * query_strides[3] + columns
     query_tile = tl.load(query, mask=columns < x.d_k, other=0.0)  # (BLOCK_Q, D_K)
-    mask = (head_of(x.mask, x.strides[3], heads) + own * x.strides[3][3], x.strides[3][4])
-    bias = (head_of(x.bias, x.strides[4], heads) + own * x.strides[4][3], x.strides[4][4])
-    seen = own.to(tl.int32) + (x.n_k - x.n_q), mask, bias
-    key, value = head_of(x.key, x.strides[1], (a, b, g)), head_of(x.value, x.strides[2], (a, b, g))
-    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
-    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    seen = rows_of(own, x, sizes, heads)
 
     # This range: tiles [first, end), of which those before `whole` need no mask.
-    n_tiles = tl.cdiv(x.n_k, KIND.BLOCK_K)
+    n_tiles = tl.cdiv(sizes.n_k, KIND.BLOCK_K)
     first = (split.to(tl.int64) * n_tiles // splits).to(tl.int32)
     end = ((split.to(tl.int64) + 1) * n_tiles // splits).to(tl.int32)
-    seen_by_all = x.n_k
+    seen_by_all = sizes.n_k
     if KIND.CAUSAL:
-        seen_by_all = tl.maximum(x.n_k - x.n_q + 1, 0)
+        seen_by_all = tl.maximum(sizes.n_k - sizes.n_q + 1, 0)
     if KIND.MASK:
         seen_by_all = 0
     whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
@@ -75,19 +73,21 @@ def range_kernel(
     for MASKED in tl.static_range(2):
         start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
-            *(state, query_tile, keys, values, start, stop, key, x, seen, False, MASKED, KIND)
+            *(state, query_tile, keys, values, (a, b, g), start, stop, query, x, sizes.n_k, seen),
+            *(False, MASKED, KIND),
         )
     top, total, sums = state
-    n_rows = x.A * x.B * x.G * x.n_q
-    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * x.n_q) + rows
+    tops, totals, weighted = parts
+    n_rows = sizes.A * sizes.B * sizes.G * sizes.n_q
+    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * sizes.n_q) + rows
     columns = tl.arange(0, KIND.D_V)[None, :]
-    inside = rows < SHARED * x.n_q
+    inside = rows < SHARED * sizes.n_q
     tl.store(tops + places, top, mask=inside)
     tl.store(totals + places, total, mask=inside)
     tl.store(weighted + places[:, None] * KIND.D_V + columns, sums, mask=inside[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "splits"])
 def merge_kernel(
     parts,  # as range_kernel stored them
     output,
@@ -139,8 +139,10 @@ def forward(x, tile=None, splits=None):
         for size in (1, 1, width)
     )
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
-    constants = tiling.options(x, tile) | {"SHARED": x.n_shared}
-    launch(range_kernel, programs * splits, x.call, *parts, splits, **constants)
-    numbers = (n_rows, splits, x.d_v)
-    launch(merge_kernel, n_rows, parts, *results, *numbers, D_V=width, AT_ONCE=16)
+    kind, options = tiling.options(x, tile)
+    rows = x.rows(1, tile.block_k, kind.D_K), x.rows(2, tile.block_k, kind.D_V)
+    queries, device = (x.query, x.layout.strides[0]), x.query.device
+    arguments = (*rows, *queries, x.call, x.sizes, parts, splits, kind, x.n_shared)
+    launch(range_kernel, programs * splits, device, *arguments, **options)
+    launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, 16)
     return results

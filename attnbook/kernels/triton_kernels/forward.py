@@ -55,32 +55,26 @@ def head_of(pointer, strides, head):
 
 
 @triton.jit
-def heads_of(x, head):
-    """Return query, key, value, mask and bias of one head."""
-    return (
-        head_of(x.query, x.strides[0], head),
-        head_of(x.key, x.strides[1], head),
-        head_of(x.value, x.strides[2], head),
-        head_of(x.mask, x.strides[3], head),
-        head_of(x.bias, x.strides[4], head),
-    )
+def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Load a tile (BLOCK, D) of rows of one head from row `start` on; zeros outside.
+
+    An array that the heads along an axis share has one element there.
+    """
+    a, b, g = head
+    a, b = tl.minimum(a, rows.shape[0] - 1), tl.minimum(b, rows.shape[1] - 1)
+    g = tl.minimum(g, rows.shape[2] - 1)
+    return rows.load([a, b, g, start, 0]).reshape(BLOCK, D)
 
 
 @triton.jit
-def tiles_of(pointer, row_stride, n, d, BLOCK: tl.constexpr, D: tl.constexpr):
-    """Return a descriptor of the (n, d) rows of one head: loads (BLOCK, D), zeros outside."""
-    width = tl.maximum(d, 1)  # rows of no numbers are stored as zeros
-    return tl.make_tensor_descriptor(pointer, [n, width], [row_stride, 1], [BLOCK, D])
-
-
-@triton.jit
-def rows_of(rows, x, mask, bias):
+def rows_of(rows, x, sizes, head):
     """Return the last key that the causal order shows each row, and its rows of mask and bias."""
-    rows = tl.minimum(rows, x.n_q - 1)  # rows past the end are the last one again
+    rows = tl.minimum(rows, sizes.n_q - 1)  # rows past the end are the last one again
     there = rows.to(tl.int64)
-    mask_rows = (mask + there * x.strides[3][3], x.strides[3][4])
-    bias_rows = (bias + there * x.strides[4][3], x.strides[4][4])
-    return rows + (x.n_k - x.n_q), mask_rows, bias_rows  # the last query stands at the last key
+    mask = head_of(x.mask, x.mask_strides, head) + there * x.mask_strides[3]
+    bias = head_of(x.bias, x.bias_strides, head) + there * x.bias_strides[3]
+    last_seen = rows + (sizes.n_k - sizes.n_q)  # the last query stands at the last key
+    return last_seen, (mask, x.mask_strides[4]), (bias, x.bias_strides[4])
 
 
 @triton.jit
@@ -90,16 +84,16 @@ def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
 
 
 @triton.jit
-def tiles_of_keys(tiles, tile, x, KIND: tl.constexpr):
+def tiles_of_keys(tiles, tile, sizes, KIND: tl.constexpr):
     """Return w and e: a tile of queries sees tiles [0, w) as a whole and tiles [w, e) in part."""
     if KIND.MASK:
         return tl.load(tiles), tl.load(tiles + 1)
     if KIND.CAUSAL:
-        own = tile * KIND.BLOCK_Q + (x.n_k - x.n_q)  # the last key that the first row sees
-        whole = tl.maximum(tl.minimum(own + 1, x.n_k), 0) // KIND.BLOCK_K
-        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, x.n_k), 0)
+        own = tile * KIND.BLOCK_Q + (sizes.n_k - sizes.n_q)  # the last key that the first row sees
+        whole = tl.maximum(tl.minimum(own + 1, sizes.n_k), 0) // KIND.BLOCK_K
+        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, sizes.n_k), 0)
         return whole, tl.cdiv(end, KIND.BLOCK_K)
-    return x.n_k // KIND.BLOCK_K, tl.cdiv(x.n_k, KIND.BLOCK_K)
+    return sizes.n_k // KIND.BLOCK_K, tl.cdiv(sizes.n_k, KIND.BLOCK_K)
 
 
 @triton.jit
@@ -109,7 +103,7 @@ def tile_at(i, tiles, LISTED: tl.constexpr):
 
 
 @triton.jit
-def scores_of(products, columns, x, rows, MASKED: tl.constexpr, KIND: tl.constexpr):
+def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.constexpr):
     """Return scores from the products q · k: scaled, biased, −∞ where hidden.
 
     A tile lies either way: `columns`, the keys, against `rows`, the last key that the causal order
@@ -119,10 +113,10 @@ def scores_of(products, columns, x, rows, MASKED: tl.constexpr, KIND: tl.constex
     scores = products * x.score_scale
     if KIND.BIAS:
         places = bias[0] + columns.to(tl.int64) * bias[1]
-        numbers = tl.load(places, mask=columns < x.n_k, other=0.0)
+        numbers = tl.load(places, mask=columns < n_k, other=0.0)
         scores += numbers.to(tl.float32) * x.bias_scale
     if MASKED:
-        seen = columns <= last_seen if KIND.CAUSAL else columns < x.n_k
+        seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
         if KIND.MASK:
             places = mask[0] + columns.to(tl.int64) * mask[1]
             seen = seen & (tl.load(places, mask=seen, other=0) != 0)
@@ -134,12 +128,14 @@ def scores_of(products, columns, x, rows, MASKED: tl.constexpr, KIND: tl.constex
 def attend(
     state,  # running maximum (BLOCK_Q,), sum (BLOCK_Q,) and weighted values (BLOCK_Q, D_V)
     query,  # (BLOCK_Q, D_K), on the chip
-    keys,  # descriptors of the keys and of the values
+    keys,  # where tiles of keys and of values are loaded from
     values,
+    head,  # of which head
     first,  # which tiles of keys: from `first` up to `end`, of a list if LISTED
     end,
     tiles,
     x,
+    n_k,
     rows,  # of the queries, (BLOCK_Q, 1): see `rows_of`
     LISTED: tl.constexpr,
     MASKED: tl.constexpr,
@@ -150,10 +146,10 @@ def attend(
     for i in tl.range(first, end):
         start = tile_at(i, tiles, LISTED) * KIND.BLOCK_K
         columns = (start + tl.arange(0, KIND.BLOCK_K))[None, :]
-        key = keys.load([start, 0])  # (BLOCK_K, D_K)
+        key = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
         scores = product(query, key.T)  # (BLOCK_Q, BLOCK_K)
         if MASKED or KIND.BIAS:
-            scores = scores_of(scores, columns, x, rows, MASKED, KIND)
+            scores = scores_of(scores, columns, x, n_k, rows, MASKED, KIND)
             higher = tl.maximum(top, tl.max(scores, 1))
             shift = tl.where(higher == HIDDEN, 0.0, higher)  # all hidden so far: no −∞ − −∞
             weights = power(scores - shift[:, None], query.dtype)
@@ -164,37 +160,35 @@ def attend(
         fade = power(top - shift, query.dtype)
         total = total * fade + tl.sum(weights, 1)
         weighted = weighted * fade[:, None]
-        value = values.load([start, 0])  # (BLOCK_K, D_V)
+        value = tile_of(values, head, start, KIND.BLOCK_K, KIND.D_V)
         weighted = product(weights.to(value.dtype), value, weighted)
         top = higher
     return top, total, weighted
 
 
-@triton.jit
-def forward_kernel(x, tiles, tiles_strides, output, log_total, KIND: tl.constexpr):
+@triton.jit(do_not_specialize=["sizes"])
+def forward_kernel(
+    queries, keys, values, x, sizes, tiles, tiles_strides, output, log_total, KIND: tl.constexpr
+):
     """Attend from one tile of queries of one head; `tiles` are lists of those to visit, if any."""
-    n_tiles = tl.cdiv(x.n_q, KIND.BLOCK_Q)
+    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (x.B * x.G), place // x.G % x.B, place % x.G
-    query, key, value, mask, bias = heads_of(x, head)
-    queries = tiles_of(query, x.strides[0][3], x.n_q, x.d_k, KIND.BLOCK_Q, KIND.D_K)
-    keys = tiles_of(key, x.strides[1][3], x.n_k, x.d_k, KIND.BLOCK_K, KIND.D_K)
-    values = tiles_of(value, x.strides[2][3], x.n_k, x.d_v, KIND.BLOCK_K, KIND.D_V)
+    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
-    seen = rows_of(rows[:, None], x, mask, bias)
+    seen = rows_of(rows[:, None], x, sizes, head)
     tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
-    whole, end = tiles_of_keys(tiles, tile, x, KIND)
+    whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)
-    query_tile = queries.load([tile * KIND.BLOCK_Q, 0])  # (BLOCK_Q, D_K)
+    query = tile_of(queries, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_K)
     for MASKED in tl.static_range(2):
         first, last = whole if MASKED else 0, end if MASKED else whole
         state = attend(
-            *(state, query_tile, keys, values, first, last, tiles + 2, x, seen),
+            *(state, query, keys, values, head, first, last, tiles + 2, x, sizes.n_k, seen),
             *(KIND.MASK, MASKED, KIND),
         )
-    places = place.to(tl.int64) * x.n_q + rows
-    finish(state, output, log_total, places, rows < x.n_q, x.d_v, KIND.D_V)
+    places = place.to(tl.int64) * sizes.n_q + rows
+    finish(state, output, log_total, places, rows < sizes.n_q, x.d_v, KIND.D_V)
 
 
 @triton.jit
@@ -230,7 +224,13 @@ def forward(x, tile=None):
     """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
     tile = tile or tiling.tile_for(x, tiling.FORWARD, tiling.FORWARD_SINGLE)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    kind, options = tiling.options(x, tile)
+    rows = (
+        x.rows(0, tile.block_q, kind.D_K),
+        x.rows(1, tile.block_k, kind.D_K),
+        x.rows(2, tile.block_k, kind.D_V),
+    )
+    arguments = (*rows, x.call, x.sizes, *tiling.tiles_to_visit(x, tile), *results, kind)
     programs = x.heads * triton.cdiv(x.n_q, tile.block_q)
-    tiles = tiling.tiles_to_visit(x, tile)
-    launch(forward_kernel, programs, x.call, *tiles, *results, **tiling.options(x, tile))
+    launch(forward_kernel, programs, x.query.device, *arguments, **options)
     return results

@@ -1,12 +1,20 @@
-"""Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes."""
+"""Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes.
+
+The copy engine of a Hopper GPU loads a tile from a description of its array: where it begins, its
+sizes and its strides, (A, B, G, n, d), which are all the axes that such a description can have. It
+is made here, on the host, once a call. How the arrays of a call lie is found once for all calls
+that lie so: `layout_of` keeps what it finds.
+"""
 
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from attnbook.arrays.array import broadcast_shapes
 
@@ -17,20 +25,23 @@ MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
 
 
-class Call(NamedTuple):
-    """Arguments of every kernel that walks over tiles of scores."""
+class Sizes(NamedTuple):
+    """Sizes that no kernel is compiled for: one compiled kernel serves them all."""
 
-    query: Any
-    key: Any
-    value: Any
-    mask: Any
-    bias: Any
-    strides: Any  # five of each of these
     A: Any
     B: Any
     G: Any
     n_q: Any
     n_k: Any
+
+
+class Call(NamedTuple):
+    """Arguments of every kernel that walks over tiles of scores, beside the sizes."""
+
+    mask: Any
+    bias: Any
+    mask_strides: Any  # five
+    bias_strides: Any
     d_k: Any
     d_v: Any
     scale: Any  # of the products q · k
@@ -39,41 +50,44 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Operands:
-    """What one call of attention works on, with leading axes (A, B, G) that all arrays share.
+class Layout:
+    """How the arrays of a call lie in memory, with leading axes (A, B, G) that all of them share.
 
     Where `shared_axes` is not empty, G counts the heads of queries that share one head of keys
     and values, whose gradients are summed over G. Along an axis that an array lacks its stride
     is 0.
     """
 
-    query: Any  # (A, B, G, n_q, d_k)
-    key: Any  # (A, B, G, n_k, d_k)
-    value: Any  # (A, B, G, n_k, d_v)
-    mask: Any  # (A, B, G, n_q, n_k) or None
-    bias: Any  # the same
-    d_k: int
-    d_v: int
-    scale: float
-    is_causal: bool
+    sizes: Sizes
+    strides: tuple[Any, ...]  # of query, key, value, mask and bias, five of each
+    rows: tuple[Any, ...]  # of query, key and value: shape and strides for the copy engine
     leading: tuple[int, ...]  # of the output, as the caller sees it
     shared_axes: tuple[int, ...]  # those of `leading` that make up G, if shared
 
-    @property
-    def n_q(self):
-        return self.query.shape[3]
 
-    @property
-    def n_k(self):
-        return self.key.shape[3]
+class Operands:
+    """What one call of attention works on.
 
-    @property
-    def heads(self):
-        return math.prod(self.query.shape[:3])
+    Parameters
+    ----------
+    arrays : tuple of torch.Tensor or None
+        Query, key, value, mask and bias, which lie as `layout` says.
+    layout : Layout
+    d_k, d_v : int
+        Widths of the rows; those of the arrays may be more, filled with zeros.
+    scale : float
+    is_causal : bool
+    """
 
-    @property
-    def is_empty(self):
-        return self.heads * self.n_q * self.n_k == 0
+    def __init__(self, arrays, layout, d_k, d_v, scale, is_causal):
+        self.query, self.key, self.value, self.mask, self.bias = self.arrays = arrays
+        self.layout, self.sizes, self.leading = layout, layout.sizes, layout.leading
+        self.A, self.B, self.G, self.n_q, self.n_k = layout.sizes
+        self.heads = self.A * self.B * self.G
+        self.d_k, self.d_v, self.scale, self.is_causal = d_k, d_v, scale, is_causal
+        self.is_empty = self.heads * self.n_q * self.n_k == 0
+        self.n_shared = self.G if layout.shared_axes else 1
+        """How many heads of queries share one head of keys and values: G, or 1."""
 
     @property
     def call(self):
@@ -82,63 +96,132 @@ class Operands:
         In half precision they count scores in units of log₂.
         """
         unit = 1.0 if self.query.dtype == torch.float32 else math.log2(math.e)
-        arrays = (self.query, self.key, self.value, self.mask, self.bias)
-        return Call._make(
-            (
-                *(self.query if x is None else x for x in arrays),
-                tuple((0,) * 5 if x is None else strides_of(x) for x in arrays),
-                *(*self.query.shape[:4], self.n_k, self.d_k, self.d_v),
-                *(self.scale, self.scale * unit, unit),
-            )
+        return Call(
+            self.query if self.mask is None else self.mask,
+            self.query if self.bias is None else self.bias,
+            *self.layout.strides[3:],
+            *(self.d_k, self.d_v, self.scale, self.scale * unit, unit),
         )
-
-    @property
-    def n_shared(self):
-        """How many heads of queries share one head of keys and values: G, or 1."""
-        return self.query.shape[2] if self.shared_axes else 1
 
     @property
     def key_leading(self):
         """`leading` with 1 in place of the axes that are summed with the group."""
-        return tuple(1 if i in self.shared_axes else size for i, size in enumerate(self.leading))
+        shared = self.layout.shared_axes
+        return tuple(1 if i in shared else size for i, size in enumerate(self.leading))
+
+    def rows(self, i, block, width):
+        """Return the description of query, key or value (0, 1, 2) for tiles (`block`, `width`)."""
+        return Rows(self.arrays[i], *self.layout.rows[i], (1, 1, 1, block, width))
 
     def empty(self, n, d, dtype, leading=None):
         leading = self.leading if leading is None else leading
         return torch.empty((*leading, n, d), dtype=dtype, device=self.query.device)
 
     def with_grad(self, grad_output):
-        """Return the gradient of the output as an array with the leading axes (A, B, G)."""
-        return aligned(grad_output.detach().reshape(*self.query.shape[:4], self.d_v))
+        """Return the gradient of the output as an array (A, B, G, n_q, d_v)."""
+        return aligned(grad_output.detach().reshape(*self.sizes[:4], self.d_v))
+
+
+class Rows(TensorDescriptor):
+    """A description of rows; what it would check, `aligned` has seen to, once a layout."""
+
+    @classmethod
+    def of(cls, x, block, width):
+        """Return the description of an aligned array (A, B, G, n, d)."""
+        shape, strides = x.shape, _stretched(x.shape, x.shape, x.stride())
+        return cls(x, *described_rows(shape[:3], shape[-2:], strides), (1, 1, 1, block, width))
+
+    def __post_init__(self):
+        pass
 
 
 def operands(query, key, value, mask, bias, scale, is_causal):
     """Return `Operands` of arrays with any leading axes that broadcast; copies only if it must."""
     d_k, d_v = query.shape[-1], value.shape[-1]
-    for name, d in (("query", d_k), ("value", d_v)):
-        if d > MAX_WIDTH:
-            letter = "d_k" if name == "query" else "d_v"
-            raise ValueError(
-                f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
-            )
-    arrays = [aligned(x.detach()) for x in (query, key, value)]
-    arrays += [None if x is None else x.detach() for x in (mask, bias)]
-    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value))) or ()
-    n_q, n_k = query.shape[-2], key.shape[-2]
-    arrays = [
-        x if x is None else x.expand(*leading, *(x.shape[-2:] if i < 3 else (n_q, n_k)))
-        for i, x in enumerate(arrays)
+    if d_k > MAX_WIDTH or d_v > MAX_WIDTH:
+        name, letter, d = ("query", "d_k", d_k) if d_k > MAX_WIDTH else ("value", "d_v", d_v)
+        raise ValueError(
+            f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
+        )
+    arrays = (query, key, value, mask, bias)
+    layout = layout_of(*_places(arrays), query.element_size())
+    if layout is None or any(x.data_ptr() % ROW_BYTES for x in arrays[:3]):
+        arrays = tuple(x if i > 2 else aligned(x.detach()) for i, x in enumerate(arrays))
+        layout = layout_of(*_places(arrays), query.element_size())
+    if layout is None:
+        arrays = _whole(arrays)
+        layout = layout_of(*_places(arrays), query.element_size())
+    return Operands(arrays, layout, d_k, d_v, float(scale), is_causal)
+
+
+def _places(arrays):
+    return [None if x is None else (x.shape, x.stride()) for x in arrays]
+
+
+def _whole(arrays):
+    """Return arrays that have all leading axes, each in one piece of memory."""
+    leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays[:3])) or ()
+    n_q, n_k = arrays[0].shape[-2], arrays[1].shape[-2]
+    ends = [x.shape[-2:] for x in arrays[:3]] + [(n_q, n_k)] * 2
+    return tuple(
+        x if x is None else aligned(x.detach().expand(*leading, *end).contiguous())
+        for x, end in zip(arrays, ends, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def layout_of(query, key, value, mask, bias, element_size):
+    """Return the `Layout` of arrays, or None where no three leading axes hold all of them.
+
+    Each array is its shape and its strides, or None.
+    """
+    places = (query, key, value, mask, bias)
+    if not all(rows_are_aligned(*place, element_size) for place in places[:3]):
+        return None
+    leading = broadcast_shapes(*(tuple(shape[:-2]) for shape, _ in places[:3])) or ()
+    sizes = (*leading, query[0][-2], key[0][-2])
+    ends = [place[0][-2:] for place in places[:3]] + [sizes[-2:]] * 2
+    steps = [
+        None if place is None else _stretched((*leading, *end), *place)
+        for place, end in zip(places, ends, strict=True)
     ]
-    groups = _merged(leading, [x for x in arrays if x is not None])
+    groups = _merged(leading, [x for x in steps if x is not None])
     if len(groups) > 3:
-        arrays = [x if x is None else aligned(x.contiguous()) for x in arrays]
-        groups = [list(range(len(leading)))]
-    sizes = [1] * (3 - len(groups)) + [math.prod(leading[i] for i in group) for group in groups]
-    arrays = [x if x is None else x.view(*sizes, *x.shape[-2:]) for x in arrays]
-    query, key, value, mask, bias = arrays
-    share = sizes[2] > 1 and key.stride(2) == value.stride(2) == 0
+        return None
+    extra = 3 - len(groups)
+    of_groups = [1] * extra + [math.prod(leading[i] for i in group) for group in groups]
+    strides = tuple(
+        (0,) * 5 if x is None else (*[0] * extra, *(x[group[-1]] for group in groups), *x[-2:])
+        for x in steps
+    )
+    rows = tuple(
+        described_rows(of_groups, end, x) for end, x in zip(ends[:3], strides[:3], strict=True)
+    )
+    share = of_groups[2] > 1 and strides[1][2] == strides[2][2] == 0
     shared_axes = tuple(groups[-1]) if share else ()
-    options = (d_k, d_v, float(scale), is_causal, tuple(leading), shared_axes)
-    return Operands(query, key, value, mask, bias, *options)
+    return Layout(Sizes(*of_groups, *sizes[-2:]), strides, rows, leading, shared_axes)
+
+
+def described_rows(leading, end, strides):
+    """Return shape and strides of rows, (A, B, G, n, d), as the copy engine reads them.
+
+    An axis that the array lacks, of stride 0, has one element: the kernels stay on it. Its stride,
+    which nothing reads, is one that the engine takes, as is that of the rows where there is one.
+    """
+    n, d = end
+    step = strides[3] if n > 1 else MAX_WIDTH
+    sizes = [size if own else 1 for size, own in zip(leading, strides[:3], strict=True)]
+    steps = [own or n * step for own in strides[:3]]
+    return (*sizes, n, d), (*steps, step, 1)
+
+
+def rows_are_aligned(shape, strides, element_size):
+    """Say whether rows have unit stride and start at multiples of 16 bytes from the first."""
+    unit = ROW_BYTES // element_size
+    steps = [step for size, step in zip(shape[:-1], strides[:-1], strict=True) if size > 1]
+    regular = shape[-1] > 0 and (strides[-1] == 1 or shape[-1] == 1)
+    regular = regular and (shape[-2] == 1 or strides[-2] > 0)
+    return regular and all(step % unit == 0 for step in steps)
 
 
 def aligned(x):
@@ -146,54 +229,39 @@ def aligned(x):
 
     A copy, with zeros to the right, where they do not.
     """
-    unit = ROW_BYTES // x.element_size()
-    steps = [step for size, step in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    regular = x.shape[-1] > 0 and (x.stride(-1) == 1 or x.shape[-1] == 1)
-    regular = regular and (x.shape[-2] == 1 or x.stride(-2) > 0)
-    if regular and all(step % unit == 0 for step in steps) and x.data_ptr() % ROW_BYTES == 0:
+    regular = rows_are_aligned(x.shape, x.stride(), x.element_size())
+    if regular and x.data_ptr() % ROW_BYTES == 0:
         return x
+    unit = ROW_BYTES // x.element_size()
     width = max(triton.cdiv(x.shape[-1], unit), 1) * unit
     wide = x.new_zeros((*x.shape[:-1], width))
     wide[..., : x.shape[-1]] = x
     return wide
 
 
-def strides_of(x):
-    """Return the strides of `x`; those of axes of one element, which may be anything, as 0 or 16.
-
-    The descriptor of a tile wants the stride of its rows to be a multiple of 16 bytes.
-    """
-    strides = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
-    if x.is_floating_point() and x.shape[-2] == 1:
-        strides[-2] = MAX_WIDTH
-    return tuple(strides)
+def _stretched(sizes, shape, strides):
+    """Return the strides of an array along axes of `sizes`: 0 where it has one element, or none."""
+    lacks = len(sizes) - len(shape)
+    own = [step if size > 1 else 0 for size, step in zip(shape, strides, strict=True)]
+    return (*[0] * lacks, *own)
 
 
-def _merged(leading, arrays):
-    """Return groups of neighbouring axes that are one axis in all `arrays`; size 1 is left out."""
+def _merged(leading, strides):
+    """Return groups of neighbouring axes that are one axis in all arrays; size 1 is left out."""
     groups: list[list[int]] = []
     for i, size in enumerate(leading):
         if size == 1:
             continue
         last = groups[-1][-1] if groups else None
-        if last is not None and all(x.stride(last) == x.stride(i) * size for x in arrays):
+        if last is not None and all(x[last] == x[i] * size for x in strides):
             groups[-1].append(i)
         else:
             groups.append([i])
     return groups
 
 
-def launch(kernel, programs, *args, **meta):
-    """Run a kernel, with memory for the descriptors that its programs build."""
-    device = next(x.device for x in _leaves(args) if isinstance(x, torch.Tensor))
-    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=device))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+def launch(kernel, programs, device, *args, **meta):
+    """Run a kernel on the device of its arrays."""
+    here = device.type != "cuda" or device.index == torch.cuda.current_device()
+    with nullcontext() if here else torch.cuda.device(device):
         kernel[(programs,)](*args, **meta)
-
-
-def _leaves(args):
-    for x in args:
-        if isinstance(x, tuple):
-            yield from _leaves(x)
-        else:
-            yield x

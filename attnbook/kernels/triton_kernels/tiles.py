@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.kernels.triton_kernels.operands import launch, strides_of
+from attnbook.kernels.triton_kernels.operands import launch
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def splits_of_keys(x, tile, programs):
     return max(1, min(most, PER_PROCESSOR * processors // programs))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sizes"])
 def kinds_kernel(
     mask,
     kinds,
@@ -104,13 +104,14 @@ def tiles_to_visit(x, tile, of_keys=False):
     """
     if x.mask is None:
         return x.query, (0,) * 5  # no kernel will read it
-    strides = strides_of(x.mask)
-    own = [1 if step == 0 else size for size, step in zip(x.mask.shape, strides, strict=True)][:3]
+    strides = x.layout.strides[3]
+    own = [size if step else 1 for size, step in zip(x.sizes[:3], strides[:3], strict=True)]
     n_tiles = triton.cdiv(x.n_q, tile.block_q), triton.cdiv(x.n_k, tile.block_k)
     kinds = torch.empty((*own, *n_tiles), dtype=torch.int8, device=x.mask.device)
     launch(
         kinds_kernel,
         kinds.numel(),
+        x.mask.device,
         x.mask,
         kinds,
         strides,
@@ -124,7 +125,8 @@ def tiles_to_visit(x, tile, of_keys=False):
     order = torch.argsort(kinds, dim=-1, descending=True, stable=True)
     counts = [(kinds == 2).sum(-1, keepdim=True), (kinds > 0).sum(-1, keepdim=True)]
     tiles = torch.cat([*counts, order], dim=-1).to(torch.int32).contiguous()
-    return tiles, strides_of(tiles)
+    strides = [step if size > 1 else 0 for size, step in zip(own, tiles.stride()[:3], strict=True)]
+    return tiles, (*strides, *tiles.stride()[3:])
 
 
 class Kind(NamedTuple):
@@ -143,8 +145,7 @@ def options(x, tile):
     """Return what a kernel is compiled for, and how."""
     has_mask, has_bias = x.mask is not None, x.bias is not None
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
-    return {
-        "KIND": Kind(*sizes, x.is_causal, has_mask, has_bias),
+    return Kind(*sizes, x.is_causal, has_mask, has_bias), {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
