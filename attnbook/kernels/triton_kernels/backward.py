@@ -139,14 +139,14 @@ def from_queries(
             query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
             grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
             seen = rows_of(rows[None, :], x, sizes, head)
-            inside = rows < sizes.n_q
-            shift = tl.load(shifts + first_place + rows, mask=inside, other=NEVER)
-            mean = tl.load(means + first_place + rows, mask=inside, other=0.0)
             products = product(key, query_tile.T)
             scores = scores_of(products, columns, x, sizes.n_k, seen, MASKED, KIND)
+            inside = rows < sizes.n_q
+            shift = tl.load(shifts + first_place + rows, mask=inside, other=NEVER)
             weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
             of_value = product(weights.to(grad.dtype), grad, of_value)
             of_weights = product(value, grad.T)
+            mean = tl.load(means + first_place + rows, mask=inside, other=0.0)
             of_scores = weights * (of_weights - mean[None, :])
             of_key = product(of_scores.to(query_tile.dtype), query_tile, of_key)
     return of_key, of_value
@@ -222,7 +222,7 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     of_rows = tuple(x.empty(x.n_q, 1, torch.float32) for _ in range(2))
     results = (output.contiguous(), log_total.contiguous())
     arguments = (grad_output, grad_output.stride(), *results, of_rows, x.sizes, x.d_v)
-    by_query = x.heads * triton.cdiv(x.n_q, query_tile.block_q)
+    by_query = x.heads * tiling.cdiv(x.n_q, query_tile.block_q)
     launch(
         *(rows_kernel, by_query, device, *arguments),
         *(tiling.padded(x.d_v), query_tile.block_q),
@@ -233,7 +233,7 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     kind, options = tiling.options(x, key_tile)
     lists = tiling.tiles_to_visit(x, key_tile, of_keys=True)
     arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_key, grad_value)
-    by_key = x.heads // x.n_shared * triton.cdiv(x.n_k, key_tile.block_k)
+    by_key = x.heads // x.n_shared * tiling.cdiv(x.n_k, key_tile.block_k)
     launch(key_kernel, by_key, device, *arguments, kind, x.n_shared, **options)
 
     grad_query = x.empty(x.n_q, x.d_k, dtype)

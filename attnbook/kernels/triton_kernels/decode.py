@@ -8,8 +8,6 @@ a key head lie in one tile, so their keys are read once.
 Dao, Haziza, Massa, Sizov (2023), "Flash-Decoding for long-context inference".
 """
 
-from dataclasses import replace
-
 import torch
 import triton
 import triton.language as tl
@@ -28,6 +26,8 @@ from attnbook.kernels.triton_kernels.operands import launch
 
 MOST_ROWS = 64
 """Up to so many queries of one key head, this is the path."""
+MERGED_AT_ONCE = 8192
+"""So many numbers are merged at once: 64 registers of a thread."""
 
 
 @triton.jit(do_not_specialize=["sizes", "splits"])
@@ -38,7 +38,7 @@ def range_kernel(
     query_strides,
     x,
     sizes,
-    parts,  # of each range: maximum, total and weighted values of every row
+    parts,  # of each range: weighted values, maximum and total of every row
     splits,
     KIND: tl.constexpr,
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
@@ -77,14 +77,21 @@ def range_kernel(
             *(False, MASKED, KIND),
         )
     top, total, sums = state
-    tops, totals, weighted = parts
     n_rows = sizes.A * sizes.B * sizes.G * sizes.n_q
+    weighted, tops, totals = parts_of(parts, n_rows, splits, KIND.D_V)
     places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * sizes.n_q) + rows
     columns = tl.arange(0, KIND.D_V)[None, :]
     inside = rows < SHARED * sizes.n_q
     tl.store(tops + places, top, mask=inside)
     tl.store(totals + places, total, mask=inside)
     tl.store(weighted + places[:, None] * KIND.D_V + columns, sums, mask=inside[:, None])
+
+
+@triton.jit
+def parts_of(parts, n_rows, splits, D_V: tl.constexpr):
+    """Return where weighted values, maxima and totals begin, which lie behind one another."""
+    n = n_rows.to(tl.int64) * splits
+    return parts, parts + n * D_V, parts + n * (D_V + 1)
 
 
 @triton.jit(do_not_specialize=["n_rows", "splits"])
@@ -99,7 +106,7 @@ def merge_kernel(
     AT_ONCE: tl.constexpr,
 ):
     """Merge the ranges of one row, AT_ONCE of them at a time."""
-    tops, totals, weighted = parts
+    weighted, tops, totals = parts_of(parts, n_rows, splits, D_V)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, D_V)
     top, total, sums = empty_state(1, D_V)
@@ -130,19 +137,17 @@ def takes(x):
 def forward(x, tile=None, splits=None):
     """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
     tile = tile or tiling.tile_for(x, tiling.DECODE, tiling.DECODE_SINGLE)
-    tile = replace(tile, block_q=tiling.padded(x.n_q * x.n_shared))
+    tile = tile._replace(block_q=tiling.padded(x.n_q * x.n_shared))
     programs = x.heads // x.n_shared
     splits = splits or tiling.splits_of_keys(x, tile, programs)
     n_rows, width = x.heads * x.n_q, tiling.padded(x.d_v)
-    parts = tuple(
-        torch.empty(splits * n_rows * size, dtype=torch.float32, device=x.query.device)
-        for size in (1, 1, width)
-    )
+    parts = x.query.new_empty(splits * n_rows * (width + 2), dtype=torch.float32)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     kind, options = tiling.options(x, tile)
     rows = x.rows(1, tile.block_k, kind.D_K), x.rows(2, tile.block_k, kind.D_V)
     queries, device = (x.query, x.layout.strides[0]), x.query.device
     arguments = (*rows, *queries, x.call, x.sizes, parts, splits, kind, x.n_shared)
     launch(range_kernel, programs * splits, device, *arguments, **options)
-    launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, 16)
+    at_once = min(MERGED_AT_ONCE // width, 64)
+    launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, at_once)
     return results

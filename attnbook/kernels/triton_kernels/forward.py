@@ -69,8 +69,7 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def rows_of(rows, x, sizes, head):
     """Return the last key that the causal order shows each row, and its rows of mask and bias."""
-    rows = tl.minimum(rows, sizes.n_q - 1)  # rows past the end are the last one again
-    there = rows.to(tl.int64)
+    there = tl.minimum(rows, sizes.n_q - 1).to(tl.int64)  # past the end: the last one again
     mask = head_of(x.mask, x.mask_strides, head) + there * x.mask_strides[3]
     bias = head_of(x.bias, x.bias_strides, head) + there * x.bias_strides[3]
     last_seen = rows + (sizes.n_k - sizes.n_q)  # the last query stands at the last key
@@ -119,6 +118,7 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
         seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
         if KIND.MASK:
             places = mask[0] + columns.to(tl.int64) * mask[1]
+            seen = seen & (columns < n_k)  # of rows past the end the causal order shows more
             seen = seen & (tl.load(places, mask=seen, other=0) != 0)
         scores = tl.where(seen, scores, HIDDEN)
     return scores
@@ -231,6 +231,6 @@ def forward(x, tile=None):
         x.rows(2, tile.block_k, kind.D_V),
     )
     arguments = (*rows, x.call, x.sizes, *tiling.tiles_to_visit(x, tile), *results, kind)
-    programs = x.heads * triton.cdiv(x.n_q, tile.block_q)
+    programs = x.heads * tiling.cdiv(x.n_q, tile.block_q)
     launch(forward_kernel, programs, x.query.device, *arguments, **options)
     return results

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from attnbook.arrays.array import broadcast_shapes
@@ -21,6 +20,7 @@ from attnbook.arrays.array import broadcast_shapes
 ROW_BYTES = 16
 """The copy engine of the GPU loads tiles whose rows start at multiples of this."""
 
+LOG2E = math.log2(math.e)
 MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
 
@@ -95,7 +95,7 @@ class Operands:
 
         In half precision they count scores in units of log₂.
         """
-        unit = 1.0 if self.query.dtype == torch.float32 else math.log2(math.e)
+        unit = 1.0 if self.query.dtype == torch.float32 else LOG2E
         return Call(
             self.query if self.mask is None else self.mask,
             self.query if self.bias is None else self.bias,
@@ -115,7 +115,7 @@ class Operands:
 
     def empty(self, n, d, dtype, leading=None):
         leading = self.leading if leading is None else leading
-        return torch.empty((*leading, n, d), dtype=dtype, device=self.query.device)
+        return self.query.new_empty((*leading, n, d), dtype=dtype)
 
     def with_grad(self, grad_output):
         """Return the gradient of the output as an array (A, B, G, n_q, d_v)."""
@@ -145,7 +145,8 @@ def operands(query, key, value, mask, bias, scale, is_causal):
         )
     arrays = (query, key, value, mask, bias)
     layout = layout_of(*_places(arrays), query.element_size())
-    if layout is None or any(x.data_ptr() % ROW_BYTES for x in arrays[:3]):
+    starts = query.data_ptr() | key.data_ptr() | value.data_ptr()
+    if layout is None or starts % ROW_BYTES:
         arrays = tuple(x if i > 2 else aligned(x.detach()) for i, x in enumerate(arrays))
         layout = layout_of(*_places(arrays), query.element_size())
     if layout is None:
@@ -233,7 +234,7 @@ def aligned(x):
     if regular and x.data_ptr() % ROW_BYTES == 0:
         return x
     unit = ROW_BYTES // x.element_size()
-    width = max(triton.cdiv(x.shape[-1], unit), 1) * unit
+    width = max(-(-x.shape[-1] // unit), 1) * unit
     wide = x.new_zeros((*x.shape[:-1], width))
     wide[..., : x.shape[-1]] = x
     return wide

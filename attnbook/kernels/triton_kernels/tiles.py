@@ -5,7 +5,7 @@ that are visible as a whole, which need no masking, then those that are visible 
 tiles are on no list. The masks of a causal call are joined with the causal order.
 """
 
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -15,8 +15,7 @@ import triton.language as tl
 from attnbook.kernels.triton_kernels.operands import launch
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """How many queries and keys a program holds, by how many warps, and how far it reads ahead."""
 
     block_q: int
@@ -41,27 +40,39 @@ OF_KEYS_SINGLE = Tile(16, 32, 4, 1), Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)
 OF_QUERIES_SINGLE = Tile(16, 16, 4, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
+MOST_SPLITS = 132
+"""Into no more ranges are keys cut: merging reads those of a row one after another."""
+
+
+def cdiv(n, block):
+    """Return how many blocks hold n; that of Triton takes microseconds."""
+    return -(-n // block)
 
 
 def padded(d):
     """Return the width of a tile of rows of d numbers: a power of 2, at least 16."""
-    return max(triton.next_power_of_2(d), 16)
+    return max(1 << (d - 1).bit_length(), 16)
 
 
 def tile_for(x, half, single):
     """Return the `Tile` of `Operands` from the table of its dtype."""
     table = single if x.query.dtype == torch.float32 else half
-    width = max(padded(x.d_k), padded(x.d_v))
-    return table[(64, 128, 256).index(max(width, 64))]
+    d = max(x.d_k, x.d_v)
+    return table[(d > 64) + (d > 128)]
 
 
 def splits_of_keys(x, tile, programs):
     """Return into how many ranges decoding cuts the keys: enough for the whole device."""
-    processors = 1
-    if x.query.device.type == "cuda":
-        processors = torch.cuda.get_device_properties(x.query.device).multi_processor_count
-    most = triton.cdiv(triton.cdiv(x.n_k, tile.block_k), TILES_EACH)
-    return max(1, min(most, PER_PROCESSOR * processors // programs))
+    most = min(cdiv(cdiv(x.n_k, tile.block_k), TILES_EACH), MOST_SPLITS)
+    return max(1, min(most, PER_PROCESSOR * processors_of(x.query.device) // programs))
+
+
+@lru_cache
+def processors_of(device):
+    """Return how many multiprocessors a device has."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit(do_not_specialize=["sizes"])
@@ -106,7 +117,7 @@ def tiles_to_visit(x, tile, of_keys=False):
         return x.query, (0,) * 5  # no kernel will read it
     strides = x.layout.strides[3]
     own = [size if step else 1 for size, step in zip(x.sizes[:3], strides[:3], strict=True)]
-    n_tiles = triton.cdiv(x.n_q, tile.block_q), triton.cdiv(x.n_k, tile.block_k)
+    n_tiles = cdiv(x.n_q, tile.block_q), cdiv(x.n_k, tile.block_k)
     kinds = torch.empty((*own, *n_tiles), dtype=torch.int8, device=x.mask.device)
     launch(
         kinds_kernel,
