@@ -18,6 +18,7 @@ from attnbook.kernels.triton_kernels import tiles as tiling
 from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
     LOG2E,
+    factor,
     head_of,
     power,
     product,
@@ -92,8 +93,8 @@ def key_kernel(
     state = zeros(KIND.BLOCK_K, KIND.D_K), zeros(KIND.BLOCK_K, KIND.D_V)
     for member in range(SHARED):
         state = from_queries(
-            *(state, key, value, queries, grads, x, sizes, lists, of_rows),
-            *((a, b, g + member), tile, columns[:, None], KIND),
+            *(state, key, value, queries, keys, values, grads, x, sizes, lists, of_rows),
+            *((a, b, g), member, tile, columns[:, None], KIND),
         )
     of_key, of_value = state
     places = place.to(tl.int64) * sizes.n_k + columns[:, None]
@@ -111,12 +112,15 @@ def from_queries(
     key,  # (BLOCK_K, D_K)
     value,  # (BLOCK_K, D_V)
     queries,
+    keys,
+    values,
     grads,
     x,
     sizes,
     lists,
     of_rows,
-    head,
+    of_key_head,
+    member,  # of the heads that share it
     tile,
     columns,
     KIND: tl.constexpr,
@@ -126,29 +130,38 @@ def from_queries(
     Tiles of scores lie as (BLOCK_K, BLOCK_Q), so that weights and their gradients are left
     factors of the products that follow and stay in registers.
     """
-    a, b, g = head
+    a, b, g = of_key_head
+    g += member
+    head = a, b, g
     shifts, means = of_rows
+    key_start = tile * KIND.BLOCK_K
     first_place = ((a * sizes.B + b) * sizes.G + g).to(tl.int64) * sizes.n_q
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
     part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, sizes, KIND)
     of_key, of_value = state
-    for MASKED in tl.static_range(2):
+    for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         for i in tl.range(part if MASKED else whole, part_end if MASKED else whole_end):
             start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_Q
             rows = start + tl.arange(0, KIND.BLOCK_Q)
             query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
             grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
             seen = rows_of(rows[None, :], x, sizes, head)
-            products = product(key, query_tile.T)
+            other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+            own = factor(key, keys, of_key_head, key_start, KIND.BLOCK_K, KIND.D_K)
+            products = product(own, other.T)
             scores = scores_of(products, columns, x, sizes.n_k, seen, MASKED, KIND)
             inside = rows < sizes.n_q
             shift = tl.load(shifts + first_place + rows, mask=inside, other=NEVER)
             weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
-            of_value = product(weights.to(grad.dtype), grad, of_value)
-            of_weights = product(value, grad.T)
+            other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+            of_value = product(weights.to(grad.dtype), other, of_value)
+            other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+            own = factor(value, values, of_key_head, key_start, KIND.BLOCK_K, KIND.D_V)
+            of_weights = product(own, other.T)
             mean = tl.load(means + first_place + rows, mask=inside, other=0.0)
             of_scores = weights * (of_weights - mean[None, :])
-            of_key = product(of_scores.to(query_tile.dtype), query_tile, of_key)
+            other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+            of_key = product(of_scores.to(other.dtype), other, of_key)
     return of_key, of_value
 
 
@@ -159,18 +172,21 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
     Keys past the end need no masking here: what they add to lies past the end too.
     """
     n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
+    part, whole, part_end, whole_end = 0, 0, 0, n_tiles
     if KIND.MASK:
         whole_end, part_end = tl.load(tiles), tl.load(tiles + 1)
-        return whole_end, 0, part_end, whole_end
-    if KIND.CAUSAL:
+        part = whole_end
+    elif KIND.CAUSAL:
         first = tile * KIND.BLOCK_K - (
             sizes.n_k - sizes.n_q
         )  # the first query that sees the first key
         part = tl.minimum(tl.maximum(first, 0) // KIND.BLOCK_Q, n_tiles)
         last = tl.maximum(first + KIND.BLOCK_K - 1, 0)
         whole = tl.minimum(tl.cdiv(last, KIND.BLOCK_Q), n_tiles)
-        return part, whole, whole, n_tiles
-    return 0, 0, 0, n_tiles
+        part_end = whole
+    if not KIND.APART:
+        part, part_end = tl.minimum(part, whole), tl.maximum(part_end, whole_end)
+    return part, whole, part_end, whole_end
 
 
 @triton.jit(do_not_specialize=["sizes"])
@@ -188,23 +204,29 @@ def query_kernel(
     places = place.to(tl.int64) * sizes.n_q + rows
     shift = tl.load(shifts + places, mask=rows < sizes.n_q, other=NEVER)
     mean = tl.load(means + places, mask=rows < sizes.n_q, other=0.0)
-    query_tile = tile_of(queries, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_K)
-    grad = tile_of(grads, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_V)
+    query_start = tile * KIND.BLOCK_Q
+    query_tile = tile_of(queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
+    grad = tile_of(grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     of_query = zeros(KIND.BLOCK_Q, KIND.D_K)
-    for MASKED in tl.static_range(2):
+    for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         for i in tl.range(whole if MASKED else 0, end if MASKED else whole):
             start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_K
             columns = start + tl.arange(0, KIND.BLOCK_K)
             key_tile = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
             value_tile = tile_of(values, head, start, KIND.BLOCK_K, KIND.D_V)
-            products = product(query_tile, key_tile.T)
+            other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
+            own = factor(query_tile, queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
+            products = product(own, other.T)
             scores = scores_of(products, columns[None, :], x, sizes.n_k, seen, MASKED, KIND)
             weights = power(scores - shift[:, None], query_tile.dtype)  # (BLOCK_Q, BLOCK_K)
-            of_weights = product(grad, value_tile.T)
+            other = factor(value_tile, values, head, start, KIND.BLOCK_K, KIND.D_V)
+            own = factor(grad, grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
+            of_weights = product(own, other.T)
             of_scores = weights * (of_weights - mean[:, None])
-            of_query = product(of_scores.to(key_tile.dtype), key_tile, of_query)
+            other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
+            of_query = product(of_scores.to(other.dtype), other, of_query)
     columns = tl.arange(0, KIND.D_K)[None, :]
     tl.store(
         grad_query + places[:, None] * x.d_k + columns,

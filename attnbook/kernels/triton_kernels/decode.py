@@ -18,24 +18,23 @@ from attnbook.kernels.triton_kernels.forward import (
     attend,
     empty_state,
     finish,
-    head_of,
     power,
     rows_of,
+    tile_of,
 )
-from attnbook.kernels.triton_kernels.operands import launch
+from attnbook.kernels.triton_kernels.operands import Rows, launch
 
-MOST_ROWS = 64
-"""Up to so many queries of one key head, this is the path."""
+MOST_ROWS, MOST_ROWS_SINGLE = 64, 16
+"""Up to so many queries of one key head, this is the path; float32 keeps them in registers."""
 MERGED_AT_ONCE = 8192
 """So many numbers are merged at once: 64 registers of a thread."""
 
 
 @triton.jit(do_not_specialize=["sizes", "splits"])
 def range_kernel(
+    queries,
     keys,
     values,
-    query,
-    query_strides,
     x,
     sizes,
     parts,  # of each range: weighted values, maximum and total of every row
@@ -52,11 +51,8 @@ def range_kernel(
     rows = tl.arange(0, KIND.BLOCK_Q)
     there = tl.minimum(rows, SHARED * sizes.n_q - 1)[:, None]
     heads = a, b, (g + there // sizes.n_q).to(tl.int64)
-    own = there % sizes.n_q
-    columns = tl.arange(0, KIND.D_K)[None, :]
-    query = head_of(query, query_strides, heads) + own.to(tl.int64) * query_strides[3] + columns
-    query_tile = tl.load(query, mask=columns < x.d_k, other=0.0)  # (BLOCK_Q, D_K)
-    seen = rows_of(own, x, sizes, heads)
+    seen = rows_of(there % sizes.n_q, x, sizes, heads)
+    query = tile_of(queries, (a, b, g), 0, KIND.BLOCK_Q, KIND.D_K)
 
     # This range: tiles [first, end), of which those before `whole` need no mask.
     n_tiles = tl.cdiv(sizes.n_k, KIND.BLOCK_K)
@@ -67,14 +63,16 @@ def range_kernel(
         seen_by_all = tl.maximum(sizes.n_k - sizes.n_q + 1, 0)
     if KIND.MASK:
         seen_by_all = 0
-    whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
+    whole = first
+    if KIND.APART:
+        whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
 
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)
-    for MASKED in tl.static_range(2):
+    for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
-            *(state, query_tile, keys, values, (a, b, g), start, stop, query, x, sizes.n_k, seen),
-            *(False, MASKED, KIND),
+            *(state, query, queries, keys, values, (a, b, g), 0, start, stop, x.mask),
+            *(x, sizes.n_k, seen, False, MASKED, KIND),
         )
     top, total, sums = state
     n_rows = sizes.A * sizes.B * sizes.G * sizes.n_q
@@ -131,7 +129,8 @@ def merge_kernel(
 
 def takes(x):
     """Say whether `Operands` have so few queries that this path is theirs."""
-    return x.n_q * x.n_shared <= MOST_ROWS
+    most = MOST_ROWS_SINGLE if x.query.dtype == torch.float32 else MOST_ROWS
+    return x.n_q * x.n_shared <= most
 
 
 def forward(x, tile=None, splits=None):
@@ -144,10 +143,29 @@ def forward(x, tile=None, splits=None):
     parts = x.query.new_empty(splits * n_rows * (width + 2), dtype=torch.float32)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     kind, options = tiling.options(x, tile)
-    rows = x.rows(1, tile.block_k, kind.D_K), x.rows(2, tile.block_k, kind.D_V)
-    queries, device = (x.query, x.layout.strides[0]), x.query.device
-    arguments = (*rows, *queries, x.call, x.sizes, parts, splits, kind, x.n_shared)
+    rows = (
+        _together(x, (1, 1, 1, tile.block_q, kind.D_K)),
+        x.rows(1, tile.block_k, kind.D_K),
+        x.rows(2, tile.block_k, kind.D_V),
+    )
+    device = x.query.device
+    arguments = (*rows, x.call, x.sizes, parts, splits, kind, x.n_shared)
     launch(range_kernel, programs * splits, device, *arguments, **options)
     at_once = min(MERGED_AT_ONCE // width, 64)
     launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, at_once)
     return results
+
+
+def _together(x, block):
+    """Return the description of the queries that share a key head as rows of one array."""
+    shape, strides = x.layout.rows[0]
+    if x.n_shared == 1:
+        return Rows(x.query, shape, strides, block)
+    query, (a, b, g, step, one) = x.query, strides
+    step = g if x.n_q == 1 else step
+    if shape[2] == 1 or g != x.n_q * step:  # few numbers, which lie in another order
+        query = query.expand(*x.leading, *query.shape[-2:]).contiguous()
+        step = query.shape[-1]
+        shape, b = (*x.sizes[:2], *shape[2:]), x.n_shared * x.n_q * step
+        a = x.B * b
+    return Rows(query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block)

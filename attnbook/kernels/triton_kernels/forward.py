@@ -67,6 +67,19 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
+def factor(tile, rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Return a tile as a factor of a product: itself, or, of float32, loaded once more.
+
+    Without the matrix units the factors of a product lie in registers, which do not hold a tile
+    from one product to the next. Program 0 is the only one along axis 1, which the compiler does
+    not know: it would see that the tile is loaded twice.
+    """
+    if tile.dtype == tl.float32:
+        tile = tile_of(rows, head, start + tl.program_id(1), BLOCK, D)
+    return tile
+
+
+@triton.jit
 def rows_of(rows, x, sizes, head):
     """Return the last key that the causal order shows each row, and its rows of mask and bias."""
     there = tl.minimum(rows, sizes.n_q - 1).to(tl.int64)  # past the end: the last one again
@@ -85,14 +98,15 @@ def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
 @triton.jit
 def tiles_of_keys(tiles, tile, sizes, KIND: tl.constexpr):
     """Return w and e: a tile of queries sees tiles [0, w) as a whole and tiles [w, e) in part."""
+    whole, end = sizes.n_k // KIND.BLOCK_K, tl.cdiv(sizes.n_k, KIND.BLOCK_K)
     if KIND.MASK:
-        return tl.load(tiles), tl.load(tiles + 1)
-    if KIND.CAUSAL:
+        whole, end = tl.load(tiles), tl.load(tiles + 1)
+    elif KIND.CAUSAL:
         own = tile * KIND.BLOCK_Q + (sizes.n_k - sizes.n_q)  # the last key that the first row sees
         whole = tl.maximum(tl.minimum(own + 1, sizes.n_k), 0) // KIND.BLOCK_K
         end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, sizes.n_k), 0)
-        return whole, tl.cdiv(end, KIND.BLOCK_K)
-    return sizes.n_k // KIND.BLOCK_K, tl.cdiv(sizes.n_k, KIND.BLOCK_K)
+        end = tl.cdiv(end, KIND.BLOCK_K)
+    return whole if KIND.APART else 0, end
 
 
 @triton.jit
@@ -128,9 +142,11 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
 def attend(
     state,  # running maximum (BLOCK_Q,), sum (BLOCK_Q,) and weighted values (BLOCK_Q, D_V)
     query,  # (BLOCK_Q, D_K), on the chip
-    keys,  # where tiles of keys and of values are loaded from
+    queries,  # where tiles of queries, keys and values are loaded from
+    keys,
     values,
-    head,  # of which head
+    head,  # of which head, and where its queries start
+    query_start,
     first,  # which tiles of keys: from `first` up to `end`, of a list if LISTED
     end,
     tiles,
@@ -147,6 +163,7 @@ def attend(
         start = tile_at(i, tiles, LISTED) * KIND.BLOCK_K
         columns = (start + tl.arange(0, KIND.BLOCK_K))[None, :]
         key = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
+        query = factor(query, queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
         scores = product(query, key.T)  # (BLOCK_Q, BLOCK_K)
         if MASKED or KIND.BIAS:
             scores = scores_of(scores, columns, x, n_k, rows, MASKED, KIND)
@@ -180,12 +197,13 @@ def forward_kernel(
     tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)
-    query = tile_of(queries, head, tile * KIND.BLOCK_Q, KIND.BLOCK_Q, KIND.D_K)
-    for MASKED in tl.static_range(2):
+    start = tile * KIND.BLOCK_Q
+    query = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+    for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         first, last = whole if MASKED else 0, end if MASKED else whole
         state = attend(
-            *(state, query, keys, values, head, first, last, tiles + 2, x, sizes.n_k, seen),
-            *(KIND.MASK, MASKED, KIND),
+            *(state, query, queries, keys, values, head, start, first, last, tiles + 2),
+            *(x, sizes.n_k, seen, KIND.MASK, MASKED, KIND),
         )
     places = place.to(tl.int64) * sizes.n_q + rows
     finish(state, output, log_total, places, rows < sizes.n_q, x.d_v, KIND.D_V)
