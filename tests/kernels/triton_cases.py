@@ -92,6 +92,13 @@ CASES |= {
     "decode, one range": Call(drawn(*ONE), splits=1, grads=False),
     "decode, more ranges than tiles": Call(drawn(*ONE), splits=20, grads=False),
     "decode, grouped": Call(drawn(*GROUP), True, splits=2, grads=False),
+    "decode, grouped, heads after rows": Call(
+        drawn(*GROUP), True, BOTH, 2, False, "heads after rows"
+    ),
+    "decode, grouped, odd start": Call(drawn(*GROUP), True, BOTH, 2, False, "odd start"),
+    "decode, queries without a batch": Call(
+        drawn((1, 3, 2, 8), (2, 1, 53, 8), (2, 1, 53, 8)), splits=2, grads=False
+    ),
     "decode, masks": Call(
         drawn(*GROUP, mask=some(2, 1, 1, 53), bias=numbers(3, 2, 53)),
         *(True, BOTH, 4, False),
@@ -163,7 +170,8 @@ def check_one(call, device, dtype):
     dtype = arrays[0].dtype
     rest = (mask, bias, scale, call.is_causal)
     x = operands(*arrays, *rest)
-    small = Tile(**SMALL) if device == "cpu" else None
+    apart = dtype != torch.float32
+    small = Tile(**SMALL, apart=apart) if device == "cpu" else None
     if x.is_empty:
         output, log_total = triton.forward(*arrays, *rest)
     elif call.splits:
@@ -186,7 +194,9 @@ def check_one(call, device, dtype):
     logs = torch.logsumexp(torch.tensor(scores, device=device), -1, keepdim=True)
     logs = logs.expand(log_total.shape)
     assert log_total.dtype == torch.float32
-    torch.testing.assert_close(log_total.double(), logs, rtol=1e-6, atol=4e-6)
+    # The matrix units of a GPU round sums of half precision in their own way.
+    atol = 2e-5 if device == "cuda" and dtype != torch.float32 else 4e-6
+    torch.testing.assert_close(log_total.double(), logs, rtol=1e-6, atol=atol)
     none = ~torch.isfinite(logs)
     assert not output[none.expand(output.shape)].any(), "a row that sees no key is not 0"
     if not call.grads:
@@ -196,7 +206,7 @@ def check_one(call, device, dtype):
     if x.is_empty:
         got = triton.backward(*arrays, *rest, output, log_total, grad)
     else:
-        other = None if small is None else Tile(16, 32, 4, 1)
+        other = None if small is None else Tile(16, 32, 4, 1, apart=apart)
         got = backward.backward(x, output, log_total, grad, other, small)
     lows = gradients(arrays, rest, grad, dtype)
     exacts = gradients(arrays, rest, grad, torch.float64)

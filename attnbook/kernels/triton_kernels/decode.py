@@ -22,7 +22,7 @@ from attnbook.kernels.triton_kernels.forward import (
     rows_of,
     tile_of,
 )
-from attnbook.kernels.triton_kernels.operands import Rows, launch
+from attnbook.kernels.triton_kernels.operands import Rows, aligned, launch
 
 MOST_ROWS, MOST_ROWS_SINGLE = 64, 16
 """Up to so many queries of one key head, this is the path; float32 keeps them in registers."""
@@ -163,9 +163,9 @@ def _together(x, block):
         return Rows(x.query, shape, strides, block)
     query, (a, b, g, step, one) = x.query, strides
     step = g if x.n_q == 1 else step
-    if shape[2] == 1 or g != x.n_q * step:  # few numbers, which lie in another order
-        query = query.expand(*x.leading, *query.shape[-2:]).contiguous()
-        step = query.shape[-1]
+    if g != x.n_q * step:  # few numbers, which lie in another order
+        query = aligned(query.expand(*x.leading, *query.shape[-2:]).contiguous())
+        step = query.stride(-2)
         shape, b = (*x.sizes[:2], *shape[2:]), x.n_shared * x.n_q * step
         a = x.B * b
     return Rows(query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block)

@@ -22,22 +22,34 @@ class Tile(NamedTuple):
     block_k: int
     warps: int
     stages: int
-    registers: int | None = None  # at most so many a thread: 128 let two programs of 8 warps run
+    registers: int | None = None  # at most so many a thread
+    apart: bool = True  # whether tiles that are visible as a whole are walked apart, unmasked
 
 
 # By the width of a tile's rows, the wider of D_K and D_V: up to 64, 128 and 256; and chosen by the
-# code that the compiler makes of them for sm_90. 128 registers a thread let two programs of 8 warps
-# run on one multiprocessor: while one takes exponentials, the other multiplies matrices.
-FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2)
-OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 1)
+# code that the compiler makes of them for sm_90 (`python tests/kernels/triton_sass.py` prints it):
+# no kernel keeps registers in memory, and the products run beside other work. Up to a width of 64,
+# 128 registers a thread let two programs of 8 warps run on one multiprocessor: while one takes
+# exponentials, the other multiplies matrices. Wider tiles under that limit would wait for each
+# product, so there the two halves of one program take turns.
+FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)
+OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)
+# A bias that is read ahead makes each product wait for the one before.
+OF_KEYS_BIASED = Tile(64, 128, 8, 1), Tile(64, 128, 8, 1), Tile(16, 64, 8, 1, apart=False)
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
 DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4)
 """`block_q` of decoding is as many queries as there are."""
 # float32 is multiplied without the matrix units: both factors of a product lie in registers.
-FORWARD_SINGLE = Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 16, 8, 1)
-DECODE_SINGLE = FORWARD_SINGLE
-OF_KEYS_SINGLE = Tile(16, 32, 4, 1), Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)
-OF_QUERIES_SINGLE = Tile(16, 16, 4, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)
+FORWARD_SINGLE = (
+    *(Tile(32, 32, 8, 1, apart=False), Tile(32, 32, 8, 1, apart=False)),
+    Tile(16, 16, 8, 1, apart=False),
+)
+DECODE_SINGLE = (Tile(0, 32, 4, 1, apart=False),) * 3
+OF_KEYS_SINGLE = (Tile(16, 32, 8, 1, apart=False),) * 3
+OF_QUERIES_SINGLE = (
+    Tile(16, 16, 8, 1, apart=False),
+    *(Tile(16, 16, 4, 1, apart=False), Tile(16, 16, 4, 1, apart=False)),
+)
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
 MOST_SPLITS = 132
@@ -150,19 +162,18 @@ class Kind(NamedTuple):
     CAUSAL: bool
     MASK: bool
     BIAS: bool
-    APART: bool  # whether tiles that are visible as a whole are walked apart, without masking
+    APART: bool  # as `Tile.apart`
 
 
 def options(x, tile):
     """Return what a kernel is compiled for, and how."""
     has_mask, has_bias = x.mask is not None, x.bias is not None
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
-    single = x.query.dtype == torch.float32
-    return Kind(*sizes, x.is_causal, has_mask, has_bias, not single), {
+    return Kind(*sizes, x.is_causal, has_mask, has_bias, tile.apart), {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
         "maxnreg": None if has_bias else tile.registers,
         # float32: a score must have the same bits in the forward and in the backward pass
-        "enable_fp_fusion": not single,
+        "enable_fp_fusion": x.query.dtype != torch.float32,
     }
