@@ -1,7 +1,8 @@
 """What the Triton kernels become on a Hopper GPU.
 
-`python tests/kernels/triton_sass.py [WIDTH ...]` prints a line for each kernel that a call would launch, for every kind of call and every width of
-rows, without a GPU. test_kernels_triton.py holds what it prints to account.
+`python tests/kernels/triton_sass.py [WIDTH ...]` prints a line for each kernel that a call would
+launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py
+holds what it prints to account.
 """
 
 import sys

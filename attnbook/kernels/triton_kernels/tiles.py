@@ -168,12 +168,13 @@ class Kind(NamedTuple):
 def options(x, tile):
     """Return what a kernel is compiled for, and how."""
     has_mask, has_bias = x.mask is not None, x.bias is not None
+    single = x.query.dtype == torch.float32
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
     return Kind(*sizes, x.is_causal, has_mask, has_bias, tile.apart), {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
-        "maxnreg": None if has_bias else tile.registers,
+        "maxnreg": None if has_bias and not single else tile.registers,
         # float32: a score must have the same bits in the forward and in the backward pass
-        "enable_fp_fusion": x.query.dtype != torch.float32,
+        "enable_fp_fusion": not single,
     }
