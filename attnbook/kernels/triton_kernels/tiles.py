@@ -34,21 +34,22 @@ class Tile(NamedTuple):
 # product, so there the two halves of one program take turns.
 FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)
 OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)
-# A bias that is read ahead makes each product wait for the one before.
-OF_KEYS_BIASED = Tile(64, 128, 8, 1), Tile(64, 128, 8, 1), Tile(16, 64, 8, 1, apart=False)
+# A bias that is read ahead makes each product wait for the one before; the widest has no choice.
+OF_KEYS_BIASED = Tile(64, 128, 8, 1), Tile(64, 128, 8, 1), Tile(16, 64, 8, 2, apart=False)
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
 DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4)
 """`block_q` of decoding is as many queries as there are."""
-# float32 is multiplied without the matrix units: both factors of a product lie in registers.
+# float32 is multiplied without the matrix units: both factors of a product lie in registers. Told
+# how many it may take, the compiler takes them; else it would rather keep some in memory.
 FORWARD_SINGLE = (
-    *(Tile(32, 32, 8, 1, apart=False), Tile(32, 32, 8, 1, apart=False)),
-    Tile(16, 16, 8, 1, apart=False),
+    *(Tile(16, 32, 4, 1, 168, apart=False),) * 2,
+    Tile(16, 32, 8, 1, 128, apart=False),
 )
-DECODE_SINGLE = (Tile(0, 32, 4, 1, apart=False),) * 3
-OF_KEYS_SINGLE = (Tile(16, 32, 8, 1, apart=False),) * 3
+DECODE_SINGLE = (Tile(0, 32, 4, 1, 128, apart=False),) * 3
+OF_KEYS_SINGLE = (Tile(16, 16, 8, 1, 255, apart=False),) * 3
 OF_QUERIES_SINGLE = (
-    Tile(16, 16, 8, 1, apart=False),
-    *(Tile(16, 16, 4, 1, apart=False), Tile(16, 16, 4, 1, apart=False)),
+    Tile(16, 16, 4, 1, 128, apart=False),
+    *(Tile(16, 16, 4, 1, 255, apart=False),) * 2,
 )
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
