@@ -132,8 +132,7 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
         seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
         if KIND.MASK:
             places = mask[0] + columns.to(tl.int64) * mask[1]
-            seen = seen & (columns < n_k)  # of rows past the end the causal order shows more
-            seen = seen & (tl.load(places, mask=seen, other=0) != 0)
+            seen = seen & (tl.load(places, mask=columns < n_k, other=0) != 0)
         scores = tl.where(seen, scores, HIDDEN)
     return scores
 
