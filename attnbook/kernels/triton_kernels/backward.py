@@ -240,8 +240,7 @@ def query_kernel(
 
 def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     """Return the gradients of query, key and value of `Operands` none of whose sizes is 0."""
-    of_keys = tiling.OF_KEYS if x.bias is None else tiling.OF_KEYS_BIASED
-    key_tile = key_tile or tiling.tile_for(x, of_keys, tiling.OF_KEYS_SINGLE)
+    key_tile = key_tile or tiling.tile_of_keys(x)
     query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
     call, dtype, device = x.call, x.query.dtype, x.query.device
     grad_output = x.with_grad(grad_output)
