@@ -88,6 +88,7 @@ CASES |= {
     "width 80": Call(same(80, 80), True, ("float16",)),
     "width 128": Call(same(128, 128), True, ("bfloat16",)),
     "width 256": Call(same(256, 256, n_k=17), dtypes=("bfloat16",)),
+    "width 160, grouped": Call(drawn((2, 3, 5, 160), (2, 1, 7, 160), (2, 1, 7, 160)), dtypes=BOTH),
     "decode": Call(drawn(*ONE), dtypes=DTYPES, splits=3, grads=False),
     "decode, one range": Call(drawn(*ONE), splits=1, grads=False),
     "decode, more ranges than tiles": Call(drawn(*ONE), splits=20, grads=False),

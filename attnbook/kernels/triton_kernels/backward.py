@@ -36,6 +36,11 @@ from attnbook.kernels.triton_kernels.forward import (
 from attnbook.kernels.triton_kernels.operands import Rows, launch
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
+WIDEST_SUM_SINGLE = 128
+"""Wider rows of float32 leave no registers to sum over the heads that share a head of keys.
+
+Then each head of queries has gradients of its own, which the caller sums.
+"""
 
 
 @triton.jit(do_not_specialize=["sizes"])
@@ -253,13 +258,16 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
         *(tiling.padded(x.d_v), query_tile.block_q),
     )
 
-    grad_key = x.empty(x.n_k, x.d_k, dtype, x.key_leading)
-    grad_value = x.empty(x.n_k, x.d_v, dtype, x.key_leading)
+    n_shared, leading = x.n_shared, x.key_leading
+    if dtype == torch.float32 and max(x.d_k, x.d_v) > WIDEST_SUM_SINGLE:
+        n_shared, leading = 1, x.leading
+    grad_key = x.empty(x.n_k, x.d_k, dtype, leading)
+    grad_value = x.empty(x.n_k, x.d_v, dtype, leading)
     kind, options = tiling.options(x, key_tile)
     lists = tiling.tiles_to_visit(x, key_tile, of_keys=True)
     arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_key, grad_value)
-    by_key = x.heads // x.n_shared * tiling.cdiv(x.n_k, key_tile.block_k)
-    launch(key_kernel, by_key, device, *arguments, kind, x.n_shared, **options)
+    by_key = x.heads // n_shared * tiling.cdiv(x.n_k, key_tile.block_k)
+    launch(key_kernel, by_key, device, *arguments, kind, n_shared, **options)
 
     grad_query = x.empty(x.n_q, x.d_k, dtype)
     kind, options = tiling.options(x, query_tile)
