@@ -1,0 +1,377 @@
+"""The forward pass with a division of labour: one warp copies, two or three groups compute.
+
+A program holds CONSUMERS · 64 queries. Its *producer*, one warp, tells the copy engine to bring
+tiles of keys and values into a ring of STAGES stages; each *consumer*, a warpgroup of four warps,
+walks over them with 64 queries of its own. As many programs are launched as there are
+multiprocessors, and each takes block after block of queries, so that the copies for the next block
+run while the last one is finished.
+
+Stage p of a block holds keys of tile p and values of tile p − 1, tiles counted from the end of the
+keys: the scores of a tile and the product of the tile before with its values are asked for
+together, and while the second one runs, the first is made into weights. The stages of n tiles are
+0 … n; stage 0 has no values, and stage n has no keys.
+
+    producer    wait EMPTY[s]; copy keys p, values p − 1 → FULL[s]; next s
+    consumer w  wait TURN[w]; ask for scores p and values p − 1; arrive TURN[w + 1]
+                wait for the scores; running softmax; wait FULL[next s]
+                wait for the values; arrive EMPTY[s]; fade the sums; next s
+
+TURN makes the consumers multiply one after the other, so that one computes exponentials while
+another has the matrix units. The wait for the next stage stands between the softmax and the wait
+for the values because the assembler, ptxas, moves no arithmetic across it. Without it the softmax
+would be moved below the second wait, and the two would not overlap.
+
+A barrier counts phases. `wait(barrier, parity)` returns once the phase of that parity is over; of
+a new barrier that is true for parity 1, so that who waits for something to be free begins with 1.
+
+Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao (2024), "FlashAttention-3: fast and accurate attention
+with asynchrony and low-precision".
+"""
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+LN2 = gl.constexpr(0.6931471805599453)
+HIDDEN = gl.constexpr(float("-inf"))
+PRODUCER_REGISTERS = gl.constexpr(24)
+
+
+class Sizes(NamedTuple):
+    """Of the arrays, (A, B, G, n, d), and how many heads are worked on at a time."""
+
+    A: Any
+    B: Any
+    G: Any
+    n_q: Any
+    n_k: Any
+    section: Any
+
+
+class Kind(NamedTuple):
+    """What the kernel is compiled for."""
+
+    D: int  # width of the rows
+    ROWS: int  # queries of a consumer
+    BLOCK_K: int  # keys of a tile
+    CONSUMERS: int
+    STAGES: int
+    CAUSAL: bool
+    REGISTERS: int  # of a thread of a consumer
+
+
+class Queries(NamedTuple):
+    """A buffer for each consumer, which its output takes over, and their barriers."""
+
+    buffer: Any
+    full: Any
+    empty: Any
+
+
+class Ring(NamedTuple):
+    """The stages: buffers for a tile of keys and one of values, and their barriers."""
+
+    k: Any
+    v: Any
+    full: Any
+    empty: Any
+
+
+class Stage(NamedTuple):
+    """A place in the ring: how many tiles came before, which stage, the parity of its phase."""
+
+    step: Any
+    slot: Any
+    phase: Any
+
+
+@gluon.jit
+def place_in(turn):
+    """Return the place of this program in a round: to and fro, as early blocks see more keys."""
+    program = gl.program_id(0)
+    return gl.where(turn % 2 == 0, program, gl.num_programs(0) - 1 - program)
+
+
+@gluon.jit
+def rounds_of(x, KIND: gl.constexpr):
+    """Return how many blocks of queries this program takes."""
+    programs = gl.num_programs(0)
+    blocks = x.A * x.B * x.G * gl.cdiv(x.n_q, KIND.CONSUMERS * KIND.ROWS)
+    rounds = blocks // programs
+    return gl.where(place_in(rounds) < blocks - rounds * programs, rounds + 1, rounds)
+
+
+@gluon.jit
+def block_of(turn, x, KIND: gl.constexpr):
+    """Return the head, by number and by its three axes, and the first row of a block of queries.
+
+    Heads are taken in sections whose keys and values fit in the cache of the device, and within a
+    section those blocks come first that see most keys.
+    """
+    blocks = gl.cdiv(x.n_q, KIND.CONSUMERS * KIND.ROWS)
+    t = turn * gl.num_programs(0) + place_in(turn)
+    first = t // (x.section * blocks) * x.section
+    rest = t - first * blocks
+    here = gl.minimum(x.section, x.A * x.B * x.G - first)
+    head = first + rest % here
+    row = (blocks - 1 - rest // here) * (KIND.CONSUMERS * KIND.ROWS)
+    return head, (head // (x.B * x.G), head // x.G % x.B, head % x.G), row
+
+
+@gluon.jit
+def tiles_of_keys(row, ROWS: gl.constexpr, x, KIND: gl.constexpr):
+    """Return how many tiles of keys ROWS rows visit, at least 1, and how many they see whole."""
+    whole = x.n_k
+    end = x.n_k
+    if KIND.CAUSAL:
+        own = row + (x.n_k - x.n_q)  # the last key that the first row sees
+        whole = gl.minimum(gl.maximum(own + 1, 0), x.n_k)
+        end = gl.minimum(gl.maximum(own + ROWS, 0), x.n_k)
+    return gl.maximum(gl.cdiv(end, KIND.BLOCK_K), 1), whole // KIND.BLOCK_K
+
+
+@gluon.jit
+def following(at, KIND: gl.constexpr):
+    """Return the next place in the ring."""
+    slot = at.slot + 1
+    wraps = slot == KIND.STAGES
+    return Stage(at.step + 1, gl.where(wraps, 0, slot), gl.where(wraps, at.phase ^ 1, at.phase))
+
+
+@gluon.jit
+def bring(descriptor, head, moves, row, barrier, buffer):
+    """Let the copy engine load rows of one head; `moves` is 0 along an axis that the array lacks."""
+    place = [head[0] * moves[0], head[1] * moves[1], head[2] * moves[2], row, 0]
+    tma.async_copy_global_to_shared(descriptor, place, barrier, buffer)
+
+
+@gluon.jit
+def fill(
+    at, tile, head, moves, keys, values, ring, HAS_K: gl.constexpr, HAS_V: gl.constexpr,
+    KIND: gl.constexpr,
+):
+    """Bring the keys of a tile and the values of the tile after it into a stage, once it is empty."""
+    full = ring.full.index(at.slot)
+    mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)
+    mbarrier.expect(full, keys.nbytes_per_cta * HAS_K + values.nbytes_per_cta * HAS_V)
+    if HAS_K:
+        bring(keys, head, moves[0], tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
+    if HAS_V:
+        bring(values, head, moves[1], (tile + 1) * KIND.BLOCK_K, full, ring.v.index(at.slot))
+    return following(at, KIND)
+
+
+@gluon.jit
+def produce(queries, keys, values, moves, own, ring, x, KIND: gl.constexpr):
+    """Bring the queries, keys and values of all blocks of this program."""
+    ROWS: gl.constexpr = KIND.ROWS
+    CONSUMERS: gl.constexpr = KIND.CONSUMERS
+    at = Stage(0, 0, 0)
+    for turn in range(rounds_of(x, KIND)):
+        number, head, row = block_of(turn, x, KIND)
+        n_tiles, whole = tiles_of_keys(row, CONSUMERS * ROWS, x, KIND)
+        at = fill(at, n_tiles - 1, head, moves, keys, values, ring, True, False, KIND)
+        for w in gl.static_range(CONSUMERS):
+            mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)
+            mbarrier.expect(own.full.index(w), queries.nbytes_per_cta)
+            bring(
+                *(queries, head, (1, 1, 1), row + ROWS * w),
+                *(own.full.index(w), own.buffer.index(w)),
+            )
+        for p in range(1, n_tiles):
+            tile = n_tiles - 1 - p
+            at = fill(at, tile, head, moves, keys, values, ring, True, True, KIND)
+        at = fill(at, -1, head, moves, keys, values, ring, False, True, KIND)
+
+
+@gluon.jit
+def take_turn(turns, at, W: gl.constexpr):
+    """Wait until it is the turn of consumer W to multiply; number 0 begins."""
+    mbarrier.wait(turns.index(W), (at.step & 1) ^ (1 if W == 0 else 0))
+
+
+@gluon.jit
+def pass_turn(turns, W: gl.constexpr, KIND: gl.constexpr):
+    """Let the next consumer multiply."""
+    mbarrier.arrive(turns.index((W + 1) % KIND.CONSUMERS), count=1)
+
+
+@gluon.jit
+def mask(products, start, row, x, CAUSAL: gl.constexpr):
+    """Hide the keys of a tile behind the last one that each row sees."""
+    LAYOUT: gl.constexpr = products.type.layout
+    columns = gl.arange(0, products.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    if CAUSAL:  # the last query stands at the last key
+        index = gl.arange(0, products.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+        seen = (columns + (start - row - (x.n_k - x.n_q)))[None, :] <= index[:, None]
+    else:
+        seen = (columns + start)[None, :] < x.n_k
+    return gl.where(seen, products, HIDDEN)
+
+
+@gluon.jit
+def soften(products, top, total, scale):
+    """Return weights of a tile of products q · k, the fade of what was before, and the new state."""
+    higher = gl.maximum(top, gl.max(products, 1) * scale)
+    shift = gl.where(higher == HIDDEN, 0.0, higher)  # all hidden so far: no −∞ − −∞
+    weights = gl.exp2(products * scale - shift[:, None])
+    fade = gl.exp2(top - shift)
+    return weights, fade, higher, total * fade + gl.sum(weights, 1)
+
+
+@gluon.jit
+def keys_of(ring, at, KIND: gl.constexpr):
+    """Return the keys of a stage, transposed, (D, BLOCK_K)."""
+    return ring.k.index(at.slot).reshape([KIND.BLOCK_K, KIND.D]).permute((1, 0))
+
+
+@gluon.jit
+def values_of(ring, at, KIND: gl.constexpr):
+    """Return the values of a stage, (BLOCK_K, D)."""
+    return ring.v.index(at.slot).reshape([KIND.BLOCK_K, KIND.D])
+
+
+@gluon.jit
+def factor_of(weights, sums, ring):
+    """Return weights as the left factor of their product with the values."""
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, sums.type.layout, 2)
+    return gl.convert_layout(weights.to(ring.v.dtype), LEFT)
+
+
+@gluon.jit
+def attend(
+    state, at, masked, n_tiles, query, ring, turns, scale, row, x, nothing,
+    W: gl.constexpr, KIND: gl.constexpr,
+):
+    """Take the keys of stages 1 … n_tiles − 1 into the running softmax of a consumer."""
+    top, total, sums, weights = state
+    for p in range(1, n_tiles):
+        take_turn(turns, at, W)
+        asked = warpgroup_mma(query, keys_of(ring, at, KIND), nothing, use_acc=False, is_async=True)
+        summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
+        pass_turn(turns, W, KIND)
+        products, summed = warpgroup_mma_wait(1, [asked, summed])
+        if KIND.CAUSAL:
+            if p < masked:
+                products = mask(products, (n_tiles - 1 - p) * KIND.BLOCK_K, row, x, True)
+        fresh, fade, top, total = soften(products, top, total, scale)
+        after = following(at, KIND)
+        mbarrier.wait(ring.full.index(after.slot), after.phase)
+        sums = warpgroup_mma_wait(0, [summed])
+        mbarrier.arrive(ring.empty.index(at.slot), count=1)
+        sums = sums * gl.convert_layout(fade, gl.SliceLayout(1, sums.type.layout))[:, None]
+        weights = factor_of(fresh, sums, ring)
+        at = after
+    return (top, total, sums, weights), at
+
+
+@gluon.jit
+def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIND: gl.constexpr):
+    """Attend from ROWS queries of each block of this program."""
+    ROWS: gl.constexpr = KIND.ROWS
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KIND.BLOCK_K, 16])
+    O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KIND.D, 16])
+    BY_ROW: gl.constexpr = gl.SliceLayout(1, S)
+    nothing = gl.full([ROWS, KIND.BLOCK_K], 0.0, gl.float32, S)
+    query = own.buffer.index(W).reshape([ROWS, KIND.D])
+    at = Stage(0, 0, 0)
+    for turn in range(rounds_of(x, KIND)):
+        number, head, row = block_of(turn, x, KIND)
+        n_tiles, whole = tiles_of_keys(row, KIND.CONSUMERS * ROWS, x, KIND)
+        row += ROWS * W
+        own_tiles, whole = tiles_of_keys(row, ROWS, x, KIND)
+        mbarrier.wait(own.full.index(W), turn & 1)
+        mbarrier.wait(ring.full.index(at.slot), at.phase)
+        take_turn(turns, at, W)
+        asked = warpgroup_mma(query, keys_of(ring, at, KIND), nothing, use_acc=False, is_async=True)
+        pass_turn(turns, W, KIND)
+        products = warpgroup_mma_wait(0, [asked])
+        mbarrier.arrive(ring.empty.index(at.slot), count=1)
+        top = gl.full([ROWS], HIDDEN, gl.float32, BY_ROW)
+        total = gl.full([ROWS], 0.0, gl.float32, BY_ROW)
+        products = mask(products, (n_tiles - 1) * KIND.BLOCK_K, row, x, KIND.CAUSAL)
+        fresh, fade, top, total = soften(products, top, total, scale)
+        sums = gl.full([ROWS, KIND.D], 0.0, gl.float32, O)
+        at = following(at, KIND)
+        mbarrier.wait(ring.full.index(at.slot), at.phase)
+        weights = factor_of(fresh, sums, ring)
+        state, at = attend(
+            *((top, total, sums, weights), at, n_tiles - whole, n_tiles, query, ring, turns, scale),
+            *(row, x, nothing, W, KIND),
+        )
+        top, total, sums, weights = state
+        summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
+        total = gl.where(total == 0.0, 1.0, total)  # a row that saw no key: log₂ 1 = 0, top is −∞
+        rows = row + gl.arange(0, ROWS, layout=BY_ROW)
+        logs = (top + gl.log2(total)) * LN2
+        gl.store(log_total + number.to(gl.int64) * x.n_q + rows, logs, mask=rows < x.n_q)
+        sums = warpgroup_mma_wait(0, [summed])
+        mbarrier.arrive(ring.empty.index(at.slot), count=1)
+        at = following(at, KIND)
+        sums = sums * gl.convert_layout(1.0 / total, gl.SliceLayout(1, O))[:, None]
+        query.store(sums.to(outputs.dtype))
+        fence_async_shared()
+        tile = own.buffer.index(W).reshape([1, ROWS, KIND.D])
+        tma.async_copy_shared_to_global(outputs, [number, row, 0], tile)
+        tma.store_wait(0)
+        mbarrier.arrive(own.empty.index(W), count=1)
+
+
+@gluon.jit(do_not_specialize=["sizes"])
+def forward_kernel(
+    queries, keys, values, outputs, log_total, sizes, moves, scale, KIND: gl.constexpr
+):
+    """Divide the work between a producer and CONSUMERS consumers."""
+    CONSUMERS: gl.constexpr = KIND.CONSUMERS
+    STAGES: gl.constexpr = KIND.STAGES
+    own = Queries(
+        gl.allocate_shared_memory(
+            queries.dtype, [CONSUMERS] + queries.block_type.shape, queries.layout
+        ),
+        mbarrier.allocate_mbarrier(batch=CONSUMERS),
+        mbarrier.allocate_mbarrier(batch=CONSUMERS),
+    )
+    ring = Ring(
+        gl.allocate_shared_memory(keys.dtype, [STAGES] + keys.block_type.shape, keys.layout),
+        gl.allocate_shared_memory(values.dtype, [STAGES] + values.block_type.shape, values.layout),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+    )
+    turns = mbarrier.allocate_mbarrier(batch=CONSUMERS)
+    for w in gl.static_range(CONSUMERS):
+        mbarrier.init(own.full.index(w), count=1)
+        mbarrier.init(own.empty.index(w), count=1)
+        mbarrier.init(turns.index(w), count=1)
+    for s in gl.static_range(STAGES):
+        mbarrier.init(ring.full.index(s), count=1)
+        mbarrier.init(ring.empty.index(s), count=CONSUMERS)
+    fence_async_shared()
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (outputs, log_total, own, ring, turns, scale, sizes, 0, KIND)),
+                (consume, (outputs, log_total, own, ring, turns, scale, sizes, 1, KIND)),
+                (produce, (queries, keys, values, moves, own, ring, sizes, KIND)),
+            ],
+            [4, 1],
+            [KIND.REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (outputs, log_total, own, ring, turns, scale, sizes, 0, KIND)),
+                (consume, (outputs, log_total, own, ring, turns, scale, sizes, 1, KIND)),
+                (consume, (outputs, log_total, own, ring, turns, scale, sizes, 2, KIND)),
+                (produce, (queries, keys, values, moves, own, ring, sizes, KIND)),
+            ],
+            [4, 4, 1],
+            [KIND.REGISTERS, KIND.REGISTERS, PRODUCER_REGISTERS],
+        )
