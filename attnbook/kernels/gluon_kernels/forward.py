@@ -86,9 +86,9 @@ class Ring(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A place in the ring: how many tiles came before, which stage, the parity of its phase."""
+    """A place in the ring: parity of the turn, which stage, parity of its phase."""
 
-    step: Any
+    turn: Any
     slot: Any
     phase: Any
 
@@ -143,7 +143,7 @@ def following(at, KIND: gl.constexpr):
     """Return the next place in the ring."""
     slot = at.slot + 1
     wraps = slot == KIND.STAGES
-    return Stage(at.step + 1, gl.where(wraps, 0, slot), gl.where(wraps, at.phase ^ 1, at.phase))
+    return Stage(at.turn ^ 1, gl.where(wraps, 0, slot), gl.where(wraps, at.phase ^ 1, at.phase))
 
 
 @gluon.jit
@@ -195,7 +195,7 @@ def produce(queries, keys, values, moves, own, ring, x, KIND: gl.constexpr):
 @gluon.jit
 def take_turn(turns, at, W: gl.constexpr):
     """Wait until it is the turn of consumer W to multiply; number 0 begins."""
-    mbarrier.wait(turns.index(W), (at.step & 1) ^ (1 if W == 0 else 0))
+    mbarrier.wait(turns.index(W), at.turn)
 
 
 @gluon.jit
@@ -218,13 +218,22 @@ def mask(products, start, row, x, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def soften(products, top, total, scale):
-    """Return weights of a tile of products q · k, the fade of what was before, and the new state."""
+def soften(products, top, scale):
+    """Return weights of a tile of products q · k, the new maximum, and the fade of what was before.
+
+    A row that has seen no key keeps the maximum −∞, from which nothing is subtracted.
+    """
     higher = gl.maximum(top, gl.max(products, 1) * scale)
-    shift = gl.where(higher == HIDDEN, 0.0, higher)  # all hidden so far: no −∞ − −∞
-    weights = gl.exp2(products * scale - shift[:, None])
-    fade = gl.exp2(top - shift)
-    return weights, fade, higher, total * fade + gl.sum(weights, 1)
+    shift = gl.where(higher == HIDDEN, 0.0, higher)
+    return gl.exp2(products * scale - shift[:, None]), higher, gl.exp2(top - shift)
+
+
+@gluon.jit
+def part_sums(weights):
+    """Return four sums a row, (ROWS, 4): each thread adds the numbers that it holds, two in eight."""
+    ROWS: gl.constexpr = weights.shape[0]
+    parts = weights.reshape([ROWS, weights.shape[1] // 8, 4, 2])
+    return gl.sum(gl.sum(parts, 3), 1)
 
 
 @gluon.jit
@@ -262,7 +271,9 @@ def attend(
         if KIND.CAUSAL:
             if p < masked:
                 products = mask(products, (n_tiles - 1 - p) * KIND.BLOCK_K, row, x, True)
-        fresh, fade, top, total = soften(products, top, total, scale)
+        fresh, top, fade = soften(products, top, scale)
+        PARTS: gl.constexpr = gl.SliceLayout(1, total.type.layout)
+        total = total * gl.convert_layout(fade, PARTS)[:, None] + part_sums(fresh)
         after = following(at, KIND)
         mbarrier.wait(ring.full.index(after.slot), after.phase)
         sums = warpgroup_mma_wait(0, [summed])
@@ -282,7 +293,7 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
     BY_ROW: gl.constexpr = gl.SliceLayout(1, S)
     nothing = gl.full([ROWS, KIND.BLOCK_K], 0.0, gl.float32, S)
     query = own.buffer.index(W).reshape([ROWS, KIND.D])
-    at = Stage(0, 0, 0)
+    at = Stage(1 if W == 0 else 0, 0, 0)
     for turn in range(rounds_of(x, KIND)):
         number, head, row = block_of(turn, x, KIND)
         n_tiles, whole = tiles_of_keys(row, KIND.CONSUMERS * ROWS, x, KIND)
@@ -296,9 +307,9 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
         products = warpgroup_mma_wait(0, [asked])
         mbarrier.arrive(ring.empty.index(at.slot), count=1)
         top = gl.full([ROWS], HIDDEN, gl.float32, BY_ROW)
-        total = gl.full([ROWS], 0.0, gl.float32, BY_ROW)
         products = mask(products, (n_tiles - 1) * KIND.BLOCK_K, row, x, KIND.CAUSAL)
-        fresh, fade, top, total = soften(products, top, total, scale)
+        fresh, top, fade = soften(products, top, scale)
+        total = part_sums(fresh)
         sums = gl.full([ROWS, KIND.D], 0.0, gl.float32, O)
         at = following(at, KIND)
         mbarrier.wait(ring.full.index(at.slot), at.phase)
@@ -309,6 +320,7 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
         )
         top, total, sums, weights = state
         summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
+        total = gl.convert_layout(gl.sum(total, 1), BY_ROW)
         total = gl.where(total == 0.0, 1.0, total)  # a row that saw no key: log₂ 1 = 0, top is −∞
         rows = row + gl.arange(0, ROWS, layout=BY_ROW)
         logs = (top + gl.log2(total)) * LN2
