@@ -28,8 +28,11 @@ Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao (2024), "FlashAttention-3: fast and
 with asynchrony and low-precision".
 """
 
+import dataclasses
+import math
 from typing import Any, NamedTuple
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -39,9 +42,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from attnbook.kernels.triton_kernels.operands import MAX_WIDTH, launch, strides_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 HIDDEN = gl.constexpr(float("-inf"))
+LOWEST = gl.constexpr(-3.4028234663852886e38)  # of all float32
 PRODUCER_REGISTERS = gl.constexpr(24)
 
 
@@ -163,9 +170,9 @@ def fill(
     mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)
     mbarrier.expect(full, keys.nbytes_per_cta * HAS_K + values.nbytes_per_cta * HAS_V)
     if HAS_K:
-        bring(keys, head, moves[0], tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
+        bring(keys, head, moves[1], tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
     if HAS_V:
-        bring(values, head, moves[1], (tile + 1) * KIND.BLOCK_K, full, ring.v.index(at.slot))
+        bring(values, head, moves[2], (tile + 1) * KIND.BLOCK_K, full, ring.v.index(at.slot))
     return following(at, KIND)
 
 
@@ -183,7 +190,7 @@ def produce(queries, keys, values, moves, own, ring, x, KIND: gl.constexpr):
             mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)
             mbarrier.expect(own.full.index(w), queries.nbytes_per_cta)
             bring(
-                *(queries, head, (1, 1, 1), row + ROWS * w),
+                *(queries, head, moves[0], row + ROWS * w),
                 *(own.full.index(w), own.buffer.index(w)),
             )
         for p in range(1, n_tiles):
@@ -221,10 +228,10 @@ def mask(products, start, row, x, CAUSAL: gl.constexpr):
 def soften(products, top, scale):
     """Return weights of a tile of products q · k, the new maximum, and the fade of what was before.
 
-    A row that has seen no key keeps the maximum −∞, from which nothing is subtracted.
+    A row that has seen no key keeps the maximum −∞, and LOWEST is subtracted: no −∞ − −∞.
     """
     higher = gl.maximum(top, gl.max(products, 1) * scale)
-    shift = gl.where(higher == HIDDEN, 0.0, higher)
+    shift = gl.maximum(higher, LOWEST)
     return gl.exp2(products * scale - shift[:, None]), higher, gl.exp2(top - shift)
 
 
@@ -319,12 +326,14 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
             *(row, x, nothing, W, KIND),
         )
         top, total, sums, weights = state
+        take_turn(turns, at, W)
         summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
+        pass_turn(turns, W, KIND)
         total = gl.convert_layout(gl.sum(total, 1), BY_ROW)
         total = gl.where(total == 0.0, 1.0, total)  # a row that saw no key: log₂ 1 = 0, top is −∞
         rows = row + gl.arange(0, ROWS, layout=BY_ROW)
         logs = (top + gl.log2(total)) * LN2
-        gl.store(log_total + number.to(gl.int64) * x.n_q + rows, logs, mask=rows < x.n_q)
+        gl.store(log_total + gl.cast(number, gl.int64) * x.n_q + rows, logs, mask=rows < x.n_q)
         sums = warpgroup_mma_wait(0, [summed])
         mbarrier.arrive(ring.empty.index(at.slot), count=1)
         at = following(at, KIND)
@@ -335,6 +344,12 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
         tma.async_copy_shared_to_global(outputs, [number, row, 0], tile)
         tma.store_wait(0)
         mbarrier.arrive(own.empty.index(W), count=1)
+
+
+@gluon.jit
+def barriers(NUMBER: gl.constexpr):
+    """Return room for barriers."""
+    return gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
 
 
 @gluon.jit(do_not_specialize=["sizes"])
@@ -348,16 +363,16 @@ def forward_kernel(
         gl.allocate_shared_memory(
             queries.dtype, [CONSUMERS] + queries.block_type.shape, queries.layout
         ),
-        mbarrier.allocate_mbarrier(batch=CONSUMERS),
-        mbarrier.allocate_mbarrier(batch=CONSUMERS),
+        barriers(CONSUMERS),
+        barriers(CONSUMERS),
     )
     ring = Ring(
         gl.allocate_shared_memory(keys.dtype, [STAGES] + keys.block_type.shape, keys.layout),
         gl.allocate_shared_memory(values.dtype, [STAGES] + values.block_type.shape, values.layout),
-        mbarrier.allocate_mbarrier(batch=STAGES),
-        mbarrier.allocate_mbarrier(batch=STAGES),
+        barriers(STAGES),
+        barriers(STAGES),
     )
-    turns = mbarrier.allocate_mbarrier(batch=CONSUMERS)
+    turns = barriers(CONSUMERS)
     for w in gl.static_range(CONSUMERS):
         mbarrier.init(own.full.index(w), count=1)
         mbarrier.init(own.empty.index(w), count=1)
@@ -387,3 +402,91 @@ def forward_kernel(
             [4, 4, 1],
             [KIND.REGISTERS, KIND.REGISTERS, PRODUCER_REGISTERS],
         )
+
+
+# On the host.
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """How a program divides its work, see `Kind`."""
+
+    consumers: int
+    block_k: int
+    stages: int
+    registers: int
+    rows: int = 64
+
+
+TILES = {64: Tile(3, 128, 4, 160), 128: Tile(2, 128, 3, 240)}
+"""By the width of the rows. All registers and nearly all memory of a multiprocessor are in use."""
+
+REGISTERS, WARPGROUP = 65536, 128
+"""Registers of a multiprocessor, and threads of a warpgroup."""
+
+CACHE = 2**25
+"""Bytes of keys and values that may be in use at a time: most of the cache of the device."""
+
+
+def descriptor(x, rows):
+    """Return how tiles of an (A, B, G, n, d) array are copied, and along which axes it extends.
+
+    An axis along which the array repeats itself counts as one, since the copy engine knows no
+    stride of 0.
+    """
+    *steps, row_step, one = strides_of(x)
+    moves = tuple(int(step > 0) for step in steps)
+    shape = [size if step else 1 for size, step in zip(x.shape[:3], steps, strict=True)]
+    strides = [step or MAX_WIDTH for step in steps]
+    return described(x, [*shape, *x.shape[3:]], [*strides, row_step, 1], rows), moves
+
+
+def described(x, shape, strides, rows):
+    """Return a descriptor of tiles of `rows` rows."""
+    block = [1] * (len(shape) - 2) + [rows, shape[-1]]
+    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor(x, shape, strides, block, layout)
+
+
+def section_of(x):
+    """Return how many heads are worked on at a time, so that their keys and values stay cached.
+
+    One where every block takes equally long, for then no block needs to come early.
+    """
+    if not x.is_causal:
+        return 1
+    at_once = CACHE // (2 * x.n_k * x.d_k * x.key.element_size())
+    return min(x.heads, max(at_once, 1) * x.n_shared)
+
+
+def forward(x, tile=None, programs=None):
+    """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0.
+
+    `programs` says how many run at a time: one on each multiprocessor.
+    """
+    tile = tile or TILES[x.d_k]
+    if programs is None:
+        device = x.query.device
+        programs = torch.cuda.get_device_properties(device).multi_processor_count
+    if x.scale <= 0:  # the largest product is then not that of the largest score
+        query = -x.query if x.scale < 0 else torch.zeros_like(x.query)
+        x = dataclasses.replace(x, query=query, scale=-x.scale or 1.0)
+    output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    queries, own_moves = descriptor(x.query, tile.rows)
+    (keys, *k_moves), (values, *v_moves) = (descriptor(a, tile.block_k) for a in (x.key, x.value))
+    rows = output.view(x.heads, x.n_q, x.d_v)
+    outputs = described(rows, list(rows.shape), list(rows.stride()), tile.rows)
+    sizes = Sizes(*x.query.shape[:4], x.n_k, section_of(x))
+    kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
+    threads = WARPGROUP * (tile.consumers + 1)  # the producer's warp counts as a whole one
+    launch(
+        forward_kernel,
+        min(programs, x.heads * -(-x.n_q // (tile.rows * tile.consumers))),
+        *(queries, keys, values, outputs, log_total, sizes),
+        *((own_moves, *k_moves, *v_moves), x.scale * math.log2(math.e)),
+        KIND=Kind(*kind, tile.registers),
+        num_warps=4,
+        maxnreg=REGISTERS // threads // 8 * 8,
+    )
+    return output, log_total

@@ -1,0 +1,76 @@
+"""Rung 10, *gluon*: the tiles of `triton`, with the work of a multiprocessor divided by hand.
+
+Triton decides which warp does what. Gluon, its lower layer, leaves that to the author: here one
+warp of a program lets the copy engine bring tiles of keys and values, and two or three groups of
+four warps take turns, so that one computes exponentials while another has the matrix units.
+`gluon_kernels.forward` tells the order of all waits. Agrees with `attnbook.kernels.triton`.
+
+PyTorch tensors on an NVIDIA GPU of compute capability 9.0 (H100, H200), in float16 or bfloat16,
+rows of 64 or 128 numbers, causal or not, grouped heads; no mask and no bias. The backward pass is
+that of `attnbook.kernels.triton`, which takes what `forward` returns.
+
+`attnbook.backends` lists this rung once ``python -m attnbook doctor --gpu`` has compared it with
+float64 on the device. Whoever names it runs it: ``impl="gluon"``.
+
+Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao (2024), "FlashAttention-3: fast and accurate attention
+with asynchrony and low-precision".
+"""
+
+import torch
+
+from attnbook.kernels.gluon_kernels import forward as walk
+from attnbook.kernels.triton_kernels import backward as gradients
+from attnbook.kernels.triton_kernels.operands import operands
+
+CAPABILITY = (9, 0)
+"""Of the GPU: the instructions of the matrix units are those of this generation alone."""
+
+
+def attention(query, key, value, mask, bias, scale, is_causal):
+    """Return the output; beside it O(n_q) memory."""
+    return forward(query, key, value, mask, bias, scale, is_causal)[0]
+
+
+def forward(query, key, value, mask, bias, scale, is_causal):
+    """Return the output and log Σ exp(score) of each row, −∞ for a row that sees no key.
+
+    Raises
+    ------
+    ValueError
+        If there is a mask or a bias, rows are not of 64 or 128 numbers, or the GPU is another one.
+    """
+    check(query, value, mask, bias)
+    x = operands(query, key, value, mask, bias, scale, is_causal)
+    if x.is_empty:
+        log_total = x.empty(x.n_q, 1, torch.float32)
+        return x.empty(x.n_q, x.d_v, query.dtype).zero_(), log_total.fill_(-torch.inf)
+    return walk.forward(x)
+
+
+def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
+    """Return the gradients of query, key and value from what `forward` returned, by `triton`."""
+    check(query, value, mask, bias)
+    x = operands(query, key, value, mask, bias, scale, is_causal)
+    if x.is_empty:
+        return tuple(torch.zeros_like(array) for array in (query, key, value))
+    return gradients.backward(x, output, log_total, grad_output)
+
+
+def check(query, value, mask, bias):
+    """Raise where an argument is not one of those that the kernel was written for."""
+    for name, x in (("mask", mask), ("bias", bias)):
+        if x is not None:
+            raise ValueError(f"{name} must be None for impl='gluon', got an array; try 'triton'")
+    for name, letter, x in (("query", "d_k", query), ("value", "d_v", value)):
+        if x.shape[-1] not in walk.TILES or x.shape[-1] != query.shape[-1]:
+            widths = " or ".join(map(str, walk.TILES))
+            raise ValueError(
+                f"{name} must have {letter} of {widths}, as many as the other, for impl='gluon', "
+                f"got {x.shape[-1]}"
+            )
+    capability = torch.cuda.get_device_capability(query.device)
+    if capability != CAPABILITY:
+        raise ValueError(
+            "query must be on a GPU of compute capability 9.0 (H100, H200) for impl='gluon', "
+            "got {}.{}".format(*capability)
+        )
