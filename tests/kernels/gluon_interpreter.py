@@ -321,7 +321,7 @@ def load_tile(descriptor, place, barrier, view):
 
     def finish():
         block.array[:], block.writing = descriptor.read(place), False
-        barrier.bytes -= descriptor.nbytes_per_cta
+        barrier.bytes -= descriptor.block_type.nbytes
         barrier.advance()
 
     machine.copies.append(finish)
@@ -414,8 +414,8 @@ class TensorDescriptor:
         assert all(size > 0 for size in shape)
         self.array, self.block = torch.as_strided(base, shape, strides), block_shape
         self.dtype, self.layout = TYPES[base.dtype], layout
-        self.block_type = types.SimpleNamespace(shape=block_shape)
-        self.nbytes_per_cta = int(np.prod(block_shape)) * base.element_size()
+        size = int(np.prod(block_shape)) * base.element_size()
+        self.block_type = types.SimpleNamespace(shape=block_shape, nbytes=size)
 
     def inside(self, place):
         """Return the part of a tile that the array has, as an index of the array."""

@@ -168,7 +168,7 @@ def fill(
     """Bring the keys of a tile and the values of the tile after it into a stage, once it is empty."""
     full = ring.full.index(at.slot)
     mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)
-    mbarrier.expect(full, keys.nbytes_per_cta * HAS_K + values.nbytes_per_cta * HAS_V)
+    mbarrier.expect(full, keys.block_type.nbytes * HAS_K + values.block_type.nbytes * HAS_V)
     if HAS_K:
         bring(keys, head, moves[1], tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
     if HAS_V:
@@ -188,7 +188,7 @@ def produce(queries, keys, values, moves, own, ring, x, KIND: gl.constexpr):
         at = fill(at, n_tiles - 1, head, moves, keys, values, ring, True, False, KIND)
         for w in gl.static_range(CONSUMERS):
             mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)
-            mbarrier.expect(own.full.index(w), queries.nbytes_per_cta)
+            mbarrier.expect(own.full.index(w), queries.block_type.nbytes)
             bring(
                 *(queries, head, moves[0], row + ROWS * w),
                 *(own.full.index(w), own.buffer.index(w)),
