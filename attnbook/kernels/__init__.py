@@ -84,6 +84,7 @@ class Kernel:
 _GPU = "'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
 _FAST = "'attnbook[fast]'"
 _EXTRA = {"threadpoolctl": _FAST, "numba": _FAST, "triton": _GPU, "cupy": _GPU}
+_HALF = ("float16", "bfloat16")
 _SINGLE = ("float16", "bfloat16", "float32")
 _CPU = ("numpy", "torch")
 
@@ -97,6 +98,7 @@ LADDER = (
     Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
+    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "warps with duties", True),
 )
 """The implementations beside the reference, from the plainest to the fastest of each device."""
 

@@ -40,6 +40,8 @@ def forward(query, key, value, mask, bias, scale, is_causal):
         If there is a mask or a bias, rows are not of 64 or 128 numbers, or the GPU is another one.
     """
     check(query, value, mask, bias)
+    if scale <= 0:  # the kernel takes the largest product for that of the largest score
+        query, scale = (-query, -scale) if scale < 0 else (torch.zeros_like(query), 1.0)
     x = operands(query, key, value, mask, bias, scale, is_causal)
     if x.is_empty:
         log_total = x.empty(x.n_q, 1, torch.float32)
@@ -60,14 +62,13 @@ def check(query, value, mask, bias):
     """Raise where an argument is not one of those that the kernel was written for."""
     for name, x in (("mask", mask), ("bias", bias)):
         if x is not None:
-            raise ValueError(f"{name} must be None for impl='gluon', got an array; try 'triton'")
-    for name, letter, x in (("query", "d_k", query), ("value", "d_v", value)):
-        if x.shape[-1] not in walk.TILES or x.shape[-1] != query.shape[-1]:
-            widths = " or ".join(map(str, walk.TILES))
-            raise ValueError(
-                f"{name} must have {letter} of {widths}, as many as the other, for impl='gluon', "
-                f"got {x.shape[-1]}"
-            )
+            raise ValueError(f"{name} must be None for impl='gluon', got an array")
+    d_k, d_v = query.shape[-1], value.shape[-1]
+    if d_k not in walk.TILES:
+        widths = " or ".join(map(str, walk.TILES))
+        raise ValueError(f"query must have d_k of {widths} for impl='gluon', got {d_k}")
+    if d_v != d_k:
+        raise ValueError(f"value must have d_v = d_k = {d_k} for impl='gluon', got {d_v}")
     capability = torch.cuda.get_device_capability(query.device)
     if capability != CAPABILITY:
         raise ValueError(

@@ -102,6 +102,8 @@ def numbers(x):
 class Product:
     """A product of the matrix units that may still run: as a token, then as its numbers."""
 
+    type = Tensor.type
+
     def __init__(self, a, b, sums, reads):
         self.a, self.b, self.sums, self.reads, self.result = a, b, sums, reads, None
 
@@ -488,10 +490,10 @@ gl = types.SimpleNamespace(
     where=where,
     minimum=min,
     maximum=larger,
-    max=lambda x, axis: Tensor(x.array.max(axis)),
-    sum=lambda x, axis: Tensor(x.array.sum(axis)),
-    exp2=lambda x: Tensor(np.exp2(x.array)),
-    log2=lambda x: Tensor(np.log2(x.array)),
+    max=lambda x, axis: Tensor(numbers(x).max(axis)),
+    sum=lambda x, axis: Tensor(numbers(x).sum(axis)),
+    exp2=lambda x: Tensor(np.exp2(numbers(x))),
+    log2=lambda x: Tensor(np.log2(numbers(x))),
     convert_layout=lambda x, layout: x,
     allocate_shared_memory=allocate,
     warp_specialize=specialize,

@@ -28,8 +28,9 @@ Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao (2024), "FlashAttention-3: fast and
 with asynchrony and low-precision".
 """
 
-import dataclasses
 import math
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from attnbook.kernels.triton_kernels.operands import MAX_WIDTH, launch, strides_of
+from attnbook.kernels.triton_kernels.operands import MAX_WIDTH
 
 LN2 = gl.constexpr(0.6931471805599453)
 HIDDEN = gl.constexpr(float("-inf"))
@@ -162,7 +163,15 @@ def bring(descriptor, head, moves, row, barrier, buffer):
 
 @gluon.jit
 def fill(
-    at, tile, head, moves, keys, values, ring, HAS_K: gl.constexpr, HAS_V: gl.constexpr,
+    at,
+    tile,
+    head,
+    moves,
+    keys,
+    values,
+    ring,
+    HAS_K: gl.constexpr,
+    HAS_V: gl.constexpr,
     KIND: gl.constexpr,
 ):
     """Bring the keys of a tile and the values of the tile after it into a stage, once it is empty."""
@@ -264,8 +273,19 @@ def factor_of(weights, sums, ring):
 
 @gluon.jit
 def attend(
-    state, at, masked, n_tiles, query, ring, turns, scale, row, x, nothing,
-    W: gl.constexpr, KIND: gl.constexpr,
+    state,
+    at,
+    masked,
+    n_tiles,
+    query,
+    ring,
+    turns,
+    scale,
+    row,
+    x,
+    nothing,
+    W: gl.constexpr,
+    KIND: gl.constexpr,
 ):
     """Take the keys of stages 1 … n_tiles − 1 into the running softmax of a consumer."""
     top, total, sums, weights = state
@@ -407,7 +427,7 @@ def forward_kernel(
 # On the host.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Tile:
     """How a program divides its work, see `Kind`."""
 
@@ -432,13 +452,13 @@ def descriptor(x, rows):
     """Return how tiles of an (A, B, G, n, d) array are copied, and along which axes it extends.
 
     An axis along which the array repeats itself counts as one, since the copy engine knows no
-    stride of 0.
+    stride of 0; what stands for a stride that nobody reads is a multiple of 16 bytes.
     """
-    *steps, row_step, one = strides_of(x)
-    moves = tuple(int(step > 0) for step in steps)
-    shape = [size if step else 1 for size, step in zip(x.shape[:3], steps, strict=True)]
-    strides = [step or MAX_WIDTH for step in steps]
-    return described(x, [*shape, *x.shape[3:]], [*strides, row_step, 1], rows), moves
+    steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
+    moves = tuple(int(step > 0) for step in steps[:3])
+    shape = [size if step else 1 for size, step in zip(x.shape[:3], steps[:3], strict=True)]
+    strides = [step or MAX_WIDTH for step in steps[:4]]
+    return described(x, [*shape, *x.shape[3:]], [*strides, 1], rows), moves
 
 
 def described(x, shape, strides, rows):
@@ -461,32 +481,27 @@ def section_of(x):
 
 
 def forward(x, tile=None, programs=None):
-    """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0.
+    """Return the output and log Σ exp(score) of `Operands`: no size 0, and a scale above 0.
 
     `programs` says how many run at a time: one on each multiprocessor.
     """
-    tile = tile or TILES[x.d_k]
+    tile, device = tile or TILES[x.d_k], x.query.device
     if programs is None:
-        device = x.query.device
         programs = torch.cuda.get_device_properties(device).multi_processor_count
-    if x.scale <= 0:  # the largest product is then not that of the largest score
-        query = -x.query if x.scale < 0 else torch.zeros_like(x.query)
-        x = dataclasses.replace(x, query=query, scale=-x.scale or 1.0)
     output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
-    queries, own_moves = descriptor(x.query, tile.rows)
-    (keys, *k_moves), (values, *v_moves) = (descriptor(a, tile.block_k) for a in (x.key, x.value))
+    arrays = (x.query, tile.rows), (x.key, tile.block_k), (x.value, tile.block_k)
+    descriptors, moves = zip(*(descriptor(*each) for each in arrays), strict=True)
     rows = output.view(x.heads, x.n_q, x.d_v)
-    outputs = described(rows, list(rows.shape), list(rows.stride()), tile.rows)
+    made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
     sizes = Sizes(*x.query.shape[:4], x.n_k, section_of(x))
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
-    threads = WARPGROUP * (tile.consumers + 1)  # the producer's warp counts as a whole one
-    launch(
-        forward_kernel,
-        min(programs, x.heads * -(-x.n_q // (tile.rows * tile.consumers))),
-        *(queries, keys, values, outputs, log_total, sizes),
-        *((own_moves, *k_moves, *v_moves), x.scale * math.log2(math.e)),
-        KIND=Kind(*kind, tile.registers),
-        num_warps=4,
-        maxnreg=REGISTERS // threads // 8 * 8,
-    )
+    blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
+    warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
+    with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        forward_kernel[(min(programs, blocks),)](
+            *(*descriptors, *made, sizes, moves, x.scale * math.log2(math.e)),
+            KIND=Kind(*kind, tile.registers),
+            num_warps=4,
+            maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,
+        )
     return output, log_total

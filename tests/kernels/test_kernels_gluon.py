@@ -1,0 +1,413 @@
+"""The Gluon rung: its source in an interpreter, its machine code for sm_90a, and on a GPU.
+
+The interpreter, gluon_interpreter.py, runs the cases of the Triton rung that have no mask and no
+bias, in several orders of events, and must find what is wrong with each of `MUTANTS`. What it
+cannot show is that the compiler takes the source and makes good code of it: that is read from the
+binary. `pytest -m gpu` runs what both cannot show.
+"""
+
+import re
+from types import SimpleNamespace
+
+import gluon_interpreter
+import numpy as np
+import pytest
+import torch
+import triton_cases
+from gluon_interpreter import EAGER, LAZY, WrongError, in_order
+from test_kernels import drawn
+
+import attnbook
+
+pytest.importorskip("triton.experimental.gluon", reason="triton with Gluon is not installed")
+
+from sass import Hopper, read  # noqa: E402
+
+from attnbook.kernels import gluon  # noqa: E402
+from attnbook.kernels.triton_kernels.operands import operands  # noqa: E402
+
+ORDERS = (LAZY, EAGER, 1)
+
+
+def plain(call):
+    """Say whether the rung takes a case: nothing but the causal order hides a key."""
+    case = call.case
+    empty = 0 in (*case.query.shape[:-1], case.key.shape[-2])
+    return case.mask is None and case.bias is None and not empty and not call.change
+
+
+CASES = {name: call for name, call in triton_cases.CASES.items() if plain(call)}
+KERNEL = gluon_interpreter.load()
+
+
+def tile(kernel, consumers=2, stages=3):
+    """Return small tiles: many of them in small arrays."""
+    return kernel.Tile(consumers, 16, stages, 0, 16)
+
+
+def widened(arrays):
+    """Return arrays whose rows all have one width, filled with zeros."""
+    width = -(-max(1, *(x.shape[-1] for x in arrays)) // 8) * 8
+    return [torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in arrays]
+
+
+def check(arrays, scale, is_causal, run):
+    """Raise unless `run` is as near to float64 as PyTorch in the same dtype nearly is."""
+    output, log_total = run(*arrays, None, None, scale, is_causal)
+    wide = [x.double() for x in arrays]
+    exact, low = (triton_cases.reference(*x, None, None, scale, is_causal) for x in (wide, arrays))
+    scores = wide[0] @ wide[1].mT * scale
+    if is_causal:
+        n_q, n_k = scores.shape[-2:]
+        seen = torch.ones(n_q, n_k, dtype=torch.bool, device=scores.device).tril(n_k - n_q)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    finite = scores[torch.isfinite(scores)].abs()
+    top = float(finite.max()) if finite.numel() else 0.0
+    among = max([1.0, *(float(x.abs().max()) for x in arrays)]) * (1 + top if top > 100 else 1)
+    triton_cases.compare("output", output, low, exact, arrays[0].dtype, among)
+    logs = torch.logsumexp(scores, -1, keepdim=True)
+    assert log_total.dtype == torch.float32
+    torch.testing.assert_close(
+        log_total.double(), logs.expand(log_total.shape), rtol=1e-6, atol=2e-5
+    )
+    none = ~torch.isfinite(logs)
+    assert not output[none.expand(output.shape)].any(), "a row that sees no key is not 0"
+
+
+def interpreted(kernel, form=None, programs=2):
+    """Return a function like that of the rung that runs `kernel` in the interpreter."""
+
+    def run(*arguments):
+        x = operands(*arguments)
+        return kernel.forward(x, form or tile(kernel), programs)
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases_of_the_triton_rung(name):
+    call = CASES[name]
+    dtype = "float16" if len(name) % 2 else "bfloat16"
+    query, key, value, _, _, scale = call.arrays("cpu", dtype)
+    arrays = widened((query, key, value))
+    if scale > 0:
+        with in_order(len(name)):
+            check(arrays, scale, call.is_causal, interpreted(KERNEL))
+
+
+def large(n_q, n_k, d, dtype=torch.bfloat16, group=1):
+    """Return arrays of two heads of keys and values, and as many of queries for each as `group`."""
+    shapes = ((2, group, n_q, d), (2, 1, n_k, d), (2, 1, n_k, d))
+    case = drawn(*shapes)
+    return [torch.tensor(x).to(dtype) for x in (case.query, case.key, case.value)]
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("d", "n_q", "n_k", "dtype"),
+    [(64, 211, 700, torch.bfloat16), (64, 401, 130, torch.float16), (128, 150, 513, torch.float16)],
+)
+def test_tiles_of_the_size_that_a_gpu_uses(d, n_q, n_k, dtype, is_causal):
+    arrays = large(n_q, n_k, d, dtype)
+    check(arrays, d**-0.5, is_causal, interpreted(KERNEL, KERNEL.TILES[d]))
+
+
+@pytest.mark.parametrize("order", [*ORDERS, 2, 3])
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_any_order_of_events(consumers, order):
+    form = tile(KERNEL, consumers, consumers + 1)
+    with in_order(order):
+        check(large(70, 101, 8, group=3), 0.4, True, interpreted(KERNEL, form))
+
+
+@pytest.mark.parametrize("programs", [1, 3, 100])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_any_number_of_programs(monkeypatch, programs, is_causal):
+    monkeypatch.setattr(KERNEL, "CACHE", 2 * 45 * 8 * 2)  # keys and values of one head
+    check(large(75, 45, 8, group=2), 0.4, is_causal, interpreted(KERNEL, None, programs))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_same_bits_in_any_order(order):
+    arguments = (*large(50, 70, 8), None, None, 0.4, True)
+    first = interpreted(KERNEL)(*arguments)
+    with in_order(order):
+        again = interpreted(KERNEL, None, 5)(*arguments)
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_consumers_take_turns(monkeypatch, consumers):
+    asked = []
+    multiply = KERNEL.warpgroup_mma
+
+    def record(*arguments, **options):
+        asked.append(gluon_interpreter._now().current.name)
+        return multiply(*arguments, **options)
+
+    monkeypatch.setattr(KERNEL, "warpgroup_mma", record)
+    interpreted(KERNEL, tile(KERNEL, consumers), 1)(*large(90, 70, 8), None, None, 0.4, False)
+    turns = [name for i, name in enumerate(asked) if i == 0 or asked[i - 1] != name]
+    names = [f"consumer {i}" for i in range(consumers)]
+    assert turns == names * (len(turns) // consumers)
+    assert len(turns) > 5 * consumers
+
+
+# What is wrong is found.
+
+MUTANTS = {
+    "keys are not waited for": ("mbarrier.wait(ring.full.index(after.slot), after.phase)", "pass"),
+    "queries are not waited for": ("mbarrier.wait(own.full.index(W), turn & 1)", "pass"),
+    "queries come too early": ("mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)", "pass"),
+    "stages are filled too early": (
+        "mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)",
+        "pass",
+    ),
+    "another parity for stages": (
+        "ring.empty.index(at.slot), at.phase ^ 1",
+        "ring.empty.index(at.slot), at.phase",
+    ),
+    "another parity for queries": ("(turn & 1) ^ 1", "turn & 1"),
+    "the phase does not change": ("gl.where(wraps, at.phase ^ 1, at.phase)", "at.phase"),
+    "a stage is freed before its values were read": (
+        "        sums = warpgroup_mma_wait(0, [summed])\n        mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        sums = sums * gl.convert_layout(fade",
+        "        mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        sums = warpgroup_mma_wait(0, [summed])\n        sums = sums * gl.convert_layout(fade",
+    ),
+    "a stage is never freed": (
+        "mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        top = gl.full",
+        "top = gl.full",
+    ),
+    "scores are not waited for": ("warpgroup_mma_wait(1, [asked, summed])", "(asked, summed)"),
+    "one product too many is left": (
+        "warpgroup_mma_wait(1, [asked",
+        "warpgroup_mma_wait(2, [asked",
+    ),
+    "sums are not waited for": (
+        "sums = warpgroup_mma_wait(0, [summed])\n        mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        sums = sums * gl.convert_layout(fade",
+        "sums = summed\n        mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        sums = sums * gl.convert_layout(fade",
+    ),
+    "the turn is not passed on": ("(W + 1) % KIND.CONSUMERS", "W"),
+    "the last product out of turn": (
+        "        take_turn(turns, at, W)\n        summed",
+        "        summed",
+    ),
+    "the output without a fence": ("fence_async_shared()\n        tile =", "tile ="),
+    "queries over an output that is still copied": ("tma.store_wait(0)\n", "pass\n"),
+    "one row of the mask more": ("<= index[:, None]", "< index[:, None]"),
+    "keys past the end": ("[None, :] < x.n_k", "[None, :] <= x.n_k"),
+    "the causal order from the first key": ("start - row - (x.n_k - x.n_q)", "start - row"),
+    "a tile too many without a mask": ("if p < masked", "if p < masked - 1"),
+    "a tile of keys too few": ("own + ROWS, 0)", "own, 0)"),
+    "values of another tile": ("(tile + 1) * KIND.BLOCK_K", "tile * KIND.BLOCK_K"),
+    "sums do not fade": (
+        "sums = sums * gl.convert_layout(fade",
+        "sums = sums * gl.convert_layout(fade / fade",
+    ),
+    "an empty row divides by 0": ("gl.where(total == 0.0, 1.0, total)", "total"),
+    "another head": ("head // x.G % x.B", "head % x.B"),
+    "a block is left out": ("rounds + 1, rounds", "rounds, rounds"),
+    "bytes that nobody brings": ("keys.block_type.nbytes * HAS_K", "keys.block_type.nbytes"),
+    "a barrier that waits for one consumer": (
+        "mbarrier.init(ring.empty.index(s), count=CONSUMERS)",
+        "mbarrier.init(ring.empty.index(s), count=1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name):
+    kernel = gluon_interpreter.load(MUTANTS[name])
+    calls = [(large(70, 40, 8, group=3), True), (large(40, 75, 8, group=2), True)]
+    calls.append((large(70, 75, 8), False))
+    with pytest.raises((WrongError, AssertionError, RuntimeWarning)):
+        for order in ORDERS:
+            for arrays, is_causal in calls:
+                with in_order(order):
+                    check(arrays, 0.4, is_causal, interpreted(kernel, None, 4))
+
+
+# On the host.
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """The rung as on a Hopper GPU, in the interpreter."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(gluon.walk, "forward", lambda x: KERNEL.forward(x, tile(KERNEL), 2))
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0, 0.4])
+def test_scales_of_any_sign(on_the_cpu, scale):
+    check(large(37, 50, 64), scale, True, gluon.forward)
+
+
+@pytest.mark.parametrize(("n_q", "n_k"), [(0, 5), (5, 0)])
+def test_no_queries_or_no_keys(on_the_cpu, n_q, n_k):
+    arrays = [torch.ones(2, n, 64, dtype=torch.float16) for n in (n_q, n_k, n_k)]
+    output, log_total = gluon.forward(*arrays, None, None, 1.0, True)
+    assert output.shape == (2, n_q, 64)
+    assert not output.any()
+    assert (log_total == -torch.inf).all()
+    grads = gluon.backward(*arrays, None, None, 1.0, True, output, log_total, output)
+    assert [x.shape for x in grads] == [x.shape for x in arrays]
+    assert not any(x.any() for x in grads)
+
+
+def test_heads_that_lie_anywhere(on_the_cpu):
+    query, key, value = large(40, 50, 64, group=3)
+    query = query.transpose(-2, -3).contiguous().transpose(-2, -3)
+    value = value.mT.contiguous().mT
+    check((query, key[:1], value), 0.1, True, gluon.forward)
+    many = [x.expand(3, *x.shape).transpose(0, 1) for x in (query, key, value)]
+    check(many, 0.1, False, gluon.forward)
+
+
+def test_gradients_are_those_of_the_triton_rung(on_the_cpu, monkeypatch):
+    """The whole way of a call, with autograd, up to the backward pass of `triton`."""
+    asked = []
+
+    def backward(x, output, log_total, grad_output):
+        asked.append((x.is_causal, output, log_total, grad_output))
+        return tuple(torch.full_like(array, i) for i, array in enumerate(arrays))
+
+    monkeypatch.setattr(gluon.gradients, "backward", backward)
+    monkeypatch.setattr(gluon, "DEVICES", ("cpu",), raising=False)
+    arrays = [x.requires_grad_() for x in large(20, 30, 64)]
+    output = attnbook.attention(*arrays, is_causal=True, impl="gluon")
+    output.sum().backward()
+    ((is_causal, seen, log_total, grad),) = asked
+    assert is_causal
+    assert torch.equal(seen, output)
+    assert log_total.shape == (2, 1, 20, 1)
+    assert (grad == 1).all()
+    assert [float(x.grad.float().mean()) for x in arrays] == [0, 1, 2]
+
+
+ERRORS = {
+    "mask must be None for impl='gluon', got an array": {"mask": torch.ones(3, 5) == 1},
+    "bias must be None for impl='gluon', got an array": {"bias": torch.ones(3, 5)},
+    "query must have d_k of 64 or 128 for impl='gluon', got 80": {"d_k": 80},
+    "value must have d_v = d_k = 64 for impl='gluon', got 128": {"d_v": 128},
+    r"query must be on a GPU of compute capability 9.0 \(H100, H200\) for impl='gluon', got 8.6": {
+        "capability": (8, 6)
+    },
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_what_it_does_not_take_is_refused(monkeypatch, message):
+    options = {"d_k": 64, "d_v": 64, "mask": None, "bias": None, "capability": (9, 0)}
+    options |= ERRORS[message]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: options["capability"])
+    shapes = ((3, options["d_k"]), (5, options["d_k"]), (5, options["d_v"]))
+    arrays = [torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes]
+    rest = (options["mask"], options["bias"], 1.0, False)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        gluon.attention(*arrays, *rest)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        gluon.backward(*arrays, *rest, None, None, None)
+
+
+def test_arrays_are_those_of_a_gpu_in_half_precision():
+    x = torch.zeros(3, 64)
+    with pytest.raises(ValueError, match="query must be on device 'cuda' for impl='gluon'"):
+        attnbook.attention(x, x, x, impl="gluon")
+    with pytest.raises(TypeError, match="query must be an array of torch for impl='gluon'"):
+        attnbook.attention(x.numpy(), x.numpy(), x.numpy(), impl="gluon")
+
+
+@pytest.mark.parametrize(
+    ("n_k", "is_causal", "expected"), [(100, False, 1), (100, True, 12), (2**17, True, 3)]
+)
+def test_heads_whose_keys_stay_in_the_cache(n_k, is_causal, expected):
+    key = torch.empty(1, dtype=torch.bfloat16)
+    x = SimpleNamespace(n_k=n_k, d_k=64, heads=12, n_shared=3, is_causal=is_causal, key=key)
+    assert gluon.walk.section_of(x) == expected
+
+
+# Machine code for sm_90a.
+
+
+@pytest.fixture(scope="module", params=[(64, True), (64, False), (128, True), (128, False)])
+def code(request):
+    """What the compiler makes of a call with rows of d numbers."""
+    import triton
+
+    d, is_causal = request.param
+    dtype = torch.bfloat16 if is_causal else torch.float16
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton.runtime.driver, "_active", Hopper())
+        kernel = gluon.walk.forward_kernel
+
+        class CompileOnly:
+            def __getitem__(self, grid):
+                return lambda *x, **options: made.append(kernel.warmup(*x, grid=grid, **options))
+
+        patch.setattr(gluon.walk, "forward_kernel", CompileOnly())
+        arrays = [torch.empty(2, 4, n, d, dtype=dtype) for n in (640, 512, 512)]
+        gluon.walk.forward(operands(*arrays, None, None, 0.1, is_causal), programs=132)
+    return SimpleNamespace(d=d, is_causal=is_causal, machine=read(made[0]), ptx=made[0].asm["ptx"])
+
+
+def main_loops(code):
+    """Return the loops over tiles of keys, one for each consumer."""
+    products = code.d // 16 + 8
+    return [
+        body
+        for body in code.machine.loops
+        if sum(x.is_a("HGMMA") for x in body) == products
+        and sum(x.is_a("MUFU") for x in body) >= 64
+    ]
+
+
+def test_it_compiles_for_sm_90a(code):
+    machine, consumers = code.machine, gluon.walk.TILES[code.d].consumers
+    assert "sm_90a" in code.ptx
+    assert machine.stack == machine.spills == 0
+    assert machine.shared <= 227 * 1024
+    assert machine.count("UTMALDG") > 0 < machine.count("UTMASTG")
+    registers = [
+        int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", code.ptx)
+    ]
+    assert {24, gluon.walk.TILES[code.d].registers} <= set(registers)
+    assert machine.registers * 128 * (consumers + 1) <= 65536
+    assert len(main_loops(code)) == consumers
+
+
+def test_products_run_beside_the_softmax(code):
+    for body in main_loops(code):
+        waits = [i for i, x in enumerate(body) if x.is_a("WARPGROUP.DEPBAR")]
+        powers = [i for i, x in enumerate(body) if x.is_a("MUFU.EX2")]
+        assert len(waits) == 2  # for one product of matrices, then for the other
+        assert waits[0] < min(powers)
+        assert max(powers) < waits[1]
+
+
+def test_instructions_of_a_score(code):
+    """At most 7 in a tile that is not masked; the jump over the mask is of the causal order."""
+    for body in main_loops(code):
+        first = next(i for i, x in enumerate(body) if x.is_a("WARPGROUP.DEPBAR"))
+        masking = 0
+        if code.is_causal:
+            jump = next(i for i, x in enumerate(body) if i > first and x.is_a("BRA"))
+            target = int(re.search(r"0x([0-9a-f]+)", body[jump].operands)[1], 16)
+            masking = sum(body[jump].address < x.address < target for x in body)
+            assert masking >= 128  # a comparison and a choice for each of 64 scores
+        most = {64: 6.6, 128: 7.1 if code.is_causal else 7.0}[code.d]
+        assert (len(body) - masking) / 64 <= most
+
+
+# On a GPU.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(("n_q", "n_k"), [(1, 1), (37, 1031), (1031, 37), (2111, 1543)])
+def test_on_a_gpu(n_q, n_k, d, is_causal):
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != gluon.CAPABILITY:
+        pytest.skip("torch sees no GPU of compute capability 9.0")
+    for dtype in (torch.bfloat16, torch.float16):
+        arrays = [x.cuda() for x in large(n_q, n_k, d, dtype, group=3)]
+        check(arrays, d**-0.5, is_causal, gluon.forward)
