@@ -1,5 +1,7 @@
 """``python -m attnbook doctor`` prints what is present here; ``models get`` fetches a model.
 
+``doctor --gpu`` also compares every kernel for a GPU with float64, on the GPU that is here.
+
 ``course`` makes assignments from the exercises of the book, and ``grade`` marks what is handed in.
 """
 
@@ -7,7 +9,9 @@ import argparse
 import sys
 
 import attnbook
+from attnbook.arrays.move import attempt
 from attnbook.course import command
+from attnbook.kernels import verification
 from attnbook.models import store
 
 
@@ -15,7 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m attnbook", description=attnbook.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="print which array libraries and devices can be used here")
+    look = commands.add_parser(
+        "doctor", help="print which array libraries and devices can be used here"
+    )
+    look.add_argument(
+        "--gpu", action="store_true", help="first compare the kernels for a GPU with float64 on it"
+    )
     models = commands.add_parser("models", help="fetch learned weights into the cache folder")
     actions = models.add_subparsers(dest="action", required=True)
     action = actions.add_parser("get", help=f"into {store.cache()}, or ATTNBOOK_CACHE")
@@ -24,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if hasattr(chosen, "run"):
         return chosen.run(chosen)
-    return doctor() if chosen.command == "doctor" else get(chosen.name)
+    return doctor(chosen.gpu) if chosen.command == "doctor" else get(chosen.name)
 
 
 def get(name: str) -> int:
@@ -38,8 +47,12 @@ def get(name: str) -> int:
     return 0
 
 
-def doctor() -> int:
-    """Print a table of what can be used here and return the exit status."""
+def doctor(gpu: bool = False) -> int:
+    """Print a table of what can be used here and return the exit status.
+
+    With `gpu` every kernel for a GPU runs first, and the status is 1 if one of them is not right.
+    """
+    status = max([0, *map(verdict, verification.names())]) if gpu else 0
     rows = [
         row
         for b in attnbook.backends()
@@ -53,7 +66,17 @@ def doctor() -> int:
     print(f"attnbook {attnbook.__version__}, Python {sys.version.split()[0]}")
     for first, second, third in (header, *rows):
         print(f"{first:<{widths[0]}}  {second:<{widths[1]}}  {third}")
-    return 0
+    return status
+
+
+def verdict(name: str) -> int:
+    """Compare rung `name` with float64 on this device, keep and print what was found."""
+    problems = verification.verify(name)
+    _, lost = attempt(lambda: verification.record(name, problems))
+    print(f"{name}: {problems[0] if problems else 'right on this device'}", flush=True)
+    if lost:
+        print(f"{name}: the verdict is not kept: {lost}", flush=True)
+    return int(bool(problems or lost))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,10 @@ class Kernel:
     about : str
         What is new on this rung.
     trainable : bool
-        Whether it has a backward pass of its own.
+        Whether it has a backward pass of its own, or names another rung's.
+    gated : bool
+        Whether `backends` lists it only on a device where ``python -m attnbook doctor --gpu`` has
+        found it right. Whoever names it runs it all the same.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
+    gated: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise ImportError that says how to get what it needs."""
@@ -98,7 +102,7 @@ LADDER = (
     Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
-    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "warps with duties", True),
+    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "warps with duties", True, True),
 )
 """The implementations beside the reference, from the plainest to the fastest of each device."""
 

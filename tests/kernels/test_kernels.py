@@ -688,6 +688,7 @@ def test_triton_wants_a_gpu_or_its_interpreter():
 GPU = r"'attnbook\[gpu-cuda13\]' \(or gpu-cuda12, as the driver asks\)$"
 EXTRAS = {"threads": r"'attnbook\[fast\]'$", "numba": r"'attnbook\[fast\]'$"}
 EXTRAS |= {"packed": r"'attnbook\[fast\]'$", "cupy_naive": GPU, "cupy_tiled": GPU, "triton": GPU}
+EXTRAS |= {"gluon": GPU}
 
 
 @pytest.mark.parametrize("impl", EXTRAS)

@@ -1,0 +1,189 @@
+"""Rungs for a GPU, compared with float64 on the very device, and what was found, kept on disk.
+
+A rung that is written for one kind of GPU, instruction by instruction, may be right in every test
+without one and wrong on it. `verify` runs a rung on the device that is here; `record` keeps the
+verdict in the user's cache folder, for this device, driver and compiler and this source: after a
+change of any of them it counts no more. `is_verified` asks for it.
+"""
+
+import functools
+import hashlib
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnbook.arrays.array import sum_to_shape
+from attnbook.arrays.cache import cache
+from attnbook.arrays.move import attempt, import_library, move
+from attnbook.kernels import KERNELS, LADDER, Kernel
+
+TOLERANCE = {"float32": 2.0**-17, "bfloat16": 3 * 2.0**-7, "float16": 3 * 2.0**-10}
+"""Of the largest number of a result. A key too many in a row of few is far outside."""
+
+RUNS = 5
+"""How often one call is repeated, which must give the same bits: a race rarely does."""
+
+
+class Call(NamedTuple):
+    """A call of attention: a batch of 2 and 2 heads of keys, each shared by `group`."""
+
+    n_q: int
+    n_k: int
+    d: int
+    is_causal: bool
+    group: int
+
+
+CALLS = tuple(
+    Call(n_q, n_k, d, is_causal, group)
+    for d in (64, 128)
+    for is_causal in (False, True)
+    for n_q, n_k, group in ((1, 1, 1), (37, 61, 3), (61, 37, 1), (193, 193, 2), (1543, 2111, 3))
+)
+"""Small and odd sizes, and one that gives each multiprocessor several blocks of queries."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the rungs for a GPU whose packages are installed."""
+    found = [k for k in LADDER if k.device == "cuda"]
+    here = {needs for needs in {k.needs for k in found} if import_library(needs)[0] is not None}
+    return tuple(k.name for k in found if k.needs in here)
+
+
+def kept() -> Path:
+    """Return the file of the verdicts of this user."""
+    return cache() / "verified.json"
+
+
+def here(name: str) -> dict[str, str]:
+    """Return what a verdict on rung `name` depends on: device, driver, packages, source."""
+    kernel = KERNELS[name]
+    (library,) = kernel.takes
+    package = importlib.import_module(library)
+    versions = {x: importlib.import_module(x).__version__ for x in (library, kernel.needs)}
+    if library == "torch":
+        device = package.cuda.get_device_name()
+        driver = f"{package.version.cuda}, {package._C._cuda_getDriverVersion()}"
+    else:
+        runtime = package.cuda.runtime
+        device = runtime.getDeviceProperties(0)["name"].decode()
+        driver = f"{runtime.runtimeGetVersion()}, {runtime.driverGetVersion()}"
+    return {"device": device, "driver": driver, **versions, "source": source()}
+
+
+@functools.cache
+def source() -> str:
+    """Return a digest of all kernels of the package and of what compiles them."""
+    root = Path(__file__).parents[1]
+    files = [*root.glob("kernels/**/*"), *root.glob("compilers/**/*")]
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        if file.suffix in (".py", ".cu"):
+            digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def verdicts() -> dict[str, Any]:
+    """Return the verdicts on disk by the name of the rung; none where the file cannot be read."""
+    found, _ = attempt(lambda: json.loads(kept().read_text(encoding="utf-8")))
+    return found if isinstance(found, dict) else {}
+
+
+def is_verified(name: str) -> bool:
+    """Say whether rung `name` was found right on this device, with this driver and source."""
+    now, problem = attempt(lambda: here(name))
+    found = verdicts().get(name)
+    return not problem and found == {**now, "verdict": "right"}
+
+
+def record(name: str, problems: list[str]) -> None:
+    """Keep the verdict on rung `name`: right, or what is wrong with it."""
+    verdict = {**here(name), "verdict": "; ".join(problems) or "right"}
+    kept().parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**verdicts(), name: verdict}, indent=1)
+    kept().write_text(text + "\n", encoding="utf-8")
+
+
+def verify(name: str, device: Any = "cuda", calls: tuple[Call, ...] = CALLS) -> list[str]:
+    """Return what is wrong with rung `name` on the device that is here; nothing if it is right.
+
+    Every call runs in every dtype of the rung, forward and, where it has one, backward, and is
+    compared with the formula in float64. The last call is repeated and must give the same bits.
+    """
+    kernel, problems = KERNELS[name], []
+    for dtype in kernel.dtypes:
+        for call in calls:
+            found, error = attempt(functools.partial(_wrong, kernel, call, dtype, device))
+            problems += [f"{dtype}, {call}: {text}" for text in ([error] if error else found)]
+            if error:  # a device that has failed once may answer no more
+                return problems
+    return problems
+
+
+def _wrong(kernel: Kernel, call: Call, dtype: str, device: Any) -> list[str]:
+    """Return what is wrong with one call."""
+    n_q, n_k, d, is_causal, group = call
+    rng = np.random.default_rng(n_q + n_k + d)
+    shapes = ((2, 2, group, n_q, d), (2, 2, 1, n_k, d), (2, 2, 1, n_k, d), (2, 2, group, n_q, d))
+    library = {"cupy": "cupy", "torch": "torch"}[kernel.takes[0]]
+    device = device if library == "torch" else None
+    arrays = [
+        move(rng.standard_normal(shape), library, device=device, dtype=dtype) for shape in shapes
+    ]
+    module = kernel.load()
+    *inputs, grad = arrays
+    rest = (None, None, 1 / math.sqrt(d), is_causal)
+    wide = [np.asarray(move(x, "numpy", dtype="float64")) for x in arrays]
+    output, log_total, *grads = exact(*wide, *rest[2:])
+    if not kernel.trainable:
+        return _far("the output", module.attention(*inputs, *rest), output, dtype)
+    made = module.forward(*inputs, *rest)
+    problems = _far("the output", made[0], output, dtype)
+    problems += _far("log_total", made[1], log_total, "float32")
+    found = module.backward(*inputs, *rest, *made, grad)
+    for what, own, other in zip(("query", "key", "value"), found, grads, strict=True):
+        own = sum_to_shape(own, other.shape)
+        problems += _far(f"the gradient of {what}", own, other, dtype)
+    if call is CALLS[-1]:
+        for _ in range(RUNS):
+            again = module.forward(*inputs, *rest)
+            if not all(bool((x == y).all()) for x, y in zip(made, again, strict=True)):
+                return [*problems, "the same call gives other bits"]
+    return problems
+
+
+def _far(what: str, got: Any, expected: np.ndarray, dtype: str) -> list[str]:
+    """Return a sentence if a result is further from the exact one than its dtype explains."""
+    got = np.asarray(move(got, "numpy", dtype="float64"))
+    finite = np.isfinite(expected)
+    if (got[~finite] != expected[~finite]).any() or not np.isfinite(got[finite]).all():
+        return [f"{what} is not finite where it should be, or finite where not"]
+    largest = np.max(np.abs(expected), initial=1.0, where=finite)
+    off = np.max(np.abs(got[finite] - expected[finite]), initial=0.0)
+    if off > TOLERANCE[dtype] * largest:
+        return [f"{what} is {off:.2e} off, and the largest of the exact numbers is {largest:.2g}"]
+    return []
+
+
+def exact(query, key, value, grad, scale, is_causal):
+    """Return output, log Σ exp(score) and the three gradients, by the formula, in float64."""
+    scores = query @ np.swapaxes(key, -1, -2) * scale
+    n_q, n_k = scores.shape[-2:]
+    seen = np.tril(np.ones((n_q, n_k), dtype=bool), n_k - n_q if is_causal else n_k)
+    scores = np.where(seen, scores, -np.inf)
+    top = np.max(scores, axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+    total = weights.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        log_total = np.log(total) + top
+    weights /= np.where(total == 0, 1, total)
+    output = weights @ value
+    of_weights = grad @ np.swapaxes(value, -1, -2)
+    of_scores = weights * (of_weights - (grad * output).sum(-1, keepdims=True)) * scale
+    of_key = (np.swapaxes(of_scores, -1, -2) @ query).sum(-3, keepdims=True)
+    of_value = (np.swapaxes(weights, -1, -2) @ grad).sum(-3, keepdims=True)
+    return output, log_total, of_scores @ key, of_key, of_value

@@ -1,0 +1,276 @@
+"""Rungs for a GPU are compared with float64 on the device, and the verdict is kept for it alone."""
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+import attnbook
+from attnbook.__main__ import main
+from attnbook.kernels import KERNELS, Kernel, verification
+from attnbook.kernels.verification import Call
+
+FEW = (Call(5, 7, 8, True, 3), Call(7, 5, 8, True, 1), Call(5, 7, 8, False, 1))
+
+
+class Device:
+    """Stands in for PyTorch with a GPU, and for what compiles for it."""
+
+    __version__ = "9.8.7"
+
+    def __init__(self, name="H9", driver=13):
+        self.name, self.driver = name, driver
+        self.version = SimpleNamespace(cuda="13.0", hip=None)
+        self.cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: self.name)
+        self._C = SimpleNamespace(_cuda_getDriverVersion=lambda: self.driver)
+        self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """A machine with a GPU, whose user has a cache folder of his own."""
+    stand_in = Device()
+    rung = SimpleNamespace(DEVICES=("cuda",))
+    modules = {"torch": stand_in, "triton": stand_in, "attnbook.kernels.triton": rung}
+    real = importlib.import_module
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib, "import_module", lambda n, *rest: modules.get(n) or real(n, *rest)
+    )
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda n, *rest: find("json") if n in modules else find(n, *rest),
+    )
+    monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path / "cache"))
+    return stand_in
+
+
+def listed():
+    (backend,) = (b for b in attnbook.backends() if b.name == "Triton, CUDA")
+    return backend
+
+
+def test_a_gated_rung_is_listed_once_it_is_verified(device):
+    assert listed().impls == ("triton",)
+    assert listed().detail.endswith(
+        "H9; gluon: not verified on this device (python -m attnbook doctor --gpu)"
+    )
+    verification.record("gluon", [])
+    assert listed().impls == ("triton", "gluon")
+    assert listed().detail == "version 9.8.7, H9"
+
+
+@pytest.mark.parametrize("what", ["device", "driver", "package", "source", "verdict", "file"])
+def test_a_verdict_counts_for_what_it_was_found_on(device, monkeypatch, what):
+    verification.record("gluon", [])
+    assert verification.is_verified("gluon")
+    if what == "device":
+        device.name = "H10"
+    elif what == "driver":
+        device.driver = 14
+    elif what == "package":
+        monkeypatch.setattr(Device, "__version__", "9.8.8")
+    elif what == "source":
+        monkeypatch.setattr(verification, "source", lambda: "another")
+    elif what == "verdict":
+        verification.record("gluon", ["the output is 3 from the exact numbers"])
+    else:
+        verification.kept().write_text("[", encoding="utf-8")
+    assert not verification.is_verified("gluon")
+
+
+def test_verdicts_on_other_rungs_stay(device):
+    verification.record("triton", [])
+    verification.record("gluon", ["it is wrong"])
+    kept = json.loads(verification.kept().read_text(encoding="utf-8"))
+    assert {name: kept[name]["verdict"] for name in kept} == {
+        "triton": "right",
+        "gluon": "it is wrong",
+    }
+    assert kept["gluon"]["device"] == "H9"
+
+
+def test_without_a_gpu_nothing_is_verified():
+    assert not verification.is_verified("gluon")
+
+
+def test_the_device_of_cupy_has_a_name(monkeypatch):
+    runtime = SimpleNamespace(
+        getDeviceProperties=lambda number: {"name": b"H9"},
+        runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13010,
+    )
+    cupy = SimpleNamespace(__version__="1.2", cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(importlib, "import_module", lambda name: cupy)
+    found = verification.here("cupy_tiled")
+    assert found["device"], found["driver"] == ("H9", "13000, 13010")
+    assert found["cupy"] == "1.2"
+
+
+def test_the_source_is_that_of_all_kernels(monkeypatch, tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "compilers").mkdir()
+    monkeypatch.setattr(verification, "__file__", str(tmp_path / "kernels/verification.py"))
+    digests = set()
+    for file, text in (("kernels/a.py", "1"), ("kernels/a.py", "2"), ("compilers/b.cu", "1")):
+        (tmp_path / file).write_text(text)
+        digests.add(verification.source.__wrapped__())
+    assert len(digests) == 3
+
+
+# What is compared.
+
+
+def rung(monkeypatch, forward, backward=None):
+    """Return the name of a rung made of two functions, on the CPU."""
+    module = SimpleNamespace(forward=forward, backward=backward, attention=forward)
+    kernel = Kernel(
+        "mine", ("torch",), "cuda", ("float32", "bfloat16"), "torch", trainable=bool(backward)
+    )
+    monkeypatch.setattr(Kernel, "load", lambda self: module)
+    monkeypatch.setitem(KERNELS, "mine", kernel)
+    return "mine"
+
+
+def forward(query, key, value, mask, bias, scale, is_causal):
+    scores = query.float() @ key.float().mT * scale
+    n_q, n_k = scores.shape[-2:]
+    seen = torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q if is_causal else n_k)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    weights = scores.softmax(-1).masked_fill(~seen, 0)
+    output = (weights @ value.float()).to(query.dtype)
+    return output, torch.logsumexp(scores, -1, keepdim=True)
+
+
+def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad):
+    leaves = [x.float().requires_grad_() for x in (query, key, value)]
+    got = attnbook.attention(*leaves, scale=scale, is_causal=is_causal)
+    got.backward(grad.float())
+    return [x.grad.to(query.dtype) for x in leaves]
+
+
+def test_a_right_rung_has_no_problems(monkeypatch):
+    assert verification.verify(rung(monkeypatch, forward, backward), "cpu", FEW) == []
+    assert verification.verify(rung(monkeypatch, lambda *x: forward(*x)[0]), "cpu", FEW) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("output", "the output is "),
+        ("row", "the output is "),
+        ("nan", "the output is not finite where it should be"),
+        ("log", "log_total is "),
+        ("empty", "log_total is not finite where it should be, or finite where not"),
+        ("query", "the gradient of query is "),
+        ("value", "the gradient of value is "),
+        ("raises", "RuntimeError: an illegal address"),
+    ],
+)
+def test_what_is_wrong_is_said(monkeypatch, change, said):
+    def wrong_forward(*arguments):
+        output, log_total = (x.clone() for x in forward(*arguments))
+        if change == "raises":
+            raise RuntimeError("an illegal address")
+        if change == "output":
+            output *= 1.1
+        elif change == "row":
+            output[..., 2, :] = output[..., 3, :]
+        elif change == "nan":
+            output[..., 0, 0] = torch.nan
+        elif change == "log":
+            log_total += 0.01
+        elif change == "empty":
+            log_total[torch.isinf(log_total)] = -1e9
+        return output, log_total
+
+    def wrong_backward(*arguments):
+        grads = [x.clone() for x in backward(*arguments)]
+        if change in ("query", "value"):
+            grads[("query", "key", "value").index(change)] *= 1.2
+        return grads
+
+    problems = verification.verify(rung(monkeypatch, wrong_forward, wrong_backward), "cpu", FEW)
+    assert problems
+    assert all(said in text for text in problems), problems
+    assert problems[0].startswith("float32, Call(n_q=")
+
+
+def test_other_bits_are_a_problem(monkeypatch):
+    times = iter(range(100))
+
+    def drifting(*arguments):
+        output, log_total = forward(*arguments)
+        return output, log_total + 1e-6 * next(times)
+
+    monkeypatch.setattr(verification, "CALLS", FEW)
+    problems = verification.verify(rung(monkeypatch, drifting, backward), "cpu", FEW[-1:])
+    assert problems == [
+        f"{d}, {FEW[-1]}: the same call gives other bits" for d in ("float32", "bfloat16")
+    ]
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "is_causal"), [(5, 7, True), (7, 5, True), (5, 7, False)])
+def test_the_exact_numbers(n_q, n_k, is_causal):
+    rng = np.random.default_rng(3)
+    query, key, value, grad = (
+        rng.standard_normal(s)
+        for s in ((2, 3, n_q, 4), (2, 1, n_k, 4), (2, 1, n_k, 4), (2, 3, n_q, 4))
+    )
+    output, log_total, *grads = verification.exact(query, key, value, grad, 0.4, is_causal)
+    seen = oracle.mask_of(n_q, n_k, lambda place, j: not is_causal or j <= place)
+    np.testing.assert_allclose(
+        output, oracle.attention(query, key, value, mask=seen, scale=0.4), atol=1e-12
+    )
+    scores = torch.tensor(oracle.scores(query, key, seen, None, 0.4))
+    np.testing.assert_allclose(log_total, torch.logsumexp(scores, -1, keepdim=True), atol=1e-12)
+    expected = attnbook.attention_vjp(query, key, value, grad, scale=0.4, is_causal=is_causal)
+    for got, own in zip(grads, expected, strict=True):
+        np.testing.assert_allclose(got, own, atol=1e-12)
+
+
+# On the command line.
+
+
+def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device):
+    asked = {"triton": [], "gluon": ["bfloat16: the output is far"]}
+    monkeypatch.setattr(verification, "names", lambda: tuple(asked))
+    monkeypatch.setattr(verification, "verify", asked.__getitem__)
+    assert main(["doctor", "--gpu"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["triton: right on this device", "gluon: bfloat16: the output is far"]
+    assert "gluon: not verified on this device" in " ".join(lines)
+    asked["gluon"] = []
+    assert main(["doctor", "--gpu"]) == 0
+    assert "impl= triton, gluon" in capsys.readouterr().out
+
+
+def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys):
+    def record(name, problems):
+        raise PermissionError("no such folder")
+
+    monkeypatch.setattr(verification, "names", lambda: ("triton",))
+    monkeypatch.setattr(verification, "verify", lambda name: [])
+    monkeypatch.setattr(verification, "record", record)
+    assert main(["doctor", "--gpu"]) == 1
+    said = capsys.readouterr().out
+    assert "triton: the verdict is not kept: PermissionError: no such folder" in said
+
+
+def test_rungs_are_those_whose_packages_are_here(monkeypatch):
+    monkeypatch.setattr(
+        verification, "import_library", lambda name: (None if name == "cupy" else name, "")
+    )
+    assert verification.names() == ("triton", "gluon")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    assert verification.verify("triton") == []
