@@ -3,7 +3,9 @@
 Triton decides which warp does what. Gluon, its lower layer, leaves that to the author: here one
 warp of a program lets the copy engine bring tiles of keys and values, and two or three groups of
 four warps take turns, so that one computes exponentials while another has the matrix units.
-`gluon_kernels.forward` tells the order of all waits. Agrees with `attnbook.kernels.triton`.
+In the folder `gluon_kernels`, `forward` tells the order of all waits and holds the consumers,
+`stages` what they wait for, `blocks` which queries and keys, `launch` the side of the host.
+Agrees with `attnbook.kernels.triton`.
 
 PyTorch tensors on an NVIDIA GPU of compute capability 9.0 (H100, H200), in float16 or bfloat16,
 rows of 64 or 128 numbers, causal or not, grouped heads; no mask and no bias. The backward pass is
@@ -18,7 +20,7 @@ with asynchrony and low-precision".
 
 import torch
 
-from attnbook.kernels.gluon_kernels import forward as walk
+from attnbook.kernels.gluon_kernels import launch as walk
 from attnbook.kernels.triton_kernels import backward as gradients
 from attnbook.kernels.triton_kernels.operands import operands
 

@@ -136,9 +136,10 @@ def _wrong(kernel: Kernel, call: Call, dtype: str, device: Any) -> list[str]:
     ]
     module = kernel.load()
     *inputs, grad = arrays
-    rest = (None, None, 1 / math.sqrt(d), is_causal)
+    scale = 1 / math.sqrt(d)
+    rest = (None, None, scale, is_causal)
     wide = [np.asarray(move(x, "numpy", dtype="float64")) for x in arrays]
-    output, log_total, *grads = exact(*wide, *rest[2:])
+    output, log_total, *grads = exact(wide, scale, is_causal)
     if not kernel.trainable:
         return _far("the output", module.attention(*inputs, *rest), output, dtype)
     made = module.forward(*inputs, *rest)
@@ -169,8 +170,13 @@ def _far(what: str, got: Any, expected: np.ndarray, dtype: str) -> list[str]:
     return []
 
 
-def exact(query, key, value, grad, scale, is_causal):
-    """Return output, log Σ exp(score) and the three gradients, by the formula, in float64."""
+def exact(arrays, scale, is_causal):
+    """Return output, log Σ exp(score) and the three gradients, by the formula, in float64.
+
+    `arrays` are query, key, value and the gradient of the output, with one head of keys and values
+    for the heads of queries along the third axis from the right.
+    """
+    query, key, value, grad = arrays
     scores = query @ np.swapaxes(key, -1, -2) * scale
     n_q, n_k = scores.shape[-2:]
     seen = np.tril(np.ones((n_q, n_k), dtype=bool), n_k - n_q if is_causal else n_k)

@@ -31,7 +31,8 @@ import torch
 
 import attnbook
 
-SOURCE = Path(attnbook.__file__).parent / "kernels/gluon_kernels/forward.py"
+SOURCE = Path(attnbook.__file__).parent / "kernels/gluon_kernels"
+FILES = ("blocks", "stages", "forward", "launch")
 LAZY, EAGER = "lazy", "eager"
 """Orders of events beside those that a seed draws."""
 
@@ -88,7 +89,7 @@ def _operator(name):
     return apply
 
 
-for _name in "add radd sub rsub mul rmul truediv rtruediv le lt ge gt eq".split():
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "le", "lt", "eq"):
     setattr(Tensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
@@ -115,7 +116,7 @@ class Product:
             block.readers -= 1
 
 
-for _name in "add sub mul truediv".split():
+for _name in ("add", "sub", "mul", "truediv"):
     setattr(Product, f"__{_name}__", lambda self, other: numbers(self))
 
 
@@ -270,6 +271,8 @@ class Machine:
 
 
 MACHINES: list[Machine] = []
+ASKED: list[str] = []
+"""Who asked for each product, in the order in which they came."""
 
 
 def _now():
@@ -363,6 +366,7 @@ def multiply(a, b, sums, use_acc=True, is_async=False):
         sums = Tensor(np.float32(0))
     assert is_async
     product = Product(a, b, sums, reads)
+    ASKED.append(machine.current.name)
     machine.current.products.append(product)
     machine.wait()
     return product
@@ -407,7 +411,7 @@ class Pointer:
 
 
 class TensorDescriptor:
-    """Tiles of an array of PyTorch, for the copy engine, which wants 16 bytes and no stride of 0."""
+    """Tiles of an array of PyTorch; the copy engine wants 16 bytes and no stride of 0."""
 
     def __init__(self, base, shape, strides, block_shape, layout):
         assert strides[-1] == 1
@@ -531,14 +535,18 @@ STAND_INS = {
 
 
 def load(*changes):
-    """Return the module of the kernel, run by the interpreter; each change is (old, new) text."""
-    source = SOURCE.read_text(encoding="utf-8")
+    """Return `launch`, with the kernel run by the interpreter; each change is (old, new) text."""
+    texts = {name: (SOURCE / f"{name}.py").read_text(encoding="utf-8") for name in FILES}
     for old, new in changes:
-        assert source.count(old) == 1, (source.count(old), old)
-        source = source.replace(old, new)
-    module = types.ModuleType("attnbook.kernels.gluon_kernels.interpreted")
-    with mock.patch.dict(sys.modules, STAND_INS):
-        exec(compile(source, str(SOURCE), "exec"), module.__dict__)
+        (name,) = (name for name, text in texts.items() if old in text)
+        assert texts[name].count(old) == 1, old
+        texts[name] = texts[name].replace(old, new)
+    made = {}
+    for name, text in texts.items():
+        module = types.ModuleType(f"attnbook.kernels.gluon_kernels.{name}")
+        made[module.__name__] = module
+        with mock.patch.dict(sys.modules, STAND_INS | made):
+            exec(compile(text, str(SOURCE / f"{name}.py"), "exec"), module.__dict__)
     return module
 
 

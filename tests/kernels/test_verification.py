@@ -222,7 +222,7 @@ def test_the_exact_numbers(n_q, n_k, is_causal):
         rng.standard_normal(s)
         for s in ((2, 3, n_q, 4), (2, 1, n_k, 4), (2, 1, n_k, 4), (2, 3, n_q, 4))
     )
-    output, log_total, *grads = verification.exact(query, key, value, grad, 0.4, is_causal)
+    output, log_total, *grads = verification.exact((query, key, value, grad), 0.4, is_causal)
     seen = oracle.mask_of(n_q, n_k, lambda place, j: not is_causal or j <= place)
     np.testing.assert_allclose(
         output, oracle.attention(query, key, value, mask=seen, scale=0.4), atol=1e-12

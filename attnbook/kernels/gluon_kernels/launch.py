@@ -1,0 +1,94 @@
+"""The Gluon kernel from the host: how arrays are described, and how a program divides its work."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from attnbook.kernels.gluon_kernels.blocks import Kind, Sizes
+from attnbook.kernels.gluon_kernels.forward import forward_kernel
+from attnbook.kernels.triton_kernels.operands import MAX_WIDTH
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program divides its work, see `Kind`."""
+
+    consumers: int
+    block_k: int
+    stages: int
+    registers: int
+    rows: int = 64
+
+
+TILES = {64: Tile(3, 128, 4, 160), 128: Tile(2, 128, 3, 240)}
+"""By the width of the rows. All registers and nearly all memory of a multiprocessor are in use."""
+
+REGISTERS, WARPGROUP = 65536, 128
+"""Registers of a multiprocessor, and threads of a warpgroup."""
+
+CACHE = 2**25
+"""Bytes of keys and values that may be in use at a time: most of the cache of the device."""
+
+
+def descriptor(x, rows):
+    """Return how tiles of an (A, B, G, n, d) array are copied, and along which axes it extends.
+
+    An axis along which the array repeats itself counts as one, since the copy engine knows no
+    stride of 0; what stands for a stride that nobody reads is a multiple of 16 bytes.
+    """
+    steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
+    moves = tuple(int(step > 0) for step in steps[:3])
+    shape = [size if step else 1 for size, step in zip(x.shape[:3], steps[:3], strict=True)]
+    strides = [step or MAX_WIDTH for step in steps[:4]]
+    return described(x, [*shape, *x.shape[3:]], [*strides, 1], rows), moves
+
+
+def described(x, shape, strides, rows):
+    """Return a descriptor of tiles of `rows` rows."""
+    block = [1] * (len(shape) - 2) + [rows, shape[-1]]
+    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor(x, shape, strides, block, layout)
+
+
+def section_of(x):
+    """Return how many heads are worked on at a time, so that their keys and values stay cached.
+
+    One where every block takes equally long, for then no block needs to come early.
+    """
+    if not x.is_causal:
+        return 1
+    at_once = CACHE // (2 * x.n_k * x.d_k * x.key.element_size())
+    return min(x.heads, max(at_once, 1) * x.n_shared)
+
+
+def forward(x, tile=None, programs=None):
+    """Return the output and log Σ exp(score) of `Operands`: no size 0, and a scale above 0.
+
+    `programs` says how many run at a time: one on each multiprocessor.
+    """
+    tile, device = tile or TILES[x.d_k], x.query.device
+    if programs is None:
+        programs = torch.cuda.get_device_properties(device).multi_processor_count
+    output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
+    arrays = (x.query, tile.rows), (x.key, tile.block_k), (x.value, tile.block_k)
+    descriptors, moves = zip(*(descriptor(*each) for each in arrays), strict=True)
+    rows = output.view(x.heads, x.n_q, x.d_v)
+    made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
+    A, B, G = x.query.shape[:3]
+    sizes = Sizes(A, B, G, x.n_q, x.n_k, section_of(x))
+    kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
+    blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
+    warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
+    with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        forward_kernel[(min(programs, blocks),)](
+            *(*descriptors, *made, sizes, moves, x.scale * math.log2(math.e)),
+            KIND=Kind(*kind, tile.registers),
+            num_warps=4,
+            maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,
+        )
+    return output, log_total
