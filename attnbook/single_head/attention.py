@@ -236,8 +236,8 @@ def attention_vjp(
         G, of exactly the shape that `attention` returns.
     impl : str
         As in `attention`: the reference, or one with a backward pass (``"tiled"``, ``"numba"``,
-        ``"packed"``, ``"triton"``), which makes the weights again, a tile at a time, from what the
-        forward pass left.
+        ``"packed"``, ``"triton"``, ``"gluon"``), which makes the weights again, a tile at a time,
+        from what the forward pass left.
 
     Returns
     -------

@@ -29,7 +29,7 @@ ERRORS = {
         "ValueError",
         "layout must be one of contiguous, striped, zigzag, got 'spiral'",
     ),
-    "impl": ("ValueError", "impl must be one of tiled, numba, packed, triton, got 'naive'"),
+    "impl": ("ValueError", "impl must be one of tiled, numba, packed, triton, gluon, got 'naive'"),
     "dtype": ("TypeError", "key must have the dtype of query (float32), got float64"),
     "array": ("TypeError", "query must be a tensor of PyTorch, got ndarray"),
     "group": (
