@@ -10,7 +10,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from attnbook.kernels.gluon_kernels.blocks import Kind, Sizes
 from attnbook.kernels.gluon_kernels.forward import forward_kernel
-from attnbook.kernels.triton_kernels.operands import MAX_WIDTH
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,10 @@ CACHE = 2**25
 """Bytes of keys and values that may be in use at a time: most of the cache of the device."""
 
 
-def descriptor(x, rows):
-    """Return how tiles of an (A, B, G, n, d) array are copied, and along which axes it extends.
-
-    An axis along which the array repeats itself counts as one, since the copy engine knows no
-    stride of 0; what stands for a stride that nobody reads is a multiple of 16 bytes.
-    """
-    steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
-    moves = tuple(int(step > 0) for step in steps[:3])
-    shape = [size if step else 1 for size, step in zip(x.shape[:3], steps[:3], strict=True)]
-    strides = [step or MAX_WIDTH for step in steps[:4]]
-    return described(x, [*shape, *x.shape[3:]], [*strides, 1], rows), moves
+def descriptor(x, i, rows):
+    """Return how tiles of array `i` of `Operands` are copied, and along which axes it extends."""
+    moves = tuple(int(step > 0) for step in x.layout.strides[i][:3])
+    return described(x.arrays[i], *x.layout.rows[i], rows), moves
 
 
 def described(x, shape, strides, rows):
@@ -75,12 +67,11 @@ def forward(x, tile=None, programs=None):
     if programs is None:
         programs = torch.cuda.get_device_properties(device).multi_processor_count
     output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
-    arrays = (x.query, tile.rows), (x.key, tile.block_k), (x.value, tile.block_k)
-    descriptors, moves = zip(*(descriptor(*each) for each in arrays), strict=True)
+    given = enumerate((tile.rows, tile.block_k, tile.block_k))  # query, key and value
+    descriptors, moves = zip(*(descriptor(x, i, rows) for i, rows in given), strict=True)
     rows = output.view(x.heads, x.n_q, x.d_v)
     made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
-    A, B, G = x.query.shape[:3]
-    sizes = Sizes(A, B, G, x.n_q, x.n_k, section_of(x))
+    sizes = Sizes(*x.sizes, section_of(x))
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
     blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
     warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
