@@ -33,6 +33,8 @@ def attention(query, key, value, mask, bias, scale, is_causal):
 
 def forward(query, key, value, mask, bias, scale, is_causal):
     """Return the output and log Σ exp(score) of each row, −∞ for a row that sees no key."""
+    if scale < 0:  # the kernels take the largest product for that of the largest score
+        query, scale = -query, -scale
     x = operands(query, key, value, mask, bias, scale, is_causal)
     if x.is_empty:
         log_total = x.empty(x.n_q, 1, torch.float32)

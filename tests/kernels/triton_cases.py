@@ -7,6 +7,7 @@ are those of every rung, from test_kernels.py, and what only these kernels can g
 """
 
 import json
+import math
 import sys
 import traceback
 from dataclasses import dataclass
@@ -281,7 +282,24 @@ def check_public(device="cpu"):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def check_negative_scale(device="cpu"):
+    """The largest score is that of the smallest product."""
+    from attnbook.kernels import triton
+
+    rng = np.random.default_rng(3)
+    query, key = torch.full((2, 19, 8), 4.0), torch.ones((2, 137, 8))
+    key[:, ::5] = -1.0
+    arrays = query, key, torch.tensor(rng.standard_normal((2, 137, 8)))
+    for n_q in (19, 1):
+        low = [x.to(device, torch.bfloat16) for x in (arrays[0][:, :n_q], *arrays[1:])]
+        output, log_total = triton.forward(*low, None, None, -3.0, False)
+        exact = reference(*(x.double() for x in low), None, None, -3.0, False)
+        torch.testing.assert_close(output.double(), exact, rtol=0.01, atol=0.01)
+        torch.testing.assert_close(log_total.cpu(), torch.full((2, n_q, 1), 96 + math.log(28)))
+
+
 OTHER = {
+    "negative scale": check_negative_scale,
     "repeats": check_repeats,
     "not numbers": check_numbers_that_are_none,
     "lists of tiles": check_lists,
