@@ -71,6 +71,10 @@ def doctor(gpu: bool = False) -> int:
 
 def verdict(name: str) -> int:
     """Compare rung `name` with float64 on this device, keep and print what was found."""
+    _, missing = attempt(lambda: verification.here(name))
+    if missing:
+        print(f"{name}: there is no GPU here that could run it ({missing})", flush=True)
+        return 1
     problems = verification.verify(name)
     _, lost = attempt(lambda: verification.record(name, problems))
     print(f"{name}: {problems[0] if problems else 'right on this device'}", flush=True)

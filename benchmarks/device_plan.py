@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 PLAN = (
-    Step("doctor", 15, 60, ("attnbook", "doctor")),
+    Step("doctor", 40, 120, ("attnbook", "doctor", "--gpu")),
     Step("tests.kernels", 150, 280, (*PYTEST, *KERNEL_TESTS)),
     Step("exact.ceilings", 25, 90),
     Step("exact.rows", 150, 280),

@@ -134,7 +134,7 @@ def test_commands(monkeypatch, plugin, options):
     monkeypatch.setattr(device_plan.importlib.util, "find_spec", lambda name: name == plugin)
     monkeypatch.setattr(device_plan.os, "cpu_count", lambda: 16)
     doctor, tested, table = device_plan.chosen(["doctor", "tests.kernels", "exact.rows"])
-    assert device_plan.arguments(doctor, "x", 9.0, True) == ["attnbook", "doctor"]
+    assert device_plan.arguments(doctor, "x", 9.0, True) == ["attnbook", "doctor", "--gpu"]
     assert device_plan.arguments(tested, "x", 9.0, True) == [*tested.command, *options]
     assert " ".join(device_plan.arguments(table, "x", 100.0, False)) == (
         "benchmarks exact --device cuda --only rows --out x --seconds 85"

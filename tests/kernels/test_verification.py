@@ -257,9 +257,22 @@ def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys):
     monkeypatch.setattr(verification, "names", lambda: ("triton",))
     monkeypatch.setattr(verification, "verify", lambda name: [])
     monkeypatch.setattr(verification, "record", record)
+    monkeypatch.setattr(verification, "here", lambda name: {})
     assert main(["doctor", "--gpu"]) == 1
     said = capsys.readouterr().out
     assert "triton: the verdict is not kept: PermissionError: no such folder" in said
+
+
+def test_doctor_runs_no_kernel_without_a_gpu(monkeypatch, capsys):
+    def here(name):
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(verification, "names", lambda: ("triton",))
+    monkeypatch.setattr(verification, "here", here)
+    monkeypatch.setattr(verification, "verify", lambda name: pytest.fail("a kernel was run"))
+    assert main(["doctor", "--gpu"]) == 1
+    line = "triton: there is no GPU here that could run it (RuntimeError: no driver)"
+    assert capsys.readouterr().out.splitlines()[0] == line
 
 
 def test_rungs_are_those_whose_packages_are_here(monkeypatch):
