@@ -148,7 +148,7 @@ def test_sizes_of_one_compile():
 
 
 @needs_tools
-def test_one_compiled_kernel_serves_all_sizes():
+def test_one_compiled_kernel_serves_all_queries():
     made = set()
     for shape in ((2, 16, 512, 64), (1, 1, 512, 64), (3, 337, 64)):
         x = torch.empty(shape, dtype=torch.bfloat16)

@@ -36,6 +36,7 @@ from attnbook.kernels.triton_kernels.forward import (
 from attnbook.kernels.triton_kernels.operands import Rows, launch
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
+MOST_QUERIES = tl.constexpr(128)  # of a tile
 WIDEST_SUM_SINGLE = 128
 """Wider rows of float32 leave no registers to sum over the heads that share a head of keys.
 
@@ -43,45 +44,63 @@ Then each head of queries has gradients of its own, which the caller sums.
 """
 
 
-@triton.jit(do_not_specialize=["sizes"])
+@triton.jit
+def spaced(n_q):
+    """Return how far the rows of `rows_kernel` of two heads are apart: whole tiles, no end."""
+    return tl.cdiv(n_q, MOST_QUERIES) * MOST_QUERIES
+
+
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
 def rows_kernel(
     grad_output,
     strides,
     output,
     log_total,
     of_rows,
-    sizes,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
     d_v,
     D_V: tl.constexpr,
     BLOCK_Q: tl.constexpr,
 ):
-    """Store for each query the shift of its scores, log Σ exp(score), and its mean M."""
+    """Store for each query the shift of its scores, log Σ exp(score), and its mean M.
+
+    Rows past the end get a shift that makes their weights 0.
+    """
     shifts, means = of_rows
-    n_tiles = tl.cdiv(sizes.n_q, BLOCK_Q)
+    n_tiles = spaced(n_q) // BLOCK_Q
     place = tl.program_id(0) // n_tiles
     rows = tl.program_id(0) % n_tiles * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    own_places = place.to(tl.int64) * spaced(n_q) + rows
     columns = tl.arange(0, D_V)[None, :]
-    places = place.to(tl.int64) * sizes.n_q + rows
-    inside = (rows < sizes.n_q)[:, None] & (columns < d_v)
-    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
+    places = place.to(tl.int64) * n_q + rows
+    inside = (rows < n_q)[:, None] & (columns < d_v)
+    head = place // (B * G), place // G % B, place % G
     own = head_of(grad_output, strides, head) + rows.to(tl.int64)[:, None] * strides[3] + columns
     grad = tl.load(own, mask=inside, other=0.0).to(tl.float32)
     out = tl.load(output + places[:, None] * d_v + columns, mask=inside, other=0.0)
-    tl.store(means + places, tl.sum(grad * out.to(tl.float32), 1), mask=rows < sizes.n_q)
-    log = tl.load(log_total + places, mask=rows < sizes.n_q, other=HIDDEN)
+    tl.store(means + own_places, tl.sum(grad * out.to(tl.float32), 1))
+    log = tl.load(log_total + places, mask=rows < n_q, other=HIDDEN)
     if output.dtype.element_ty != tl.float32:
         log = log * LOG2E  # the unit of scores in half precision
-    tl.store(shifts + places, tl.where(log == HIDDEN, NEVER, log), mask=rows < sizes.n_q)
+    tl.store(shifts + own_places, tl.where(log == HIDDEN, NEVER, log))
 
 
-@triton.jit(do_not_specialize=["sizes"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
 def key_kernel(
     queries,
     keys,
     values,
     grads,  # of the output
     x,
-    sizes,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
     lists,  # of tiles to visit, if there is a mask, and their strides
     of_rows,  # shifts and means, of rows_kernel
     grad_key,
@@ -90,11 +109,12 @@ def key_kernel(
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Sum the gradients of one tile of keys and values over all queries that see it."""
-    n_tiles = tl.cdiv(sizes.n_k, KIND.BLOCK_K)
+    sizes = A, B, G, n_q, n_k
+    n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
     tile = tl.program_id(0) % n_tiles  # the first keys are seen most: start there
     place = tl.program_id(0) // n_tiles
-    g_own = sizes.G // SHARED
-    a, b, g = place // (sizes.B * g_own), place // g_own % sizes.B, place % g_own
+    g_own = G // SHARED
+    a, b, g = place // (B * g_own), place // g_own % B, place % g_own
     columns = tile * KIND.BLOCK_K + tl.arange(0, KIND.BLOCK_K)
     key = tile_of(keys, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_K)
     value = tile_of(values, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_V)
@@ -105,9 +125,9 @@ def key_kernel(
             *((a, b, g), member, tile, columns[:, None], KIND),
         )
     of_key, of_value = state
-    places = place.to(tl.int64) * sizes.n_k + columns[:, None]
+    places = place.to(tl.int64) * n_k + columns[:, None]
     k_columns, v_columns = tl.arange(0, KIND.D_K)[None, :], tl.arange(0, KIND.D_V)[None, :]
-    there = columns[:, None] < sizes.n_k
+    there = columns[:, None] < n_k
     of_key = (of_key * x.scale).to(grad_key.dtype.element_ty)
     of_value = of_value.to(grad_value.dtype.element_ty)
     tl.store(grad_key + places * x.d_k + k_columns, of_key, mask=there & (k_columns < x.d_k))
@@ -138,12 +158,13 @@ def from_queries(
     Tiles of scores lie as (BLOCK_K, BLOCK_Q), so that weights and their gradients are left
     factors of the products that follow and stay in registers.
     """
+    _, B, G, n_q, n_k = sizes
     a, b, g = of_key_head
     g += member
     head = a, b, g
     shifts, means = of_rows
     key_start = tile * KIND.BLOCK_K
-    first_place = ((a * sizes.B + b) * sizes.G + g).to(tl.int64) * sizes.n_q
+    first_place = ((a * B + b) * G + g).to(tl.int64) * spaced(n_q)
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
     part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, sizes, KIND)
     of_key, of_value = state
@@ -157,16 +178,15 @@ def from_queries(
             other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
             own = factor(key, keys, of_key_head, key_start, KIND.BLOCK_K, KIND.D_K)
             products = product(own, other.T)
-            scores = scores_of(products, columns, x, sizes.n_k, seen, MASKED, KIND)
-            inside = rows < sizes.n_q
-            shift = tl.load(shifts + first_place + rows, mask=inside, other=NEVER)
+            scores = scores_of(products, columns, x, n_k, seen, MASKED, KIND)
+            shift = tl.load(shifts + first_place + rows)
             weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
             other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
             of_value = product(weights.to(grad.dtype), other, of_value)
             other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
             own = factor(value, values, of_key_head, key_start, KIND.BLOCK_K, KIND.D_V)
             of_weights = product(own, other.T)
-            mean = tl.load(means + first_place + rows, mask=inside, other=0.0)
+            mean = tl.load(means + first_place + rows)
             of_scores = weights * (of_weights - mean[None, :])
             other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
             of_key = product(of_scores.to(other.dtype), other, of_key)
@@ -179,15 +199,14 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
 
     Keys past the end need no masking here: what they add to lies past the end too.
     """
-    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
+    _, _, _, n_q, n_k = sizes
+    n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
     part, whole, part_end, whole_end = 0, 0, 0, n_tiles
     if KIND.MASK:
         whole_end, part_end = tl.load(tiles), tl.load(tiles + 1)
         part = whole_end
     elif KIND.CAUSAL:
-        first = tile * KIND.BLOCK_K - (
-            sizes.n_k - sizes.n_q
-        )  # the first query that sees the first key
+        first = tile * KIND.BLOCK_K - (n_k - n_q)  # the first query that sees the first key
         part = tl.minimum(tl.maximum(first, 0) // KIND.BLOCK_Q, n_tiles)
         last = tl.maximum(first + KIND.BLOCK_K - 1, 0)
         whole = tl.minimum(tl.cdiv(last, KIND.BLOCK_Q), n_tiles)
@@ -197,21 +216,35 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
     return part, whole, part_end, whole_end
 
 
-@triton.jit(do_not_specialize=["sizes"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
 def query_kernel(
-    queries, keys, values, grads, x, sizes, lists, of_rows, grad_query, KIND: tl.constexpr
+    queries,
+    keys,
+    values,
+    grads,
+    x,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
+    lists,
+    of_rows,
+    grad_query,
+    KIND: tl.constexpr,
 ):
     """Sum the gradient of one tile of queries over all keys that it sees."""
+    sizes = A, B, G, n_q, n_k
     shifts, means = of_rows
-    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
+    n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
+    head = place // (B * G), place // G % B, place % G
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
     seen = rows_of(rows[:, None], x, sizes, head)
-    places = place.to(tl.int64) * sizes.n_q + rows
-    shift = tl.load(shifts + places, mask=rows < sizes.n_q, other=NEVER)
-    mean = tl.load(means + places, mask=rows < sizes.n_q, other=0.0)
+    places = place.to(tl.int64) * n_q + rows
+    own_places = place.to(tl.int64) * spaced(n_q) + rows
+    shift, mean = tl.load(shifts + own_places), tl.load(means + own_places)
     query_start = tile * KIND.BLOCK_Q
     query_tile = tile_of(queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
     grad = tile_of(grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
@@ -227,7 +260,7 @@ def query_kernel(
             other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
             own = factor(query_tile, queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
             products = product(own, other.T)
-            scores = scores_of(products, columns[None, :], x, sizes.n_k, seen, MASKED, KIND)
+            scores = scores_of(products, columns[None, :], x, n_k, seen, MASKED, KIND)
             weights = power(scores - shift[:, None], query_tile.dtype)  # (BLOCK_Q, BLOCK_K)
             other = factor(value_tile, values, head, start, KIND.BLOCK_K, KIND.D_V)
             own = factor(grad, grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
@@ -239,7 +272,7 @@ def query_kernel(
     tl.store(
         grad_query + places[:, None] * x.d_k + columns,
         (of_query * x.scale).to(grad_query.dtype.element_ty),
-        mask=(rows < sizes.n_q)[:, None] & (columns < x.d_k),
+        mask=(rows < n_q)[:, None] & (columns < x.d_k),
     )
 
 
@@ -249,12 +282,13 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
     call, dtype, device = x.call, x.query.dtype, x.query.device
     grad_output = x.with_grad(grad_output)
-    of_rows = tuple(x.empty(x.n_q, 1, torch.float32) for _ in range(2))
+    spaced_rows = tiling.cdiv(x.n_q, MOST_QUERIES.value) * MOST_QUERIES.value
+    of_rows = x.query.new_empty((2, x.heads * spaced_rows), dtype=torch.float32).unbind()
     results = (output.contiguous(), log_total.contiguous())
-    arguments = (grad_output, grad_output.stride(), *results, of_rows, x.sizes, x.d_v)
+    arguments = (grad_output, grad_output.stride(), *results, of_rows, *x.sizes, x.d_v)
     by_query = x.heads * tiling.cdiv(x.n_q, query_tile.block_q)
     launch(
-        *(rows_kernel, by_query, device, *arguments),
+        *(rows_kernel, x.heads * spaced_rows // query_tile.block_q, device, *arguments),
         *(tiling.padded(x.d_v), query_tile.block_q),
     )
 
@@ -265,14 +299,14 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     grad_value = x.empty(x.n_k, x.d_v, dtype, leading)
     kind, options = tiling.options(x, key_tile)
     lists = tiling.tiles_to_visit(x, key_tile, of_keys=True)
-    arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_key, grad_value)
+    arguments = (*_rows(x, grad_output, kind), call, *x.sizes, lists, of_rows, grad_key, grad_value)
     by_key = x.heads // n_shared * tiling.cdiv(x.n_k, key_tile.block_k)
     launch(key_kernel, by_key, device, *arguments, kind, n_shared, **options)
 
     grad_query = x.empty(x.n_q, x.d_k, dtype)
     kind, options = tiling.options(x, query_tile)
     lists = tiling.tiles_to_visit(x, query_tile)
-    arguments = (*_rows(x, grad_output, kind), call, x.sizes, lists, of_rows, grad_query)
+    arguments = (*_rows(x, grad_output, kind), call, *x.sizes, lists, of_rows, grad_query)
     launch(query_kernel, by_query, device, *arguments, kind, **options)
     return grad_query, grad_key, grad_value
 

@@ -30,37 +30,42 @@ MERGED_AT_ONCE = 8192
 """So many numbers are merged at once: 64 registers of a thread."""
 
 
-@triton.jit(do_not_specialize=["sizes", "splits"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "splits"])
 def range_kernel(
     queries,
     keys,
     values,
     x,
-    sizes,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
     parts,  # of each range: weighted values, maximum and total of every row
     splits,
     KIND: tl.constexpr,
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Attend from all queries of one key head to one range of the keys."""
+    sizes = A, B, G, n_q, n_k
     place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
-    g_own = sizes.G // SHARED
-    a, b, g = place // (sizes.B * g_own), place // g_own % sizes.B, place % g_own
+    g_own = G // SHARED
+    a, b, g = place // (B * g_own), place // g_own % B, place % g_own
 
     # Row r is query r % n_q of head g + r // n_q.
     rows = tl.arange(0, KIND.BLOCK_Q)
-    there = tl.minimum(rows, SHARED * sizes.n_q - 1)[:, None]
-    heads = a, b, (g + there // sizes.n_q).to(tl.int64)
-    seen = rows_of(there % sizes.n_q, x, sizes, heads)
+    there = tl.minimum(rows, SHARED * n_q - 1)[:, None]
+    heads = a, b, (g + there // n_q).to(tl.int64)
+    seen = rows_of(there % n_q, x, sizes, heads)
     query = tile_of(queries, (a, b, g), 0, KIND.BLOCK_Q, KIND.D_K)
 
     # This range: tiles [first, end), of which those before `whole` need no mask.
-    n_tiles = tl.cdiv(sizes.n_k, KIND.BLOCK_K)
+    n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
     first = (split.to(tl.int64) * n_tiles // splits).to(tl.int32)
     end = ((split.to(tl.int64) + 1) * n_tiles // splits).to(tl.int32)
-    seen_by_all = sizes.n_k
+    seen_by_all = n_k
     if KIND.CAUSAL:
-        seen_by_all = tl.maximum(sizes.n_k - sizes.n_q + 1, 0)
+        seen_by_all = tl.maximum(n_k - n_q + 1, 0)
     if KIND.MASK:
         seen_by_all = 0
     whole = first
@@ -72,14 +77,14 @@ def range_kernel(
         start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
             *(state, query, queries, keys, values, (a, b, g), 0, start, stop, x.mask),
-            *(x, sizes.n_k, seen, False, MASKED, KIND),
+            *(x, n_k, seen, False, MASKED, KIND),
         )
     top, total, sums = state
-    n_rows = sizes.A * sizes.B * sizes.G * sizes.n_q
+    n_rows = A * B * G * n_q
     weighted, tops, totals = parts_of(parts, n_rows, splits, KIND.D_V)
-    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * sizes.n_q) + rows
+    places = split.to(tl.int64) * n_rows + place.to(tl.int64) * (SHARED * n_q) + rows
     columns = tl.arange(0, KIND.D_V)[None, :]
-    inside = rows < SHARED * sizes.n_q
+    inside = rows < SHARED * n_q
     tl.store(tops + places, top, mask=inside)
     tl.store(totals + places, total, mask=inside)
     tl.store(weighted + places[:, None] * KIND.D_V + columns, sums, mask=inside[:, None])
@@ -149,7 +154,7 @@ def forward(x, tile=None, splits=None):
         x.rows(2, tile.block_k, kind.D_V),
     )
     device = x.query.device
-    arguments = (*rows, x.call, x.sizes, parts, splits, kind, x.n_shared)
+    arguments = (*rows, x.call, *x.sizes, parts, splits, kind, x.n_shared)
     launch(range_kernel, programs * splits, device, *arguments, **options)
     at_once = min(MERGED_AT_ONCE // width, 64)
     launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, at_once)

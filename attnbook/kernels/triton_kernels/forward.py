@@ -82,10 +82,11 @@ def factor(tile, rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def rows_of(rows, x, sizes, head):
     """Return the last key that the causal order shows each row, and its rows of mask and bias."""
-    there = tl.minimum(rows, sizes.n_q - 1).to(tl.int64)  # past the end: the last one again
+    _, _, _, n_q, n_k = sizes
+    there = tl.minimum(rows, n_q - 1).to(tl.int64)  # past the end: the last one again
     mask = head_of(x.mask, x.mask_strides, head) + there * x.mask_strides[3]
     bias = head_of(x.bias, x.bias_strides, head) + there * x.bias_strides[3]
-    last_seen = rows + (sizes.n_k - sizes.n_q)  # the last query stands at the last key
+    last_seen = rows + (n_k - n_q)  # the last query stands at the last key
     return last_seen, (mask, x.mask_strides[4]), (bias, x.bias_strides[4])
 
 
@@ -98,13 +99,14 @@ def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
 @triton.jit
 def tiles_of_keys(tiles, tile, sizes, KIND: tl.constexpr):
     """Return w and e: a tile of queries sees tiles [0, w) as a whole and tiles [w, e) in part."""
-    whole, end = sizes.n_k // KIND.BLOCK_K, tl.cdiv(sizes.n_k, KIND.BLOCK_K)
+    _, _, _, n_q, n_k = sizes
+    whole, end = n_k // KIND.BLOCK_K, tl.cdiv(n_k, KIND.BLOCK_K)
     if KIND.MASK:
         whole, end = tl.load(tiles), tl.load(tiles + 1)
     elif KIND.CAUSAL:
-        own = tile * KIND.BLOCK_Q + (sizes.n_k - sizes.n_q)  # the last key that the first row sees
-        whole = tl.maximum(tl.minimum(own + 1, sizes.n_k), 0) // KIND.BLOCK_K
-        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, sizes.n_k), 0)
+        own = tile * KIND.BLOCK_Q + (n_k - n_q)  # the last key that the first row sees
+        whole = tl.maximum(tl.minimum(own + 1, n_k), 0) // KIND.BLOCK_K
+        end = tl.maximum(tl.minimum(own + KIND.BLOCK_Q, n_k), 0)
         end = tl.cdiv(end, KIND.BLOCK_K)
     return whole if KIND.APART else 0, end
 
@@ -182,15 +184,29 @@ def attend(
     return top, total, weighted
 
 
-@triton.jit(do_not_specialize=["sizes"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
 def forward_kernel(
-    queries, keys, values, x, sizes, tiles, tiles_strides, output, log_total, KIND: tl.constexpr
+    queries,
+    keys,
+    values,
+    x,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
+    tiles,
+    tiles_strides,
+    output,
+    log_total,
+    KIND: tl.constexpr,
 ):
     """Attend from one tile of queries of one head; `tiles` are lists of those to visit, if any."""
-    n_tiles = tl.cdiv(sizes.n_q, KIND.BLOCK_Q)
+    sizes = A, B, G, n_q, n_k
+    n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (sizes.B * sizes.G), place // sizes.G % sizes.B, place % sizes.G
+    head = place // (B * G), place // G % B, place % G
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
     seen = rows_of(rows[:, None], x, sizes, head)
     tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
@@ -202,10 +218,10 @@ def forward_kernel(
         first, last = whole if MASKED else 0, end if MASKED else whole
         state = attend(
             *(state, query, queries, keys, values, head, start, first, last, tiles + 2),
-            *(x, sizes.n_k, seen, KIND.MASK, MASKED, KIND),
+            *(x, n_k, seen, KIND.MASK, MASKED, KIND),
         )
-    places = place.to(tl.int64) * sizes.n_q + rows
-    finish(state, output, log_total, places, rows < sizes.n_q, x.d_v, KIND.D_V)
+    places = place.to(tl.int64) * n_q + rows
+    finish(state, output, log_total, places, rows < n_q, x.d_v, KIND.D_V)
 
 
 @triton.jit
@@ -247,7 +263,7 @@ def forward(x, tile=None):
         x.rows(1, tile.block_k, kind.D_K),
         x.rows(2, tile.block_k, kind.D_V),
     )
-    arguments = (*rows, x.call, x.sizes, *tiling.tiles_to_visit(x, tile), *results, kind)
+    arguments = (*rows, x.call, *x.sizes, *tiling.tiles_to_visit(x, tile), *results, kind)
     programs = x.heads * tiling.cdiv(x.n_q, tile.block_q)
     launch(forward_kernel, programs, x.query.device, *arguments, **options)
     return results

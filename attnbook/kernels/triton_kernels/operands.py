@@ -26,7 +26,10 @@ MAX_WIDTH = 256
 
 
 class Sizes(NamedTuple):
-    """Sizes that no kernel is compiled for: one compiled kernel serves them all."""
+    """Sizes: one compiled kernel serves all A, B, G and n_q.
+
+    Triton compiles another for an n_k that 16 divides, whose masks and biases it loads by vectors.
+    """
 
     A: Any
     B: Any

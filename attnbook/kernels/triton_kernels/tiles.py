@@ -100,18 +100,21 @@ def processors_of(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@triton.jit(do_not_specialize=["sizes"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
 def kinds_kernel(
     mask,
     kinds,
     strides,
-    sizes,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
     """Store of one tile of the mask: 0 hidden, 1 visible in part, 2 visible as a whole."""
-    _, B, G, n_q, n_k = sizes
     k_tiles = tl.cdiv(n_k, BLOCK_K)
     q_tiles = tl.cdiv(n_q, BLOCK_Q)
     place = tl.program_id(0)
@@ -151,7 +154,7 @@ def tiles_to_visit(x, tile, of_keys=False):
         x.mask,
         kinds,
         strides,
-        (*own, x.n_q, x.n_k),
+        *(*own, x.n_q, x.n_k),
         BLOCK_Q=tile.block_q,
         BLOCK_K=tile.block_k,
         CAUSAL=x.is_causal,
