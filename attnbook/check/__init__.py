@@ -16,6 +16,7 @@ wrong with a sentence, and cases.
 from attnbook.check.acceptance import speculative_rule
 from attnbook.check.beams import beam_step
 from attnbook.check.cache_step import cached_attention
+from attnbook.check.causal_tiles import tiled_attention
 from attnbook.check.collisions import collision_probability
 from attnbook.check.cutting import min_p, top_p
 from attnbook.check.decoder_block import decoder_layer
@@ -56,6 +57,7 @@ from attnbook.check.report import CheckFailed, Report
 from attnbook.check.ring import ring_attention
 from attnbook.check.root_mean_square import rms_norm
 from attnbook.check.rotation import rotary
+from attnbook.check.shared_keys import grouped_attention
 from attnbook.check.shift import teacher_forcing
 from attnbook.check.sign_bits import simhash
 from attnbook.check.sinusoids import positional_encoding
@@ -92,6 +94,7 @@ __all__ = [
     "feed_forward",
     "gated_feed_forward",
     "greedy_decode",
+    "grouped_attention",
     "heads_are_independent",
     "layer_norm",
     "learn_byte_pairs",
@@ -122,6 +125,7 @@ __all__ = [
     "stable_hash",
     "table_costs",
     "teacher_forcing",
+    "tiled_attention",
     "top_p",
     "warmup_cosine",
     "zigzag_shards",

@@ -8,6 +8,7 @@ import block_answers
 import decoding_answers
 import distributed_answers
 import gradient_answers
+import kernel_answers
 import language_answers
 import layer_answers
 import pair_answers
@@ -51,6 +52,7 @@ WRONG = {
     **pair_answers.WRONG,
     **sketch_answers.WRONG,
     **distributed_answers.WRONG,
+    **kernel_answers.WRONG,
     **training_answers.WRONG,
 }
 DOUBLES = {
@@ -62,6 +64,7 @@ DOUBLES = {
     **decoding_answers.DOUBLES,
     **pair_answers.DOUBLES,
     **sketch_answers.DOUBLES,
+    **kernel_answers.DOUBLES,
 }
 RIGHT = {
     **right_answers.RIGHT,
@@ -72,6 +75,7 @@ RIGHT = {
     **pair_answers.RIGHT,
     **sketch_answers.RIGHT,
     **distributed_answers.RIGHT,
+    **kernel_answers.RIGHT,
     **training_answers.RIGHT,
 }
 ONLY_TORCH = {
@@ -81,7 +85,7 @@ ONLY_TORCH = {
     **gradient_answers.ONLY_TORCH,
     **sketch_answers.ONLY_TORCH,
 }
-ONLY_NUMPY = {**distributed_answers.RIGHT, **training_answers.RIGHT}
+ONLY_NUMPY = {**distributed_answers.RIGHT, **kernel_answers.RIGHT, **training_answers.RIGHT}
 """Checks whose answers are written for NumPy."""
 
 
