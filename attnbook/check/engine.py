@@ -18,7 +18,7 @@ from attnbook.check.diagnosis import explain
 from attnbook.check.report import FailingCase, Report
 from attnbook.check.sandbox import describe_error, error_text
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
-from attnbook.kernels.backends import backends
+from attnbook.kernels.backends import array_libraries as present
 
 HINTS = {
     RecursionError: " It calls itself without end.",
@@ -110,13 +110,6 @@ def either(checks: dict[str, Check], function: Callable, time_limit: float) -> R
             break
     one = [report for report in telling if len(report.mistakes) == 1]
     return (one or telling or failed)[0]
-
-
-def present() -> list[str]:
-    """Return the array libraries that can run here, NumPy first."""
-    ready = {backend.name for backend in backends() if backend.available}
-    names = {"NumPy, CPU": "numpy", "PyTorch, CPU": "torch", "CuPy, CUDA": "cupy"}
-    return [library_name for name, library_name in names.items() if name in ready]
 
 
 class Examination:

@@ -72,6 +72,17 @@ def backends() -> list[Backend]:
     ]
 
 
+def array_libraries() -> list[str]:
+    """Return the array libraries that can run here, NumPy first: `backends`, but no compiler.
+
+    Whoever asks for them alone imports no compiler: Triton decides at its first import whether it
+    interprets or compiles.
+    """
+    cpu, *_ = _torch_backends()
+    found = {"torch": cpu, "cupy": _cupy_backend()}
+    return ["numpy", *(name for name, backend in found.items() if backend.available)]
+
+
 _GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
 
 
