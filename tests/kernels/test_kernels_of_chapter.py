@@ -1,0 +1,49 @@
+"""The Triton kernels that a chapter prints and runs in the interpreter: a GPU takes them, too."""
+
+import re
+
+import pytest
+import torch
+from test_book import BOOK
+from test_kernels_triton import Hopper
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+CELL = re.compile(r"^```\{code-cell\} ipython3\n(@triton\.jit\n.*?)^```$", re.M | re.S)
+CODE = "\n\n".join(CELL.findall((BOOK / "fast_attention.md").read_text("utf8")))
+BEGINS = """\
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+
+"""
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    """The definitions of the chapter's kernels, as a module of a file that Triton can read."""
+    definitions = re.sub(r"^print\(.*\)$", "", CODE, flags=re.M)
+    path = tmp_path_factory.mktemp("chapter") / "kernels.py"
+    path.write_text(BEGINS + definitions, encoding="utf8")
+    space = {"__name__": "kernels"}
+    exec(compile(path.read_text("utf8"), str(path), "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["causal_kernel", "skipping_kernel", "grouped_kernel"])
+def test_it_compiles_for_a_gpu(chapter, name, dtype, monkeypatch):
+    monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    arrays = [torch.empty((4, 75, 32), dtype=dtype) for _ in range(4)]
+    numbers = (75, 0.25, 2) if name == "grouped_kernel" else (75, 0.25)
+    kernel = chapter[name].warmup(*arrays, *numbers, D=32, T=16, grid=(5, 4))
+    assert len(kernel.asm["cubin"]) > 1000
+    assert ("mma.sync" in kernel.asm["ptx"]) == (dtype == torch.bfloat16)
+
+
+def test_every_kernel_of_the_chapter_is_here(chapter):
+    found = {name for name, x in chapter.items() if isinstance(x, triton.JITFunction)}
+    assert found == {"causal_kernel", "read_keys", "skipping_kernel", "grouped_kernel"}
