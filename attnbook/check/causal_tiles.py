@@ -186,6 +186,9 @@ TILE_MISTAKES = (
         diagonal a query still sees the later keys of its own tile. Hide those, in that tile.
     diagonal tile alone: Each tile of queries reads the keys of its own tile and no other. The
         loop begins at key 0 and goes up to its own tile.
+    tile before the diagonal left out: The loop over whole tiles ends one tile early, and the one
+        just before the diagonal is never read. It goes up to the tile on the diagonal, that one
+        excluded.
     first tile left out: The loop begins with the second tile of keys. It begins at key 0.
     last rows not computed: The rows after the last whole tile are not computed. The number of
         tiles is n / 16 rounded up, triton.cdiv(n, 16), and what lies outside is masked at load and
@@ -213,6 +216,7 @@ TILE_MISTAKES = (
             "diagonal tile left out": {"visit": lambda i, j: j < i},
             "diagonal tile not masked": {"hide": hide_nothing},
             "diagonal tile alone": {"visit": lambda i, j: i == j},
+            "tile before the diagonal left out": {"visit": lambda i, j: j <= i and j != i - 1},
             "first tile left out": {"visit": lambda i, j: 0 < j <= i},
             "last rows not computed": {"rows": _whole_tiles},
             "last keys dropped": {"keys": _whole_tiles},

@@ -1,6 +1,7 @@
 """The exercises of the book, as the site has written them down."""
 
 import json
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,11 @@ class Exercise:
     def is_checked(self) -> bool:
         """Whether a program can mark it; all others are read by a person."""
         return bool(self.names and (self.calls or self.block) and not self.missing)
+
+    @property
+    def needs_packages(self) -> bool:
+        """Whether an answer needs more packages than NumPy: a kernel in Triton does."""
+        return re.search(r"^\s*import triton\b", self.given, re.M) is not None
 
     @property
     def module(self) -> str:

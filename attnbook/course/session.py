@@ -104,7 +104,7 @@ class Session:
     """A worker with one submission in it. As a context it ends the worker."""
 
     def __init__(self, exercise: Exercise, source: str, limits: Limits, parents: Parents):
-        functions = functions_of(exercise.uses)
+        functions = None if exercise.needs_packages else functions_of(exercise.uses)
         self.limits, self.functions = limits, list((functions or {}).values())
         self.spent, self.ending = 0.0, Ending("", "")
         self.kept: tuple[str, ...] = ()
@@ -116,7 +116,10 @@ class Session:
             "seconds": limits.seconds,
             "megabytes": limits.megabytes,
         }
-        self.parents, self.real = parents, exercise.uses if functions is None else []
+        self.parents, self.real = (
+            parents,
+            (exercise.uses or ["arrays"]) if functions is None else [],
+        )
         self.parent: Parent | None = None  # while its process runs
         self.line = wire.Line(-1, -1)
 
