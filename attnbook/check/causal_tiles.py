@@ -147,7 +147,7 @@ def _shares(p, value):
 
 
 def _tri(surplus: int) -> Callable:
-    return lambda mask: np.tri(*mask.shape, surplus, dtype=bool)
+    return lambda mask: np.tri(len(mask), k=surplus, dtype=bool)
 
 
 _EVERY: Way = {"visit": lambda i, j: True}
