@@ -201,7 +201,9 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
     """
     _, _, _, n_q, n_k = sizes
     n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
-    part, whole, part_end, whole_end = 0, 0, 0, n_tiles
+    # The last tile may reach past the end. It needs no masking, but is walked apart: in one loop
+    # alone the compiler would let each product wait for the one before.
+    part, whole, part_end, whole_end = n_q // KIND.BLOCK_Q, 0, n_tiles, n_q // KIND.BLOCK_Q
     if KIND.MASK:
         whole_end, part_end = tl.load(tiles), tl.load(tiles + 1)
         part = whole_end
@@ -210,7 +212,7 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
         part = tl.minimum(tl.maximum(first, 0) // KIND.BLOCK_Q, n_tiles)
         last = tl.maximum(first + KIND.BLOCK_K - 1, 0)
         whole = tl.minimum(tl.cdiv(last, KIND.BLOCK_Q), n_tiles)
-        part_end = whole
+        part_end, whole_end = whole, n_tiles
     if not KIND.APART:
         part, part_end = tl.minimum(part, whole), tl.maximum(part_end, whole_end)
     return part, whole, part_end, whole_end

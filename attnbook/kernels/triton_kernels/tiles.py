@@ -34,10 +34,8 @@ class Tile(NamedTuple):
 # product, so there the two halves of one program take turns.
 FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)
 OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)
-# A bias that is read ahead makes each product wait for the one before; the widest has no choice.
-OF_KEYS_BIASED = Tile(64, 128, 8, 1), Tile(64, 128, 8, 1), Tile(16, 64, 8, 2, apart=False)
-# Heads that share keys, or a bias, beside tiles in part: more to keep in the registers.
-OF_KEYS_CROWDED = Tile(64, 128, 8, 1), Tile(32, 128, 8, 2), Tile(16, 64, 8, 2, apart=False)
+OF_KEYS_SHARED, OF_KEYS_CROWDED = Tile(64, 128, 8, 2, apart=False), Tile(32, 128, 8, 2)
+"""For rows of 65 to 128 numbers, where heads share keys, and where there is more to keep."""
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
 DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4)
 """`block_q` of decoding is as many queries as there are."""
@@ -78,12 +76,13 @@ def tile_for(x, half, single):
 
 def tile_of_keys(x):
     """Return the `Tile` for the gradients of keys and values of `Operands`."""
-    in_part = x.is_causal or x.mask is not None
-    table = OF_KEYS if x.bias is None else OF_KEYS_BIASED
-    shared = x.n_shared > 1 and 64 < max(x.d_k, x.d_v) <= 128
-    if in_part and (x.bias is not None or shared):
-        table = OF_KEYS_CROWDED
-    return tile_for(x, table, OF_KEYS_SINGLE)
+    shared, half = x.n_shared > 1, x.query.dtype != torch.float32
+    if half and 64 < max(x.d_k, x.d_v) <= 128:
+        if shared + (x.bias is not None) + (x.is_causal or x.mask is not None) > 1:
+            return OF_KEYS_CROWDED
+        if shared:
+            return OF_KEYS_SHARED
+    return tile_for(x, OF_KEYS, OF_KEYS_SINGLE)
 
 
 def splits_of_keys(x, tile, programs):
