@@ -368,8 +368,8 @@ def test_a_table_that_was_not_written_has_failed(tmp_path):
 
 def test_pretence_from_the_command_line(tmp_path, capsys):
     arguments = ["device", "--pretend", "--out", str(tmp_path), "--tables", "doctor", "exact"]
-    assert command_line.main([*arguments, "--cut", "30", "--seed", "1"]) == 1
-    assert "the pretended machine is gone after 30 s" in capsys.readouterr().err
+    assert command_line.main([*arguments, "--cut", "60", "--seed", "1"]) == 1
+    assert "the pretended machine is gone after 60 s" in capsys.readouterr().err
     command_line.main([*arguments, "--seed", "1"])
     told = capsys.readouterr().err
     assert "8 steps, 1 of them done before" in told

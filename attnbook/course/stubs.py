@@ -49,7 +49,12 @@ TESTS = {
 
 GIVEN = (
     *("arrays", "compilers", "plots.py"),
-    *("kernels/__init__.py", "kernels/backends.py", "kernels/autograd.py"),
+    *(
+        "kernels/__init__.py",
+        "kernels/backends.py",
+        "kernels/autograd.py",
+        "kernels/verification.py",
+    ),
     *("training/__init__.py", "training/settings.py", "training/structure.py"),
     *("hashing/__init__.py", "hashing/projections.py", "hashing/numba_signatures.py"),
     *("hashing/given_hash.py", "hashing/table_plan.py", "sketch"),

@@ -160,7 +160,7 @@ def test_it_is_imported_and_says_which_chapter_is_missing(package):
     rungs = {path.name for path in (package / "attnbook/kernels").glob("*.py")}
     assert rungs == {
         *("__init__.py", "backends.py", "running_softmax.py", "score_tiles.py"),
-        *("naive.py", "in_place.py", "tiled.py", "autograd.py"),
+        *("naive.py", "in_place.py", "tiled.py", "autograd.py", "verification.py"),
     }
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
+from sass import Hopper
 from test_book import BOOK
-from test_kernels_triton import Hopper
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
