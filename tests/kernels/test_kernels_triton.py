@@ -148,11 +148,10 @@ def test_sizes_of_one_compile():
 
 
 @needs_tools
-def test_one_compiled_kernel_serves_all_queries():
+def test_one_compiled_kernel_serves_all_sizes():
     made = set()
-    for shape in ((2, 16, 512, 64), (1, 1, 512, 64), (3, 337, 64)):
-        x = torch.empty(shape, dtype=torch.bfloat16)
-        key = torch.empty((512, 64), dtype=torch.bfloat16)
+    for shape, n_k in (((2, 16, 512, 64), 512), ((1, 1, 512, 64), 1), ((3, 337, 64), 511)):
+        x, key = (torch.empty(size, dtype=torch.bfloat16) for size in (shape, (n_k, 64)))
         found = kernels_of((x, key, key, None, None, 0.125, False), backward=False)
         made.add(found["forward_kernel"][0].kernel.hash)
     assert len(made) == 1
@@ -216,6 +215,20 @@ def test_arrays_of_rows_that_start_anywhere_are_copied():
         assert copy.data_ptr() % 16 == 0
         assert copy.stride(-1) == 1
         assert copy.stride(-2) % 4 == 0
+        assert torch.equal(copy[..., : odd.shape[-1]], odd)
+        assert not copy[..., odd.shape[-1] :].any()
+
+
+def test_masks_that_cannot_be_loaded_by_vectors_are_copied():
+    from attnbook.kernels.triton_kernels.operands import in_vectors
+
+    mask = torch.arange(3 * 5 * 32).reshape(3, 5, 32) % 3 == 0
+    for whole in (mask, mask[:, :, :16], mask[:, :, :1], mask[:1].expand(7, 5, 32), None):
+        assert in_vectors(whole) is whole
+    for odd in (mask[:, :, :17], mask[:, :, 1:17], mask.mT, mask[:, :, ::2]):
+        copy = in_vectors(odd)
+        assert copy.is_contiguous()
+        assert copy.shape[-1] % 16 == copy.data_ptr() % 16 == 0
         assert torch.equal(copy[..., : odd.shape[-1]], odd)
         assert not copy[..., odd.shape[-1] :].any()
 

@@ -76,6 +76,10 @@ CASES |= {
     "every dtype, causal": Call(same(8, 8, n_q=19, n_k=37), True, DTYPES[1:]),
     "bfloat16, masks": Call(*test_kernels.CASES["everything, more queries"], ("bfloat16",)),
     "bfloat16, grouped": Call(*test_kernels.CASES["grouped heads"], ("bfloat16",)),
+    "four axes that no three hold, and a mask": Call(
+        drawn((2, 1, 3, 1, 5, 8), (1, 2, 1, 3, 7, 8), (1, 2, 1, 3, 7, 8), mask=some(3, 5, 1)),
+        True,
+    ),
     "mask of tiles": Call(TILES, dtypes=BOTH),
     "mask of tiles, causal": Call(TILES, True, BOTH),
     "keys without a batch": Call(drawn((2, 2, 19, 8), (2, 17, 8), (2, 17, 8))),

@@ -50,7 +50,7 @@ def spaced(n_q):
     return tl.cdiv(n_q, MOST_QUERIES) * MOST_QUERIES
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def rows_kernel(
     grad_output,
     strides,
@@ -89,7 +89,7 @@ def rows_kernel(
     tl.store(shifts + own_places, tl.where(log == HIDDEN, NEVER, log))
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def key_kernel(
     queries,
     keys,
@@ -218,7 +218,7 @@ def tiles_of_queries(tiles, tile, sizes, KIND: tl.constexpr):
     return part, whole, part_end, whole_end
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def query_kernel(
     queries,
     keys,

@@ -30,7 +30,7 @@ MERGED_AT_ONCE = 8192
 """So many numbers are merged at once: 64 registers of a thread."""
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "splits"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k", "splits"])
 def range_kernel(
     queries,
     keys,

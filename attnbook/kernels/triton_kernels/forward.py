@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 
 from attnbook.kernels.triton_kernels import tiles as tiling
-from attnbook.kernels.triton_kernels.operands import launch
+from attnbook.kernels.triton_kernels.operands import VECTOR, launch
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+OF_VECTOR = tl.constexpr(VECTOR)
 HIDDEN = tl.constexpr(float("-inf"))
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -125,16 +126,17 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
     shows each query, and its rows of mask and bias, each with the stride along them.
     """
     last_seen, mask, bias = rows
+    there = columns < tl.cdiv(n_k, OF_VECTOR) * OF_VECTOR  # to the end of the last vector
     scores = products * x.score_scale
     if KIND.BIAS:
         places = bias[0] + columns.to(tl.int64) * bias[1]
-        numbers = tl.load(places, mask=columns < n_k, other=0.0)
+        numbers = tl.load(places, mask=there, other=0.0)
         scores += numbers.to(tl.float32) * x.bias_scale
     if MASKED:
         seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
         if KIND.MASK:
             places = mask[0] + columns.to(tl.int64) * mask[1]
-            seen = seen & (tl.load(places, mask=columns < n_k, other=0) != 0)
+            seen = seen & (tl.load(places, mask=there, other=0) != 0)
         scores = tl.where(seen, scores, HIDDEN)
     return scores
 
@@ -184,7 +186,7 @@ def attend(
     return top, total, weighted
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def forward_kernel(
     queries,
     keys,

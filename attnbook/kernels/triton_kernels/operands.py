@@ -20,16 +20,16 @@ from attnbook.arrays.array import broadcast_shapes
 ROW_BYTES = 16
 """The copy engine of the GPU loads tiles whose rows start at multiples of this."""
 
+VECTOR = 16
+"""Masks and biases are loaded by so many elements."""
+
 LOG2E = math.log2(math.e)
 MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
 
 
 class Sizes(NamedTuple):
-    """Sizes: one compiled kernel serves all A, B, G and n_q.
-
-    Triton compiles another for an n_k that 16 divides, whose masks and biases it loads by vectors.
-    """
+    """Sizes that no kernel is compiled for: one compiled kernel serves them all."""
 
     A: Any
     B: Any
@@ -149,8 +149,11 @@ def operands(query, key, value, mask, bias, scale, is_causal):
     arrays = (query, key, value, mask, bias)
     layout = layout_of(*_places(arrays), query.element_size())
     starts = query.data_ptr() | key.data_ptr() | value.data_ptr()
+    for x in (mask, bias):
+        starts |= 0 if x is None else x.data_ptr()
     if layout is None or starts % ROW_BYTES:
-        arrays = tuple(x if i > 2 else aligned(x.detach()) for i, x in enumerate(arrays))
+        arrays = tuple(x if x is None else x.detach() for x in arrays)
+        arrays = (*map(aligned, arrays[:3]), *map(in_vectors, arrays[3:]))
         layout = layout_of(*_places(arrays), query.element_size())
     if layout is None:
         arrays = _whole(arrays)
@@ -165,10 +168,11 @@ def _places(arrays):
 def _whole(arrays):
     """Return arrays that have all leading axes, each in one piece of memory."""
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays[:3])) or ()
-    n_q, n_k = arrays[0].shape[-2], arrays[1].shape[-2]
-    ends = [x.shape[-2:] for x in arrays[:3]] + [(n_q, n_k)] * 2
+    n_q = arrays[0].shape[-2]
+    ends = [x.shape[-2:] for x in arrays[:3]]
+    ends += [None if x is None else (n_q, *(x.shape[-1:] or (1,))) for x in arrays[3:]]
     return tuple(
-        x if x is None else aligned(x.detach().expand(*leading, *end).contiguous())
+        x if x is None else x.expand(*leading, *end).contiguous()
         for x, end in zip(arrays, ends, strict=True)
     )
 
@@ -181,6 +185,8 @@ def layout_of(query, key, value, mask, bias, element_size):
     """
     places = (query, key, value, mask, bias)
     if not all(rows_are_aligned(*place, element_size) for place in places[:3]):
+        return None
+    if not all(place is None or _is_in_vectors(*place) for place in places[3:]):
         return None
     leading = broadcast_shapes(*(tuple(shape[:-2]) for shape, _ in places[:3])) or ()
     sizes = (*leading, query[0][-2], key[0][-2])
@@ -241,6 +247,25 @@ def aligned(x):
     wide = x.new_zeros((*x.shape[:-1], width))
     wide[..., : x.shape[-1]] = x
     return wide
+
+
+def in_vectors(x):
+    """Return a mask or a bias whose rows are whole vectors of 16 elements, or None of None.
+
+    A copy, with zeros to the right, where they are not: the kernels load it by vectors.
+    """
+    if x is None or (_is_in_vectors(x.shape, x.stride()) and x.data_ptr() % ROW_BYTES == 0):
+        return x
+    wide = x.new_zeros((*x.shape[:-1], -(-x.shape[-1] // VECTOR) * VECTOR))
+    wide[..., : x.shape[-1]] = x
+    return wide
+
+
+def _is_in_vectors(shape, strides):
+    if shape[-1:] in ((), (1,)):  # one element for all keys
+        return True
+    steps = [step for size, step in zip(shape[:-1], strides[:-1], strict=True) if size > 1]
+    return strides[-1] == 1 and all(step % VECTOR == 0 for step in (shape[-1], *steps))
 
 
 def _stretched(sizes, shape, strides):

@@ -99,7 +99,7 @@ def processors_of(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@triton.jit(do_not_specialize=["A", "B", "G", "n_q"])
+@triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def kinds_kernel(
     mask,
     kinds,
@@ -124,7 +124,8 @@ def kinds_kernel(
     mask += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1] + g.to(tl.int64) * strides[2]
     mask += rows.to(tl.int64) * strides[3] + columns.to(tl.int64) * strides[4]
     inside = (rows < n_q) & (columns < n_k)
-    seen = (tl.load(mask, mask=inside, other=0) != 0) & inside
+    there = (rows < n_q) & (columns < tl.cdiv(n_k, 16) * 16)  # to the end of the last vector
+    seen = (tl.load(mask, mask=there, other=0) != 0) & inside
     if CAUSAL:
         seen = seen & (columns <= rows + (n_k - n_q))
     # Rows past the end are no reason to mask; columns past the end are.
