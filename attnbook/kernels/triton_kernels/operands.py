@@ -225,6 +225,7 @@ def described_rows(leading, end, strides):
     return (*sizes, n, d), (*steps, step, 1)
 
 
+@lru_cache(maxsize=1024)
 def rows_are_aligned(shape, strides, element_size):
     """Say whether rows have unit stride and start at multiples of 16 bytes from the first."""
     unit = ROW_BYTES // element_size
@@ -256,11 +257,10 @@ def in_vectors(x):
     """
     if x is None or (_is_in_vectors(x.shape, x.stride()) and x.data_ptr() % ROW_BYTES == 0):
         return x
-    wide = x.new_zeros((*x.shape[:-1], -(-x.shape[-1] // VECTOR) * VECTOR))
-    wide[..., : x.shape[-1]] = x
-    return wide
+    return torch.constant_pad_nd(x, (0, -x.shape[-1] % VECTOR)).contiguous()
 
 
+@lru_cache(maxsize=1024)
 def _is_in_vectors(shape, strides):
     if shape[-1:] in ((), (1,)):  # one element for all keys
         return True
