@@ -45,7 +45,7 @@ FORWARD_SINGLE = (
     *(Tile(16, 32, 4, 1, 168, apart=False),) * 2,
     Tile(16, 32, 8, 1, 128, apart=False),
 )
-DECODE_SINGLE = (Tile(0, 32, 4, 1, 168, apart=False),) * 3
+DECODE_SINGLE = *(Tile(0, 32, 4, 1, 168, apart=False),) * 2, Tile(0, 32, 8, 1, 255, apart=False)
 OF_KEYS_SINGLE = (Tile(16, 16, 8, 1, 255, apart=False),) * 3
 OF_QUERIES_SINGLE = (
     Tile(16, 16, 4, 1, 128, apart=False),
