@@ -225,6 +225,9 @@ def test_masks_that_cannot_be_loaded_by_vectors_are_copied():
     mask = torch.arange(3 * 5 * 32).reshape(3, 5, 32) % 3 == 0
     for whole in (mask, mask[:, :, :16], mask[:, :, :1], mask[:1].expand(7, 5, 32), None):
         assert in_vectors(whole) is whole
+    column = in_vectors(torch.ones((5, 1), dtype=torch.bool))
+    assert column.shape == (5, 1)
+    assert column.stride(0) == 16
     for odd in (mask[:, :, :17], mask[:, :, 1:17], mask.mT, mask[:, :, ::2]):
         copy = in_vectors(odd)
         assert copy.is_contiguous()

@@ -118,6 +118,7 @@ def key_kernel(
     columns = tile * KIND.BLOCK_K + tl.arange(0, KIND.BLOCK_K)
     key = tile_of(keys, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_K)
     value = tile_of(values, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_V)
+    d_k, d_v = x.d_k, x.d_v
     state = zeros(KIND.BLOCK_K, KIND.D_K), zeros(KIND.BLOCK_K, KIND.D_V)
     for member in range(SHARED):
         state = from_queries(
@@ -130,8 +131,8 @@ def key_kernel(
     there = columns[:, None] < n_k
     of_key = (of_key * x.scale).to(grad_key.dtype.element_ty)
     of_value = of_value.to(grad_value.dtype.element_ty)
-    tl.store(grad_key + places * x.d_k + k_columns, of_key, mask=there & (k_columns < x.d_k))
-    tl.store(grad_value + places * x.d_v + v_columns, of_value, mask=there & (v_columns < x.d_v))
+    tl.store(grad_key + places * d_k + k_columns, of_key, mask=there & (k_columns < d_k))
+    tl.store(grad_value + places * d_v + v_columns, of_value, mask=there & (v_columns < d_v))
 
 
 @triton.jit
@@ -252,6 +253,7 @@ def query_kernel(
     grad = tile_of(grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
     tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
+    d_k = x.d_k
     of_query = zeros(KIND.BLOCK_Q, KIND.D_K)
     for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         for i in tl.range(whole if MASKED else 0, end if MASKED else whole):
@@ -272,9 +274,9 @@ def query_kernel(
             of_query = product(of_scores.to(other.dtype), other, of_query)
     columns = tl.arange(0, KIND.D_K)[None, :]
     tl.store(
-        grad_query + places[:, None] * x.d_k + columns,
+        grad_query + places[:, None] * d_k + columns,
         (of_query * x.scale).to(grad_query.dtype.element_ty),
-        mask=(rows < n_q)[:, None] & (columns < x.d_k),
+        mask=(rows < n_q)[:, None] & (columns < d_k),
     )
 
 

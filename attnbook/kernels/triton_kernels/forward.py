@@ -88,7 +88,7 @@ def rows_of(rows, x, sizes, head):
     mask = head_of(x.mask, x.mask_strides, head) + there * x.mask_strides[3]
     bias = head_of(x.bias, x.bias_strides, head) + there * x.bias_strides[3]
     last_seen = rows + (n_k - n_q)  # the last query stands at the last key
-    return last_seen, (mask, x.mask_strides[4]), (bias, x.bias_strides[4])
+    return last_seen, mask, bias
 
 
 @triton.jit
@@ -123,19 +123,19 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
     """Return scores from the products q · k: scaled, biased, −∞ where hidden.
 
     A tile lies either way: `columns`, the keys, against `rows`, the last key that the causal order
-    shows each query, and its rows of mask and bias, each with the stride along them.
+    shows each query, and where its rows of mask and bias begin.
     """
     last_seen, mask, bias = rows
     there = columns < tl.cdiv(n_k, OF_VECTOR) * OF_VECTOR  # to the end of the last vector
     scores = products * x.score_scale
     if KIND.BIAS:
-        places = bias[0] + columns.to(tl.int64) * bias[1]
+        places = bias + columns.to(tl.int64) * KIND.BIAS_STEP
         numbers = tl.load(places, mask=there, other=0.0)
         scores += numbers.to(tl.float32) * x.bias_scale
     if MASKED:
         seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
         if KIND.MASK:
-            places = mask[0] + columns.to(tl.int64) * mask[1]
+            places = mask + columns.to(tl.int64) * KIND.MASK_STEP
             seen = seen & (tl.load(places, mask=there, other=0) != 0)
         scores = tl.where(seen, scores, HIDDEN)
     return scores

@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     mask: Any
     bias: Any
-    mask_strides: Any  # five
+    mask_strides: Any  # four: along the keys see `Kind`
     bias_strides: Any
     d_k: Any
     d_v: Any
@@ -99,11 +99,17 @@ class Operands:
         In half precision they count scores in units of log₂.
         """
         unit = 1.0 if self.query.dtype == torch.float32 else LOG2E
+        mask_strides, bias_strides = (strides[:4] for strides in self.layout.strides[3:])
         return Call(
             self.query if self.mask is None else self.mask,
             self.query if self.bias is None else self.bias,
-            *self.layout.strides[3:],
-            *(self.d_k, self.d_v, self.scale, self.scale * unit, unit),
+            mask_strides,
+            bias_strides,
+            self.d_k,
+            self.d_v,
+            self.scale,
+            self.scale * unit,
+            unit,
         )
 
     @property
@@ -146,7 +152,7 @@ def operands(query, key, value, mask, bias, scale, is_causal):
         raise ValueError(
             f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
         )
-    arrays = (query, key, value, mask, bias)
+    arrays: tuple[Any, ...] = (query, key, value, mask, bias)
     layout = layout_of(*_places(arrays), query.element_size())
     starts = query.data_ptr() | key.data_ptr() | value.data_ptr()
     for x in (mask, bias):
@@ -171,10 +177,11 @@ def _whole(arrays):
     n_q = arrays[0].shape[-2]
     ends = [x.shape[-2:] for x in arrays[:3]]
     ends += [None if x is None else (n_q, *(x.shape[-1:] or (1,))) for x in arrays[3:]]
-    return tuple(
+    arrays = [
         x if x is None else x.expand(*leading, *end).contiguous()
         for x, end in zip(arrays, ends, strict=True)
-    )
+    ]
+    return (*arrays[:3], *map(in_vectors, arrays[3:]))
 
 
 @lru_cache(maxsize=1024)
@@ -253,18 +260,21 @@ def aligned(x):
 def in_vectors(x):
     """Return a mask or a bias whose rows are whole vectors of 16 elements, or None of None.
 
-    A copy, with zeros to the right, where they are not: the kernels load it by vectors.
+    A copy, with zeros to the right, where they are not: the kernels load it by vectors. A row of
+    one element for all keys stays one, but is a vector from the next: Triton 3.6 loses a stride
+    of 1, which it compiles as a constant, behind a loop.
     """
     if x is None or (_is_in_vectors(x.shape, x.stride()) and x.data_ptr() % ROW_BYTES == 0):
         return x
-    return torch.constant_pad_nd(x, (0, -x.shape[-1] % VECTOR)).contiguous()
+    wide = torch.constant_pad_nd(x, (0, -x.shape[-1] % VECTOR)).contiguous()
+    return wide[..., :1] if x.shape[-1] == 1 else wide
 
 
 @lru_cache(maxsize=1024)
 def _is_in_vectors(shape, strides):
-    if shape[-1:] in ((), (1,)):  # one element for all keys
-        return True
     steps = [step for size, step in zip(shape[:-1], strides[:-1], strict=True) if size > 1]
+    if shape[-1:] in ((), (1,)):  # one element for all keys
+        return 1 not in steps
     return strides[-1] == 1 and all(step % VECTOR == 0 for step in (shape[-1], *steps))
 
 

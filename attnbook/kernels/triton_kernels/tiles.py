@@ -179,6 +179,8 @@ class Kind(NamedTuple):
     MASK: bool
     BIAS: bool
     APART: bool  # as `Tile.apart`
+    MASK_STEP: int  # from key to key, 0 or 1
+    BIAS_STEP: int
 
 
 def options(x, tile):
@@ -186,7 +188,8 @@ def options(x, tile):
     has_mask, has_bias = x.mask is not None, x.bias is not None
     single = x.query.dtype == torch.float32
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
-    return Kind(*sizes, x.is_causal, has_mask, has_bias, tile.apart), {
+    steps = (x.layout.strides[3][4], x.layout.strides[4][4])
+    return Kind(*sizes, x.is_causal, has_mask, has_bias, tile.apart, *steps), {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
