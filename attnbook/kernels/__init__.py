@@ -102,7 +102,7 @@ LADDER = (
     Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
-    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "warps with duties", True, True),
+    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "specialized warps", True, True),
 )
 """The implementations beside the reference, from the plainest to the fastest of each device."""
 

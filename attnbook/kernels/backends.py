@@ -9,7 +9,6 @@ import numpy as np
 
 from attnbook.arrays.move import attempt, import_library
 from attnbook.kernels import LADDER, REFERENCE
-from attnbook.kernels.verification import is_verified
 
 COMPILERS = ("numba", "triton", "cupy")
 """What has a row of its own in `backends`, with the kernels that it compiles."""
@@ -104,6 +103,8 @@ def _compiled(name: str) -> tuple[str, ...]:
 
 def _gated(name: str) -> tuple[tuple[str, ...], str]:
     """Return the gated rungs of a compiler that are verified on this device, and of the others."""
+    from attnbook.kernels.verification import is_verified  # only here, since it loads hashlib
+
     names = [k.name for k in LADDER if k.needs == name and k.gated]
     verified = tuple(name for name in names if is_verified(name))
     others = ", ".join(name for name in names if name not in verified)
