@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -73,6 +74,25 @@ class TestFile(pytest.Module):
 def pytest_pycollect_makemodule(module_path, parent) -> pytest.Module:
     """Collect a file of tests even where packages for the book are absent."""
     return TestFile.from_parent(parent, path=module_path)
+
+
+INTERPRETED = "TRITON_INTERPRET"
+ASKED = os.environ.get(INTERPRETED)
+
+
+def ask_triton_as_before() -> None:
+    if ASKED is None:
+        os.environ.pop(INTERPRETED, None)
+    else:
+        os.environ[INTERPRETED] = ASKED
+
+
+@pytest.fixture(autouse=True)
+def triton_as_asked() -> Iterator[None]:
+    """Whether Triton interprets: a cell of a chapter asks for it, and other tests compile."""
+    ask_triton_as_before()
+    yield
+    ask_triton_as_before()
 
 
 def pytest_collection_finish() -> None:

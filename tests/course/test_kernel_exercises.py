@@ -54,8 +54,7 @@ def test_which_need_packages():
     assert not dataclasses.replace(DOUBLE, given="import torch").needs_packages
 
 
-def test_a_kernel_is_marked(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # what `given` sets lasts
+def test_a_kernel_is_marked():
     with parents() as ready:
         assert mark(DOUBLE, DOUBLE.answer, "secret", ready).share == 1
         wrong = DOUBLE.answer.replace("2 * tl", "3 * tl")
