@@ -96,6 +96,7 @@ class Tables:
         self.n_slots_at_end: int | None = None  # after the last step of the last run
         self.runs = 0
         self.slowest = 0.0
+        self.hung = False  # whether a run did not end, with all the time that there is for one
         self.remarks: list[str] = []
 
     @property
@@ -120,15 +121,24 @@ class Tables:
         return outcome, own.spent
 
     def run(self, steps: Sequence[Step], *, quick: bool = False) -> Failure | None:
-        """Return how the run fails, or None. A quick one counts as endless a good deal sooner."""
+        """Return how the run fails, or None.
+
+        A quick one counts as endless a good deal sooner, if an endless run is known already. Until
+        then it is asked again without hurry, as is one that went on after the step that took so
+        long: Python may have collected its garbage there.
+        """
         place = [0, 0.0]  # which step it is at, and since when
         limit = max(0.1, 20 * self.slowest) if quick else self.budget.seconds / 4
         outcome, spent = self.do(self._compare, steps, place, seconds=limit)
         self.runs += 1
         done = tuple(steps[: int(place[0]) + 1])  # what fails in making it, fails in its first
         if outcome.stopped:
-            if spent - place[1] < spent / 2:
+            went_on = spent - place[1] < spent / 2
+            if quick and (went_on or not self.hung):
+                return self.run(steps)
+            if went_on:
                 raise TooSlow
+            self.hung = True
             return Failure(done, "hangs")
         self.slowest = max(self.slowest, spent)
         if outcome.error is not None:

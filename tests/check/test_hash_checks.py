@@ -1,7 +1,9 @@
 """The checks of hashes, sketches and tables: wrong answers hear their sentence, right ones pass."""
 
+import itertools
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -236,6 +238,23 @@ def test_a_wrong_table_is_rejected_with_its_own_sentence(wrong, hashed, seconds)
         r"(returned|raised|does not come back)|After )",
         report.detail,
     )
+
+
+@pytest.mark.parametrize("pauses_at", [8150, 8300, 8600, 8900, 9050])
+def test_a_pause_of_python_is_no_endless_search(pauses_at):
+    calls = itertools.count(1)
+
+    class Pausing(tables.WRONG["search gives up 3"]):
+        def home(self, key):
+            begin = time.thread_time()
+            if next(calls) == pauses_at:  # as when garbage is collected
+                while time.thread_time() < begin + 0.1:
+                    pass
+            return key % len(self.slots)
+
+    report = check.robin_hood_table(Pausing, time_limit=60.0)
+    assert next(calls) > pauses_at
+    assert report.mistake == "search gives up"
 
 
 @pytest.mark.parametrize("i", range(len(tables.RIGHT)))
