@@ -5,10 +5,12 @@ CONSTRAINTS ?= constraints.txt
 PORT ?= 8000
 ONLY ?=
 LIVE ?=
+WEEKLY ?=
 SINCE ?= main
 COVER ?=
 
 export ATTNBOOK_LIVE := $(LIVE)
+export ATTNBOOK_WEEKLY := $(WEEKLY)
 
 BIN := .venv/bin
 SITE := _build/html/index.html
@@ -85,7 +87,7 @@ models: .venv/.made  ## fetch the weights of the sentence encoder, 90 MB, into t
 	@$(call install,.)
 	$(BIN)/python -m attnbook models get sentence-encoder
 
-test: .venv/.test $(SITE)  ## build the site and run every test (COVER=--cov measures coverage too)
+test: .venv/.test $(SITE)  ## build the site and run the tests (WEEKLY=1: the long ones too; COVER=--cov)
 	@# without these weights the tests that need them skip and say so
 	-@$(BIN)/python -m attnbook models get sentence-encoder
 	$(PYTEST) --dist worksteal $(COVER) $(DOCTESTS) tests
@@ -100,7 +102,7 @@ elsewhere: .venv/.test  ## run the tests as on other processors (ONLY=oldest, ON
 	$(BIN)/python tools/elsewhere.py $(ONLY)
 
 cells: .venv/.test $(SITE)  ## run every live cell of every chapter in Chromium (ONLY=single_head)
-	ATTNBOOK_REQUIRE_SITE=1 ATTNBOOK_EVERY_CELL=1 $(PYTEST) --dist worksteal $(addprefix -k ,$(ONLY)) tests/live
+	ATTNBOOK_REQUIRE_SITE=1 ATTNBOOK_WEEKLY=1 $(PYTEST) --dist worksteal $(addprefix -k ,$(ONLY)) tests/live
 
 notebooks: .venv/.test  ## run the chapters and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)

@@ -1,6 +1,7 @@
 """The array libraries under test and the random inputs that the tests draw for them."""
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,13 @@ AS_NUMBERS = "; it looks like a boolean mask stored as numbers: pass mask == 1"
 ADDITIVE = "; it looks like an additive mask: pass mask == 0, which is True where it allows"
 IN_BIAS = "; numbers that are added to the scores go in bias="
 SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
+
+
+def every_day(few: Iterable[str], names: Iterable[str]) -> list[Any]:
+    """Return `names` as parameters of a long test: a few for every run, and the rest every week."""
+    few = tuple(few)
+    weekly = [pytest.param(name, marks=pytest.mark.weekly) for name in names if name not in few]
+    return [*few, *weekly]
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,15 @@ def triton_as_asked() -> Iterator[None]:
     ask_triton_as_before()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what runs every week."""
+    if os.environ.get("ATTNBOOK_WEEKLY"):
+        return
+    for item in items:
+        if item.get_closest_marker("weekly"):
+            item.add_marker(pytest.mark.skip("it runs every week: make test WEEKLY=1"))
+
+
 def pytest_collection_finish() -> None:
     """Hide from the garbage collector what lives to the end: its passes take most of a second."""
     gc.collect()

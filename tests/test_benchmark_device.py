@@ -60,6 +60,7 @@ def without_packages(*arguments):
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval", "-p", "no:jaxtyping")
 
 
+@pytest.mark.weekly
 def test_gpu_tests_are_collected_without_packages_of_the_book():
     done = without_packages(*PYTEST, "-m", "gpu", "--collect-only")
     last = done.stdout.strip().splitlines()[-1]

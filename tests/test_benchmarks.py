@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import every_day
 
 from attnbook import kernels
 
@@ -506,9 +507,12 @@ def tiny(monkeypatch, short):
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
+QUICK = ("ablations", "attention", "cache_speed", "decode", "rivals", "scaling", "train", "writer")
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("name", command_line.names())
+@pytest.mark.parametrize("name", every_day(QUICK, command_line.names()))
 def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
     # on however busy a machine, no step is left out
     arguments = [name, "--device", "cpu", "--quick", "--seconds", "1e9", "--out", str(tmp_path)]

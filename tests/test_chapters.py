@@ -6,6 +6,7 @@ import sys
 
 import jupytext
 import pytest
+from cases import every_day
 from test_book import CHAPTERS, ROOT
 
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
@@ -100,7 +101,7 @@ def test_folded_words_do_not_count(text, n):
     assert len(words(unfolded(text))) == n
 
 
-@pytest.mark.parametrize("name", FIRST_TEXTS)
+@pytest.mark.parametrize("name", every_day(["masking", "distributed"], FIRST_TEXTS))
 def test_cells_before_the_last_step_need_numpy_and_matplotlib_alone(name, tmp_path):
     """So they run in a browser too."""
     cells = [

@@ -134,6 +134,7 @@ def test_code_is_that_of_the_record(name):
 
 
 @pytest.mark.site
+@pytest.mark.weekly
 def test_a_chapter_runs_where_only_the_package_is(tmp_path):
     wheels, home = tmp_path / "wheels", tmp_path / "home"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]

@@ -2,25 +2,23 @@
 
 import html
 import json
-import os
 import re
 
 import nbformat
 import pytest
+from cases import every_day
 from test_book import BOOK, CHAPTERS
 from test_chapters import FIRST_TEXTS
 from test_site import SITE, TWO_FRAMES, Visit, browser, server, site  # noqa: F401
 
 pytestmark = pytest.mark.site
 deck = pytest.mark.parametrize("name", FIRST_TEXTS)
-SEEN = FIRST_TEXTS  # in the browser
-if not os.environ.get("ATTNBOOK_EVERY_CHAPTER"):  # figures and cells, tables, long programs
-    SEEN = ("single_head", "masking", "backpropagation")
 WIDE, HIGH = 1280, 720
 FEWEST, MOST = 15, 30
 MARK = re.compile(r"^<!-- (slide|show)\b.*-->$", re.M)
 TAG = re.compile(r"<[^>]+>")
 
+AT = "[...document.querySelectorAll('.slides > section')].findIndex(e => e.matches('.present'))"
 # What of a slide reaches beyond it, or beyond the room that its column has.
 OUTSIDE = """() => {
     const slide = document.querySelector('section.present');
@@ -119,7 +117,7 @@ def test_slides_show_no_solution(name):
     assert [line for line in lines if line in shown] == []
 
 
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("name", every_day(["single_head", "masking", "backpropagation"], FIRST_TEXTS))
 def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
     visit = Visit(browser, server, WIDE)
     tab = visit.tab
@@ -131,7 +129,7 @@ def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
     for i in range(n):
         if i:
             tab.keyboard.press("PageDown")
-            assert visit.until(f"location.hash === '#/slide-{i + 1}' || location.hash === '#/{i}'")
+            assert visit.until(f"({AT}) === {i}")
         tab.evaluate(TWO_FRAMES)
         found |= {
             (i + 1, what): items

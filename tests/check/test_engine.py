@@ -468,7 +468,11 @@ def test_a_machine_that_stands_still_for_an_hour_changes_nothing(clock, monkeypa
     now, real = [0.0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now[0] + real())
 
+    first_calls = iter(range(4))
+
     def stands_still(x):
+        if next(first_calls, None) is None:
+            return sm(x)
         time.sleep(0.12)  # the watcher looks before and after
         now[0] += 3600
         time.sleep(0.12)

@@ -44,7 +44,7 @@ def test_a_class_gets_what_it_deserves(tmp_path):
 
 
 @pytest.mark.site
-@pytest.mark.skipif(not os.environ.get("ATTNBOOK_EVERY_CHAPTER"), reason="every week: it is long")
+@pytest.mark.weekly
 @pytest.mark.parametrize("chapter", ["single_head", "masking", "hashing"])
 def test_a_class_hands_in_a_whole_chapter(chapter, tmp_path):
     asked = exercises.read(WRITTEN)[chapter]

@@ -210,6 +210,7 @@ def counts(done):
     return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
 
 
+@pytest.mark.weekly
 def test_a_test_of_each_chapter_passes_when_it_is_filled_in(package, tmp_path):
     chosen = [f"tests/{place}" for place in FEW]
     fill(package, tmp_path / "filled", stubs.CHAPTERS)
@@ -223,7 +224,7 @@ def test_a_test_of_each_chapter_passes_when_it_is_filled_in(package, tmp_path):
     assert failed >= len(FEW) - 2, done.stdout
 
 
-@pytest.mark.skipif(not os.environ.get("ATTNBOOK_EVERY_CHAPTER"), reason="every week: it is long")
+@pytest.mark.weekly
 @pytest.mark.parametrize("chapter", stubs.CHAPTERS)
 def test_all_tests_of_a_chapter(chapter, package, tmp_path):
     """They pass when all chapters are filled in, and not when this one alone is empty."""

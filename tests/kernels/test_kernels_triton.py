@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import every_day
 
 import attnbook
 
@@ -26,6 +27,7 @@ from triton_sass import MASK, call, compiling, kernels_of
 
 HERE = Path(__file__).parent
 NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
+OFTEN = NAMES[::4]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +36,13 @@ def interpreted():
     paths = os.pathsep.join((str(HERE.parent), str(HERE.parents[1])))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", str(HERE / "triton_cases.py")]
-    done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
+    names = NAMES if os.environ.get("ATTNBOOK_WEEKLY") else OFTEN
+    done = subprocess.run([*command, *names], env=environment, cwd=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_day(OFTEN, NAMES))
 def test_interpreted(interpreted, name):
     assert interpreted[name] == "", interpreted[name]
 
@@ -70,9 +73,6 @@ CALLS = {
     "128 float32 causal": call(128, True, dtype=torch.float32),
 }
 needs_tools = pytest.mark.skipif(sass.tool("cuobjdump") is None, reason="there is no cuobjdump")
-every_week = pytest.mark.skipif(
-    not os.environ.get("ATTNBOOK_EVERY_KERNEL"), reason="every week: it compiles for minutes"
-)
 
 
 def check_code(code, kind):
@@ -121,7 +121,7 @@ def test_decoding_on_sm_90():
         check_code(code, kind)
 
 
-@every_week
+@pytest.mark.weekly
 @needs_tools
 @pytest.mark.parametrize("name", triton_sass.KINDS)
 @pytest.mark.parametrize("d", triton_sass.WIDTHS)

@@ -349,10 +349,10 @@ def run(name, device="cpu"):
 
 
 def main():
-    """Print a JSON object: what each case found wrong, an empty string if nothing."""
+    """Print a JSON object: what each case named found wrong, an empty string if nothing."""
     torch.set_num_threads(1)
     found = {}
-    for name in (*CASES, *OTHER):
+    for name in sys.argv[1:]:
         try:
             run(name)
             found[name] = ""

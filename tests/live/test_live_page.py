@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from cases import every_day
 from test_site import COLOURS, PHONE, SITE, WIDE, Visit, browser, server, site, skip_unless  # noqa: F401
 
 pytestmark = pytest.mark.site
@@ -24,8 +25,6 @@ FIRST = "single_head"
 CHAPTERS = sorted(
     path.stem for path in (ROOT / "book").glob("*.md") if "## Put it back" in path.read_text("utf8")
 )
-if not os.environ.get("ATTNBOOK_EVERY_CELL"):  # figures and checks, data, whole numbers of 64 bits
-    CHAPTERS = [FIRST, "distributed", "sketch"]
 SECONDS = 600  # for one cell on a busy machine: a limit of what hangs, no measure
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "attnbook")
 
@@ -183,7 +182,7 @@ def in_place_of(stub, code):
     return f"{code.rstrip()}\n\n\n{stub.rpartition(chr(10) * 3)[2]}"
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", every_day(["distributed"], CHAPTERS))
 def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
     """Each live cell gives what its record has; then an exercise, wrong and right; then reload."""
     reader = open_chapter(chapter)
@@ -377,6 +376,7 @@ def test_live_cells_break_no_rule_and_no_width(reader):
     assert reader.problems == []
 
 
+@pytest.mark.weekly
 def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):  # noqa: F811
     """As `make book LIVE=folder` builds it: another place in the settings, none in the policy."""
     page = (SITE / "book" / f"{FIRST}.html").read_text("utf8")
@@ -441,6 +441,7 @@ def test_what_a_page_loads_has_its_digest_in_the_address():
     assert f'data-version="{hashlib.sha256(own).hexdigest()[:8]}"' in page
 
 
+@pytest.mark.weekly
 def test_a_cell_runs_on_a_slide(open_chapter):
     """After the cells that its slide does not show, whose names it needs."""
     reader = open_chapter("single_head", place="slides")
