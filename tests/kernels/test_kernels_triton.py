@@ -37,7 +37,9 @@ def interpreted():
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", str(HERE / "triton_cases.py")]
     names = NAMES if os.environ.get("ATTNBOOK_WEEKLY") else OFTEN
-    done = subprocess.run([*command, *names], env=environment, cwd=HERE, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, *names], env=environment, cwd=HERE, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
