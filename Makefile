@@ -18,7 +18,7 @@ SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*
 NOTEBOOKS := $(wildcard book/*.ipynb)
 LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
 # Two workers share the cores, so each computes with one thread.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --tb=short -n 2
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p no:logging --tb=short -n 2
 DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook \
 	--ignore attnbook/train.py --ignore attnbook/checkpoint.py  # former names, which warn
 

@@ -28,11 +28,11 @@ IN_BIAS = "; numbers that are added to the scores go in bias="
 SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
 
 
-def every_day(few: Iterable[str], names: Iterable[str]) -> list[Any]:
-    """Return `names` as parameters of a long test: a few for every run, and the rest every week."""
+def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
+    """Return `cases` as parameters of a long test: a few for every run, and the rest every week."""
     few = tuple(few)
-    weekly = [pytest.param(name, marks=pytest.mark.weekly) for name in names if name not in few]
-    return [*few, *weekly]
+    rest = [case if isinstance(case, tuple) else (case,) for case in cases if case not in few]
+    return [*few, *(pytest.param(*case, marks=pytest.mark.weekly) for case in rest)]
 
 
 @dataclass(frozen=True)

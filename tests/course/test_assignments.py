@@ -140,6 +140,7 @@ def test_metadata_goes_through_myst(made):
     assert [cell.source for cell in book.cells] == [cell.source for cell in again.cells]
 
 
+@pytest.mark.weekly
 def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     """Points of the visible and of the hidden cells; the release holds neither."""
     pytest.importorskip("nbgrader")
