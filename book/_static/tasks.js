@@ -7,4 +7,19 @@
     const own = type === "DOMContentLoaded" ? (event) => setTimeout(() => listener.call(document, event)) : listener;
     return listen.call(document, type, own, ...rest);
   };
+
+  // Sections far from the screen wait (attnbook.css). When nothing else is to do they are laid out one by one, so that
+  // the page gets its true length. Where a browser would let the text jump that is read meanwhile, they wait on.
+  addEventListener("load", () => {
+    if (!CSS.supports("overflow-anchor", "auto") || !window.requestIdleCallback) return;
+    const waiting = [...document.querySelectorAll(".bd-article section > section")].reverse();
+    const next = () => {
+      const section = waiting.pop();
+      if (!section) return;
+      section.style.contentVisibility = "visible";
+      section.getBoundingClientRect(); // now, in this task
+      requestIdleCallback(next);
+    };
+    requestIdleCallback(next);
+  });
 })();
