@@ -20,13 +20,16 @@ import numpy as np
 import pytest
 from attention_answers import right_attention, sm
 from error_table import assert_raises, error_rows
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
 from attnbook.check import diagnosis, engine, sandbox
 from attnbook.check.report import FailingCase
-from attnbook.check.steps import Case, Check, Mistake, Stage, draw
+from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
 
 
 def need_torch():
@@ -745,3 +748,19 @@ def test_pairs_are_bounded_by_a_count(monkeypatch):
 def test_a_way_must_name_steps():
     with pytest.raises(ValueError, match=r"^toy has no step triple$"):
         toy(mistakes=(Mistake("a", "A.", ({"triple": abs},)),))
+
+
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-6, 1.0 + 1e-3, -1.0, 1e-7, 1e300, math.inf])
+PAIRS = npst.arrays(np.float64, (2, 5), elements=NUMBERS | st.just(-math.inf) | st.just(math.nan))
+
+
+@given(PAIRS, st.sampled_from([np.float16, np.float32, np.float64]))
+@example(np.array([[1.0], [math.inf]]), np.float64)
+def test_numbers_are_near_as_numpy_finds_them(pair, dtype):
+    got, expected = pair
+    with np.errstate(over="ignore"):
+        got = got.astype(dtype)
+    case = Case({"x": got})
+    rtol, atol = tolerances(got, case)
+    wanted = np.isclose(got.astype(float), expected, rtol, atol, equal_nan=True)
+    assert np.array_equal(close(got, expected, case), wanted)

@@ -88,6 +88,7 @@ def test_signatures_are_those_of_a_loop(library, kind, shape):
     got = library.numpy(here.codes(library.array(x)))
     np.testing.assert_array_equal(got[~unsure], codes[~unsure])
     assert str(here.signatures(library.array(x)).dtype).endswith("int64")
+    assert (here.d, here.n_tables, here.n_projections) == (d, n_tables, n_projections)
 
 
 @kinds
