@@ -230,21 +230,27 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
 
 
 def _hush() -> None:
-    """Let Python say nothing of an `_Abandoned` that meets its thread inside a clean-up.
+    """Let Python say nothing of an `_Abandoned` that meets its thread outside of the call.
 
-    Where an exception cannot go on, in a callback of a weak reference say, Python prints it. This
-    one is ours and no news to the reader; all others are printed as before.
+    Where an exception cannot go on, in a callback of a weak reference say, or where the thread has
+    just done its work, Python prints it. This one is ours and no news to the reader; all others are
+    printed as before.
     """
-    before = sys.unraisablehook
-    if getattr(before, "hushes", None) is _Abandoned:
-        return
+    for module, name in ((sys, "unraisablehook"), (threading, "excepthook")):
+        before = getattr(module, name)
+        if getattr(before, "hushes", None) is not _Abandoned:
+            setattr(module, name, _without_abandoned(before))
 
-    def hook(unraisable: Any) -> None:
-        if unraisable.exc_type is not _Abandoned:
-            before(unraisable)
+
+def _without_abandoned(before: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a hook for what nobody caught that is silent about an `_Abandoned`."""
+
+    def hook(uncaught: Any) -> None:
+        if uncaught.exc_type is not _Abandoned:
+            before(uncaught)
 
     hook.hushes = _Abandoned  # type: ignore[attr-defined]
-    sys.unraisablehook = hook
+    return hook
 
 
 def error_text(error: BaseException) -> str:

@@ -543,20 +543,36 @@ def test_without_threads_it_runs_in_place(monkeypatch, how):
     assert report.remarks == (() if how == "platform" else (unlimited,))
 
 
-def test_only_the_exception_that_stops_a_thread_is_hushed(monkeypatch):
+def die_in_a_thread(error):
+    def work():
+        raise error
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def die_in_a_clean_up(error):
+    class Broken:
+        def __del__(self):
+            raise error
+
+    Broken()  # and is gone at once
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "die"),
+    [(sys, "unraisablehook", die_in_a_clean_up), (threading, "excepthook", die_in_a_thread)],
+)
+def test_only_the_exception_that_stops_a_thread_is_hushed(module, name, die, monkeypatch):
     seen = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
+    monkeypatch.setattr(module, name, lambda uncaught: seen.append(uncaught.exc_type))
     sandbox._hush()
-    hook = sys.unraisablehook
+    hook = getattr(module, name)
     sandbox._hush()
-    assert sys.unraisablehook is hook  # once is enough
+    assert getattr(module, name) is hook  # once is enough
     for error in (sandbox._Abandoned, KeyError):
-
-        class Broken:
-            def __del__(self, error=error):
-                raise error
-
-        Broken()  # and dies at once
+        die(error)
     assert seen == [KeyError]
 
 
