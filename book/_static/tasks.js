@@ -9,9 +9,9 @@
   };
 
   // Sections far from the screen wait (attnbook.css). When nothing else is to do they are laid out one by one, so that
-  // the page gets its true length. Where a browser would let the text jump that is read meanwhile, they wait on.
+  // the page gets its true length. They wait on in a phone, which is slow, and where a browser would let the text jump.
   addEventListener("load", () => {
-    if (!CSS.supports("overflow-anchor", "auto") || !window.requestIdleCallback) return;
+    if (!matchMedia("(pointer: fine)").matches || !CSS.supports("overflow-anchor", "auto")) return;
     const waiting = [...document.querySelectorAll(".bd-article section > section")].reverse();
     const next = () => {
       const section = waiting.pop();

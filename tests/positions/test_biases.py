@@ -93,8 +93,13 @@ def test_alibi_has_the_slopes_of_hugging_face():
         np.testing.assert_allclose(ours - ours[:, :1], theirs[:, 0].numpy(), rtol=1e-5)
 
 
+def test_two_buckets_in_one_direction_tell_the_query_itself_from_what_is_before():
+    got = relative_buckets(4, 4, n_buckets=2, bidirectional=False, max_distance=2)
+    np.testing.assert_array_equal(got, np.tril(np.ones((4, 4)), -1))
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("n_buckets", "far"), [(32, 128), (32, 20), (8, 16), (64, 1000)])
+@pytest.mark.parametrize(("n_buckets", "far"), [(32, 128), (32, 20), (8, 16), (64, 1000), (4, 9)])
 def test_buckets_agree_with_hugging_face(bidirectional, n_buckets, far):
     t5 = pytest.importorskip(
         "transformers.models.t5.modeling_t5", reason="transformers is not installed"
@@ -281,6 +286,8 @@ relative_buckets(3, 3, n_buckets=7)
     ValueError: n_buckets must be even, got 7
 relative_buckets(3, 3, n_buckets=2)
     ValueError: n_buckets must be at least 4, got 2
+relative_buckets(3, 3, n_buckets=1, bidirectional=False)
+    ValueError: n_buckets must be at least 2, got 1
 relative_buckets(3, 3, max_distance=8)
     ValueError: max_distance must be above 8, up to which every distance has its own bucket, got 8
 relative_buckets(3, 3, bidirectional=0)
