@@ -36,7 +36,8 @@ CACHE = 2**25
 def descriptor(x, i, rows):
     """Return how tiles of array `i` of `Operands` are copied, and along which axes it extends."""
     moves = tuple(int(step > 0) for step in x.layout.strides[i][:3])
-    return described(x.arrays[i], *x.layout.rows[i], rows), moves
+    shape, strides = x.layout.rows[i]
+    return described(x.arrays[i], shape, strides, rows), moves
 
 
 def described(x, shape, strides, rows):
@@ -71,7 +72,7 @@ def forward(x, tile=None, programs=None):
     descriptors, moves = zip(*(descriptor(x, i, rows) for i, rows in given), strict=True)
     rows = output.view(x.heads, x.n_q, x.d_v)
     made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
-    sizes = Sizes(*x.sizes, section_of(x))
+    sizes = Sizes._make((*x.sizes, section_of(x)))
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
     blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
     warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
