@@ -1,6 +1,7 @@
 """The array libraries under test and the random inputs that the tests draw for them."""
 
 import importlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
+
+WEEKLY = bool(os.environ.get("ATTNBOOK_WEEKLY"))
+"""Whether the long tests run, too."""
 
 HALF = ("float16", "bfloat16")
 DTYPES = (*HALF, "float32", "float64")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from cases import ArrayLibrary
+from cases import WEEKLY, ArrayLibrary
 from hypothesis import settings
 
 # The same cases in every run and on every machine: a failure is a change of the code.
@@ -97,7 +97,7 @@ def triton_as_asked() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what runs every week."""
-    if os.environ.get("ATTNBOOK_WEEKLY"):
+    if WEEKLY:
         return
     for item in items:
         if item.get_closest_marker("weekly"):

@@ -5,17 +5,17 @@ A run of the suite makes few of these calls, and every week it makes many.
 
 import copy
 import inspect
-import os
 
 import numpy as np
 import pytest
 import torch
+from cases import WEEKLY
 from public_calls import public_calls
 
 import attnbook
 from attnbook.arrays.weights import Weights
 
-CALLS = 20_000 if os.environ.get("ATTNBOOK_WEEKLY") else 1000
+CALLS = 20_000 if WEEKLY else 1000
 
 ODD = (
     *(None, True, False, -1, 0, 1, 3, 2**31, 2**63, 2**64, 10**400, -(2**63), 0.5, -0.5, 1e400),

@@ -347,6 +347,15 @@ def test_page_in_the_browser(page, visit):
     assert {what: items for what, items in found.items() if items} == {}
 
 
+def test_sections_far_from_the_screen_are_laid_out_in_the_end(browser, server):
+    visit = Visit(browser, server, WIDE)
+    visit.tab.goto(f"{server}/book/masking.html", wait_until="load")
+    assert visit.until("""[...document.querySelectorAll('.bd-article section > section')]
+        .every(e => getComputedStyle(e).contentVisibility === 'visible')""")
+    assert visit.problems == []
+    visit.tab.close()
+
+
 @pytest.mark.parametrize(("words", "title"), SEARCHES)
 def test_search(words, title, browser, server):
     visit = Visit(browser, server, WIDE)

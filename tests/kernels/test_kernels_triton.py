@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import every_day
+from cases import WEEKLY, every_day
 
 import attnbook
 
@@ -36,7 +36,7 @@ def interpreted():
     paths = os.pathsep.join((str(HERE.parent), str(HERE.parents[1])))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-W", "error", str(HERE / "triton_cases.py")]
-    names = NAMES if os.environ.get("ATTNBOOK_WEEKLY") else OFTEN
+    names = () if WEEKLY else OFTEN
     done = subprocess.run(
         [*command, *names], env=environment, cwd=HERE, capture_output=True, text=True
     )
