@@ -11,6 +11,8 @@ COVER ?=
 
 export ATTNBOOK_LIVE := $(LIVE)
 export ATTNBOOK_WEEKLY := $(WEEKLY)
+# Dozens of processes import the same packages: the first compiles them and keeps the bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 SITE := _build/html/index.html

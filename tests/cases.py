@@ -33,10 +33,13 @@ SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
 
 
 def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
-    """Return `cases` as parameters of a long test: a few for every run, and the rest every week."""
-    few = tuple(few)
-    rest = [case if isinstance(case, tuple) else (case,) for case in cases if case not in few]
-    return [*few, *(pytest.param(*case, marks=pytest.mark.weekly) for case in rest)]
+    """Return the parameters of a long test: a few of `cases` in every run, all of them weekly."""
+    return list(cases if WEEKLY else few)
+
+
+def examples(weekly: int) -> int:
+    """Return how many cases Hypothesis draws: so many weekly, half of them in every run."""
+    return weekly if WEEKLY else weekly // 2
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from cases import WEEKLY, ArrayLibrary
+from cases import WEEKLY, ArrayLibrary, examples
 from hypothesis import settings
 
 # The same cases in every run and on every machine: a failure is a change of the code.
 settings.register_profile(
-    "attnbook", derandomize=True, deadline=None, database=None, max_examples=50
+    "attnbook", derandomize=True, deadline=None, database=None, max_examples=examples(60)
 )
 settings.load_profile("attnbook")
 

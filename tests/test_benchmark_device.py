@@ -71,6 +71,7 @@ def test_gpu_tests_are_collected_without_packages_of_the_book():
     assert len(found) > 1000
 
 
+@pytest.mark.weekly
 def test_a_file_of_tests_is_skipped_for_packages_of_the_book_alone(tmp_path):
     (tmp_path / "test_skipped.py").write_text("import jupytext\n\ndef test_a():\n    pass\n")
     (tmp_path / "test_run.py").write_text("def test_b():\n    pass\n")

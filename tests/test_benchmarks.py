@@ -507,7 +507,7 @@ def tiny(monkeypatch, short):
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
-QUICK = ("ablations", "attention", "cache_speed", "decode", "rivals", "scaling", "train", "writer")
+QUICK = ("ablations", "attention", "decode", "writer")
 
 
 @pytest.mark.usefixtures("tiny")

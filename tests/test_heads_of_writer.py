@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from attnbook import TransformerWeights
 from attnbook.data import BytePairs, plays
@@ -54,6 +55,7 @@ def test_mean_outputs_are_those_of_every_head_over_all_tokens():
         np.testing.assert_allclose(found[layer], expected, atol=1e-12)
 
 
+@pytest.mark.weekly
 def test_what_is_measured(monkeypatch):
     monkeypatch.setattr(heads_of_writer, "CHARACTERS", 250)
     model = small()

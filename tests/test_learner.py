@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import nbconvert
 import nbformat
 import pytest
+from cases import every_day
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build/html/notebooks"
@@ -110,7 +111,7 @@ def test_formulas_are_those_of_the_record(name):
 
 
 @pytest.mark.site
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_day(NAMES[::4], NAMES))
 def test_nbconvert_shows_no_directive(name):
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]

@@ -97,6 +97,7 @@ def test_what_no_mistake_explains_is_described():
     assert report.message.endswith("change the output of an earlier query.")
 
 
+@pytest.mark.weekly
 def test_kernels_in_triton():
     """One program runs them all, since Triton interprets or compiles for a whole process."""
     for name in ("triton", "torch"):

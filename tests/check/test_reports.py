@@ -7,6 +7,7 @@ import pytest
 import transformer_answers as transformer
 from all_answers import RIGHT, WRONG, need_torch  # noqa: F401 (for the tables)
 from attention_answers import right_attention, right_heads, right_split, sm
+from cases import every_day
 from decoding_answers import RULE
 from report_table import assert_report, report_rows
 from right_answers import by_the_package
@@ -237,7 +238,10 @@ embed(lambda ids, E: np.take(E, ids, axis=1, mode="clip").T * E.shape[1] ** 0.5)
 """
 
 
-@pytest.mark.parametrize(("call", "mistake", "said"), report_rows(REPORTS))
+ROWS = report_rows(REPORTS)
+
+
+@pytest.mark.parametrize(("call", "mistake", "said"), every_day(ROWS[::2], ROWS))
 def test_what_is_said(call, mistake, said):
     assert_report(call, mistake, said, globals())
 
@@ -377,7 +381,10 @@ greedy_decode(layers.greedy(lambda model, ids: int(np.argsort(np.asarray(model(i
 """
 
 
-@pytest.mark.parametrize(("call", "mistake", "said"), report_rows(UNKNOWN))
+STRANGE = report_rows(UNKNOWN)
+
+
+@pytest.mark.parametrize(("call", "mistake", "said"), every_day(STRANGE[::3], STRANGE))
 def test_unknown_wrong_numbers_name_the_property_that_fails(call, mistake, said, monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 300)  # all pairs take seconds
     assert_report(call, mistake, said, globals())

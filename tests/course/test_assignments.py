@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 import pytest
+from cases import every_day
 from samples import EXERCISES, PENCIL, WEIGHTS, sample
 
 from attnbook.course import (
@@ -274,8 +275,9 @@ def test_results_that_python_can_write(result, text):
 @pytest.mark.site
 def test_every_check_can_fail_in_a_test():
     """What only prints lets every answer pass."""
-    for asked in exercises.read(WRITTEN).values():
-        for exercise in asked:
+    found = exercises.read(WRITTEN)
+    for chapter in every_day([*found][::3], found):
+        for exercise in found[chapter]:
             if exercise.calls and "check." not in "".join(exercise.calls):
                 lines = assignments.assertions(exercise, judge.expected(exercise, 0))
                 assert not any(line.startswith("print(") for line in lines), exercise.label

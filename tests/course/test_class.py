@@ -37,6 +37,7 @@ def assert_deserved(rows):
             assert float(total) < int(of) / 2, name
 
 
+@pytest.mark.weekly
 def test_a_class_gets_what_it_deserves(tmp_path):
     asked = [SQUARES, PENCIL]
     assert_deserved(graded(tmp_path, asked, 6, Limits(1, 1024)))

@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from cases import every_day
 from samples import SQUARES
 
 from attnbook.course import exercises, hidden, notebooks, sizes
@@ -50,7 +51,9 @@ def test_every_label_is_an_exercise_and_says_the_passages():
 
 
 @pytest.mark.site
-@pytest.mark.parametrize("exercise", asked(), ids=lambda exercise: exercise.label)
+@pytest.mark.parametrize(
+    "exercise", every_day(asked()[::3], asked()), ids=lambda exercise: exercise.label
+)
 def test_solutions_are_right_for_hidden_sizes(exercise):
     if "torch" in exercise.given + exercise.check:
         pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import DTYPES, ArrayLibrary, need
+from cases import DTYPES, ArrayLibrary, examples, need
 from decoding_models import (
     RING,
     TRAP,
@@ -53,7 +53,7 @@ def agrees(library, result, expected, pad=5):
 
 
 @both
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     cases(),
     st.sampled_from((0.3, 1.0, 4.0)),
@@ -79,7 +79,7 @@ def test_greedy_and_sampling_agree_with_the_loop(library, cache, case, temperatu
 
 
 @both
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(cases(), st.sampled_from((1, 2, 5)), st.sampled_from((0.0, 0.6, 2.0)))
 def test_beam_search_agrees_with_the_loop(library, cache, case, n_beams, alpha):
     """Of beams whose scores are equal but for rounding, any may be kept, in any order."""
@@ -140,7 +140,7 @@ def test_beam_search_finds_what_greedy_misses(library, cache):
     np.testing.assert_allclose(np.exp(library.numpy(best.scores)), [[0.36, 0.2]], atol=1e-12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(cases(), st.sampled_from((0.0, 1.0)))
 def test_one_beam_is_greedy(case, alpha):
     (weights, source), options = case.options(NUMPY)
@@ -226,7 +226,7 @@ def test_choose_sees_the_probabilities_and_how_many_were_made(library):
     assert library.same_kind(steps[0].tokens, prompt)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(cases())
 def test_the_cache_changes_no_probability(case):
     (weights, source), options = case.options(NUMPY)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import examples
 from decoding_models import RING, Alone, cases, chain, model
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
@@ -144,7 +145,7 @@ def test_a_model_accepts_all_of_itself(library, lookahead, temperature):
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(cases(), st.integers(0, 99), st.sampled_from((1, 2, 5)))
 def test_at_temperature_0_it_is_greedy(library, cache, case, seed, lookahead):
     (weights, source), asked = case.options(library, cache=cache)

@@ -108,6 +108,7 @@ def test_an_output_does_not_keep_the_default_group(equal):
         assert during == before
 
 
+@pytest.mark.weekly
 def test_a_killed_process_is_an_error_on_all_others(lost):
     codes, found, _ = lost
     assert codes == [0, 0, -signal.SIGKILL, 0]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cases import every_day
 
 import attnbook
 from attnbook import kernels
@@ -141,7 +142,7 @@ def test_impls_are_what_attention_takes():
                 assert attnbook.attention(x, x, x, impl=impl).shape == (3, 2)
 
 
-@pytest.mark.parametrize("set_to", ["1", "0"])
+@pytest.mark.parametrize("set_to", every_day(["1"], ["1", "0"]))
 def test_triton_on_the_cpu_wants_its_interpreter(set_to):
     pytest.importorskip("triton", reason="triton is not installed")
     code = "import attnbook; print(attnbook.backends()[6])"

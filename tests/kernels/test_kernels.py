@@ -13,7 +13,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import EPSILON, HALF, ArrayLibrary, Case, attention_cases, close
+from cases import EPSILON, HALF, ArrayLibrary, Case, attention_cases, close, examples
 from error_table import assert_raises, error_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -251,7 +251,7 @@ def test_every_case(rung, name):
         close(rung.library.numpy(got), exact, dtype, size=size)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(attention_cases(), st.booleans())
 @example(drawn((5, 3), (5, 3), (5, 2), mask=np.zeros((5, 5), dtype=bool)), True)
 def test_any_case(rung, case, is_causal):

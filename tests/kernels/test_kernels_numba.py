@@ -11,6 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -499,7 +500,7 @@ def cases(draw_one):
 
 
 @IMPLS
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(case=cases(), seed=st.integers(0, 2**32 - 1))
 def test_any_shape(impl, case, seed):
     shapes, options = case

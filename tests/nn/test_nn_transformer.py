@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import every_day, examples
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -324,7 +325,7 @@ COMPILED = {
 
 # Dynamo sees through a cache in array-api-compat and says so
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
-@pytest.mark.parametrize("kind", COMPILED)
+@pytest.mark.parametrize("kind", every_day(["rotary"], COMPILED))
 def test_compiles_into_one_graph(kind):
     # "eager" traces as the default does, and leaves out what takes long
     weights = model_weights(**{"n_layers": 1} | COMPILED[kind])
@@ -524,7 +525,7 @@ def masks_for_both(kind, shape, h, seed):
     return ours, {names[name]: ~x.flatten(0, 1) for name, x in free.items()}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(configurations())
 def test_equals_torch_transformer(made):
     theirs = torch_parts(**made["sizes"], **made["options"])["Transformer"].train(made["train"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sketch_gpu import GPUS, opened
@@ -143,7 +144,7 @@ def change(kind, index, model, operation, amount, rng):
 
 
 @pytest.mark.parametrize("merged_from", [0, 20, 1024])
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     operations=st.lists(OPERATION, max_size=9), n_tables=st.integers(1, 3), seed=st.integers(0, 99)
 )

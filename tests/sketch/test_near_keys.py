@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import every_day, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sketch_gpu import GPUS, opened
@@ -194,7 +195,7 @@ SIZES = [
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("estimator", ["union", "duplicates"])
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"n={size['n']}")
+@pytest.mark.parametrize("size", every_day(SIZES[::2], SIZES), ids=lambda size: f"n={size['n']}")
 def test_near_keys_are_those_of_a_loop(ask, size, estimator, dtype):
     case = Case(**size, dtype=dtype)
     found = ask(case, 0.3, estimator=estimator)
@@ -209,7 +210,7 @@ def test_the_chance_to_be_found(ask, kind, estimator):
     check(case, ask(case, 0.3, estimator=estimator), estimator=estimator)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_near_keys_within_every_limit(ask, data):
     draw = data.draw

@@ -10,7 +10,7 @@ import cupy_on_cpu
 import numpy as np
 import pytest
 import torch
-from cases import LAYER_MASKS, layer_mask, leaves_of, shaken
+from cases import LAYER_MASKS, examples, layer_mask, leaves_of, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,7 +160,7 @@ def by_autograd(weights, inputs, targets, *, mask, label_smoothing, target_mask,
     return loss.item(), {name: x.numpy() for name, x in grads.items()}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(calls())
 def test_gradients_are_those_of_autograd(call):
     *arrays, options = call

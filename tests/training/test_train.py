@@ -425,6 +425,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.weekly
 @pytest.mark.usefixtures("one_thread")
 def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(worked):
     folder, out, _ = worked
@@ -444,6 +445,7 @@ def test_a_killed_run_loses_the_steps_since_its_last_checkpoint_alone(worked):
 # Two processes
 
 
+@pytest.mark.weekly
 @pytest.mark.usefixtures("one_thread")
 def test_two_processes_are_one(worked):
     """Their losses and weights are those of one process with the same batches, resumed or not."""

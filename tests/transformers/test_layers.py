@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from cases import HALF, LAYER_MASKS, close, held, layer_mask, need, shaken
+from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ def flat(result):
 
 @kinds
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.sampled_from(LEADING), st.sampled_from((0, 1, 4)), st.sampled_from((0, 1, 5)),
     st.sampled_from(LAYER_MASKS), st.sampled_from(LAYER_MASKS),

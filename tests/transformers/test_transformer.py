@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import HALF, LAYER_MASKS, close, held, layer_mask, leaves_of, need, shaken
+from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, leaves_of, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ def optional(library, x):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     *(st.sampled_from(x) for x in (ORDERS, ARRANGEMENTS, POSITIONS, LAYER_MASKS, LAYER_MASKS)),
     st.sampled_from(LAYER_MASKS), *(st.booleans() for _ in range(4)), st.integers(0, 99),

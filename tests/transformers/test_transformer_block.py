@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-from cases import HALF, LAYER_MASKS, close, held, layer_mask, need, shaken
+from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def loop(x, w, mask=None):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.sampled_from(((), (2,), (3, 1), (0,))), st.sampled_from((0, 1, 2, 5)),
     st.sampled_from(LAYER_MASKS), st.integers(0, 99),
