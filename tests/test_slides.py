@@ -117,9 +117,7 @@ def test_slides_show_no_solution(name):
     assert [line for line in lines if line in shown] == []
 
 
-@pytest.mark.parametrize(
-    "name", every_day(["single_head", "masking", "backpropagation"], FIRST_TEXTS)
-)
+@pytest.mark.parametrize("name", every_day(["masking"], FIRST_TEXTS))
 def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
     visit = Visit(browser, server, WIDE)
     tab = visit.tab

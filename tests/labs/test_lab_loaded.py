@@ -21,9 +21,19 @@ def press(figure, label):
     figure.changed_by(lambda: None)  # which waits until nothing more follows
 
 
+def without_the_weights_the_record_stays(figure):
+    figure.tab.route("**/writer.bin", lambda route: route.abort())
+    press(figure, LOAD)
+    assert figure.says().startswith("The writer could not be loaded.")
+    assert figure.changed_by(lambda: figure.box.get_by_label("HAMLET").check(force=True))
+    figure.tab.unroute("**/writer.bin")
+
+
 def test_the_writer_goes_on_from_words_of_the_reader(browser, server):  # noqa: F811
     figure = Figure(browser, server, "decoding", WIDE)
+    without_the_weights_the_record_stays(figure)
     press(figure, LOAD)
+    assert figure.says().startswith("After “Good my” the writer gives “lord” 76")
     figure.box.get_by_label("Your own beginning").fill("JULIET: O Romeo, what")
     figure.box.get_by_label("Top-k").fill("0")  # the likeliest alone
     press(figure, "Write a line")
@@ -56,6 +66,7 @@ def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
     figure.tab.close()
 
 
+@pytest.mark.weekly
 def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkeypatch):  # noqa: F811
     """As ATTNBOOK_LABS_ENCODER=1 builds the site, with a small encoder of random numbers."""
     weights = random_weights(0)
@@ -85,16 +96,4 @@ def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkey
     shares = [float(label[2].strip("< %\xa0")) / 100 for label in labels]
     _, expected = bert_with_weights(ids, as_stored(weights))
     np.testing.assert_allclose(shares, expected[1][1, 3], atol=6e-3)
-    figure.tab.close()
-
-
-def test_without_the_weights_the_record_stays(browser, server):  # noqa: F811
-    figure = Figure(browser, server, "decoding", WIDE)
-    figure.tab.route("**/writer.bin", lambda route: route.abort())
-    press(figure, LOAD)
-    assert figure.says().startswith("The writer could not be loaded.")
-    assert figure.changed_by(lambda: figure.box.get_by_label("HAMLET").check(force=True))
-    figure.tab.unroute("**/writer.bin")
-    press(figure, LOAD)
-    assert figure.says().startswith("After “Good my” the writer gives “lord” 76")
     figure.tab.close()

@@ -177,7 +177,7 @@ class Figure:
         return {what: items for what, items in found.items() if items}
 
 
-@pytest.mark.parametrize("name", every_day(["attention", "mask"], NAMES))
+@pytest.mark.parametrize("name", every_day(["attention"], NAMES))
 def test_a_figure_answers_to_mouse_and_keyboard(name, browser, server):  # noqa: F811
     figure = Figure(browser, server, name, WIDE)
     assert figure.ask(AS_BUILT) == {"same": True, "grown": 0}
@@ -205,7 +205,7 @@ def test_a_figure_answers_to_mouse_and_keyboard(name, browser, server):  # noqa:
     figure.tab.close()
 
 
-@pytest.mark.parametrize("name", every_day(["attention", "mask"], NAMES))
+@pytest.mark.parametrize("name", every_day(["mask"], NAMES))
 def test_a_figure_on_a_phone(name, browser, server):  # noqa: F811
     figure = Figure(browser, server, name, PHONE, has_touch=True, reduced_motion="reduce")
     assert figure.ask(AS_BUILT) == {"same": True, "grown": 0}

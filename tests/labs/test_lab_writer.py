@@ -61,14 +61,14 @@ def test_tokens_of_awkward_texts(call, model):
 
 def test_half_a_character_becomes_a_sign(call, model):
     random = np.random.default_rng(1)
+    texts = []
     for _ in range(300):
         high = random.integers(0xBE, 0x100, size=2)
-        ids = random.permutation([*high, *random.integers(0x78, 0xC4, size=3)]).tolist()
-        expected = bytes(ids).decode(errors="replace")
-        assert call("ids => own.tokenizer.decode(ids)", ids) == expected, bytes(ids)
-    for token in range(len(model.tokenizer)):
-        piece = call("id => own.tokenizer.decode([id])", token)
-        assert piece == model.tokenizer.decode([token])
+        texts.append(random.permutation([*high, *random.integers(0x78, 0xC4, size=3)]).tolist())
+    decoded = "texts => texts.map(ids => own.tokenizer.decode(ids))"
+    assert call(decoded, texts) == [bytes(ids).decode(errors="replace") for ids in texts]
+    tokens = [[token] for token in range(len(model.tokenizer))]
+    assert call(decoded, tokens) == list(map(model.tokenizer.decode, tokens))
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

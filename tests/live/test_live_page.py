@@ -15,13 +15,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from cases import every_day
 from test_site import COLOURS, PHONE, SITE, WIDE, Visit, browser, server, site, skip_unless  # noqa: F401
 
 pytestmark = pytest.mark.site
 
 ROOT = Path(__file__).parents[2]
-FIRST = "single_head"
+FIRST = "distributed"  # the shortest chapter
+ANSWER = "answer-exercise-distributed-tree"
 CHAPTERS = sorted(
     path.stem for path in (ROOT / "book").glob("*.md") if "## Put it back" in path.read_text("utf8")
 )
@@ -129,6 +129,11 @@ class Reader(Visit):
         """Return what stands in the editor of a cell, line by line, laid out or not."""
         return "\n".join(self.cell(name).locator(".cm-line").all_text_contents())
 
+    def title(self, name):
+        """Return the title of the exercise that an answer belongs to."""
+        title = self.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title")
+        return title.first.text_content()
+
     def said(self):
         return self.tab.locator(".live-foot p").text_content()
 
@@ -147,14 +152,6 @@ def open_chapter(browser, server, pyodide):  # noqa: F811
     yield open_chapter
     for reader in readers:
         reader.close()
-
-
-@pytest.fixture(scope="module")
-def reader(browser, server, pyodide):  # noqa: F811
-    """A reader of the first chapter, whose Python the tests below share."""
-    reader = Reader(browser, server, pyodide, FIRST)
-    yield reader
-    reader.close()
 
 
 def words(text):
@@ -182,12 +179,10 @@ def in_place_of(stub, code):
     return f"{code.rstrip()}\n\n\n{stub.rpartition(chr(10) * 3)[2]}"
 
 
-@pytest.mark.parametrize("chapter", every_day(["distributed"], CHAPTERS))
-def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
-    """Each live cell gives what its record has; then an exercise, wrong and right; then reload."""
-    reader = open_chapter(chapter)
+def run_cells(reader, chapter, most=None):
+    """Each live cell, or so many of them, gives what its record has."""
     records, wrong, names = recorded(chapter), {}, reader.cells()
-    for name in names:
+    for name in names[:most]:
         cell = reader.cell(name)
         tags = records[cell.locator(".cell_input pre").first.text_content().strip()]
         stored = cell.locator(".cell_output")
@@ -203,29 +198,199 @@ def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
     assert wrong == {}
     assert len(names) >= 10
 
+
+def solve_an_exercise(reader, chapter):
+    """An exercise, wrong and right; what `is_kept` needs after the page is loaded once more."""
     stubs = {name: reader.cell(name).locator("pre").first for name in reader.cells(".answer")}
     stubs = {name: stub.text_content() for name, stub in stubs.items()}
     found = [(name, code) for name, code in solutions(chapter) if "check." in stubs.get(name, "")]
     if not found:
-        assert reader.problems == []
-        return
+        return None
     name, code = found[0]
     code = in_place_of(stubs[name].strip(), code)
-    title = reader.tab.locator(f"#{name.removeprefix('answer-')} .admonition-title").first
     stub = reader.run(name)
     assert {"✗", "Traceback"} & set(stub.split()), stub
-    assert "done" not in title.text_content()
+    assert "done" not in reader.title(name)
     reader.write(name, code)
     right = reader.run(name)
-    assert "✓ done" in title.text_content(), right
+    assert "✓ done" in reader.title(name), right
     assert "Note: no thread" not in right
+    return name, code
+
+
+def is_kept(reader, name, code):
+    """The browser keeps the answer and that it is right."""
     reader.tab.reload(wait_until="load")
-    assert "✓ done" in title.text_content()
+    assert "✓ done" in reader.title(name)
     kept = reader.cell(name).locator(".cell_input pre").first.text_content()
     assert kept.strip() == code.strip()
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
+    reader = open_chapter(chapter)
+    run_cells(reader, chapter)
+    solved = solve_an_exercise(reader, chapter)
+    if solved:
+        is_kept(reader, *solved)
     assert reader.problems == []
 
 
+def test_a_reader_of_the_first_chapter(open_chapter, tmp_path):
+    """All that a reader does, one thing after the other: to load Python takes many seconds."""
+    reader = open_chapter(FIRST)
+    nothing_is_loaded_before_run_and_then_the_named_files_alone(reader)
+    a_cell_that_needs_others_says_so_and_runs_them(reader)
+    run_cells(reader, FIRST, 7)
+    names_stay_errors_show_and_reset_brings_the_record_back(reader)
+    the_keyboard_alone_edits_and_runs(reader)
+    for kind in ("py", "ipynb"):
+        answers_go_out_and_come_in(reader, kind)
+    solved = solve_an_exercise(reader, FIRST)
+    reader.write("cell-4", "print('x' * 300)\n1 / 0")
+    assert "ZeroDivisionError" in reader.run("cell-4")
+    assert reader.problems == []
+    stop_ends_an_endless_loop(reader)
+    numpy = next(name for name in gather.PINNED["files"] if name.startswith("numpy"))
+    a_file_with_other_bytes_is_refused(reader, numpy, tmp_path)
+    reader.tab.get_by_role("button", name="Restart").click()
+    assert "Restarted" in reader.said()
+    live_cells_break_no_rule_and_no_width(reader, ["cell-1", "cell-4", ANSWER])
+    is_kept(reader, *solved)
+    assert reader.problems == []
+
+
+def nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):
+    assert reader.loaded == []
+    reader.run("cell-1")
+    names = {url.removeprefix(PLACE) for url in reader.loaded}
+    assert names == set(gather.PINNED["files"])
+    assert reader.problems == []
+
+
+def a_cell_that_needs_others_says_so_and_runs_them(reader):
+    reader.write("cell-2", "print('instead')")
+    reader.write("cell-3", "several = 3")
+    reader.write("cell-4", "several + 1")
+    assert "Cells above have not run" in reader.run("cell-4")
+    reader.press("cell-4", "Run all above")
+    assert reader.until("!document.querySelector('.live-busy')", SECONDS)
+    assert reader.output("cell-2").strip() == "instead"
+    assert reader.run("cell-4").strip() == "4"
+    for name in ("cell-2", "cell-3", "cell-4"):
+        reader.press(name, "Reset")
+
+
+def names_stay_errors_show_and_reset_brings_the_record_back(reader):
+    reader.write("cell-4", "number = 6 * 7\nnumber")
+    assert reader.run("cell-4").strip() == "42"
+    reader.write("cell-3", "print('before')\n1 / 0")
+    output = reader.run("cell-3")
+    assert output.startswith("before")
+    assert "ZeroDivisionError: division by zero" in output
+    assert "line 2" in output
+    assert "kernel.py" not in output
+    reader.write("cell-3", "number")
+    assert reader.run("cell-3").strip() == "42"
+    reader.press("cell-3", "Reset")
+    assert "RunningSoftmax" in reader.written("cell-3")
+    assert "[[27.0]]" in reader.cell("cell-3").locator(".cell_output").text_content()
+
+
+def the_keyboard_alone_edits_and_runs(reader):
+    runner = reader.cell("cell-7").locator(".live-run")
+    keys = reader.tab.keyboard
+    runner.focus()
+    keys.press("ArrowRight")
+    keys.press("ArrowRight")
+    assert reader.tab.evaluate("document.activeElement.textContent") == "Edit"
+    keys.press("Enter")
+    assert reader.until("document.activeElement.classList.contains('cm-content')")
+    keys.press("Control+a")
+    keys.type("def f(x):\nreturn x + 1")  # the editor indents
+    assert reader.written("cell-7") == "def f(x):\n    return x + 1"
+    keys.press("Control+z")
+    assert reader.written("cell-7") != "def f(x):\n    return x + 1"
+    keys.press("Control+a")
+    keys.insert_text("20 + 3")
+    keys.press("Shift+Enter")
+    reader.wait("cell-7")
+    assert reader.output("cell-7").strip() == "23"
+    keys.press("Escape")
+    keys.press("Tab")
+    assert reader.tab.evaluate("document.activeElement.closest('.cm-editor')") is None
+
+
+def answers_go_out_and_come_in(reader, kind):
+    reader.write(ANSWER, "def tree(parts):\n    return 'mine'  # ∑")
+    with reader.tab.expect_download() as download:
+        reader.tab.get_by_role("button", name=f"Export .{kind}").click()
+    path = download.value.path()
+    file = {"name": f"answers.{kind}", "mimeType": "text/plain", "buffer": Path(path).read_bytes()}
+    if kind == "ipynb":
+        nbformat.validate(nbformat.reads(file["buffer"].decode(), as_version=4))
+    else:
+        compile(file["buffer"].decode(), "answers.py", "exec")
+    reader.press(ANSWER, "Reset")
+    assert "mine" not in reader.written(ANSWER)
+    reader.tab.locator("input[type=file]").set_input_files([file])
+    reader.cell(ANSWER).locator(".cm-content").get_by_text("mine").wait_for()
+
+
+def stop_ends_an_endless_loop(reader):
+    reader.write("cell-5", "print('begins')\nwhile True:\n    pass")
+    reader.press("cell-5")
+    reader.cell("cell-5").locator(".live-output").get_by_text("begins").wait_for()
+    reader.press("cell-5", "Stop")  # the page answers
+    reader.wait("cell-5")
+    assert "All names are lost" in reader.said()
+
+
+def a_file_with_other_bytes_is_refused(reader, name, folder):
+    """Where no Python is there, so that it is loaded; the file would do but for its digest."""
+    whole = reader.folder
+    for path in whole.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / name).unlink()
+    (folder / name).write_bytes((whole / name).read_bytes() + b"\n")
+    reader.folder = folder
+    reader.press("cell-5", "Reset")
+    reader.run("cell-5")
+    reader.folder = whole
+    assert "could not be loaded" in reader.said()
+    assert reader.cell("cell-5").locator(".live-output").count() == 0
+    reader.problems.clear()  # the browser says that the digest is wrong
+
+
+def live_cells_break_no_rule_and_no_width(reader, cells):
+    """Cells that ran; one shows an error and more than the page is wide, one has an editor."""
+    too_wide = "Math.max(document.documentElement.scrollWidth - innerWidth, 0)"
+    assert reader.tab.evaluate(too_wide) == 0
+    reader.keep(", ".join(["h1", ".live-foot", *(f"#{cell}" for cell in cells)]))
+    reader.resize(PHONE)
+    assert reader.tab.evaluate(too_wide) == 0
+    found = reader.violations()
+    reader.go_dark()
+    found += reader.violations(COLOURS)
+    assert found == []
+
+
+@pytest.mark.weekly
+def test_after_stop_refusal_and_restart_the_page_goes_on(open_chapter, tmp_path):
+    reader = open_chapter(FIRST)
+    stop_ends_an_endless_loop(reader)
+    a_file_with_other_bytes_is_refused(reader, "pyodide.mjs", tmp_path)
+    reader.write("cell-4", "kept = 'again'\nkept")
+    assert reader.run("cell-4").strip() == "'again'"
+    reader.tab.get_by_role("button", name="Restart").click()
+    assert "Restarted" in reader.said()
+    reader.write("cell-4", "kept")
+    assert "NameError" in reader.run("cell-4")
+    assert reader.problems == []
+
+
+@pytest.mark.weekly
 def test_the_cell_of_the_first_page_needs_no_matplotlib_until_it_draws(open_chapter):
     reader = open_chapter("index")
     recorded = reader.cell("cell-1").locator(".cell_output").text_content()
@@ -248,142 +413,15 @@ def test_a_slow_cell_says_so_and_is_not_run_unasked(open_chapter):
     assert reader.problems == []
 
 
-def test_nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):
-    assert reader.loaded == []
-    reader.run("cell-1")
-    names = {url.removeprefix(PLACE) for url in reader.loaded}
-    assert names == set(gather.PINNED["files"])
-    assert reader.problems == []
-
-
-def test_a_cell_that_needs_others_says_so_and_runs_them(reader):
-    reader.run("cell-1")
-    reader.write("cell-2", "print('instead')")
-    reader.write("cell-3", "several = 3")
-    reader.write("cell-4", "several + 1")
-    assert "Cells above have not run" in reader.run("cell-4")
-    reader.press("cell-4", "Run all above")
-    assert reader.until("!document.querySelector('.live-busy')", SECONDS)
-    assert reader.output("cell-2").strip() == "instead"
-    assert reader.run("cell-4").strip() == "4"
-
-
-def test_names_stay_errors_show_and_reset_brings_the_record_back(reader):
-    reader.write("cell-4", "number = 6 * 7\nnumber")
-    assert reader.run("cell-4").strip() == "42"
-    reader.write("cell-5", "print('before')\n1 / 0")
-    output = reader.run("cell-5")
-    assert output.startswith("before")
-    assert "ZeroDivisionError: division by zero" in output
-    assert "line 2" in output
-    assert "kernel.py" not in output
-    reader.write("cell-5", "number")
-    assert reader.run("cell-5").strip() == "42"
-    reader.press("cell-5", "Reset")
-    assert "he_weights" in reader.written("cell-5")
-    assert "0.576" in reader.cell("cell-5").locator(".cell_output").text_content()
-    assert reader.problems == []
-
-
-def test_the_keyboard_alone_edits_and_runs(reader):
-    reader.press("cell-7", "Reset")
-    runner = reader.cell("cell-7").locator(".live-run")
-    keys = reader.tab.keyboard
-    runner.focus()
-    keys.press("ArrowRight")
-    keys.press("ArrowRight")
-    assert reader.tab.evaluate("document.activeElement.textContent") == "Edit"
-    keys.press("Enter")
-    assert reader.until("document.activeElement.classList.contains('cm-content')")
-    keys.press("Control+a")
-    keys.type("def f(x):\nreturn x + 1")  # the editor indents
-    assert reader.written("cell-7") == "def f(x):\n    return x + 1"
-    keys.press("Control+z")
-    assert reader.written("cell-7") != "def f(x):\n    return x + 1"
-    keys.press("Control+a")
-    keys.insert_text("20 + 3")
-    keys.press("Shift+Enter")
-    reader.wait("cell-7")
-    assert reader.output("cell-7").strip() == "23"
-    keys.press("Escape")
-    keys.press("Tab")
-    assert reader.tab.evaluate("document.activeElement.closest('.cm-editor')") is None
-    assert reader.problems == []
-
-
-def test_stop_ends_an_endless_loop_and_the_page_goes_on(reader):
-    reader.write("cell-4", "print('begins')\nwhile True:\n    pass")
-    reader.press("cell-4")
-    reader.cell("cell-4").locator(".live-output").get_by_text("begins").wait_for()
-    reader.press("cell-4", "Stop")  # the page answers
-    reader.wait("cell-4")
-    assert "All names are lost" in reader.said()
-    reader.write("cell-4", "'again'")
-    assert reader.run("cell-4").strip() == "'again'"
-    reader.tab.get_by_role("button", name="Restart").click()
-    assert "Restarted" in reader.said()
-
-
-def test_a_file_with_other_bytes_is_refused(reader, tmp_path, pyodide):
-    for path in pyodide.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    (tmp_path / "python_stdlib.zip").unlink()
-    (tmp_path / "python_stdlib.zip").write_bytes(b"another")
-    reader.tab.reload(wait_until="load")
-    reader.unfold()
-    reader.folder = tmp_path
-    reader.run("cell-1")
-    reader.folder = pyodide
-    assert "could not be loaded" in reader.said()
-    assert reader.cell("cell-1").locator(".live-output").count() == 0
-    reader.problems.clear()  # the browser says that the digest is wrong
-
-
-@pytest.mark.parametrize("kind", ["py", "ipynb"])
-def test_answers_go_out_and_come_in(kind, reader):
-    name = "answer-exercise-weights"
-    reader.write(name, "def my_weights(query, key, mask=None):\n    return 'mine'  # ∑")
-    with reader.tab.expect_download() as download:
-        reader.tab.get_by_role("button", name=f"Export .{kind}").click()
-    path = download.value.path()
-    file = {"name": f"answers.{kind}", "mimeType": "text/plain", "buffer": Path(path).read_bytes()}
-    if kind == "ipynb":
-        nbformat.validate(nbformat.reads(file["buffer"].decode(), as_version=4))
-    else:
-        compile(file["buffer"].decode(), "answers.py", "exec")
-    reader.press(name, "Reset")
-    assert "mine" not in reader.written(name)
-    reader.tab.locator("input[type=file]").set_input_files([file])
-    reader.cell(name).locator(".cm-content").get_by_text("mine").wait_for()
-    assert reader.problems == []
-
-
-def test_live_cells_break_no_rule_and_no_width(reader):
-    reader.run("cell-1")
-    reader.write("cell-4", "print('x' * 300)\n1 / 0")
-    reader.run("cell-4")
-    reader.write("answer-exercise-weights", "def f():\n    return 1  # one")
-    reader.run("answer-exercise-weights")
-    too_wide = "Math.max(document.documentElement.scrollWidth - innerWidth, 0)"
-    assert reader.tab.evaluate(too_wide) == 0
-    reader.keep("h1, #cell-1, #cell-4, #answer-exercise-weights, .live-foot")
-    reader.resize(PHONE)
-    assert reader.tab.evaluate(too_wide) == 0
-    found = reader.violations()
-    reader.go_dark()
-    found += reader.violations(COLOURS)
-    assert found == []
-    assert reader.problems == []
-
-
 @pytest.mark.weekly
 def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):  # noqa: F811
     """As `make book LIVE=folder` builds it: another place in the settings, none in the policy."""
-    page = (SITE / "book" / f"{FIRST}.html").read_text("utf8")
+    chapter = "single_head"
+    page = (SITE / "book" / f"{chapter}.html").read_text("utf8")
     shutil.copytree(SITE / "_static", tmp_path / "_static")
     shutil.copytree(SITE / "_images", tmp_path / "_images")
     (tmp_path / "book").mkdir()
-    (tmp_path / "book" / f"{FIRST}.html").write_text(page.replace(PLACE, ""), encoding="utf8")
+    (tmp_path / "book" / f"{chapter}.html").write_text(page.replace(PLACE, ""), encoding="utf8")
     live = tmp_path / "_static" / "live"
     settings = json.loads((live / "settings.json").read_text("utf8"))
     live_module().copy_checked(settings["files"], pyodide, live / "pyodide")
@@ -393,7 +431,7 @@ def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tm
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{httpd.server_address[1]}"
-        reader = Reader(browser, base, pyodide, FIRST)
+        reader = Reader(browser, base, pyodide, chapter)
         reader.run("cell-1")
         assert "0.665" in reader.run("cell-4")
         assert reader.loaded == []
