@@ -20,7 +20,7 @@ from test_site import COLOURS, PHONE, SITE, WIDE, Visit, browser, server, site, 
 pytestmark = pytest.mark.site
 
 ROOT = Path(__file__).parents[2]
-FIRST = "distributed"  # the shortest chapter
+SHORTEST = "distributed"
 ANSWER = "answer-exercise-distributed-tree"
 CHAPTERS = sorted(
     path.stem for path in (ROOT / "book").glob("*.md") if "## Put it back" in path.read_text("utf8")
@@ -237,17 +237,17 @@ def test_a_chapter_as_a_reader_goes_through_it(chapter, open_chapter):
     assert reader.problems == []
 
 
-def test_a_reader_of_the_first_chapter(open_chapter, tmp_path):
+def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
     """All that a reader does, one thing after the other: to load Python takes many seconds."""
-    reader = open_chapter(FIRST)
+    reader = open_chapter(SHORTEST)
     nothing_is_loaded_before_run_and_then_the_named_files_alone(reader)
     a_cell_that_needs_others_says_so_and_runs_them(reader)
-    run_cells(reader, FIRST, 7)
+    run_cells(reader, SHORTEST, 7)
     names_stay_errors_show_and_reset_brings_the_record_back(reader)
     the_keyboard_alone_edits_and_runs(reader)
     for kind in ("py", "ipynb"):
         answers_go_out_and_come_in(reader, kind)
-    solved = solve_an_exercise(reader, FIRST)
+    solved = solve_an_exercise(reader, SHORTEST)
     reader.write("cell-4", "print('x' * 300)\n1 / 0")
     assert "ZeroDivisionError" in reader.run("cell-4")
     assert reader.problems == []
@@ -378,7 +378,7 @@ def live_cells_break_no_rule_and_no_width(reader, cells):
 
 @pytest.mark.weekly
 def test_after_stop_refusal_and_restart_the_page_goes_on(open_chapter, tmp_path):
-    reader = open_chapter(FIRST)
+    reader = open_chapter(SHORTEST)
     stop_ends_an_endless_loop(reader)
     a_file_with_other_bytes_is_refused(reader, "pyodide.mjs", tmp_path)
     reader.write("cell-4", "kept = 'again'\nkept")
@@ -470,7 +470,7 @@ def test_a_page_weighs_little_more():
 
 def test_what_a_page_loads_has_its_digest_in_the_address():
     """So no browser takes an older file, which it has kept, for a new page."""
-    live, page = SITE / "_static" / "live", (SITE / "book" / f"{FIRST}.html").read_text("utf8")
+    live, page = SITE / "_static" / "live", (SITE / "book" / f"{SHORTEST}.html").read_text("utf8")
     wheels = json.loads((live / "settings.json").read_text("utf8"))["wheels"]
     data = json.loads(html.unescape(re.search(r'data-files="(.*?)"', page)[1]))
     for path, version in (file["url"].split("?v=") for file in [*wheels, *data]):
