@@ -1,6 +1,6 @@
 """Trees of arrays, such as learned weights: their arrays by name, and moving them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
@@ -63,7 +63,7 @@ class ArrayTree:
 
     def any_array(self) -> Array | None:
         """Return one of the arrays, which are all of one home, or None if there is none."""
-        return next((x for _, x in self._leaves() if x is not None), None)
+        return next(iter(self.arrays().values()), None)
 
     def check_fields(self) -> None:
         """Raise unless every field holds what its annotation says, and all arrays are of one home.
@@ -92,7 +92,9 @@ class ArrayTree:
 
     def arrays(self) -> dict[str, Array]:
         """Return every array by its name, in the order of the fields; None has no entry."""
-        return {name: x for name, x in self._leaves() if x is not None}
+        found: dict[str, Array] = {}
+        self._collect(found, "")
+        return found
 
     def with_arrays(self, arrays: dict[str, Array]) -> Self:
         """Return the same structure with other arrays of the same names and shapes.
@@ -104,6 +106,11 @@ class ArrayTree:
         ValueError
             If a name is missing or unknown, or a shape differs.
         """
+        self.check_fit(arrays)
+        return self.filled(arrays)
+
+    def check_fit(self, arrays: dict[str, Array]) -> None:
+        """Raise as `with_arrays` does, unless `arrays` have the names and shapes of these."""
         if not isinstance(arrays, Mapping):
             raise TypeError(f"arrays must be a dict of arrays, got {type(arrays).__name__}")
         old = self.arrays()
@@ -119,6 +126,9 @@ class ArrayTree:
                 raise ValueError(
                     f"{name} must have shape {tuple(old[name].shape)}, got {tuple(x.shape)}"
                 )
+
+    def filled(self, arrays: dict[str, Array]) -> Self:
+        """Return the same structure with other arrays, which are known to fit: nothing is checked."""
         return self._map(lambda name, x: arrays[name])
 
     def to(
@@ -130,17 +140,19 @@ class ArrayTree:
         """
         return self._map(lambda name, x: move(x, library, device=device, dtype=dtype))
 
-    def _leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    def _collect(self, found: dict[str, Array], prefix: str) -> None:
+        """Enter every array below this in `found`."""
         for field in self.field_names:
             value = getattr(self, field)
-            name = prefix + field
-            if isinstance(value, ArrayTree):
-                yield from value._leaves(f"{name}.")
-            elif field in self._stacks:
+            if value is None or field in self.plain_names:
+                continue
+            if field in self._stacks:
                 for i, part in enumerate(value):
-                    yield from part._leaves(f"{name}.{i}.")
-            elif field not in self.plain_names:
-                yield name, value
+                    part._collect(found, f"{prefix}{field}.{i}.")
+            elif isinstance(value, ArrayTree):
+                value._collect(found, f"{prefix}{field}.")
+            else:
+                found[prefix + field] = value
 
     def _map(self, function: Callable[[str, Array], Array], prefix: str = "") -> Self:
         """Return a copy with `function` of its name and itself in the place of every array."""

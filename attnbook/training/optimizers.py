@@ -47,7 +47,7 @@ class SGD:
     def step(self, weights: Any, gradients: Any, lr: float) -> Any:
         """Return the weights after one update with the learning rate `lr`."""
         grads, lr = _paired(weights, gradients), check_number("lr", lr)
-        return weights.with_arrays(
+        return weights.filled(
             {
                 name: _decayed(x, lr * self.weight_decay) - lr * grads[name]
                 for name, x in weights.arrays().items()
@@ -148,8 +148,8 @@ class AdamW:
             spread = xp.sqrt(squares[name] * to_square) + self.epsilon
             x = _decayed(x, lr * self.weight_decay)
             updated[name] = x - (lr * to_mean) * means[name] / spread
-        self.means, self.squares = weights.with_arrays(means), weights.with_arrays(squares)
-        return weights.with_arrays(updated)
+        self.means, self.squares = weights.filled(means), weights.filled(squares)
+        return weights.filled(updated)
 
 
 def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
@@ -200,7 +200,7 @@ def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
     factor = 1.0 if longest is None else longest / (norm + 1e-6)
     if factor >= 1:
         return gradients, norm
-    return gradients.with_arrays({name: x * factor for name, x in grads.items()}), norm
+    return gradients.filled({name: x * factor for name, x in grads.items()}), norm
 
 
 def _decayed(x, part):
@@ -212,7 +212,8 @@ def _paired(weights, gradients, name="gradients"):
     """Return the arrays of `gradients`, which stand beside those of `weights`, or raise."""
     check_part("weights", weights, Weights)
     check_part(name, gradients, type(weights))
-    grads = weights.with_arrays(gradients.arrays()).arrays()
+    grads = gradients.arrays()
+    weights.check_fit(grads)
     if (like := weights.any_array()) is not None:
-        check_same_home(name, gradients.any_array(), "weights", like)
+        check_same_home(name, next(iter(grads.values())), "weights", like)
     return grads
