@@ -33,7 +33,6 @@ from attnbook.transformers.transformer import transformer, transformer_with_weig
 from attnbook.transformers.weights import TransformerWeights
 
 Impl = str | Callable[..., Array]
-AT_ONCE = 1024  # tokens that are judged in one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,25 +149,17 @@ class LanguageModel:
         Cost: each token is read twice.
         """
         ids = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(text)])
-        n, half = len(ids) - 1, self.context // 2
+        n, half, bits = len(ids) - 1, self.context // 2, []
         starts = range(0, max(n - half, 1), half)
-        windows = [ids[start : start + self.context + 1] for start in starts]
-        # a function of the caller's may count on one window at a time
-        at_once = max(1, AT_ONCE // self.context) if isinstance(impl, str) else 1
-        whole, bits = windows[:-1], []  # the last one may be shorter
-        for i in range(0, len(whole), at_once):
-            bits += list(self._costs(np.stack(whole[i : i + at_once]), impl))
-        bits += list(self._costs(windows[-1][None], impl))
-        later = [cost[self.context - half :] for cost in bits[1:]]
-        return np.concatenate([bits[0], *later])[:n]
-
-    def _costs(self, windows, impl):
-        """Return the bits of every token but the first of each window: (b, n + 1) to (b, n)."""
-        read = windows[:, :-1] if len(windows) > 1 else windows[0, :-1]
-        log_p = log_softmax(transformer(None, self._placed(read), self.weights, impl=impl))
-        log_p, asked = move(log_p, "numpy"), windows[:, 1:, np.newaxis]
-        log_p = log_p.reshape(*asked.shape[:-1], log_p.shape[-1])
-        return -np.take_along_axis(log_p, asked, axis=-1)[..., 0] / math.log(2)
+        for start in starts:
+            window = ids[start : start + self.context + 1]
+            log_p = log_softmax(
+                transformer(None, self._placed(window[:-1]), self.weights, impl=impl)
+            )
+            log_p = move(log_p, "numpy")
+            cost = -log_p[np.arange(len(window) - 1), window[1:]] / math.log(2)
+            bits.append(cost if start == 0 else cost[self.context - half :])
+        return np.concatenate(bits)[:n]
 
     def bits_per_byte(self, text: str, *, impl: Impl = REFERENCE) -> float:
         """Return the mean `surprisal` of a byte of `text` in UTF-8: the lower, the better.
