@@ -19,8 +19,8 @@ SITE := _build/html/index.html
 SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard book/*.ipynb)
 LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
-# Two workers share the cores, so each computes with one thread.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p no:logging --tb=short -n 2
+# Workers share the cores, so each computes with one thread; one more waits for what it started.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p no:logging --tb=short -n 3
 DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook \
 	--ignore attnbook/train.py --ignore attnbook/checkpoint.py  # former names, which warn
 

@@ -102,7 +102,7 @@ def mistake_of(name, wrong):
 NUMBERED = [(*pair, i) for i, pair in enumerate(PAIRS)]
 
 
-@pytest.mark.parametrize(("name", "wrong", "i"), every_day(NUMBERED[::4], NUMBERED))
+@pytest.mark.parametrize(("name", "wrong", "i"), every_day(NUMBERED[::7], NUMBERED))
 def test_a_wrong_answer_is_rejected_with_its_own_sentence(name, wrong, i, monkeypatch):
     answer = WRONG[name][wrong]
     plain = {**ONLY_NUMPY, **pair_answers.WRONG, **sketch_answers.WRONG}
@@ -166,7 +166,7 @@ def test_every_mistake_has_an_answer(answers):
 BOTH = [(name, both) for name, doubles in DOUBLES.items() for both in doubles]
 
 
-@pytest.mark.parametrize(("name", "both"), every_day(BOTH[::3], BOTH))
+@pytest.mark.parametrize(("name", "both"), every_day(BOTH[::5], BOTH))
 def test_two_mistakes_at_once_are_named(name, both, monkeypatch):
     if name in sketch_answers.WRONG:
         monkeypatch.setattr(engine, "present", lambda: ["numpy"])

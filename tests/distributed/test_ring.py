@@ -58,6 +58,7 @@ def test_the_output_is_that_of_float64_loops(equal, name):
     np.testing.assert_allclose(found, judge, rtol=0, atol=1e-14)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", ring_cases.PLAIN_RING)
 def test_four_processes_and_a_pair_of_them_equal_one(lost, name):
     case = ring_cases.of(ring_cases.RING[name])

@@ -27,7 +27,7 @@ from triton_sass import MASK, call, compiling, kernels_of
 
 HERE = Path(__file__).parent
 NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
-OFTEN = NAMES[::4]
+OFTEN = NAMES[::8]
 
 
 @pytest.fixture(scope="module")

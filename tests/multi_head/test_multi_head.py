@@ -13,6 +13,7 @@ from cases import (
     ArrayLibrary,
     HeadsCase,
     close,
+    every_day,
     heads_cases,
     many_heads,
     masks,
@@ -191,7 +192,10 @@ def test_agrees_with_torch_scaled_dot_product_attention(g, mask):
     torch.testing.assert_close(got, attended @ w.W_O + w.b_O)
 
 
-@pytest.mark.parametrize(("mask", "g"), [("none", 4), ("empty row", 1), ("empty", 4)])
+GROUPS = [("none", 4), ("empty row", 1), ("empty", 4)]
+
+
+@pytest.mark.parametrize(("mask", "g"), every_day(GROUPS[1:2], GROUPS))
 def test_gradcheck(mask, g):
     case = case_of(leading=(2,), n_q=3, n_k=5, mask=mask, g=g)
     query, key, value, w, mask = tensors(case)
