@@ -115,7 +115,7 @@ lint: .venv/.lint  ## check style, format and types
 	$(BIN)/mypy
 
 mutants: .venv/.mutants  ## break the code in many small ways and list what no test notices
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
+	ATTNBOOK_WEEKLY=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
 clean:  ## remove what was built and measured, but not the environment
