@@ -128,7 +128,7 @@ class ArrayTree:
                 )
 
     def filled(self, arrays: dict[str, Array]) -> Self:
-        """Return the same structure with other arrays, which are known to fit: nothing is checked."""
+        """Return the same structure with other arrays that are known to fit; nothing is checked."""
         return self._map(lambda name, x: arrays[name])
 
     def to(
