@@ -63,7 +63,15 @@ class ArrayTree:
 
     def any_array(self) -> Array | None:
         """Return one of the arrays, which are all of one home, or None if there is none."""
-        return next(iter(self.arrays().values()), None)
+        for field in self.field_names:
+            value = getattr(self, field)
+            if value is None or field in self.plain_names:
+                continue
+            for part in value if field in self._stacks else (value,):
+                found = part.any_array() if isinstance(part, ArrayTree) else part
+                if found is not None:
+                    return found
+        return None
 
     def check_fields(self) -> None:
         """Raise unless every field holds what its annotation says, and all arrays are of one home.

@@ -1,6 +1,6 @@
 """What the dataclasses of arrays share: names of arrays, other arrays, and moving them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -57,6 +57,15 @@ def test_arrays_have_names_in_the_order_of_the_fields():
     assert list(Tree(leaf(1), (), leaf(2, b=True)).arrays()) == ["first.a", "other.a", "other.b"]
     assert list(leaf(1, b=True).arrays()) == ["a", "b"]
     assert arrays is not weights.arrays()
+
+
+def test_any_array_is_the_first_that_is_there():
+    empty = attnbook.LayerNormWeights()
+    assert empty.any_array() is None
+    decoder = attnbook.TransformerWeights.init(0, 5, d_model=4, n_heads=2, d_ff=3, n_layers=2)
+    for weights in (tree(), leaf(1), decoder, attnbook.DecoderWeights(())):
+        assert weights.any_array() is next(iter(weights.arrays().values()), None)
+    assert replace(tree(), first=empty, leaves=(empty, leaf(20))).any_array()[0, 0] == 20.0
 
 
 def test_with_arrays_puts_others_in_their_place(library):
