@@ -92,7 +92,7 @@ models: .venv/.made  ## fetch the weights of the sentence encoder, 90 MB, into t
 test: .venv/.test $(SITE)  ## build the site and run the tests (WEEKLY=1: the long ones too; COVER=--cov)
 	@# without these weights the tests that need them skip and say so
 	-@$(BIN)/python -m attnbook models get sentence-encoder
-	$(PYTEST) --dist worksteal $(COVER) $(DOCTESTS) tests
+	$(PYTEST) -p no:nbval --dist worksteal $(COVER) $(DOCTESTS) tests
 	@# a notebook runs in one kernel, so its cells go to one worker; the longest begin
 	$(PYTEST) --dist loadfile --no-loadscope-reorder \
 		--nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))

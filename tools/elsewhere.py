@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
     parser.add_argument("--fast", action="store_true", help="the chapters, on NumPy and PyTorch")
     given = sys.argv[1:] if arguments is None else arguments
-    ours, runs = given, [["-n", "2", "--dist", "worksteal", "-m", "not site and not gpu"]]
+    ours, runs = given, [["-n", "3", "--dist", "worksteal", "-m", "not site and not gpu"]]
     if "--" in given:
         ours, runs = given[: given.index("--")], [given[given.index("--") + 1 :]]
     chosen = parser.parse_args(ours)
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         runs[0] += ["-k", "not strict", *(f"tests/{room}" for room in ROOMS)]
     elif "--" not in given:
         chapters = sorted(str(path) for path in (ROOT / "book").glob("*.ipynb"))
-        runs += [["-n", "2", "--dist", "loadfile", "--nbval", "--nbval-current-env", *chapters]]
+        runs += [["-n", "3", "--dist", "loadfile", "--nbval", "--nbval-current-env", *chapters]]
     names = chosen.names or SETTINGS
     failed = [
         name for name in names if [status for options in runs if (status := run(name, options))]

@@ -19,9 +19,18 @@ REAL = np.arange(11) < LENGTHS[:, None]
 MASK = masking.padding(LENGTHS[:, None], 11)
 
 
-JUDGE = tiny_models.bert(attn_implementation="eager")
-STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
-WEIGHTS = from_transformers(STATE, JUDGE.config)
+@pytest.fixture(scope="module")
+def judge():
+    return tiny_models.bert(attn_implementation="eager")
+
+
+@pytest.fixture(scope="module")
+def weights(judge):
+    return taken_from(judge)
+
+
+def taken_from(model):
+    return from_transformers({k: x.numpy() for k, x in model.state_dict().items()}, model.config)
 
 
 def judged(model, types):
@@ -39,11 +48,11 @@ def first_layers(weights, n):
 
 @pytest.mark.parametrize("types", [None, TYPES], ids=["one part", "three parts"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_layer_is_that_of_transformers(library, dtype, types):
-    weights = library.place(WEIGHTS, dtype)
+def test_every_layer_is_that_of_transformers(library, judge, weights, dtype, types):
+    weights = library.place(weights, dtype)
     ids, mask = library.array(IDS), library.array(MASK)
     parts = None if types is None else library.array(types)
-    hidden, attentions = judged(JUDGE, types)
+    hidden, attentions = judged(judge, types)
     bound = 1e-5 if dtype == "float32" else 1e-12
     for n, expected in enumerate(hidden):
         got = bert(ids, first_layers(weights, n), mask, token_types=parts)
@@ -58,60 +67,60 @@ def test_every_layer_is_that_of_transformers(library, dtype, types):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_drifts_no_more_than_that_of_transformers(library, dtype):
+def test_half_precision_drifts_no_more_than_that_of_transformers(library, judge, weights, dtype):
     need(library, dtype)
-    given = library.array(IDS), library.place(WEIGHTS, dtype), library.array(MASK)
-    exact = judged(JUDGE, None)[0][-1]
+    given = library.array(IDS), library.place(weights, dtype), library.array(MASK)
+    exact = judged(judge, None)[0][-1]
     half = tiny_models.bert(attn_implementation="eager").to(getattr(torch, dtype))
     theirs = half(torch.tensor(IDS), torch.tensor(REAL)).last_hidden_state.double().detach().numpy()
     allowed = 2 * np.abs(theirs - exact)[REAL].max() + 8 * EPSILON[dtype]
     assert np.abs(library.numpy(bert(*given)) - exact)[REAL].max() < allowed
 
 
-def test_padding_changes_nothing(library):
-    weights = library.place(WEIGHTS, "float64")
+def test_padding_changes_nothing(library, weights):
+    weights = library.place(weights, "float64")
     together = library.numpy(bert(library.array(IDS), weights, library.array(MASK)))
     for i, n in enumerate(LENGTHS):
         alone = library.numpy(bert(library.array(IDS[i, :n]), weights))
         np.testing.assert_allclose(together[i, :n], alone, atol=1e-12)
 
 
-def test_every_implementation_agrees():
+def test_every_implementation_agrees(weights):
     for impl in ("naive", "in_place", "tiled"):
-        got = bert(IDS, WEIGHTS, MASK, impl=impl)[REAL]
-        np.testing.assert_allclose(got, bert(IDS, WEIGHTS, MASK)[REAL], atol=1e-12)
+        got = bert(IDS, weights, MASK, impl=impl)[REAL]
+        np.testing.assert_allclose(got, bert(IDS, weights, MASK)[REAL], atol=1e-12)
 
 
 def test_options_of_the_config_are_heard():
     options = {"hidden_act": "relu", "layer_norm_eps": 0.1, "attn_implementation": "eager"}
     model = tiny_models.bert(**options)
-    weights = from_transformers({k: x.numpy() for k, x in model.state_dict().items()}, model.config)
-    got = bert(IDS, weights, MASK)[REAL]
+    got = bert(IDS, taken_from(model), MASK)[REAL]
     np.testing.assert_allclose(got, judged(model, None)[0][-1][REAL], atol=1e-12)
 
 
-def test_no_token_and_no_layer():
-    assert bert(IDS[:, :0], WEIGHTS).shape == (5, 0, 14)
-    assert bert_with_weights(IDS, first_layers(WEIGHTS, 0))[1] == ()
+def test_no_token_and_no_layer(weights):
+    assert bert(IDS[:, :0], weights).shape == (5, 0, 14)
+    assert bert_with_weights(IDS, first_layers(weights, 0))[1] == ()
 
 
 TABLE = np.ones((7, 14))
 MADE = BertWeights
-NORM, ENCODER, NARROW = WEIGHTS.embedding_norm, WEIGHTS.encoder, LayerNormWeights.init(3)
+NORM, NARROW = LayerNormWeights.init(14), LayerNormWeights.init(3)
+ENCODER = EncoderWeights.init(0, 3, 14, 2, 19)
 ERRORS = """
-bert(IDS + 0.0, WEIGHTS)
+bert(IDS + 0.0, weights)
     TypeError: ids must be an array of integers, got float64
-bert(IDS + 1, WEIGHTS)
+bert(IDS + 1, weights)
     ValueError: ids must be from 0 to 28 to be known to token_embedding, got 29
-bert(np.ones((1, 14), int), WEIGHTS)
+bert(np.ones((1, 14), int), weights)
     ValueError: ids must have at most 13 tokens, as many as positions, got 14
 bert(IDS, ENCODER)
     TypeError: weights must be BertWeights, got EncoderWeights
-bert(IDS, WEIGHTS, token_types=TYPES + 1)
+bert(IDS, weights, token_types=TYPES + 1)
     ValueError: token_types must be from 0 to 2 to be known to token_type_embedding, got 3
-bert(IDS, WEIGHTS, token_types=TYPES[0])
+bert(IDS, weights, token_types=TYPES[0])
     ValueError: token_types must have the shape of ids, (5, 11), got (11,)
-bert(IDS, WEIGHTS, REAL)
+bert(IDS, weights, REAL)
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (5, 2, 11, 11), got (5, 11);
     one row of keys a sequence is mask[:, None, None]
 MADE(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
@@ -128,10 +137,10 @@ MADE(TABLE, TABLE, TABLE, NARROW, ENCODER)
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+def test_error(weights, call, kind, message):
+    assert_raises(call, kind, message, {**globals(), "weights": weights})
 
 
-def test_an_unknown_implementation_is_refused():
+def test_an_unknown_implementation_is_refused(weights):
     with pytest.raises(ValueError, match=r"^impl must be one of .*, got 'quick'$"):
-        bert(IDS, WEIGHTS, impl="quick")
+        bert(IDS, weights, impl="quick")
