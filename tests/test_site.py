@@ -255,6 +255,7 @@ UNSETTLED = f"""() => [
     ...{MOVING}.map(animation => animation.effect.target),
     ...[...document.querySelectorAll('.bd-article *')].filter(e =>
         e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0 &&
+        !e.querySelector('[tabindex="0"]') &&
         ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)),
 ].map(e => e?.outerHTML.slice(0, 200))"""
 

@@ -248,7 +248,7 @@ def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
     for kind in ("py", "ipynb"):
         answers_go_out_and_come_in(reader, kind)
     solved = solve_an_exercise(reader, SHORTEST)
-    reader.write("cell-4", "print('x' * 300)\n1 / 0")
+    reader.write("cell-4", "print('x' * 300)  # " + "wide, " * 40 + "\n1 / 0")
     assert "ZeroDivisionError" in reader.run("cell-4")
     assert reader.problems == []
     stop_ends_an_endless_loop(reader)
@@ -365,7 +365,7 @@ def a_file_with_other_bytes_is_refused(reader, name, folder):
 
 
 def live_cells_break_no_rule_and_no_width(reader, cells):
-    """Cells that ran; one shows an error and more than the page is wide, one has an editor."""
+    """Cells that ran; one shows an error, and more than the page is wide in editor and output."""
     too_wide = "Math.max(document.documentElement.scrollWidth - innerWidth, 0)"
     assert reader.tab.evaluate(too_wide) == 0
     reader.keep(", ".join(["h1", ".live-foot", *(f"#{cell}" for cell in cells)]))
