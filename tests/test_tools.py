@@ -63,8 +63,8 @@ def test_changes_are_those_of_git(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "names", "options"),
     [
-        ([], list(elsewhere.SETTINGS), ["-n", "2"]),
-        (["oldest"], ["oldest"], ["-n", "2"]),
+        ([], list(elsewhere.SETTINGS), ["-n", "3"]),
+        (["oldest"], ["oldest"], ["-n", "3"]),
         (["--fast", "oldest"], ["oldest"], ["-k", "not strict", "tests/single_head"]),
         (["avx2", "--", "tests/x.py"], ["avx2"], ["tests/x.py"]),
     ],

@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
     parser.add_argument("--fast", action="store_true", help="the chapters, on NumPy and PyTorch")
     given = sys.argv[1:] if arguments is None else arguments
-    ours, runs = given, [["-n", "3", "--dist", "worksteal", "-m", "not site and not gpu"]]
+    tests = ["-p", "no:nbval", "-n", "3", "--dist", "worksteal", "-m", "not site and not gpu"]
+    ours, runs = given, [tests]
     if "--" in given:
         ours, runs = given[: given.index("--")], [given[given.index("--") + 1 :]]
     chosen = parser.parse_args(ours)
