@@ -71,6 +71,8 @@ def the_result_is_the_model(case: Case, values: Values, again: Callable) -> str 
         return None
     mixed = q * kept + (1 - np.sum(q * kept)) * rest
     i = int(np.argmax(np.abs(mixed - p)))
+    if np.isclose(mixed[i], p[i], atol=1e-5):
+        return None
     return (
         f"By your rule token {i} comes out with probability {mixed[i]:.3g}; the model gives it "
         f"{p[i]:.3g}."
@@ -110,6 +112,8 @@ SPECULATIVE_RULE = Check(
             and never otherwise. Between them it is kept with probability p / p_draft.
         the smaller one returned: You return min(p, p_draft): that is how often a token is drafted
             and kept. If it was drafted, it is kept with that divided by p_draft.
+        kept too seldom: You keep a token with p / (p + p_draft), with a share of the largest ratio,
+            or all tokens alike. The most that works is min(1, p / p_draft), token by token.
         always kept: You keep every draft: then the text is that of the draft model.
         dropped for kept: You return the probability that a token is dropped.
         drawn from the model: You draw the token instead from p. What the draft gives often is then
@@ -119,6 +123,8 @@ SPECULATIVE_RULE = Check(
             too often. What is missing is max(p − p_draft, 0).
         size of the difference: You draw instead from |p − p_draft|. Only where the model gives more
             than the draft is something missing.
+        not in proportion: You draw instead among the tokens to which the model gives more, but not
+            in proportion to how much more it gives: max(p − p_draft, 0), divided by its sum.
         negative numbers: The distribution of the token instead has negative numbers: cut p −
             p_draft at 0.
         not renormalised: The distribution of the token instead does not sum to 1. Divide it by its
@@ -132,6 +138,12 @@ SPECULATIVE_RULE = Check(
             "kept by the model alone": each("kept", lambda p, q: p),
             "kept if likelier": each("kept", lambda p, q: (p >= q) * 1.0),
             "the smaller one returned": each("kept", np.minimum),
+            "kept too seldom": each(
+                "kept",
+                lambda p, q: p / (p + q),
+                lambda p, q: p / q / np.max(p / q),
+                lambda p, q: np.full_like(p, np.sum(np.minimum(p, q))),
+            ),
             "always kept": each("kept", lambda p, q: np.ones_like(p)),
             "dropped for kept": each(
                 "kept", lambda p, q: 1 - _kept(p, q), lambda p, q: np.maximum(0, 1 - q / p)
@@ -140,6 +152,12 @@ SPECULATIVE_RULE = Check(
             "drawn from the draft": each("rest", lambda p, q: q),
             "difference the other way": each("rest", lambda p, q: _missing(q, p)),
             "size of the difference": each("rest", lambda p, q: np.abs(p - q)),
+            "not in proportion": each(
+                "rest",
+                lambda p, q: np.where(p > q, p, 0),
+                lambda p, q: (p > q) * 1.0,
+                lambda p, q: (np.arange(len(p)) == np.argmax(p - q)) * 1.0,
+            ),
             "negative numbers": (
                 {"rest": lambda p, q: p - q, "share": lambda x: x},
                 {"rest": lambda p, q: p - q},

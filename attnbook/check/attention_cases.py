@@ -85,7 +85,8 @@ def attention_stages(
 def option_stages(make: Callable) -> tuple[Stage, ...]:
     """Return the stages for a scale and a bias."""
     options = {"scale": 0.25, "bias": draw(5, 2, 3)}
-    return tuple(Stage((Case(make(2, 3, 5, 7), {o: x}),), option=o) for o, x in options.items())
+    stages = tuple(Stage((Case(make(2, 3, 5, 7), {o: x}),), option=o) for o, x in options.items())
+    return (*stages, Stage((Case(make(2, 3, 5, 7), {"scale": 0.0}),), option="scale"))
 
 
 # in the last two batches .T fits by chance

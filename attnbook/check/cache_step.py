@@ -56,16 +56,19 @@ def _softmax(scores, axis=-1):
 
 
 def _step(s: Any, query, key, value, past_key, past_value):
-    keys, values = s.join_keys(past_key, key), s.join_values(past_value, value)
+    both = s.join_keys(past_key, key), s.join_values(past_value, value)
+    keys = s.attended(past_key, key, both[0])
+    values = s.attended(past_value, value, both[1])
     scores = query @ np.swapaxes(keys, -1, -2) * s.scale(query.shape[-1])
     mask = s.mask(query.shape[1], keys.shape[1])
     A = s.softmax(np.where(mask, scores, -np.inf))
-    return A @ values, *s.kept((past_key, past_value), (key, value), (keys, values))
+    return A @ values, *s.kept((past_key, past_value), (key, value), both)
 
 
 _STEPS: dict[str, Callable] = {
     "join_keys": _after,
     "join_values": _after,
+    "attended": lambda past, new, both: both,
     "scale": lambda d: 1 / math.sqrt(d),
     "mask": _last_corner,
     "softmax": _softmax,
@@ -111,8 +114,8 @@ CACHED_ATTENTION = Check(
     ),
     mistakes=mistakes(
         """
-        new token not seen: The new token attends to the cache alone. Its own key and value belong
-            to the keys: append first, then attend.
+        new token not seen: The new token attends to what came before it alone. Its own key and
+            value belong to the keys: append first, then attend, itself included.
         cache not seen: The new token attends to the new keys alone. Those of the cache come before
             them.
         new keys not appended: You attend with the old keys and the new values, or the reverse. Both
@@ -126,14 +129,26 @@ CACHED_ATTENTION = Check(
             hidden; with several the mask is causal, aligned to the last key.
         aligned to the first key: Your causal mask is aligned to the first key: of the first new
             token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
+        next place visible: A new token sees the one behind it. New token i stands at place n + i
+            and sees the keys j ≤ n + i.
         no scale: You do not divide the scores by √d_k.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
             last axis.
         keys and values exchanged: You return values and keys in the other order.
         """,
         {
-            "new token not seen": _swapped(lambda past, new: past),
-            "cache not seen": _swapped(lambda past, new: new),
+            "new token not seen": (
+                _swapped(lambda past, new: past),
+                {"mask": lambda m, n: np.tri(m, n, n - m - 1, dtype=bool)},
+                {
+                    "attended": lambda past, new, both: past,
+                    "mask": lambda m, n: np.ones((m, n), bool),
+                },
+            ),
+            "cache not seen": (
+                _swapped(lambda past, new: new),
+                {"attended": lambda past, new, both: new},
+            ),
             "new keys not appended": (
                 {"join_keys": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
                 {"join_values": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
@@ -143,6 +158,7 @@ CACHED_ATTENTION = Check(
             "put in front": (_swapped(lambda past, new: np.concatenate([new, past], axis=1)),),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
+            "next place visible": each("mask", lambda m, n: np.tri(m, n, n - m + 1, dtype=bool)),
             "no scale": each("scale", lambda d: 1.0),
             "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
             "keys and values exchanged": each("kept", lambda past, new, both: both[::-1]),

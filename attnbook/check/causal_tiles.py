@@ -205,15 +205,22 @@ TILE_MISTAKES = (
     sums in half precision: You carry the sums from tile to tile in the precision of the inputs.
         With float16 a large sum does not move any more when small numbers are added. Keep m, z and
         u in float32, and round once, when the output is stored.
+    first head alone: The outputs of all heads but the first are 0: the grid has no programs for
+        them, or they are not stored.
     first head for all: All heads read the rows of the first one: the pointer of an array does not
         move with the head. One head is n · d numbers long.
     """,
         {
             "no mask": {"hide": hide_nothing, **_EVERY},
             "diagonal one too far": {"see": _tri(1)},
-            "query cannot see itself": {"see": _tri(-1)},
+            "query cannot see itself": (
+                {"see": _tri(-1)},
+                {"see": _tri(-1), "hide": lambda s, mask: np.where(mask, s, -1e9), **_EVERY},
+            ),
             "places within the tile": {"see": _within_the_tile},
-            "diagonal tile left out": {"visit": lambda i, j: j < i},
+            "diagonal tile left out": each(
+                "visit", lambda i, j: j < i, lambda i, j: j < i or i == j == 0
+            ),
             "diagonal tile not masked": {"hide": hide_nothing},
             "diagonal tile alone": {"visit": lambda i, j: i == j},
             "tile before the diagonal left out": {"visit": lambda i, j: j <= i and j != i - 1},
@@ -231,6 +238,9 @@ TILE_MISTAKES = (
             ),
             "not divided": {"divide": lambda weighted, total: weighted},
             "sums in half precision": {"keep": lambda sums, dtype: sums.astype(dtype)},
+            "first head alone": each(
+                "inputs", lambda q, k, v: (q, k, v * (np.arange(len(v)) == 0)[:, None, None])
+            ),
             "first head for all": each(
                 "inputs",
                 lambda q, k, v: tuple(0 * x + x[:1] for x in (q, k, v)),
@@ -352,6 +362,9 @@ TILED_ATTENTION = check_of(
     one tile too many: You read one tile beyond the diagonal; its weights are all 0. The last tile
         to be read is the one whose keys begin where the queries begin.
     """,
-        {"hidden tiles read": _EVERY, "one tile too many": {"visit": lambda i, j: j <= i + 1}},
+        {
+            "hidden tiles read": (_EVERY, {"visit": lambda i, j: j // 2 <= i // 2}),
+            "one tile too many": {"visit": lambda i, j: j <= i + 1},
+        },
     ),
 )

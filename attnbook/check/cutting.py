@@ -104,16 +104,22 @@ def _near_the_best(ranked, threshold):
 def _cut(steps, p, threshold):
     order = steps.order(p)
     ranked = p[order]
-    kept = np.where(steps.keeps(ranked, threshold), ranked, 0)
+    kept = np.where(steps.keeps(ranked, threshold), steps.numbers(ranked, p), 0)
     return steps.share(steps.back(kept, order), p)
 
 
-_STEPS: dict[str, Callable] = {"order": _falling, "back": _back, "share": _share}
+_STEPS: dict[str, Callable] = {
+    "order": _falling,
+    "numbers": lambda ranked, p: ranked,
+    "back": _back,
+    "share": _share,
+}
 
 _OF_BOTH = """
     not renormalised: What you return does not sum to 1. Divide what is left by its sum.
     softmax of what is left: You take a softmax of probabilities. They are no logits: divide what is
         left by its sum.
+    equal shares: You give all that is left the same share. Divide its own numbers by their sum.
     tail kept: You keep what should be cut and cut what should be kept.
     only the likeliest: You keep the likeliest token alone, whatever the threshold.
     nothing cut: You return the distribution that you were given.
@@ -121,6 +127,10 @@ _OF_BOTH = """
 
 
 _OF_SORTING = """
+    not sorted: You add the probabilities in the order of the vocabulary. Sort them first, so that
+        the likeliest come first.
+    mask of the sorted: You find which of the sorted tokens stay, and apply that to the unsorted
+        ones. Put it back into the order of the vocabulary first.
     likely ones cut: You sort from the least likely token. Begin with the likeliest.
     order not undone: Your result stands in the order of falling probability. Put each number back
         where its token stands in the vocabulary.
@@ -136,10 +146,17 @@ def _ways(keeps: Callable) -> dict:
         "softmax of what is left": each(
             "share", _softmax, lambda q, p: np.exp(q) / np.sum(np.exp(q))
         ),
-        "tail kept": each("keeps", lambda r, t: ~keeps(r, t)),
+        "equal shares": each("share", lambda q, p: (q > 0) / np.sum(q > 0)),
+        "tail kept": each("keeps", lambda r, t: ~keeps(r, t), lambda r, t: r <= t * np.max(r)),
         "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
         "nothing cut": each("keeps", lambda r, t: r >= 0),
     }
+
+
+def _with_the_first(*keeps: Callable) -> tuple:
+    """Return the ways to choose so, with the likeliest token cut and kept where they say so."""
+    guarded = (lambda r, t, own=own: own(r, t) | (np.arange(len(r)) == 0) for own in keeps)
+    return each("keeps", *keeps, *guarded)
 
 
 _TOP_P_MISTAKES = mistakes(
@@ -151,6 +168,7 @@ _TOP_P_MISTAKES = mistakes(
         threshold, the next token goes.
     threshold on each token: You compare each probability with the threshold. It is the sum of the
         likeliest that must reach it.
+    one minus the threshold: You let the sum reach 1 − threshold.
     min-p: You keep the tokens of at least a share of the largest probability: that is min-p. Top-p
         adds probabilities until their sum reaches the threshold.
     top-k: You keep a share of the number of tokens. How many are kept must depend on their
@@ -159,16 +177,17 @@ _TOP_P_MISTAKES = mistakes(
     + _OF_SORTING
     + _OF_BOTH,
     {
-        "crossing token dropped": each(
-            "keeps", lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
+        "crossing token dropped": _with_the_first(
+            lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
         ),
+        "one minus the threshold": _with_the_first(lambda r, t: _before(r) < 1 - t - 1e-9),
         "one token too many": each(
             "keeps",
             lambda r, t: _before(r) <= t + 1e-9,
             lambda r, t: np.concatenate([[True], _nucleus(r, t)[:-1]]),
         ),
-        "threshold on each token": each(
-            "keeps", lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
+        "threshold on each token": _with_the_first(
+            lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
         ),
         "min-p": each("keeps", _near_the_best, lambda r, t: _near_the_best(r, 1 - t)),
         "top-k": each(
@@ -176,6 +195,11 @@ _TOP_P_MISTAKES = mistakes(
             lambda r, t: np.arange(len(r)) < max(int(t * len(r)), 1),
             lambda r, t: np.arange(len(r)) < np.ceil(t * len(r)),
         ),
+        "not sorted": each("order", lambda p: np.arange(len(p))),
+        "mask of the sorted": {
+            "numbers": lambda ranked, p: p,
+            "back": lambda kept, order: kept,
+        },
         "likely ones cut": each("order", lambda p: np.argsort(p, kind="stable")),
         "order not undone": each("back", lambda kept, order: kept),
         "order applied twice": each("back", lambda kept, order: kept[order]),
@@ -187,6 +211,8 @@ _MIN_P_MISTAKES = mistakes(
     """
     threshold not relative: You compare each probability with the threshold itself. Where the model
         is not sure no token may be left. Multiply it by the largest probability first.
+    difference to the largest: You compare with the largest probability minus the threshold. It is a
+        share of the largest: multiply.
     relative to the mean: You compare with a share of the mean probability. It is the largest that
         counts.
     equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
@@ -197,6 +223,7 @@ _MIN_P_MISTAKES = mistakes(
     + _OF_BOTH,
     {
         "threshold not relative": each("keeps", lambda r, t: r >= t),
+        "difference to the largest": each("keeps", lambda r, t: r >= np.max(r) - t),
         "relative to the mean": each("keeps", lambda r, t: r >= t * np.mean(r)),
         "equal one dropped": each("keeps", lambda r, t: r > t * np.max(r) * (1 + 1e-6)),
         "top-p": each("keeps", _nucleus, lambda r, t: _nucleus(r, 1 - t)),

@@ -214,7 +214,7 @@ DECODER_LAYER = sublayers.of_layers(
         Stage(
             _both((5, 3, 6, 2, 11), batch=(2,), memory_mask=sublayers.LENGTHS),
             option="memory_mask",
-            may_raise="a mask for each sequence, (batch, 1, 1, n_s),",
+            beyond="a mask for each sequence, (batch, 1, 1, n_s),",
             within="a batch (leading axes)",
         ),
     ),

@@ -60,6 +60,12 @@ def _turn(x, interleaved=False):
     return attnbook.positions.rotary(x, interleaved=interleaved)
 
 
+def _turned_back(x):
+    """Rotate in the other direction: with the second of each pair negated before and after."""
+    signs = np.repeat([1.0, -1.0], x.shape[-1] // 2)
+    return signs * _turn(signs * x)
+
+
 def _turn_merged(x):
     """Rotate features as if all heads were one."""
     return _split(_turn(_merge(x)), x.shape[-3])
@@ -175,6 +181,12 @@ MISTAKES = mistakes(
     no causal mask: Each token sees the later ones. Hide them: query i sees key j if j ≤ i.
     mask one too high: Each token sees the next one, which is its answer. Query i sees key j if j ≤
         i.
+    own place hidden: No token sees itself. Query i sees key j if j ≤ i, not j < i.
+    keys turned back: You turn queries and keys in opposite directions, so a score depends on the
+        sum of their places. Turn both alike: then it depends on the difference.
+    sum for the mean: You divide by the root of the sum of the squares. RMS normalisation takes the
+        mean of the squares.
+    another epsilon: The ε of your normalisation is not 1e-5, or it stands outside the root.
     mask inverted: Your mask works the wrong way round: each token sees the later ones alone.
     W_O forgotten: You join the heads and do not multiply by W_O.
     no residuals: You return what the sublayers make and never add what they were given: x +
@@ -221,6 +233,13 @@ MISTAKES = mistakes(
         "no scale": each("width", lambda d_k, d_model: 1),
         "no causal mask": each("seen", lambda n: np.ones((n, n), dtype=bool)),
         "mask one too high": each("seen", lambda n: np.tri(n, k=1, dtype=bool)),
+        "own place hidden": each("seen", lambda n: np.tri(n, k=-1, dtype=bool)),
+        "keys turned back": each("turn_key", _turned_back),
+        "sum for the mean": each("rms_mean", lambda x, axis: np.sum(x, axis=axis, keepdims=True)),
+        "another epsilon": (
+            *each("rms_epsilon", *(lambda e, x=x: x for x in (0.0, 1e-3, 1e-6, 1e-8, 1e-12))),
+            {"rms_size": lambda mean, epsilon: np.sqrt(mean) + epsilon},
+        ),
         "mask inverted": each("seen", lambda n: ~_causal(n), lambda n: _causal(n).T),
         "W_O forgotten": each("project", _same),
         "no residuals": (

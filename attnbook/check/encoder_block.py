@@ -129,7 +129,7 @@ ENCODER_LAYER = sublayers.of_layers(
         Stage(
             _both((3, 6, 2, 11), batch=(2,), mask=sublayers.LENGTHS),
             option="mask",
-            may_raise="a mask for each sequence, (batch, 1, 1, n),",
+            beyond="a mask for each sequence, (batch, 1, 1, n),",
             within="a batch (leading axes)",
         ),
     ),

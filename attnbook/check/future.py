@@ -31,7 +31,8 @@ FUTURE = sentences(
         PyTorch, for a reshape that splits the batch, and for statistics of the batch as in
         BatchNorm.
     no causal mask: Every output depends on every input: there is no causal mask, or it does not
-        arrive. Hide the scores of later keys, with −∞, before the softmax.
+        arrive, or the scores of later keys become 0 or −10 in place of −∞, or a mean over all
+        inputs is added. Hide the scores of later keys, with −∞, before the softmax.
     softmax over the queries: Every output depends on every later input, but only through a few
         numbers: it looks like a softmax over the queries, whose sum runs over later queries, mask
         or not, or like a normalisation over the whole sequence. Take the softmax over the keys, the
@@ -46,6 +47,12 @@ FUTURE = sentences(
     off by one: Each output depends on the next {k} and on nothing later: the diagonal of the causal
         mask is too high. Query i may attend to keys j ≤ i: tril(…), and what is hidden is triu(…,
         diagonal=1). If there are more keys than queries, see where the last query stands.
+    window ahead: Each output depends on neighbours on both sides, as far as {k} ahead. Look for a
+        convolution that is padded on both sides, and for a window that is not causal.
+    blocks: Each output depends on all of its block of {k} inputs, also on later ones of the block.
+        The mask compares blocks. It has to compare places within a block, too.
+    prefix: Every output depends on the first {k} inputs, also those before them. That is the mask
+        of a prefix language model; a causal mask lets query i attend to keys j ≤ i alone.
     bare reshape: What sees what is the pattern of a bare reshape into {k} heads with a causal mask:
         one token becomes several places of the sequence, and the mask orders those. Split (n, h·d)
         to (n, h, d) and then swap the axes, and swap them back before you merge.
@@ -170,9 +177,17 @@ def _name(probe: SequenceProbe, found: Dependence) -> tuple[str | None, Any]:
         return "causal mask inverted", None
     ahead = int(found.distance[found.sees].max())
     narrow = found.is_a_window and not found.sees[found.distance < 0].all()
+    places = np.arange(n)
+    for k in range(2, n):
+        if found.matches(places // k <= places[:, np.newaxis] // k):
+            return "blocks", k
+        if found.matches((places < k) | (places <= places[:, np.newaxis])):
+            return "prefix", k
     heads = bare_reshape(found, causal=True) if ahead > 1 and not narrow else None
     if heads:
         return "bare reshape", heads
+    if narrow and 0 < ahead <= -found.distance[found.sees].min():
+        return "window ahead", ahead
     if np.array_equal(found.sees & found.later, found.later & (found.distance <= ahead)):
         return "off by one", "token" if ahead == 1 else f"{ahead} tokens"
     return None, None

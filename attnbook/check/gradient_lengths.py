@@ -74,6 +74,9 @@ _MISTAKES = mistakes(
         gradient is short, and should be.
     never scaled: You change nothing. A gradient longer than `longest` is multiplied by longest
         divided by its length.
+    condition reversed: You lengthen what is short and leave what is too long. Turn the comparison
+        round.
+    squares compared: You compare the sum of the squares with `longest`. Compare its root.
     root forgotten: You compare and divide by the sum of the squares. The length is its root.
     squares forgotten: Your length is a sum of absolute values, or of the numbers themselves. It is
         the root of the sum of squares.
@@ -98,6 +101,12 @@ _MISTAKES = mistakes(
             lambda length, c: c / max(length, 1e-12),
         ),
         "never scaled": each("factor", lambda length, c: 1.0),
+        "condition reversed": each(
+            "factor", lambda length, c: c / max(length, 1e-12) if length < c else 1.0
+        ),
+        "squares compared": each(
+            "factor", lambda length, c: c / length if length * length > c else 1.0
+        ),
         "root forgotten": each("lengths", lambda a, b: (_length(a, b) ** 2,) * 2),
         "squares forgotten": each(
             "lengths",
@@ -141,8 +150,13 @@ CLIP_GRADIENTS = Check(
     compute=clip,
     steps=STEPS,
     stages=(
-        Stage((_case(70, 1.0, 3, 2), _case(72, 0.5, 0.1, 5), _case(74, 2.0, 9, 0.01))),
-        Stage((_case(76, 2.0, 0.1, 0.1), _case(78, 5.0, 0.9, 1.1))),
+        Stage(
+            (
+                *(_case(70, 1.0, 3, 2), _case(72, 0.5, 0.1, 5), _case(74, 2.0, 9, 0.01)),
+                _case(76, 2.0, 0.1, 0.1),
+            )
+        ),
+        Stage((_case(78, 5.0, 0.9, 1.1),)),
         Stage(
             (_case(80, 1.0, 0, 0), _case(82, 1.0, 0, 3)),
             errors={ZeroDivisionError: "always scaled"},

@@ -53,6 +53,16 @@ def _reference(gradients, counts):
     return sum(share * row for share, row in zip(shares, gradients, strict=True))
 
 
+def _but_the_last(counts):
+    return counts * (np.arange(len(counts)) < len(counts) - 1)
+
+
+def _halved(counts):
+    """Return the weights of a mean that is taken of what there is and of the next piece."""
+    last = len(counts) - 1
+    return 0.5 ** np.minimum(last + 1 - np.arange(last + 1), last)
+
+
 _MISTAKES = mistakes(
     """
     mean of the means: You take the mean of the gradients of the pieces, so a label in a piece with
@@ -70,6 +80,12 @@ _MISTAKES = mistakes(
     summed over the parameters: You sum over the wrong axis. The pieces are the rows.
     last piece alone: You return the gradient of the last piece. `backward` adds to what is there;
         an assignment forgets it.
+    shares cut to integers: Your shares are cut to integers by //, so nearly all are 0. Divide by /.
+    last piece left out: Your loop ends before the last piece, and its gradient is missing.
+    running mean of two: You take the mean of what you have and of the next piece, so the last one
+        counts half. Weigh each by its number of labels.
+    not weighed: You add the gradients as they are and divide by the number of labels. Each is a
+        mean: multiply it by its number of labels first.
     first piece alone: You return the gradient of the first piece.
     empty pieces counted as one: You give a piece without labels the weight 1. It has none.
     """,
@@ -100,6 +116,13 @@ _MISTAKES = mistakes(
             {"sum": lambda weighed: weighed[-1], "weights": np.ones_like, "total": lambda n: 1},
             {"sum": lambda weighed: weighed[-1]},
         ),
+        "shares cut to integers": ({"weights": lambda n: n // n.sum(), "total": lambda n: 1},),
+        "last piece left out": (
+            {"weights": _but_the_last},
+            {"weights": _but_the_last, "total": lambda n: np.sum(n[:-1])},
+        ),
+        "running mean of two": ({"weights": _halved, "total": lambda n: 1},),
+        "not weighed": each("weights", np.ones_like),
         "first piece alone": (
             {"sum": lambda weighed: weighed[0], "weights": np.ones_like, "total": lambda n: 1},
             {"sum": lambda weighed: weighed[0]},
@@ -127,7 +150,8 @@ ACCUMULATE_GRADIENTS = Check(
     compute=accumulate,
     steps=STEPS,
     stages=(
-        Stage((_case(90, 5, 7, 11), _case(91, 3, 13, 2, 5), _case(92, 2, 40))),
+        Stage((_case(90, 5, 7, 11), _case(91, 3, 13, 2, 5))),
+        Stage((_case(92, 2, 40),)),
         Stage((_case(93, 5, 3, 0, 17), _case(94, 4, 0, 0, 9, 23))),
     ),
     mistakes=_MISTAKES,

@@ -43,6 +43,11 @@ HEADS = sentences(
         share one set of weights.
     heads averaged: The heads are averaged or added up. They are put side by side, (n, h·d): each
         keeps its own features.
+    weights averaged: The weights of all heads are averaged, so all heads attend alike. Each has
+        weights of its own.
+    one head left out: A block of the output is 0, the first or the last: the loop over the heads
+        begins too late or ends too early.
+    keys compared with themselves: The scores are K Kᵀ. They compare queries with keys, Q Kᵀ.
     one head for all: The same head, the first or the last, stands in every block of the output.
         Block i is head i.
     key used as value: The output is made of the keys. The keys are for the scores; the values are
@@ -182,6 +187,15 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
         *(_repeated(lambda x, f=f: f(x, axis=-3, keepdims=True)) for f in (np.mean, np.sum)),
         *(lambda layout, heads, f=f: f(heads, axis=-3) for f in (np.mean, np.sum)),
     ),
+    "weights averaged": each(
+        "normalise", lambda s, axis: 0 * s + np.mean(_softmax(s, axis), axis=-3, keepdims=True)
+    ),
+    "one head left out": each(
+        "merge",
+        lambda layout, x: layout.merge(x * (np.arange(layout.h) < layout.h - 1)[:, None, None]),
+        lambda layout, x: layout.merge(x * (np.arange(layout.h) > 0)[:, None, None]),
+    ),
+    "keys compared with themselves": {"take": lambda query, key, value: (key, key, value)},
     "one head for all": each(
         "merge", _repeated(lambda x: x[..., :1, :, :]), _repeated(lambda x: x[..., -1:, :, :])
     ),

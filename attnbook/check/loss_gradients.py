@@ -81,6 +81,11 @@ MISTAKES = mistakes(
         tokens.
     divided by the vocabulary: You divide by V. The loss is a mean over the n tokens.
     mean twice: You divide by the number of tokens twice.
+    half divided: You divide the probabilities or the label by the number of tokens, not both. The
+        whole difference is: mind the brackets.
+    multiplied by the number: You multiply by the number of tokens. Divide.
+    every target in every row: You subtract 1 in the columns of all targets in every row. Row i has
+        target i alone: g[np.arange(n), targets] -= 1.
     label forgotten: You return the probabilities alone. At the label 1 is subtracted.
     label alone: Your gradient is 0 but at the label. The other logits have one as well: their
         probabilities.
@@ -114,6 +119,15 @@ MISTAKES = mistakes(
         "divided by all numbers": each("tokens", lambda z: z.size),
         "divided by the vocabulary": each("tokens", lambda z: z.shape[-1]),
         "mean twice": each("tokens", lambda z: math.prod(z.shape[:-1]) ** 2),
+        "half divided": each(
+            "difference",
+            lambda p, y, z: p - y * math.prod(z.shape[:-1]),
+            lambda p, y, z: p * math.prod(z.shape[:-1]) - y,
+        ),
+        "multiplied by the number": each("tokens", lambda z: 1 / math.prod(z.shape[:-1])),
+        "every target in every row": each(
+            "difference", lambda p, y, z: p - np.max(y, axis=-2, keepdims=True)
+        ),
         "label forgotten": each("difference", lambda p, y, z: p),
         "label alone": each(
             "difference", lambda p, y, z: (p - y) * y, lambda p, y, z: -y, lambda p, y, z: p * y

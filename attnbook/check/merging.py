@@ -126,6 +126,8 @@ _MISTAKES = mistakes(
         have the smaller maximum, in each row: both need a factor; that of the larger is 1.
     factors exchanged: You multiply each part by the factor of the other. A part's factor is made of
         its own maximum: exp(its maximum − the common maximum).
+    compared with the other part: You take exp(own maximum − the maximum of the other part). Take
+        the common maximum off, the larger of both.
     sign of the exponent: You multiply by exp(common maximum − own maximum), which grows where it
         should shrink. The smaller part counts less: exp(own − common) is at most 1.
     minimum: You take the smaller of the two maxima. It is a correct shift on paper, but exponents
@@ -172,6 +174,7 @@ _MISTAKES = mistakes(
         "weighted not rescaled": {"weighted": lambda f, u, z: u[0] + u[1]},
         "one part rescaled": ({"second_factor": _one}, {"first_factor": _one}),
         "factors exchanged": _factors(lambda own, other, base: np.exp(other - base)),
+        "compared with the other part": _factors(lambda own, other, base: np.exp(own - other)),
         "sign of the exponent": (
             {**_factors(lambda own, other, base: np.exp(base - own)), "base": _bare_base},
             _factors(lambda own, other, base: np.exp(base - own)),

@@ -69,7 +69,7 @@ def _probed(s: Any, x, directions, n_probes):
     crossed = _crossed(sets, k)
     chosen = s.rank(s.total(s.price(along), crossed), n_probes)
     flips = np.sum(crossed * places, axis=-1)[chosen]
-    return s.flip(own[:, np.newaxis], flips).astype(np.int64)
+    return s.results(s.flip(own[:, np.newaxis], flips).astype(np.int64))
 
 
 def _one_after_the_other(x, directions, n_probes):
@@ -97,11 +97,28 @@ _STEPS: dict[str, Callable] = {
     "total": lambda price, crossed: price @ crossed.T,
     "rank": _rank,
     "flip": lambda own, flips: own ^ flips,
+    "results": lambda buckets: buckets,
 }
 
 
 def _but_own(k):
     return _sets(k)[1:]
+
+
+def _own_first(total: Callable) -> Callable:
+    """Return the step that puts the own bucket first, and the others by `total`."""
+
+    def first(price, crossed):
+        others = total(price, crossed)
+        begins = np.min(others, axis=-1, keepdims=True) - 1
+        return np.where(np.sum(crossed, axis=-1) > 0, others, begins)
+
+    return first
+
+
+def _pairs_price(price, crossed):
+    """Count a set of three planes and more as farther than all others."""
+    return price @ crossed.T + 1e9 * (np.sum(crossed, axis=-1) > 2)
 
 
 def _single_price(price, crossed):
@@ -117,6 +134,8 @@ _MISTAKES = mistakes(
     single planes alone: You flip single bits alone, or take pairs only when they are used up. Two
         planes that are both very near are crossed together more often than one that is far: compare
         sums of squares.
+    pairs at most: You cross two planes at most. Three that are very near are crossed together more
+        often than one that is far.
     one after the other: You cross the nearest plane, then the next one as well, and so on. Each
         bucket is a set of planes of its own: the second nearest alone comes before both together.
     lowest bits first: You flip bits in the order of their numbers. How likely a plane lies between
@@ -129,6 +148,13 @@ _MISTAKES = mistakes(
         falls with the square: add up (x · a)².
     nearest plane decides: You order sets of planes by their nearest or their farthest one. All of
         them have to be crossed: add up the squares.
+    not their sum: You order by the product or by the mean of the squares. Add them up.
+    one order for all rows: You order the planes by the first row alone. Each row has distances of
+        its own.
+    sorted: You return the buckets by their numbers. They come in the order in which they are looked
+        into, the likeliest first.
+    flips alone: You return which bits are flipped. The bucket is the own signature with these bits
+        flipped, own ^ flips.
     added for flipped: You add 2^j, or take an or, where bit j is to be flipped. That is right where
         the bit is 0 alone; the exclusive or ^ flips it either way.
     number of the bit flipped: You flip j itself into the signature, signature ^ j. Bit j has the
@@ -141,6 +167,7 @@ _MISTAKES = mistakes(
     {
         "own bucket left out": each("sets", _but_own),
         "single planes alone": each("total", _single_price),
+        "pairs at most": each("total", _pairs_price),
         "one after the other": {"compute": _one_after_the_other},
         "lowest bits first": (
             *each("price", np.ones_like),
@@ -152,6 +179,8 @@ _MISTAKES = mistakes(
             {"price": lambda p: 1 / np.abs(p)},
             {"price": lambda p: 1 / np.square(p), "total": _single_price},
             {"price": lambda p: -np.square(p)},
+            {"total": _own_first(lambda price, crossed: -price @ crossed.T)},
+            {"total": _own_first(lambda price, crossed: -_single_price(-price, crossed))},
         ),
         "signed products": (
             {"price": lambda p: p},
@@ -166,6 +195,14 @@ _MISTAKES = mistakes(
                 * (np.sum(crossed, axis=-1) > 0)
             ),
         ),
+        "not their sum": each(
+            "total",
+            _own_first(lambda price, crossed: np.log(price) @ crossed.T),
+            _own_first(lambda price, crossed: price @ crossed.T / np.maximum(crossed.sum(-1), 1)),
+        ),
+        "one order for all rows": each("price", lambda p: np.square(p[:1]) + 0 * p),
+        "sorted": each("results", lambda buckets: np.sort(buckets, axis=-1)),
+        "flips alone": each("flip", lambda own, flips: flips + 0 * own),
         "added for flipped": each("flip", np.add, np.bitwise_or),
         "number of the bit flipped": {"compute": _index_flipped},
         "bits reversed": each("order", lambda places: places[::-1]),

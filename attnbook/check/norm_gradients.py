@@ -10,7 +10,7 @@ from attnbook.check.linear_gradients import both, rows
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
-from attnbook.check.standardization import EPSILON
+from attnbook.check.standardization import EPSILON, OTHER_EPSILONS
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 _PARAMETERS = ("x", "gain", "grad_output")
@@ -94,10 +94,13 @@ MISTAKES = mistakes(
     sign of the second term: You add the second term. It is subtracted.
     second term with x: The second term holds x itself. It holds the normalised row, x/size.
     second term without the gain: In the second term you use grad_output without the gain.
+    gain after the second term: You multiply by the gain at the end. It belongs to grad_output,
+        before the second term is taken from it.
     layer norm for RMS norm: You also subtract the mean of the gradient. That belongs to layer
         normalisation, which subtracts the mean of x.
     root forgotten: Your size is the mean of the squares. It is the root of that.
     no epsilon: You use no ε in the size. The gradient must be that of the forward pass, with its ε.
+    epsilon of another size: Your ε is not that of the forward pass, 1e-5.
     keepdims forgotten: The axis of the mean is gone, so token i is combined with a number of token
         j. It runs only where the array is square. Pass keepdims=True.
     grad_gain not summed: You return a grad_gain for each token. One gain served all: sum over the
@@ -135,8 +138,14 @@ MISTAKES = mistakes(
                 "subtract": lambda h, second: h[0] * h[1] - second,
             },
         ),
+        "gain after the second term": {
+            "scale": lambda g, gain: (g, gain),
+            "share": lambda h, y: _mean(h[0] * y),
+            "subtract": lambda h, second: h[1] * (h[0] - second),
+        },
         "layer norm for RMS norm": each("subtract", lambda h, second: h - _mean(h) - second),
         "root forgotten": each("size", lambda x, epsilon: _mean(x * x) + epsilon),
+        "epsilon of another size": OTHER_EPSILONS,
         "no epsilon": each("epsilon", lambda epsilon: 0.0),
         "keepdims forgotten": each("share", lambda h, y: np.mean(h * y, axis=-1))
         + each("size", lambda x, epsilon: np.sqrt(np.mean(x * x, axis=-1) + epsilon)),

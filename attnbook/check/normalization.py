@@ -87,8 +87,12 @@ def unguarded(powers, total):
     return powers / total
 
 
+def _shifted(x, axis):
+    return np.exp(x - plain_maximum(x, axis))
+
+
 def _softmax(x, axis):
-    return normalized(np.exp(x - plain_maximum(x, axis)), axis)
+    return normalized(_shifted(x, axis), axis)
 
 
 def _length(x, axis, keepdims):
@@ -227,6 +231,23 @@ NORMALIZATION_MISTAKES = mistakes(
 )
 """Mistakes of any softmax; those of the axis are a matter of a reader's own."""
 
+_OF_A_SOFTMAX_ALONE = mistakes(
+    """
+    maximum in one place: You subtract the maximum in the numerator or in the sum alone. The factor
+        cancels only if both have it.
+    divided by a root: You divide the scores by the root of their number. Attention scales its
+        scores, by the root of d_k; the softmax does not.
+    """,
+    {
+        "maximum in one place": each(
+            "compute",
+            lambda x, axis=-1: np.exp(x) / np.sum(_shifted(x, axis), axis, keepdims=True),
+            lambda x, axis=-1: _shifted(x, axis) / np.sum(np.exp(x), axis, keepdims=True),
+        ),
+        "divided by a root": each("exponents", lambda x, axis: x / np.sqrt(x.shape[axis])),
+    },
+)
+
 LARGE_ERRORS: dict[type[BaseException], str] = {
     OverflowError: "no maximum",
     ZeroDivisionError: "maximum of the whole array",
@@ -284,7 +305,7 @@ SOFTMAX = Check(
             beyond="a batch (leading axes) with another axis",
         ),
     ),
-    mistakes=NORMALIZATION_MISTAKES,
+    mistakes=NORMALIZATION_MISTAKES + _OF_A_SOFTMAX_ALONE,
     properties=(rows_sum_to_one, weights_are_positive, shift_changes_nothing),
     options=("axis",),
     remarked_options=("axis",),

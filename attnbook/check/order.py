@@ -21,14 +21,24 @@ ORDER = sentences(
         mask, or a model that reads from left to right.
     bare reshape: The order matters as it does with a bare reshape into {k} heads{where}. Split (n,
         h·d) to (n, h, d) and then swap the axes, and swap them back before you merge.
+    mask of the past: Outputs depend on later inputs only, so the order matters: a causal mask is
+        the wrong way round, or a model reads from right to left.
+    outputs moved: Output i belongs to another input than input i: to the one before, to the one
+        behind, or to the one as far from the end. Look for a roll, a shift, or a ::-1.
     order lost: Permuting the inputs leaves the outputs where they are: output i does not belong to
         input i. Look for a sort, and for one result that is cut into rows.
     place: Each output depends on its own input alone, and on the place where that stands: positions
         are added or rotated in, or each place has weights of its own.
     window: Which inputs an output depends on is decided by their distance, so the order matters: it
         is so in a convolution, and under a mask for a sliding window.
-    unknown: The order of the inputs matters. Look for positions that are added or rotated in, for a
-        mask, and for a reshape without a transpose where heads are split or merged.
+    equal inputs differ: The order of the inputs matters, and equal inputs have different outputs at
+        different places. Look for positions that are added, for a place that is treated in another
+        way than the others, for a matrix over the places, and for a reshape without a transpose
+        where heads are split or merged.
+    weights by place: The order of the inputs matters, though equal inputs have equal outputs: how
+        much is taken from where depends on the place. Look for rotary positions, for a bias by
+        distance, for a mask, for a matrix over the places, and for a reshape without a transpose
+        where heads are split or merged.
     """
 )
 
@@ -122,17 +132,21 @@ def _first_difference(
     return None
 
 
-def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
+def _name(probe: SequenceProbe, mode: str) -> tuple[str, str]:
     found = measure(probe, mode)
-    name, values = None, {}
+    values: dict[str, Any] = {}
     if found.others:
         name = "another sequence leaks in"
     elif not _first_difference(probe, mode, moves=lambda y, order: y):
         name = "order lost"
+    elif any(not _first_difference(probe, mode, after=back) for back in _BACK):
+        name = "outputs moved"
     elif not found.sees[found.distance != 0].any():
         name = "place"
     elif found.sees[found.distance < 0].any() and not found.sees[found.later].any():
         name = "causal mask"
+    elif found.sees[found.later].any() and not found.sees[found.distance < 0].any():
+        name = "mask of the past"
     elif found.is_a_window and not found.sees.all():
         name = "window"
     else:
@@ -141,7 +155,25 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str | None, str]:
             heads, where = bare_reshape(found, causal=False), ", or where tokens attend in blocks"
         if heads:
             name, values = "bare reshape", {"k": heads, "where": where}
-    return name, ORDER[name or "unknown"].format(**values)
+        elif _equal_inputs_differ(probe, mode):
+            name = "equal inputs differ"
+        else:
+            name = "weights by place"
+    return name, ORDER[name].format(**values)
+
+
+_BACK = (
+    lambda y: y[:, ::-1],
+    *(lambda y, by=by: np.roll(y, by, axis=1) for by in (-1, 1)),
+)
+"""What puts outputs back that were moved."""
+
+
+def _equal_inputs_differ(probe: SequenceProbe, mode: str) -> bool:
+    x = probe.examples.base(0)
+    output = probe.outputs(np.repeat(x[:, :1], x.shape[1], axis=1), mode)
+    first = np.repeat(output[:, :1], output.shape[1], axis=1)
+    return bool(probe.far(output, first, OTHER_ORDER).any())
 
 
 def _missing_transpose(probe: SequenceProbe, mode: str) -> tuple[int | None, str]:

@@ -41,6 +41,12 @@ PADDING = sentences(
         mask (batch, 1, n).
     hidden score not −∞: A padded token has a fixed score that does not depend on it, such as 0, and
         its value is mixed in. exp(0) is 1, not 0: a hidden score must be −∞, before the softmax.
+    padding added: What stands in the padding is added to all outputs of a sequence alike: a mean, a
+        sum or the last row is taken over all n positions. Take it over the real tokens alone.
+    neighbours mixed: The padding moves the outputs next to it and no others. Look for a shift, a
+        convolution or a window that does not know the mask.
+    mask too long: The first token of the padding is seen and the others are not: the mask is one
+        too long. Token i is real where i < length.
     not renormalised: The padding reaches the outputs only through a few numbers: it looks like a
         mask after the softmax. Hidden weights are zero then, but the rest no longer sum to one.
         Hide the scores, with −∞, before the softmax.
@@ -234,8 +240,15 @@ class _Mode:
             return "padding masked on the queries"
         if self.is_inverted(x, output):
             return "padding mask inverted"
+        if self.is_local(x, output):
+            return "neighbours mixed"
+        y = self.refill(x, 11)
+        places, ends = np.arange(self.draws.n), self.lengths[:, np.newaxis]
+        y[places == ends] = x[places == ends]
+        if not len(self.moved(self.run(y), output)):
+            return "mask too long"
         if self.draws.floats and self.is_affine(x, row):
-            return "hidden score not −∞"
+            return "padding added" if self.is_added(x, output, row) else "hidden score not −∞"
         others = [self.run(self.refill(x, 100 + seed))[row, 0] for seed in range(24)]
         changes = np.array([(other - output[row, 0]).ravel() for other in others])
         few = 0 < 4 * directions(changes) <= min(changes.shape)  # a head or so
@@ -248,6 +261,17 @@ class _Mode:
         moved = self.moved(self.run(y), output)
         padded = self.lengths[moved[:, 0]] < self.draws.n
         return not (padded & (moved[:, 1] > 0)).any()
+
+    def is_local(self, x: np.ndarray, output: np.ndarray) -> bool:
+        """Tell whether padding moves none but outputs that stand next to it."""
+        moved = self.moved(self.run(self.refill(x, 9)), output)
+        near = np.minimum(2, self.lengths[moved[:, 0]] // 2)
+        return bool((moved[:, 1] >= self.lengths[moved[:, 0]] - near).all())
+
+    def is_added(self, x: np.ndarray, output: np.ndarray, row: int) -> bool:
+        """Tell whether padding changes all real outputs of a sequence by the same numbers."""
+        change = (self.run(self.refill(x, 9)) - output)[row, : self.lengths[row]]
+        return len(change) > 1 and np.allclose(change, change[0], atol=1e-6 * np.abs(change).max())
 
     def is_affine(self, x: np.ndarray, row: int) -> bool:
         """Tell whether outputs change in proportion to what stands in the padding."""

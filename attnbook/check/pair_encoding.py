@@ -154,6 +154,7 @@ _MISTAKES = mistakes(
     not merged: You return the bytes. Is the result of the merges thrown away?
     ids of new tokens: Your new tokens have other ids. Those of the bytes end at 255: merges[i]
         makes the id 256 + i.
+    case lost: You write the word in small letters. Its bytes stay as they are.
     returned backwards: Your ids come in reverse. The first byte of the word comes first.
     number of tokens: You return how many tokens there are. Return their ids.
     bytes for ids: You return the bytes or the letters of the tokens. Return their ids.
@@ -199,6 +200,7 @@ _MISTAKES = mistakes(
             *IDS["ids of new tokens"],
             {"result": lambda ids, word: [i - 256 if i > 255 else i for i in ids]},
         ),
+        "case lost": each("bytes", lambda w: list(w.lower().encode())),
         "returned backwards": each("result", lambda ids, word: ids[::-1]),
         "number of tokens": each(
             "result", lambda ids, word: len(ids), lambda ids, word: [len(ids)]
@@ -265,7 +267,7 @@ ENCODE_BYTE_PAIRS = Check(
     steps=STEPS,
     stages=(
         Stage(
-            _cases(_THE, "thy other hen thin thethe within lathe thens")
+            _cases(_THE, "Then THE thy other hen thin thethe within lathe thens")
             + _cases(_CROSSED, "bcd abca abcde babcd abcabcd cdbcde abab")
         ),
         Stage(_cases(_NA, "banana nanab ananas aaaa aaab aaaaa anaanan bananaana")),

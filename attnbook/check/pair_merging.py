@@ -157,6 +157,9 @@ _MISTAKES = mistakes(
     new token twice: You put the new token in for each token of the pair. Two tokens become one.
     skips the token behind: After a merge you leave out the token behind the pair. A merge uses up
         two tokens, not three.
+    pair in reverse: You look for y before x. The pair is (x, y), in this order.
+    first token replaced alone: You put the new token for each x, and keep what stands behind.
+    steps of two: You look at places 0, 2, 4 alone. After what is no pair go on by one.
     own id for the new token: You make up an id for the new token. It is given: `new`.
     last pair alone: You merge the last pair and leave the others. Each is merged.
     pair returned: You return the pair that was merged. Return all the ids.
@@ -175,6 +178,18 @@ _MISTAKES = mistakes(
         ),
         "new token twice": each("merge", lambda i, p, n: _scan(i, p, [n, n])),
         "skips the token behind": each("merge", lambda i, p, n: _scan(i, p, [n], step=3)),
+        "pair in reverse": each("merge", lambda i, p, n: merged(i, p[::-1], n)),
+        "first token replaced alone": each(
+            "merge", lambda i, p, n: [n if x == p[0] else x for x in i]
+        ),
+        "steps of two": each(
+            "merge",
+            lambda i, p, n: [
+                x
+                for k in range(0, len(i), 2)
+                for x in ([n] if tuple(i[k : k + 2]) == tuple(p) else i[k : k + 2])
+            ],
+        ),
         "own id for the new token": each(
             "merge",
             lambda i, p, n: merged(i, p, max(i, default=0) + 1),

@@ -51,7 +51,7 @@ def _penalised(steps: Any, logits, ids, penalty):
         for token in ids.tolist():
             one = np.arange(len(logits)) == token
             changed = np.where(one, steps.change(changed, penalty), changed)
-    return changed
+    return steps.leave(changed)
 
 
 def _seen(ids, n):
@@ -69,6 +69,7 @@ _STEPS: dict[str, Any] = {
     "enter": lambda z: z,
     "seen": _seen,
     "change": _smaller,
+    "leave": lambda z: z,
 }
 
 REPETITION_PENALTY = Check(
@@ -111,6 +112,8 @@ REPETITION_PENALTY = Check(
             larger by that: divide it.
         rewarded: You make tokens that occurred likelier: divide positive logits and multiply
             negative ones, not the reverse.
+        one sign alone: You leave the logits of one sign as they are. Those above 0 are divided,
+            those below are multiplied.
         absolute value: You multiply or divide the size of a logit and lose its sign.
         every occurrence counts: A token that occurred three times gets the penalty three times. It
             gets it once, however often it occurred.
@@ -120,6 +123,9 @@ REPETITION_PENALTY = Check(
         all tokens: You change the logits of all tokens, whether or not they occurred.
         last token alone: You change the logit of the last token alone. All tokens so far count.
         first token alone: You change the logit of the first token alone. All tokens so far count.
+        one token left out: You leave out the first or the last of the tokens so far. All count.
+        places for tokens: You change the first logits, as many as there are tokens. The numbers in
+            `ids` say which: logits[ids].
         banned: You give tokens that occurred no chance at all. They become less likely.
         of log probabilities: You take a log softmax before the penalty. All numbers are negative
             then, and the penalty of a likely token nearly vanishes. Apply it to the logits.
@@ -131,6 +137,9 @@ REPETITION_PENALTY = Check(
             "negative logits divided": each("change", lambda z, c: z / c),
             "all multiplied": each("change", lambda z, c: z * c),
             "rewarded": each("change", lambda z, c: np.where(z > 0, z * c, z / c)),
+            "one sign alone": each(
+                "change", lambda z, c: np.where(z > 0, z / c, z), lambda z, c: np.minimum(z, z * c)
+            ),
             "absolute value": each(
                 "change",
                 lambda z, c: np.where(z > 0, np.abs(z) / c, np.abs(z) * c),
@@ -142,11 +151,16 @@ REPETITION_PENALTY = Check(
             "all tokens": each("seen", lambda ids, n: np.arange(n) >= 0),
             "last token alone": each("seen", lambda ids, n: np.isin(np.arange(n), ids[-1:])),
             "first token alone": each("seen", lambda ids, n: np.isin(np.arange(n), ids[:1])),
+            "one token left out": each(
+                "seen", lambda ids, n: _seen(ids[1:], n), lambda ids, n: _seen(ids[:-1], n)
+            ),
+            "places for tokens": each("seen", lambda ids, n: np.arange(n) < len(ids)),
             "banned": each("change", lambda z, c: np.full_like(z, -np.inf)),
             "of log probabilities": each("enter", _log_softmax),
             "of probabilities": (
                 {"enter": lambda z: np.exp(_log_softmax(z)), "change": lambda z, c: z / c},
                 {"enter": lambda z: np.exp(_log_softmax(z))},
+                *each("leave", lambda z: np.exp(_log_softmax(z)), _log_softmax),
             ),
             "nothing changed": each("change", lambda z, c: z),
         },

@@ -70,7 +70,7 @@ def _adapt(function: Callable) -> Callable:
 
 
 def _as_floats(x):
-    integers = isinstance(x, np.ndarray) and x.dtype.kind in "iu"
+    integers = "int" in str(getattr(x, "dtype", ""))  # of any library
     return np.asarray(x, dtype=np.float64) if integers or isinstance(x, (list, tuple)) else x
 
 
@@ -96,11 +96,19 @@ _MISTAKES = mistakes(
         does, or your fraction is upside down. One table is enough: all L miss it with probability
         (1 − p^κ)^L, so L is at least ln δ / ln(1 − p^κ).
     delta and one minus delta: You take 1 − δ for δ. δ is the chance of a miss.
+    found for missed: You take the logarithm of p^κ. A table has the key with the chance p^κ and
+        misses it with 1 − p^κ.
+    approximated: You divide by p^κ in place of −ln(1 − p^κ). That is near only where p^κ is small.
+    one table too many: You take a table more than are needed: ⌈x⌉ is enough.
     rounded down: You round the number of tables down, or to the nearest. Then the promise is
         broken: round up.
     not rounded: The number of tables is not whole: round up.
     mean before the power: You take the mean of p_other and then its power κ. Take the powers first:
         the keys that lie nearest are found far more often than the mean of all would be.
+    not the mean: You take the median, the largest or the geometric mean over the sample. The number
+        of candidates is a sum over the keys: take the plain mean.
+    power forgotten: Your share of candidates does not fall with κ. Another key is a candidate where
+        all κ projections agree: take p_other to the power of κ.
     mean over κ too: You take the mean over all κ at once. Each κ has a mean of its own, over the
         sample.
     sum for the mean: You add up p_other^κ over the sample. A share is its mean: the sample stands
@@ -114,6 +122,8 @@ _MISTAKES = mistakes(
         directions for each of L tables, of d numbers each.
     look-ups of projections: You count a look-up for each projection. The projections of a table
         make one signature, which is looked up once.
+    costs in another order: `costs` are those of a product, of a look-up and of a candidate, in this
+        order.
     hashing left out: The cost of hashing is missing: d κ L products.
     look-ups left out: The cost of looking up is missing: one in each table.
     candidates left out: The cost of the candidates is missing.
@@ -128,10 +138,23 @@ _MISTAKES = mistakes(
             lambda delta, f: 1 / f,
         ),
         "delta and one minus delta": each("miss", lambda delta, f: np.log1p(-delta) / np.log1p(-f)),
+        "found for missed": each("miss", lambda delta, f: np.log(delta) / np.log(f)),
+        "approximated": each("miss", lambda delta, f: -np.log(delta) / f),
+        "one table too many": each("whole", lambda x: np.ceil(x) + 1),
         "rounded down": each("whole", np.floor, np.rint, lambda x: np.maximum(np.floor(x), 1)),
         "not rounded": each("whole", lambda x: x),
-        "kappa from 0": each("kappa", lambda k: k - 1),
+        "kappa from 0": (
+            {"kappa": lambda k: k - 1},
+            {"kappa": lambda k: k - 1, "whole": lambda x: np.maximum(np.ceil(x), 1)},
+        ),
         "mean before the power": each("share", lambda p, k, near: np.mean(p) ** k),
+        "not the mean": each(
+            "share",
+            lambda p, k, near: np.median(p**k, axis=0),
+            lambda p, k, near: np.max(p**k, axis=0),
+            lambda p, k, near: np.exp(np.mean(np.log(p), axis=0) * k),
+        ),
+        "power forgotten": each("share", lambda p, k, near: np.mean(p) + 0.0 * k),
         "mean over κ too": each("share", lambda p, k, near: np.mean(p**k) + 0 * k),
         "sum for the mean": each("share", lambda p, k, near: np.sum(p**k, axis=0)),
         "near for other": each("share", lambda p, k, near: near**k),
@@ -151,6 +174,9 @@ _MISTAKES = mistakes(
         "look-ups of projections": each(
             "terms", lambda t: (t[0], t[1] * np.arange(1, MOST + 1), t[2])
         ),
+        "costs in another order": each(
+            "terms", lambda t: t[::-1], lambda t: (t[1], t[0], t[2]), lambda t: (t[0], t[2], t[1])
+        ),
         "hashing left out": each("terms", lambda t: (0 * t[0], *t[1:])),
         "look-ups left out": each("terms", lambda t: (t[0], 0 * t[1], t[2])),
         "candidates left out": each("terms", lambda t: (*t[:2], 0 * t[2])),
@@ -160,7 +186,7 @@ _MISTAKES = mistakes(
 
 
 def _case(n: int, d: int, p_near: float, spread: float, delta: float, *costs: float) -> Case:
-    p_other = 0.5 + spread * np.linspace(-1, 1, 7) ** 3
+    p_other = 0.45 + spread * np.linspace(-0.8, 1, 7) ** 3  # whose median is not their mean
     return Case(
         {
             **{"n": n, "d": d, "p_near": p_near, "p_other": p_other},

@@ -1,5 +1,6 @@
 """Attention round a ring of processes in steps, and the ways to get each wrong."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,8 @@ def _merge(first, second, s):
     return m, f_1 * first[1] + f_2 * second[1], f_1 * first[2] + f_2 * second[2]
 
 
-def _read(q, k, v, scale):
-    scores = q @ k.T * scale
+def _read(q, k, v, scale, hide):
+    scores = hide(q @ k.T * scale)
     m = np.max(scores, axis=-1, keepdims=True)
     weights = np.exp(scores - m)
     return m, np.sum(weights, axis=-1, keepdims=True), weights @ v
@@ -58,7 +59,8 @@ STEPS: dict[str, Callable] = {
     "steps": lambda p: p,
     "source": lambda r, i, p: (r - i) % p,
     "value_source": lambda own, r, p: own,
-    "scale": lambda d: 1 / math.sqrt(d),
+    "scale": lambda d, d_v: 1 / math.sqrt(d),
+    "hide": lambda scores, later: scores,
     "factor": lambda own, m: np.exp(own - m),
     "join": lambda parts, s: _all(parts, s),
     "divide": lambda part, p: part[2] / part[1],
@@ -75,16 +77,22 @@ def _all(parts, s):
 
 def ring(s: Any, query, key, value):
     """Return the output of each process by the steps `s`."""
-    p, scale = len(query), s.scale(query.shape[-1])
+    p, scale = len(query), s.scale(query.shape[-1], value.shape[-1])
     outputs = []
     for r in range(p):
         parts = []
         for i in range(s.steps(p)):
             source = s.source(r, i, p)
             k, v = key[source], value[s.value_source(source, r, p)]
-            parts.append(_read(query[r], k, v, scale))
+            parts.append(_read(query[r], k, v, scale, functools.partial(s.hide, later=source - r)))
         outputs.append(s.divide(s.join(parts, s), p))
     return s.home(np.stack(outputs))
+
+
+def _causal(scores, later):
+    """Hide what comes after: all of a later process, none of an earlier one, half of one's own."""
+    seen = np.tril(np.ones(scores.shape, bool)) if later == 0 else later < 0
+    return np.where(seen, scores, -1e30)
 
 
 def _reference(query, key, value):
@@ -96,6 +104,25 @@ def _reference(query, key, value):
 def _of_sizes(parts, s):
     """Return the part whose output is the mean of the outputs of all parts."""
     return parts[0][0], np.ones_like(parts[0][1]), sum(x[2] / x[1] for x in parts) / len(parts)
+
+
+def _sum_of_outputs(parts, s):
+    return parts[0][0], np.ones_like(parts[0][1]), sum(x[2] / x[1] for x in parts)
+
+
+def _running(total: bool, weighted: bool) -> Callable:
+    """Return the join of a running softmax that rescales some of what it has when m grows."""
+
+    def join(parts, s):
+        m, t, u = parts[0]
+        for m_2, t_2, u_2 in parts[1:]:
+            before, m = m, np.maximum(m, m_2)
+            old, new = s.factor(before, m), s.factor(m_2, m)
+            t = (old if total else 1) * t + new * t_2
+            u = (old if weighted else 1) * u + new * u_2
+        return m, t, u
+
+    return join
 
 
 def _adapt(function: Callable) -> Callable:
@@ -141,6 +168,7 @@ RING_ATTENTION = Check(
         one step too few: One process is left out. With p processes there are p steps, the first of
             them with the keys of the process itself.
         one step too many: You go on after a whole turn, so the first keys count twice.
+        two steps: You take two steps, whatever the number of processes. There are p.
         own keys left out: You pass the keys on before the first step, and the last ones never come
             back: a process never meets its own. Begin with them.
         overwritten on the way: You write into the list while it moves, so a pair that was received
@@ -151,17 +179,27 @@ RING_ATTENTION = Check(
         values stay: The keys travel and the values do not. Each key goes with its value.
         not rescaled: You add totals and sums that are relative to different maxima. Multiply both
             parts by exp(their own maximum − the common one) first.
+        old total not rescaled: Where the maximum grows you rescale the weighted sums that you have,
+            and not their total. Multiply both by exp(old maximum − new maximum).
+        old sums not rescaled: Where the maximum grows you rescale the total that you have, and not
+            the weighted sums. Multiply both by exp(old maximum − new maximum).
+        sum of the outputs: You add the outputs of the steps. Merge the parts, and divide once at
+            the end.
         mean of the outputs: You take the mean of the outputs of the steps. A step in which large
             scores were met counts more: merge the parts, and divide once at the end.
         not divided: You return the weighted sums. Divide by the total at the end.
         divided by the number of processes: You divide once more by the number of processes. The
             totals have all keys in them already.
         no scale: You do not divide the scores by √d_k.
+        wrong scale: You divide the scores by something else than √d_k, the root of the width of
+            queries and keys.
+        causal: You hide the keys that come after the query. Here every query sees all keys.
         """,
         {
             "own keys alone": each("steps", lambda p: 1),
             "one step too few": each("steps", lambda p: max(1, p - 1)),
             "one step too many": each("steps", lambda p: p + 1),
+            "two steps": each("steps", lambda p: min(p, 2)),
             "own keys left out": (
                 {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r - i - 1) % p},
                 {"steps": lambda p: max(1, p - 1), "source": lambda r, i, p: (r + i + 1) % p},
@@ -175,13 +213,26 @@ RING_ATTENTION = Check(
                 "home", lambda x: np.roll(x, 1, axis=0), lambda x: np.roll(x, -1, axis=0)
             ),
             "values stay": each("value_source", lambda own, r, p: r),
-            "not rescaled": each("factor", lambda own, m: np.ones_like(own)),
+            "not rescaled": (
+                {"factor": lambda own, m: np.ones_like(own)},
+                {"join": _running(total=False, weighted=False)},
+            ),
+            "old total not rescaled": each("join", _running(total=False, weighted=True)),
+            "old sums not rescaled": each("join", _running(total=True, weighted=False)),
+            "sum of the outputs": each("join", _sum_of_outputs),
             "mean of the outputs": each("join", _of_sizes),
             "not divided": each("divide", lambda part, p: part[2]),
             "divided by the number of processes": each(
                 "divide", lambda part, p: part[2] / part[1] / p
             ),
-            "no scale": each("scale", lambda d: 1.0),
+            "no scale": each("scale", lambda d, d_v: 1.0),
+            "wrong scale": each(
+                "scale",
+                lambda d, d_v: 1 / math.sqrt(d_v),
+                lambda d, d_v: 1 / d,
+                lambda d, d_v: math.sqrt(d),
+            ),
+            "causal": each("hide", _causal),
         },
     ),
     adapt=_adapt,

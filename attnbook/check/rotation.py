@@ -148,6 +148,8 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             radians: cos(i·ω) itself.
         start ignored: Your function takes `start` and begins at position 0 all the same. With n
             tokens in a cache the next one stands at n.
+        start taken wrong: Your positions do not begin at `start`: you subtract it, double it or
+            move it by one. They are start, start + 1, …
         """,
         {
             "rotated backwards": each("rotate", lambda a, b, c, s: (a * c + b * s, b * c - a * s)),
@@ -209,6 +211,13 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
                 "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: np.deg2rad(p * w)
             ),
             "start ignored": each("start", lambda start: 0),
+            "start taken wrong": each(
+                "start",
+                lambda start: -start,
+                lambda start: 2 * start,
+                lambda start: start + (start > 0),
+                lambda start: max(start - 1, 0),
+            ),
         },
     )
 

@@ -83,6 +83,8 @@ _MISTAKES = mistakes(
     start among the labels: Your labels begin with the start token, which is never predicted.
     start not read: The start token is not read, so nothing predicts the first token. Read
         target[:-1].
+    start replaced: The decoder reads another token in the place of the start. The target begins
+        with its start token: read target[:-1].
     stop not predicted: Your labels lack the stop token, so the model never learns to end.
     shifted by two: Your labels lie two places ahead of what is read. Shift by one.
     too little read: You leave out the last two tokens. Only the stop is not read: target[:-1].
@@ -107,6 +109,10 @@ _MISTAKES = mistakes(
         "start not read": (
             {"read": _cut(1, -1)},
             *_both(((1, -1), (2, 0)), ((1, 0), (2, 0))),
+        ),
+        "start replaced": tuple(
+            {"read": lambda t, x=x: np.concatenate([0 * t[..., :1] + x, t[..., 1:-1]], axis=-1)}
+            for x in (0, -100, -1, 2)
         ),
         "stop not predicted": ({"label": _cut(1, -1)}, *_both(((0, -2), (1, -1)))),
         "shifted by two": ({"label": _cut(2, 0)}, *_both(((0, -2), (2, 0)))),

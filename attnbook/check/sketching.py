@@ -106,8 +106,10 @@ _OF_TABLES = mistakes(
     mean over the tables: You take a softmax in each table and the mean over the tables that hold
         something. The weights sum to 1, but a key found by two tables counts twice, and one that is
         alone in its bucket gets all of a table. Join the buckets first, and take one softmax.
-    one table alone: You look into one table, the first or the last. A near key may be missed by one
-        table; that is why there are several. Look into all of them.
+    one table alone: You look into one table: the first, the last, or the first in which the query
+        finds something. A near key may be missed by one table; that is why there are several. Look
+        into all of them.
+    one table left out: You leave out the first or the last table. Look into all of them.
     tables mixed up: You compare signatures of different tables: the signature of a query in table t
         with that of a key in another. Each table has its own directions, so that equality means
         nothing.
@@ -138,6 +140,11 @@ _OF_TABLES = mistakes(
             _by_table(  # the first whose bucket is not empty
                 lambda outputs, found: outputs[found.argmax(0)[:, 0], np.arange(len(outputs[0]))]
             ),
+        ),
+        "one table left out": steps.each(
+            "join",
+            lambda meets: np.any(meets[..., :-1], axis=-1),
+            lambda meets: np.any(meets[..., 1:], axis=-1),
         ),
         "tables mixed up": steps.each(
             "meets",

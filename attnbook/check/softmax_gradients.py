@@ -75,12 +75,13 @@ MISTAKES = mistakes(
         is its mean under the weights.
     weights squared in the sum: You multiply twice by the weights in the row sum. Once is right.
     sign: Your gradient has the wrong sign. The weighted mean is subtracted from grad_output.
-    sign of the second term: You add the weighted mean. It is subtracted: what one weight gains, the
-        others of its row lose.
+    sign of the second term: You add the weighted mean, or the entries off the diagonal of the
+        Jacobian. They are subtracted: what one weight gains, the others of its row lose.
     log-softmax for softmax: You return grad_output − weights · (row sum of grad_output), which is
         the gradient through a log-softmax.
     cross-entropy for softmax: You return weights − grad_output, which is p − y, the gradient of a
         softmax and a cross-entropy together. Here grad_output is any gradient of the weights.
+    divided by the weights: You divide by the weights where you should multiply.
     weights taken for scores: You take the softmax of the weights again. They are its output
         already.
     grad_output ignored: Your gradient does not depend on grad_output as it should: you take it for
@@ -115,13 +116,18 @@ MISTAKES = mistakes(
             "mean", lambda a, g: np.sum(a * a * g, axis=-1, keepdims=True)
         ),
         "sign": each("combine", lambda a, g, mean: a * (mean - g)),
-        "sign of the second term": each("combine", lambda a, g, mean: a * (g + mean)),
+        "sign of the second term": each(
+            "combine",
+            lambda a, g, mean: a * (g + mean),
+            lambda a, g, mean: a * (1 - a) * g + a * (mean - a * g),
+        ),
         "log-softmax for softmax": each(
             "combine", lambda a, g, mean: g - a * np.sum(g, axis=-1, keepdims=True)
         ),
         "cross-entropy for softmax": each(
             "combine", lambda a, g, mean: a - g, lambda a, g, mean: g - a
         ),
+        "divided by the weights": each("combine", lambda a, g, mean: (g - mean) / a),
         "weights taken for scores": each("weights", attnbook.softmax),
         "grad_output ignored": each("incoming", np.ones_like)
         + each("combine", lambda a, g, mean: a * (1 - a)),

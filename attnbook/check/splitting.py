@@ -71,6 +71,16 @@ def swapped_from_the_front(x, n_heads):
     return np.swapaxes(not_swapped(x, n_heads), 0, 1)
 
 
+def overlapping(x, n_heads):
+    d = x.shape[-1] // n_heads
+    return np.stack([x[..., i : i + d] for i in range(n_heads)], axis=-3)
+
+
+def _turned(x):
+    """Return the numbers of the transposed x in the shape of x."""
+    return transposed(x).reshape(x.shape)
+
+
 def along_the_sequence(x, n_heads):
     return np.stack(np.split(x, n_heads, axis=-2), axis=-3)
 
@@ -116,6 +126,9 @@ _MISTAKES = mistakes(
     bare reshape: You reshape to (h, n, d) at once. The shape is right and the numbers are not: read
         row by row, the first head gets the first tokens whole, not its piece of every token.
         Reshape to (n, h, d), which cuts each row, and then exchange the axes of tokens and heads.
+    transposed and reshaped: You transpose x and reshape it then. After .T a row is one feature of
+        all tokens, so the reshape mixes tokens and features. Reshape to (n, h, d) first, and then
+        exchange the axes of tokens and heads.
     axes not exchanged: You stop at (n, h, d). Attention treats the last two axes as tokens and
         features, so it would run between the heads of one token. Exchange tokens and heads: (h, n,
         d).
@@ -146,6 +159,7 @@ _MISTAKES = mistakes(
     """,
     {
         "bare reshape": _whole(bare_reshape),
+        "transposed and reshaped": _whole(lambda x, h: bare_reshape(_turned(x), h)),
         "axes not exchanged": {"arrange": lambda pieces: pieces},
         "interleaved features": (
             {"cut": lambda x, h: np.swapaxes(interleaved(x, h), -2, -3)},
@@ -161,8 +175,10 @@ _MISTAKES = mistakes(
             {"order": lambda heads, i=i: np.broadcast_to(heads[..., [i], :, :], heads.shape)}
             for i in (0, -1)
         ),
-        "columns shifted by one": tuple(
-            {"cut": lambda x, h, by=by: not_swapped(np.roll(x, by, axis=-1), h)} for by in (-1, 1)
+        "columns shifted by one": (
+            {"cut": lambda x, h: not_swapped(np.roll(x, -1, axis=-1), h)},
+            {"cut": lambda x, h: not_swapped(np.roll(x, 1, axis=-1), h)},
+            _whole(overlapping),
         ),
         "cut along the sequence": _whole(along_the_sequence),
         "number and width swapped": {"count": lambda x, h: x.shape[-1] // h},

@@ -79,16 +79,24 @@ def _adapt(function: Callable) -> Callable:
 
 _MISTAKES = mistakes(
     """
-    updates counted from 0: You put `step` where the number of the update belongs, so the first
-        update has the rate 0 and moves nothing. Update number t is step + 1.
+    updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
+        in the cosine or in both: the first update has the rate 0 and moves nothing, or the last one
+        is not at 0. Update number t is step + 1.
     cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
         rate jumps there. Its part of the way is (t − warmup)/(steps − warmup).
     cosine too long: Your cosine begins at the end of the warm-up and takes `steps` more, so the
         run ends before the rate is 0. It has steps − warmup updates.
+    one off in a length: You divide by one update more or less than there are. The warm-up has
+        `warmup` of them, the cosine steps − warmup.
+    digits cut off: You divide with //, which cuts off the digits. Divide with /.
     no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
         cosine. It rises along t/warmup.
     no fall: The rate stays at its peak after the warm-up.
     fall along a line: The rate falls along a line. It falls along half a cosine.
+    inverse square root: The rate falls as 1/√t, as it did for the first transformer. It falls along
+        half a cosine.
+    least rate: Your rate ends at a share of its peak. It ends at 0.
+    cosine upside down: The rate rises again from 0: your cosine has the other sign. 1 + cos falls.
     quarter of a cosine: You use cos from 0 to π/2, which falls slowly at first and fast at the end.
         Half a cosine, from 0 to π, moved up and halved, is slow at both ends.
     whole cosine: Your cosine goes through a whole turn and is at its peak again at the end. Half a
@@ -104,15 +112,32 @@ _MISTAKES = mistakes(
         "updates counted from 0": (
             {"number": lambda step: step},
             {"number": lambda step: step, "begins": lambda t, w: t >= w},
+            {"rising": lambda t, w: (t - 1) / w},
+            {"part": lambda t, steps, w: (t - 1 - w) / (steps - w)},
         ),
         "cosine over the whole run": each("part", lambda t, steps, w: t / steps),
         "cosine too long": each("part", lambda t, steps, w: (t - w) / steps),
+        "one off in a length": (
+            *each("rising", lambda t, w: t / (w + 1), lambda t, w: t / max(w - 1, 1)),
+            {"part": lambda t, steps, w: (t - w) / max(steps - w - 1, 1)},
+            {"part": lambda t, steps, w: (t - w) / (steps - w + 1)},
+        ),
+        "digits cut off": (
+            {"rising": lambda t, w: t // w},
+            {"part": lambda t, steps, w: (t - w) // (steps - w)},
+        ),
         "no warm-up": (
             {"rising": lambda t, w: 1.0},
             {"begins": lambda t, w: True, "part": lambda t, steps, w: t / steps},
         ),
         "no fall": each("falling", lambda part: 1.0),
         "fall along a line": each("falling", lambda part: 1 - part),
+        "inverse square root": (
+            {"part": lambda t, steps, w: w / t, "falling": math.sqrt},
+            {"part": lambda t, steps, w: t, "falling": lambda t: 1 / math.sqrt(t)},
+        ),
+        "least rate": each("scale", lambda share, peak: peak * (0.1 + 0.9 * share)),
+        "cosine upside down": each("falling", lambda part: (1 - math.cos(math.pi * part)) / 2),
         "quarter of a cosine": each("falling", lambda part: math.cos(math.pi * part / 2)),
         "whole cosine": each("falling", lambda part: (1 + math.cos(2 * math.pi * part)) / 2),
         "cosine not moved up": each(
@@ -129,7 +154,10 @@ _MISTAKES = mistakes(
         ),
         "peak forgotten": each("scale", lambda share, peak: share),
         "warm-up along a curve": each(
-            "rising", lambda t, w: (t / w) ** 2, lambda t, w: (t / w) ** 0.5
+            "rising",
+            lambda t, w: (t / w) ** 2,
+            lambda t, w: (t / w) ** 0.5,
+            lambda t, w: (1 - math.cos(math.pi * t / w)) / 2,
         ),
     },
 )

@@ -99,6 +99,7 @@ OPTION_MISTAKES = mistakes(
     """
     scale ignored: Your function takes `scale` and does not use it. It takes the place of 1/√d_k.
     scale on top of 1/√d_k: You apply both. A scale that is given takes the place of 1/√d_k.
+    scale 0 taken for none: You write `scale or …`, and 0 counts as False. Ask `scale is None`.
     scale divides: You divide the scores by `scale`. It is the factor itself, by default 1/√d_k.
     bias ignored: Your function takes `bias` and does not use it. Add it to the scores.
     bias before the scale: You add the bias before you scale, so it is scaled as well. Scale first.
@@ -112,6 +113,7 @@ OPTION_MISTAKES = mistakes(
         "scale on top of 1/√d_k": {
             "factor": lambda q, k, v, scale: q.shape[-1] ** -0.5 * (1 if scale is None else scale)
         },
+        "scale 0 taken for none": {"factor": lambda q, k, v, scale: scale or q.shape[-1] ** -0.5},
         "scale divides": {"factor": lambda q, k, v, scale: 1 / (scale or math.sqrt(q.shape[-1]))},
         "bias ignored": {"add": lambda s, bias, factor: s},
         "bias before the scale": {"add": lambda s, bias, factor: s + bias * factor},

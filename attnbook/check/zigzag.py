@@ -57,6 +57,19 @@ def shards(s: Any, n, p):
     return np.asarray(s.all([np.concatenate(pair) for pair in pairs], n, p), float)
 
 
+def _dealt(n, p, r):
+    return np.arange(n).reshape(-1, 2 * p)[:, [r, 2 * p - 1 - r]].ravel()
+
+
+def _beyond(places, run):
+    """Return the places with those of the late run one run later, also where there is none."""
+    return places + run * (np.arange(len(places)) >= run)
+
+
+def _in_pairs(places):
+    return places.reshape(2, -1).T.ravel()
+
+
 def _reference(n, p):
     m = n // (2 * p)
     early = np.arange(p)[:, None] * m + np.arange(m)
@@ -68,10 +81,10 @@ def _adapt(function: Callable) -> Callable:
 
     def adapted(*given):
         found = function(*given)
-        if isinstance(found, (list, tuple)) and len({len(x) for x in found}) == 1:
+        if isinstance(found, (list, tuple)) and len({np.shape(x) for x in found}) == 1:
             found = np.asarray([np.asarray(x) for x in found])
-        whole = getattr(found, "dtype", None) in (np.int64, np.int_)  # a browser's int has 32 bits
-        return found.astype(float) if whole else found
+        whole = "int" in str(getattr(found, "dtype", ""))  # of any library
+        return np.asarray(found).astype(float) if whole else found
 
     return signed_as(function, adapted)
 
@@ -103,6 +116,12 @@ ZIGZAG_SHARDS = Check(
             tokens in a run are not.
         one too far: Your late run is one beside the right one. Counted from 0, the r-th of 2p runs
             from the end has the number 2p − 1 − r.
+        last run for all: You give every process the last run. Process r has the r-th from the end.
+        runs of single tokens: You deal out single tokens there and back. A run has n / 2p
+            neighbours.
+        runs interleaved: You mix the tokens of the two runs. Those of the early run come first.
+        run numbers: You return the numbers of the runs. Return the places that lie in them.
+        places from 1: You count the places from 1.
         ranks reversed: You give the shards in the reverse order of the processes.
         runs of half the length: You cut 4p runs and return a half of the places.
         """,
@@ -115,11 +134,19 @@ ZIGZAG_SHARDS = Check(
             "striped": each("all", lambda x, n, p: np.arange(n).reshape(-1, p).T),
             "same direction": each("late", lambda r, p: p + r),
             "early run alone": each("pair", lambda a, b: (a,), lambda a, b: (b,)),
-            "late run first": each("pair", lambda a, b: (b, a)),
+            "late run first": each("all", lambda x, n, p: [np.roll(a, len(a) // 2) for a in x]),
             "late run reversed": each("pair", lambda a, b: (a, b[::-1])),
             "one too far": each(
                 "late", lambda r, p: (2 * p - r) % (2 * p), lambda r, p: 2 * p - 2 - r
+            )
+            + each("all", lambda x, n, p: [_beyond(a, n // (2 * p)) for a in x]),
+            "last run for all": each("late", lambda r, p: 2 * p - 1),
+            "runs of single tokens": each(
+                "all", lambda x, n, p: [_dealt(n, p, r) for r in range(p)]
             ),
+            "runs interleaved": each("all", lambda x, n, p: [_in_pairs(a) for a in x]),
+            "run numbers": each("runs", lambda n, p: np.arange(2 * p)[:, np.newaxis]),
+            "places from 1": each("all", lambda x, n, p: np.asarray(x) + 1),
             "ranks reversed": each("all", lambda x, n, p: x[::-1]),
             "runs of half the length": each(
                 "runs", lambda n, p: np.arange(n // (4 * p) * 4 * p).reshape(4 * p, -1)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from answer_programs import Program
-from array_api_compat import array_namespace  # noqa: F401 (for the programs)
+from array_api_compat import array_namespace
 from attention_answers import right_join, right_split  # noqa: F401 (for the programs)
 
 import attnbook as ab
@@ -19,6 +19,17 @@ program = partial(Program, globals())
 
 def rms(x, w):
     return ab.rms_norm(x, w.gain, epsilon=w.epsilon)
+
+
+def rms_by_sum(x, w):
+    xp = array_namespace(x)
+    return x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True) + w.epsilon) * w.gain
+
+
+def turned_back(x):
+    half = x.shape[-1] // 2
+    signs = array_namespace(x).asarray([1.0] * half + [-1.0] * half, dtype=x.dtype)
+    return signs * rotary(signs * x)
 
 
 def shared(x, heads, tiled=False):
@@ -89,6 +100,11 @@ scale of the model: a = ab.attention(q, shared(k, h), shared(v, h), is_causal=Tr
 no scale: a = ab.attention(q, shared(k, h), shared(v, h), is_causal=True, scale=1.0)
 no causal mask: a = ab.attention(q, shared(k, h), shared(v, h))
 mask one too high: a = ab.attention(q, shared(k, h), shared(v, h), seen(x, 1))
+own place hidden: a = ab.attention(q, shared(k, h), shared(v, h), ~seen(x).mT)
+keys turned back: k = turned_back(right_split(y @ h.W_K, h.n_kv_heads))
+sum for the mean: y = rms_by_sum(x, first); e = rms_by_sum(z, second)
+another epsilon: y = ab.rms_norm(x, first.gain, epsilon=1e-6); e = ab.rms_norm(z, second.gain,
+        epsilon=1e-6)
 mask inverted: a = ab.attention(q, shared(k, h), shared(v, h), ~seen(x))
     a = ab.attention(q, shared(k, h), shared(v, h), seen(x).mT)
 W_O forgotten: made = joined

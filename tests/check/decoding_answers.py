@@ -44,9 +44,12 @@ out = share(q)
 TOP_P_WRONG = TOP_P.wrong("""
 crossing token dropped: kept = sums(r) <= t
     kept = sums(r) < t
+    kept = (sums(r) <= t) | (r == r[0])
 one token too many: kept = xp.concat([xp.asarray([True]), (before < t - 1e-7)[:-1]])
     kept = before <= t + 1e-7
 threshold on each token: kept = r >= t
+    kept = (r >= t) | (r == r[0])
+one minus the threshold: kept = before < 1 - t - 1e-7
 min-p: kept = r >= t * r[0] - 1e-7
     kept = r >= (1 - t) * r[0] - 1e-7
 top-k: kept = xp.arange(r.shape[0]) < max(int(t * r.shape[0]), 1)
@@ -54,6 +57,9 @@ top-k: kept = xp.arange(r.shape[0]) < max(int(t * r.shape[0]), 1)
 not renormalised: q
 softmax of what is left: sm(q)
 tail kept: kept = before >= t - 1e-7
+equal shares: share(xp.astype(q > 0, q.dtype))
+not sorted: order = xp.arange(p.shape[0])
+mask of the sorted: q = xp.where(kept, p, xp.zeros_like(p))
 likely ones cut: order = xp.argsort(p, stable=True)
 order not undone: q = xp.where(kept, r, xp.zeros_like(r))
 order applied twice: q = xp.where(kept, r, xp.zeros_like(r))[order]
@@ -70,6 +76,7 @@ out = share(q)
 MIN_P_WRONG = MIN_P.wrong("""
 threshold not relative: kept = p >= t
 relative to the mean: kept = p >= t * xp.mean(p)
+difference to the largest: kept = p >= xp.max(p) - t
 equal one dropped: kept = p > t * xp.max(p)
 top-p: TOP_P.but()(p, t)
     TOP_P.but()(p, 1 - t)
@@ -77,6 +84,8 @@ one minus the threshold: kept = p >= (1 - t) * xp.max(p) - 1e-7
 not renormalised: q
 softmax of what is left: sm(q)
 tail kept: kept = p < t * xp.max(p) - 1e-7
+    kept = p <= t * xp.max(p)
+equal shares: share(xp.astype(kept, p.dtype))
 only the likeliest: kept = p == xp.max(p)
 nothing cut: p
 """)
@@ -108,6 +117,8 @@ all multiplied: less = z * c
 rewarded: less = xp.where(z > 0, z * c, z / c)
 absolute value: less = xp.abs(z) / c
     less = xp.where(z > 0, z / c, -z * c)
+one sign alone: less = xp.where(z > 0, z / c, z)
+    less = xp.where(z > 0, z, z * c)
 every occurrence counts: again_and_again(z, ids, c)
 subtracted: less = z - c
     less = z - math.log(c)
@@ -115,9 +126,13 @@ others penalised: seen = ~occurred(ids, z)
 all tokens: less
 last token alone: seen = occurred(ids[-1:], z)
 first token alone: seen = occurred(ids[:1], z)
+one token left out: seen = occurred(ids[1:], z)
+    seen = occurred(ids[:-1], z)
+places for tokens: seen = xp.arange(z.shape[0]) < ids.shape[0]
 banned: less = z - math.inf
 of log probabilities: PENALTY.but()(ab.log_softmax(z), ids, c)
 of probabilities: xp.where(seen, sm(z) / c, sm(z))
+    sm(xp.where(seen, less, z))
 nothing changed: z
 """)
 
@@ -134,12 +149,18 @@ ratio inverted: kept = xp.where(p > q, q / p, xp.ones_like(p))
 kept by the model alone: kept = p
 kept if likelier: kept = xp.astype(p >= q, p.dtype)
 the smaller one returned: kept = xp.where(p < q, p, q)
+kept too seldom: kept = p / (p + q)
+    kept = p / q / xp.max(p / q)
+    kept = xp.ones_like(p) * xp.sum(xp.where(p < q, p, q))
 always kept: kept = xp.ones_like(p)
 dropped for kept: kept = 1 - xp.where(p < q, p / q, xp.ones_like(p))
 drawn from the model: instead = p
 drawn from the draft: instead = q
 difference the other way: instead = share(xp.where(q > p, q - p, xp.zeros_like(p)))
 size of the difference: instead = share(xp.abs(p - q))
+not in proportion: instead = share(xp.where(p > q, p, xp.zeros_like(p)))
+    instead = share(xp.astype(p > q, p.dtype))
+    instead = xp.astype(p - q == xp.max(p - q), p.dtype)
 negative numbers: instead = p - q
 not renormalised: instead = rest
 softmax: instead = sm(rest)
@@ -157,9 +178,9 @@ def scored(query, keys, m):
     return xp.where(m, scores, -xp.inf)
 
 
-def corner(query, keys):
+def corner(query, keys, above=0):
     xp, n = array_namespace(query), keys.shape[1]
-    i = xp.arange(query.shape[1])[:, None] + n - query.shape[1]
+    i = xp.arange(query.shape[1])[:, None] + n - query.shape[1] + above
     return xp.arange(n)[None, :] <= i
 
 
@@ -174,14 +195,18 @@ out = (A @ values, keys, values)
 STEP_WRONG = STEP.wrong("""
 new token not seen: ab.attention(q, past_k, past_v), past_k, past_v
     keys = past_k; values = past_v
+    ab.attention(q, past_k, past_v), keys, values
+    mask = corner(q, keys, -1)
 cache not seen: keys = k; values = v
+    ab.attention(q, k, v, is_causal=True), keys, values
 new keys not appended: keys = longer(past_k, 0 * k)
     values = longer(past_v, 0 * v)
 cache not returned: A @ values, past_k, past_v
 only the new returned: A @ values, k, v
 put in front: keys = longer(k, past_k); values = longer(v, past_v)
-no mask: mask = True
+no mask: mask = corner(q, keys) | True
 aligned to the first key: mask = xp.arange(keys.shape[1])[None, :] <= xp.arange(q.shape[1])[:, None]
+next place visible: mask = corner(q, keys, 1)
 no scale: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
 softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
 keys and values exchanged: A @ values, values, keys

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 import attnbook as ab
 from attnbook.distributed import shard_sequence
@@ -30,6 +31,18 @@ ZIGZAG_WRONG = {
         runs_of(n, p)[r] + runs_of(n, p)[2 * p - 1 - r][::-1] for r in range(p)
     ],
     "one too far": paired(lambda r, p: (r, -r)),
+    "last run for all": paired(lambda r, p: (r, -1)),
+    "runs of single tokens": lambda n, p: [
+        sorted([*range(r, n, 2 * p), *range(2 * p - 1 - r, n, 2 * p)]) for r in range(p)
+    ],
+    "runs interleaved": lambda n, p: [
+        [i for pair in zip(runs_of(n, p)[r], runs_of(n, p)[-1 - r], strict=True) for i in pair]
+        for r in range(p)
+    ],
+    "run numbers": lambda n, p: [[r, 2 * p - 1 - r] for r in range(p)],
+    "places from 1": lambda n, p: [
+        [i + 1 for i in runs_of(n, p)[r] + runs_of(n, p)[-1 - r]] for r in range(p)
+    ],
     "ranks reversed": lambda n, p: paired(lambda r, p: (r, 2 * p - 1 - r))(n, p)[::-1],
 }
 
@@ -69,10 +82,28 @@ def divided(ring, by=lambda z, p: z):
     return lambda *given: np.stack([u / by(z, len(given[0])) for _, z, u in ring(*given)])
 
 
-def mean_of_outputs(query, key, value):
-    p = len(query)
+def sum_of_outputs(query, key, value):
     parts = [[part(q, k, v) for k, v in zip(key, value, strict=True)] for q in query]
-    return np.stack([sum(u / z for _, z, u in of_rank) / p for of_rank in parts])
+    return np.stack([sum(u / z for _, z, u in of_rank) for of_rank in parts])
+
+
+def running(total, weighted):
+    """Return a ring that rescales what it has, in part, where a larger score comes."""
+
+    def ring(query, key, value):
+        outputs = []
+        for r, q in enumerate(query):
+            m, z, u = part(q, key[r], value[r])
+            for i in range(1, len(query)):
+                m_2, z_2, u_2 = part(q, key[r - i], value[r - i])
+                top = np.maximum(m, m_2)
+                z = z * (np.exp(m - top) if total else 1) + np.exp(m_2 - top) * z_2
+                u = u * (np.exp(m - top) if weighted else 1) + np.exp(m_2 - top) * u_2
+                m = top
+            outputs.append(u / z)
+        return np.stack(outputs)
+
+    return ring
 
 
 def overwritten(query, key, value):
@@ -90,17 +121,33 @@ RING_WRONG = {
     "own keys alone": lambda q, k, v: ab.attention(q, k, v),
     "one step too few": divided(travelling(lambda p: max(1, p - 1))),
     "one step too many": divided(travelling(lambda p: p + 1)),
+    "two steps": divided(travelling(lambda p: min(p, 2))),
     "own keys left out": divided(travelling(lambda p: max(1, p - 1), first=1)),
     "overwritten on the way": divided(overwritten),
     "not home": lambda *given: np.roll(divided(travelling())(*given), 1, axis=0),
     "values stay": divided(travelling(values_travel=False)),
     "not rescaled": divided(travelling(rescaled=False)),
-    "mean of the outputs": mean_of_outputs,
+    "not rescaled 2": running(total=False, weighted=False),
+    "old total not rescaled": running(total=False, weighted=True),
+    "old sums not rescaled": running(total=True, weighted=False),
+    "sum of the outputs": sum_of_outputs,
+    "mean of the outputs": lambda q, k, v: sum_of_outputs(q, k, v) / len(q),
     "not divided": divided(travelling(), lambda z, p: 1),
     "divided by the number of processes": divided(travelling(), lambda z, p: z * p),
     "no scale": divided(travelling(scale=False)),
+    "wrong scale": lambda q, k, v: np.stack(
+        [ab.attention(r, *map(np.concatenate, (k, v)), scale=v.shape[-1] ** -0.5) for r in q]
+    ),
+    "causal": lambda q, k, v: ab.attention(
+        *(x.reshape(-1, x.shape[-1]) for x in (q, k, v)), is_causal=True
+    ).reshape(*q.shape[:2], -1),
 }
 WRONG = {"zigzag_shards": ZIGZAG_WRONG, "ring_attention": RING_WRONG}
+
+
+def torch_shards(n, p):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch.stack(shard_sequence(torch.arange(n), p, axis=0))
 
 
 def whole(query, key, value):
@@ -113,6 +160,8 @@ RIGHT = {
         paired(lambda r, p: (r, -1 - r)),
         lambda n, p: shard_sequence(np.arange(n), p, axis=0),
         lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0)),
+        lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0)).astype(np.int32),
+        lambda n, p: torch_shards(n, p),
     ],
     "ring_attention": [divided(travelling()), whole, lambda *given: tuple(whole(*given))],
 }

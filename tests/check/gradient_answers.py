@@ -112,6 +112,8 @@ sum without the weights: m = total(g)
 weights squared in the sum: m = total(a * a * g)
 sign: a * (m - g)
 sign of the second term: a * (g + m)
+    a * g * (1 - 2 * a) + a * m
+divided by the weights: (g - m) / a
 log-softmax for softmax: g - a * total(g)
 cross-entropy for softmax: a - g
 weights taken for scores: m = total(sm(a) * g); out = sm(a) * (g - m)
@@ -155,6 +157,10 @@ mean forgotten: d
 divided by all numbers: d / n / z.shape[-1]
 divided by the vocabulary: d / z.shape[-1]
 mean twice: d / n**2
+half divided: p / n - y
+    p - y / n
+multiplied by the number: d * n
+every target in every row: d = p - xp.max(y, axis=-2, keepdims=True)
 label forgotten: d = p
 label alone: d = (p - y) * y
     d = -y
@@ -224,6 +230,8 @@ second term over the tokens: m = mean(h * y, -2)
 sign of the second term: d = (h + y * m) / r
 second term with x: d = (h - x * m) / r
 second term without the gain: m = mean(g * y)
+gain after the second term: d = c * (g - y * mean(g * y)) / r
+epsilon of another size: r = root(mean(x * x) + 1e-6)
 layer norm for RMS norm: d = (h - mean(h) - y * m) / r
 root forgotten: r = mean(x * x) + 1e-5
 no epsilon: r = root(mean(x * x))

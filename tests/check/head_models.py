@@ -45,17 +45,38 @@ EQUIVARIANT = {
 IN_ORDER = {
     "causal": (lambda x: loop(x), X, "causal mask"),
     "LSTM": (nn.LSTM(WIDTH, 5, batch_first=True), X, "causal mask"),
-    "positions": (lambda x: attnbook.attention(x + 0.01 * np.arange(N)[:, None], x, x), X, None),
+    "positions": (
+        lambda x: attnbook.attention(*3 * (x + 0.3 * np.arange(N)[:, None],)),
+        X,
+        "equal inputs differ",
+    ),
     "learned positions": (
         lambda x: Language(lambda m: False).blocks[0].eval()(x + 0.02 * torch.randn(N, WIDTH)),
         T,
-        None,
+        "equal inputs differ",
     ),
+    "rotary positions": (
+        lambda x: attnbook.attention(*2 * (attnbook.positions.rotary(x),), x),
+        X[..., :8],
+        "weights by place",
+    ),
+    "mixer": (lambda x: np.cos(np.arange(N * N)).reshape(N, N) @ x, X, "equal inputs differ"),
+    "the mask of the past": (
+        lambda x: attnbook.attention(x, x, x, ~np.tri(N, k=-1, dtype=bool)),
+        X,
+        "mask of the past",
+    ),
+    "reversed": (lambda x: attnbook.attention(x, x, x)[:, ::-1], X, "outputs moved"),
+    "shifted": (lambda x: np.roll(attnbook.attention(x, x, x), 1, axis=1), X, "outputs moved"),
     # reczoo/FuxiCTR issue 30, 649453932/Chinese-Text-Classification-Pytorch issue 10
     "bare": (projected(heads(3, bare_split=True, bare_merge=True)), X, "bare reshape"),
     "bare split": (lambda x: heads(4, bare_split=True)(x, x, x), X, "bare reshape"),
     "bare merge": (lambda x: heads(3, bare_merge=True)(x, x, x), X, "bare reshape"),
-    "bare merge, then a projection": (projected(heads(3, bare_merge=True)), X, None),
+    "bare merge, then a projection": (
+        projected(heads(3, bare_merge=True)),
+        X,
+        "equal inputs differ",
+    ),
     "sequence first": (sequence_first, T, "another sequence leaks in"),
     "dropout": (lambda x: functional.dropout(x), T, "not deterministic"),
     "positions alone": (lambda x: x + np.arange(N)[:, None], X[..., :8], "place"),
@@ -202,6 +223,15 @@ MIXED = {
     "softmax over the heads": (heads(H, axis=-3), "softmax over the heads"),
     "softmax over the queries": (heads(H, axis=-2), "softmax over the queries"),
     "one head": (attend, "one head"),
+    "mean of the weights": (
+        of_scores(lambda s: 0 * s + softmax(s).mean(axis=-3, keepdims=True)),
+        "weights averaged",
+    ),
+    "last head missing": (
+        lambda *arrays: heads(H)(*arrays) * (np.arange(arrays[2].shape[-1]) < WIDTH - WIDTH // H),
+        "one head left out",
+    ),
+    "keys for queries": (lambda q, k, v: heads(H)(k, k, v), "keys compared with themselves"),
     "mean": (averaged(np.mean, True), "heads averaged"),
     "narrow mean": (averaged(np.mean, False), "heads averaged"),
     "sum": (averaged(np.sum, True), "heads averaged"),

@@ -205,6 +205,26 @@ PADDED = {
         None,
         "padding counted",
     ),
+    "a mean over all, added": (
+        lambda x, m: attnbook.attention(x, x, x, m) + x.mean(axis=1, keepdims=True),
+        LONG,
+        None,
+        "padding added",
+    ),
+    "a shift": (
+        lambda x, m: attnbook.attention(x, x, x, m) + np.roll(x, -1, axis=1),
+        LONG,
+        None,
+        "neighbours mixed",
+    ),
+    "one too long": (
+        lambda x, m: attnbook.attention(
+            x, x, x, m | (np.roll(m, 1, axis=-1) & (np.arange(m.shape[-1]) > 0))
+        ),
+        LONG,
+        None,
+        "mask too long",
+    ),
     "a mean over all": (lambda x, m: x + (m @ x) / x.shape[1], LONG, None, "padding counted"),
     "-1e4": (padded_head(lambda s, m: np.where(m, s, -1e4)), LONG, None, "large negative number"),
     "added": (padded_head(lambda s, m: s - 1e4 * ~m), LONG, None, "large negative number"),

@@ -99,6 +99,14 @@ def walk(ids, found, new, step=2, n_less=0):
     return out
 
 
+def merge_in_twos(ids, pair, new):
+    out = []
+    for i in range(0, len(ids), 2):
+        two = list(ids[i : i + 2])
+        out += [new] if tuple(two) == pair else two
+    return out
+
+
 def merge_without_tail(ids, pair, new):
     out, i = [], 0
     while i < len(ids) - 1:
@@ -172,6 +180,9 @@ MERGE_WRONG = {
     ),
     "new token twice": lambda i, p, n: walk(i, is_pair(p), [n, n]),
     "skips the token behind": lambda i, p, n: walk(i, is_pair(p), [n], step=3),
+    "pair in reverse": lambda i, p, n: right_merge(i, p[::-1], n),
+    "first token replaced alone": lambda i, p, n: [n if x == p[0] else x for x in i],
+    "steps of two": merge_in_twos,
     "own id for the new token": lambda i, p, n: right_merge(i, p, max([0, *i]) + 1),
     "last pair alone": merge_last_once,
     "pair returned": lambda i, p, n: p,
@@ -457,6 +468,7 @@ ENCODE_WRONG = {
     "ids of new tokens 2": lambda word, merges: [
         x - 256 if x > 255 else x for x in right_encode(word, merges)
     ],
+    "case lost": lambda word, merges: right_encode(word.lower(), merges),
     "returned backwards": lambda word, merges: right_encode(word, merges)[::-1],
     "number of tokens": lambda word, merges: [len(right_encode(word, merges))],
     "bytes for ids": lambda word, merges: [names_of(merges)[i] for i in right_encode(word, merges)],

@@ -302,6 +302,23 @@ LEAKS = {
     "keras": (DroppedOffTheFusedPath(0.1), X, "no causal mask"),
     "float mask": (with_a_float_mask, T, "no causal mask"),
     "no mask": (head(), X, "no causal mask"),
+    "blocks of three": (
+        lambda x: attnbook.attention(x, x, x, np.arange(N) // 3 <= np.arange(N)[:, None] // 3),
+        X,
+        "blocks",
+    ),
+    "two open to all": (
+        lambda x: attnbook.attention(x, x, x, np.tri(N, dtype=bool) | (np.arange(N) < 2)),
+        X,
+        "prefix",
+    ),
+    "a window on both sides": (
+        lambda x: attnbook.attention(
+            x, x, x, np.tri(N, k=2, dtype=bool) & ~np.tri(N, k=-3, dtype=bool)
+        ),
+        X,
+        "window ahead",
+    ),
     "no mask, one sequence": (head(), X[0], "no causal mask"),
     "two tokens": (head(), X[:, :2], "no causal mask"),
     "gpt2": (gpt2, X, "large negative number"),
@@ -356,7 +373,7 @@ LEAKS = {
     ),
     "off by one": (head(filled(np.tri(N, k=1, dtype=bool))), X, "off by one"),
     "sink": (sink_at_the_end, X, "off by one"),
-    "convolution": (CausalConvolution(left=1, right=1), X, "off by one"),
+    "convolution": (CausalConvolution(left=1, right=1), X, "window ahead"),
     "two ahead": (CausalConvolution(left=1, right=2), X, "off by one"),
     "long": (lambda x: np.cumsum(x, 1) + 2 * np.roll(x, -1, 1), np.ones((1, 90, 2)), "off by one"),
     "bare split": (projected(heads(3, PAST, bare_split=True)), X, "bare reshape"),

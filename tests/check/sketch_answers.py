@@ -7,6 +7,7 @@ import heapq
 import math
 
 import numpy as np
+import pytest
 
 import attnbook as ab
 from attnbook.arrays.array import array_namespace
@@ -378,6 +379,7 @@ SKETCH_ATTENTION = {
         lambda outputs, found: sum(outputs) / np.maximum(found.sum(0), 1)
     ),
     "one table alone": sketch(lambda meets: meets[..., 0]),
+    "one table left out": sketch(lambda meets: meets[..., 1:].any(-1)),
     "one table alone 2": per_table(
         lambda outs, found: np.take_along_axis(np.array(outs), found.argmax(0)[None], 0)[0]
     ),
@@ -531,6 +533,9 @@ def weighed(tables=np.ceil, power=lambda p, k: np.mean(p**k), each_table=True, d
 
 
 TABLE_COSTS = {
+    "one table too many": weighed(lambda x: np.ceil(x) + 1),
+    "not the mean": weighed(power=lambda p, k: np.median(p) ** k),
+    "power forgotten": weighed(power=lambda p, k: np.mean(p)),
     "rounded down": weighed(np.floor),
     "not rounded": weighed(lambda x: x),
     "mean before the power": weighed(power=lambda p, k: np.mean(p) ** k),
@@ -549,6 +554,12 @@ def costs_in_any_library(n, d, p_near, p_other, delta, costs):
     return tables, costs[0] * d * k * tables + costs[1] * tables + costs[2] * met
 
 
+def costs_of_torch(*given):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    counts, total = weighed()(*given)
+    return torch.tensor(counts).long(), torch.tensor(total)
+
+
 RIGHT_TABLE_COSTS = (
     costs_in_any_library,
     weighed(),
@@ -556,6 +567,7 @@ RIGHT_TABLE_COSTS = (
     lambda *given: tuple(
         list(map(int if i == 0 else float, x)) for i, x in enumerate(weighed()(*given))
     ),
+    costs_of_torch,
 )
 
 ALL = {
