@@ -59,7 +59,7 @@ def _step(s: Any, query, key, value, past_key, past_value):
     both = s.join_keys(past_key, key), s.join_values(past_value, value)
     keys = s.attended(past_key, key, both[0])
     values = s.attended(past_value, value, both[1])
-    scores = query @ np.swapaxes(keys, -1, -2) * s.scale(query.shape[-1])
+    scores = query @ np.swapaxes(keys, -1, -2) * s.scale(query.shape[-1], value.shape[-1])
     mask = s.mask(query.shape[1], keys.shape[1])
     A = s.softmax(np.where(mask, scores, -np.inf))
     return A @ values, *s.kept((past_key, past_value), (key, value), both)
@@ -69,7 +69,7 @@ _STEPS: dict[str, Callable] = {
     "join_keys": _after,
     "join_values": _after,
     "attended": lambda past, new, both: both,
-    "scale": lambda d: 1 / math.sqrt(d),
+    "scale": lambda d, d_v: 1 / math.sqrt(d),
     "mask": _last_corner,
     "softmax": _softmax,
     "kept": lambda past, new, both: both,
@@ -132,6 +132,8 @@ CACHED_ATTENTION = Check(
         next place visible: A new token sees the one behind it. New token i stands at place n + i
             and sees the keys j ≤ n + i.
         no scale: You do not divide the scores by √d_k.
+        wrong scale: You divide the scores by something else than √d_k, the root of the width of
+            queries and keys.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
             last axis.
         keys and values exchanged: You return values and keys in the other order.
@@ -148,6 +150,10 @@ CACHED_ATTENTION = Check(
             "cache not seen": (
                 _swapped(lambda past, new: new),
                 {"attended": lambda past, new, both: new},
+                {
+                    "attended": lambda past, new, both: new,
+                    "mask": lambda m, n: np.ones((m, n), bool),
+                },
             ),
             "new keys not appended": (
                 {"join_keys": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
@@ -159,7 +165,13 @@ CACHED_ATTENTION = Check(
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
             "next place visible": each("mask", lambda m, n: np.tri(m, n, n - m + 1, dtype=bool)),
-            "no scale": each("scale", lambda d: 1.0),
+            "no scale": each("scale", lambda d, d_v: 1.0),
+            "wrong scale": each(
+                "scale",
+                lambda d, d_v: 1 / math.sqrt(d_v),
+                lambda d, d_v: 1 / d,
+                lambda d, d_v: math.sqrt(d),
+            ),
             "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
             "keys and values exchanged": each("kept", lambda past, new, both: both[::-1]),
         },

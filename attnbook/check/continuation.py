@@ -99,8 +99,8 @@ PREFIX_MISTAKES = mistakes(
     argmax over the positions: Your argmax returns a place. The words compete along the last axis.
     argmax over everything: Your argmax runs over all positions at once. Take the last row first.
     logits averaged: You sum or average over the positions. Only the last predicts the next token.
-    last token alone: You give the model the last token alone. It needs all tokens so far: without a
-        cache it remembers nothing.
+    last token alone: You give the model the last token alone, or the last few. It needs all tokens
+        so far: without a cache it remembers nothing.
     start not read: You leave the start token out of what the model is given. It reads it first.
     read backwards: Each new token is put in front of the others. It is appended at the end, where
         the model looks for the next one.

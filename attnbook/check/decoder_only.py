@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ def _merge(x):
     return x.reshape(*x.shape[:-2], -1)
 
 
-def _turn(x, interleaved=False):
-    return attnbook.positions.rotary(x, interleaved=interleaved)
+def _turn(x, **options):
+    return attnbook.positions.rotary(x, **options)
 
 
 def _turned_back(x):
@@ -184,6 +185,9 @@ MISTAKES = mistakes(
     own place hidden: No token sees itself. Query i sees key j if j ≤ i, not j < i.
     keys turned back: You turn queries and keys in opposite directions, so a score depends on the
         sum of their places. Turn both alike: then it depends on the difference.
+    other angles: Your rotation turns by other angles than 10000^(−2i/d) a place: with another base,
+        or with i/d for 2i/d.
+    one place apart: The query and the key of one token are rotated for different places.
     sum for the mean: You divide by the root of the sum of the squares. RMS normalisation takes the
         mean of the squares.
     another epsilon: The ε of your normalisation is not 1e-5, or it stands outside the root.
@@ -235,6 +239,14 @@ MISTAKES = mistakes(
         "mask one too high": each("seen", lambda n: np.tri(n, k=1, dtype=bool)),
         "own place hidden": each("seen", lambda n: np.tri(n, k=-1, dtype=bool)),
         "keys turned back": each("turn_key", _turned_back),
+        "other angles": tuple(
+            {"turn_query": partial(_turn, base=b), "turn_key": partial(_turn, base=b)}
+            for b in (5e5, 100.0, 1e5, 1e6, 1e3)
+        ),
+        "one place apart": (
+            {"turn_query": partial(_turn, start=1)},
+            {"turn_key": partial(_turn, start=1)},
+        ),
         "sum for the mean": each("rms_mean", lambda x, axis: np.sum(x, axis=axis, keepdims=True)),
         "another epsilon": (
             *each("rms_epsilon", *(lambda e, x=x: x for x in (0.0, 1e-3, 1e-6, 1e-8, 1e-12))),

@@ -84,6 +84,8 @@ _MISTAKES = mistakes(
         its 1 at the id of token i: (n, V) times (V, d_model).
     one-hot returned: You return the one-hot rows, (n, V), and never multiply them by the table.
     rows normalised: You normalise the rows. They are taken as they are, times √d_model.
+    last token lost: The last token has no row in your result: the loop or the slice ends too early.
+    id 0 taken for padding: The token 0 gets zeros. Here 0 is a token as any other.
     summed over the tokens: You sum or average the rows of all tokens. Each keeps its own.
     """,
     {
@@ -151,6 +153,12 @@ _MISTAKES = mistakes(
             lambda i, E: attnbook.layer_norm(E[i], epsilon=0),
             lambda i, E: attnbook.softmax(E[i]),
         ),
+        "last token lost": each(
+            "leave",
+            lambda r: r[..., :-1, :],
+            lambda r: r * (np.arange(r.shape[-2]) < r.shape[-2] - 1)[:, np.newaxis],
+        ),
+        "id 0 taken for padding": each("look_up", lambda i, E: E[i] * (i != 0)[..., np.newaxis]),
         "summed over the tokens": each(
             "leave", *(partial(reduce, axis=-2) for reduce in (np.sum, np.mean, np.cumsum))
         ),

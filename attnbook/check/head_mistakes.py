@@ -47,6 +47,8 @@ HEADS = sentences(
         weights of its own.
     one head left out: A block of the output is 0, the first or the last: the loop over the heads
         begins too late or ends too early.
+    first keys or values for all: All heads read the keys, or the values, of the first head.
+    keys or values of another head: A head reads the keys or the values of its neighbour.
     keys compared with themselves: The scores are K Kᵀ. They compare queries with keys, Q Kᵀ.
     one head for all: The same head, the first or the last, stands in every block of the output.
         Block i is head i.
@@ -114,6 +116,7 @@ def _softmax(scores, axis):
 STEPS: dict[str, Any] = {
     "take": lambda query, key, value: (query, key, value),
     "split": lambda layout, x: layout.split(x),
+    "heads": lambda query, key, value: (query, key, value),
     "factor": lambda layout, d: 1 / math.sqrt(d),
     "hide": lambda scores: scores,
     "normalise": _softmax,
@@ -123,7 +126,7 @@ STEPS: dict[str, Any] = {
 
 
 def _attend(steps: Any, layout: Layout, *arrays: np.ndarray) -> np.ndarray:
-    q, k, v = (steps.split(layout, x) for x in steps.take(*arrays))
+    q, k, v = steps.heads(*(steps.split(layout, x) for x in steps.take(*arrays)))
     scores = q @ k.swapaxes(-1, -2) * steps.factor(layout, q.shape[-1])
     return steps.merge(layout, steps.normalise(steps.hide(scores), steps.axis) @ v)
 
@@ -149,6 +152,10 @@ def _interleaved_split(layout, x):
 def _interleaved_merge(layout, heads):
     *leading, h, n, d = heads.shape
     return np.moveaxis(heads, -3, -1).reshape(*leading, n, h * d)
+
+
+def _first_of(heads):
+    return 0 * heads + heads[..., :1, :, :]
 
 
 def _repeated(head: Callable) -> Callable:
@@ -194,6 +201,17 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
         "merge",
         lambda layout, x: layout.merge(x * (np.arange(layout.h) < layout.h - 1)[:, None, None]),
         lambda layout, x: layout.merge(x * (np.arange(layout.h) > 0)[:, None, None]),
+    ),
+    "first keys or values for all": each(
+        "heads",
+        lambda q, k, v: (q, _first_of(k), v),
+        lambda q, k, v: (q, k, _first_of(v)),
+        lambda q, k, v: (q, _first_of(k), _first_of(v)),
+    ),
+    "keys or values of another head": each(
+        "heads",
+        *(lambda q, k, v, by=by: (q, np.roll(k, by, axis=-3), v) for by in (-1, 1)),
+        *(lambda q, k, v, by=by: (q, k, np.roll(v, by, axis=-3)) for by in (-1, 1)),
     ),
     "keys compared with themselves": {"take": lambda query, key, value: (key, key, value)},
     "one head for all": each(

@@ -92,8 +92,9 @@ MISTAKES = mistakes(
         the optimizer.
     step taken: You return W − grad_W, the weights after a step. Return the gradient alone.
     gradients swapped: You return (grad_W, grad_x). Return them in the order of the arguments.
-    grad_output ignored: Your gradients are those of the sum of all outputs. grad_output says how
-        the loss depends on each output, and every gradient passes through it.
+    divided by a width: You divide a gradient by the number of features. Nothing is averaged.
+    grad_output ignored: Your gradients, or one of them, are those of the sum of all outputs.
+        grad_output says how the loss depends on each output, and every gradient passes through it.
     all gradients negated: Both gradients have the wrong sign: they point where the loss falls. A
         gradient points where it grows; the minus belongs to the step of the optimizer.
     all gradients scaled: Both gradients are the right ones times 2 or 1/2. grad_output is what the
@@ -143,7 +144,15 @@ MISTAKES = mistakes(
         "weights added to the gradient": each("grad_W", lambda d, x, W: d + W),
         "step taken": each("grad_W", lambda d, x, W: W - d),
         "gradients swapped": each("results", lambda grads: grads[::-1]),
-        "grad_output ignored": each("incoming", np.ones_like),
+        "divided by a width": (
+            *each("grad_W", lambda d, x, W: d / x.shape[-1], lambda d, x, W: d / W.shape[-1]),
+            *each("grad_x", lambda d, x: d / x.shape[-1]),
+        ),
+        "grad_output ignored": (
+            {"incoming": np.ones_like},
+            {"collect": lambda x, g: rows(x).T @ np.ones_like(rows(g))},
+            {"back": lambda g, W, x: np.ones_like(g) @ W.T},
+        ),
         "all gradients negated": both(np.negative),
         "all gradients scaled": (both(lambda d: 2 * d), both(lambda d: d / 2)),
         "one gradient negated": (

@@ -112,6 +112,10 @@ _OWN = mistakes(
         the outputs of the queries at the same places. The mask does not ask for that: its one row,
         (1, n_k), holds for every query, and query and key need not be the same sequence. The loss
         leaves them out.
+    first row of the mask for all: Every query has the mask of the first one. Each has a row of its
+        own.
+    rows with a hidden key emptied: A query that may not see every key gets zeros. Only a query that
+        may see no key does: any, where you have all.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
         sequence has its own: keep the leading axes of the mask.
     mask broadcast over the wrong axis: You drop the axis of the queries from a mask of shape
@@ -141,6 +145,12 @@ _OWN = mistakes(
             },
         ),
         "outputs of padding zeroed": {"output": _padding_zeroed},
+        "first row of the mask for all": each(
+            "see", lambda mask: mask[..., :1, :] | (mask & False)
+        ),
+        "rows with a hidden key emptied": {
+            "output": lambda output, mask: output * np.all(mask, axis=-1, keepdims=True)
+        },
         "mask of the first sequence": _of_batches(lambda mask: mask[:1]),
         "mask broadcast over the wrong axis": _of_batches(
             lambda mask: mask[..., 0, :] if mask.shape[-2] == 1 else mask

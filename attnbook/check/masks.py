@@ -104,12 +104,13 @@ _MISTAKES = mistakes(
         a cache, the queries are the last tokens: the last query belongs to the last key. One new
         query would see the first key alone. It is j ≤ i + n_k − n_q.
     offset never negative: With fewer keys than queries you align the first query with the first
-        key. The last query belongs to the last key there too, so the first queries see nothing: the
-        offset n_k − n_q may be negative. Do not cut it at 0.
+        key, or shift the diagonal to the right. The last query belongs to the last key there too,
+        so the first queries see nothing: the offset n_k − n_q may be negative. Keep its sign.
     offset with the wrong sign: You shift the diagonal by n_q − n_k, the wrong way. The last query
         sees every key, so with more keys the diagonal moves to the right: j ≤ i + n_k − n_q.
     offset off by one: With another number of keys than of queries your diagonal is one place too
         far left or right. The last query sees the last key and all before: j ≤ i + n_k − n_q.
+    last row empty: The last query sees nothing: the loop over the queries ends too early.
     shape transposed: Your mask has a row for each key. The scores are (n_q, n_k), a row for each
         query, and so is the mask.
     square only: You return a square mask, whatever the other size is. The mask has a row for each
@@ -134,6 +135,9 @@ _MISTAKES = mistakes(
         "offset with the wrong sign": {"offset": lambda n_q, n_k: n_q - n_k},
         "offset off by one": tuple(
             {"offset": lambda n_q, n_k, by=by: n_k - n_q + by * (n_k != n_q)} for by in (-1, 1)
+        ),
+        "last row empty": each(
+            "result", lambda mask: mask & (np.arange(len(mask)) < len(mask) - 1)[:, np.newaxis]
         ),
         "shape transposed": (
             {"sizes": lambda n_q, n_k: (n_k, n_q)},

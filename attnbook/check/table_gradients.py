@@ -101,6 +101,8 @@ MISTAKES = mistakes(
         way back each token adds its row to the row of its id.
     table added: You add the table to its gradient. Weight decay belongs to the optimizer.
     step taken: You return the table less its gradient. Return the gradient alone.
+    last token lost: The row of the last token is added nowhere: the loop ends too early.
+    id 0 taken for padding: The row of the token 0 gets no gradient. Here 0 is a token as any other.
     grad_output ignored: You count how often each token comes. Add the rows of grad_output.
     id one too small: Rows go one above the right one. Ids count from 0, as rows do.
     id one too large: Rows go one below the right one. Ids count from 0, as rows do.
@@ -139,6 +141,12 @@ MISTAKES = mistakes(
         ),
         "table added": each("leave", lambda d, i, E: d + E),
         "step taken": each("leave", lambda d, i, E: E - d),
+        "last token lost": each(
+            "scatter", lambda i, E, g: scattered(i[..., :-1], E, g[..., :-1, :])
+        ),
+        "id 0 taken for padding": each(
+            "leave", lambda d, i, E: d * (np.arange(len(E)) > 0)[:, np.newaxis]
+        ),
         "grad_output ignored": each("incoming", lambda g, i, E: np.ones_like(g)),
         "id one too small": each("numbers", lambda i, E: i - 1),
         "id one too large": each("numbers", lambda i, E: (i + 1) % len(E)),

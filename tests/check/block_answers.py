@@ -102,6 +102,9 @@ no causal mask: a = ab.attention(q, shared(k, h), shared(v, h))
 mask one too high: a = ab.attention(q, shared(k, h), shared(v, h), seen(x, 1))
 own place hidden: a = ab.attention(q, shared(k, h), shared(v, h), ~seen(x).mT)
 keys turned back: k = turned_back(right_split(y @ h.W_K, h.n_kv_heads))
+other angles: q = rotary(right_split(y @ h.W_Q, h.n_heads), base=5e5); k =
+        rotary(right_split(y @ h.W_K, h.n_kv_heads), base=5e5)
+one place apart: q = rotary(right_split(y @ h.W_Q, h.n_heads), start=1)
 sum for the mean: y = rms_by_sum(x, first); e = rms_by_sum(z, second)
 another epsilon: y = ab.rms_norm(x, first.gain, epsilon=1e-6); e = ab.rms_norm(z, second.gain,
         epsilon=1e-6)

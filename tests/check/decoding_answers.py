@@ -208,6 +208,7 @@ no mask: mask = corner(q, keys) | True
 aligned to the first key: mask = xp.arange(keys.shape[1])[None, :] <= xp.arange(q.shape[1])[:, None]
 next place visible: mask = corner(q, keys, 1)
 no scale: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
+wrong scale: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
 softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
 keys and values exchanged: A @ values, values, keys
 """)

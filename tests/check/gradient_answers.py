@@ -55,7 +55,11 @@ grad_output passed on: d = g
 weights added to the gradient: D = x.mT @ g + W
 step taken: D = W - x.mT @ g
 gradients swapped: out = (D, d)
+divided by a width: D = x.mT @ g / x.shape[-1]
+    d = g @ W.mT / x.shape[-1]
 grad_output ignored: d = xp.ones_like(g) @ W.mT; D = x.mT @ xp.ones_like(g)
+    D = x.mT @ xp.ones_like(g)
+    d = xp.ones_like(g) @ W.mT
 all gradients negated: out = (-d, -D)
 all gradients scaled: out = (2 * d, 2 * D)
     out = (d / 2, D / 2)
@@ -292,6 +296,11 @@ def written(i, E, g, order=1):
     return array_namespace(g).asarray(grad, dtype=g.dtype)
 
 
+def but_row_0(grad):
+    xp = array_namespace(grad)
+    return xp.concat([xp.zeros_like(grad[:1]), grad[1:]])
+
+
 def counts(i, E, g):
     n = np.bincount(np.asarray(i).reshape(-1), minlength=E.shape[0])
     return array_namespace(g).asarray(n[:, None], dtype=g.dtype)
@@ -313,6 +322,8 @@ only the rows that occur: (h.mT @ g)[np.unique(np.asarray(i))]
 gathered for scattered: g[i % g.shape[0]]
 table added: h.mT @ g + E
 step taken: E - h.mT @ g
+last token lost: h[:-1].mT @ g[:-1]
+id 0 taken for padding: but_row_0(h.mT @ g)
 grad_output ignored: h.mT @ array_namespace(g).ones_like(g)
 id one too small: h = one_hot(i - 1, E.shape[0], g)
 id one too large: h = one_hot((i + 1) % E.shape[0], E.shape[0], g)

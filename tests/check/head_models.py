@@ -231,6 +231,14 @@ MIXED = {
         lambda *arrays: heads(H)(*arrays) * (np.arange(arrays[2].shape[-1]) < WIDTH - WIDTH // H),
         "one head left out",
     ),
+    "first values": (
+        lambda q, k, v: heads(H)(q, k, np.tile(v[..., : v.shape[-1] // H], H)),
+        "first keys or values for all",
+    ),
+    "next keys": (
+        lambda q, k, v: heads(H)(q, np.roll(k, -(k.shape[-1] // H), axis=-1), v),
+        "keys or values of another head",
+    ),
     "keys for queries": (lambda q, k, v: heads(H)(k, k, v), "keys compared with themselves"),
     "mean": (averaged(np.mean, True), "heads averaged"),
     "narrow mean": (averaged(np.mean, False), "heads averaged"),
