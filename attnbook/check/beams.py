@@ -72,7 +72,8 @@ def _logs(seed: int, m: int, n_tokens: int) -> np.ndarray:
 
 
 def _case(m: int, n_tokens: int, n_beams: int, spread: float = 1.0, **changes: Any) -> Case:
-    totals, log_p = -4 + spread * draw(68, m), _logs(69, m, n_tokens)
+    totals = -4 + spread * draw(68, m) - changes.get("lower", 0.0)
+    log_p = _logs(69, m, n_tokens)
     totals[list(changes.get("empty", ()))] = -np.inf
     log_p[:, list(changes.get("barred", ()))] = -np.inf
     return Case({"totals": totals, "log_p": log_p, "n_beams": n_beams})
@@ -92,6 +93,7 @@ BEAM_STEP = Check(
             )
         ),
         Stage((_case(3, 7, 3, empty=(0, 2)), _case(3, 5, 3, barred=(1, 2)))),
+        Stage((_case(3, 5, 3, lower=2000.0),)),
     ),
     mistakes=mistakes(
         """
@@ -109,6 +111,8 @@ BEAM_STEP = Check(
         subtracted: You subtract the totals. They are added.
         probabilities added: You take exp of the totals, or of log p, before you add. The sum of
             logarithms is the logarithm of the product.
+        probabilities multiplied: You multiply probabilities. Those of a long sequence are too small
+            for a float and become 0. Add their logarithms.
         best hypothesis alone: You continue the best hypothesis alone.
         total of another hypothesis: You add the totals to the wrong rows. Write totals[:, None], so
             that row i of log p gets total i.
@@ -130,6 +134,7 @@ BEAM_STEP = Check(
                 lambda t, p: t + np.exp(p),
                 lambda t, p: np.exp(t) + p,
             ),
+            "probabilities multiplied": each("add", lambda t, p: np.exp(t) * np.exp(p)),
             "best hypothesis alone": each(
                 "add", lambda t, p: np.where(t == np.max(t), t + p, -1e9 + p)
             ),

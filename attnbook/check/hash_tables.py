@@ -170,6 +170,7 @@ def _stages(tables: Tables) -> Iterator[tuple[bool, bool, Iterable[list[Step]]]]
     yield True, True, growth(12, 12)
     yield True, True, growth(50, 50)
     yield True, False, [_mixed(rng, keys, 30, plain) for keys in _few_keys(tables, rng, 20, n=6)]
+    yield True, False, [_large_values()]
     yield True, True, growth(200, 200)
     tables.answers = True
     yield True, False, [_mixed(rng, keys, 20, counted) for keys in _few_keys(tables, rng, 5)]
@@ -210,6 +211,13 @@ def _mixed(
         steps.append(Step(name, key, value if name == "insert" else 0))
     ends = [name for name in names if name in ("get", "in")]
     return steps + [Step(name, key) for key in keys for name in dict.fromkeys(ends)]
+
+
+def _large_values() -> list[Step]:
+    """Return insertions of values of 33 to 63 bits, and searches for each."""
+    values = (2**32 + 5, -(2**32) - 7, 2**53 + 1, 2**62 + 3, -(2**62) - 1)
+    inserts = [Step("insert", key, value) for key, value in enumerate(values)]
+    return inserts + [Step("get", key) for key in range(len(values))]
 
 
 def _growth(keys: list[int]) -> list[Step]:

@@ -166,6 +166,7 @@ _MISTAKES = mistakes(
     pairs counted once a word: You count a pair once in each word, however often it occurs there.
     overlaps left out: In "aaa" you count the pair (a, a) once. Here every two neighbours count, so
         "aaa" holds it twice; that is how the usual programs count.
+    case lost: You write the words in small letters. Their bytes stay as they are.
     every second pair: You count the pairs at even places alone. Each token but the last one begins
         a pair: zip(ids, ids[1:]).
     least frequent pair: You take the pair that occurs least often. The most frequent one saves
@@ -209,6 +210,7 @@ _MISTAKES = mistakes(
             lambda seqs: Counter(p for ids in seqs for p in dict.fromkeys(itertools.pairwise(ids))),
         ),
         "overlaps left out": each("count", _apart),
+        "case lost": each("bytes", lambda word: list(word.lower().encode())),
         "every second pair": each(
             "count",
             lambda seqs: Counter(p for i in seqs for p in zip(i[::2], i[1::2], strict=False)),
@@ -284,6 +286,7 @@ LEARN_BYTE_PAIRS = Check(
                 _case("cat bat", 2),
                 _case("low low low lower new new", 2),
                 _case("the then the they other", 4),
+                _case("The the THE The then", 3),
                 _case("ba ab dc cd ba ab dc cd", 3),
                 _case("hello yellow mellow fellow ellow low", 6),
             )

@@ -34,6 +34,8 @@ MESSAGES = sentences(
     large keys: Large keys are cut off, so different ones become equal, or cannot be stored or
         found. A signature uses all 64 bits: keep keys in int64. np.zeros makes floats unless it is
         told otherwise, and a float64 holds 53 bits.
+    large values: Large values are cut off, or cannot be stored. A value may use all 64 bits: keep
+        values in int64. np.zeros makes floats unless told otherwise, and a float64 holds 53 bits.
     identity: Keys are compared with `is`, which asks for one and the same object. Small integers
         happen to be one object each in Python, larger ones are not, and what comes out of an array
         is a new one every time. Compare with ==.
@@ -68,8 +70,9 @@ MESSAGES = sentences(
     search gives up: A key is lost that had to go past its own slot. insert and get must walk alike:
         from home slot by slot to a free one. get may stop sooner, at an entry that is nearer to its
         home than the search has come, but only if insert swaps at the same place.
-    entries not exchanged: After a delete another key is lost, since insert never exchanges entries:
-        where a key stands depends on which came first. Moving entries back until one is at home
+    entries not exchanged: After a delete another key is lost, since insert never exchanges entries,
+        or goes on with the displacement of the one that it put down: where a key stands depends on
+        which came first. Moving entries back until one is at home
         closes the gap only if keys stand in the order of their homes. So let insert exchange the
         entry in hand with one that is nearer to its home; or, without exchanges, mark the freed
         slot with a tombstone.
@@ -148,6 +151,8 @@ class _Case:
 
     def name(self) -> str | None:
         rule = getattr(self, f"_{self.failure.kind.replace(' ', '_')}")
+        if any(abs(step.value) > 2**31 for step in self.failure.steps) and not self._fails_for(10):
+            return "large values"
         return "large keys" if self._needs_large_keys() else rule()
 
     # What the rules ask.

@@ -242,6 +242,7 @@ multiplied: scores = t[:, None] * log_p
 subtracted: scores = log_p - t[:, None]
 probabilities added: scores = exp(t)[:, None] + exp(log_p)
     scores = t[:, None] + exp(log_p)
+probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
 best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
 total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
 """) | {"one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k)}

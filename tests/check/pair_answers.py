@@ -324,6 +324,7 @@ LEARN_WRONG = {
     "one merge too many": lambda words, n_merges: right_learn(words, n_merges + 1),
     "n_merges ignored": lambda words, n_merges: right_learn(words, 99),
     "ids of new tokens": learn_with(first_id=257),
+    "case lost": lambda words, n: right_learn([word.lower() for word in words], n),
     "merges in reverse": after(lambda merges: merges[::-1]),
     "pair turned around": after(lambda merges: [(y, x) for x, y in merges]),
     "new ids returned too": after(lambda merges: [(*p, 256 + i) for i, p in enumerate(merges)]),

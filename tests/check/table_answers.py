@@ -255,6 +255,11 @@ class OfArrays:
         return np.True_
 
 
+def storing(kind):
+    """Return a table that stores ``kind(value)``."""
+    return made(insert=lambda self, key, value: RobinHood.insert(self, key, kind(value)))
+
+
 def made(*bases, **methods):
     """Return a table with some methods replaced."""
     return type("Table", bases or (RobinHood,), methods)
@@ -523,6 +528,9 @@ WRONG = {
         get=lambda self, key: None if RobinHood.get(self, key) == -1 else RobinHood.get(self, key)
     ),
     "negative keys": made(find=lambda self, key: None if key < 0 else RobinHood.find(self, key)),
+    "large values": storing(float),
+    "large values 2": storing(lambda value: int(np.int64(value).astype(np.int32))),
+    "large values 3": storing(np.int32),
     "large keys": FloatKeys,
     "large keys 2": Int32Keys,
     "large keys 3": lambda n_slots: OfArrays(n_slots, dtype=float),
