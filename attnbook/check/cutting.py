@@ -168,7 +168,7 @@ _TOP_P_MISTAKES = mistakes(
         threshold, the next token goes.
     threshold on each token: You compare each probability with the threshold. It is the sum of the
         likeliest that must reach it.
-    one minus the threshold: You let the sum reach 1 − threshold.
+    one minus the threshold: You let the sum reach 1 − threshold. It reaches the threshold itself.
     min-p: You keep the tokens of at least a share of the largest probability: that is min-p. Top-p
         adds probabilities until their sum reaches the threshold.
     top-k: You keep a share of the number of tokens. How many are kept must depend on their

@@ -121,7 +121,7 @@ ZIGZAG_SHARDS = Check(
             neighbours.
         runs interleaved: You mix the tokens of the two runs. Those of the early run come first.
         run numbers: You return the numbers of the runs. Return the places that lie in them.
-        places from 1: You count the places from 1.
+        places from 1: You count the places from 1. The first of n has the number 0.
         ranks reversed: You give the shards in the reverse order of the processes.
         runs of half the length: You cut 4p runs and return a half of the places.
         """,
