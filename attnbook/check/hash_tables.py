@@ -36,8 +36,8 @@ def robin_hood_table(make: Callable, *, time_limit: float = 10.0) -> Report:
     searches with few keys and with many, small ones, negative ones, keys that share a slot, keys
     and values that use all 64 bits; growth far beyond the first slots; and many insertions and
     deletions of a table that stays small. The report shows a short run that fails, and what it
-    means. It holds a remark if the table has no method `displacements`, which returns for each stored key how far
-    it is from its home, or if they spread as they do where nothing swaps.
+    means. It holds a remark if the table has no method `displacements`, which returns for each
+    stored key how far it is from its home, or if they spread as they do where nothing swaps.
 
     Some 25 000 operations are run. In a table that begins with hundreds of slots colliding keys are
     rare and a mistake with them is named less surely, so let `n_slots` be an argument.
