@@ -1,13 +1,14 @@
 """Attention that goes on from a cache, in steps, and the ways to get each wrong."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attnbook.check.engine import documented, run
+from attnbook.check.outputs import SCALE_MISTAKES
 from attnbook.check.report import Report
+from attnbook.check.scores import one_over_root
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
@@ -59,7 +60,7 @@ def _step(s: Any, query, key, value, past_key, past_value):
     both = s.join_keys(past_key, key), s.join_values(past_value, value)
     keys = s.attended(past_key, key, both[0])
     values = s.attended(past_value, value, both[1])
-    scores = query @ np.swapaxes(keys, -1, -2) * s.scale(query.shape[-1], value.shape[-1])
+    scores = query @ np.swapaxes(keys, -1, -2) * s.factor(query, keys, values, None)
     mask = s.mask(query.shape[1], keys.shape[1])
     A = s.softmax(np.where(mask, scores, -np.inf))
     return A @ values, *s.kept((past_key, past_value), (key, value), both)
@@ -69,7 +70,7 @@ _STEPS: dict[str, Callable] = {
     "join_keys": _after,
     "join_values": _after,
     "attended": lambda past, new, both: both,
-    "scale": lambda d, d_v: 1 / math.sqrt(d),
+    "factor": one_over_root,
     "mask": _last_corner,
     "softmax": _softmax,
     "kept": lambda past, new, both: both,
@@ -112,7 +113,8 @@ CACHED_ATTENTION = Check(
         Stage((_case(1, 0), _case(3, 0), _case(3, 4), _case(2, 2, 3, 3), _case(5, 2))),
         Stage((_case(1, 4, dtype="float32"), _case(3, 2, dtype="float32"))),
     ),
-    mistakes=mistakes(
+    mistakes=SCALE_MISTAKES
+    + mistakes(
         """
         new token not seen: The new token attends to what came before it alone. Its own key and
             value belong to the keys: append first, then attend, itself included.
@@ -129,11 +131,10 @@ CACHED_ATTENTION = Check(
             hidden; with several the mask is causal, aligned to the last key.
         aligned to the first key: Your causal mask is aligned to the first key: of the first new
             token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
+        mask multiplies the scores: You multiply the scores by the mask, so hidden ones become 0,
+            and exp(0) is 1. A hidden score is −∞.
         next place visible: A new token sees the one behind it. New token i stands at place n + i
             and sees the keys j ≤ n + i.
-        no scale: You do not divide the scores by √d_k.
-        wrong scale: You divide the scores by something else than √d_k, the root of the width of
-            queries and keys.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
             last axis.
         keys and values exchanged: You return values and keys in the other order.
@@ -164,14 +165,10 @@ CACHED_ATTENTION = Check(
             "put in front": (_swapped(lambda past, new: np.concatenate([new, past], axis=1)),),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
-            "next place visible": each("mask", lambda m, n: np.tri(m, n, n - m + 1, dtype=bool)),
-            "no scale": each("scale", lambda d, d_v: 1.0),
-            "wrong scale": each(
-                "scale",
-                lambda d, d_v: 1 / math.sqrt(d_v),
-                lambda d, d_v: 1 / d,
-                lambda d, d_v: math.sqrt(d),
+            "mask multiplies the scores": each(
+                "softmax", lambda z: _softmax(np.where(z == -np.inf, 0, z))
             ),
+            "next place visible": each("mask", lambda m, n: np.tri(m, n, n - m + 1, dtype=bool)),
             "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
             "keys and values exchanged": each("kept", lambda past, new, both: both[::-1]),
         },

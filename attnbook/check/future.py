@@ -31,8 +31,8 @@ FUTURE = sentences(
         PyTorch, for a reshape that splits the batch, and for statistics of the batch as in
         BatchNorm.
     no causal mask: Every output depends on every input: there is no causal mask, or it does not
-        arrive, or the scores of later keys become 0 or −10 in place of −∞, or a mean over all
-        inputs is added. Hide the scores of later keys, with −∞, before the softmax.
+        arrive, or the scores of later keys become 0 or −10 in place of −∞, or a mean or a norm over
+        all inputs takes part. Hide the scores of later keys, with −∞, before the softmax.
     softmax over the queries: Every output depends on every later input, but only through a few
         numbers: it looks like a softmax over the queries, whose sum runs over later queries, mask
         or not, or like a normalisation over the whole sequence. Take the softmax over the keys, the

@@ -78,7 +78,7 @@ MISTAKES = mistakes(
         mapped back.
     sigmoid for the activation: Your gate is σ(x W_gate): the first gated unit, GLU. Here it is silu
         h · σ(h), which makes it SwiGLU.
-    sigmoid turned: Your gate holds σ(−h) or 1 − σ(h) in place of σ(h): h · σ(h) is silu.
+    sigmoid turned: The gate holds σ(−h), which is 1 − σ(h), for σ(h). It is h · σ(h), silu.
     another activation: On your gate stands another function: GELU, ReLU, tanh or a softmax. It is
         h · σ(h) here, silu.
     sign of the gate: You take the silu of −x W_gate, or minus that of x W_gate. Look at the sign.
@@ -114,9 +114,7 @@ MISTAKES = mistakes(
         ),
         "no activation": each("open", same),
         "sigmoid for the activation": each("open", sigmoid),
-        "sigmoid turned": each(
-            "open", lambda h: h * sigmoid(-h), lambda h: sigmoid(-h), lambda h: h * (1 - sigmoid(h))
-        ),
+        "sigmoid turned": each("open", lambda h: h * sigmoid(-h), lambda h: sigmoid(-h)),
         "another activation": each("open", *OTHER_ACTIVATIONS, relu, np.exp),
         "sign of the gate": each("open", lambda h: silu(-h), lambda h: -silu(h)),
         "branches added": each("combine", np.add),

@@ -84,6 +84,8 @@ _MISTAKES = mistakes(
     last piece left out: Your loop ends before the last piece, and its gradient is missing.
     running mean of two: You take the mean of what you have and of the next piece, so the last one
         counts half. Weigh each by its number of labels.
+    counts along the parameters: You multiply by the counts without an axis, so parameter j gets the
+        count of piece j. It runs only where there are as many: counts[:, None].
     not weighed: You add the gradients as they are and divide by the number of labels. Each is a
         mean: multiply it by its number of labels first.
     first piece alone: You return the gradient of the first piece.
@@ -122,6 +124,7 @@ _MISTAKES = mistakes(
             {"weights": _but_the_last, "total": lambda n: np.sum(n[:-1])},
         ),
         "running mean of two": ({"weights": _halved, "total": lambda n: 1},),
+        "counts along the parameters": each("weigh", np.multiply),
         "not weighed": each("weights", np.ones_like),
         "first piece alone": (
             {"sum": lambda weighed: weighed[0], "weights": np.ones_like, "total": lambda n: 1},

@@ -80,6 +80,9 @@ MISTAKES = mistakes(
         sums. Multiply first, each token by its own gradient, then sum.
     tokens mixed in grad_x: Your grad_x sums over the tokens, or averages them. Row i of x made row
         i of the output alone, so it gets the gradient of that row alone.
+    grad_x averaged: You divide grad_x by the number of tokens, or both gradients. Every row of x
+        has the gradient of its own row; a mean, where there is one, stands in grad_output.
+    output in the place of grad_output: You use x W where grad_output belongs.
     output in the place of x: You use x W in grad_W. W was multiplied by x: keep that from the
         forward pass.
     W in the place of x: You use W in grad_W, where x belongs. The derivative of a product by one
@@ -133,7 +136,16 @@ MISTAKES = mistakes(
             lambda d, x: d.mean(axis=-2, keepdims=True) + 0 * x,
             lambda d, x: d.sum(axis=-2),
             lambda d, x: d.mean(axis=-2),
-            lambda d, x: d / x.shape[-2],
+        ),
+        "grad_x averaged": (
+            {"grad_x": lambda d, x: d / x.shape[-2]},
+            {
+                "grad_x": lambda d, x: d / x.shape[-2],
+                "grad_W": lambda d, x, W: d / x.shape[-2],
+            },
+        ),
+        "output in the place of grad_output": each(
+            "compute", lambda x, W, g: ((x @ W) @ W.T, rows(x).T @ rows(x @ W))
         ),
         "output in the place of x": each("enter", lambda x, W: x @ W),
         "W in the place of x": each("enter", lambda x, W: W, lambda x, W: W.T),

@@ -126,8 +126,8 @@ _MISTAKES = mistakes(
         have the smaller maximum, in each row: both need a factor; that of the larger is 1.
     factors exchanged: You multiply each part by the factor of the other. A part's factor is made of
         its own maximum: exp(its maximum − the common maximum).
-    compared with the other part: You take exp(own maximum − the maximum of the other part). Take
-        the common maximum off, the larger of both.
+    compared with the other part: You take exp(own maximum − the maximum of the other part).
+        Subtract the common maximum, the larger of both.
     sign of the exponent: You multiply by exp(common maximum − own maximum), which grows where it
         should shrink. The smaller part counts less: exp(own − common) is at most 1.
     minimum: You take the smaller of the two maxima. It is a correct shift on paper, but exponents

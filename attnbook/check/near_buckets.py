@@ -1,6 +1,7 @@
 """The check of multi-probe in steps: which buckets a query looks into, in which order."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,14 +117,9 @@ def _own_first(total: Callable) -> Callable:
     return first
 
 
-def _pairs_price(price, crossed):
-    """Count a set of three planes and more as farther than all others."""
-    return price @ crossed.T + 1e9 * (np.sum(crossed, axis=-1) > 2)
-
-
-def _single_price(price, crossed):
-    """Count a set of several planes as farther than any single one."""
-    several = np.sum(crossed, axis=-1) > 1
+def _single_price(price, crossed, most=1):
+    """Count a set of more planes as farther than any single one, or any set of so many."""
+    several = np.sum(crossed, axis=-1) > most
     return price @ crossed.T + several * (1 + np.sum(price, axis=-1, keepdims=True))
 
 
@@ -142,6 +138,9 @@ _MISTAKES = mistakes(
         the query and its neighbour depends on how near the query is to it: order by (x · a)².
     farthest first: You begin with the planes that are farthest away. A neighbour is behind a plane
         that is near.
+    turned round: You begin with the bucket behind all planes: the order is turned round, or the
+        bits are. Bit j is 1 where x · a_j ≥ 0, and the nearest comes first.
+    directions normalised: You divide the directions by their lengths. They are taken as they are.
     signed products: You order by the products themselves, so that a plane far away on the negative
         side comes first. The distance has no sign: square it.
     distances not squared: You add up |x · a|. Near vectors differ by normal noise, whose density
@@ -167,7 +166,7 @@ _MISTAKES = mistakes(
     {
         "own bucket left out": each("sets", _but_own),
         "single planes alone": each("total", _single_price),
-        "pairs at most": each("total", _pairs_price),
+        "pairs at most": each("total", partial(_single_price, most=2)),
         "one after the other": {"compute": _one_after_the_other},
         "lowest bits first": (
             *each("price", np.ones_like),
@@ -178,9 +177,11 @@ _MISTAKES = mistakes(
             {"price": lambda p: 1 / np.square(p)},
             {"price": lambda p: 1 / np.abs(p)},
             {"price": lambda p: 1 / np.square(p), "total": _single_price},
-            {"price": lambda p: -np.square(p)},
             {"total": _own_first(lambda price, crossed: -price @ crossed.T)},
-            {"total": _own_first(lambda price, crossed: -_single_price(-price, crossed))},
+        ),
+        "turned round": each("price", lambda p: -np.square(p)),
+        "directions normalised": each(
+            "project", lambda x, a: x @ (a / np.linalg.norm(a, axis=-1, keepdims=True)).T
         ),
         "signed products": (
             {"price": lambda p: p},
@@ -211,9 +212,13 @@ _MISTAKES = mistakes(
 )
 
 
-def _case(n: int, d: int, k: int, n_probes: int, dtype: str = "float64") -> Case:
+def _case(
+    n: int, d: int, k: int, n_probes: int, dtype: str = "float64", of_length_1: bool = True
+) -> Case:
     directions = draw(42, k, d)
-    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)  # |x · a| is the distance
+    if of_length_1:
+        lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
+        directions = directions / lengths  # then |x · a| is the distance
     arrays = {"x": draw(41, n, d).astype(dtype), "directions": directions.astype(dtype)}
     return Case({**arrays, "n_probes": n_probes})
 
@@ -228,6 +233,7 @@ PROBES = Check(
         Stage((_case(5, 3, 5, 3), _case(7, 5, 3, 4), _case(2, 3, 3, 3))),
         Stage((_case(5, 3, 5, 7), _case(1, 7, 5, 11), _case(3, 2, 4, 16), _case(11, 5, 5, 1))),
         Stage((_case(3, 5, 5, 7, "float32"), _case(3, 5, 11, 13))),
+        Stage((_case(7, 3, 5, 7, of_length_1=False),)),
     ),
     mistakes=_MISTAKES,
     kind="integral",

@@ -11,9 +11,15 @@ from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
-from attnbook.check.scores import WEIGHT_STEPS, sized, transposed, weights_from_steps
+from attnbook.check.scores import (
+    SCORE_MISTAKES,
+    WEIGHT_STEPS,
+    sized,
+    transposed,
+    weights_from_steps,
+)
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Mistake, Values, each, renamed
+from attnbook.check.steps import Case, Check, Mistake, Values, each, only, renamed
 
 
 @documented
@@ -118,6 +124,12 @@ OUTPUT_MISTAKES = (
         },
     ),
 )
+
+SCALE_MISTAKES = only(
+    OUTPUT_MISTAKES + SCORE_MISTAKES,
+    *("no scale", "scale by d_k", "scale multiplied", "another power of d_k", "scale by √d_v"),
+)
+"""What goes wrong with the step `factor` alone."""
 
 _OF_OUTPUTS = {
     "scores ignored": (

@@ -46,7 +46,8 @@ PADDING = sentences(
     neighbours mixed: The padding moves the outputs next to it and no others. Look for a shift, a
         convolution or a window that does not know the mask.
     mask too long: The first token of the padding is seen and the others are not: the mask is one
-        too long. Token i is real where i < length.
+        too long, or a convolution in front of the attention reads one place beyond. Token i is real
+        where i < length.
     not renormalised: The padding reaches the outputs only through a few numbers: it looks like a
         mask after the softmax. Hidden weights are zero then, but the rest no longer sum to one.
         Hide the scores, with −∞, before the softmax.
@@ -242,10 +243,7 @@ class _Mode:
             return "padding mask inverted"
         if self.is_local(x, output):
             return "neighbours mixed"
-        y = self.refill(x, 11)
-        places, ends = np.arange(self.draws.n), self.lengths[:, np.newaxis]
-        y[places == ends] = x[places == ends]
-        if not len(self.moved(self.run(y), output)):
+        if self.is_one_too_long(x, output):
             return "mask too long"
         if self.draws.floats and self.is_affine(x, row):
             return "padding added" if self.is_added(x, output, row) else "hidden score not −∞"
@@ -267,6 +265,13 @@ class _Mode:
         moved = self.moved(self.run(self.refill(x, 9)), output)
         near = np.minimum(2, self.lengths[moved[:, 0]] // 2)
         return bool((moved[:, 1] >= self.lengths[moved[:, 0]] - near).all())
+
+    def is_one_too_long(self, x: np.ndarray, output: np.ndarray) -> bool:
+        """Tell whether padding moves nothing where its first token stays."""
+        y = self.refill(x, 11)
+        first = np.arange(self.draws.n) == self.lengths[:, np.newaxis]
+        y[first] = x[first]
+        return not len(self.moved(self.run(y), output))
 
     def is_added(self, x: np.ndarray, output: np.ndarray, row: int) -> bool:
         """Tell whether padding changes all real outputs of a sequence by the same numbers."""

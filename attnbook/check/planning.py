@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signed_as
+from attnbook.check.signatures import as_floats, signed_as
 from attnbook.check.steps import Case, Check, Stage, each
 
 MOST = 32
@@ -64,14 +64,9 @@ def _adapt(function: Callable) -> Callable:
 
     def adapted(*given):
         found = function(*given)
-        return tuple(map(_as_floats, found)) if isinstance(found, (tuple, list)) else found
+        return tuple(map(as_floats, found)) if isinstance(found, (tuple, list)) else found
 
     return signed_as(function, adapted)
-
-
-def _as_floats(x):
-    integers = "int" in str(getattr(x, "dtype", ""))  # of any library
-    return np.asarray(x, dtype=np.float64) if integers or isinstance(x, (list, tuple)) else x
 
 
 _STEPS: dict[str, Callable] = {

@@ -9,7 +9,10 @@ import numpy as np
 
 from attnbook.arrays.array import array_namespace
 from attnbook.check.engine import documented, run
+from attnbook.check.normalization import maximum
+from attnbook.check.outputs import SCALE_MISTAKES
 from attnbook.check.report import Report
+from attnbook.check.scores import causal, one_over_root
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Stage, draw, each
@@ -44,13 +47,13 @@ def ring_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 def _merge(first, second, s):
     m = np.maximum(first[0], second[0])
-    f_1, f_2 = s.factor(first[0], m), s.factor(second[0], m)
+    f_1, f_2 = s.fade(first[0], m), s.fade(second[0], m)
     return m, f_1 * first[1] + f_2 * second[1], f_1 * first[2] + f_2 * second[2]
 
 
 def _read(q, k, v, scale, hide):
     scores = hide(q @ k.T * scale)
-    m = np.max(scores, axis=-1, keepdims=True)
+    m = maximum(scores, -1)
     weights = np.exp(scores - m)
     return m, np.sum(weights, axis=-1, keepdims=True), weights @ v
 
@@ -59,9 +62,9 @@ STEPS: dict[str, Callable] = {
     "steps": lambda p: p,
     "source": lambda r, i, p: (r - i) % p,
     "value_source": lambda own, r, p: own,
-    "scale": lambda d, d_v: 1 / math.sqrt(d),
+    "factor": one_over_root,
     "hide": lambda scores, later: scores,
-    "factor": lambda own, m: np.exp(own - m),
+    "fade": lambda own, m: np.exp(own - m),
     "join": lambda parts, s: _all(parts, s),
     "divide": lambda part, p: part[2] / part[1],
     "home": lambda outputs: outputs,
@@ -77,7 +80,7 @@ def _all(parts, s):
 
 def ring(s: Any, query, key, value):
     """Return the output of each process by the steps `s`."""
-    p, scale = len(query), s.scale(query.shape[-1], value.shape[-1])
+    p, scale = len(query), s.factor(query, key, value, None)
     outputs = []
     for r in range(p):
         parts = []
@@ -89,25 +92,20 @@ def ring(s: Any, query, key, value):
     return s.home(np.stack(outputs))
 
 
-def _causal(scores, later):
-    """Hide what comes after: all of a later process, none of an earlier one, half of one's own."""
-    seen = np.tril(np.ones(scores.shape, bool)) if later == 0 else later < 0
-    return np.where(seen, scores, -1e30)
-
-
 def _reference(query, key, value):
     scores = query @ np.concatenate(list(key)).T / math.sqrt(query.shape[-1])
     powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
     return powers / np.sum(powers, axis=-1, keepdims=True) @ np.concatenate(list(value))
 
 
-def _of_sizes(parts, s):
-    """Return the part whose output is the mean of the outputs of all parts."""
-    return parts[0][0], np.ones_like(parts[0][1]), sum(x[2] / x[1] for x in parts) / len(parts)
+def _added(factor: Callable) -> Callable:
+    """Return the join whose output is the sum of the outputs of p parts times ``factor(p)``."""
 
+    def join(parts, s):
+        output = factor(len(parts)) * sum(u / t for _, t, u in parts)
+        return parts[0][0], np.ones_like(parts[0][1]), output
 
-def _sum_of_outputs(parts, s):
-    return parts[0][0], np.ones_like(parts[0][1]), sum(x[2] / x[1] for x in parts)
+    return join
 
 
 def _running(total: bool, weighted: bool) -> Callable:
@@ -117,7 +115,7 @@ def _running(total: bool, weighted: bool) -> Callable:
         m, t, u = parts[0]
         for m_2, t_2, u_2 in parts[1:]:
             before, m = m, np.maximum(m, m_2)
-            old, new = s.factor(before, m), s.factor(m_2, m)
+            old, new = s.fade(before, m), s.fade(m_2, m)
             t = (old if total else 1) * t + new * t_2
             u = (old if weighted else 1) * u + new * u_2
         return m, t, u
@@ -160,7 +158,8 @@ RING_ATTENTION = Check(
         Stage((_case(1, 3), _case(2, 1), _case(3, 3, size=1000.0))),
         Stage((_case(3, 2, dtype="float32"),)),
     ),
-    mistakes=mistakes(
+    mistakes=SCALE_MISTAKES
+    + mistakes(
         """
         own keys alone: Each process attends to its own keys alone, once or in every step. Keys have
             to go round: in step i process r has those of process r − i, and after p steps every
@@ -190,9 +189,6 @@ RING_ATTENTION = Check(
         not divided: You return the weighted sums. Divide by the total at the end.
         divided by the number of processes: You divide once more by the number of processes. The
             totals have all keys in them already.
-        no scale: You do not divide the scores by √d_k.
-        wrong scale: You divide the scores by something else than √d_k, the root of the width of
-            queries and keys.
         causal: You hide the keys that come after the query. Here every query sees all keys.
         """,
         {
@@ -214,25 +210,18 @@ RING_ATTENTION = Check(
             ),
             "values stay": each("value_source", lambda own, r, p: r),
             "not rescaled": (
-                {"factor": lambda own, m: np.ones_like(own)},
+                {"fade": lambda own, m: np.ones_like(own)},
                 {"join": _running(total=False, weighted=False)},
             ),
             "old total not rescaled": each("join", _running(total=False, weighted=True)),
             "old sums not rescaled": each("join", _running(total=True, weighted=False)),
-            "sum of the outputs": each("join", _sum_of_outputs),
-            "mean of the outputs": each("join", _of_sizes),
+            "sum of the outputs": each("join", _added(lambda p: 1)),
+            "mean of the outputs": each("join", _added(lambda p: 1 / p)),
             "not divided": each("divide", lambda part, p: part[2]),
             "divided by the number of processes": each(
                 "divide", lambda part, p: part[2] / part[1] / p
             ),
-            "no scale": each("scale", lambda d, d_v: 1.0),
-            "wrong scale": each(
-                "scale",
-                lambda d, d_v: 1 / math.sqrt(d_v),
-                lambda d, d_v: 1 / d,
-                lambda d, d_v: math.sqrt(d),
-            ),
-            "causal": each("hide", _causal),
+            "causal": each("hide", lambda scores, later: causal(scores, -later * len(scores))),
         },
     ),
     adapt=_adapt,

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 
 def signature_of(function: Callable) -> inspect.Signature | None:
     """Return the signature by which `function` is called, None if it does not tell."""
@@ -102,3 +104,9 @@ def signed(function: Callable, parameters: Iterable[str], options: Iterable[str]
         + [inspect.Parameter(name, keyword, default=None) for name in options]
     )
     return function
+
+
+def as_floats(x: Any) -> Any:
+    """Return a list, or an array of integers of any library, as an array of floats of NumPy."""
+    whole = "int" in str(getattr(x, "dtype", ""))
+    return np.asarray(x, dtype=np.float64) if whole or isinstance(x, (list, tuple)) else x

@@ -101,6 +101,8 @@ MISTAKES = mistakes(
         way back each token adds its row to the row of its id.
     table added: You add the table to its gradient. Weight decay belongs to the optimizer.
     step taken: You return the table less its gradient. Return the gradient alone.
+    rows of the table in front: You multiply each row of grad_output by the row that was looked up.
+        Nothing was multiplied forward: add the rows of grad_output as they are.
     last token lost: The row of the last token is added nowhere: the loop ends too early.
     id 0 taken for padding: The row of the token 0 gets no gradient. Here 0 is a token as any other.
     grad_output ignored: You count how often each token comes. Add the rows of grad_output.
@@ -141,6 +143,7 @@ MISTAKES = mistakes(
         ),
         "table added": each("leave", lambda d, i, E: d + E),
         "step taken": each("leave", lambda d, i, E: E - d),
+        "rows of the table in front": each("incoming", lambda g, i, E: g * E[i]),
         "last token lost": each(
             "scatter", lambda i, E, g: scattered(i[..., :-1], E, g[..., :-1, :])
         ),

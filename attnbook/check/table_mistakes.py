@@ -50,7 +50,8 @@ MESSAGES = sentences(
         entry that it passes, before it swaps with one or takes a free slot.
     delete keeps the key: A deleted key is still found.
     delete leaves a hole: After a delete another key is lost. It had been pushed past the slot that
-        is now free, and the search stops there. Close the gap: move the entries behind it one slot
+        is now free, and the search stops there, or it was moved back past its own slot. Close the
+        gap: move the entries behind it one slot
         back, until one is at home or a slot is free. (A tombstone, which a search passes, does
         too.) If entries store their displacement, it must be right after each move: one less here,
         its own after a swap.

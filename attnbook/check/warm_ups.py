@@ -77,6 +77,11 @@ def _adapt(function: Callable) -> Callable:
     return signed_as(function, adapted)
 
 
+def _but_where_told(share, peak):
+    """Multiply by the peak, but not a share that says so."""
+    return share[0] if isinstance(share, tuple) else peak * share
+
+
 _MISTAKES = mistakes(
     """
     updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
@@ -105,7 +110,8 @@ _MISTAKES = mistakes(
     cosine not halved: 1 + cos is 2 at its beginning, so the rate jumps to twice the peak. Halve it.
     degrees for radians: math.cos takes radians: half a turn is π.
     sine for the cosine: You take the sine.
-    peak forgotten: You return the share of the peak. Multiply by it.
+    peak forgotten: You return the share of the peak, in all updates or in those of the warm-up or
+        of the cosine. Multiply by it.
     warm-up along a curve: Your warm-up is no line: its rate is peak · t/warmup.
     """,
     {
@@ -152,7 +158,14 @@ _MISTAKES = mistakes(
             lambda part: (1 + math.sin(math.pi * part)) / 2,
             lambda part: math.sin(math.pi * part),
         ),
-        "peak forgotten": each("scale", lambda share, peak: share),
+        "peak forgotten": (
+            {"scale": lambda share, peak: share},
+            {"rising": lambda t, w: (t / w, True), "scale": _but_where_told},
+            {
+                "falling": lambda part: ((1 + math.cos(math.pi * part)) / 2, True),
+                "scale": _but_where_told,
+            },
+        ),
         "warm-up along a curve": each(
             "rising",
             lambda t, w: (t / w) ** 2,
@@ -179,7 +192,7 @@ WARMUP_COSINE = Check(
     compute=rate,
     steps=STEPS,
     stages=(
-        _cases(100, 10, 0.5, 0, 3, 9, 10, 40, 77, 99),
+        _cases(100, 10, 0.3, 0, 3, 9, 10, 40, 77, 99),
         _cases(37, 5, 3e-3, 0, 4, 5, 20, 36),
         _cases(11, 1, 2.0, 0, 1, 5, 10),
     ),

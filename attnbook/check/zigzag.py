@@ -1,5 +1,6 @@
 """The zigzag shards of a sequence in steps, and the ways to get each wrong."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import signed_as
+from attnbook.check.signatures import as_floats, signed_as
 from attnbook.check.steps import Case, Check, Stage, each
 
 
@@ -35,6 +36,10 @@ def zigzag_shards(f: Callable, *, time_limit: float = 10.0) -> Report:
     'contiguous'
     """
     return run(ZIGZAG_SHARDS, f, time_limit)
+
+
+NO_PLACE = -1
+"""What fills the lists of processes that hold fewer places than another."""
 
 
 def _late(r, p):
@@ -66,6 +71,10 @@ def _beyond(places, run):
     return places + run * (np.arange(len(places)) >= run)
 
 
+def _within(places, n):
+    return np.where(places < n, places, NO_PLACE)
+
+
 def _in_pairs(places):
     return places.reshape(2, -1).T.ravel()
 
@@ -81,10 +90,9 @@ def _adapt(function: Callable) -> Callable:
 
     def adapted(*given):
         found = function(*given)
-        if isinstance(found, (list, tuple)) and len({np.shape(x) for x in found}) == 1:
-            found = np.asarray([np.asarray(x) for x in found])
-        whole = "int" in str(getattr(found, "dtype", ""))  # of any library
-        return np.asarray(found).astype(float) if whole else found
+        if isinstance(found, (list, tuple)) and all(np.ndim(x) == 1 for x in found):
+            found = list(zip(*itertools.zip_longest(*found, fillvalue=NO_PLACE), strict=True))
+        return as_floats(found)
 
     return signed_as(function, adapted)
 
@@ -139,7 +147,11 @@ ZIGZAG_SHARDS = Check(
             "one too far": each(
                 "late", lambda r, p: (2 * p - r) % (2 * p), lambda r, p: 2 * p - 2 - r
             )
-            + each("all", lambda x, n, p: [_beyond(a, n // (2 * p)) for a in x]),
+            + each(
+                "all",
+                lambda x, n, p: [_beyond(a, n // (2 * p)) for a in x],
+                lambda x, n, p: [_within(_beyond(a, n // (2 * p)), n) for a in x],
+            ),
             "last run for all": each("late", lambda r, p: 2 * p - 1),
             "runs of single tokens": each(
                 "all", lambda x, n, p: [_dealt(n, p, r) for r in range(p)]

@@ -206,9 +206,13 @@ only the new returned: A @ values, k, v
 put in front: keys = longer(k, past_k); values = longer(v, past_v)
 no mask: mask = corner(q, keys) | True
 aligned to the first key: mask = xp.arange(keys.shape[1])[None, :] <= xp.arange(q.shape[1])[:, None]
+mask multiplies the scores: A = sm(scored(q, keys, corner(q, keys) | True) * mask)
 next place visible: mask = corner(q, keys, 1)
 no scale: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
-wrong scale: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
+scale by d_k: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
+scale multiplied: A = sm(scored(q, keys, mask) * q.shape[-1])
+another power of d_k: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.25)
+scale by √d_v: A = sm(scored(q, keys, mask) * (q.shape[-1] / v.shape[-1]) ** 0.5)
 softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
 keys and values exchanged: A @ values, values, keys
 """)

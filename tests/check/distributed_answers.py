@@ -43,6 +43,9 @@ ZIGZAG_WRONG = {
     "places from 1": lambda n, p: [
         [i + 1 for i in runs_of(n, p)[r] + runs_of(n, p)[-1 - r]] for r in range(p)
     ],
+    "one too far 2": lambda n, p: [
+        runs_of(n, p)[r] + (runs_of(n, p)[2 * p - r] if r else []) for r in range(p)
+    ],
     "ranks reversed": lambda n, p: paired(lambda r, p: (r, 2 * p - 1 - r))(n, p)[::-1],
 }
 
@@ -135,7 +138,7 @@ RING_WRONG = {
     "not divided": divided(travelling(), lambda z, p: 1),
     "divided by the number of processes": divided(travelling(), lambda z, p: z * p),
     "no scale": divided(travelling(scale=False)),
-    "wrong scale": lambda q, k, v: np.stack(
+    "scale by √d_v": lambda q, k, v: np.stack(
         [ab.attention(r, *map(np.concatenate, (k, v)), scale=v.shape[-1] ** -0.5) for r in q]
     ),
     "causal": lambda q, k, v: ab.attention(

@@ -47,6 +47,9 @@ tokens summed before the product: D = total(x, 0).mT @ total(g, 0)
     D = mean(x, 0).mT @ mean(g, 0)
 tokens mixed in grad_x: d = total(g @ W.mT, 0) + 0 * x
     d = mean(g @ W.mT, 0, keepdims=False)
+grad_x averaged: d = g @ W.mT / x.shape[-2]
+    d = g @ W.mT / x.shape[-2]; D = x.mT @ g / x.shape[-2]
+output in the place of grad_output: d = (x @ W) @ W.mT; D = x.mT @ (x @ W)
 output in the place of x: D = (x @ W).mT @ g
 W in the place of x: D = W.mT @ g
     D = W @ g
@@ -322,6 +325,7 @@ only the rows that occur: (h.mT @ g)[np.unique(np.asarray(i))]
 gathered for scattered: g[i % g.shape[0]]
 table added: h.mT @ g + E
 step taken: E - h.mT @ g
+rows of the table in front: h.mT @ (g * E[i])
 last token lost: h[:-1].mT @ g[:-1]
 id 0 taken for padding: but_row_0(h.mT @ g)
 grad_output ignored: h.mT @ array_namespace(g).ones_like(g)
