@@ -31,7 +31,8 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner course pdf environment models test changed elsewhere cells notebooks lint mutants clean
+.PHONY: help book serve learner course pdf environment models test chapters changed elsewhere cells notebooks lint \
+	mutants clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -89,10 +90,14 @@ models: .venv/.made  ## fetch the weights of the sentence encoder, 90 MB, into t
 	@$(call install,.)
 	$(BIN)/python -m attnbook models get sentence-encoder
 
-test: .venv/.test $(SITE)  ## build the site and run the tests (WEEKLY=1: the long ones too; COVER=--cov)
+test: .venv/.test  ## build the site and run the tests (WEEKLY=1: the long ones too; COVER=--cov)
+	@# the site is built on one core: the chapters run beside it
+	@$(MAKE) --no-print-directory --jobs=2 $(SITE) chapters
 	@# without these weights the tests that need them skip and say so
 	-@$(BIN)/python -m attnbook models get sentence-encoder
 	$(PYTEST) -p no:nbval --dist worksteal $(COVER) $(DOCTESTS) tests
+
+chapters: .venv/.test  ## run the chapters and compare with their records
 	@# a notebook runs in one kernel, so its cells go to one worker; the longest begin
 	$(PYTEST) --dist loadfile --no-loadscope-reorder \
 		--nbval --nbval-current-env $(LONGEST) $(filter-out $(LONGEST),$(NOTEBOOKS))

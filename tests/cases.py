@@ -1,6 +1,6 @@
 """The array libraries under test and the random inputs that the tests draw for them."""
 
-import importlib
+import importlib.util
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -40,6 +40,17 @@ def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
 def examples(weekly: int) -> int:
     """Return how many cases Hypothesis draws: so many weekly, half of them in every run."""
     return weekly if WEEKLY else weekly // 2
+
+
+def register_lanes() -> list[int]:
+    """Return the lanes for which *packed* is tested: here this processor's, weekly those of all.
+
+    They are those of AVX-512, of AVX2, and of SSE2 or Neon.
+    """
+    if importlib.util.find_spec("numba") is None:
+        return []
+    tiles = importlib.import_module("attnbook.compilers.register_tiles")
+    return every_day([tiles.lanes()], tiles.TILES)
 
 
 @dataclass(frozen=True)

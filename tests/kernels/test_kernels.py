@@ -13,7 +13,16 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import EPSILON, HALF, ArrayLibrary, Case, attention_cases, close, examples
+from cases import (
+    EPSILON,
+    HALF,
+    ArrayLibrary,
+    Case,
+    attention_cases,
+    close,
+    examples,
+    register_lanes,
+)
 from error_table import assert_raises, error_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,12 +39,12 @@ LINEAR = [k.name for k in ON_CPU if k.trainable or kernels.KERNELS.get(k.referen
 
 SMALL = {"ROWS": 8, "COLUMNS": 16}
 VARIANTS = {
-    "packed-numpy": {f"{lanes} lanes": {"lanes": lambda n=lanes: n} for lanes in (16, 8, 4)},
+    "packed-numpy": {f"{lanes} lanes": {"lanes": lambda n=lanes: n} for lanes in register_lanes()},
     "tiled-numpy": {"": {}, "small tiles": SMALL},
     "threads-numpy": {"": {}, "small tiles": SMALL},
 }
-"""What is set in a rung's module: tiles for the registers of AVX-512, of AVX2, and of SSE2 or Neon;
-and tiles so small that small arrays have many."""
+"""What is set in a rung's module: tiles for the registers of a processor; and tiles so small that
+small arrays have many."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """What the compiled rungs on the CPU alone can get wrong: tiles, chunks, strides, registers.
 
-What every rung must do is in test_kernels.py, which runs *packed* with the registers of every
-processor. Here each way to the output is compared with PyTorch in float64, in sizes of several
-tiles.
+What every rung must do is in test_kernels.py. Here each way to the output is compared with PyTorch
+in float64, in sizes of several tiles.
 """
 
 import math
@@ -11,7 +10,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from cases import examples
+from cases import every_day, examples, register_lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from attnbook.kernels.numba_loops.arrays import arrange  # noqa: E402
 from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
 HERE = f"packed{register_tiles.lanes()}"
-WAYS = ("numba", "few", *(f"packed{lanes}" for lanes in TILES))
+WAYS = ("numba", "few", *(f"packed{lanes}" for lanes in register_lanes()))
 every_way = pytest.mark.parametrize("way", WAYS)
 ways_here = pytest.mark.parametrize("way", ["numba", "few", HERE])
 IMPLS = pytest.mark.parametrize("impl", ["numba", "packed"])
@@ -238,10 +237,14 @@ def test_early_keys_weigh_no_more_after_many_tiles(way):
 
 # bfloat16
 
-PAIRS = [packed.PAIRS, Tile(8, 4, 3, pairs=True)]  # an instruction, where there is one; and words
+WORDS = Tile(8, 4, 3, pairs=True)  # where no instruction takes pairs, halves of words are
 
 
-@pytest.mark.parametrize("tile", PAIRS, ids=str)
+@pytest.mark.parametrize(
+    "tile",
+    every_day([packed.PAIRS if packed.has_pairs() else WORDS], [packed.PAIRS, WORDS]),
+    ids=str,
+)
 def test_pairs_of_bfloat16(tile):
     """The weights are rounded to 8 bits, and nothing else but the output."""
     for n_q, n_k, options in (
@@ -355,10 +358,11 @@ def multiplied(tile, part, a, a_row, a_column, b, c, rows, columns, depth, add):
         products.product(tile, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
 
 
-@pytest.mark.parametrize("tile", [None, *backward.TILES.values()], ids=str)
+@pytest.mark.parametrize("lanes", [None, *register_lanes()])
 @pytest.mark.parametrize("turned", [False, True])
-def test_product(tile, turned):
-    """Every tile that any processor uses, with rows and depths that do not fill it."""
+def test_product(lanes, turned):
+    """With rows and depths that do not fill the tile."""
+    tile = backward.TILES[lanes] if lanes else None
     rng = np.random.default_rng(4)
     columns = 64 if tile else 61
     for rows, depth in ((1, 1), (7, 5), (29, 8), (96, 31)):
