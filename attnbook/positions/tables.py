@@ -81,7 +81,6 @@ def sinusoidal(
            [ 0.841,  0.54 ],
            [ 0.909, -0.416]])
     """
-    check_bool("interleaved", interleaved)
     n, d_model = check_int("n", n), check_int("d_model", d_model)
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model must be even and at least 2, got {d_model}")

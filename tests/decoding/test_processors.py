@@ -1,5 +1,7 @@
 """Logits processors: those of Hugging Face, and what every strategy makes of one."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,28 @@ def test_they_see_prompt_and_tokens_of_each_sequence(library, way):
         assert seen[step][1] == ([3, 0, 1], made[: max(step - 2, 0)] if step < 3 else [2])
     assert [rows[0] for rows in seen][:3] == [([0], []), ([0], [1]), ([0], [1, 2])]
     assert [rows[2] for rows in seen][:2] == [([2], []), ([2], [3])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_has_ended_or_reads_its_prompt_needs_no_token(way):
+    steps = itertools.count(1)
+
+    def process(log_p, prefixes):
+        log_p, read = log_p.copy(), next(steps)
+        for row, prefix in zip(log_p, prefixes, strict=True):
+            if len(prefix.prompt) > read or prefix.made.tolist()[-1:] == [3]:
+                row[:] = -np.inf
+        return log_p
+
+    asked = {"prompt": np.array([[0, 2, 2], [3, 0, 1], [2, 0, 0]]), "prompt_lengths": [1, 3, 1]}
+    asked |= {"max_length": 4, "stop": 3} | WAYS[way]
+    asked |= {"n_beams": 1} if way == "beam_search" else {}
+    found, without = (
+        getattr(decoding, way)(chain(RING), processors=processors, **asked)
+        for processors in ((process,), ())
+    )
+    np.testing.assert_array_equal(found.tokens, without.tokens)
+    assert next(steps) == 5
 
 
 def test_beams_rank_by_what_the_processors_leave():

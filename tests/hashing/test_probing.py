@@ -147,3 +147,4 @@ def test_a_plan_with_probes_keeps_its_promise_with_fewer_tables():
     assert np.mean(found) == pytest.approx(0.95, abs=5 * error + 0.01)
     assert made.retrieval_probability(0.5) == pytest.approx(0.95, abs=1e-3)
     assert made.retrieval_probability(np.array([0.5]))[0] == pytest.approx(0.95, abs=1e-3)
+    assert made.retrieval_probability(0.0) == made.retrieval_probability(np.array([0.0]))[0] == 1

@@ -65,6 +65,13 @@ def test_init_fills_in_the_widths_that_are_left_out(given, filled):
     assert shapes == ((filled[0], 2), (filled[1], 4), None)
 
 
+@pytest.mark.parametrize("name", ["d_query", "d_key", "d_value", "d_k", "d_v", "d_out"])
+def test_init_refuses_a_width_of_0(name):
+    widths = {"d_query": 5, "d_k": 2, "d_v": 4, name: 0}
+    with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0$"):
+        attnbook.SingleHeadWeights.init(0, **widths)
+
+
 def test_weights_are_frozen_and_compare_by_identity():
     weights = head()
     assert weights == weights
