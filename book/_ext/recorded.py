@@ -85,7 +85,7 @@ def show(name: str, x: Any) -> str:
     if x is None:
         return "–"
     if isinstance(x, dict):
-        x = x["median" if "median" in x else "mean"]
+        x = x["mean" if "mean" in x else "median"]
     if name in {"seconds", "device_seconds", "per_query", "build_seconds"}:
         return time(x)
     if name == "speed":
