@@ -144,6 +144,19 @@ def test_writing_goes_on_beyond_the_context():
     assert text == model.write(TEXT, 40)
 
 
+@pytest.mark.parametrize("name", ["logits", "surprisal", "bits_per_byte"])
+def test_an_attention_of_your_own_reads_the_text(name):
+    called = []
+
+    def attend(query, key, value, mask, bias, scale, is_causal):
+        called.append(query.shape)
+        return np.zeros((*query.shape[:-1], value.shape[-1]))
+
+    read = getattr(small(), name)
+    assert not np.allclose(read(TEXT[:9], impl=attend), read(TEXT[:9]))
+    assert called
+
+
 @pytest.mark.parametrize("context", [11, 100])
 def test_writing_in_pieces_is_writing(context):
     model = small(context)
