@@ -158,6 +158,8 @@ def check_ids(name, ids, n_known, like_name, like):
     torch = sys.modules.get("torch")
     if n_known is None or 0 in ids.shape or (torch and torch.compiler.is_compiling()):
         return  # inside torch.compile reading a number would cut the graph in two
+    if library(ids) == "torch":  # which has no minimum of its wider unsigned integers
+        ids = xp.astype(ids, xp.int64, copy=False)
     try:
         least, most = int(xp.min(ids)), int(xp.max(ids))
     except RuntimeError:  # PyTorch's, for numbers that cannot be read: in vmap, on the meta device

@@ -117,11 +117,11 @@ class KVCache:
         return held[0][..., :total, :], held[1][..., :total, :]
 
     def truncate(self, n: int) -> None:
-        """Cut every layer back to its first n tokens; the room behind them stays for new ones.
+        """Cut every layer back to its first n tokens.
 
         Speculative decoding takes back what was read in vain. Raises a TypeError or a ValueError
         if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned before keep
-        their length, and see the tokens that are written later.
+        their length, and may see the tokens that are written later into the same room.
 
         >>> import numpy as np
         >>> cache = KVCache()

@@ -6,6 +6,11 @@ from typing import Any
 MOST_POSITIONS = 20_000
 """The most symbols that a pattern may have, its repetitions written out."""
 
+MOST_NESTED = 100
+"""How deep parentheses may stand in one another."""
+
+REPEATS = "*+?{"
+
 CLASSES = {
     "d": string.digits,
     "w": string.ascii_letters + string.digits + "_",
@@ -44,7 +49,7 @@ class _Reader:
     """Reads a pattern from left to right."""
 
     def __init__(self, text, alphabet):
-        self.text, self.alphabet, self.i = text, alphabet, 0
+        self.text, self.alphabet, self.i, self.depth = text, alphabet, 0, 0
 
     def fail(self, wanted):
         raise ValueError(f"pattern must have {wanted}, got {self.text!r} (at {self.i})")
@@ -73,19 +78,20 @@ class _Reader:
 
     def repeated(self):
         node = self.atom()
-        while self.next_is("*", "+", "?", "{"):
-            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(
-                self.take(), (None, None)
-            )
-            if least is None:
-                least, most = self.counts()
-            ending = (
-                [("star", node)] if most is None else [("or", [node, ("cat", [])])] * (most - least)
-            )
-            if least + len(ending) > MOST_POSITIONS:
-                self.fail(f"at most {MOST_POSITIONS} repetitions")
-            node = ("cat", [node] * least + ending)
-        return node
+        if not self.next_is(*REPEATS):
+            return node
+        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self.take(), (None, None))
+        if least is None:
+            least, most = self.counts()
+        ending = (
+            [("star", node)] if most is None else [("or", [node, ("cat", [])])] * (most - least)
+        )
+        if least + len(ending) > MOST_POSITIONS:
+            self.fail(f"at most {MOST_POSITIONS} repetitions")
+        self.i += self.next_is("?")  # as few as will do: the same texts as a whole
+        if self.next_is(*REPEATS):
+            self.fail("one sign of repetition at a time")
+        return ("cat", [node] * least + ending)
 
     def counts(self):
         inside = ""
@@ -105,10 +111,14 @@ class _Reader:
         if sign == "(":
             if self.text.startswith("?:", self.i):
                 self.i += 2
+            self.depth += 1
+            if self.depth > MOST_NESTED:
+                self.fail(f"at most {MOST_NESTED} parentheses inside one another")
             node = self.union()
             if not self.next_is(")"):
                 self.fail("a ) for every (")
             self.i += 1
+            self.depth -= 1
             return node
         if sign == "[":
             return self.choice()
@@ -116,9 +126,12 @@ class _Reader:
             return self.alphabet - {"\n"}
         if sign == "\\":
             return frozenset(self.escaped())
-        if sign in "*+?{":
+        if sign in REPEATS:
             self.i -= 1
             self.fail(f"something before {sign}")
+        if sign in "^$":
+            self.i -= 1
+            self.fail(f"no {sign}, since it stands for a whole text")
         return frozenset(sign)
 
     def escaped(self):

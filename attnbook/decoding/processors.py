@@ -80,11 +80,11 @@ def temperature(temperature: float) -> Processor:
     >>> temperature(2.0)(np.array([[-1.0, -4.0]]), [])
     array([[-0.5, -2. ]])
     """
-    if check_number("temperature", temperature) == 0:
+    if (temperature := check_number("temperature", temperature)) == 0:
         raise ValueError(
             "temperature must be above 0, got 0; greedy_decode takes the most likely token"
         )
-    divisor = min(max(float(temperature), 1e-30), 1e30)  # float32 holds both
+    divisor = min(max(temperature, 1e-30), 1e30)  # float32 holds both
     return lambda log_p, prefixes: log_p / divisor
 
 
@@ -169,6 +169,7 @@ def top_p(p: float) -> Processor:
     """
     if not 0 < check_number("top_p", p) <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
+    p = float(p)
 
     def keep(log_p, prefixes):
         if p == 1:
@@ -265,7 +266,7 @@ def repetition_penalty(penalty: float) -> Processor:
     >>> repetition_penalty(2.0)(np.array([[-1.0, -1.0, -3.0]]), [prefix])
     array([[-2., -1., -6.]])
     """
-    if check_number("repetition_penalty", penalty) == 0:
+    if (penalty := check_number("repetition_penalty", penalty)) == 0:
         raise ValueError("repetition_penalty must be above 0, got 0")
 
     def weaken(log_p, prefixes):

@@ -6,8 +6,14 @@ to some queries alone, and the layout decides whether all processes have as much
 
 from typing import NamedTuple
 
-from attnbook.arrays.arguments import check_array, check_axis, check_choice, check_int
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.arguments import (
+    check_array,
+    check_axis,
+    check_choice,
+    check_int,
+    check_same_home,
+)
+from attnbook.arrays.array import Array, array_namespace, dtype_name
 
 LAYOUTS = ("contiguous", "striped", "zigzag")
 """The names that ``layout=`` takes."""
@@ -126,7 +132,7 @@ def unshard_sequence(shards: list[Array], layout: str = "zigzag", axis: int = -2
     Raises
     ------
     TypeError
-        If `shards` is no list of arrays.
+        If `shards` is no list of arrays of one library, device and dtype.
     ValueError
         If the shards differ in shape, there is none, or `layout` is unknown.
 
@@ -141,7 +147,12 @@ def unshard_sequence(shards: list[Array], layout: str = "zigzag", axis: int = -2
     if not shards:
         raise ValueError("shards must hold at least 1 array, got none")
     for i, x in enumerate(shards):
-        check_array(f"shards[{i}]", x)
+        check_same_home(f"shards[{i}]", x, "shards[0]", shards[0])
+        if x.dtype != shards[0].dtype:
+            raise TypeError(
+                f"shards[{i}] must have the dtype of shards[0] ({dtype_name(shards[0].dtype)}), "
+                f"got {dtype_name(x.dtype)}"
+            )
         if x.shape != shards[0].shape:
             raise ValueError(
                 f"shards[{i}] must have the shape {tuple(shards[0].shape)} of shards[0], "

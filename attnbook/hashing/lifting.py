@@ -71,7 +71,8 @@ def lift_keys(
         raise ValueError(
             f"longest must be at least the length of every key, {largest:.6g}, got {longest:.6g}"
         )
-    scaled = x / (longest or 1.0)  # keys of length 0 alone: all on the new axis
+    beyond = max(1.0, longest / float(xp.finfo(x.dtype).max))  # k_max in numbers that x may hold
+    scaled = x / ((longest or 1.0) / beyond) / beyond  # keys of length 0 alone: all on the new axis
     rest = 1 - xp.sum(scaled * scaled, axis=-1, keepdims=True)
     height = root(rest)
     return xp.astype(xp.concat([scaled, height], axis=-1), key.dtype, copy=False)

@@ -12,7 +12,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array
 from attnbook.arrays.weights import check_part
-from attnbook.hashing.probe_chance import distance_of_chance
+from attnbook.hashing.probe_chance import MOST_PROBED, distance_of_chance
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.hashing.table_plan import Costs, Plan, distances_of, expected_cost
 
@@ -82,7 +82,8 @@ def plan(
     TypeError
         If an argument is of another type.
     ValueError
-        If δ is not between 0 and 1, d_avg not above 0, a count below 1, `sample` is missing where
+        If δ is not between 0 and 1, d_avg not above 0, a count below 1, n_projections above 39
+        with several probes, `sample` is missing where
         a choice depends on it, has fewer than 2 rows or is not finite; or if no plan fits into
         `max_bytes`.
 
@@ -116,12 +117,22 @@ def plan(
     check_part("costs", costs, Costs)
     if max_bytes is not None:
         check_number("max_bytes", max_bytes)
+    if n_probes not in (None, 1) and (n_projections or 0) > MOST_PROBED:
+        raise ValueError(
+            f"n_projections must be at most {MOST_PROBED} with several probes, got {n_projections}"
+        )
     tables = range(1, MOST + 1) if n_tables is None else (n_tables,)
     projections = range(1, MOST + 1) if n_projections is None else (n_projections,)
     if n_probes is None and n_projections is None:
         projections = range(4, MOST + 1, 4)
     probes = PROBES if n_probes is None else (n_probes,)
-    choices = [(L, K, T) for T in probes for L in tables for K in projections if T <= 3**K]
+    choices = [
+        (L, K, T)
+        for T in probes
+        for L in tables
+        for K in projections
+        if T <= 3**K and (T == 1 or K <= MOST_PROBED)
+    ]
     if not choices:
         raise ValueError(f"n_probes must be at most 3**n_projections, got {n_probes}")
     widths = _widths(delta, d_avg, choices)

@@ -19,6 +19,9 @@ from attnbook.hashing.probing import cheapest
 POSITIONS = 512
 """Evenly spread points over which the mean is taken; it errs by some thousandths."""
 
+MOST_PROBED = 39
+"""Codes a table: the step of each is a digit of base 3 in one int64."""
+
 NEAREST, FARTHEST, STEPS = 1e-3, 32.0, 72
 """Distances, in widths, at which the chance is computed; between them its logarithm is linear."""
 

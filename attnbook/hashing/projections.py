@@ -116,6 +116,10 @@ def pair(query: Array, key: Array, directions: Array, d: int | None = None) -> t
     """Return queries and keys in the dtype to compute in, or raise as `projected`."""
     check_floats(query=query, key=key)
     q, k = widened("query", query, directions, d)[0], widened("key", key, directions, d)[0]
+    for name, x in (("query", q), ("key", k)):
+        xp = array_namespace(x)
+        if not bool(xp.all(xp.isfinite(x))):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
     if broadcast_shapes(tuple(q.shape), tuple(k.shape)) is None:
         raise ValueError(
             f"key must have leading axes that broadcast with those of query, {tuple(q.shape)}, "

@@ -48,7 +48,7 @@ class StableHash(RandomProjections):
     ----------
     directions : array, shape (n_tables, n_projections, d)
     offsets : array, shape (n_tables, n_projections)
-        b, from 0 to `width`.
+        ξ, from 0 to `width`.
     width : float
         r, in the unit of the vectors, above 0.
 

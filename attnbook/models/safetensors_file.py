@@ -63,7 +63,10 @@ def _array(numbers, dtype, shape, data_offsets):
     first, last = data_offsets
     if not 0 <= first <= last <= len(numbers):
         raise ValueError(f"an array at {first} to {last} of {len(numbers)} bytes")
+    if any(not isinstance(size, int) or size < 0 for size in shape):
+        raise ValueError(f"an array of shape {shape}")
     x = numbers[first:last].view(DTYPES[dtype]).reshape(shape)
     if dtype == "BF16":
         x = (x.astype(np.uint32) << 16).view(np.float32)
+        x.flags.writeable = False
     return x

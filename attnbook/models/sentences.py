@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_float, check_int
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
 from attnbook.arrays.lengths import first_keys, placed
 from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.data.batch import pad
 from attnbook.data.ids import check_text, iterator
 from attnbook.data.word_pieces import WordPieces
+from attnbook.hashing.projections import unit
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.models import store
 from attnbook.models.bert_encoder import BertWeights, bert_of
@@ -43,9 +44,7 @@ def mean_vectors_of(x, is_token):
     y = xp.astype(x, wide, copy=False)
     y = xp.where(is_token[..., None], y, xp.zeros_like(y))
     z = xp.sum(y, axis=-2)  # as long as the mean is once it has unit length
-    length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
-    v = z / xp.where(length == 0, xp.ones_like(length), length)
-    return xp.astype(v, x.dtype, copy=False)
+    return xp.astype(unit(z), x.dtype, copy=False)
 
 
 # The functions, which check what they are given.
@@ -93,8 +92,10 @@ def mean_vectors(
     check_float("x", x)
     if x.ndim < 2:
         raise ValueError(f"x must have shape (..., n, d), got {tuple(x.shape)}")
-    n = x.shape[-2]
+    n, leading = x.shape[-2], tuple(x.shape[:-2])
     known = first_keys("lengths", n if lengths is None else lengths, n, None)[..., 0, :]
+    if broadcast_shapes(known.shape[:-1], leading) != leading:
+        raise ValueError(f"lengths must have shape {leading}, got {known.shape[:-1]}")
     return mean_vectors_of(x, placed(np.broadcast_to(known, x.shape[:-1]), x))
 
 

@@ -173,12 +173,12 @@ def relative_buckets(
 ) -> Annotated[np.ndarray, "n_q n_k"]:
     r"""Return the bucket of the distance of every query and key, as T5 counts them.
 
-    With b buckets for one direction, those up to b/2 - 1 hold one distance each; from there they
+    With b buckets for one direction, the first e = ⌊b/2⌋ hold one distance each; from there they
     grow, so that all distances from `max_distance` on share the last:
 
-    .. math:: \text{bucket}(r) = \min\Bigl(b - 1,\; \tfrac b2 + \Bigl\lfloor
-              \frac{\log(2r/b)}{\log(2\,r_{\max}/b)}\, \tfrac b2 \Bigr\rfloor\Bigr)
-              \qquad (r \ge b/2)
+    .. math:: \text{bucket}(r) = \min\Bigl(b - 1,\; e + \Bigl\lfloor
+              \frac{\log(r/e)}{\log(r_{\max}/e)}\, (b - e) \Bigr\rfloor\Bigr)
+              \qquad (r \ge e)
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ def attention_weights(
     bias : array that broadcasts to (..., n_q, n_k), optional
         Finite numbers added to the scaled scores, of the dtype of `query`.
     scale : float, optional
-        s above, finite and at least 0; 1/√d_k by default.
+        β above, finite and at least 0; 1/√d_k by default.
     is_causal : bool
         Also hide every key that comes later than its query. The **last** query stands at the last
         key: query i sees key j where j ≤ i + n_k − n_q, as in `masking.causal`.

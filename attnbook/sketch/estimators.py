@@ -54,6 +54,7 @@ class Candidates:
                 "rows and found must have one shape (n_q, n_tables, C), "
                 f"got {tuple(rows.shape)} and {tuple(found.shape)}"
             )
+        rows = xp.astype(rows, xp.int64, copy=False)
         n_q, n_tables, width = rows.shape
         size = n_tables * width
         if size == 0:

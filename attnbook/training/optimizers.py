@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbook.arrays.arguments import check_number, check_same_home
-from attnbook.arrays.array import array_namespace
+from attnbook.arrays.array import accumulation_dtype, array_namespace
 from attnbook.arrays.weights import Weights, check_part
 
 
@@ -42,7 +42,7 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self):
-        check_number("weight_decay", self.weight_decay)
+        object.__setattr__(self, "weight_decay", check_number("weight_decay", self.weight_decay))
 
     def step(self, weights: Any, gradients: Any, lr: float) -> Any:
         """Return the weights after one update with the learning rate `lr`."""
@@ -81,7 +81,7 @@ class AdamW:
     ----------
     means, squares : Weights
         The running means of the gradient and of its square, of the structure of the weights; 0 at
-        the start.
+        the start. In half precision they and each step are float32.
     n_steps : int
         The number of updates made.
 
@@ -123,13 +123,16 @@ class AdamW:
         check_part("weights", weights, Weights)
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise TypeError(f"betas must be a pair of numbers, got {betas!r}")
-        for i, beta in enumerate(betas):
-            if check_number(f"betas[{i}]", beta) >= 1:
+        beta_1, beta_2 = (check_number(f"betas[{i}]", beta) for i, beta in enumerate(betas))
+        for i, beta in enumerate((beta_1, beta_2)):
+            if beta >= 1:
                 raise ValueError(f"betas[{i}] must be below 1, got {beta}")
-        self.betas = betas
+        self.betas = beta_1, beta_2
         self.epsilon = check_number("epsilon", epsilon)
         self.weight_decay = check_number("weight_decay", weight_decay)
-        zeros = {name: array_namespace(x).zeros_like(x) for name, x in weights.arrays().items()}
+        zeros = {
+            name: array_namespace(x).zeros_like(_widened(x)) for name, x in weights.arrays().items()
+        }
         self.means = self.squares = weights.with_arrays(zeros)
         self.n_steps = 0
 
@@ -142,12 +145,13 @@ class AdamW:
         beta_1, beta_2 = self.betas
         to_mean, to_square = (1 / (1 - beta**self.n_steps) for beta in self.betas)
         for name, x in weights.arrays().items():
-            grad, xp = grads[name], array_namespace(x)
+            grad, xp = _widened(grads[name]), array_namespace(x)
             means[name] = beta_1 * means[name] + (1 - beta_1) * grad
             squares[name] = beta_2 * squares[name] + (1 - beta_2) * (grad * grad)
             spread = xp.sqrt(squares[name] * to_square) + self.epsilon
-            x = _decayed(x, lr * self.weight_decay)
-            updated[name] = x - (lr * to_mean) * means[name] / spread
+            new = _decayed(_widened(x), lr * self.weight_decay)
+            new = new - (lr * to_mean) * means[name] / spread
+            updated[name] = xp.astype(new, x.dtype, copy=False)
         self.means, self.squares = weights.filled(means), weights.filled(squares)
         return weights.filled(updated)
 
@@ -193,14 +197,29 @@ def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
     (array([0.6, 0.8]), 5.0)
     """
     check_part("gradients", gradients, Weights)
-    if longest is not None and check_number("longest", longest) == 0:
+    if longest is not None and (longest := check_number("longest", longest)) == 0:
         raise ValueError("longest must be above 0, got 0.0")
     grads = gradients.arrays()
-    norm = math.sqrt(sum(float(array_namespace(x).sum(x * x)) for x in grads.values()))
+    norm = _length([_widened(x) for x in grads.values()])
     factor = 1.0 if longest is None else longest / (norm + 1e-6)
     if factor >= 1:
         return gradients, norm
     return gradients.filled({name: x * factor for name, x in grads.items()}), norm
+
+
+def _length(arrays):
+    """Return the length over all numbers; no square overflows or vanishes."""
+    tops = (float(array_namespace(x).max(abs(x))) for x in arrays if 0 not in x.shape)
+    largest = max(tops, default=0.0)
+    # divided by a power of two, which rounds nothing
+    unit = 2.0 ** (math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
+    return unit * math.sqrt(sum(float(array_namespace(x).sum((x / unit) ** 2)) for x in arrays))
+
+
+def _widened(x):
+    """Return numbers in the dtype to compute in: float32 for half precision."""
+    xp = array_namespace(x)
+    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
 
 
 def _decayed(x, part):

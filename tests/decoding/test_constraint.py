@@ -31,6 +31,7 @@ def patterns(draw, depth=3):
         return draw(patterns(0))
     if kind == "repeat":
         sign = draw(st.sampled_from(("*", "+", "?", "{2}", "{1,}", "{0,2}", "{2,3}")))
+        sign += draw(st.sampled_from(("", "?")))  # lazy: the same texts as a whole
         return f"(?:{draw(smaller)}){sign}"
     one, two = draw(smaller), draw(smaller)
     return f"({one}|{two})" if kind == "or" else one + two
@@ -228,6 +229,16 @@ Automaton.of_pattern("a{99999}")
     ValueError: pattern must have at most 20000 repetitions, got 'a{99999}' (at 8)
 Automaton.of_pattern("(a{200}){200}")
     ValueError: pattern must have at most 20000 symbols written out
+Automaton.of_pattern("a**")
+    ValueError: pattern must have one sign of repetition at a time, got 'a**' (at 2)
+Automaton.of_pattern("a*+a")
+    ValueError: pattern must have one sign of repetition at a time, got 'a*+a' (at 2)
+Automaton.of_pattern("a+?{2}")
+    ValueError: pattern must have one sign of repetition at a time, got 'a+?{2}' (at 3)
+Automaton.of_pattern("^a")
+    ValueError: pattern must have no ^, since it stands for a whole text, got '^a' (at 0)
+Automaton.of_pattern("a$")
+    ValueError: pattern must have no $, since it stands for a whole text, got 'a$' (at 1)
 Automaton.of_pattern("[z-a]")
     ValueError: pattern must have ranges such as a-z between [ and ], got '[z-a]' (at 4)
 Automaton.of_pattern(r"\b")
@@ -258,3 +269,9 @@ constrain(AB, ["", "a", "b"], -1)
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_automata_and_constraints_refuse(call, kind, message):
     assert_raises(call, kind, message, {"Automaton": Automaton, "AB": AB, "constrain": constrain})
+
+
+def test_parentheses_as_deep_as_one_likes_are_read_or_refused():
+    assert Automaton.of_pattern("(" * 100 + "a" + ")" * 100).accepts("a")
+    with pytest.raises(ValueError, match=r"^pattern must have at most 100 parentheses inside one"):
+        Automaton.of_pattern("(" * 2000 + "a" + ")" * 2000)

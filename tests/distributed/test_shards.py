@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,10 @@ unshard_sequence([x, x[:3]])
 unshard_sequence([x, 3])
     TypeError: shards[1] must be an array of NumPy, CuPy, PyTorch or another Array API library,
     got int
+unshard_sequence([x, torch.zeros(12, 2)])
+    TypeError: shards[1] must be an array of the same library as shards[0] (numpy), got torch
+unshard_sequence([x, np.zeros((12, 2), int)])
+    TypeError: shards[1] must have the dtype of shards[0] (float64), got int64
 unshard_sequence([x[:3], x[:3]])
     ValueError: shards must have an even number of tokens for zigzag shards, got 3
 unshard_sequence([x, x], "snake")
@@ -103,7 +108,7 @@ unshard_sequence([x, x], "snake")
     ),
 )
 def test_errors(call, kind, message):
-    names = {**vars(attnbook.distributed), "x": np.zeros((12, 2))}
+    names = {**vars(attnbook.distributed), "x": np.zeros((12, 2)), "torch": torch, "np": np}
     assert_raises(call, kind, message, names)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbook.hashing import CrossPolytopeHash
 from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash, lift_keys, lift_queries
 
 D, TABLES, PROJECTIONS = 7, 3, 5
@@ -265,6 +266,20 @@ def test_retrieval_probability_by_simulation(library, kind):
     np.testing.assert_allclose(library.numpy(got), share, atol=4 * 0.5 / math.sqrt(8000))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "hash",
+    [SimHash.init(0, 3), StableHash.init(0, 3, 1.0), CrossPolytopeHash.init(0, 3)],
+    ids=lambda hash: type(hash).__name__,
+)
+def test_no_vector_without_a_place_is_found(hash, bad):
+    x, y = np.ones((1, 3)), np.array([[0.0, bad, 1.0]])
+    with pytest.raises(ValueError, match=r"^key must be finite, got NaN or infinity$"):
+        hash.retrieval_probability(x, y)
+    with pytest.raises(ValueError, match=r"^query must be finite, got NaN or infinity$"):
+        hash.retrieval_probability(y, x)
+
+
 def test_small_chances_keep_their_digits():
     hash = StableHash.init(0, 2, 1.0, 5, 16)
     query, key = np.zeros((1, 2), dtype=np.float32), np.full((1, 2), 20, dtype=np.float32)
@@ -345,6 +360,8 @@ def test_lifting_of_nothing_and_of_zeros():
     np.testing.assert_array_equal(lift_keys(np.zeros((1, 2))), [[0, 0, 1]])
     np.testing.assert_array_equal(lift_queries(np.zeros((1, 2))), [[0, 0, 0]])
     assert lift_keys(np.ones((2, 3), dtype=np.float16)).dtype == np.float16
+    longest = np.full((1, 2), 3e38, dtype=np.float32)  # its length is beyond float32
+    np.testing.assert_allclose(lift_keys(longest), [[0.5**0.5, 0.5**0.5, 0]], atol=1e-3)
 
 
 def test_a_lifted_hash_finds_the_largest_product():

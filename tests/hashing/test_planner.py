@@ -214,3 +214,12 @@ GOOD = np.ones((3, 2))
 def test_arguments_are_checked(arguments, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
         plan(**arguments)
+
+
+def test_several_probes_take_at_most_39_codes():
+    sample = np.random.default_rng(0).standard_normal((20, 8))
+    widths = [plan(1000, n_projections=k, n_probes=2).width for k in (38, 39)]
+    assert 0.9 < widths[0] / widths[1] < 1
+    with pytest.raises(ValueError, match=r"^n_projections must be at most 39 with several probes"):
+        plan(1000, n_projections=40, n_probes=2)
+    assert plan(1000, n_projections=40, n_probes=None, sample=sample).n_probes == 1

@@ -39,6 +39,7 @@ def test_bfloat16_becomes_float32(tmp_path):
     save_torch({"x": x}, tmp_path / "x.safetensors")
     got = read_safetensors(tmp_path / "x.safetensors")["x"]
     np.testing.assert_array_equal(got, x.float().numpy(), strict=True)
+    assert not got.flags.writeable
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -70,6 +71,8 @@ ENTRY = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
         file_of({"x": {"dtype": "F32", "shape": [4]}}),
         file_of({"x": ENTRY | {"dtype": "F8_E4M3"}}),
         file_of({"x": ENTRY | {"shape": [5]}}),
+        file_of({"x": ENTRY | {"shape": [-1]}}),
+        file_of({"x": ENTRY | {"shape": 4}}),
         file_of({"x": ENTRY | {"data_offsets": [0, 20]}}),
         file_of({"x": ENTRY | {"data_offsets": [-16, 16]}}),
         file_of({"x": ENTRY | {"data_offsets": [16, 0]}}),

@@ -73,6 +73,12 @@ def test_rows_of_padding_are_not_read():
     np.testing.assert_allclose(mean_vectors(x, [2, 1]), np.full((2, 5), 5**-0.5))
 
 
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])
+def test_vectors_of_any_size_have_unit_length(size):
+    x = np.full((1, 2), size, dtype=np.float32)
+    np.testing.assert_allclose(mean_vectors(x), [0.5**0.5] * 2, rtol=1e-6)
+
+
 def test_gradients_are_finite_without_any_row():
     x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     mean_vectors(x, [0, 2]).sum().backward()
@@ -174,6 +180,10 @@ mean_vectors(np.ones((2, 3), int))
     TypeError: x must have a real floating dtype, got int64
 mean_vectors(np.ones((2, 3, 5)), [1, 4])
     ValueError: lengths must be at most the number of keys, 3, got 4
+mean_vectors(np.ones((2, 3, 5)), [1, 2, 3])
+    ValueError: lengths must have shape (2,), got (3,)
+mean_vectors(np.ones((3, 5)), [1, 2])
+    ValueError: lengths must have shape (), got (2,)
 """
 
 

@@ -29,6 +29,10 @@ def test_scores_have_the_shape_of_the_candidates(name):
 
 
 def test_candidates_are_rows_and_where_they_are():
+    for dtype in (np.uint8, np.int16, np.uint64):
+        held = Candidates.of(ROWS.astype(dtype), FOUND)
+        assert held.rows.dtype == np.int64
+        assert held.distinct.tolist() == HELD.distinct.tolist()
     assert HELD.distinct.tolist() == [[[True, False], [False, True]]]
     for rows, found, message in (
         (ROWS * 1.0, FOUND, "rows must have integral dtype, got float64"),

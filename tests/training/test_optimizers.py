@@ -1,9 +1,12 @@
 """SGD, AdamW and clipping against those of PyTorch, in every library."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
-from cases import shaken
+from cases import need, shaken
 from error_table import assert_raises, error_rows
 
 import attnbook
@@ -107,6 +110,60 @@ def test_clipping_is_that_of_pytorch(library, longest):
     assert type(clipped) is type(grads)
     for leaf, got in zip(leaves, clipped.arrays().values(), strict=True):
         np.testing.assert_allclose(library.numpy(got), leaf.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        ("float16", [300.0, 0.0]),
+        ("float16", [1e-4, 2e-4]),
+        ("float32", [1e20, -2e20]),
+        ("float64", [3e-200, 4e-200]),
+    ],
+)
+def test_no_square_of_a_gradient_overflows_or_vanishes(library, dtype, numbers):
+    need(library, dtype)
+    grads = library.place(LayerNormWeights(np.array(numbers)), dtype)
+    exact = math.hypot(*library.numpy(grads.gain).tolist())
+    clipped, norm = clip_gradients(grads, exact / 2)
+    assert norm == pytest.approx(exact, rel=1e-6)
+    size = math.hypot(*library.numpy(clipped.gain).tolist())
+    assert size == pytest.approx(exact / 2 / max(1, (exact + 1e-6) / exact), rel=2e-2)
+
+
+def test_nothing_to_clip():
+    empty, no_gain = LayerNormWeights(np.zeros(0)), LayerNormWeights(np.zeros(3))
+    assert clip_gradients(empty, 1.0)[1] == clip_gradients(no_gain, 1.0)[1] == 0
+    assert math.isnan(clip_gradients(LayerNormWeights(np.array([np.nan, 1.0])), None)[1])
+    assert clip_gradients(LayerNormWeights(np.array([np.inf, 1.0])), None)[1] == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_computed_in_float32(library, dtype):
+    need(library, dtype)
+    weights = library.place(LayerNormWeights(np.array([1.0, 2.0, 3.0])), dtype)
+    grads = library.place(LayerNormWeights(np.array([0.0, 1e-4, -7.0])), dtype)
+    optimizer, wide = AdamW(weights), AdamW(weights.to(library.name, dtype="float32"))
+    in_float32 = grads.to(library.name, dtype="float32")
+    for _ in range(3):
+        expected = wide.step(weights.to(library.name, dtype="float32"), in_float32, 0.1)
+        weights = optimizer.step(weights, grads, 0.1)
+        assert library.same_kind(weights.gain, grads.gain)
+        rounded = expected.to(library.name, dtype=dtype)
+        np.testing.assert_array_equal(library.numpy(weights.gain), library.numpy(rounded.gain))
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), Fraction(1, 2), np.float32(0.5)])
+def test_numbers_of_any_kind_keep_the_dtype(number):
+    weights = LayerNormWeights(np.ones(2, np.float32))
+    norm = weights.filled({"gain": np.ones((2, 2), np.float32)})
+    for optimizer in (
+        *(AdamW(weights, betas=(number, number), epsilon=number), SGD(weight_decay=number)),
+        AdamW(weights, weight_decay=number),
+    ):
+        assert optimizer.step(weights, weights, number).gain.dtype == np.float32
+    assert clip_gradients(weights, number)[0].gain.dtype == np.float32
+    assert SGD(weight_decay=number).step(norm, norm, 0.1).gain.dtype == np.float32
 
 
 ERRORS = """

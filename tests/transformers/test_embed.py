@@ -12,7 +12,7 @@ from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook import embed
+from attnbook import cross_entropy, embed
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 SHAPES = st.sampled_from(((1,), (5,), (2, 3), (2, 1, 3), (0,), (2, 0)))
@@ -108,3 +108,13 @@ embed(np.array([1]), np.eye(3), scale="no")
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
     assert_raises(call, kind, message, globals())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int32"])
+def test_ids_of_pytorch_of_every_dtype_are_checked(dtype):
+    table, known = torch.eye(4), torch.tensor([0, 3]).to(getattr(torch, dtype))
+    assert torch.equal(embed(known, table, scale=False), table[[0, 3]])
+    beyond = torch.tensor([0, 4]).to(getattr(torch, dtype))
+    for call in (lambda: embed(beyond, table), lambda: cross_entropy(table[:2], beyond)):
+        with pytest.raises(ValueError, match=r"must be from 0 to 3 to be known to .*, got 4$"):
+            call()
