@@ -104,9 +104,9 @@ class Automaton:
             In the syntax of Python's `re`, as far as it is regular: characters, ``.``, classes
             such as ``[a-z]`` and ``[^,;]``, ``\d``, ``\w`` and ``\s`` (of ASCII), ``\n``, ``\t``,
             groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``, also lazy. Bytes
-            read bytes, for tokens of a byte-pair encoding. ``.`` (any but a line break) and ``[^…]``
-            range over all bytes, or over the printable characters of ASCII, tab, line break and
-            those of the pattern.
+            read bytes, for tokens of a byte-pair encoding. ``.`` (any but a line break) and
+            ``[^…]`` range over all bytes, or over the printable characters of ASCII, tab, line
+            break and those of the pattern.
 
         Raises
         ------
