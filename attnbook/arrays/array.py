@@ -67,6 +67,12 @@ def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
 
 
+def to_accumulate(x: Any) -> Any:
+    """Return `x` in the dtype to compute in: float32 for half precision, else as it is."""
+    xp = array_namespace(x)
+    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+
+
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that `shapes` broadcast to, or None where they do not."""
     result = [1] * max(map(len, shapes))

@@ -107,7 +107,7 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Vocabulary":
-        """Return the vocabulary that `to_dict` stored, or raise a ValueError."""
+        """Return the vocabulary that `to_dict` stored, or raise a ValueError or a TypeError."""
         if not isinstance(stored, Mapping) or set(stored) != {"characters"}:
             got = sorted(map(str, stored)) if isinstance(stored, Mapping) else type(stored).__name__
             raise ValueError(f"stored must be a mapping with the key 'characters' alone, got {got}")

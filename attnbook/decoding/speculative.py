@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int, generator
+from attnbook.arrays.arguments import check_int, check_number, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import numbers_of
@@ -175,7 +175,7 @@ def _tasks(caller, weights, draft, source, rng, lookahead, temperature, options)
     cuts = {name: options[name] for name in names if name in options}
     options = {name: x for name, x in options.items() if name not in names}
     rng, lookahead = generator(rng), check_int("lookahead", lookahead, at_least=1)
-    is_greedy = isinstance(temperature, (int, float)) and temperature == 0
+    is_greedy = check_number("temperature", temperature) == 0
     chosen = chain(1.0 if is_greedy else temperature, **cuts) + ([top_k(1)] if is_greedy else [])
     task = request_of(caller, weights, source, options)
     if (n := int(task.lengths.min())) < task.lengths.max():

@@ -9,6 +9,7 @@ D_2, D_3 are diagonals of random signs: a product with R takes O(D log D), not O
 
 import functools
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -213,7 +214,7 @@ class CrossPolytopeHash(ArrayTree):
         """
         check_within("angle", angle, math.pi, "π")
         check_int("D", D, at_least=1)
-        if isinstance(angle, (int, float)):
+        if isinstance(angle, (float, numbers.Rational)):
             return _collision(float(angle), D)
         xp = array_namespace(angle)
         flat = np.asarray(move(xp.reshape(angle, (-1,)), "numpy"), dtype=np.float64)

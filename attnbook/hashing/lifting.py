@@ -155,7 +155,8 @@ class LiftedHash:
                 "hash must be SimHash, StableHash or another that has retrieval_probability, got "
                 f"{type(self.hash).__name__}"
             )
-        if check_number("longest", self.longest) == 0:
+        object.__setattr__(self, "longest", check_number("longest", self.longest))
+        if self.longest == 0:
             raise ValueError("longest must be above 0, got 0.0")
 
     @property

@@ -170,8 +170,9 @@ def _widths(delta, d_avg, choices):
     of_the_sources = (n_projections == 1) & (_meets(np.full_like(needed, 2.0)) >= needed)
     widths = np.where(of_the_sources & (n_probes == 1), 2.0, high)
     for i, (_, K, T) in enumerate(choices):
-        if T > 1:
-            widths[i] = 1 / distance_of_chance(in_a_table[i], K, T)
+        # the width for one probe keeps the promise with more of them, too
+        if T > 1 and (distance := distance_of_chance(in_a_table[i], K, T)):
+            widths[i] = 1 / distance
     return (d_avg * widths).tolist()
 
 

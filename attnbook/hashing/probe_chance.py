@@ -31,12 +31,18 @@ def chance_of_probes(
 ) -> Annotated[np.ndarray, "n"]:
     """Return p_T at distances in widths, a NumPy array, for κ ≤ 39 codes a table."""
     at = np.log(np.clip(distance, NEAREST, FARTHEST))
-    return np.exp(np.interp(at, *_table(n_projections, n_probes)))
+    beyond = np.log(np.maximum(distance, FARTHEST) / FARTHEST)  # each code's chance falls as 1/D
+    return np.exp(np.interp(at, *_table(n_projections, n_probes)) - n_projections * beyond)
 
 
 def distance_of_chance(chance: float, n_projections: int, n_probes: int) -> float:
-    """Return the largest distance in widths at which p_T is at least `chance`, below 1."""
+    """Return the largest distance in widths at which p_T is at least `chance`, below 1.
+
+    0 if that is nearer than `NEAREST`.
+    """
     log_distance, log_p = _table(n_projections, n_probes)
+    if math.log(chance) > log_p[0]:
+        return 0.0
     return float(np.exp(np.interp(-math.log(chance), -log_p, log_distance)))
 
 

@@ -1,15 +1,18 @@
 """A plan of hash tables: the chance that it finds a vector, what a query costs, the memory."""
 
 import functools
+import math
+import numbers
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_float, check_floats, check_number
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, array_namespace, library
 from attnbook.arrays.move import move
-from attnbook.hashing.collision import at_least_once
+from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.probe_chance import chance_of_probes
 from attnbook.hashing.stable_hash import StableHash
 
@@ -198,9 +201,16 @@ class Plan:
         """Return the chance to find a vector in one table."""
         if self.n_probes == 1:
             return StableHash.collision_probability(distance, self.width) ** self.n_projections
-        widths = np.asarray(move(distance, "numpy") if hasattr(distance, "shape") else distance)
-        found = chance_of_probes(widths / self.width, self.n_projections, self.n_probes)
-        return found if found.ndim else float(found)
+        check_within("distance", distance, math.inf, "infinity")
+        if isinstance(distance, numbers.Real):
+            return float(self._with_probes(np.asarray(float(distance))))
+        xp = array_namespace(distance)
+        found = self._with_probes(np.asarray(move(distance, "numpy"), dtype=np.float64))
+        found = move(found, library(distance), device=array_api_compat.device(distance))
+        return xp.astype(found, distance.dtype, copy=False)
+
+    def _with_probes(self, distance):
+        return chance_of_probes(distance / self.width, self.n_projections, self.n_probes)
 
     def expected_candidates(
         self,

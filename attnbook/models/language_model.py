@@ -27,9 +27,12 @@ from attnbook.kernels import REFERENCE
 from attnbook.masking import causal
 from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
-from attnbook.transformers.embed import embed
 from attnbook.transformers.stack import DecoderWeights
-from attnbook.transformers.transformer import transformer, transformer_with_weights
+from attnbook.transformers.transformer import (
+    placed_tokens,
+    transformer,
+    transformer_with_weights,
+)
 from attnbook.transformers.weights import TransformerWeights
 
 Impl = str | Callable[..., Array]
@@ -106,13 +109,16 @@ class LanguageModel:
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return the attention weights of every head over `text`, as NumPy arrays.
 
-        Entry [layer, head, i, j] is how much of what token i reads comes from token j.
+        Entry [layer, head, i, j] is how much of what token i reads comes from token j. Raises a
+        ValueError if the model has no layer.
         """
+        if not self.weights.decoder.layers:
+            raise ValueError("weights must have at least 1 layer to attend, got 0")
         _, A = transformer_with_weights(None, self.ids(text), self.weights)
         return np.stack([move(one, "numpy") for one in A["decoder"]])
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
-        """Return the residual stream of `text` before `layer`: 0 is the embedding.
+        """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
 
         The stream after the last layer is that before layer ``len(weights.decoder.layers)``.
         """
@@ -289,11 +295,11 @@ class LanguageModel:
 
     def _through(self, text, n_layers, impl):
         """Return the residual stream of `text` after the first `n_layers` layers."""
-        table: Any = self.weights.target_embedding
-        x = embed(self.ids(text), table, scale=self.weights.scale_embeddings)
-        stack = self.weights.decoder
+        weights, stack = self.weights, self.weights.decoder
+        table: Any = weights.target_embedding
+        x = placed_tokens(self.ids(text), table, weights.target_positions, weights)
         first = DecoderWeights(stack.layers[:n_layers], positions=stack.positions)
-        rotate = self.weights.positions == "rotary"
+        rotate = weights.positions == "rotary" and stack.positions is None
         return decoder(x, None, first, causal(x.shape[0], like=x), rotate=rotate, impl=impl)
 
     def _placed(self, ids: np.ndarray) -> Array:

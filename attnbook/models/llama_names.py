@@ -82,9 +82,10 @@ def llama(config: Config) -> Architecture:
 def _rotation(config):
     """Return the rotation that newer files describe in one entry, and older ones in two."""
     newer, older = config.part("rope_parameters"), config.part("rope_scaling")
-    rope = newer if newer.entries else older
+    rope = older if older.entries else newer  # as transformers, where a file has both
     rope.only(partial_rotary_factor=1.0)
     base = newer.number("rope_theta", config.number("rope_theta", 10000.0))
+    base = rope.number("rope_theta", base)
     if rope.choice("rope_type", ROTATIONS, rope.get("type", "default")) == "default":
         return Rotary(base=base)
     scaling = Llama3Scaling(

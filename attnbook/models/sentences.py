@@ -200,8 +200,11 @@ class SentenceEncoder:
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return who attends to whom in each layer and head, as a NumPy array.
 
-        Row i of each square is the query ``tokens(text)[i]``, and its weights sum to 1.
+        Row i of each square is the query ``tokens(text)[i]``, and its weights sum to 1. Raises a
+        ValueError if the model has no layer.
         """
+        if not self.weights.encoder.layers:
+            raise ValueError("weights must have at least 1 layer to attend, got 0")
         ids = placed(self.tokenizer.encode(text, self.longest), self.weights.token_embedding)
         _, A = bert_of(ids, self.weights, None, None)
         return np.stack([numbers_of("A", x) for x in A])

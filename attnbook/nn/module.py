@@ -76,6 +76,7 @@ class WeightsModule(torch.nn.Module):
         ours = {}
         for name, x in theirs.items():
             new = _renamed(name, cls._theirs)
+            new = name if new in theirs else new  # both are there: theirs stays, as unexpected
             ours[new] = x.mT.contiguous() if new != name and new.startswith("W_") else x
         return ours
 

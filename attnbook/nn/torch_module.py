@@ -123,7 +123,13 @@ class DroppingModule(AttendingModule, TorchModule):
             normalisation, one number of heads in a layer and as many key heads as query heads, a
             W_O, and at least one layer in a stack.
         """
-        return super().to_torch().train(self.training)
+        theirs = super().to_torch()
+        for part in theirs.modules():  # whose own rates do not count
+            if isinstance(part, torch.nn.Dropout):
+                part.p = self.dropout
+            elif isinstance(part, torch.nn.MultiheadAttention):
+                part.dropout = self.dropout
+        return theirs.train(self.training)
 
 
 def _check_fit(state, theirs):

@@ -90,7 +90,7 @@ class Settings:
 
     def scale_of(self, query: Array) -> float:
         """Return what multiplies the scores."""
-        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
+        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else float(self.scale)
 
 
 class GrowingRows:

@@ -23,6 +23,7 @@ from attnbook.sketch.engines import ENGINES
 from attnbook.sketch.growth import check_update, insert
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.state import IMPLS, Settings, SketchState
+from attnbook.sketch.summary import heavy_rows
 
 Path = str | os.PathLike
 
@@ -118,6 +119,7 @@ def _fill(state, arrays, content):
     if content["moments"] is not None:
         state.summary.moments = _rebuilt(content["moments"], "moments.", arrays)
         state.summary.fitted = check_int("fitted", content["fitted"])
+        heavy_rows(state)  # which the moments leave out: keys to come are compared with them
 
 
 def _described(part, prefix, arrays):

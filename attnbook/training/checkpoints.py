@@ -165,6 +165,7 @@ def save(
         "settings": asdict(progress.settings),
         "scaler": progress.scaler or {},
         "weights": structure(weights) if named else None,
+        "trained": sorted(_optimized(model, optimizer)),
     }
     tensor_file.write(path, "checkpoint", arrays, content)
 
@@ -193,6 +194,13 @@ def load(
     }
     state, best = _under("model.", tensors), _under("best.", tensors)
     _check_model(path, state, model.state_dict())
+    trained, here = content.get("trained"), sorted(_optimized(model, optimizer))
+    if trained is not None and trained != here:  # older files do not say
+        odd = sorted({*trained} ^ {*here})[0]
+        raise ValueError(
+            f"model must train the parameters of the run in {os.fspath(path)}, got {odd}, which is "
+            f"trained {'there' if odd in trained else 'here'} alone"
+        )
     history = _history(_under("history.", arrays))
     if history.step > settings.steps:
         raise ValueError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbook.arrays.arguments import check_number, check_same_home
-from attnbook.arrays.array import accumulation_dtype, array_namespace
+from attnbook.arrays.array import array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights, check_part
 
 
@@ -131,7 +131,8 @@ class AdamW:
         self.epsilon = check_number("epsilon", epsilon)
         self.weight_decay = check_number("weight_decay", weight_decay)
         zeros = {
-            name: array_namespace(x).zeros_like(_widened(x)) for name, x in weights.arrays().items()
+            name: array_namespace(x).zeros_like(to_accumulate(x))
+            for name, x in weights.arrays().items()
         }
         self.means = self.squares = weights.with_arrays(zeros)
         self.n_steps = 0
@@ -145,11 +146,11 @@ class AdamW:
         beta_1, beta_2 = self.betas
         to_mean, to_square = (1 / (1 - beta**self.n_steps) for beta in self.betas)
         for name, x in weights.arrays().items():
-            grad, xp = _widened(grads[name]), array_namespace(x)
+            grad, xp = to_accumulate(grads[name]), array_namespace(x)
             means[name] = beta_1 * means[name] + (1 - beta_1) * grad
             squares[name] = beta_2 * squares[name] + (1 - beta_2) * (grad * grad)
             spread = xp.sqrt(squares[name] * to_square) + self.epsilon
-            new = _decayed(_widened(x), lr * self.weight_decay)
+            new = _decayed(to_accumulate(x), lr * self.weight_decay)
             new = new - (lr * to_mean) * means[name] / spread
             updated[name] = xp.astype(new, x.dtype, copy=False)
         self.means, self.squares = weights.filled(means), weights.filled(squares)
@@ -200,7 +201,7 @@ def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
     if longest is not None and (longest := check_number("longest", longest)) == 0:
         raise ValueError("longest must be above 0, got 0.0")
     grads = gradients.arrays()
-    norm = _length([_widened(x) for x in grads.values()])
+    norm = _length([to_accumulate(x) for x in grads.values()])
     factor = 1.0 if longest is None else longest / (norm + 1e-6)
     if factor >= 1:
         return gradients, norm
@@ -214,12 +215,6 @@ def _length(arrays):
     # divided by a power of two, which rounds nothing
     unit = 2.0 ** (math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
     return unit * math.sqrt(sum(float(array_namespace(x).sum((x / unit) ** 2)) for x in arrays))
-
-
-def _widened(x):
-    """Return numbers in the dtype to compute in: float32 for half precision."""
-    xp = array_namespace(x)
-    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
 
 
 def _decayed(x, part):

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -286,3 +287,14 @@ def test_speculative_decoding_refuses(name, call, kind, message):
         return getattr(decoding, name)(ALONE, draft, **asked)
 
     assert_raises(call, kind, message.replace("NAME", name), NAMES | {"decode": decode})
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, np.float32(0), np.int64(0), Fraction(0)])
+def test_a_temperature_of_0_of_any_kind_is_greedy(zero):
+    weights = model(0, encoder=False)
+    asked = {"rng": 0, "prompt": 1, "max_length": 4}
+    found = ab.decoding.speculative_sample(weights, weights, temperature=zero, **asked)
+    expected = ab.decoding.greedy_decode(weights, prompt=1, max_length=4)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    with pytest.raises(TypeError, match=r"^temperature must be a real number, got bool$"):
+        ab.decoding.speculative_sample(weights, weights, temperature=False, **asked)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -125,3 +126,8 @@ def test_chances_in_every_library(library):
 def test_what_is_refused(make, error, message):
     with pytest.raises(error, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("angle", [np.int64(1), Fraction(1), np.float64(1), 1])
+def test_the_chance_at_a_number_of_any_kind(angle):
+    assert CrossPolytopeHash.collision_probability(angle, 8) == pytest.approx(0.2548, abs=1e-3)

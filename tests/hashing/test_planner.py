@@ -223,3 +223,27 @@ def test_several_probes_take_at_most_39_codes():
     with pytest.raises(ValueError, match=r"^n_projections must be at most 39 with several probes"):
         plan(1000, n_projections=40, n_probes=2)
     assert plan(1000, n_projections=40, n_probes=None, sample=sample).n_probes == 1
+
+
+def test_the_chance_of_probes_falls_on_far_away():
+    chosen = plan(1000, n_projections=2, n_probes=4)
+    far = chosen.width * np.array([31.9, 32.1, 320.0, np.inf])
+    near, at, away, never = chosen.retrieval_probability(far)
+    assert near == pytest.approx(at, rel=0.03)
+    assert away == pytest.approx(at / 100, rel=1e-2)  # as 1/D for each of two codes
+    assert never == 0
+    assert chosen.retrieval_probability(far[2]) == away
+    for wrong in (-5.0, float("nan"), True, "near"):
+        with pytest.raises((TypeError, ValueError), match=r"^distance must be"):
+            chosen.retrieval_probability(wrong)
+
+
+@pytest.mark.parametrize(("delta", "k"), [(1e-4, 39), (1e-6, 32), (1e-6, 16), (0.01, 8)])
+def test_plans_with_several_probes_keep_small_promises(delta, k):
+    chosen = plan(1000, delta, 0.5, n_tables=1, n_projections=k, n_probes=2)
+    one = plan(1000, delta, 0.5, n_tables=1, n_projections=k)
+    assert chosen.width <= one.width
+    if chosen.width == one.width:  # the table of chances has none so near 1
+        assert one.miss_probability(0.5) <= 1.001 * delta
+    else:
+        assert chosen.miss_probability(0.5) <= 1.1 * delta

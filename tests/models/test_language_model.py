@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import attnbook
-from attnbook import kernels
+from attnbook import attention_weights, kernels, layer_norm
 from attnbook.data import BytePairs, plays
 from attnbook.decoding import greedy_decode
 from attnbook.models import LanguageModel, draft_writer, writer
+from attnbook.positions import Rotary
 from attnbook.transformers.weights import TransformerWeights
 
 torch = pytest.importorskip("torch")
@@ -364,3 +365,28 @@ def test_the_card_says_what_was_recorded_of_the_draft():
     size = sum(x.size for x in draft_writer().weights.arrays().values())
     assert f"{size:,} numbers" in card
     assert f"{record['recipe']['steps']:,} updates" in card
+
+
+ADDED = ("sinusoidal", "interleaved", "learned", "rotary", "none", Rotary(base=500.0))
+
+
+@pytest.mark.parametrize("positions", ADDED, ids=str)
+def test_stream_and_heads_have_the_positions_of_the_model(positions):
+    more = {"n_positions": 64} if positions == "learned" else {}
+    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 2, "n_encoder_layers": 0}
+    weights = TransformerWeights.init(0, 260, positions=positions, **sizes, **more)
+    model = LanguageModel(weights, BytePairs.learn(TEXT, 260), 16)
+    norm, text = weights.decoder.final_norm, TEXT[:9]
+    last = layer_norm(model.stream(text, 2), norm.gain, norm.bias)
+    np.testing.assert_allclose(last @ weights.target_embedding.T, model.logits(text), atol=1e-12)
+    for layer in (0, 1):
+        query, key, _ = model.heads(text, layer)
+        A = attention_weights(query, key, is_causal=True)
+        np.testing.assert_allclose(A, model.attention(text)[layer], atol=1e-12)
+
+
+def test_without_a_layer_there_is_no_attention():
+    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 0, "n_encoder_layers": 0}
+    model = LanguageModel(TransformerWeights.init(0, 260, **sizes), BytePairs.learn(TEXT, 260), 16)
+    with pytest.raises(ValueError, match=r"^weights must have at least 1 layer to attend, got 0$"):
+        model.attention(TEXT[:9])

@@ -691,3 +691,20 @@ def encoder_layer(**parts):
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
 def test_what_is_refused(call, kind, message):
     assert_raises(call, kind, message, globals())
+
+
+def test_the_rate_of_the_whole_goes_along():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 12, dropout=0.1, batch_first=True)
+    encoder = nn.Encoder.from_torch(torch.nn.TransformerEncoder(layer, 2))
+    encoder.dropout = 0.5
+    parts = list(encoder.to_torch().modules())
+    assert {part.p for part in parts if isinstance(part, torch.nn.Dropout)} == {0.5}
+    attending = [part for part in parts if isinstance(part, torch.nn.MultiheadAttention)]
+    assert {part.dropout for part in attending} == {0.5}
+
+
+def test_a_state_with_both_names_is_refused():
+    norm, x = nn.LayerNorm.from_torch(torch.nn.LayerNorm(4)), torch.ones(4)
+    for names in (("weight", "gain", "bias"), ("gain", "weight", "bias")):
+        with pytest.raises(RuntimeError, match="Unexpected key"):
+            norm.load_state_dict(dict.fromkeys(names, x))

@@ -337,3 +337,25 @@ def test_a_sketch_saves_and_loads_itself(tmp_path):
     sketch.save(tmp_path / "sketch")
     again = SketchAttention.load(tmp_path / "sketch")
     np.testing.assert_array_equal(again.attention_output(QUERY), sketch.attention_output(QUERY))
+
+
+@pytest.mark.parametrize("n_heavy", [0, 3])
+def test_a_sketch_that_was_read_takes_heavy_keys_as_the_one_that_was_written(tmp_path, n_heavy):
+    sketch = SketchAttention(HASHES["simhash"], tail="moments", n_heavy=n_heavy)
+    sketch.update(KEY[:200], VALUE[:200])
+    sketch.attention_output(QUERY)  # makes the moments
+    sketch.save(tmp_path / "sketch")
+    again = load_sketch(tmp_path / "sketch")
+    for one in (sketch, again):
+        one.update(9 * KEY[200:203], VALUE[200:203])
+    np.testing.assert_allclose(
+        again.attention_output(QUERY), sketch.attention_output(QUERY), rtol=1e-10
+    )
+
+
+def test_lengths_of_numpy_can_be_written(tmp_path):
+    longest = np.linalg.norm(KEY.astype(np.float32), axis=1).max()
+    sketch = SketchAttention(LiftedHash(SimHash.init(3, 8, 3, 3), longest * 2))
+    sketch.update(KEY, VALUE)
+    sketch.save(tmp_path / "sketch")
+    assert load_sketch(tmp_path / "sketch").hash.longest == float(longest * 2)

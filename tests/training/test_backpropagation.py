@@ -10,7 +10,7 @@ import cupy_on_cpu
 import numpy as np
 import pytest
 import torch
-from cases import LAYER_MASKS, examples, layer_mask, leaves_of, shaken
+from cases import LAYER_MASKS, examples, layer_mask, leaves_of, need, shaken
 from error_table import assert_raises, error_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -565,3 +565,34 @@ def test_on_cupy_everything_stays_on_the_gpu(gpu, name):
             np.testing.assert_allclose(
                 got.view(np.ndarray), weights.arrays()[key], rtol=1e-9, atol=1e-9, err_msg=key
             )
+
+
+@pytest.mark.parametrize("library_name", ["numpy", "torch"])
+def test_a_row_of_the_table_takes_its_own_gradients_alone(library_name):
+    make = np.asarray if library_name == "numpy" else torch.tensor
+    grads = make(np.array([[1e10], [1e-7], [np.inf], [2e-7]], dtype=np.float32))
+    found = back.embed_vjp(
+        make(np.array([0, 1, 3, 1])), make(np.zeros((5, 1), np.float32)), grads, scale=False
+    )
+    wanted = np.array([[1e10], [3e-7], [0], [np.inf], [0]], dtype=np.float32)
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms", "loss"])
+def test_half_precision_is_pulled_back_in_float32(library, kind):
+    need(library, "float16")
+    x = library.array(np.array([[300.0, -300.0, 500.0, 100.0]]), "float16")
+    grads = library.array(np.array([[1.0, 2.0, 3.0, 5.0]]), "float16")
+    if kind == "loss":
+        many = library.array(np.zeros((70_000, 2)), "float16")
+        got = back.cross_entropy_vjp(many, library.array(np.zeros(70_000, dtype=int)))
+        assert library.numpy(got)[0, 1] == np.float16(0.5 / 70_000)
+        return
+    norm, vjp = {
+        "layer": (attnbook.LayerNormWeights, back.layer_norm_vjp),
+        "rms": (attnbook.RMSNormWeights, back.rms_norm_vjp),
+    }[kind]
+    got, _ = vjp(x, norm(library.array(np.ones(4), "float16")), grads)
+    exact, _ = vjp(library.numpy(x), norm(np.ones(4)), library.numpy(grads))
+    assert library.same_kind(got, x)
+    np.testing.assert_allclose(library.numpy(got), exact, rtol=1e-3, atol=1e-6)

@@ -548,3 +548,14 @@ def test_two_processes_write_to_one_path_and_a_third_reads_it(tmp_path):
             writer.kill()
             assert writer.communicate()[1] == ""
     assert len(list(tmp_path.iterdir())) <= 3  # a killed writer may leave an unfinished file
+
+
+@pytest.mark.parametrize("frozen", ["then", "now"])
+def test_other_trained_parameters_are_refused(tmp_path, frozen):
+    models = {"then": Small(), "now": Small()}
+    models[frozen].embed.requires_grad_(False)
+    path, chosen = tmp_path / "run", settings(steps=3, lr=0.1)
+    train(models["then"], small_batches(), chosen, checkpoint=path)
+    where = "here" if frozen == "then" else "there"
+    with pytest.raises(ValueError, match=rf"got embed.weight, which is trained {where} alone$"):
+        train(models["now"], small_batches(), replace(chosen, steps=5), checkpoint=path)

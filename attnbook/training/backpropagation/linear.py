@@ -4,8 +4,9 @@ import math
 from typing import Annotated
 
 import array_api_compat
+import numpy as np
 
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, library
 from attnbook.arrays.projections import project
 
 
@@ -94,20 +95,33 @@ def embed_vjp(
 
 
 def summed_by_id(ids, rows, n):
-    """Return for each of `n` ids the sum of its rows, shape (n, d).
+    """Return for each of `n` ids the sum of its rows, shape (n, d), which is made in float64.
 
-    The standard has no addition to rows by number. So the rows are sorted by their ids, and the sum
-    of an id is the difference of two running sums, in float64, so that nothing is lost.
+    The standard has no addition to rows by number; NumPy and PyTorch have. In other libraries the
+    rows are sorted by their ids, and the sum of an id is the difference of two running sums: small
+    rows beside large ones lose digits.
     """
     xp, device = array_namespace(rows), array_api_compat.device(rows)
     ids = xp.reshape(xp.astype(ids, xp.int64, copy=False), (-1,))
+    wide = xp.astype(rows, xp.float64, copy=False)
+    if library(rows) == "torch":
+        empty = xp.zeros((n, rows.shape[1]), dtype=xp.float64, device=device)
+        return xp.astype(empty.index_put((ids,), wide, accumulate=True), rows.dtype, copy=False)
     order = xp.argsort(ids, stable=True)
-    totals = xp.cumulative_sum(
-        xp.take(rows, order, axis=0), axis=0, dtype=xp.float64, include_initial=True
-    )
-    bounds = xp.searchsorted(xp.take(ids, order), xp.arange(n + 1, device=device))
+    wide, ids = xp.take(wide, order, axis=0), xp.take(ids, order)
+    bounds = xp.searchsorted(ids, xp.arange(n + 1, device=device))
+    some = bounds[1:] > bounds[:-1]  # ids that occur
+    if library(rows) == "numpy":
+        sums = np.zeros((n, rows.shape[1]))
+        if some.any():
+            sums[some] = np.add.reduceat(wide, bounds[:-1][some], axis=0)
+        return sums.astype(rows.dtype, copy=False)
+    totals = xp.cumulative_sum(wide, axis=0, include_initial=True)
     at_bounds = xp.take(totals, bounds, axis=0)  # (n + 1, d)
-    return xp.astype(at_bounds[1:, :] - at_bounds[:-1, :], rows.dtype, copy=False)
+    sums = xp.where(
+        some[:, None], at_bounds[1:, :] - at_bounds[:-1, :], xp.zeros_like(totals[:1, :])
+    )
+    return xp.astype(sums, rows.dtype, copy=False)
 
 
 def rows_of(x):

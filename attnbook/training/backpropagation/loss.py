@@ -4,7 +4,7 @@ from typing import Annotated
 
 import array_api_compat
 
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.empty_rows import or_one
 from attnbook.single_head.softmax import softmax_of
 
@@ -50,7 +50,9 @@ def cross_entropy_vjp(
     n_tokens = logits.shape[-1]
     chosen = xp.astype(targets, xp.int64, copy=False)[..., None]
     is_target = chosen == xp.arange(n_tokens, device=device)  # (..., n, V)
-    right = (1 - label_smoothing) * xp.astype(is_target, logits.dtype)
-    difference = softmax_of(logits, -1) - (right + label_smoothing / n_tokens)
-    counts = xp.ones_like(logits[..., 0]) if mask is None else xp.astype(mask, logits.dtype)
-    return difference * (counts / or_one(xp.sum(counts)))[..., None]
+    wide = to_accumulate(logits)
+    right = (1 - label_smoothing) * xp.astype(is_target, wide.dtype)
+    difference = softmax_of(wide, -1) - (right + label_smoothing / n_tokens)
+    counts = xp.ones_like(wide[..., 0]) if mask is None else xp.astype(mask, wide.dtype)
+    grads = difference * (counts / or_one(xp.sum(counts)))[..., None]
+    return xp.astype(grads, logits.dtype, copy=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.training.backpropagation.linear import rows_of
 from attnbook.transformers.layer_norm import LayerNormWeights
 from attnbook.transformers.rms_norm import RMSNormWeights
@@ -49,15 +49,15 @@ def layer_norm_vjp(
     >>> bool(np.all(abs(grad_x) < 1e-12))
     True
     """
-    xp = array_namespace(x)
-    centred = x - _mean(x)
+    xp, wide, grads = array_namespace(x), to_accumulate(x), to_accumulate(grad_output)
+    centred = wide - _mean(wide)
     rho = xp.sqrt(_mean(centred * centred) + weights.epsilon)
     nu = centred / rho
-    psi = grad_output if weights.gain is None else grad_output * weights.gain
+    psi = grads if weights.gain is None else grads * to_accumulate(weights.gain)
     grad_x = (psi - _mean(psi) - nu * _mean(psi * nu)) / rho
-    grad_gain = None if weights.gain is None else _summed(grad_output * nu)
-    grad_bias = None if weights.bias is None else _summed(grad_output)
-    return grad_x, replace(weights, gain=grad_gain, bias=grad_bias)
+    grad_gain = None if weights.gain is None else _summed(grads * nu, x)
+    grad_bias = None if weights.bias is None else _summed(grads, x)
+    return xp.astype(grad_x, x.dtype, copy=False), replace(weights, gain=grad_gain, bias=grad_bias)
 
 
 def rms_norm_vjp(
@@ -97,13 +97,13 @@ def rms_norm_vjp(
     >>> bool(np.all(abs(grad_x) < 1e-12))
     True
     """
-    xp = array_namespace(x)
-    rho = xp.sqrt(_mean(x * x) + weights.epsilon)
-    nu = x / rho
-    psi = grad_output if weights.gain is None else grad_output * weights.gain
+    xp, wide, grads = array_namespace(x), to_accumulate(x), to_accumulate(grad_output)
+    rho = xp.sqrt(_mean(wide * wide) + weights.epsilon)
+    nu = wide / rho
+    psi = grads if weights.gain is None else grads * to_accumulate(weights.gain)
     grad_x = (psi - nu * _mean(psi * nu)) / rho
-    grad_gain = None if weights.gain is None else _summed(grad_output * nu)
-    return grad_x, replace(weights, gain=grad_gain)
+    grad_gain = None if weights.gain is None else _summed(grads * nu, x)
+    return xp.astype(grad_x, x.dtype, copy=False), replace(weights, gain=grad_gain)
 
 
 NORMALIZATION_VJPS: dict[type, Callable[..., tuple[Array, Any]]] = {
@@ -117,6 +117,7 @@ def _mean(x):
     return array_namespace(x).mean(x, axis=-1, keepdims=True)
 
 
-def _summed(x):
-    """Return the sum over all rows of all sequences."""
-    return array_namespace(x).sum(rows_of(x), axis=0)
+def _summed(rows, like):
+    """Return the sum over all rows of all sequences, of the dtype of `like`."""
+    xp = array_namespace(rows)
+    return xp.astype(xp.sum(rows_of(rows), axis=0), like.dtype, copy=False)
