@@ -117,6 +117,11 @@ def test_config_may_be_what_config_json_says():
         got = from_transformers(model.state_dict(), config)
         assert got.decoder.positions == Rotary(500.0, scaling=Llama3Scaling(4.0, 0.5, 2.0, 13))
         assert got.decoder.layers[0].self_attention.n_kv_heads == 3
+    # the one of the two entries that transformers reads
+    scaling = {"rope_scaling": {"rope_type": "default", "rope_theta": 7.0}}
+    for rope in (None, {"rope_type": "default", "rope_theta": 50.0}):
+        config = written | scaling | {"rope_parameters": rope}
+        assert from_transformers(model.state_dict(), config).decoder.positions == Rotary(7.0)
 
 
 def test_bert_with_heads_and_former_names_is_the_same():

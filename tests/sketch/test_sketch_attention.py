@@ -4,6 +4,7 @@ import gc
 import math
 import re
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -213,10 +214,24 @@ def test_what_is_not_finite_is_refused(impl, hash):
             with pytest.raises(ValueError, match=f"{name} must be finite, got NaN or infinity"):
                 sketch.update(**wrong)
         assert len(sketch) == 0
-    sketch.update(key, value)
-    for bad in (math.nan, -math.inf):
-        with pytest.raises(ValueError, match="query must be finite, got NaN or infinity"):
-            sketch.attention_output(np.where(query == query[0, 0], bad, query))
+    for n in (0, len(key)):  # also before the first key
+        if n:
+            sketch.update(key, value)
+        for bad in (math.nan, -math.inf):
+            with pytest.raises(ValueError, match="query must be finite, got NaN or infinity"):
+                sketch.attention_output(np.where(query == query[0, 0], bad, query))
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 2), np.float64(0.5), np.float32(0.5)])
+def test_a_scale_of_any_kind_is_that_number(impl, scale):
+    query, key, value = (x.astype(np.float32) for x in drawn())
+    found = []
+    for number in (scale, 0.5):
+        sketch = SketchAttention(SIGNS.to(dtype="float32"), impl=impl, scale=number)
+        sketch.update(key, value)
+        found.append(sketch.attention_output(query))
+        assert found[-1].dtype == np.float32
+    np.testing.assert_array_equal(*found)
 
 
 # Growing and shrinking
