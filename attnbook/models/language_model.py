@@ -29,6 +29,7 @@ from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
 from attnbook.transformers.stack import DecoderWeights
 from attnbook.transformers.transformer import (
+    check_tokens,
     placed_tokens,
     transformer,
     transformer_with_weights,
@@ -296,8 +297,9 @@ class LanguageModel:
     def _through(self, text, n_layers, impl):
         """Return the residual stream of `text` after the first `n_layers` layers."""
         weights, stack = self.weights, self.weights.decoder
-        table: Any = weights.target_embedding
-        x = placed_tokens(self.ids(text), table, weights.target_positions, weights)
+        ids, known = self.ids(text), (weights.target_embedding, weights.target_positions)
+        check_tokens("text", ids, weights, *known)
+        x = placed_tokens(ids, *known, weights)
         first = DecoderWeights(stack.layers[:n_layers], positions=stack.positions)
         rotate = weights.positions == "rotary" and stack.positions is None
         return decoder(x, None, first, causal(x.shape[0], like=x), rotate=rotate, impl=impl)

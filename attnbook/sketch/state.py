@@ -47,7 +47,7 @@ class Settings:
         check_int("seed", self.seed, at_most=LARGEST_SEED)
         check_max_bucket(self.max_bucket)
         if self.scale is not None:
-            check_number("scale", self.scale)
+            object.__setattr__(self, "scale", check_number("scale", self.scale))
         if not 0 < check_number("delta", self.delta) <= 0.2:
             raise ValueError(f"delta must be above 0 and at most 0.2, got {self.delta}")
         if self.tail == "uniform" and self.max_bucket is not None:
@@ -90,7 +90,7 @@ class Settings:
 
     def scale_of(self, query: Array) -> float:
         """Return what multiplies the scores."""
-        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else float(self.scale)
+        return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
 
 
 class GrowingRows:

@@ -379,6 +379,9 @@ def test_stream_and_heads_have_the_positions_of_the_model(positions):
     norm, text = weights.decoder.final_norm, TEXT[:9]
     last = layer_norm(model.stream(text, 2), norm.gain, norm.bias)
     np.testing.assert_allclose(last @ weights.target_embedding.T, model.logits(text), atol=1e-12)
+    if positions == "learned":
+        with pytest.raises(ValueError, match=r"^text must have at most 64 tokens, as many as"):
+            model.stream("ab" * 200, 1)
     for layer in (0, 1):
         query, key, _ = model.heads(text, layer)
         A = attention_weights(query, key, is_causal=True)

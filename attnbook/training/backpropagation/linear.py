@@ -118,9 +118,8 @@ def summed_by_id(ids, rows, n):
         return sums.astype(rows.dtype, copy=False)
     totals = xp.cumulative_sum(wide, axis=0, include_initial=True)
     at_bounds = xp.take(totals, bounds, axis=0)  # (n + 1, d)
-    sums = xp.where(
-        some[:, None], at_bounds[1:, :] - at_bounds[:-1, :], xp.zeros_like(totals[:1, :])
-    )
+    sums = at_bounds[1:, :] - at_bounds[:-1, :]
+    sums = xp.where(some[:, None], sums, xp.zeros_like(sums))  # exactly 0, also beside infinity
     return xp.astype(sums, rows.dtype, copy=False)
 
 
