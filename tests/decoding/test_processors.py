@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import NOT_AN_ARRAY
-from decoding_models import RING, TRAP, Alone, chain, model, sampling_loop
+from decoding_models import RING, TRAP, Alone, chain, model
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +78,14 @@ def test_of_equal_tokens_the_first_stay(library):
     for process, n in ((decoding.top_k(3), 3), (decoding.top_p(0.5), 3), (decoding.min_p(1), 5)):
         kept = library.numpy(process(equal, [])) > -np.inf
         assert kept.tolist() == [[True] * n + [False] * (5 - n)] * 2
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.5, 1), (0.75, 2), (0.76, 3), (1, 4), (1e-300, 1)])
+def test_top_p_keeps_what_just_reaches_its_number_and_the_best(p, n):
+    # powers of 2: their sums are exact, elsewhere rounding decides
+    log_p = np.log([[0.5, 0.25, 0.125, 0.125]])
+    kept = decoding.top_p(p)(log_p, []) > -np.inf
+    assert kept.tolist() == [[True] * n + [False] * (4 - n)]
 
 
 def test_what_is_banned_stays_banned(library):
@@ -209,30 +217,7 @@ def test_beams_rank_by_what_the_processors_leave():
     np.testing.assert_allclose(np.exp(found.log_probabilities[0, 0]), [0.4, 0.9])
 
 
-@given(st.integers(0, 99), st.sampled_from((1.0, 1.3, 4.0)))
-def test_a_repetition_penalty_counts_the_prompt(seed, penalty):
-    weights = model(seed % 7, encoder=False)
-    log_p = Alone(weights)
-
-    def penalised(prefix):
-        return [x * penalty if v in prefix else x for v, x in enumerate(log_p(prefix))]
-
-    asked = {"prompt": np.array([[3, 1]]), "max_length": 6}
-    found = decoding.sample(weights, rng=seed, repetition_penalty=penalty, **asked)
-    u = np.random.default_rng(seed).spawn(1)[0].random(6).tolist()
-    assert found.tokens[0].tolist() == sampling_loop(penalised, [3, 1], 6, (), u)[0]
-    process = decoding.repetition_penalty(penalty)
-    found = decoding.greedy_decode(weights, processors=[process], **asked)
-    assert found.tokens[0].tolist() == sampling_loop(penalised, [3, 1], 6, ())[0]
-
-
 ERRORS = rf"""
-decoding.temperature(0)
-    ValueError: temperature must be above 0, got 0; greedy_decode takes the most likely token
-decoding.top_k(0)
-    ValueError: top_k must be at least 1, got 0
-decoding.top_p(0.0)
-    ValueError: top_p must be above 0 and at most 1, got 0.0
 decoding.min_p(1.5)
     ValueError: min_p must be from 0 to 1, got 1.5
 decoding.min_p(-0.5)

@@ -75,8 +75,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("lookahead", [1, 2, 4])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "lookahead"), [*((name, 2) for name in SETTINGS), ("as they are", 1), ("all", 4)]
+)
 def test_the_joint_distribution_is_that_of_the_model(name, lookahead):
     """A batch in lockstep: three tokens, each of which depends on all before it."""
     options, processors = SETTINGS[name]
@@ -89,15 +90,14 @@ def test_the_joint_distribution_is_that_of_the_model(name, lookahead):
     is_as_expected(sequences(found), expected)
 
 
-@pytest.mark.parametrize("lookahead", [1, 3])
-def test_one_sequence_has_the_distribution_of_the_model(lookahead):
+def test_one_sequence_has_the_distribution_of_the_model():
     """Alone, nothing waits for others: the rounds end by its own rejections."""
     weights, draft = chain(ROUGH), chain(np.roll(ROUGH, 1, axis=0))
     expected = exact(Alone(weights), [0], 3)
     rng, asked = np.random.default_rng(5), {"prompt": 0, "max_length": 3, "stop": STOP}
     found = [
-        decoding.speculative_sample(weights, draft, rng=rng, lookahead=lookahead, **asked)
-        for _ in range(600)
+        decoding.speculative_sample(weights, draft, rng=rng, lookahead=3, **asked)
+        for _ in range(500)
     ]
     is_as_expected([sequences(one)[0] for one in found], expected)
 
@@ -124,7 +124,7 @@ def test_a_draft_is_accepted_as_often_as_the_distributions_overlap(seed):
 @pytest.mark.parametrize("lookahead", [1, 4])
 def test_a_pass_makes_as_many_tokens_as_leviathan_says(lookahead):
     p, q = np.random.default_rng(0).dirichlet([2.0] * 4, size=2)
-    alpha, n = np.minimum(p, q).sum(), 1000
+    alpha, n = np.minimum(p, q).sum(), 500
     asked = {"prompt": 0, "max_length": n, "lookahead": lookahead}
     found = decoding.speculative_sample(chain([p] * 4), chain([q] * 4), rng=2, **asked)
     expected = (1 - alpha ** (lookahead + 1)) / (1 - alpha)
@@ -133,8 +133,7 @@ def test_a_pass_makes_as_many_tokens_as_leviathan_says(lookahead):
     assert made == n
 
 
-@pytest.mark.parametrize("lookahead", [1, 3, 30])
-@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize(("lookahead", "temperature"), [(1, 1.0), (3, 0), (3, 1.0), (30, 1.0)])
 def test_a_model_accepts_all_of_itself(library, lookahead, temperature):
     weights = library.place(model(0, encoder=False))
     prompt = library.array(np.array([[3, 1, 4], [1, 5, 2]]))
@@ -145,10 +144,13 @@ def test_a_model_accepts_all_of_itself(library, lookahead, temperature):
     assert accepted.tolist() == drafted.tolist() == [14 - found.passes] * 2
 
 
+ZEROS = (0, 0.0, np.float32(0), np.int64(0), Fraction(0))
+
+
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 @settings(max_examples=examples(12))
-@given(cases(), st.integers(0, 99), st.sampled_from((1, 2, 5)))
-def test_at_temperature_0_it_is_greedy(library, cache, case, seed, lookahead):
+@given(cases(), st.integers(0, 99), st.sampled_from((1, 2, 5)), st.sampled_from(ZEROS))
+def test_at_temperature_0_it_is_greedy(library, cache, case, seed, lookahead, zero):
     (weights, source), asked = case.options(library, cache=cache)
     asked["prompt_lengths"] = None
     rng = np.random.default_rng(seed)
@@ -158,7 +160,7 @@ def test_at_temperature_0_it_is_greedy(library, cache, case, seed, lookahead):
     }
     draft = weights.with_arrays(near)
     expected = decoding.greedy_decode(weights, source, **asked)
-    asked |= {"rng": 0, "temperature": 0, "lookahead": lookahead}
+    asked |= {"rng": 0, "temperature": zero, "lookahead": lookahead}
     found = decoding.speculative_sample(weights, draft, source, **asked)
     for name in ("tokens", "lengths"):
         got, wanted = getattr(found, name), getattr(expected, name)
@@ -255,6 +257,8 @@ decode(rng=None)
     TypeError: rng must be a numpy.random.Generator or an int, got NoneType
 decode(temperature=-1)
     ValueError: temperature must be finite and at least 0, got -1.0
+decode(temperature=False)
+    TypeError: temperature must be a real number, got bool
 decode(temperature="0")
     TypeError: temperature must be a real number, got str
 decode(top_p=2.0)
@@ -287,14 +291,3 @@ def test_speculative_decoding_refuses(name, call, kind, message):
         return getattr(decoding, name)(ALONE, draft, **asked)
 
     assert_raises(call, kind, message.replace("NAME", name), NAMES | {"decode": decode})
-
-
-@pytest.mark.parametrize("zero", [0, 0.0, np.float32(0), np.int64(0), Fraction(0)])
-def test_a_temperature_of_0_of_any_kind_is_greedy(zero):
-    weights = model(0, encoder=False)
-    asked = {"rng": 0, "prompt": 1, "max_length": 4}
-    found = ab.decoding.speculative_sample(weights, weights, temperature=zero, **asked)
-    expected = ab.decoding.greedy_decode(weights, prompt=1, max_length=4)
-    np.testing.assert_array_equal(found.tokens, expected.tokens)
-    with pytest.raises(TypeError, match=r"^temperature must be a real number, got bool$"):
-        ab.decoding.speculative_sample(weights, weights, temperature=False, **asked)
