@@ -12,18 +12,12 @@ from hypothesis.extra import numpy as npst
 
 import attnbook
 from attnbook import masking
-from attnbook.masking import conventions
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def any_mask(min_dims=1):
     return npst.arrays(bool, npst.array_shapes(min_dims=min_dims, max_dims=4, min_side=0))
-
-
-def test_masking_offers_them():
-    for name in ("to_additive", "from_additive", "to_sdpa", "to_mha"):
-        assert getattr(masking, name) is getattr(conventions, name)
 
 
 # Additive masks.

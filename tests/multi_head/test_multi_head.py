@@ -10,7 +10,6 @@ from cases import (
     DTYPES,
     EPSILON,
     HALF,
-    ArrayLibrary,
     HeadsCase,
     close,
     every_day,
@@ -161,9 +160,6 @@ def test_a_query_without_keys_gets_the_bias_of_the_output(library):
     np.testing.assert_array_equal(library.numpy(output), np.tile(case.weights.b_O, (2, 3, 1)))
 
 
-# Grouped heads.
-
-
 # PyTorch's own functions and modules.
 
 
@@ -209,7 +205,7 @@ def test_gradcheck(mask, g):
         )
         return attnbook.multi_head_attention(query, key, value, weights, mask)
 
-    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
 
 
 @dtypes
@@ -225,33 +221,11 @@ def test_gradients_are_finite_with_empty_rows(dtype):
     assert len(leaves) == 8
 
 
-def test_vmap_and_meta():
+def test_vmap():
     query, key, value, w, mask = tensors(case_of(leading=(3,), mask="random", g=2))
     mapped = torch.func.vmap(lambda q, k, v, m: attnbook.multi_head_attention(q, k, v, w, m))
     expected = attnbook.multi_head_attention(query, key, value, w, mask)
     torch.testing.assert_close(mapped(query, key, value, mask), expected)
-    there = [x.to("meta") for x in (query, key, value)]
-    both = attnbook.multi_head_attention_with_weights(*there, w.to(device="meta"))
-    assert {x.device.type for x in both} == {"meta"}
-    assert [x.shape for x in both] == [(3, 3, 17), (3, 4, 3, 13)]
-
-
-def test_everything_stays_on_its_device():
-    # the strict library refuses to mix its devices, as a GPU does
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    case, device = case_of(mask="random", g=2), strict.Device("device1")
-    arrays = [strict.asarray(x, device=device) for x in (case.query, case.key, case.value)]
-    weights = case.weights.to("array_api_strict", device=device)
-    mask = strict.asarray(case.mask, device=device)
-    both = attnbook.multi_head_attention_with_weights(*arrays, weights, mask)
-    assert {x.device for x in both} == {device}
-    exact = case.exact(ArrayLibrary("numpy"), "float64")
-    for got, expected in zip(both, exact, strict=True):
-        back = np.asarray(strict.asarray(got, device=strict.Device("CPU_DEVICE")))
-        np.testing.assert_allclose(back, expected, atol=1e-12)
-    message = "mask must be on the same device as query"
-    with pytest.raises(ValueError, match=f"^{message}"):
-        attnbook.multi_head_attention(*arrays, weights, strict.asarray(case.mask))
 
 
 # Heads one by one.

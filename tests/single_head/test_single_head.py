@@ -72,14 +72,6 @@ def test_init_refuses_a_width_of_0(name):
         attnbook.SingleHeadWeights.init(0, **widths)
 
 
-def test_weights_are_frozen_and_compare_by_identity():
-    weights = head()
-    assert weights == weights
-    assert weights != head()
-    with pytest.raises(AttributeError, match="cannot assign to field 'W_Q'"):
-        weights.W_Q = weights.W_K
-
-
 @dtypes
 def test_head_in_every_dtype(library, dtype):
     need(library, dtype)

@@ -55,16 +55,6 @@ def test_agrees_with_torch_and_has_its_gradients():
     assert torch.autograd.gradcheck(lambda table: embed(ids, table), (table,))
 
 
-def test_it_stays_on_its_device():
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    device = strict.Device("device1")
-    ids, table = (strict.asarray(a, device=device) for a in (np.array([1, 0]), np.eye(3)))
-    assert embed(ids, table).device == device
-    message = "ids must be on the same device as table"
-    with pytest.raises(ValueError, match=f"^{message}"):
-        embed(strict.asarray(np.array([1, 0])), table)
-
-
 def test_ids_are_checked_in_every_library(library):
     table = library.array(np.ones((7, 3)))
     for ids, got in (([0, 7], 7), ([[-1, 9]], -1), ([100, 3, -5], -5), ([6, 6, 8, 7], 8)):

@@ -107,7 +107,7 @@ def flat(result):
         "bias": st.booleans(),
         "n_kv_heads": st.sampled_from((None, 1, 3)),
     }),
-    st.sampled_from((0, 1, 3)), st.sampled_from((None, False, True)), st.booleans(),
+    st.sampled_from((0, 1, 2)), st.sampled_from((None, False, True)), st.booleans(),
     st.integers(0, 99),
 )  # fmt: skip
 def test_agrees_with_the_loop(
@@ -170,16 +170,12 @@ def test_half_precision(library, kind, dtype, norm, rotate):
     np.testing.assert_allclose(library.numpy(result[0]), exact, atol=atol)
 
 
-# PyTorch's own layers.
-
-
 # Properties.
 
 
-@orders
 @stacks
-def test_without_positions_order_does_not_matter(kind, norm):
-    weights, memory = kind.made(norm=norm, activation="gelu"), tokens(5, 6, seed=1)
+def test_without_positions_order_does_not_matter(kind):
+    weights, memory = kind.made(activation="gelu"), tokens(5, 6, seed=1)
     memory = memory if kind.cross else None
     for rotate in (False, True):
         report = check.permutation_equivariance(
@@ -192,17 +188,14 @@ def test_without_positions_order_does_not_matter(kind, norm):
         np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-@orders
 @stacks
-def test_a_causal_mask_leaks_nothing(kind, norm):
-    weights, mask = kind.made(norm=norm), masking.causal(7)
+def test_a_causal_mask_leaks_nothing(kind):
+    weights, mask = kind.made(), masking.causal(7)
     memory = tokens(5, 6, seed=1) if kind.cross else None
-    for rotate in (False, True):
-        report = check.no_future_leak(
-            lambda x, rotate=rotate: kind.run(weights, x, memory, mask, rotate=rotate),
-            tokens(2, 7, 6),
-        )
-        assert report.passed, report
+    report = check.no_future_leak(
+        lambda x: kind.run(weights, x, memory, mask, rotate=True), tokens(2, 7, 6)
+    )
+    assert report.passed, report
     # layers add no mask by themselves
     assert not check.no_future_leak(lambda x: kind.run(weights, x, memory), tokens(2, 7, 6)).passed
 
@@ -211,10 +204,9 @@ def padding(lengths, n):
     return masking.padding(lengths, n)[:, None]
 
 
-@orders
 @stacks
-def test_padding_hides_what_is_behind_it(kind, norm):
-    weights, x = kind.made(norm=norm), tokens(3, 4, 6)
+def test_padding_hides_what_is_behind_it(kind):
+    weights, x = kind.made(), tokens(3, 4, 6)
     memory = tokens(3, 7, 6, seed=1)
     one = memory[:1] if kind.cross else None
     report = check.padding_invariance(

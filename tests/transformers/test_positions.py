@@ -55,18 +55,6 @@ def test_sinusoidal_is_made_where_like_is(library, dtype, interleaved):
     np.testing.assert_array_equal(library.numpy(got), library.numpy(exact))
 
 
-def test_sinusoidal_stays_on_its_device():
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    like = strict.asarray([0.0], device=strict.Device("device1"))
-    assert positions.sinusoidal(3, 4, like=like).device == like.device
-    x = strict.asarray(np.ones((3, 4)), device=like.device)
-    assert positions.rotary(x).device == like.device
-    assert positions.learned(x, 2).device == like.device
-    meta = torch.empty(3, 4, device="meta")
-    assert positions.sinusoidal(3, 4, like=meta).device.type == "meta"
-    assert positions.rotary(meta).shape == (3, 4)
-
-
 # learned
 
 

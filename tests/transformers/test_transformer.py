@@ -227,8 +227,10 @@ def test_the_target_mask_comes_on_top_of_the_causal_one():
     assert not np.allclose(free, causal)
 
 
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize(
+    ("arrangement", "positions"),
+    [("own", "rotary"), ("alone", "learned"), ("shared", "sinusoidal")],
+)
 def test_nothing_leaks_from_the_future(arrangement, positions):
     weights = model(arrangement, positions=positions)
     source = source_for(arrangement, 5)
@@ -329,8 +331,9 @@ def test_drop_is_applied_to_embeddings_sublayers_and_hidden_units(library, norm,
 # Gradients.
 
 
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("norm", ORDERS)
+@pytest.mark.parametrize(
+    ("arrangement", "norm"), [("own", "pre"), ("shared", "post"), ("alone", "pre")]
+)
 def test_gradcheck(arrangement, norm):
     sizes = {"d_model": 4, "n_heads": 2, "n_layers": 1, "activation": "gelu", "bias": False}
     for positions, tied in (("learned", False), ("rotary", True)):
@@ -366,24 +369,11 @@ def test_gradients_reach_everything_and_are_finite(dtype, norm, positions, tied)
         assert bool((leaf.grad != 0).any()) or name.endswith("b_K"), name
 
 
-def test_everything_stays_on_its_device():
-    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
-    device = strict.Device("device1")
-    for positions in POSITIONS:
-        weights = model(positions=positions).to("array_api_strict", device=device)
-        source, target = (strict.asarray(x, device=device) for x in (source_for("own", 5), ids(4)))
-        mask = strict.asarray(np.ones((1, 5), bool), device=device)
-        got = transformer(source, target, weights, source_mask=mask)
-        assert got.device == device
-
-
-def test_vmap_and_meta():
+def test_vmap():
     weights = model(positions="rotary").to("torch")
     source, target = torch.tensor(source_for("own", 2, 5)), torch.tensor(ids(2, 4))
     mapped = torch.func.vmap(lambda s, t: transformer(s, t, weights))(source, target)
     torch.testing.assert_close(mapped, transformer(source, target, weights))
-    meta = transformer(source.to("meta"), target.to("meta"), weights.to(device="meta"))
-    assert (meta.device.type, meta.shape) == ("meta", (2, 4, V_T))
 
 
 def test_layers_may_be_missing_on_either_side():
@@ -403,10 +393,9 @@ def test_layers_may_be_missing_on_either_side():
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_decoding_with_a_past_equals_the_whole_run(library, positions, arrangement):
-    weights = library.place(model(arrangement, positions=positions, n_kv_heads=1))
-    source, target = optional(library, source_for(arrangement, 2, 5)), ids(2, 7)
+def test_decoding_with_a_past_equals_the_whole_run(library, positions):
+    weights = library.place(model(positions=positions, n_kv_heads=1))
+    source, target = library.array(source_for("own", 2, 5)), ids(2, 7)
     expected = library.numpy(transformer(source, library.array(target), weights))
     memory, _ = encode(source, weights)
     heads, past = memory_keys_and_values(memory, weights.decoder.layers), KVCache()

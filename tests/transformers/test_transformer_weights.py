@@ -103,26 +103,6 @@ def test_init_defaults():
     assert (bare.positions, bare.scale_embeddings, bare.arrays()) == ("sinusoidal", True, {})
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("final", [False, True])
-@pytest.mark.parametrize("g", [1, 4])
-def test_number_of_parameters(bias, tied, final, g):
-    d, d_ff, h, n_s, n_t, v_s, v_t, longest = 8, 11, 4, 3, 2, 13, 7, 5
-    weights = TransformerWeights.init(
-        0, v_t, v_s, d_model=d, n_heads=h, d_ff=d_ff, n_layers=n_t, n_encoder_layers=n_s,
-        bias=bias, tied=tied, final_norm=final, n_kv_heads=g, positions="learned",
-        n_positions=longest,
-    )  # fmt: skip
-    heads = 2 * d * d + 2 * d * (d * g // h) + bias * (2 * d + 2 * d * g // h)
-    two = 2 * d * d_ff + bias * (d_ff + d)
-    norm = d * (1 + bias)
-    expected = n_s * (heads + two + 2 * norm) + n_t * (2 * heads + two + 3 * norm)
-    expected += 2 * final * norm + (v_s + v_t + 2 * longest) * d
-    expected += (not tied) * (d * v_t + bias * v_t)
-    assert sum(x.size for x in weights.arrays().values()) == expected
-
-
 # The class itself.
 
 
