@@ -73,8 +73,7 @@ class Automaton:
         Equal endings share their states. Raises a TypeError for anything else, and a ValueError for
         an empty list. Cost: O(n) for n symbols in all.
         """
-        if not (strings := list(_checked(strings))):
-            raise ValueError("strings must be at least one, got none")
+        strings = _checked(strings)
         transitions: list[dict[Any, int]] = [{}]
         accepting = set()
         for string in strings:
@@ -164,20 +163,20 @@ class Automaton:
 
 
 def _checked(strings):
-    kind = type(strings).__name__
-    try:
-        several = None if isinstance(strings, (str, bytes)) else iter(strings)
-    except TypeError:
-        several = None
-    if several is None:
+    """Return the list of all strings, of one kind, or raise."""
+    if isinstance(strings, (str, bytes)) or not isinstance(strings, Iterable):
+        kind = type(strings).__name__
         raise TypeError(f"strings must be several str or several bytes, got {kind}")
-    first = None
-    for i, string in enumerate(several):
-        first = type(string) if first is None else first
-        if first not in (str, bytes) or not isinstance(string, first):
-            kind = "str or bytes" if first not in (str, bytes) else first.__name__
-            raise TypeError(f"strings[{i}] must be {kind}, got {type(string).__name__}")
-        yield string
+    strings = list(strings)
+    if not strings:
+        raise ValueError("strings must be at least one, got none")
+    first = type(strings[0])
+    if first not in (str, bytes):
+        raise TypeError(f"strings[0] must be str or bytes, got {first.__name__}")
+    for i, string in enumerate(strings):
+        if not isinstance(string, first):
+            raise TypeError(f"strings[{i}] must be {first.__name__}, got {type(string).__name__}")
+    return strings
 
 
 def _trimmed(transitions, accepting):

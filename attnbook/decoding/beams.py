@@ -1,8 +1,4 @@
-r"""Beam search: follow the best few sequences instead of one.
-
-.. math:: \operatorname{score}(y) = \frac{\log p(y \mid x)}{\operatorname{lp}(y)}, \qquad
-          \operatorname{lp}(y) = \Bigl(\frac{5 + |y|}{5 + 1}\Bigr)^{c}
-"""
+"""Beam search: follow the best few sequences instead of one."""
 
 import math
 from typing import Annotated, Any
@@ -118,7 +114,8 @@ def _search(task, n_beams, alpha):
     own = placed(np.tile(np.arange(n_beams), (batch, 1)), log_p)
     task.decoder.follow(first)
     log_p = gather(log_p, first)  # (batch, n_beams, V)
-    only_pad = xp.where(_vocabulary(log_p) == task.pad, xp.zeros_like(log_p), -xp.inf)
+    vocabulary = xp.arange(n_known, device=array_api_compat.device(log_p))
+    only_pad = xp.where(vocabulary == task.pad, xp.zeros_like(log_p), -xp.inf)
     # all beams are the prompt: one of them is enough
     totals = xp.where(own == 0, xp.zeros_like(log_p[..., 0]), -xp.inf)
     lengths, ended = xp.zeros_like(first), xp.zeros_like(first, dtype=xp.bool)
@@ -170,8 +167,3 @@ def _prefixes(task, tokens, made):
 def _penalty(lengths, alpha, like):
     xp = array_namespace(lengths)
     return ((5 + xp.astype(lengths, like.dtype)) / 6) ** alpha
-
-
-def _vocabulary(log_p):
-    device = array_api_compat.device(log_p)
-    return array_namespace(log_p).arange(log_p.shape[-1], device=device)

@@ -180,7 +180,8 @@ def request(
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
     kept = _check_cache(cache)
-    stop = _plain("stop", stop)
+    if array_api_compat.is_array_api_obj(stop):
+        stop = numbers_of("stop", stop).tolist()
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
     stop = tuple(_check_token("stop", token, known) for token in stop)
     pad = _check_token("pad", pad, known)
@@ -254,13 +255,6 @@ def _check_processors(processors):
         if not callable(process):
             raise TypeError(f"processors[{i}] must be callable, got {type(process).__name__}")
     return processors
-
-
-def _plain(name, ids):
-    """Return an array of any library as nested lists, or as a number if it is one."""
-    if not array_api_compat.is_array_api_obj(ids):
-        return ids
-    return numbers_of(name, ids).tolist()
 
 
 def _check_token(name, token, known):

@@ -1,7 +1,4 @@
-r"""Speculative decoding: a small model drafts tokens, the large one reads them in one pass.
-
-.. math:: \Pr[\text{keep } d] = \min\Bigl(1, \frac{p(d)}{q(d)}\Bigr), \qquad
-          \text{else draw from } \frac{\max(p - q, 0)}{\sum_j \max(p_j - q_j, 0)}
+"""Speculative decoding: a small model drafts tokens, the large one reads them in one pass.
 
 p is what the large model says, q what the draft says. What is kept or drawn is distributed as p.
 """

@@ -1,18 +1,15 @@
-r"""The learned head: attention between projections of the inputs.
-
-.. math:: \text{head}(X, Y, Z) = \operatorname{Attention}(XW_Q,\, YW_K,\, ZW_V)\,W_O
-"""
+"""The learned head: attention between projections of the inputs."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_floats, check_int, generator
+from attnbook.arrays.arguments import check_int, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.attention_arguments import check_attention, to_compute
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.arrays.projections import check_inputs, check_matrices, project, xavier
+from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.single_head.attention import attention, weights_of
@@ -52,9 +49,7 @@ class SingleHeadWeights(Weights):
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
     def __post_init__(self):
-        matrices = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": self.W_V} | self.arrays()
-        check_floats(**matrices)
-        check_matrices(**matrices)
+        self.check_fields()
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(
                 f"W_K must have shape (d_key, {self.W_Q.shape[1]}) to match W_Q, "
@@ -109,12 +104,7 @@ class SingleHeadWeights(Weights):
             widths["d_out"] = d_out
         for name, width in widths.items():
             check_int(name, width, at_least=1)
-        return cls(
-            xavier(rng, d_query, d_k),
-            xavier(rng, d_key, d_k),
-            xavier(rng, d_value, d_v),
-            None if d_out is None else xavier(rng, d_v, d_out),
-        )
+        return cls(**cls.drawn(rng, bias=False, **widths))
 
 
 def single_head_attention_with_weights(

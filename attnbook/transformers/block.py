@@ -69,6 +69,8 @@ class TransformerBlockWeights(Weights):
     ValueError: input_dim, hidden_dim and output_dim must agree, ...
     """
 
+    token_widths = ("d_model",)
+
     W_query: Annotated[Array, "d_model d_model"]
     W_key: Annotated[Array, "d_model d_model"]
     W_value: Annotated[Array, "d_model d_model"]
@@ -84,10 +86,7 @@ class TransformerBlockWeights(Weights):
         d_model = self.W_query.shape[0]
         if self.attention.W_O is None:
             raise ValueError(f"attention.W_O must have {d_model} columns, got None")
-        own = ((name, getattr(self, name)) for name in self.axis_letters)
-        square = ((name, axis, tuple(x.shape)) for name, x in own for axis in (0, 1))
-        wrong = (fit for fit in square if fit[2][fit[1]] != d_model)
-        for name, axis, shape in (*wrong, *misfits(self, d_model)):
+        for name, axis, shape in misfits(self, d_model):
             what = "rows" if axis == 0 and len(shape) == 2 else "columns"
             raise ValueError(f"{name} must have {d_model} {what}, got {shape}")
 

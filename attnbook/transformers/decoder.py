@@ -8,7 +8,6 @@ from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
-from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
 from attnbook.multi_head.masks import check_head_mask
@@ -269,8 +268,7 @@ def decoder(
 
 
 def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop, bias):
-    check_part("weights", weights, kind)
-    check_stream(x, weights, mask, rotate, drop, bias)
+    check_stream(x, weights, kind, mask, rotate, drop, bias)
     if not weights.layers:
         return
     width = weights.layers[0].d_memory

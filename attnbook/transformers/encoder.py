@@ -10,7 +10,6 @@ from typing import Annotated
 
 from attnbook.arrays.array import Array
 from attnbook.arrays.deprecation import takes_return_weights
-from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
@@ -62,7 +61,7 @@ def encoder_layer_with_weights(
     output : array, shape (..., n, d_model)
     A : array, shape (..., h, n, n)
     """
-    _check(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
+    check_stream(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
     return encoder_layer_of(x, weights, mask, drop, **placing(weights, x, rotate, bias))
 
 
@@ -131,7 +130,7 @@ def encoder_layer(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
+    check_stream(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
     how = placing(weights, x, rotate, bias)
     return encoder_layer_of(x, weights, mask, drop, impl=impl, **how)[0]
 
@@ -155,7 +154,7 @@ def encoder_with_weights(
     output : array, shape (..., n, d_model)
     A : tuple of arrays, shape (..., h, n, n), one a layer
     """
-    _check(x, weights, EncoderWeights, mask, rotate, drop, bias)
+    check_stream(x, weights, EncoderWeights, mask, rotate, drop, bias)
     return encoder_of(x, weights, mask, drop, rotate, bias)
 
 
@@ -206,10 +205,5 @@ def encoder(
     (5, 8)
     """
     check_impl(impl)
-    _check(x, weights, EncoderWeights, mask, rotate, drop, bias)
+    check_stream(x, weights, EncoderWeights, mask, rotate, drop, bias)
     return encoder_of(x, weights, mask, drop, rotate, bias, impl)[0]
-
-
-def _check(x, weights, kind, mask, rotate, drop, bias):
-    check_part("weights", weights, kind)
-    check_stream(x, weights, mask, rotate, drop, bias)

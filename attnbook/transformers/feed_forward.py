@@ -1,12 +1,7 @@
-r"""The feed-forward sublayer: matrices with a non-linearity between, the same for every token.
-
-.. math:: \operatorname{FF}(x) = \operatorname{act}(x W_1 + b_1)\, W_2 + b_2, \qquad
-          \operatorname{GLU}(x) =
-          \bigl(\operatorname{act}(x W_g + b_g) \odot (x W_1 + b_1)\bigr) W_2 + b_2
-"""
+"""The feed-forward sublayer: matrices with a non-linearity between, the same for every token."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 
@@ -40,8 +35,38 @@ def feed_forward_of(x, weights, drop=None):
 # The weights, and the functions, which check what they are given.
 
 
+class _Network(Weights):
+    """Base of the weights of both kinds."""
+
+    token_widths = ("d_model", "d_out")
+
+    W_1: Annotated[Array, "d_model d_ff"]
+    W_2: Annotated[Array, "d_ff d_out"]
+    activation: str
+
+    def __post_init__(self):
+        self.check_fields()
+        check_choice("activation", self.activation, ACTIVATIONS)
+        d_model, (d_ff, d_out) = self.W_1.shape[0], self.W_2.shape
+        sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_out}
+        for name, x in self.arrays().items():
+            shape = tuple(sizes[letter] for letter in self.axis_letters[name])
+            if tuple(x.shape) != shape:
+                raise ValueError(
+                    f"{name} must have shape {shape} to match W_2 {(d_ff, d_out)}, "
+                    f"got {tuple(x.shape)}"
+                )
+
+    @classmethod
+    def _made(cls, rng, d_model, d_ff, activation, bias) -> Self:
+        rng = generator(rng)
+        d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
+        sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
+        return cls(**cls.drawn(rng, bias=check_bool("bias", bias), **sizes), activation=activation)
+
+
 @dataclass(frozen=True, eq=False)
-class FeedForwardWeights(Weights):
+class FeedForwardWeights(_Network):
     """The two matrices of the feed-forward sublayer, and the name of what stands between them.
 
     Attributes
@@ -66,18 +91,11 @@ class FeedForwardWeights(Weights):
     (4, 16)
     """
 
-    token_widths = ("d_model", "d_out")
-
     W_1: Annotated[Array, "d_model d_ff"]
     b_1: Annotated[Array, "d_ff"] | None
     W_2: Annotated[Array, "d_ff d_out"]
     b_2: Annotated[Array, "d_out"] | None
     activation: str = "relu"
-
-    def __post_init__(self):
-        self.check_fields()
-        check_choice("activation", self.activation, ACTIVATIONS)
-        _check_shapes(self)
 
     @classmethod
     def init(
@@ -101,14 +119,11 @@ class FeedForwardWeights(Weights):
         bias : bool
             Without it there are no b_1 and b_2.
         """
-        rng = generator(rng)
-        d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
-        sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
-        return cls(**cls.drawn(rng, bias=check_bool("bias", bias), **sizes), activation=activation)
+        return cls._made(rng, d_model, d_ff, activation, bias)
 
 
 @dataclass(frozen=True, eq=False)
-class GatedFeedForwardWeights(Weights):
+class GatedFeedForwardWeights(_Network):
     """The three matrices of a gated feed-forward sublayer, and the name of what opens the gate.
 
     Attributes
@@ -133,8 +148,6 @@ class GatedFeedForwardWeights(Weights):
     (4, 16)
     """
 
-    token_widths = ("d_model", "d_out")
-
     W_gate: Annotated[Array, "d_model d_ff"]
     W_1: Annotated[Array, "d_model d_ff"]
     W_2: Annotated[Array, "d_ff d_out"]
@@ -142,11 +155,6 @@ class GatedFeedForwardWeights(Weights):
     b_1: Annotated[Array, "d_ff"] | None = None
     b_2: Annotated[Array, "d_out"] | None = None
     activation: str = "silu"
-
-    def __post_init__(self):
-        self.check_fields()
-        check_choice("activation", self.activation, ACTIVATIONS)
-        _check_shapes(self)
 
     @classmethod
     def init(
@@ -162,22 +170,7 @@ class GatedFeedForwardWeights(Weights):
 
         Parameters are those of `FeedForwardWeights.init`, with other values unless given.
         """
-        rng = generator(rng)
-        d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
-        sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
-        return cls(**cls.drawn(rng, bias=check_bool("bias", bias), **sizes), activation=activation)
-
-
-def _check_shapes(weights):
-    """Raise ValueError unless all matrices and biases fit W_1 and W_2."""
-    d_model, (d_ff, d_out) = weights.W_1.shape[0], weights.W_2.shape
-    sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_out}
-    for name, x in weights.arrays().items():
-        shape = tuple(sizes[letter] for letter in weights.axis_letters[name])
-        if tuple(x.shape) != shape:
-            raise ValueError(
-                f"{name} must have shape {shape} to match W_2 {(d_ff, d_out)}, got {tuple(x.shape)}"
-            )
+        return cls._made(rng, d_model, d_ff, activation, bias)
 
 
 def feed_forward(

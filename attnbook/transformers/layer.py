@@ -247,15 +247,15 @@ class DecoderLayerWeights(Layer):
 def misfits(
     weights: Weights, width: int, others: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Yield name, axis and shape where a part of `weights` does not have the width of the tokens.
+    """Yield name, axis and shape of each array of `weights` without the width of the tokens.
 
     `others` names what may have another width, such as ``cross_attention.d_key``.
     """
-    for field in weights.part_kinds:
-        part = getattr(weights, field)
+    parts = {"": weights} | {f"{field}.": getattr(weights, field) for field in weights.part_kinds}
+    for prefix, part in parts.items():
         for name, letters in () if part is None else part.axis_letters.items():
             x = getattr(part, name)
             for axis, letter in () if x is None else enumerate(letters):
-                towards_tokens = letter in part.token_widths and f"{field}.{letter}" not in others
+                towards_tokens = letter in part.token_widths and prefix + letter not in others
                 if towards_tokens and x.shape[axis] != width:
-                    yield f"{field}.{name}", axis, tuple(x.shape)
+                    yield prefix + name, axis, tuple(x.shape)

@@ -128,16 +128,20 @@ def layer_norm(
     array([[-1.,  1.],
            [-1.,  1.]])
     """
+    check_rows(x, gain=gain, bias=bias)
+    fields = {"gain": gain, "bias": bias, "epsilon": check_number("epsilon", epsilon)}
+    return layer_norm_of(x, LayerNormWeights.unchecked(fields))
+
+
+def check_rows(x: Array, **vectors: Array | None) -> None:
+    """Raise unless the rows of `x` can be normalised, and each vector has a number a feature."""
     check_float("x", x)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x must have shape (..., d_model), d_model >= 1, got {tuple(x.shape)}")
-    given = {name: v for name, v in (("gain", gain), ("bias", bias)) if v is not None}
+    given = {name: v for name, v in vectors.items() if v is not None}
     check_floats(x=x, **given)
     for name, v in given.items():
         if tuple(v.shape) != (x.shape[-1],):
             raise ValueError(
                 f"{name} must have shape ({x.shape[-1]},) to match x, got {tuple(v.shape)}"
             )
-    epsilon = check_number("epsilon", epsilon)
-    fields = {"gain": gain, "bias": bias, "epsilon": epsilon}
-    return layer_norm_of(x, LayerNormWeights.unchecked(fields))

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_float, check_floats, check_int, check_number
+from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.weights import Weights
+from attnbook.transformers.layer_norm import check_rows
 
 # The mathematics, of checked arrays.
 
@@ -119,14 +120,6 @@ def rms_norm(
     array([[1.2, 1.6, 0. , 0. ],
            [1.2, 1.6, 0. , 0. ]])
     """
-    check_float("x", x)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have shape (..., d_model), d_model >= 1, got {tuple(x.shape)}")
-    if gain is not None:
-        check_floats(x=x, gain=gain)
-        if tuple(gain.shape) != (x.shape[-1],):
-            raise ValueError(
-                f"gain must have shape ({x.shape[-1]},) to match x, got {tuple(gain.shape)}"
-            )
+    check_rows(x, gain=gain)
     fields = {"gain": gain, "epsilon": check_number("epsilon", epsilon)}
     return rms_norm_of(x, RMSNormWeights.unchecked(fields))

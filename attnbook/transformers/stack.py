@@ -8,7 +8,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, generator
 from attnbook.arrays.projections import check_width
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.positions.biases import Alibi, RelativeBias
 from attnbook.positions.piece import AttentionPositions
@@ -151,8 +151,9 @@ def placing(weights, x, rotate, bias=None, start=0):
     return {"turn": partial(positions.turned, start=start), "bias": bias}
 
 
-def check_stream(x, weights, mask, rotate, drop, bias=None):
-    """Raise unless tokens `x` and what is done to them fit a layer or a stack."""
+def check_stream(x, weights, kind, mask, rotate, drop, bias):
+    """Raise unless tokens `x` and what is done to them fit a layer or a stack of this `kind`."""
+    check_part("weights", weights, kind)
     check_bool("rotate", rotate)
     if rotate and weights.positions is not None:
         kind = type(weights.positions).__name__
