@@ -17,8 +17,6 @@ from attnbook.transformers.feed_forward import feed_forward_of
 
 LEADING = st.sampled_from(((), (2,), (2, 3), (0,)))
 SIZES = st.sampled_from((0, 1, 3, 5))
-
-
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 DRAWS = (
     *(LEADING, SIZES, st.sampled_from(ACTIVATIONS)),
@@ -110,39 +108,36 @@ def test_gradcheck_and_vmap(gated):
 # The weights.
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_init_draws_both_matrices_in_order(bias):
+SHAPES = {"W_1": (5, 11), "W_2": (11, 5)}
+"""Of the matrices, in the order in which they are drawn."""
+BIASES = {"b_1": (11,), "b_2": (5,)}
+
+
+@pytest.mark.parametrize("bias", [False, True, None])
+@pytest.mark.parametrize(
+    ("cls", "gate", "bias_of_gate", "activation"),
+    [
+        (FeedForwardWeights, {}, {}, "relu"),
+        (GatedFeedForwardWeights, {"W_gate": (5, 11)}, {"b_gate": (11,)}, "silu"),
+    ],
+)
+def test_init_draws_the_matrices_in_order(cls, gate, bias_of_gate, activation, bias):
+    options = {} if bias is None else {"bias": bias}
+    has_bias = cls is FeedForwardWeights if bias is None else bias
     for rng in (7, np.random.default_rng(7)):
-        weights = FeedForwardWeights.init(rng, 5, 11, bias=bias)
+        weights = cls.init(rng, 5, 11, **options)
         draws, bound = np.random.default_rng(7), math.sqrt(6 / 16)
-        for name, shape in (("W_1", (5, 11)), ("W_2", (11, 5))):
-            np.testing.assert_array_equal(
-                getattr(weights, name), draws.uniform(-bound, bound, shape), err_msg=name
-            )
-        assert list(weights.arrays()) == (["W_1", "b_1", "W_2", "b_2"] if bias else ["W_1", "W_2"])
-        if bias:
-            np.testing.assert_array_equal(weights.b_1, np.zeros(11))
-            np.testing.assert_array_equal(weights.b_2, np.zeros(5))
-            assert {weights.b_1.dtype, weights.b_2.dtype} == {np.dtype("f8")}
-    assert weights.activation == "relu"
-    assert FeedForwardWeights.init(0, 5, 11).b_1 is not None
-    assert FeedForwardWeights.init(0, 5, 11, activation="gelu").activation == "gelu"
-    assert drawn().activation == "relu"
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_init_draws_the_gate_first(bias):
-    weights = GatedFeedForwardWeights.init(7, 5, 11, bias=bias)
-    draws, bound = np.random.default_rng(7), math.sqrt(6 / 16)
-    for name, shape in (("W_gate", (5, 11)), ("W_1", (5, 11)), ("W_2", (11, 5))):
-        np.testing.assert_array_equal(
-            getattr(weights, name), draws.uniform(-bound, bound, shape), err_msg=name
-        )
-    biases = {name: x.shape for name, x in weights.arrays().items() if name.startswith("b_")}
-    assert biases == ({"b_gate": (11,), "b_1": (11,), "b_2": (5,)} if bias else {})
-    assert not any(np.any(weights.arrays()[name]) for name in biases)
-    assert weights.activation == "silu"
-    assert GatedFeedForwardWeights.init(0, 5, 11).b_1 is None
+        expected = {
+            name: draws.uniform(-bound, bound, shape) for name, shape in (gate | SHAPES).items()
+        }
+        if has_bias:
+            expected |= {name: np.zeros(shape) for name, shape in (bias_of_gate | BIASES).items()}
+        assert weights.arrays().keys() == expected.keys()
+        for name, x in weights.arrays().items():
+            np.testing.assert_array_equal(x, expected[name], err_msg=name)
+            assert x.dtype == np.float64
+    assert weights.activation == activation
+    assert cls.init(0, 5, 11, activation="gelu").activation == "gelu"
 
 
 def test_drop_is_applied_to_the_product_with_the_gate():

@@ -1,4 +1,4 @@
-"""Both normalisations against the loop and PyTorch, in every library and dtype."""
+"""Both normalisations against the loop and PyTorch, in every library and dtype; their weights."""
 
 from itertools import combinations
 
@@ -7,6 +7,7 @@ import oracle
 import pytest
 import torch
 from cases import DTYPES, HALF, close, need
+from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,11 +57,6 @@ def test_epsilon_is_1e_5_unless_given(norm):
     np.testing.assert_allclose(norm(x), ORACLES[norm](x, epsilon=1e-5), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [LayerNormWeights, RMSNormWeights])
-def test_epsilon_of_the_weights_is_1e_5_unless_given(kind):
-    assert kind().epsilon == kind.init(3).epsilon == 1e-5
-
-
 @pytest.mark.parametrize(
     ("norm", "names"),
     [(norm, names) for norm, a in NORMS.items() for k in range(3) for names in combinations(a, k)],
@@ -104,3 +100,114 @@ def test_a_row_without_size_is_finite_and_so_is_its_gradient(norm, row, dtype):
     assert bool(torch.isfinite(x.grad).all())
     with np.errstate(invalid="ignore"):
         assert np.isnan(norm(np.full((1, 3), row), epsilon=0)).all()
+
+
+@given(st.integers(0, 99), st.sampled_from((2, 3, 5, 64)), st.floats(0.01, 1000))
+def test_rows_have_mean_0_and_variance_1(seed, d, spread):
+    x = spread * np.random.default_rng(seed).standard_normal((7, d)) + 10 * spread
+    y = layer_norm(x, epsilon=0)
+    np.testing.assert_allclose(np.mean(y, axis=-1), np.zeros(7), atol=1e-11)
+    np.testing.assert_allclose(np.mean(y**2, axis=-1), np.ones(7), rtol=1e-11)
+
+
+@given(st.integers(0, 99), st.booleans())
+def test_rms_norm_is_layer_norm_of_rows_whose_mean_is_0(seed, with_gain):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((3, 7))
+    x = x - np.mean(x, axis=-1, keepdims=True)
+    gain = rng.standard_normal(7) if with_gain else None
+    np.testing.assert_allclose(rms_norm(x, gain), layer_norm(x, gain), atol=1e-12)
+
+
+# The weights.
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "names"),
+    [
+        (LayerNormWeights, {}, ["gain", "bias"]),
+        (LayerNormWeights, {"bias": True}, ["gain", "bias"]),
+        (LayerNormWeights, {"bias": False}, ["gain"]),
+        (RMSNormWeights, {}, ["gain"]),
+    ],
+)
+def test_init(kind, options, names):
+    weights = kind.init(np.int64(5), **options)
+    assert list(weights.arrays()) == names
+    for name, x in weights.arrays().items():
+        np.testing.assert_array_equal(x, np.ones(5) if name == "gain" else np.zeros(5))
+        assert x.dtype == np.float64
+    assert weights.epsilon == kind().epsilon == 1e-5
+
+
+def test_weights_may_lack_gain_and_bias():
+    bias = np.ones(3)
+    assert LayerNormWeights().arrays() == RMSNormWeights().arrays() == {}
+    assert LayerNormWeights(bias=bias, epsilon=0).bias is bias
+    assert LayerNormWeights(None, None, 0.25).epsilon == RMSNormWeights(None, 0.25).epsilon == 0.25
+
+
+# Errors.
+
+
+def called(norm, x=(2, 3), dtype="float64", **options):
+    given = {"x": x} | options
+    ones = {name: np.ones(a, dtype) for name, a in given.items() if isinstance(a, tuple)}
+    return norm(**(given | ones))
+
+
+BOTH_REFUSE = """
+called(norm, dtype="int64")
+    TypeError: x must have a real floating dtype, got int64
+called(norm, ())
+    ValueError: x must have shape (..., d_model), d_model >= 1, got ()
+called(norm, (3, 0))
+    ValueError: x must have shape (..., d_model), d_model >= 1, got (3, 0)
+called(norm, gain=np.ones(3, "float32"))
+    TypeError: gain must have the dtype of x (float64), got float32
+called(norm, (5, 2, 3), gain=(2,))
+    ValueError: gain must have shape (3,) to match x, got (2,)
+called(norm, gain=(1, 3))
+    ValueError: gain must have shape (3,) to match x, got (1, 3)
+called(norm, epsilon=-1e-05)
+    ValueError: epsilon must be finite and at least 0, got -1e-05
+called(norm, epsilon=np.nan)
+    ValueError: epsilon must be finite and at least 0, got nan
+called(norm, epsilon=None)
+    TypeError: epsilon must be a real number, got NoneType
+"""
+ERRORS = """
+called(layer_norm, gain=(3,), bias=(1, 3))
+    ValueError: bias must have shape (3,) to match x, got (1, 3)
+LayerNormWeights(np.ones(3), np.ones(3, "float32"))
+    TypeError: bias must have the dtype of gain (float64), got float32
+LayerNormWeights(np.ones(3), np.ones(5))
+    ValueError: gain must have shape (d_model,), got gain (3,) and bias (5,)
+LayerNormWeights(np.ones((1, 3)))
+    ValueError: gain must have shape (d_model,), got gain (1, 3)
+LayerNormWeights(epsilon=-1)
+    ValueError: epsilon must be finite and at least 0, got -1.0
+LayerNormWeights.init(0)
+    ValueError: d_model must be at least 1, got 0
+LayerNormWeights.init(3, bias=1)
+    TypeError: bias must be a bool, got int
+RMSNormWeights(np.ones((1, 3)))
+    ValueError: gain must have shape (d_model,), got (1, 3)
+RMSNormWeights(np.ones(3, int))
+    TypeError: gain must have a real floating dtype, got int64
+RMSNormWeights(epsilon=-1)
+    ValueError: epsilon must be finite and at least 0, got -1.0
+RMSNormWeights.init(0)
+    ValueError: d_model must be at least 1, got 0
+"""
+
+
+@both
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(BOTH_REFUSE))
+def test_both_refuse(norm, call, kind, message):
+    assert_raises(call, kind, message, globals() | {"norm": norm})
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
+def test_error(call, kind, message):
+    assert_raises(call, kind, message, globals())
