@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import oracle
 import pytest
+import torch
 from cases import many_heads
 from error_table import assert_raises, error_rows
 from hypothesis import given
@@ -364,4 +365,4 @@ masking.draw(SQUARE, key_labels=['a', 'b'])
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+    assert_raises(call, kind, message, globals() | {"torch": torch})

@@ -14,14 +14,8 @@ MATRICES = ("W_Q", "W_K", "W_V", "W_O")
 BIASES = ("b_Q", "b_K", "b_V", "b_O")
 
 
-def arrays(weights):
-    """Return the arrays of `weights` by name, without what is None."""
-    named = vars(weights).items()
-    return {name: x for name, x in named if x is not None and not isinstance(x, int)}
-
-
 def shapes(weights):
-    return {name: tuple(x.shape) for name, x in arrays(weights).items()}
+    return {name: tuple(x.shape) for name, x in weights.arrays().items()}
 
 
 def init(rng=0, d_model=12, n_heads=3, **options):
@@ -118,8 +112,8 @@ def test_heads_are_columns_and_the_way_back_is_exact(library, d_out, h):
             np.testing.assert_array_equal(library.numpy(head.W_O), weights.W_O[rows])
     back = attnbook.MultiHeadWeights.from_heads(heads)
     assert (back.n_heads, back.n_kv_heads) == (h, h)
-    assert list(arrays(back)) == list(arrays(weights))
-    for name, x in arrays(back).items():
+    assert list(back.arrays()) == list(weights.arrays())
+    for name, x in back.arrays().items():
         assert library.same_kind(x, getattr(placed, name))
         np.testing.assert_array_equal(library.numpy(x), getattr(weights, name))
 

@@ -109,4 +109,4 @@ nn.EncoderLayer(EncoderWeights.init(0, 1, 4, 2, 8, normalization="rms").layers[0
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+    assert_raises(call, kind, message, vars(attnbook) | globals())
