@@ -2,9 +2,8 @@
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 WRITTEN = Path("_build/exercises")
 """Where `make book` writes them, from the root of the repository."""
@@ -46,22 +45,22 @@ class Exercise:
 
     chapter: str
     label: str
-    number: str
     title: str
     level: str
     minutes: int
     text: str
-    hints: list[str]
-    explanation: str
     names: list[str]
-    calls: list[str]
-    given: str
-    check: str
-    block: str
-    stub: str
     answer: str
-    uses: list[str]
-    missing: list[str]
+    number: str = ""
+    hints: list[str] = field(default_factory=list)
+    explanation: str = ""
+    calls: list[str] = field(default_factory=list)
+    given: str = ""
+    check: str = ""
+    block: str = ""
+    stub: str = ""
+    uses: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def __hash__(self) -> int:
         return hash((self.label, self.text, self.answer))
@@ -98,18 +97,11 @@ def read(folder: Path = WRITTEN) -> dict[str, list[Exercise]]:
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise FileNotFoundError(f"there are no exercises in {folder}: run make book first")
-    found = {}
+    found: dict[str, list[Exercise]] = {}
     for path in paths:
-        chapter = json.loads(path.read_text("utf8"))
-        found[chapter["chapter"]] = [
-            exercise_of(chapter["chapter"], described) for described in chapter["exercises"]
-        ]
+        written = json.loads(path.read_text("utf8"))
+        chapter = found[written["chapter"]] = []
+        for own in written["exercises"]:
+            uses = sorted({*own.pop("uses"), *PASSED.get(own["label"], ())})
+            chapter.append(Exercise(written["chapter"], **own, uses=uses))
     return found
-
-
-def exercise_of(chapter: str, described: dict[str, Any]) -> Exercise:
-    """Return an exercise from what is written of it."""
-    names = {field.name for field in fields(Exercise)} - {"chapter"}
-    own = {name: described[name] for name in names}
-    own["uses"] = sorted({*own["uses"], *PASSED.get(own["label"], ())})
-    return Exercise(chapter, **own)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from attnbook.course.assignments import program, task, visible_test
-from attnbook.course.exercises import Exercise, exercise_of
+from attnbook.course.exercises import Exercise
 from attnbook.course.families import FAMILIES, varied
 from attnbook.course.hidden import seed_of
 
@@ -31,14 +31,14 @@ def _asked(chapter: str, label: str, title: str, minutes: int, text: str, **righ
     names = ", ".join(right)
     values = [x if isinstance(x, list) else float(x) for x in right.values()]
     answer = "\n".join(f"{name} = {value}" for name, value in zip(right, values, strict=True))
-    described = {
-        **{"label": label, "number": "", "title": title, "level": "warm-up", "minutes": minutes},
-        **{"text": f"{text} Give numbers to 1 %.", "hints": [], "explanation": "", "block": ""},
-        **{"names": list(right), "calls": [f"check_variant({names})"], "given": ""},
-        **{"check": CHECK.format(names=names, right=values), "answer": answer},
-        **{"stub": "\n".join(f"{name} = ..." for name in right), "uses": [], "missing": []},
-    }
-    return exercise_of(chapter, described)
+    return Exercise(
+        *(chapter, label, title, "warm-up", minutes, f"{text} Give numbers to 1 %."),
+        names=list(right),
+        calls=[f"check_variant({names})"],
+        check=CHECK.format(names=names, right=values),
+        stub="\n".join(f"{name} = ..." for name in right),
+        answer=answer,
+    )
 
 
 def attention_by_hand(rng: np.random.Generator) -> Exercise:

@@ -147,10 +147,12 @@ def test_a_model_accepts_all_of_itself(library, lookahead, temperature):
 ZEROS = (0, 0.0, np.float32(0), np.int64(0), Fraction(0))
 
 
-@pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-@settings(max_examples=examples(12))
-@given(cases(), st.integers(0, 99), st.sampled_from((1, 2, 5)), st.sampled_from(ZEROS))
-def test_at_temperature_0_it_is_greedy(library, cache, case, seed, lookahead, zero):
+@settings(max_examples=examples(20))
+@given(
+    *(cases(), st.booleans(), st.integers(0, 99)),
+    *(st.sampled_from((1, 2, 5)), st.sampled_from(ZEROS)),
+)
+def test_at_temperature_0_it_is_greedy(library, case, cache, seed, lookahead, zero):
     (weights, source), asked = case.options(library, cache=cache)
     asked["prompt_lengths"] = None
     rng = np.random.default_rng(seed)
