@@ -15,37 +15,6 @@ def after(n, rows=1):
     return [decoding.Prefix(np.zeros(1, dtype=int), np.zeros(n, dtype=int))] * rows
 
 
-def drawn(log_p, n=1, seed=0, **cuts):
-    """Return `n` draws for each row of log p."""
-    choose = decoding.sampler(seed, **cuts)
-    log_p = np.atleast_2d(log_p)
-    return np.stack([choose(log_p, after(i, len(log_p))) for i in range(n)])
-
-
-@pytest.mark.parametrize(
-    ("cuts", "q"),
-    [
-        ({}, [0.1, 0.4, 0.2, 0.3]),
-        ({"temperature": 0.5}, np.array([1, 16, 4, 9]) / 30),
-        ({"temperature": 1e9}, [0.25] * 4),
-        ({"top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
-        ({"top_p": 0.65}, [0, 4 / 7, 0, 3 / 7]),
-        ({"top_p": 0.75}, [0, 4 / 9, 2 / 9, 3 / 9]),
-        ({"top_k": 2, "top_p": 0.55}, [0, 1, 0, 0]),  # 4/7 of what top_k leaves
-        ({"temperature": 0.5, "top_p": 0.5}, [0, 1, 0, 0]),  # 16/30, where 0.4 would not do
-    ],
-)
-def test_draws_have_their_frequencies(cuts, q):
-    n = 4_000
-    rows = np.tile(np.log([0.1, 0.4, 0.2, 0.3]), (n, 1))
-    counts = np.bincount(drawn(rows, **cuts)[0], minlength=4)
-    expected = n * np.asarray(q)
-    assert (counts[expected == 0] == 0).all()
-    seen = expected > 0
-    chi_square = np.sum((counts[seen] - expected[seen]) ** 2 / expected[seen])
-    assert chi_square < 16.3  # 3 degrees of freedom, one in a thousand
-
-
 class Fixed(np.random.Generator):
     """A generator that draws one number again and again."""
 

@@ -121,18 +121,6 @@ def test_a_draft_is_accepted_as_often_as_the_distributions_overlap(seed):
     assert abs(found.accepted.mean() - alpha) < 4 * math.sqrt(alpha * (1 - alpha) / n)
 
 
-@pytest.mark.parametrize("lookahead", [1, 4])
-def test_a_pass_makes_as_many_tokens_as_leviathan_says(lookahead):
-    p, q = np.random.default_rng(0).dirichlet([2.0] * 4, size=2)
-    alpha, n = np.minimum(p, q).sum(), 500
-    asked = {"prompt": 0, "max_length": n, "lookahead": lookahead}
-    found = decoding.speculative_sample(chain([p] * 4), chain([q] * 4), rng=2, **asked)
-    expected = (1 - alpha ** (lookahead + 1)) / (1 - alpha)
-    assert (n - 1) / (found.passes - 1) == pytest.approx(expected, rel=0.08)
-    made = int(found.accepted[0]) + found.passes  # the others were drawn, one a pass
-    assert made == n
-
-
 @pytest.mark.parametrize(("lookahead", "temperature"), [(1, 1.0), (3, 0), (3, 1.0), (30, 1.0)])
 def test_a_model_accepts_all_of_itself(library, lookahead, temperature):
     weights = library.place(model(0, encoder=False))

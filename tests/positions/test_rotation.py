@@ -1,7 +1,5 @@
 """Rotary positions as a piece of a model: base, layout, width, scaling, changing the layout."""
 
-from functools import partial
-
 import numpy as np
 import oracle
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 import attnbook
 from attnbook import (
     DecoderWeights,
-    EncoderWeights,
     TransformerWeights,
     nn,
     rotary_layout,
@@ -177,18 +174,6 @@ def test_decoding_module_and_file_keep_the_piece(piece, tmp_path):
     np.testing.assert_array_equal(transformer(None, IDS, found), expected)
 
 
-def test_the_plain_piece_is_what_rotate_does():
-    x = np.random.default_rng(1).standard_normal((2, 5, 12))
-    for kind, run in (
-        (EncoderWeights, attnbook.encoder),
-        (partial(DecoderWeights.init, cross=False), attnbook.decoder),
-    ):
-        init = kind if isinstance(kind, partial) else kind.init
-        plain, held = (init(0, 2, 12, 2, 7, positions=p) for p in (None, Rotary()))
-        given = (x, None) if run is attnbook.decoder else (x,)
-        np.testing.assert_array_equal(run(*given, plain, rotate=True), run(*given, held))
-
-
 # Hugging Face as the judge.
 
 
@@ -287,4 +272,4 @@ nn.Encoder(EncoderWeights.init(0, 1, 8, 2, 5, positions=Rotary())).to_torch()
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+    assert_raises(call, kind, message, vars(attnbook) | globals())

@@ -8,9 +8,8 @@ from cases import held, shaken
 from error_table import assert_raises, error_rows
 
 import attnbook
-from attnbook import TransformerWeights, decoding, nn, transformer
-from attnbook.data import Batches
-from attnbook.training import Settings, load_weights, save_weights, train
+from attnbook import TransformerWeights, nn, transformer
+from attnbook.training import load_weights, save_weights
 
 SIZES = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 2}
 
@@ -75,18 +74,6 @@ def test_files_give_back_the_same_model(tmp_path):
     np.testing.assert_array_equal(
         transformer(None, target, found), transformer(None, target, weights)
     )
-
-
-def test_it_learns():
-    model = nn.Transformer(drawn().to("torch", dtype="float32"))
-    texts = [[3, 4, 5, 6, 7, 8] * 3]
-    batches = Batches(None, texts, batch_size=1, start=None, stop=None)
-    history = train(model, batches, Settings(steps=60, lr=0.01))
-    assert history.losses[-1] < 0.1 < history.losses[0]
-    written = decoding.greedy_decode(
-        model.weights, None, prompt=torch.tensor([[3, 4, 5]]), max_length=6
-    )
-    assert written.tokens.tolist() == [[6, 7, 8, 3, 4, 5]]
 
 
 ERRORS = """

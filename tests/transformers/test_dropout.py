@@ -33,16 +33,6 @@ def test_the_draw_is_numpys(library, dtype, shape, rate, seed):
     np.testing.assert_array_equal(library.numpy(x), library.numpy(library.array(numbers, dtype)))
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
-def test_rate_and_mean(rate):
-    n = 200_000
-    y = dropout(np.full(n, 3.0), rate, 0)
-    deviation = math.sqrt(rate * (1 - rate) / n)
-    assert abs(np.mean(y == 0) - rate) < 5 * deviation
-    assert abs(np.mean(y) / 3 - 1) < 5 * deviation / (1 - rate)
-    np.testing.assert_allclose(y[y != 0], 3 / (1 - rate))
-
-
 def test_a_generator_goes_on_and_a_seed_begins_anew(library):
     x, rng = library.array(np.ones(64)), np.random.default_rng(3)
     first, second = (library.numpy(dropout(x, 0.5, rng)) for _ in range(2))

@@ -200,33 +200,6 @@ def test_a_causal_mask_leaks_nothing(kind):
     assert not check.no_future_leak(lambda x: kind.run(weights, x, memory), tokens(4, 6)).passed
 
 
-def padding(lengths, n):
-    return masking.padding(lengths, n)[:, None]
-
-
-@stacks
-def test_padding_hides_what_is_behind_it(kind):
-    weights, x = kind.made(), tokens(3, 4, 6)
-    memory = tokens(3, 7, 6, seed=1)
-    one = memory[:1] if kind.cross else None
-    report = check.padding_invariance(
-        lambda x, mask: kind.run(weights, x, one, mask, rotate=True),
-        *(tokens(3, 7, 6),),
-        padding=padding,
-    )
-    assert report.passed, report
-    if not kind.cross:
-        return
-    # of a source that ends early nothing else reaches the target, and it weighs nothing
-    lengths = [7, 2, 5]
-    given = (weights, x, memory, None, padding(lengths, 7))
-    got, _, A = kind.run(*given, suffix="_with_weights")
-    for i, length in enumerate(lengths):
-        alone = kind.run(weights, x[i], memory[i, :length])
-        np.testing.assert_allclose(got[i], alone, atol=1e-12)
-        assert all((one[i][..., length:] == 0).all() for one in A)
-
-
 # Dropout.
 
 

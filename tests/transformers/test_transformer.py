@@ -145,21 +145,6 @@ def test_leading_axes_broadcast(library, of_source, of_target):
 # Masks.
 
 
-def test_source_padding_is_hidden_from_encoder_and_decoder(library):
-    weights, target = library.place(model()), ids(3, 4)
-    source, lengths = source_for("own", 3, 5), [5, 2, 0]
-    mask = masking.padding(np.array(lengths)[:, np.newaxis], 5)  # (3, 1, 1, 5)
-    arrays = [library.array(x) for x in (source, target, mask)]
-    got = library.numpy(transformer(*arrays[:2], weights, source_mask=arrays[2]))
-    other = np.where(np.arange(5) < np.array(lengths)[:, np.newaxis], source, 3)
-    again = transformer(library.array(other), arrays[1], weights, source_mask=arrays[2])
-    np.testing.assert_array_equal(library.numpy(again), got)
-    for row, length, logits, tokens in zip(source, lengths, got, target, strict=True):
-        alone = transformer(library.array(row[:length]), library.array(tokens), weights)
-        np.testing.assert_allclose(logits, library.numpy(alone), atol=1e-12)
-        assert np.isfinite(logits).all()
-
-
 @pytest.mark.parametrize("shape", [(), (5,), (3, 1, 5), (2, 1, 1, 5)])
 def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
     weights, source, target = model(), source_for("own", 2, 5), ids(2, 4)
@@ -212,21 +197,6 @@ def test_a_source_mask_of_many_rows_does_not():
     np.testing.assert_allclose(got, free, atol=1e-13)
 
 
-def test_the_target_mask_comes_on_top_of_the_causal_one():
-    weights, source, target = model(), source_for("own", 5), ids(4)
-    mask = np.random.default_rng(0).random((3, 4, 4)) < 0.6
-    both = mask & masking.causal(4)
-    got = transformer(source, target, weights, target_mask=mask)
-    options = {"is_causal": False}
-    np.testing.assert_array_equal(
-        got, transformer(source, target, weights, target_mask=both, **options)
-    )
-    causal = transformer(source, target, weights, target_mask=masking.causal(4), **options)
-    np.testing.assert_array_equal(transformer(source, target, weights), causal)
-    free = transformer(source, target, weights, **options)
-    assert not np.allclose(free, causal)
-
-
 @pytest.mark.parametrize(
     ("arrangement", "positions"),
     [("own", "rotary"), ("alone", "learned"), ("shared", "sinusoidal")],
@@ -242,18 +212,6 @@ def test_nothing_leaks_from_the_future(arrangement, positions):
             ids(2, 4),
         )
         assert report.passed == is_causal, report
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "interleaved", "learned", "rotary"])
-def test_positions_tell_the_order(positions):
-    # the last token sees the same set of others; only positions can tell it their order
-    order = [2, 0, 1, 3]
-    target = np.array([3, 1, 4, 6])
-    for kind in (positions, "none"):
-        weights = model("alone", positions=kind)
-        logits = transformer(None, target, weights, is_causal=False)
-        moved = transformer(None, target[order], weights, is_causal=False)
-        assert np.allclose(moved[3], logits[3]) == (kind == "none")
 
 
 # Lengths.
