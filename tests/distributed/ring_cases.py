@@ -4,6 +4,7 @@ import zlib
 
 import numpy as np
 import torch
+from error_table import error_rows
 
 SIZE = 3
 """Processes of the first launch: neither a power of two nor a ring whose two directions meet."""
@@ -94,3 +95,50 @@ def sketched(name, case):
 
 SKETCH_CUTS = (0, 40, 40, 97)
 """One process has no key."""
+
+
+ERRORS = [
+    row.values
+    for row in error_rows("""
+ring_attention(x, x[[0, 0, 0]], x[[0, 0, 0]])
+    ValueError: key must have the leading axes (2,) of query, or a number of heads that divides the
+    last of them, got (3,)
+ring_attention(x, x, x[:1])
+    ValueError: value must have the leading axes (2,) of key, got (1,)
+ring_attention(x, x[..., :2], x)
+    ValueError: key must have shape (..., n_k, 3) to match query, got (4, 2)
+ring_attention(x, x, x[:, :2])
+    ValueError: value must have shape (..., 4, d_v) to match key, got (2, 3)
+ring_attention(x[:, :2], x, x, is_causal=True)
+    ValueError: key must have as many tokens as query (2) for is_causal=True, got 4
+ring_attention(x[:, :3], x[:, :3], x[:, :3], is_causal=True)
+    ValueError: query must have an even number of tokens for zigzag shards, got 3
+ring_attention(x, x, x, layout="spiral")
+    ValueError: layout must be one of contiguous, striped, zigzag, got 'spiral'
+ring_attention(x, x, x, impl="naive")
+    ValueError: impl must be one of tiled, numba, packed, triton, gluon, got 'naive'
+ring_attention(x, x.double(), x)
+    TypeError: key must have the dtype of query (float32), got float64
+ring_attention(x.numpy(), x, x)
+    TypeError: query must be a tensor of PyTorch, got ndarray
+ring_attention(x, x, x, group="all")
+    TypeError: group must be a ProcessGroup of torch.distributed or None, got str
+ring_attention(x, x, x, timeout=0)
+    ValueError: timeout must be above 0 seconds, got 0
+ring_attention(x, x, x, is_causal=1)
+    TypeError: is_causal must be a bool, got int
+ring_attention(x[0, 0], x, x)
+    ValueError: query must have shape (..., n_q, d_k), got (3,)
+ring_attention(x[:0], x[:0], x[:0])
+    ValueError: query must have at least 1 head, got shape (0, 4, 3)
+decode_attention(x, x, x, mask=torch.ones(4, 5) > 0)
+    ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 4), got (4, 5)
+ShardedSketch(SketchAttention(hash, tail="moments"))
+    ValueError: sketch must have tail 'none' to be sharded, got 'moments'
+ShardedSketch(SketchAttention(hash, n_heavy=2))
+    ValueError: sketch must have n_heavy 0 to be sharded, got 2
+ShardedSketch(x)
+    TypeError: sketch must be SketchAttention, got Tensor
+""")
+]
+"""What all processes refuse alike, with the tensor `x` of shape (2, 4, 3) and a `hash`."""

@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
+from forked import forked
 from safetensors.torch import load, save_file
 from train_models import Small, heeding_interrupts, small_batches
 
@@ -76,26 +77,16 @@ def die_in_write(which):
     tensor_file.os.fsync = fsync
 
 
-def fork(processes, tasks):
-    """Do `tasks`, one after the other, in as many children as torchrun would start."""
-    children = []
-    for rank in range(processes):
-        if not (child := os.fork()):
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
-            for task in tasks:
-                main(task)
-            sys.exit()
-        children.append(child)
-    for child in children:
-        status = os.waitpid(child, 0)[1]
-        if os.WIFSIGNALED(status):
-            print("ended by signal", os.WTERMSIG(status), flush=True)
-        elif os.WEXITSTATUS(status):
-            sys.exit("a child failed")
+def do(rank, size, tasks):
+    """Do `tasks`, one after the other, as a process that torchrun has started."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    for task in tasks:
+        main(task)
 
 
 if __name__ == "__main__":
     with heeding_interrupts():
         torch.optim.SGD([torch.zeros(1)])  # imports much, once for all children
-        for processes, tasks in json.loads(sys.argv[1]):
-            fork(processes, tasks)
+        groups = json.loads(sys.argv[1])
+        codes = [forked(n, functools.partial(do, size=n, tasks=tasks)) for n, tasks in groups]
+    print("exit codes:", codes)
