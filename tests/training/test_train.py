@@ -408,8 +408,8 @@ def worked(tmp_path_factory):
     group["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     worker = Path(__file__).with_name("train_worker.py")
     done = start(worker, json.dumps(groups), **group)
-    killed = -int(signal.SIGKILL)
-    assert f"exit codes: {[[killed], [killed], [0, 0]]}" in done.stdout, done.stderr[-3000:]
+    dead = -int(signal.SIGKILL)
+    assert f"exit codes: {[[dead], [dead], [0, 0]]}" in done.stdout, done.stderr[-3000:]
     return folder, done.stdout, done.stderr
 
 
