@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnbook
-from attnbook import attention_weights, kernels, layer_norm
+from attnbook import attention_weights, feed_forward, kernels, merge_heads, rms_norm
 from attnbook.data import BytePairs, plays
 from attnbook.decoding import greedy_decode
 from attnbook.models import LanguageModel, draft_writer, writer
@@ -27,9 +27,8 @@ def small(context=11, **options):
     tokenizer = BytePairs.learn(TEXT, 260)
     sizes = {"d_model": 12, "n_heads": 6, "n_kv_heads": 2, "d_ff": 17, "n_layers": 3}
     kinds = {"normalization": "rms", "gated": True, "activation": "silu", "positions": "rotary"}
-    weights = TransformerWeights.init(
-        5, 260, n_encoder_layers=0, bias=False, scale_embeddings=False, **sizes, **kinds, **options
-    )
+    kinds |= {"n_encoder_layers": 0, "bias": False, "scale_embeddings": False}
+    weights = TransformerWeights.init(5, 260, **sizes | kinds | options)
     arrays = {name: 3 * x if x.ndim == 2 else x for name, x in weights.arrays().items()}
     return LanguageModel(weights.with_arrays(arrays), tokenizer, context)  # sharp, not uniform
 
@@ -70,19 +69,6 @@ def test_surprisal_of_nothing_is_empty():
         small().bits_per_byte("")
 
 
-def test_heads_are_what_attention_receives():
-    model = small()
-    for layer in range(3):
-        query, key, value = model.heads(TEXT[:20], layer)
-        assert query.shape == key.shape == (6, query.shape[1], 2)
-        A = attnbook.attention_weights(query, key, attnbook.masking.causal(query.shape[1]))
-        np.testing.assert_allclose(A, model.attention(TEXT[:20])[layer], atol=1e-12)
-        block = model.weights.decoder.layers[layer].self_attention
-        attended = attnbook.merge_heads(A @ value) @ block.W_O
-        ahead = model.stream(TEXT[:20], layer) + attended
-        assert attended.shape == ahead.shape
-
-
 def test_heads_are_read_without_the_layers_above_them(monkeypatch):
     calls, attend = [], kernels.attention
     monkeypatch.setattr(
@@ -90,19 +76,6 @@ def test_heads_are_read_without_the_layers_above_them(monkeypatch):
     )
     small().heads(TEXT, 1)
     assert calls.count("naive") == 2  # as many layers as are needed
-
-
-def test_the_stream_ends_in_the_logits():
-    model = small()
-    x = model.stream(TEXT, 3)
-    norm = model.weights.decoder.final_norm
-    scaled = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.epsilon) * norm.gain
-    np.testing.assert_allclose(
-        scaled @ model.weights.target_embedding.T, model.logits(TEXT), rtol=1e-10
-    )
-    np.testing.assert_array_equal(
-        model.stream(TEXT, 0), model.weights.target_embedding[model.ids(TEXT)]
-    )
 
 
 def test_the_model_runs_in_pytorch():
@@ -309,7 +282,7 @@ def test_the_writer_is_as_small_as_its_card_says(shipped):
 
 def test_the_writer_beats_every_n_gram_on_a_play_that_it_has_not_read(shipped):
     """The best of them, of any order, tuned on that play, needs 1.96 bits; the record has all."""
-    act = plays().texts["Julius Caesar"][:15_000]
+    act = plays().texts["Julius Caesar"][:5_000]
     assert shipped.to("torch").bits_per_byte(act) < 1.9
 
 
@@ -351,7 +324,7 @@ def test_the_draft_has_learned_from_the_plays():
     rows = recorded("rivals")["ngrams"]
     (pairs,) = [row for row in rows if (row["unit"], row["order"]) == ("byte pair", 2)]
     assert found < pairs["validation"]
-    act = plays().texts["Julius Caesar"][:15_000]
+    act = plays().texts["Julius Caesar"][:5_000]
     assert draft_writer().to("torch").bits_per_byte(act) < 2.1
 
 
@@ -367,29 +340,30 @@ def test_the_card_says_what_was_recorded_of_the_draft():
     assert f"{record['recipe']['steps']:,} updates" in card
 
 
-ADDED = ("sinusoidal", "interleaved", "learned", "rotary", "none", Rotary(base=500.0))
+PIECES = ("sinusoidal", "interleaved", "learned", "rotary", "none", Rotary(base=500.0))
 
 
-@pytest.mark.parametrize("positions", ADDED, ids=str)
-def test_stream_and_heads_have_the_positions_of_the_model(positions):
-    more = {"n_positions": 64} if positions == "learned" else {}
-    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 2, "n_encoder_layers": 0}
-    weights = TransformerWeights.init(0, 260, positions=positions, **sizes, **more)
-    model = LanguageModel(weights, BytePairs.learn(TEXT, 260), 16)
-    norm, text = weights.decoder.final_norm, TEXT[:9]
-    last = layer_norm(model.stream(text, 2), norm.gain, norm.bias)
+@pytest.mark.parametrize("positions", PIECES, ids=str)
+def test_stream_and_heads_are_those_of_the_way_to_the_logits(positions):
+    model = small(positions=positions, n_positions=64 if positions == "learned" else None)
+    weights, text = model.weights, TEXT[:20]
+    last = rms_norm(model.stream(text, 3), weights.decoder.final_norm.gain)
     np.testing.assert_allclose(last @ weights.target_embedding.T, model.logits(text), atol=1e-12)
     if positions == "learned":
         with pytest.raises(ValueError, match=r"^text must have at most 64 tokens, as many as"):
             model.stream("ab" * 200, 1)
-    for layer in (0, 1):
-        query, key, _ = model.heads(text, layer)
+    for layer, block in enumerate(weights.decoder.layers):
+        query, key, value = model.heads(text, layer)
+        assert query.shape == key.shape == (6, query.shape[1], 2)
         A = attention_weights(query, key, is_causal=True)
         np.testing.assert_allclose(A, model.attention(text)[layer], atol=1e-12)
+        x = model.stream(text, layer)
+        x = x + merge_heads(A @ value) @ block.self_attention.W_O
+        y = rms_norm(x, block.feed_forward_norm.gain)
+        x = x + feed_forward(y, block.feed_forward)
+        np.testing.assert_allclose(x, model.stream(text, layer + 1), atol=1e-12)
 
 
 def test_without_a_layer_there_is_no_attention():
-    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 0, "n_encoder_layers": 0}
-    model = LanguageModel(TransformerWeights.init(0, 260, **sizes), BytePairs.learn(TEXT, 260), 16)
     with pytest.raises(ValueError, match=r"^weights must have at least 1 layer to attend, got 0$"):
-        model.attention(TEXT[:9])
+        small(n_layers=0).attention(TEXT[:9])

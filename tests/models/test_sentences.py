@@ -233,7 +233,7 @@ def test_the_published_encoder_is_that_of_transformers_layer_by_layer(published,
 
 
 def test_the_published_encoder_in_half_precision(published):
-    encoder, few = published[0], SENTENCES[:2]  # NumPy multiplies float16 slowly
+    encoder, few = published[0], SENTENCES[1:4:2]  # NumPy multiplies float16 slowly
     exact = encoder.encode(few).astype(np.float64)
     for library_name, dtype, bound in (("numpy", "float16", 5e-3), ("torch", "bfloat16", 4e-2)):
         half = encoder.to(library_name, dtype=dtype).encode(few)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from cases import every_day
+from cases import WEEKLY, every_day
 
 from attnbook.data import plays
 from attnbook.decoding import sample
@@ -12,7 +12,7 @@ from attnbook.models import writer
 
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 SPEAKER = re.compile(r"[A-Z][A-Z' &,-]*:")
-TEXTS, LENGTH = 8, 200
+TEXTS, LENGTH = 8, 200 if WEEKLY else 100
 
 
 @pytest.fixture(scope="module")
