@@ -10,7 +10,7 @@ from cases import EPSILON, need
 from error_table import assert_raises, error_rows
 
 from attnbook import EncoderWeights, LayerNormWeights, masking
-from attnbook.models import BertWeights, bert, bert_with_weights, from_transformers
+from attnbook.models import BertWeights, bert, bert_with_weights
 
 IDS = np.random.default_rng(0).integers(1, 29, (5, 11))
 LENGTHS = np.array([11, 1, 7, 3, 11])
@@ -26,11 +26,7 @@ def judge():
 
 @pytest.fixture(scope="module")
 def weights(judge):
-    return taken_from(judge)
-
-
-def taken_from(model):
-    return from_transformers({k: x.numpy() for k, x in model.state_dict().items()}, model.config)
+    return tiny_models.weights_of(judge)
 
 
 def judged(model, types):
@@ -91,10 +87,10 @@ def test_every_implementation_agrees(weights):
         np.testing.assert_allclose(got, bert(IDS, weights, MASK)[REAL], atol=1e-12)
 
 
-def test_options_of_the_config_are_heard():
-    options = {"hidden_act": "relu", "layer_norm_eps": 0.1, "attn_implementation": "eager"}
-    model = tiny_models.bert(**options)
-    got = bert(IDS, taken_from(model), MASK)[REAL]
+@pytest.mark.parametrize("activation", ["relu", "gelu_new"])
+def test_options_of_the_config_are_heard(activation):
+    model = tiny_models.bert(hidden_act=activation, layer_norm_eps=0.1)
+    got = bert(IDS, tiny_models.weights_of(model), MASK)[REAL]
     np.testing.assert_allclose(got, judged(model, None)[0][-1][REAL], atol=1e-12)
 
 

@@ -1,7 +1,6 @@
 """Models of the hub in this package: outputs, every layer and what is decoded, against theirs."""
 
 import json
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,7 @@ from tiny_models import (
 )
 
 import attnbook
-from attnbook import decoding, models, nn
+from attnbook import decoding, nn
 from attnbook.models import from_transformers
 from attnbook.positions import Llama3Scaling, Rotary
 
@@ -59,7 +58,7 @@ def test_decoder_gives_their_logits_and_every_layer(name, library, dtype):
         assert_same(library.numpy(got), states, bound_of(name, dtype))
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", ["gpt2", "llama 3.1"])  # learned positions, and rotary ones
 def test_decoder_with_a_cache_writes_what_theirs_generates(name, library):
     ids = tokens(seed=1, n=3)
     model, made = written(DECODERS[name], ids, n=9)
@@ -75,27 +74,6 @@ def test_the_module_for_pytorch_takes_the_weights(name):
     weights = from_transformers(model.state_dict(), model.config)
     got = nn.Transformer(weights)(None, ids)
     assert_same(numbers(got), model(ids).logits, bound_of(name, "float64"))
-
-
-BERTS = {
-    "bert": tiny_models.bert,
-    "bert, gelu by tanh": partial(tiny_models.bert, hidden_act="gelu_new", layer_norm_eps=0.25),
-}
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", BERTS)
-def test_bert_gives_their_every_layer(name, library, dtype):
-    model, ids = BERTS[name](), tokens()
-    given = {"input_ids": ids, "attention_mask": KEEP, "token_type_ids": ids % 3}
-    given = {name: torch.tensor(x) for name, x in given.items()}
-    exact = model(**given, output_hidden_states=True)
-    own, mask, types = map(library.array, (ids, KEEP[:, None, None], ids % 3))
-    weights = weights_of(model)
-    for n, states in enumerate(exact.hidden_states):
-        cut = replace(weights, encoder=attnbook.EncoderWeights(weights.encoder.layers[:n]))
-        got = models.bert(own, library.place(cut, dtype), mask, token_types=types)
-        assert_same(library.numpy(got), states, bound_of(name, dtype))
 
 
 def test_the_arrays_are_views_of_those_given(library):

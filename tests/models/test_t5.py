@@ -65,7 +65,7 @@ def test_t5_gives_their_logits_and_every_layer(name, library, dtype):
         assert_same(library.numpy(got), states, bound_of(name, dtype))
 
 
-@pytest.mark.parametrize("name", T5S)
+@pytest.mark.parametrize("name", ["t5 1.0", "t5 1.1"])
 def test_t5_with_a_cache_writes_what_theirs_generates(name, library):
     ids, make = tokens(seed=1), partial(T5S[name], num_layers=2, num_decoder_layers=2)
     model, made = written(make, ids, n=9, attention_mask=torch.tensor(KEEP))
