@@ -1,11 +1,9 @@
 """The data is the real one, complete and unchanged, and needs no network."""
 
-import doctest
 import hashlib
 import importlib
 import importlib.util
 import inspect
-import re
 import subprocess
 import sys
 import zipfile
@@ -100,7 +98,6 @@ def test_text_does_not_depend_on_the_order_of_the_module(monkeypatch):
 
 def test_text_is_printable_ascii():
     assert set(text()) <= {"\n", *map(chr, range(32, 127))}
-    assert not re.search(r"[\t\r]", text())
 
 
 @pytest.mark.parametrize(
@@ -149,57 +146,25 @@ def wheel_names(tmp_path_factory):
         return set(archive.namelist())
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "attnbook/data/date_words.toml",
-        "attnbook/data/digits.npz",
-        "attnbook/data/plays.bz2",
-        "attnbook/data/records/exact.cpu.json",
-        "attnbook/data/records/long_cache.npz",
-        "attnbook/models/recorded_sentences.npz",
-        "attnbook/models/sentence_encoder.md",
-        "attnbook/compilers/numbers.cu",
-        "attnbook/kernels/cuda/layout.cu",
-        "attnbook/kernels/cuda/naive.cu",
-        "attnbook/kernels/cuda/tiled.cu",
-        "attnbook/sketch/index.cu",
-        "attnbook/sketch/sketch.cu",
-        "licenses/LICENSE",
-        "licenses/book/LICENSE",
-        "licenses/attnbook/data/LICENSE-digits",
-        "licenses/attnbook/data/LICENSE-plays",
-        "licenses/attnbook/models/LICENSE-sentence-encoder",
-    ],
-)
-def test_wheel_contains(wheel_names, ending):
-    assert any(name.endswith(ending) for name in wheel_names), sorted(wheel_names)
+PACKED = """
+attnbook/compilers/numbers.cu attnbook/data/date_words.toml attnbook/data/digits.npz
+attnbook/data/plays.bz2 attnbook/data/records/exact.cpu.json attnbook/data/records/long_cache.npz
+attnbook/kernels/cuda/layout.cu attnbook/kernels/cuda/naive.cu attnbook/kernels/cuda/tiled.cu
+attnbook/models/recorded_sentences.npz attnbook/models/sentence_encoder.md
+attnbook/sketch/index.cu attnbook/sketch/sketch.cu licenses/LICENSE licenses/book/LICENSE
+licenses/attnbook/data/LICENSE-digits licenses/attnbook/data/LICENSE-plays
+licenses/attnbook/models/LICENSE-sentence-encoder
+"""
+
+
+def test_wheel_contains_more_than_modules(wheel_names):
+    missing = [end for end in PACKED.split() if not any(x.endswith(end) for x in wheel_names)]
+    assert missing == []
 
 
 def test_wheel_contains_the_package_alone(wheel_names):
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attnbook"}
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "batch",
-        "batches",
-        "corpus",
-        "date_pairs",
-        "handwriting",
-        "markov_source",
-        "prose",
-        "reversal_task",
-        "shakespeare",
-        "vocabulary",
-    ],
-)
-def test_docstring_examples(module):
-    results = doctest.testmod(importlib.import_module(f"attnbook.data.{module}"))
-    assert results.failed == 0
-    assert results.attempted >= 1
 
 
 def test_public_names():

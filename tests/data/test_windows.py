@@ -28,9 +28,10 @@ def test_split_is_the_cut_between_paragraphs_that_comes_nearest(parts, held_out)
 
 def test_split_of_the_real_text_shares_no_paragraph():
     pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
-    first, second = split_paragraphs(text())
-    assert first + second == text()
-    assert len(second) / len(text()) == pytest.approx(0.1, abs=0.01)
+    whole = text()
+    first, second = split_paragraphs(whole)
+    assert first + second == whole
+    assert len(second) / len(whole) == pytest.approx(0.1, abs=0.01)
     assert not set(first.split("\n\n")[:-1]) & set(second.rstrip("\n").split("\n\n"))
 
 
@@ -57,7 +58,8 @@ def test_windows_copy_nothing():
 
 def test_text_to_windows_and_back():
     pytest.importorskip("pydoc_data.topics", reason="no pydoc_data here")
-    vocabulary = Vocabulary.of(text())
+    whole = text()
+    vocabulary = Vocabulary.of(whole)
     assert len(vocabulary) <= 96 + 3
-    rows = windows(vocabulary.encode(text()), 61, stride=61)
-    assert "".join(vocabulary.decode(row[:-1]) for row in rows) == text()[: 61 * len(rows)]
+    rows = windows(vocabulary.encode(whole), 610, stride=610)
+    assert "".join(vocabulary.decode(row[:-1]) for row in rows) == whole[: 610 * len(rows)]
