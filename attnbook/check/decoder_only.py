@@ -1,7 +1,6 @@
 """The block of a decoder-only model in steps: its two norms, its attention, its gated network."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -327,17 +326,10 @@ def _case(n, d_model, n_heads, n_kv_heads, d_ff, *leading, dtype="float64") -> C
     return Case({"x": x, "weights": weights}, {}, f", {n_heads} heads, {n_kv_heads} of keys")
 
 
-def _reference(x, weights):
-    layer = replace(weights, norm="pre")
-    mask = _causal(x.shape[-2])
-    return attnbook.decoder_layer(x, None, layer, mask, rotate=True)
-
-
 DECODER_ONLY_BLOCK = Check(
     name="decoder_only_block",
     parameters=("x", "weights"),
     results={"output": "(..., n, d_model)"},
-    reference=_reference,
     compute=_block,
     steps=STEPS,
     stages=(

@@ -214,15 +214,10 @@ def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64"
     return Case({name: x.astype(dtype) for name, x in drawn.items()})
 
 
-def _reference(x, W_1, b_1, W_2, b_2):
-    return attnbook.feed_forward(x, attnbook.FeedForwardWeights(W_1, b_1, W_2, b_2))
-
-
 FEED_FORWARD = Check(
     name="feed_forward",
     parameters=_PARAMETERS,
     results={"output": "(..., n, d_model)"},
-    reference=_reference,
     compute=feed,
     steps=FEED_STEPS,
     stages=(

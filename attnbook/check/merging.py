@@ -72,12 +72,6 @@ def _from_steps(s, m_1, z_1, u_1, m_2, z_2, u_2):
     return s.results(m, s.total(f, z), s.weighted(f, u, z), m_1, m_2)
 
 
-def _reference(m_1, z_1, u_1, m_2, z_2, u_2):
-    m = np.maximum(m_1, m_2)
-    f_1, f_2 = np.exp(m_1 - _finite(m)), np.exp(m_2 - _finite(m))
-    return m, f_1 * z_1 + f_2 * z_2, f_1 * u_1 + f_2 * u_2
-
-
 def _factors(function: Callable) -> dict[str, Callable]:
     """Return the way that makes both factors by `function(own, other, base)`."""
     return {"first_factor": function, "second_factor": function}
@@ -365,7 +359,6 @@ MERGE_ATTENTION = Check(
     name="merge_attention",
     parameters=("first", "second"),
     results={"maximum": "(..., n_q, 1)", "total": "(..., n_q, 1)", "weighted": "(..., n_q, d_v)"},
-    reference=_reference,
     compute=_from_steps,
     steps=_STEPS,
     stages=(

@@ -67,13 +67,6 @@ def step(s: Any, W, g, mean, square, t, lr, decay):
     return s.results(s.finish(moved, W, lr, decay), new_mean, new_square, fair, fair_square)
 
 
-def _reference(W, g, mean, square, t, lr, decay):
-    mean = mean + (g - mean) / 10
-    square = square + (g * g - square) / 50
-    size = (square / (1 - 0.98**t)) ** 0.5 + 1e-8
-    return W * (1 - lr * decay) - lr / (1 - 0.9**t) * mean / size, mean, square
-
-
 _MISTAKES = mistakes(
     """
     means not corrected: You use the running means as they are. They began at 0, so after t steps
@@ -207,7 +200,6 @@ ADAMW_STEP = Check(
     name="adamw_step",
     parameters=("W", "g", "mean", "square", "t", "lr", "decay"),
     results={"W": "of W", "mean": "of W", "square": "of W"},
-    reference=_reference,
     compute=step,
     steps=STEPS,
     stages=(

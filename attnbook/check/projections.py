@@ -166,11 +166,6 @@ _OUTPUT_MATRIX_MISTAKES = mistakes(
 )
 
 
-def _reference(query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
-    weights = attnbook.SingleHeadWeights(W_Q, W_K, W_V, W_O)
-    return attnbook.single_head_attention(query, key, value, weights, mask)
-
-
 def takes_weights(signature: inspect.Signature, count: int) -> bool:
     """Tell whether it is one of query, key, value and weights, not of `count` arguments."""
     named = list(signature.parameters)[3:4] == ["weights"]
@@ -232,7 +227,6 @@ SINGLE_HEAD = Check(
     name="single_head",
     parameters=("query", "key", "value", "W_Q", "W_K", "W_V"),
     results={"output": "(..., n_q, d_v or d_out)"},
-    reference=_reference,
     compute=head_from_steps,
     steps=HEAD_STEPS,
     variants=VARIANTS,

@@ -60,13 +60,6 @@ def rate(s: Any, step, steps, warmup, peak):
     return np.asarray(s.scale(share, peak), dtype=float)
 
 
-def _reference(step, steps, warmup, peak):
-    if step < warmup:
-        return np.asarray(peak * (step + 1) / warmup)
-    angle = math.pi * (step + 1 - warmup) / (steps - warmup)
-    return np.asarray(peak * math.cos(angle / 2) ** 2)
-
-
 def _adapt(function: Callable) -> Callable:
     """Return `function` with plain numbers as arrays."""
 
@@ -188,7 +181,6 @@ WARMUP_COSINE = Check(
     name="warmup_cosine",
     parameters=("step", "steps", "warmup", "peak"),
     results={"rate": "()"},
-    reference=_reference,
     compute=rate,
     steps=STEPS,
     stages=(

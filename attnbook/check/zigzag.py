@@ -79,12 +79,6 @@ def _in_pairs(places):
     return places.reshape(2, -1).T.ravel()
 
 
-def _reference(n, p):
-    m = n // (2 * p)
-    early = np.arange(p)[:, None] * m + np.arange(m)
-    return np.concatenate([early, n - (np.arange(p)[:, None] + 1) * m + np.arange(m)], axis=1) + 0.0
-
-
 def _adapt(function: Callable) -> Callable:
     """Return `function` with lists, or an array of ints, as an array of floats."""
 
@@ -101,7 +95,6 @@ ZIGZAG_SHARDS = Check(
     name="zigzag_shards",
     parameters=("n", "p"),
     results={"places": "(p, n / p)"},
-    reference=_reference,
     compute=shards,
     steps=STEPS,
     stages=(
