@@ -9,6 +9,7 @@ import numpy as np
 import attnbook
 from attnbook.check import sublayers
 from attnbook.check.engine import documented
+from attnbook.check.hidden_layer import same
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Stage, Values, Way, draw, each
@@ -165,8 +166,8 @@ _OWN = mistakes(
         "causal mask of its own": each("self_mask", sublayers.causal),
         "mask ignored": each("self_mask", sublayers.no_mask),
         "memory_mask ignored": each("cross_mask", sublayers.no_mask),
-        "masks swapped": ({"self_mask": _of_memory, "cross_mask": sublayers.as_it_is},),
-        "mask used for the memory too": each("cross_mask", sublayers.as_it_is, _both_masks),
+        "masks swapped": ({"self_mask": _of_memory, "cross_mask": same},),
+        "mask used for the memory too": each("cross_mask", same, _both_masks),
         "memory_mask used for the target too": each("self_mask", _both_masks, _of_memory),
         "masks inverted": _one_or_both(np.logical_not),
         "mask transposed": _one_or_both(np.matrix_transpose),

@@ -10,8 +10,9 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.gate import STEPS as GATE_STEPS
 from attnbook.check.gate import gated
+from attnbook.check.hidden_layer import same
 from attnbook.check.report import Report
-from attnbook.check.root_mean_square import RMS_STEPS
+from attnbook.check.root_mean_square import RMS_STEPS, normalize
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
@@ -41,10 +42,6 @@ def decoder_only_block(f: Callable, *, time_limit: float = 10.0) -> Report:
     'no positions'
     """
     return run(DECODER_ONLY_BLOCK, f, time_limit)
-
-
-def _same(x, *others):
-    return x
 
 
 def _split(x, n_heads):
@@ -80,7 +77,7 @@ STEPS: dict[str, Any] = {
     "norms": lambda first, second: (first, second),
     "turn_query": _turn,
     "turn_key": _turn,
-    "turn_value": _same,
+    "turn_value": same,
     "share": lambda x, times: np.repeat(x, times, axis=-3),
     "width": lambda d_k, d_model: d_k,
     "seen": _causal,
@@ -88,28 +85,11 @@ STEPS: dict[str, Any] = {
     "join_attention": lambda x, entered, made: x + made,
     "join_feed": lambda x, entered, made, start: x + made,
     "enter_feed": lambda x, start: x,
-    "attention": _same,
-    "feed": _same,
-    **{f"rms_{name}": step for name, step in RMS_STEPS.items()},
-    **{f"gate_{name}": step for name, step in GATE_STEPS.items()},
+    "attention": same,
+    "feed": same,
+    **RMS_STEPS,
+    **GATE_STEPS,
 }
-
-
-class _Named:
-    """The steps of a piece, which have its name before theirs."""
-
-    def __init__(self, steps: Any, name: str):
-        self._steps, self._name = steps, name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._steps, f"{self._name}_{name}")
-
-
-def _norm(s, x, w):
-    y = s.rms_enter(x, w.gain)
-    mean = s.rms_mean(s.rms_squares(y), axis=s.rms_axis)
-    size = s.rms_size(mean, s.rms_epsilon(w.epsilon))
-    return s.rms_scale(s.rms_divide(s.rms_above(y), size), w.gain)
 
 
 def _attend(s, x, w):
@@ -130,19 +110,22 @@ def _block(s: Any, x, weights):
     first, second = s.norms(weights.self_attention_norm, weights.feed_forward_norm)
     net = weights.feed_forward
 
+    def norm(y, w):
+        return normalize(s, y, w.gain, w.epsilon)
+
     def attend(y):
         return s.attention(_attend(s, y, weights.self_attention))
 
     def think(y):
-        return s.feed(gated(_Named(s, "gate"), y, net.W_gate, net.W_1, net.W_2))
+        return s.feed(gated(s, y, net.W_gate, net.W_1, net.W_2))
 
     if order == "post":
-        x = _norm(s, x + attend(x), first)
-        return _norm(s, x + think(x), second)
-    entered = x if order == "none" else _norm(s, x, first)
+        x = norm(x + attend(x), first)
+        return norm(x + think(x), second)
+    entered = x if order == "none" else norm(x, first)
     x = s.join_attention(x, entered, attend(entered))
     y = s.enter_feed(x, start)
-    entered = y if order in ("none", "first") else _norm(s, y, second)
+    entered = y if order in ("none", "first") else norm(y, second)
     return s.join_feed(x, entered, think(entered), start)
 
 
@@ -220,12 +203,12 @@ MISTAKES = mistakes(
             "norms", lambda first, second: (first, first), lambda first, second: (second, second)
         ),
         "layer norm for RMSNorm": each(
-            "rms_enter", lambda x, gain: x - np.mean(x, axis=-1, keepdims=True)
+            "enter_norm", lambda x, gain: x - np.mean(x, axis=-1, keepdims=True)
         ),
-        "gain forgotten": each("rms_scale", _same),
-        "no positions": ({"turn_query": _same, "turn_key": _same},),
-        "queries alone rotated": each("turn_key", _same),
-        "keys alone rotated": each("turn_query", _same),
+        "gain forgotten": each("scale", same),
+        "no positions": ({"turn_query": same, "turn_key": same},),
+        "queries alone rotated": each("turn_key", same),
+        "keys alone rotated": each("turn_query", same),
         "values rotated": each("turn_value", _turn),
         "neighbours rotated": (
             dict.fromkeys(("turn_query", "turn_key"), lambda x: _turn(x, interleaved=True)),
@@ -246,13 +229,13 @@ MISTAKES = mistakes(
             {"turn_query": partial(_turn, start=1)},
             {"turn_key": partial(_turn, start=1)},
         ),
-        "sum for the mean": each("rms_mean", lambda x, axis: np.sum(x, axis=axis, keepdims=True)),
+        "sum for the mean": each("mean", lambda x, axis: np.sum(x, axis=axis, keepdims=True)),
         "another epsilon": (
-            *each("rms_epsilon", *(lambda e, x=x: x for x in (0.0, 1e-3, 1e-6, 1e-8, 1e-12))),
-            {"rms_size": lambda mean, epsilon: np.sqrt(mean) + epsilon},
+            *each("epsilon", *(lambda e, x=x: x for x in (0.0, 1e-3, 1e-6, 1e-8, 1e-12))),
+            {"size": lambda mean, epsilon: np.sqrt(mean) + epsilon},
         ),
         "mask inverted": each("seen", lambda n: ~_causal(n), lambda n: _causal(n).T),
-        "W_O forgotten": each("project", _same),
+        "W_O forgotten": each("project", same),
         "no residuals": (
             {
                 "join_attention": lambda x, entered, made: made,
@@ -277,12 +260,10 @@ MISTAKES = mistakes(
         "sublayers side by side": each("enter_feed", lambda x, start: start),
         "self-attention missing": each("attention", lambda made: 0 * made),
         "feed-forward network missing": each("feed", lambda made: 0 * made),
-        "activation on the wrong branch": (
-            {"gate_open": _same, "gate_pass_on": GATE_STEPS["open"]},
-        ),
-        "no activation": each("gate_open", _same),
+        "activation on the wrong branch": ({"open": same, "pass_on": GATE_STEPS["open"]},),
+        "no activation": each("open", same),
         "another activation": each(
-            "gate_open",
+            "open",
             attnbook.gelu,
             attnbook.gelu_tanh,
             lambda h: np.maximum(h, 0),

@@ -58,7 +58,7 @@ def _centred(x):
 
 RMS_STEPS: dict[str, Any] = {
     "widen": widen,
-    "enter": lambda x, gain: x,
+    "enter_norm": lambda x, gain: x,
     "above": lambda x: x,  # what is divided
     "squares": np.square,
     "axis": -1,
@@ -72,7 +72,7 @@ RMS_STEPS: dict[str, Any] = {
 
 def normalize(steps: Any, x, gain, epsilon=EPSILON):
     """Compute the normalisation from its steps."""
-    x = steps.enter(steps.widen(x), gain)
+    x = steps.enter_norm(steps.widen(x), gain)
     mean = steps.mean(steps.squares(x), axis=steps.axis)
     size = steps.size(mean, steps.epsilon(epsilon))
     return steps.scale(steps.divide(steps.above(x), size), gain)
@@ -123,7 +123,7 @@ MISTAKES = mistakes(
         "over all axes": each("axis", None, (-2, -1)),
         "mean subtracted": (
             {"above": _centred, "squares": lambda x: _centred(x) ** 2},
-            {"enter": lambda x, gain: _centred(x)},
+            {"enter_norm": lambda x, gain: _centred(x)},
         ),
         "mean subtracted above": each("above", _centred),
         "variance for the mean of the squares": each("squares", lambda x: _centred(x) ** 2),
@@ -164,7 +164,7 @@ MISTAKES = mistakes(
         "gain forgotten": each("scale", lambda y, gain: y),
         "gain not multiplied": each("scale", np.add, np.divide),
         "one added to the gain": each("scale", lambda y, gain: y * (1 + gain)),
-        "gain before": ({"enter": np.multiply, "scale": lambda y, gain: y},),
+        "gain before": ({"enter_norm": np.multiply, "scale": lambda y, gain: y},),
         "keepdims forgotten": each("mean", np.mean),
         "squares overflow in half precision": each("widen", lambda x: x),
         "axis 1 of a batch": each("axis", 1),

@@ -12,7 +12,7 @@ import numpy as np
 
 import attnbook
 from attnbook.check.heads import HEADS_STEPS, heads_from_steps
-from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed
+from attnbook.check.hidden_layer import FEED_MISTAKES, FEED_STEPS, feed, same
 from attnbook.check.modes import run_in_modes
 from attnbook.check.multi_head import MULTI_HEAD_ATTENTION
 from attnbook.check.report import Report
@@ -40,20 +40,15 @@ def _after(y, norm, order):
     return norm(y) if order == "post" else y
 
 
-def as_it_is(x, *others):
-    """Return `x`."""
-    return x
-
-
 LAYER_STEPS: dict[str, Any] = {
-    "order": as_it_is,
-    "sequence": as_it_is,
-    "norms": as_it_is,
-    "matrices": as_it_is,
-    "bias": as_it_is,
+    "order": same,
+    "sequence": same,
+    "norms": same,
+    "matrices": same,
+    "bias": same,
     "exchange": lambda x, memory: (x, memory),
-    "memory": as_it_is,
-    "self_mask": as_it_is,
+    "memory": same,
+    "self_mask": same,
     "cross_mask": lambda mask, memory_mask, n: memory_mask,
     "to_target": lambda x, raw: (x, x, x),
     "to_memory": lambda x, memory: (x, memory, memory),
@@ -161,9 +156,9 @@ def from_entered(names: Iterable[str] = SUBLAYERS) -> Way:
 def bare(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     """Return the ways without normalisation: in both orders, in one of them."""
     return (
-        around(names, before=as_it_is, after=as_it_is),
-        around(names, before=as_it_is),
-        around(names, after=as_it_is),
+        around(names, before=same, after=same),
+        around(names, before=same),
+        around(names, after=same),
     )
 
 
@@ -190,7 +185,7 @@ def causal(mask, memory_mask, n):
     return allowed if mask is None else mask & allowed
 
 
-def changed(change: Callable, of: Callable = as_it_is) -> Callable:
+def changed(change: Callable, of: Callable = same) -> Callable:
     """Return what changes the mask that `of` takes, if there is one."""
     return lambda *given: None if of(*given) is None else change(of(*given))
 
@@ -251,11 +246,11 @@ _LAYER_MISTAKES = mistakes(
         "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
         "norm inside the residual": (
             *(
-                around(names, before=as_it_is, join=_made_normalised, after=as_it_is)
+                around(names, before=same, join=_made_normalised, after=same)
                 for names in _EACH_AND_ALL
             ),
             *(
-                around(names, join=_in_order("post", _made_normalised), after=as_it_is)
+                around(names, join=_in_order("post", _made_normalised), after=same)
                 for names in _EACH_AND_ALL
             ),
         ),
