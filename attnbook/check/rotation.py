@@ -12,6 +12,7 @@ from attnbook.check.engine import documented, either, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import with_options
+from attnbook.check.sinusoids import ANGLE_MISTAKES, ANGLE_STEPS, angles
 from attnbook.check.steps import Case, Check, Mistake, Stage, Values, draw, each
 
 
@@ -76,11 +77,7 @@ def _alternating(a, b):
 _STEPS: dict[str, Any] = {
     "start": lambda start: start,
     "places": lambda start, n: start + np.arange(n),
-    "index": lambda i: i,
-    "exponent": lambda i, d: 2 * i / d,
-    "base": 10000.0,
-    "frequency": lambda base, exponent: base**-exponent,
-    "angle": lambda p, frequency: p * frequency,
+    **ANGLE_STEPS,
     "cosines": np.cos,
     "sines": np.sin,
     "rotate": lambda a, b, c, s: (a * c - b * s, a * s + b * c),
@@ -91,10 +88,9 @@ _STEPS: dict[str, Any] = {
 def _rotated(steps: Any, x, start=0):
     n, d = x.shape[-2:]
     p = np.asarray(steps.places(steps.start(start), n))[:, np.newaxis]
-    exponent = steps.exponent(steps.index(np.arange(d // 2)), d)
-    angles = steps.angle(p, steps.frequency(steps.base, exponent))
-    pairs = steps.rotate(*steps.split(x), steps.cosines(angles), steps.sines(angles))
-    return steps.leave(steps.join(*pairs), x, angles)
+    turned = angles(steps, p, d, np.arange(d // 2))
+    pairs = steps.rotate(*steps.split(x), steps.cosines(turned), steps.sines(turned))
+    return steps.leave(steps.join(*pairs), x, turned)
 
 
 def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable]) -> tuple:
@@ -130,20 +126,8 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
         positions in another order: Your positions run backwards, or are divided by n. Row i turns
             by i·ω.
         one position for all: You rotate every row by the same angles.
-        another base: Your wavelengths grow to another length: the base is 10000.
-        exponent halved: Your exponent is l/d where l counts the pairs. There are d/2 of them, and
-            pair l has the exponent 2l/d, which ends just below 1.
-        exponent doubled: Your exponent is 4l/d: an index that already runs over 0, 2, 4, … is
-            doubled again. Pair l has the exponent 2l/d.
-        frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends. The
-            formula has 2l/d, which never reaches 1.
-        angle inverted: You multiply the position by 10000^(2l/d) where you should divide. The
-            frequencies fall with i.
-        product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
-        one frequency for all: All your pairs have one frequency: the exponent needs i.
-        frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
-        pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing.
         angles doubled: You rotate twice, or by twice the angle, i·ω.
+        product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
         turns for radians: You multiply the angles by 2π, or take them for degrees. They are
             radians: cos(i·ω) itself.
         start ignored: Your function takes `start` and begins at position 0 all the same. With n
@@ -191,22 +175,10 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             "one position for all": each(
                 "places", lambda start, n: np.full(n, n), lambda start, n: np.full(n, n - 1)
             ),
-            "another base": each("base", 1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 5000.0),
-            "exponent halved": each("exponent", lambda i, d: i / d),
-            "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
-            "frequencies to the very end": each(
-                "exponent", lambda i, d: i / max(d // 2 - 1, 1), lambda i, d: 2 * i / max(d - 1, 1)
-            ),
-            "angle inverted": each("frequency", lambda b, e: b**e),
+            "angles doubled": each("angle", lambda p, w: 2 * p * w),
             "product for a power": each(
                 "frequency", lambda b, e: 1 / np.where(e == 0, 1, b * e), lambda b, e: b * e
             ),
-            "one frequency for all": each(
-                "exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1
-            ),
-            "frequencies in reverse": each("index", lambda i: i[::-1]),
-            "pairs from 1": each("index", lambda i: i + 1),
-            "angles doubled": each("angle", lambda p, w: 2 * p * w),
             "turns for radians": each(
                 "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: np.deg2rad(p * w)
             ),
@@ -263,7 +235,7 @@ def _check(name: str, own: tuple, other: tuple, wrong: Mistake) -> Check:
             Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), beyond="a batch (leading axes)"),
             Stage((_case(3, 6, start=5), _case(1, 4, start=11)), option="start"),
         ),
-        mistakes=(wrong, *_mistakes(own[0], own[1], other)),
+        mistakes=(wrong, *_mistakes(own[0], own[1], other), *ANGLE_MISTAKES),
         properties=(lengths_stay,),
         options=("start",),
         adapt=_adapt,

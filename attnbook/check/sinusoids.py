@@ -11,7 +11,7 @@ from attnbook import positions
 from attnbook.check.engine import documented, either, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each, only
 
 
 @documented
@@ -55,18 +55,26 @@ def _pairs(sines, cosines):
     return np.stack([sines, cosines], axis=-1).reshape(len(sines), -1)
 
 
-_STEPS: dict[str, Any] = {
-    "places": np.arange,
-    # which frequency the features have, of their pairs i and their own numbers j
-    "index": lambda i, j, of_cosine: i,
+ANGLE_STEPS: dict[str, Any] = {
+    # which frequency the features have, of their pairs i, and in a table of their own numbers j
+    "index": lambda i, *others: i,
     "exponent": lambda i, d: 2 * i / d,
     "base": 10000.0,
     "frequency": lambda base, exponent: base**-exponent,
     "angle": lambda p, frequency: p * frequency,
+}
+_STEPS: dict[str, Any] = {
+    **ANGLE_STEPS,
+    "places": np.arange,
     "first": np.sin,
     "second": np.cos,
     "leave": lambda table: table,
 }
+
+
+def angles(steps: Any, p, d, *index):
+    exponent = steps.exponent(steps.index(*index), d)
+    return steps.angle(p, steps.frequency(steps.base, exponent))
 
 
 def _table(steps: Any, n, d_model):
@@ -74,8 +82,7 @@ def _table(steps: Any, n, d_model):
     waves = []
     for of_cosine, wave in ((0, steps.first), (1, steps.second)):
         features = 2 * pairs + of_cosine if steps.join is _pairs else pairs + of_cosine * len(pairs)
-        exponent = steps.exponent(steps.index(pairs, features, of_cosine), d_model)
-        waves.append(wave(steps.angle(p, steps.frequency(steps.base, exponent))))
+        waves.append(wave(angles(steps, p, d_model, pairs, features, of_cosine)))
     return steps.leave(steps.join(*waves))
 
 
@@ -104,7 +111,7 @@ _MISTAKES = mistakes(
     logarithm of base 10: You take exp of −2l/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
-    one frequency for all: All your features have one frequency: the exponent needs i.
+    one frequency for all: All your pairs of features have one frequency: the exponent needs i.
     frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
     positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
@@ -158,7 +165,7 @@ _MISTAKES = mistakes(
         "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
         "one frequency for all": each("exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1),
         "frequencies in reverse": each(
-            "index", lambda i, j, c: i[::-1], lambda i, j, c: len(i) - i
+            "index", lambda i, *others: i[::-1], lambda i, *others: len(i) - i
         ),
         "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
         "positions in another order": each(
@@ -167,7 +174,7 @@ _MISTAKES = mistakes(
             lambda n: np.arange(n) / n,
             lambda n: -np.arange(n),
         ),
-        "pairs from 1": each("index", lambda i, j, c: i + 1),
+        "pairs from 1": each("index", lambda i, *others: i + 1),
         "position and pair exchanged": (
             {"frequency": lambda b, e: e, "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p)},
         ),
@@ -196,6 +203,13 @@ _MISTAKES = mistakes(
         ),
     },
 )
+
+ANGLE_MISTAKES = only(
+    _MISTAKES,
+    *("another base", "exponent halved", "exponent doubled", "frequencies to the very end"),
+    *("angle inverted", "one frequency for all", "frequencies in reverse", "pairs from 1"),
+)
+"""What goes wrong with the angles of a rotation as well."""
 
 
 _LAYOUTS = mistakes(
