@@ -1,7 +1,7 @@
 """Models for the checks of order and of heads, right ones and bugs that libraries had."""
 
 import numpy as np
-from property_models import (
+from property_models import (  # noqa: F401 (for the tables)
     TOKENS,
     WIDTH,
     Block,
@@ -17,6 +17,7 @@ from property_models import (
     heads,
     loop,
     merge,
+    models,
     nn,
     projected,
     sdpa,
@@ -28,61 +29,53 @@ from property_models import (
 
 import attnbook
 
-EQUIVARIANT = {
-    "ours": (lambda x: attnbook.attention(x, x, x), X),
-    "heads": (projected(heads(3)), X),
-    "float32": (lambda x: sdpa(x), T),
-    "one sequence": (projected(heads(3)), X[0]),
-    "a layer": (nn.TransformerEncoderLayer(WIDTH, 3, 16, batch_first=True, dropout=0.0), X),
-    "a layer with dropout": (nn.TransformerEncoderLayer(WIDTH, 3, 16, batch_first=True), X),
-    "tokens": (nn.Sequential(nn.Embedding(23, WIDTH), Block(lambda m: False)), TOKENS),
-    "each token alone": (lambda x: x * 2, X),
-    "softmax over the queries": (head(axis=-2), X),
-    "batch normalisation": (CausalConvolution(nn.BatchNorm1d(WIDTH), left=0), X),
-}
+EQUIVARIANT = models(
+    """
+ours | lambda x: attnbook.attention(x, x, x)
+heads | projected(heads(3))
+float32 | sdpa, T
+one sequence | projected(heads(3)), X[0]
+a layer | nn.TransformerEncoderLayer(WIDTH, 3, 16, batch_first=True, dropout=0.0)
+a layer with dropout | nn.TransformerEncoderLayer(WIDTH, 3, 16, batch_first=True)
+tokens | nn.Sequential(nn.Embedding(23, WIDTH), Block(lambda m: False)), TOKENS
+each token alone | lambda x: x * 2
+softmax over the queries | head(axis=-2)
+batch normalisation | CausalConvolution(nn.BatchNorm1d(WIDTH), left=0)
+""",
+    globals(),
+    X,
+)
 
 
-IN_ORDER = {
-    "causal": (lambda x: loop(x), X, "causal mask"),
-    "LSTM": (nn.LSTM(WIDTH, 5, batch_first=True), X, "causal mask"),
-    "positions": (
-        lambda x: attnbook.attention(*3 * (x + 0.3 * np.arange(N)[:, None],)),
-        X,
-        "equal inputs differ",
-    ),
-    "learned positions": (
-        lambda x: Language(lambda m: False).blocks[0].eval()(x + 0.02 * torch.randn(N, WIDTH)),
-        T,
-        "equal inputs differ",
-    ),
-    "rotary positions": (
-        lambda x: attnbook.attention(*2 * (attnbook.positions.rotary(x),), x),
-        X[..., :8],
-        "weights by place",
-    ),
-    "mixer": (lambda x: np.cos(np.arange(N * N)).reshape(N, N) @ x, X, "equal inputs differ"),
-    "the mask of the past": (
-        lambda x: attnbook.attention(x, x, x, ~np.tri(N, k=-1, dtype=bool)),
-        X,
-        "mask of the past",
-    ),
-    "reversed": (lambda x: attnbook.attention(x, x, x)[:, ::-1], X, "outputs moved"),
-    "shifted": (lambda x: np.roll(attnbook.attention(x, x, x), 1, axis=1), X, "outputs moved"),
-    # reczoo/FuxiCTR issue 30, 649453932/Chinese-Text-Classification-Pytorch issue 10
-    "bare": (projected(heads(3, bare_split=True, bare_merge=True)), X, "bare reshape"),
-    "bare split": (lambda x: heads(4, bare_split=True)(x, x, x), X, "bare reshape"),
-    "bare merge": (lambda x: heads(3, bare_merge=True)(x, x, x), X, "bare reshape"),
-    "bare merge, then a projection": (
-        projected(heads(3, bare_merge=True)),
-        X,
-        "equal inputs differ",
-    ),
-    "sequence first": (sequence_first, T, "another sequence leaks in"),
-    "dropout": (lambda x: functional.dropout(x), T, "not deterministic"),
-    "positions alone": (lambda x: x + np.arange(N)[:, None], X[..., :8], "place"),
-    "convolution": (CausalConvolution(left=1, right=1), X[..., :6].repeat(2, -1), "window"),
-    "sorted": (lambda x: np.sort(x, axis=1), X, "order lost"),
-}
+def learned_positions(x):
+    return Language(lambda m: False).blocks[0].eval()(x + 0.02 * torch.randn(N, WIDTH))
+
+
+# bare reshape: reczoo/FuxiCTR issue 30, 649453932/Chinese-Text-Classification-Pytorch issue 10
+IN_ORDER = models(
+    """
+causal mask | loop
+    nn.LSTM(WIDTH, 5, batch_first=True)
+equal inputs differ | lambda x: attnbook.attention(*3 * (x + 0.3 * np.arange(N)[:, None],))
+    learned_positions, T
+    lambda x: np.cos(np.arange(N * N)).reshape(N, N) @ x
+    projected(heads(3, bare_merge=True))
+weights by place | lambda x: attnbook.attention(*2 * (attnbook.positions.rotary(x),), x), X[..., :8]
+mask of the past | lambda x: attnbook.attention(x, x, x, ~np.tri(N, k=-1, dtype=bool))
+outputs moved | lambda x: attnbook.attention(x, x, x)[:, ::-1]
+    lambda x: np.roll(attnbook.attention(x, x, x), 1, axis=1)
+bare reshape | projected(heads(3, bare_split=True, bare_merge=True))
+    lambda x: heads(4, bare_split=True)(x, x, x)
+    lambda x: heads(3, bare_merge=True)(x, x, x)
+another sequence leaks in | sequence_first, T
+not deterministic | functional.dropout, T
+place | lambda x: x + np.arange(N)[:, None], X[..., :8]
+window | CausalConvolution(left=1, right=1), X[..., :6].repeat(2, -1)
+order lost | lambda x: np.sort(x, axis=1)
+""",
+    globals(),
+    X,
+)
 
 
 H = 3
@@ -145,28 +138,32 @@ class Heads(nn.Module):
         return self.dropout(fast_heads(query, key, value)), None
 
 
-INDEPENDENT = {
-    "ours": (
-        lambda q, k, v: attnbook.merge_heads(
-            attnbook.attention(*(attnbook.split_heads(x, H) for x in (q, k, v)))
-        ),
-        X,
-        None,
-    ),
-    "NumPy": (heads(H), X, None),
-    "a loop": (loop_of_heads, X, None),
-    "one sequence": (heads(H), X[0], None),
-    "rectangular": (heads(H), (np.ones((5, 6)), np.ones((7, 6)), np.ones((7, 9))), None),
-    "SDPA": (fast_heads, T, None),
-    "a module": (Heads(), X, None),
-    "float16": (fast_heads, T.half(), None),
-    "heads first": (attend, np.ones((2, H, 5, 4)), -3),
-    "heads last": (
-        lambda *arrays: attend(*(x.swapaxes(-2, -3) for x in arrays)).swapaxes(-2, -3),
-        np.ones((5, H, 4)),
-        -2,
-    ),
-}
+def our_heads(query, key, value):
+    given = (attnbook.split_heads(x, H) for x in (query, key, value))
+    return attnbook.merge_heads(attnbook.attention(*given))
+
+
+def heads_last(*arrays):
+    return attend(*(x.swapaxes(-2, -3) for x in arrays)).swapaxes(-2, -3)
+
+
+INDEPENDENT = models(
+    """
+ours | our_heads
+NumPy | heads(H)
+a loop | loop_of_heads
+one sequence | heads(H), X[0]
+rectangular | heads(H), (np.ones((5, 6)), np.ones((7, 6)), np.ones((7, 9)))
+SDPA | fast_heads, T
+a module | Heads()
+float16 | fast_heads, T.half()
+heads first | attend, np.ones((2, H, 5, 4)), -3
+heads last | heads_last, np.ones((5, H, 4)), -2
+""",
+    globals(),
+    X,
+    None,
+)
 
 
 def of_scores(weigh, factor=2.0, order=slice(None)):
@@ -180,76 +177,55 @@ def of_scores(weigh, factor=2.0, order=slice(None)):
 
 
 BACKWARDS = slice(None, None, -1)
-MIXED = {
-    "backwards": (of_scores(softmax, order=BACKWARDS), "heads in another order"),
-    "rolled": (of_scores(softmax, order=[1, 2, 0]), "heads in another order"),
-    "first head": (of_scores(softmax, order=[0, 0, 0]), "one head for all"),
-    "merged in between": (
-        lambda *arrays: np.moveaxis(attend(*(split(x, H) for x in arrays)), -3, -1).reshape(
-            arrays[0].shape
-        ),
-        "features in another order",
-    ),
-    "doubled": (lambda *arrays: 2 * heads(H)(*arrays), "output scaled"),
-    "divided by 4": (of_scores(softmax, 4.0), "scale without the root"),
-    "multiplied": (of_scores(softmax, 0.5), "scale multiplied"),
-    "exponentials": (of_scores(np.exp), "no softmax"),
-    "key as value": (lambda q, k, v: heads(H)(q, k, k), "key used as value"),
-    "query as key": (lambda q, k, v: heads(H)(q, q, v), "query used as key"),
-    "swapped": (lambda q, k, v: heads(H)(k, q, v), "query and key swapped"),
-    "bare split, no scale": (
-        heads(H, bare_split=True, scale=1.0),
-        "bare reshape in the split; no scale",
-    ),
-    "bare merge, √d_model": (
-        heads(H, bare_merge=True, scale=WIDTH**-0.5),
-        "missing transpose in the merge; scale by d_model",
-    ),
-    "backwards, no scale": (
-        of_scores(softmax, 1.0, BACKWARDS),
-        "no scale; heads in another order",
-    ),
-    "causal, no scale": (heads(H, np.tri(N, dtype=bool), scale=1.0), "no scale"),
-    "bare": (heads(H, bare_split=True, bare_merge=True), "bare reshape"),
-    "FuxiCTR": (fuxi, "bare reshape"),
-    "bare split": (heads(H, bare_split=True), "bare reshape in the split"),
-    # jsbaan/transformer-from-scratch pull request 6, ajhalthor/Transformer-Neural-Network 4
-    "bare merge": (heads(H, bare_merge=True), "missing transpose in the merge"),
-    "without swap": (without_swap, "attention over the heads"),
-    "interleaved": (interleaved(True), "interleaved features"),
-    "interleaved, merged side by side": (interleaved(False), "interleaved features"),
-    "scale": (heads(H, scale=WIDTH**-0.5), "scale by d_model"),
-    "no scale": (heads(H, scale=1.0), "no scale"),
-    "softmax over the heads": (heads(H, axis=-3), "softmax over the heads"),
-    "softmax over the queries": (heads(H, axis=-2), "softmax over the queries"),
-    "one head": (attend, "one head"),
-    "mean of the weights": (
-        of_scores(lambda s: 0 * s + softmax(s).mean(axis=-3, keepdims=True)),
-        "weights averaged",
-    ),
-    "last head missing": (
-        lambda *arrays: heads(H)(*arrays) * (np.arange(arrays[2].shape[-1]) < WIDTH - WIDTH // H),
-        "one head left out",
-    ),
-    "first values": (
-        lambda q, k, v: heads(H)(q, k, np.tile(v[..., : v.shape[-1] // H], H)),
-        "first keys or values for all",
-    ),
-    "next keys": (
-        lambda q, k, v: heads(H)(q, np.roll(k, -(k.shape[-1] // H), axis=-1), v),
-        "keys or values of another head",
-    ),
-    "keys for queries": (lambda q, k, v: heads(H)(k, k, v), "keys compared with themselves"),
-    "mean": (averaged(np.mean, True), "heads averaged"),
-    "narrow mean": (averaged(np.mean, False), "heads averaged"),
-    "sum": (averaged(np.sum, True), "heads averaged"),
-    "W_O": (lambda *arrays: heads(H)(*arrays) @ W[3], "output projection"),
-    "W_O and b_O": (lambda *arrays: heads(H)(*arrays) @ W[3] + 5, "output projection"),
-    "four heads": (heads(4), None),
-    "normalised": (lambda q, k, v: heads(H)(q, k, v) / abs(q).max(-1, keepdims=True), None),
-    "a small leak": (lambda q, k, v: heads(H)(q, k, v) + 1e-4 * np.roll(v, 4, -1), None),
-    "another temperature": (heads(H, scale=0.1), None),
-    "NaN": (lambda q, k, v: q * np.nan, "NaN"),
-    "narrow": (lambda q, k, v: heads(H)(q, k, v)[..., :1], "wrong shape"),
-    "random": (lambda q, k, v: np.random.default_rng().normal(size=q.shape), "not deterministic"),
-}
+# missing transpose in the merge: jsbaan/transformer-from-scratch pull request 6,
+# ajhalthor/Transformer-Neural-Network 4
+MIXED = models(
+    """
+heads in another order | of_scores(softmax, order=BACKWARDS)
+    of_scores(softmax, order=[1, 2, 0])
+one head for all | of_scores(softmax, order=[0, 0, 0])
+features in another order | lambda *arrays: np.moveaxis(
+        attend(*(split(x, H) for x in arrays)), -3, -1).reshape(arrays[0].shape)
+output scaled | lambda *arrays: 2 * heads(H)(*arrays)
+scale without the root | of_scores(softmax, 4.0)
+scale multiplied | of_scores(softmax, 0.5)
+no softmax | of_scores(np.exp)
+key used as value | lambda q, k, v: heads(H)(q, k, k)
+query used as key | lambda q, k, v: heads(H)(q, q, v)
+query and key swapped | lambda q, k, v: heads(H)(k, q, v)
+bare reshape in the split; no scale | heads(H, bare_split=True, scale=1.0)
+missing transpose in the merge; scale by d_model | heads(H, bare_merge=True, scale=WIDTH**-0.5)
+no scale; heads in another order | of_scores(softmax, 1.0, BACKWARDS)
+no scale | heads(H, np.tri(N, dtype=bool), scale=1.0)
+    heads(H, scale=1.0)
+bare reshape | heads(H, bare_split=True, bare_merge=True)
+    fuxi
+bare reshape in the split | heads(H, bare_split=True)
+missing transpose in the merge | heads(H, bare_merge=True)
+attention over the heads | without_swap
+interleaved features | interleaved(True)
+    interleaved(False)
+scale by d_model | heads(H, scale=WIDTH**-0.5)
+softmax over the heads | heads(H, axis=-3)
+softmax over the queries | heads(H, axis=-2)
+one head | attend
+weights averaged | of_scores(lambda s: 0 * s + softmax(s).mean(axis=-3, keepdims=True))
+one head left out | lambda *arrays: heads(H)(*arrays) * (np.arange(WIDTH) < WIDTH - WIDTH // H)
+first keys or values for all | lambda q, k, v: heads(H)(q, k, np.tile(v[..., : WIDTH // H], H))
+keys or values of another head | lambda q, k, v: heads(H)(q, np.roll(k, -(WIDTH // H), axis=-1), v)
+keys compared with themselves | lambda q, k, v: heads(H)(k, k, v)
+heads averaged | averaged(np.mean, True)
+    averaged(np.mean, False)
+    averaged(np.sum, True)
+output projection | lambda *arrays: heads(H)(*arrays) @ W[3]
+    lambda *arrays: heads(H)(*arrays) @ W[3] + 5
+unknown | heads(4)
+    heads(H, scale=0.1)
+    lambda q, k, v: heads(H)(q, k, v) / abs(q).max(-1, keepdims=True)
+    lambda q, k, v: heads(H)(q, k, v) + 1e-4 * np.roll(v, 4, -1)
+NaN | lambda q, k, v: q * np.nan
+wrong shape | lambda q, k, v: heads(H)(q, k, v)[..., :1]
+not deterministic | lambda q, k, v: np.random.default_rng().normal(size=q.shape)
+""",
+    globals(),
+)

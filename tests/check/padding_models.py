@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from property_models import WIDTH, Block, W, loop, nn, sdpa, softmax, torch
+from property_models import WIDTH, Block, W, loop, models, nn, sdpa, softmax, torch  # noqa: F401
 
-import attnbook
+import attnbook  # noqa: F401 (for the tables)
 from attnbook import masking
 
 SIZE = 8
@@ -65,33 +65,26 @@ class Packed(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
 
 
-UNPADDED = {
-    "ours": (lambda x, mask: attnbook.attention(x, x, x, mask), LONG, None),
-    "our heads": (
-        lambda x, mask: attnbook.multi_head_attention(
-            x, x, x, attnbook.MultiHeadWeights.init(0, WIDTH, 3), mask
-        ),
-        LONG,
-        for_heads,
-    ),
-    "NumPy": (padded_head(lambda s, mask: np.where(mask, s, -np.inf)), LONG, None),
-    "SDPA": (lambda x, mask: sdpa(x, attn_mask=mask), LONG_T, None),
-    "SDPA with −∞": (
-        lambda x, mask: sdpa(x, attn_mask=mask),
-        LONG_T,
-        lambda lengths, n: masking.to_additive(masking.padding(lengths, n)),
-    ),
-    "blocks": (Encoder(), LONG, key_padding),
-    "blocks without dropout": (Encoder(dropout=0.0), LONG_T, key_padding),
-    "tokens": (Encoder(tokens=True), MANY, key_padding),
-    "packed": (Packed(), LONG, of_lengths),
-    "causal": (lambda x, mask: loop(x), LONG, None),
-    "a mean over what is real": (
-        lambda x, mask: x + (mask @ x) / mask.sum(-1, keepdims=True),
-        LONG,
-        None,
-    ),
-}
+UNPADDED = models(
+    """
+ours | lambda x, mask: attnbook.attention(x, x, x, mask)
+our heads | lambda x, mask: attnbook.multi_head_attention(
+        x, x, x, attnbook.MultiHeadWeights.init(0, WIDTH, 3), mask), LONG, for_heads
+NumPy | padded_head(lambda s, mask: np.where(mask, s, -np.inf))
+SDPA | lambda x, mask: sdpa(x, attn_mask=mask), LONG_T
+SDPA with −∞ | lambda x, mask: sdpa(x, attn_mask=mask), LONG_T,
+        lambda lengths, n: masking.to_additive(masking.padding(lengths, n))
+blocks | Encoder(), LONG, key_padding
+blocks without dropout | Encoder(dropout=0.0), LONG_T, key_padding
+tokens | Encoder(tokens=True), MANY, key_padding
+packed | Packed(), LONG, of_lengths
+causal | lambda x, mask: loop(x)
+a mean over what is real | lambda x, mask: x + (mask @ x) / mask.sum(-1, keepdims=True)
+""",
+    globals(),
+    LONG,
+    None,
+)
 
 
 def masked_on_the_queries(x, mask):
@@ -148,108 +141,37 @@ class Truncated(nn.Module):
         return sdpa(x, attn_mask=mask)[:, :longest]
 
 
-PADDED = {
-    "queries": (masked_on_the_queries, LONG, None, "padding masked on the queries"),
-    "queries, −∞": (
-        padded_head(lambda s, m: np.where(m.swapaxes(-1, -2), s, -np.inf)),
-        LONG,
-        None,
-        "padding masked on the queries",
-    ),
-    "repeat": (repeated_in_the_wrong_order, LONG_T, None, "another sequence's padding"),
-    "another row": (
-        padded_head(lambda s, m: np.where(m[::-1], s, -np.inf)),
-        LONG,
-        None,
-        "another sequence's padding",
-    ),
-    "flipped": (flipped_for_sdpa, LONG_T, None, "padding mask inverted"),
-    "inverted, −1e9": (
-        padded_head(lambda s, m: np.where(m, -1e9, s)),
-        LONG,
-        None,
-        "padding mask inverted",
-    ),
-    "batch of one": (skipped_for_one, LONG_T, None, "batch of one"),
-    "not honoured": (not_honoured, LONG_T, None, "padding ignored"),
-    "float mask": (
-        FloatMask(),
-        LONG,
-        lambda lengths, n: key_padding(lengths, n).astype(np.float32),
-        None,
-    ),
-    "truncated": (Truncated(), LONG, of_lengths, "wrong shape"),
-    "multiplied": (padded_head(lambda s, m: s * m), LONG, None, "hidden score not −∞"),
-    "a small number": (
-        padded_head(lambda s, m: np.where(m, s, -10.0)),
-        LONG,
-        None,
-        "hidden score not −∞",
-    ),
-    "after the softmax": (
-        padded_head(after=lambda w, m: w * m),
-        LONG,
-        None,
-        "not renormalised",
-    ),
-    "after the softmax, renormalised": (
-        padded_head(after=lambda w, m: w * m / (w * m).sum(-1, keepdims=True)),
-        LONG,
-        None,
-        "mask after the exponential",
-    ),
-    "0 and 1 added": (padded_head(lambda s, m: s + m), LONG, None, None),
-    "zeros": (
-        padded_head(before=lambda x, m: x * m.swapaxes(-1, -2)),
-        LONG,
-        None,
-        "padding counted",
-    ),
-    "a mean over all, added": (
-        lambda x, m: attnbook.attention(x, x, x, m) + x.mean(axis=1, keepdims=True),
-        LONG,
-        None,
-        "padding added",
-    ),
-    "a shift": (
-        lambda x, m: attnbook.attention(x, x, x, m) + np.roll(x, -1, axis=1),
-        LONG,
-        None,
-        "neighbours mixed",
-    ),
-    "one too long": (
-        lambda x, m: attnbook.attention(
-            x, x, x, m | (np.roll(m, 1, axis=-1) & (np.arange(m.shape[-1]) > 0))
-        ),
-        LONG,
-        None,
-        "mask too long",
-    ),
-    "a mean over all": (lambda x, m: x + (m @ x) / x.shape[1], LONG, None, "padding counted"),
-    "-1e4": (padded_head(lambda s, m: np.where(m, s, -1e4)), LONG, None, "large negative number"),
-    "added": (padded_head(lambda s, m: s - 1e4 * ~m), LONG, None, "large negative number"),
-    "other tokens": (
-        lambda x, m: x + x.mean(axis=0),
-        LONG,
-        None,
-        "another sequence leaks in",
-    ),
-    "nothing is visible": (
-        padded_head(lambda s, m: np.where(m & False, s, -np.inf)),
-        LONG,
-        None,
-        "NaN",
-    ),
-    "one layer of two": (
-        lambda x, m: sdpa(sdpa(x, attn_mask=m)),
-        LONG_T,
-        None,
-        None,
-    ),
-    "a mask in train mode": (
-        Block(lambda m: False),
-        LONG,
-        lambda lengths, n: None,
-        "padding ignored",
-    ),
-}
+PADDED = models(
+    """
+padding masked on the queries | masked_on_the_queries
+    padded_head(lambda s, m: np.where(m.swapaxes(-1, -2), s, -np.inf))
+another sequence's padding | repeated_in_the_wrong_order, LONG_T
+    padded_head(lambda s, m: np.where(m[::-1], s, -np.inf))
+padding mask inverted | flipped_for_sdpa, LONG_T
+    padded_head(lambda s, m: np.where(m, -1e9, s))
+batch of one | skipped_for_one, LONG_T
+padding ignored | not_honoured, LONG_T
+    Block(lambda m: False), LONG, lambda lengths, n: None
+wrong shape | Truncated(), LONG, of_lengths
+hidden score not −∞ | padded_head(lambda s, m: s * m)
+    padded_head(lambda s, m: np.where(m, s, -10.0))
+not renormalised | padded_head(after=lambda w, m: w * m)
+mask after the exponential | padded_head(after=lambda w, m: w * m / (w * m).sum(-1, keepdims=True))
+padding counted | padded_head(before=lambda x, m: x * m.swapaxes(-1, -2))
+    lambda x, m: x + (m @ x) / x.shape[1]
+padding added | lambda x, m: attnbook.attention(x, x, x, m) + x.mean(axis=1, keepdims=True)
+neighbours mixed | lambda x, m: attnbook.attention(x, x, x, m) + np.roll(x, -1, axis=1)
+mask too long | lambda x, m: attnbook.attention(
+        x, x, x, m | (np.roll(m, 1, axis=-1) & (np.arange(m.shape[-1]) > 0)))
+large negative number | padded_head(lambda s, m: np.where(m, s, -1e4))
+    padded_head(lambda s, m: s - 1e4 * ~m)
+another sequence leaks in | lambda x, m: x + x.mean(axis=0)
+NaN | padded_head(lambda s, m: np.where(m & False, s, -np.inf))
+unknown | FloatMask(), LONG, lambda lengths, n: key_padding(lengths, n).astype(np.float32)
+    padded_head(lambda s, m: s + m)
+    lambda x, m: sdpa(sdpa(x, attn_mask=m)), LONG_T
+""",
+    globals(),
+    LONG,
+    None,
+)

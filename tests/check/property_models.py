@@ -1,9 +1,11 @@
 """Models for the property checks: causal ones, and leaks that libraries and books had."""
 
 import math
+import re
 
 import numpy as np
 import pytest
+from answer_programs import entries
 
 import attnbook
 from attnbook import masking
@@ -17,6 +19,26 @@ TOKENS = np.random.default_rng(1).integers(0, 23, size=(3, N))
 W = np.random.default_rng(2).normal(size=(4, WIDTH, WIDTH)) / 2
 PAST = np.tri(N, dtype=bool)
 FUTURE_MASK = torch.triu(torch.ones(N, N, dtype=torch.bool), diagonal=1)  # True = ignore
+
+
+def models(table, names, *usual):
+    """Return the models of a table: a name, then `model`, or `model, example` and more.
+
+    What a line leaves out is as in `usual`. A further model of one name is named with a number at
+    the end.
+    """
+
+    def case(*given):
+        return (*given, *usual[len(given) - 1 :])
+
+    names = {**names, "case": case}
+    return {name: eval(f"case({text})", names) for name, text in entries(table, " | ")}
+
+
+def mistake_of(name):
+    """Drop the number that tells several models with one mistake apart."""
+    name = re.sub(r" \d+$", "", name)
+    return None if name == "unknown" else name
 
 
 def softmax(scores, axis=-1):
@@ -134,6 +156,11 @@ def convolution_by_fourier(x):
     return np.fft.irfft(spectrum, 2 * n, axis=1)[:, :n]
 
 
+def torch_fourier(x):
+    spectrum = torch.fft.rfft(x, 2 * N, dim=1) * torch.fft.rfft(torch.ones(N, 1), 2 * N, dim=0)
+    return torch.fft.irfft(spectrum, 2 * N, dim=1)[:, :N]
+
+
 def mean_of_the_past(x):
     return x.cumsum(1) / np.arange(1, x.shape[1] + 1)[:, None]
 
@@ -142,40 +169,33 @@ def sdpa(x, **options):
     return functional.scaled_dot_product_attention(x, x, x, **options)
 
 
-CAUSAL = {
-    "ours": (lambda x: attnbook.attention(x, x, x, masking.causal(x.shape[1])), X),
-    "our heads": (
-        lambda x: attnbook.multi_head_attention(
-            x, x, x, attnbook.MultiHeadWeights.init(0, WIDTH, 3), masking.causal(x.shape[1])
-        ),
-        X,
-    ),
-    "a loop": (loop, X),
-    "one sequence": (head(filled(PAST)), X[0]),
-    "a mean of the past": (mean_of_the_past, X),
-    "in float32": (head(filled(PAST)), X.astype(np.float32)),
-    "Fourier transform": (convolution_by_fourier, X),
-    "Fourier transform in float32": (
-        lambda x: torch.fft.irfft(
-            torch.fft.rfft(x, 2 * N, dim=1) * torch.fft.rfft(torch.ones(N, 1), 2 * N, dim=0),
-            2 * N,
-            dim=1,
-        )[:, :N],
-        T,
-    ),
-    "SDPA": (lambda x: sdpa(x, is_causal=True), T),
-    "SDPA in half precision": (lambda x: sdpa(x, is_causal=True), T.to(torch.bfloat16)),
-    "float16": (lambda x: sdpa(x, is_causal=True), T.to(torch.float16)),
-    "a block": (Block(), X),
-    "two blocks": (nn.Sequential(Block(), Block()), T),
-    "a language model": (Language(), TOKENS),
-    "one line of tokens": (lambda x: Language().eval()(x[None])[0], torch.tensor(TOKENS[0])),
-    "LSTM": (nn.LSTM(WIDTH, 5, num_layers=2, dropout=0.3, batch_first=True), X),
-    "GRU": (nn.GRU(WIDTH, 5, batch_first=True), X),
-    "convolution": (CausalConvolution(nn.GELU()), X),
-    "a long sequence": (lambda x: np.cumsum(x, axis=1), np.ones((1, 90, 2))),
-    "two tokens": (lambda x: np.cumsum(x, axis=1), X[:, :2]),
-}
+CAUSAL = models(
+    """
+ours | lambda x: attnbook.attention(x, x, x, masking.causal(x.shape[1]))
+our heads | lambda x: attnbook.multi_head_attention(
+        x, x, x, attnbook.MultiHeadWeights.init(0, WIDTH, 3), masking.causal(x.shape[1]))
+a loop | loop
+one sequence | head(filled(PAST)), X[0]
+a mean of the past | mean_of_the_past
+in float32 | head(filled(PAST)), X.astype(np.float32)
+Fourier transform | convolution_by_fourier
+Fourier transform in float32 | torch_fourier, T
+SDPA | lambda x: sdpa(x, is_causal=True), T
+SDPA in half precision | lambda x: sdpa(x, is_causal=True), T.to(torch.bfloat16)
+float16 | lambda x: sdpa(x, is_causal=True), T.to(torch.float16)
+a block | Block()
+two blocks | nn.Sequential(Block(), Block()), T
+a language model | Language(), TOKENS
+one line of tokens | lambda x: Language().eval()(x[None])[0], torch.tensor(TOKENS[0])
+LSTM | nn.LSTM(WIDTH, 5, num_layers=2, dropout=0.3, batch_first=True)
+GRU | nn.GRU(WIDTH, 5, batch_first=True)
+convolution | CausalConvolution(nn.GELU())
+a long sequence | lambda x: np.cumsum(x, axis=1), np.ones((1, 90, 2))
+two tokens | lambda x: np.cumsum(x, axis=1), X[:, :2]
+""",
+    globals(),
+    X,
+)
 
 
 class MaskInTraining(nn.Module):
@@ -284,114 +304,69 @@ def of_any_length(x, row=slice(None)):
 SQUARE = np.random.default_rng(5).normal(size=(3, N, N))
 
 
-LEAKS = {
-    "d2l": (MaskInTraining(), X, "causal mask dropped in eval mode"),
-    "in train mode": (
-        MaskInTraining(lambda training: not training),
-        X,
-        "causal mask dropped in train mode",
-    ),
-    "in both modes": (MaskInTraining(lambda training: False), X, "no causal mask"),
-    "a block in eval mode": (Block(lambda m: m.training), X, "causal mask dropped in eval mode"),
-    "tokens in eval mode": (
-        Language(lambda m: m.training),
-        TOKENS,
-        "causal mask dropped in eval mode",
-    ),
-    "need_weights": (causal_unless_weights, T, "no causal mask"),
-    "keras": (DroppedOffTheFusedPath(0.1), X, "no causal mask"),
-    "float mask": (with_a_float_mask, T, "no causal mask"),
-    "no mask": (head(), X, "no causal mask"),
-    "blocks of three": (
-        lambda x: attnbook.attention(x, x, x, np.arange(N) // 3 <= np.arange(N)[:, None] // 3),
-        X,
-        "blocks",
-    ),
-    "two open to all": (
-        lambda x: attnbook.attention(x, x, x, np.tri(N, dtype=bool) | (np.arange(N) < 2)),
-        X,
-        "prefix",
-    ),
-    "a window on both sides": (
-        lambda x: attnbook.attention(
-            x, x, x, np.tri(N, k=2, dtype=bool) & ~np.tri(N, k=-3, dtype=bool)
-        ),
-        X,
-        "window ahead",
-    ),
-    "no mask, one sequence": (head(), X[0], "no causal mask"),
-    "two tokens": (head(), X[:, :2], "no causal mask"),
-    "gpt2": (gpt2, X, "large negative number"),
-    "gpt2 added": (gpt2_added, X, "large negative number"),
-    "-1e9": (head(filled(PAST, -1e9)), X, "large negative number"),
-    "-1e9 in float32": (head(filled(PAST, -1e9)), X.astype(np.float32), "large negative number"),
-    "softmax over the queries": (min_gpt, X, "softmax over the queries"),
-    "queries, in two heads": (
-        projected(heads(2, PAST, axis=-2)),
-        X,
-        "softmax over the queries",
-    ),
-    "queries, saturated": (min_gpt, 3 * X, "softmax over the queries"),
-    "normalised over the sequence": (normalized, X, "softmax over the queries"),
-    "after the softmax": (late(1), X, "mask after the softmax"),
-    "after the softmax, one sequence": (late(1), X[0], "mask after the softmax"),
-    "after the softmax, large": (late(1), 10 * X, "mask after the softmax"),
-    "after the softmax, float32": (late(1), X.astype(np.float32) / 10, "mask after the softmax"),
-    "after the softmax, heads": (late(3, start=lambda x: x), X, "mask after the softmax"),
-    "after the softmax, learned": (head(finish=lambda w: w * PAST), X, "mask after the softmax"),
-    "after the softmax, tokens": (
-        lambda x: late(1)(np.random.default_rng(4).normal(size=(23, WIDTH))[x]),
-        TOKENS,
-        "mask after the softmax",
-    ),
-    "renormalised": (late(1, lambda total: total), X, "mask after the exponential"),
-    "renormalised, guarded": (late(1, guarded), X, "mask after the exponential"),
-    "renormalised, residual": (
-        late(3, guarded, start=lambda x: x),
-        X,
-        "mask after the exponential",
-    ),
-    "the last row": (lambda x: of_any_length(x, -1), SQUARE, "wrong shape"),
-    "the last row, one sequence": (lambda x: of_any_length(x, -1), SQUARE[0], "wrong shape"),
-    "the last row, in n classes": (lambda x: of_any_length(x, -1)[:, :N], X, "wrong shape"),
-    "columns": (lambda x: of_any_length(x).swapaxes(-1, -2), SQUARE, "wrong shape"),
-    "square": (of_any_length, SQUARE, "no causal mask"),
-    "square, of one length": (lambda x: of_any_length(x + 0 * SQUARE[0]), SQUARE, "no causal mask"),
-    "a number each": (lambda x: of_any_length(x)[..., 0], X, "no causal mask"),
-    "two tokens, squeezed": (
-        lambda x: of_any_length(x)[..., 0].squeeze(),
-        X[:1, :2, :2],
-        "no causal mask",
-    ),
-    "inverted": (head(filled(~PAST)), X, "causal mask inverted"),
-    "inverted, −1e9": (greedy_decoding, X, "causal mask inverted"),
-    "transposed": (head(filled(PAST.T)), X, "causal mask inverted"),
-    "True means ignore": (
-        lambda x: attnbook.attention(x, x, x, FUTURE_MASK),
-        T,
-        "causal mask inverted",
-    ),
-    "off by one": (head(filled(np.tri(N, k=1, dtype=bool))), X, "off by one"),
-    "sink": (sink_at_the_end, X, "off by one"),
-    "convolution": (CausalConvolution(left=1, right=1), X, "window ahead"),
-    "two ahead": (CausalConvolution(left=1, right=2), X, "off by one"),
-    "long": (lambda x: np.cumsum(x, 1) + 2 * np.roll(x, -1, 1), np.ones((1, 90, 2)), "off by one"),
-    "bare split": (projected(heads(3, PAST, bare_split=True)), X, "bare reshape"),
-    "bare merge": (merged_without_transpose(3), X, "bare reshape"),
-    "bare merge, residual": (lambda x: x + merged_without_transpose(4)(x), X, "bare reshape"),
-    "sequence first": (sequence_first, T, "another sequence leaks in"),
-    "softmax over the batch": (
-        head(filled(PAST, -1e30), axis=0),
-        X,
-        "another sequence leaks in",
-    ),
-    "batch normalisation": (
-        CausalConvolution(nn.BatchNorm1d(WIDTH)),
-        X,
-        "another sequence leaks in",
-    ),
-    "nothing is visible": (head(filled(np.tri(N, k=-1, dtype=bool))), X, "NaN"),
-    "constant": (lambda x: np.ones_like(x), X, "constant"),
-    "a window": (head(filled(abs(np.arange(N)[:, None] - np.arange(N) - 1) % 3 == 0)), X, None),
-    "divided by the maximum": (lambda x: x / abs(x).max(), X[0], None),
-}
+LEAKS = models(
+    """
+causal mask dropped in eval mode | MaskInTraining()
+    Block(lambda m: m.training)
+    Language(lambda m: m.training), TOKENS
+causal mask dropped in train mode | MaskInTraining(lambda training: not training)
+no causal mask | MaskInTraining(lambda training: False)
+    causal_unless_weights, T
+    DroppedOffTheFusedPath(0.1)
+    with_a_float_mask, T
+    head()
+    head(), X[0]
+    head(), X[:, :2]
+    of_any_length, SQUARE
+    lambda x: of_any_length(x + 0 * SQUARE[0]), SQUARE
+    lambda x: of_any_length(x)[..., 0]
+    lambda x: of_any_length(x)[..., 0].squeeze(), X[:1, :2, :2]
+blocks | lambda x: attnbook.attention(x, x, x, np.arange(N) // 3 <= np.arange(N)[:, None] // 3)
+prefix | lambda x: attnbook.attention(x, x, x, np.tri(N, dtype=bool) | (np.arange(N) < 2))
+window ahead | lambda x: attnbook.attention(
+        x, x, x, np.tri(N, k=2, dtype=bool) & ~np.tri(N, k=-3, dtype=bool))
+    CausalConvolution(left=1, right=1)
+large negative number | gpt2
+    gpt2_added
+    head(filled(PAST, -1e9))
+    head(filled(PAST, -1e9)), X.astype(np.float32)
+softmax over the queries | min_gpt
+    projected(heads(2, PAST, axis=-2))
+    min_gpt, 3 * X
+    normalized
+mask after the softmax | late(1)
+    late(1), X[0]
+    late(1), 10 * X
+    late(1), X.astype(np.float32) / 10
+    late(3, start=lambda x: x)
+    head(finish=lambda w: w * PAST)
+    lambda x: late(1)(np.random.default_rng(4).normal(size=(23, WIDTH))[x]), TOKENS
+mask after the exponential | late(1, lambda total: total)
+    late(1, guarded)
+    late(3, guarded, start=lambda x: x)
+wrong shape | lambda x: of_any_length(x, -1), SQUARE
+    lambda x: of_any_length(x, -1), SQUARE[0]
+    lambda x: of_any_length(x, -1)[:, :N]
+    lambda x: of_any_length(x).swapaxes(-1, -2), SQUARE
+causal mask inverted | head(filled(~PAST))
+    greedy_decoding
+    head(filled(PAST.T))
+    lambda x: attnbook.attention(x, x, x, FUTURE_MASK), T
+off by one | head(filled(np.tri(N, k=1, dtype=bool)))
+    sink_at_the_end
+    CausalConvolution(left=1, right=2)
+    lambda x: np.cumsum(x, 1) + 2 * np.roll(x, -1, 1), np.ones((1, 90, 2))
+bare reshape | projected(heads(3, PAST, bare_split=True))
+    merged_without_transpose(3)
+    lambda x: x + merged_without_transpose(4)(x)
+another sequence leaks in | sequence_first, T
+    head(filled(PAST, -1e30), axis=0)
+    CausalConvolution(nn.BatchNorm1d(WIDTH))
+NaN | head(filled(np.tri(N, k=-1, dtype=bool)))
+constant | lambda x: np.ones_like(x)
+unknown | head(filled(abs(np.arange(N)[:, None] - np.arange(N) - 1) % 3 == 0))
+    lambda x: x / abs(x).max(), X[0]
+""",
+    globals(),
+    X,
+)
