@@ -8,7 +8,7 @@ from property_models import WIDTH, Block, W, loop, models, nn, sdpa, softmax, to
 import attnbook  # noqa: F401 (for the tables)
 from attnbook import masking
 
-SIZE = 8
+SIZE = 6
 LONG = np.random.default_rng(4).normal(size=(3, SIZE, WIDTH))
 LONG_T = torch.tensor(LONG, dtype=torch.float32)
 MANY = np.random.default_rng(5).integers(0, 23, size=(2, SIZE))
