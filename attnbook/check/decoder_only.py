@@ -14,7 +14,8 @@ from attnbook.check.hidden_layer import same
 from attnbook.check.report import Report
 from attnbook.check.root_mean_square import RMS_STEPS, normalize
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.standardization import earlier_rows_stay
+from attnbook.check.steps import Case, Check, Stage, draw, each
 
 
 @documented
@@ -273,16 +274,9 @@ MISTAKES = mistakes(
 )
 
 
-def _future_is_hidden(case: Case, values: Values, again: Callable) -> str | None:
-    """Say whether a change of the last token moves the rows before it."""
-    x = case.arrays["x"]
-    if x.shape[-2] < 2:
-        return None
-    other = np.concatenate([x[..., :-1, :], x[..., -1:, ::-1] + 1], axis=-2)
-    moved = again(x=other)
-    if moved and not np.allclose(moved[0][..., :-1, :], values[0][..., :-1, :], atol=1e-4):
-        return "A change of the last token must move no earlier row; it moves yours."
-    return None
+_future_is_hidden = earlier_rows_stay(
+    "A change of the last token must move no earlier row; it moves yours."
+)
 
 
 def _case(n, d_model, n_heads, n_kv_heads, d_ff, *leading, dtype="float64") -> Case:

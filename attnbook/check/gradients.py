@@ -8,6 +8,7 @@ import numpy as np
 
 import attnbook
 from attnbook.check import attention_cases as cases
+from attnbook.check import softmax_gradients
 from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
 from attnbook.check.normalization import VARIANTS
@@ -44,16 +45,12 @@ def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(ATTENTION_VJP, f, time_limit)
 
 
-def _weighted(a, da):
-    return np.sum(a * da, axis=-1, keepdims=True)
-
-
 GRADIENT_STEPS: dict[str, Callable] = {
     **WEIGHT_STEPS,
     "incoming": lambda g: g,
     "grad_weights": lambda g, v: g @ transposed(v),
-    "mean": _weighted,  # of the gradient of the weights, in each row
-    "jacobian": lambda a, da, mean: a * (da - mean),
+    "mean": softmax_gradients.STEPS["mean"],  # of the gradient of the weights, in each row
+    "jacobian": softmax_gradients.STEPS["jacobian"],
     "query_factor": lambda factor, query: factor,
     "key_factor": lambda factor, query: factor,
     "value_factor": lambda factor: 1,
@@ -102,6 +99,16 @@ _REVERSED: Way = {
     "grad_weights": lambda g, v: g @ v.T,
     "grad_key": lambda d, q, k, v: d.T @ q,
     "grad_value": lambda a, g, v, d: a.T @ g,
+}
+
+_OF_A_SOFTMAX = {
+    mistake.name: mistake.ways
+    for mistake in only(
+        softmax_gradients.MISTAKES,
+        *("softmax skipped", "second term not multiplied by the weights"),
+        *("sum over the wrong axis", "keepdims forgotten", "mean instead of sum"),
+        *("sum without the weights", "sign of the second term"),
+    )
 }
 
 _BACKWARD_MISTAKES = mistakes(
@@ -172,6 +179,7 @@ _BACKWARD_MISTAKES = mistakes(
         the sizes fit by chance the numbers are wrong. Exchange the last two axes only.
     """,
     {
+        **_OF_A_SOFTMAX,
         "no scale in the gradients": _factors(lambda factor, query: 1),
         "no scale": sized(0),
         "scale forgotten in the weights": {**sized(0), **_factors(_root)[0]},
@@ -180,25 +188,8 @@ _BACKWARD_MISTAKES = mistakes(
         "scale in grad_value": {"value_factor": lambda factor: factor},
         "second term of the softmax Jacobian": {"jacobian": lambda a, da, mean: a * da},
         "diagonal of the softmax Jacobian": {"jacobian": lambda a, da, mean: a * (1 - a) * da},
-        "softmax skipped": {"jacobian": lambda a, da, mean: da},
         "weights missing in the Jacobian": {"jacobian": lambda a, da, mean: da - mean},
-        "second term not multiplied by the weights": {
-            "jacobian": lambda a, da, mean: a * da - mean
-        },
-        "sum over the wrong axis": each(
-            "mean",
-            lambda a, da: np.sum(a * da, axis=-2, keepdims=True),
-            lambda a, da: np.sum(a * da),
-        ),
-        "keepdims forgotten": {"mean": lambda a, da: np.sum(a * da, axis=-1)},
-        "mean instead of sum": {"mean": lambda a, da: np.mean(a * da, axis=-1, keepdims=True)},
-        "sum without the weights": each(
-            "mean",
-            lambda a, da: np.sum(da, axis=-1, keepdims=True),
-            lambda a, da: np.mean(da, axis=-1, keepdims=True),
-        ),
         "sign": ({"jacobian": lambda a, da, mean: a * (mean - da)}, *_factors(lambda f, query: -f)),
-        "sign of the second term": {"jacobian": lambda a, da, mean: a * (da + mean)},
         "all gradients negated": _each(np.negative),
         "all gradients scaled": (_each(lambda x: 2 * x), _each(lambda x: x / 2)),
         "gradients averaged": each(

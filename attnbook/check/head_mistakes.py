@@ -9,6 +9,7 @@ import numpy as np
 
 from attnbook.check.sentences import sentences
 from attnbook.check.steps import Check, Mistake, Way, each
+from attnbook.single_head.softmax import softmax
 
 NAMES = ("query", "key", "value")
 
@@ -108,18 +109,13 @@ class Layout:
         return _attend(SimpleNamespace(**{**STEPS, "hide": hide}), self, *arrays)
 
 
-def _softmax(scores, axis):
-    exponentials = np.exp(scores - np.max(scores, axis=axis, keepdims=True))
-    return exponentials / np.sum(exponentials, axis=axis, keepdims=True)
-
-
 STEPS: dict[str, Any] = {
     "take": lambda query, key, value: (query, key, value),
     "split": lambda layout, x: layout.split(x),
     "heads": lambda query, key, value: (query, key, value),
     "factor": lambda layout, d: 1 / math.sqrt(d),
     "hide": lambda scores: scores,
-    "normalise": _softmax,
+    "normalise": softmax,
     "axis": -1,
     "merge": lambda layout, heads: layout.merge(heads),
 }
@@ -195,7 +191,7 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
         *(lambda layout, heads, f=f: f(heads, axis=-3) for f in (np.mean, np.sum)),
     ),
     "weights averaged": each(
-        "normalise", lambda s, axis: 0 * s + np.mean(_softmax(s, axis), axis=-3, keepdims=True)
+        "normalise", lambda s, axis: 0 * s + np.mean(softmax(s, axis), axis=-3, keepdims=True)
     ),
     "one head left out": each(
         "merge",

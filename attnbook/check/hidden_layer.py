@@ -62,16 +62,11 @@ def same(x, *others):
     return x
 
 
-def _softmax(h):
-    powers = np.exp(h - np.max(h, axis=-1, keepdims=True))
-    return powers / np.sum(powers, axis=-1, keepdims=True)
-
-
 OTHER_ACTIVATIONS: tuple[Callable, ...] = (
     attnbook.gelu,
     attnbook.gelu_tanh,
     np.tanh,
-    _softmax,
+    attnbook.softmax,
     lambda h: h * sigmoid(1.702 * h),
     lambda h: np.log(1 + np.exp(h)),
     lambda h: np.where(h > 0, h, np.exp(h) - 1),

@@ -9,8 +9,9 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.log_probabilities import LOSS_MISTAKES, LOSS_STEPS, loss_from_steps
 from attnbook.check.report import Report
+from attnbook.check.sentences import moved
 from attnbook.check.signatures import signed_as, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw
+from attnbook.check.steps import Case, Check, Stage, draw
 
 
 @documented
@@ -52,12 +53,11 @@ def _adapt(function: Callable) -> Callable:
     return signed_as(adapted, as_array)
 
 
-def shift_changes_nothing(case: Case, values: Values, again: Callable) -> str | None:
-    """Say whether 1 added to every logit leaves the loss as it is."""
-    moved = again(logits=case.arrays["logits"] + 1)
-    if moved and not np.allclose(moved[0], values[0]):
-        return "Adding 1 to every logit must change nothing; yours changes the loss."
-    return None
+shift_changes_nothing = moved(
+    lambda arguments: {"logits": arguments["logits"] + 1},
+    np.allclose,
+    "Adding 1 to every logit must change nothing; yours changes the loss.",
+)
 
 
 def _case(*shape: int, dtype: str = "float64", mask: list | None = None) -> Case:

@@ -43,7 +43,7 @@ STEPS: dict[str, Callable] = {
     "weights": lambda a: a,
     "incoming": lambda g: g,
     "mean": _weighted,  # of the gradient, in each row
-    "combine": lambda a, g, mean: a * (g - mean),
+    "jacobian": lambda a, g, mean: a * (g - mean),
     "leave": lambda d: d,
 }
 
@@ -51,7 +51,7 @@ STEPS: dict[str, Callable] = {
 def softmax_gradient(s: Any, weights, grad_output):
     """Return the gradient of the scores from its steps."""
     a, g = s.weights(weights), s.incoming(grad_output)
-    return s.leave(s.combine(a, g, s.mean(a, g)))
+    return s.leave(s.jacobian(a, g, s.mean(a, g)))
 
 
 MISTAKES = mistakes(
@@ -93,12 +93,12 @@ MISTAKES = mistakes(
         −1.
     """,
     {
-        "second term forgotten": each("combine", lambda a, g, mean: a * g),
-        "diagonal of the Jacobian": each("combine", lambda a, g, mean: a * (1 - a) * g),
-        "softmax skipped": each("combine", lambda a, g, mean: g),
-        "weights forgotten in front": each("combine", lambda a, g, mean: g - mean),
+        "second term forgotten": each("jacobian", lambda a, g, mean: a * g),
+        "diagonal of the Jacobian": each("jacobian", lambda a, g, mean: a * (1 - a) * g),
+        "softmax skipped": each("jacobian", lambda a, g, mean: g),
+        "weights forgotten in front": each("jacobian", lambda a, g, mean: g - mean),
         "second term not multiplied by the weights": each(
-            "combine", lambda a, g, mean: a * g - mean
+            "jacobian", lambda a, g, mean: a * g - mean
         ),
         "sum over the wrong axis": each(
             "mean",
@@ -115,22 +115,22 @@ MISTAKES = mistakes(
         "weights squared in the sum": each(
             "mean", lambda a, g: np.sum(a * a * g, axis=-1, keepdims=True)
         ),
-        "sign": each("combine", lambda a, g, mean: a * (mean - g)),
+        "sign": each("jacobian", lambda a, g, mean: a * (mean - g)),
         "sign of the second term": each(
-            "combine",
+            "jacobian",
             lambda a, g, mean: a * (g + mean),
             lambda a, g, mean: a * (1 - a) * g + a * (mean - a * g),
         ),
         "log-softmax for softmax": each(
-            "combine", lambda a, g, mean: g - a * np.sum(g, axis=-1, keepdims=True)
+            "jacobian", lambda a, g, mean: g - a * np.sum(g, axis=-1, keepdims=True)
         ),
         "cross-entropy for softmax": each(
-            "combine", lambda a, g, mean: a - g, lambda a, g, mean: g - a
+            "jacobian", lambda a, g, mean: a - g, lambda a, g, mean: g - a
         ),
-        "divided by the weights": each("combine", lambda a, g, mean: (g - mean) / a),
+        "divided by the weights": each("jacobian", lambda a, g, mean: (g - mean) / a),
         "weights taken for scores": each("weights", attnbook.softmax),
         "grad_output ignored": each("incoming", np.ones_like)
-        + each("combine", lambda a, g, mean: a * (1 - a)),
+        + each("jacobian", lambda a, g, mean: a * (1 - a)),
         "gradient scaled": each("leave", lambda d: 2 * d, lambda d: d / 2),
         "divided by the number of rows": each(
             "leave", lambda d: d / d.shape[-2], lambda d: d / d.shape[-1], lambda d: d / d.size

@@ -9,7 +9,7 @@ import numpy as np
 import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
-from attnbook.check.sentences import mistakes
+from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import binds, signature_of, with_options
 from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
@@ -273,14 +273,24 @@ def rows_are_standardised(case: Case, values: Values, again: Callable) -> str | 
     return f"Before gain and bias every row has mean 0; in yours a row sums to {worst:.4g}."
 
 
-def tokens_are_alone(case: Case, values: Values, again: Callable) -> str | None:
-    """Say whether the last token changes what becomes of the others."""
-    x = case.arrays["x"].copy()
+def _other_at_the_end(arguments):
+    x = arguments["x"].copy()
     x[..., -1, :] += np.arange(1, 1 + x.shape[-1])
-    moved = again(x=x)
-    if moved and not np.allclose(moved[0][..., :-1, :], values[0][..., :-1, :]):
-        return "Changing the last token must not change the others; yours changes them."
-    return None
+    return {"x": x}
+
+
+def earlier_rows_stay(sentence: str) -> Callable[..., str | None]:
+    """Return the property that the last token moves no row but its own."""
+    return moved(
+        _other_at_the_end,
+        lambda y, other: np.allclose(other[..., :-1, :], y[..., :-1, :], atol=1e-4),
+        sentence,
+    )
+
+
+tokens_are_alone = earlier_rows_stay(
+    "Changing the last token must not change the others; yours changes them."
+)
 
 
 def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: float) -> Case:
