@@ -171,8 +171,16 @@ def _case(n_known: int, d_model: int, ids: list, dtype: str = "float64") -> Case
     return Case({"ids": np.array(ids, dtype=np.int64), "table": table})
 
 
-_LONG = [4, 0, 3, 3, 1, 4, 2]
-_BATCH = [[4, 0, 3], [1, 1, 2]]
+def table_stages(case: Callable) -> tuple[Stage, ...]:
+    """Return the stages of what reads a table of known tokens, d_model: sizes, float32, batches."""
+    long, batch = [4, 0, 3, 3, 1, 4, 2], [[4, 0, 3], [1, 1, 4]]
+    sizes = ((3, 3, [1, 0, 0]), (5, 3, long), (7, 2, [6, 1, 6]), (2, 5, [1]), (5, 11, [3, 2]))
+    return (
+        Stage(tuple(case(*size) for size in sizes)),
+        Stage((case(5, 3, long, "float32"),)),
+        Stage((case(5, 7, batch), case(5, 2, batch)), beyond="a batch (leading axes)"),
+    )
+
 
 EMBED = Check(
     name="embed",
@@ -181,16 +189,7 @@ EMBED = Check(
     reference=attnbook.embed,
     compute=_embed,
     steps=_STEPS,
-    stages=(
-        Stage(
-            (
-                *(_case(3, 3, [1, 0, 0]), _case(5, 3, _LONG), _case(7, 2, [6, 1, 6])),
-                *(_case(2, 5, [1]), _case(5, 11, [3, 2])),
-            )
-        ),
-        Stage((_case(5, 3, _LONG, "float32"),)),
-        Stage((_case(5, 7, _BATCH), _case(5, 2, _BATCH)), beyond="a batch (leading axes)"),
-    ),
+    stages=table_stages(_case),
     mistakes=_MISTAKES,
     sequences=("ids",),
     sequence_axes=1,

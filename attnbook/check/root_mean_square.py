@@ -15,10 +15,11 @@ from attnbook.check.standardization import (
     IN_EVERY_NORM,
     OTHER_EPSILONS,
     adapt_norm,
+    norm_stages,
     tokens_are_alone,
     widen,
 )
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.steps import Case, Check, Values, draw, each
 
 _PARAMETERS = ("x", "gain")
 
@@ -191,8 +192,6 @@ def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: flo
     return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
 
 
-_ZEROS = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 4.0]])
-
 RMS_NORM = Check(
     name="rms_norm",
     parameters=_PARAMETERS,
@@ -200,21 +199,7 @@ RMS_NORM = Check(
     reference=attnbook.rms_norm,
     compute=normalize,
     steps=RMS_STEPS,
-    stages=(
-        Stage(
-            (
-                *(_case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
-                _case(2, 5, size=1e-3),
-                _case(3, 5, size=1e-2),
-                Case({**_case(2, 3).arguments, "x": _ZEROS}),
-            ),
-            errors={ZeroDivisionError: "no epsilon"},
-        ),
-        Stage((_case(3, 3, dtype="float32"), _case(2, 5, dtype="float32"))),
-        Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
-        Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
-        Stage((_case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
-    ),
+    stages=norm_stages(_case, np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 4.0]])),
     mistakes=MISTAKES,
     properties=(tokens_are_alone, rows_have_size_1),
     options=("epsilon",),

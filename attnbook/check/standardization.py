@@ -293,6 +293,27 @@ tokens_are_alone = earlier_rows_stay(
 )
 
 
+def norm_stages(case: Callable, constant: np.ndarray) -> tuple[Stage, ...]:
+    """Return the stages of a norm: sizes, float32, batches, another epsilon, and float16.
+
+    In the first, rows are tiny, and a row of `constant` has no size at all.
+    """
+    return (
+        Stage(
+            (
+                *(case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
+                *(case(2, 5, size=1e-3), case(3, 5, size=1e-2)),
+                Case({**case(2, 3).arguments, "x": constant}),
+            ),
+            errors={ZeroDivisionError: "no epsilon"},
+        ),
+        Stage((case(3, 3, dtype="float32"), case(2, 5, dtype="float32"))),
+        Stage((case(2, 3, 5), case(3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage((case(3, 5, epsilon=0.5), case(2, 3, epsilon=2.0)), option="epsilon"),
+        Stage((case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
+    )
+
+
 def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: float) -> Case:
     x = draw(20, *shape) * size + draw(21, *shape[:-1], 1)
     gain, bias = 1 + draw(22, shape[-1]) / 3, draw(23, shape[-1])
@@ -300,7 +321,7 @@ def _case(*shape: int, size: float = 1.0, dtype: str = "float64", **options: flo
     return Case({name: a.astype(dtype) for name, a in arrays.items()}, options)
 
 
-_CONSTANT = np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]])
+_STAGES = norm_stages(_case, np.array([[5.0, 5.0, 5.0], [1.0, 2.0, 4.0]]))
 # every sum is exact in float32, and so are the squares but for what the deviations add
 _FAR = np.array([[4096], [-8192], [6]], "f4") + np.array([0.5, -0.5, 0.25, -0.25], "f4")
 
@@ -312,20 +333,9 @@ LAYER_NORM = Check(
     compute=normalize,
     steps=NORM_STEPS,
     stages=(
-        Stage(
-            (
-                *(_case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
-                _case(2, 5, size=1e-3),
-                _case(3, 5, size=1e-2),
-                Case({**_case(2, 3).arguments, "x": _CONSTANT}),
-            ),
-            errors={ZeroDivisionError: "no epsilon"},
-        ),
-        Stage((_case(3, 3, dtype="float32"), _case(2, 5, dtype="float32"))),
+        *_STAGES[:2],
         Stage((Case({**_case(3, 4, dtype="float32").arguments, "x": _FAR}),)),
-        Stage((_case(2, 3, 5), _case(3, 3, 3)), beyond="a batch (leading axes)"),
-        Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
-        Stage((_case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
+        *_STAGES[2:],
     ),
     mistakes=NORM_MISTAKES,
     properties=(tokens_are_alone, rows_are_standardised),

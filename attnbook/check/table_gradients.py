@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.check.embedding import table_stages
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.steps import Case, Check, Values, draw, each
 
 
 @documented
@@ -185,25 +186,13 @@ def _case(n_known: int, d_model: int, ids: list, dtype: str = "float64") -> Case
     return Case({"ids": tokens, "table": table.astype(dtype), "grad_output": g.astype(dtype)})
 
 
-_LONG = [4, 0, 3, 3, 1, 4, 2]
-_BATCH = [[4, 0, 3], [1, 1, 4]]
-
 EMBED_VJP = Check(
     name="embed_vjp",
     parameters=("ids", "table", "grad_output"),
     results={"grad_table": "(V, d_model)"},
     compute=embedding_gradient,
     steps=STEPS,
-    stages=(
-        Stage(
-            (
-                *(_case(3, 3, [1, 0, 0]), _case(5, 3, _LONG), _case(7, 2, [6, 1, 6])),
-                *(_case(2, 5, [1]), _case(5, 11, [3, 2])),
-            )
-        ),
-        Stage((_case(5, 3, _LONG, "float32"),)),
-        Stage((_case(5, 7, _BATCH), _case(5, 2, _BATCH)), beyond="a batch (leading axes)"),
-    ),
+    stages=table_stages(_case),
     mistakes=MISTAKES,
     properties=(columns_keep_their_sums,),
     legible=True,
