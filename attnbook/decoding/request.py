@@ -145,7 +145,7 @@ def request(
     *,
     prompt: Any,
     max_length: int,
-    stop: int | Sequence[int] | None = None,
+    stop: Any = None,
     pad: int = 0,
     prompt_lengths: Any = None,
     source_lengths: Any = None,

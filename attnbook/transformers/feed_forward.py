@@ -62,7 +62,8 @@ class _Network(Weights):
         rng = generator(rng)
         d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
         sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
-        return cls(**cls.drawn(rng, bias=check_bool("bias", bias), **sizes), activation=activation)
+        made = cls.drawn(rng, bias=check_bool("bias", bias), **sizes)
+        return cls(**made, activation=activation)  # type: ignore[call-arg]  # a dataclass of these
 
 
 @dataclass(frozen=True, eq=False)
