@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_int
-from attnbook.data.ids import check_text, ids_of, iterator
+from attnbook.data.ids import check_text, ids_of, iterator, texts_of
 
 Pair = tuple[int, int]
 
@@ -95,7 +95,7 @@ class BytePairs:
     _known: dict[str, list[int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        specials = _specials("specials", self.specials)
+        specials = _specials(self.specials)
         joined: dict[Pair, int] = {}
         tokens = [bytes([i]) for i in range(N_BYTES)]
         for i, pair in enumerate(iterator("merges", self.merges, "pairs of ints")):
@@ -153,13 +153,10 @@ class BytePairs:
         ones count: each merge visits those that hold its pair. 4.5 MB of plays teach 2048 tokens in
         a few seconds.
         """
-        specials = _specials("specials", specials)
+        specials = _specials(specials)
         size = check_int("size", size, N_BYTES + len(specials))
         counts: Counter[str] = Counter()
-        for i, text in enumerate(
-            [texts] if isinstance(texts, str) else iterator("texts", texts, "str")
-        ):
-            check_text(f"texts[{i}]", text)
+        for text in texts_of("texts", [texts] if isinstance(texts, str) else texts):
             counts.update(PRE_TOKEN.findall(text))
         words = [list(word.encode()) for word in counts]
         return cls(_learned(words, list(counts.values()), size - len(specials)), specials)
@@ -288,15 +285,11 @@ def _learned(words: list[list[int]], counts: list[int], n_tokens: int) -> list[P
     return merges
 
 
-def _specials(name: str, specials: Sequence[str]) -> tuple[str, ...]:
+def _specials(specials: Sequence[str]) -> tuple[str, ...]:
     """Return `specials` as a tuple of different str, one or more, or raise."""
-    if isinstance(specials, str):
-        raise TypeError(f"{name} must be a sequence of str, got the str {specials!r}")
-    names = tuple(iterator(name, specials, "str"))
-    for i, special in enumerate(names):
-        check_text(f"{name}[{i}]", special)
+    names = tuple(texts_of("specials", specials))
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"{name} must be one or more, each once, got {list(names)}")
+        raise ValueError(f"specials must be one or more, each once, got {list(names)}")
     return names
 
 

@@ -46,3 +46,12 @@ def check_text(name: str, text: str) -> None:
             f"{name} must be of characters that UTF-8 can hold, got the surrogate "
             f"{text[error.start]!r} at {error.start}"
         ) from None
+
+
+def texts_of(name: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield each of `texts`, or raise unless they are several str that UTF-8 can hold."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} must be a sequence of str, got the str {texts[:60]!r}")
+    for i, text in enumerate(iterator(name, texts, "str")):
+        check_text(f"{name}[{i}]", text)
+        yield text

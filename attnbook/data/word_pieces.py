@@ -11,7 +11,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_int, check_path
 from attnbook.data.batch import pad
-from attnbook.data.ids import check_text, iterator
+from attnbook.data.ids import check_text, iterator, texts_of
 
 LONGEST_WORD = 100
 LARGEST_CACHE = 2**16
@@ -138,12 +138,7 @@ class WordPieces:
         The mask is boolean and True for tokens, False for what fills up. Both have the shape
         (b, n), where n is the length of the longest text, at most `max_length`.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a sequence of str, got the str {texts[:60]!r}")
-        rows = []
-        for i, text in enumerate(iterator("texts", texts, "str")):
-            check_text(f"texts[{i}]", text)
-            rows.append(self.encode(text, max_length))
+        rows = [self.encode(text, max_length) for text in texts_of("texts", texts)]
         ids, lengths = pad(rows, pad=self.pad)
         return ids, np.arange(ids.shape[1]) < lengths[:, np.newaxis]
 

@@ -15,7 +15,7 @@ from attnbook.arrays.lengths import first_keys, placed
 from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
 from attnbook.data.batch import pad
-from attnbook.data.ids import check_text, iterator
+from attnbook.data.ids import texts_of
 from attnbook.data.word_pieces import WordPieces
 from attnbook.hashing.projections import unit
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -181,12 +181,7 @@ class SentenceEncoder:
         check_impl(impl)
         table = self.weights.token_embedding
         xp = array_namespace(table)
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a sequence of str, got the str {texts[:60]!r}")
-        rows = []
-        for i, text in enumerate(iterator("texts", texts, "str")):
-            check_text(f"texts[{i}]", text)
-            rows.append(self.tokenizer.encode(text, self.longest))
+        rows = [self.tokenizer.encode(x, self.longest) for x in texts_of("texts", texts)]
         if not rows:
             return table[:0, :]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))

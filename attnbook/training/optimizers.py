@@ -11,6 +11,7 @@ from typing import Any
 from attnbook.arrays.arguments import check_number, check_same_home
 from attnbook.arrays.array import array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights, check_part
+from attnbook.training.settings import check_betas
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,7 @@ class AdamW:
         weight_decay: float = 0.0,
     ):
         check_part("weights", weights, Weights)
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise TypeError(f"betas must be a pair of numbers, got {betas!r}")
-        beta_1, beta_2 = (check_number(f"betas[{i}]", beta) for i, beta in enumerate(betas))
-        for i, beta in enumerate((beta_1, beta_2)):
-            if beta >= 1:
-                raise ValueError(f"betas[{i}] must be below 1, got {beta}")
-        self.betas = beta_1, beta_2
+        self.betas = check_betas(betas)
         self.epsilon = check_number("epsilon", epsilon)
         self.weight_decay = check_number("weight_decay", weight_decay)
         zeros = {

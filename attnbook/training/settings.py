@@ -1,6 +1,7 @@
 """The settings of a training run, and its history."""
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from attnbook.arrays.arguments import check_choice, check_int, check_number
 
@@ -9,6 +10,17 @@ CHOICES = {
     "schedule": ("constant", "inverse_sqrt", "cosine"),
     "precision": ("float32", "bfloat16", "float16"),
 }
+
+
+def check_betas(betas: Any) -> tuple[float, float]:
+    """Return the shares that AdamW keeps of its two running means as floats, or raise."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise TypeError(f"betas must be a pair of numbers, got {betas!r}")
+    first, second = (check_number(f"betas[{i}]", beta) for i, beta in enumerate(betas))
+    for i, beta in enumerate((first, second)):
+        if beta >= 1:
+            raise ValueError(f"betas[{i}] must be below 1, got {beta}")
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Settings:
                 self._set(name, check_int(name, getattr(self, name), 1, at_most=2**63 - 1))
         for name in ("lr", "weight_decay", "final_lr", "label_smoothing"):
             self._set(name, check_number(name, getattr(self, name)))
-        self._check_betas()
+        self._set("betas", check_betas(self.betas))
         if self.clip is not None:
             self._set("clip", check_number("clip", self.clip))
         for name in ("lr", "clip"):
@@ -103,20 +115,11 @@ class Settings:
             raise ValueError(f"label_smoothing must be below 1, got {self.label_smoothing}")
         self._check_together()
 
-    def _check_betas(self):
-        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
-            raise TypeError(f"betas must be a pair of numbers, got {self.betas!r}")
-        betas = tuple(check_number(f"betas[{i}]", beta) for i, beta in enumerate(self.betas))
-        for i, beta in enumerate(betas):
-            if beta >= 1:
-                raise ValueError(f"betas[{i}] must be below 1, got {beta}")
-        if self.optimizer != "adamw" and betas != (0.9, 0.98):
-            raise ValueError(
-                f"betas are for the optimizer 'adamw', got {betas} with {self.optimizer!r}"
-            )
-        self._set("betas", betas)
-
     def _check_together(self):
+        if self.optimizer != "adamw" and self.betas != (0.9, 0.98):
+            raise ValueError(
+                f"betas are for the optimizer 'adamw', got {self.betas} with {self.optimizer!r}"
+            )
         if self.schedule == "cosine" and self.warmup >= self.steps:
             raise ValueError(
                 f"warmup must be below steps = {self.steps} with the schedule 'cosine', "

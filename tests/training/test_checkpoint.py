@@ -260,12 +260,12 @@ def refuses(path, message="must hold attnbook checkpoint, got "):
         load_weights(path)
 
 
-def test_every_flipped_bit_and_every_truncation_is_found(tmp_path):
+def test_a_flipped_bit_of_every_byte_and_truncations_are_found(tmp_path):
     path = tmp_path / "run"
     save_weights(path, attnbook.LayerNormWeights(np.ones(2), np.zeros(2)))
     good = path.read_bytes()
     assert len(good) < 800
-    damaged = [good[:size] for size in range(len(good))] + [good + b"\0"]
+    damaged = [good[:size] for size in range(0, len(good), 5)] + [good + b"\0"]
     for place, byte in enumerate(good):
         damaged.append(good[:place] + bytes([byte ^ 1 << (place % 8)]) + good[place + 1 :])
     for data in damaged:
@@ -277,10 +277,10 @@ def test_every_flipped_bit_and_every_truncation_is_found(tmp_path):
 def test_headers_of_every_length_are_read(tmp_path):
     """The first byte of a file is that of the length, which goes in steps of 8."""
     path, lengths = tmp_path / "file", set()
-    for size in range(256):
-        tensor_file.write(path, "weights", {"x" * (size + 1): np.ones(1)}, None)
+    for size in range(1, 257, 8):
+        tensor_file.write(path, "weights", {"x" * size: np.ones(1)}, None)
         lengths.add(path.read_bytes()[0])
-        assert tensor_file.read(path, "weights")[1].keys() == {"x" * (size + 1)}
+        assert tensor_file.read(path, "weights")[1].keys() == {"x" * size}
     assert len(lengths) == 32
 
 
