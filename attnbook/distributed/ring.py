@@ -181,24 +181,17 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def forward_of(processes, module, layout, is_causal, scale, *tensors):
+def forward_of(processes, module, layout, is_causal, scale, query, key, value):
     """Return the state after all keys, and the last log total of the rung."""
-    query, key, value = tensors
-    rank, size = processes.rank, processes.size
     shapes = [tuple(key.shape), tuple(value.shape)]
-    held = flat(key, value)
     state = like = None
-    for step in range(size):
-        source = (rank - step) % size
-        passing = _begin(processes, held, PAIRS, step + 1 < size, step)
-        part = seen(layout, is_causal, rank, source, query.shape[-2])
+    for held, part in _visits(processes, layout, is_causal, key, value, query.shape[-2]):
         if part is not None:
             k, v = (x[..., part.columns, :] for x in unflat(held, shapes))
             q = query[..., part.rows, :]
             output, like = module.forward(q, k, v, None, None, scale, part.is_causal)
             new = state_of(output, like)
             state = new if state is None else _merge_rows(state, new, part.rows)
-        held = held if passing is None else passing.wait()
     return state, like
 
 
@@ -208,16 +201,12 @@ def backward_of(processes, module, layout, is_causal, scale, *tensors):
     The keys go round once more, and the sums of their gradients follow one step behind.
     """
     query, key, value, output, log_total, grad_output = tensors
-    rank, size = processes.rank, processes.size
     wide = accumulation_dtype(torch, query.dtype)
     shapes = [tuple(key.shape), tuple(value.shape)]
-    held = flat(key, value)
     grad_query = torch.zeros_like(query, dtype=wide)
     on_way: Passing | None = None
-    for step in range(size):
-        source = (rank - step) % size
-        passing = _begin(processes, held, PAIRS, step + 1 < size, step)
-        part = seen(layout, is_causal, rank, source, query.shape[-2])
+    visits = _visits(processes, layout, is_causal, key, value, query.shape[-2])
+    for step, (held, part) in enumerate(visits):
         ours = torch.zeros_like(held, dtype=wide)
         if part is not None:
             rows, columns = part.rows, part.columns
@@ -229,11 +218,20 @@ def backward_of(processes, module, layout, is_causal, scale, *tensors):
             for total, grad, x in zip(unflat(ours, shapes), grads[1:], (k, v), strict=True):
                 total[..., columns, :] += sum_to_shape(grad.to(wide), tuple(x.shape))
         summed = ours if on_way is None else on_way.wait().add_(ours)
-        on_way = _begin(processes, summed, GRADIENTS, size > 1, step)
-        held = held if passing is None else passing.wait()
+        on_way = _begin(processes, summed, GRADIENTS, processes.size > 1, step)
     summed = summed if on_way is None else on_way.wait()
     grad_key, grad_value = unflat(summed, shapes)
     return tuple(x.to(query.dtype) for x in (grad_query, grad_key, grad_value))
+
+
+def _visits(processes, layout, is_causal, key, value, n_q):
+    """Yield the keys and values of each process as they come by, in a row, and what is seen."""
+    rank, size = processes.rank, processes.size
+    held = flat(key, value)
+    for step in range(size):
+        passing = _begin(processes, held, PAIRS, step + 1 < size, step)
+        yield held, seen(layout, is_causal, rank, (rank - step) % size, n_q)
+        held = held if passing is None else passing.wait()
 
 
 def _begin(processes, x, tag, is_needed, step):

@@ -59,13 +59,14 @@ class WeightsModule(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""
-        plain = {
-            n: getattr(self, n)
-            for n in self._kind.field_names
-            if isinstance(getattr(self, n), PLAIN)
-        }
-        shapes = {n: tuple(x.shape) for n, x in self.named_parameters(recurse=False)}
-        return ", ".join(f"{name}={value}" for name, value in (plain | shapes).items())
+        fields = {name: getattr(self, name) for name in self._kind.field_names}
+        said = {name: value for name, value in fields.items() if isinstance(value, PLAIN)}
+        said |= {n: tuple(x.shape) for n, x in self.named_parameters(recurse=False)}
+        return ", ".join(f"{name}={value}" for name, value in (said | self._said()).items())
+
+    def _said(self) -> dict[str, Any]:
+        """Return what the printed form tells beside the fields of the weights."""
+        return {}
 
     # PyTorch's own module of the same kind has other names, and matrices that are transposed,
     # since a `torch.nn.Linear` holds (out, in) and computes x Wᵀ.
@@ -138,10 +139,8 @@ class AttendingModule(WeightsModule):
             raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {got}")
         return how
 
-    def extra_repr(self) -> str:
-        """Return numbers, names and shapes, for the printed form of the module."""
-        impl = "" if self.impl == REFERENCE else f"impl={name_of(self.impl)}"
-        return ", ".join(text for text in (super().extra_repr(), impl) if text)
+    def _said(self) -> dict[str, Any]:
+        return {} if self.impl == REFERENCE else {"impl": name_of(self.impl)}
 
 
 def _held(weights: Weights) -> WeightsModule:

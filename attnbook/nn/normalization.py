@@ -1,6 +1,5 @@
 """The normalisations as modules."""
 
-import abc
 from typing import Any, ClassVar
 
 import torch
@@ -19,28 +18,19 @@ class _Normalization(TorchModule):
     _theirs: ClassVar = {"weight": "gain"}
 
     @classmethod
-    def _weights_of(cls, module: Any) -> Any:
+    def _check_width(cls, module: Any) -> None:
         if len(module.normalized_shape) != 1:
             raise ValueError(
                 f"module must normalise the last axis alone, got shape {module.normalized_shape}"
             )
-        return cls._kind(**cls._numbers_of(module))
-
-    @classmethod
-    @abc.abstractmethod
-    def _numbers_of(cls, module: Any) -> dict[str, Any]:
-        """Return the fields of the weights."""
 
     def _like_torch(self, state: dict[str, torch.Tensor]) -> torch.nn.Module:
         if self.gain is None:
             name = self._torch.__name__
             raise ValueError(f"gain must be an array to fit torch.nn.{name}, got None")
+        options = {"bias": "bias" in state} if hasattr(self, "bias") else {}
         home = {"device": self.gain.device, "dtype": self.gain.dtype}
-        return self._torch(len(self.gain), self.epsilon, **home, **self._options())
-
-    def _options(self) -> dict[str, Any]:
-        """Return what PyTorch's module is told beside width, epsilon and home."""
-        return {}
+        return self._torch(len(self.gain), self.epsilon, **home, **options)
 
 
 class LayerNorm(_Normalization, kind=LayerNormWeights):
@@ -72,11 +62,9 @@ class LayerNorm(_Normalization, kind=LayerNormWeights):
         return layer_norm(x, self.gain, self.bias, epsilon=self.epsilon)
 
     @classmethod
-    def _numbers_of(cls, module: Any) -> dict[str, Any]:
-        return {"gain": module.weight, "bias": module.bias, "epsilon": module.eps}
-
-    def _options(self) -> dict[str, Any]:
-        return {"bias": self.bias is not None}
+    def _weights_of(cls, module: Any) -> LayerNormWeights:
+        cls._check_width(module)
+        return LayerNormWeights(module.weight, module.bias, module.eps)
 
 
 class RMSNorm(_Normalization, kind=RMSNormWeights):
@@ -107,10 +95,11 @@ class RMSNorm(_Normalization, kind=RMSNormWeights):
         return rms_norm(x, self.gain, epsilon=self.epsilon)
 
     @classmethod
-    def _numbers_of(cls, module: Any) -> dict[str, Any]:
+    def _weights_of(cls, module: Any) -> RMSNormWeights:
+        cls._check_width(module)
         epsilon = module.eps
         if epsilon is None:  # then PyTorch takes that of the dtype
             if module.weight is None:
                 raise ValueError("module must have a weight or an eps, got None for both")
             epsilon = torch.finfo(module.weight.dtype).eps
-        return {"gain": module.weight, "epsilon": epsilon}
+        return RMSNormWeights(module.weight, epsilon)

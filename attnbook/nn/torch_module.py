@@ -85,10 +85,8 @@ class DroppingModule(AttendingModule, TorchModule):
         drop = partial(torch.nn.functional.dropout, p=self.dropout) if drops else None
         return super()._how() | {"drop": drop}
 
-    def extra_repr(self) -> str:
-        """Return numbers, names and shapes, for the printed form of the module."""
-        dropout = f"dropout={self.dropout}"
-        return ", ".join(text for text in (super().extra_repr(), dropout) if text)
+    def _said(self) -> dict[str, Any]:
+        return super()._said() | {"dropout": self.dropout}
 
     @classmethod
     def from_torch(cls, module: Any) -> Self:
