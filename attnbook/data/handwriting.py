@@ -1,11 +1,11 @@
 """The handwritten digits that ship with the package."""
 
-import io
 from dataclasses import dataclass
-from importlib import resources
 from typing import Annotated
 
 import numpy as np
+
+from attnbook.data.records import packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,5 @@ def digits() -> Digits:
            [ 0,  0,  1, 16, 16,  6,  0,  0],
            [ 0,  0,  0, 11, 16, 10,  0,  0]])
     """
-    stored = resources.files("attnbook.data").joinpath("digits.npz").read_bytes()
-    with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
+    with packed("attnbook.data", "digits.npz") as arrays:
         return Digits(arrays["images"] / 16.0, arrays["labels"].astype(np.int64))

@@ -1,7 +1,11 @@
-"""Where the measurements and arrays that the chapters show lie."""
+"""Where measurements and arrays lie: those that the chapters show, and those of the package."""
 
+import io
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from attnbook.arrays.arguments import check_choice
 
@@ -41,3 +45,9 @@ def record_path(name: str) -> Path:
     folder = INSTALLED if INSTALLED.is_dir() else IN_REPOSITORY
     names = sorted(path.name for path in folder.glob("*") if path.suffix in (".json", ".npz"))
     return folder / check_choice("name", name, names)
+
+
+def packed(package: str, name: str) -> Any:
+    """Open an ``.npz`` file that a package carries; each array is read when it is asked for."""
+    stored = resources.files(package).joinpath(name).read_bytes()
+    return np.load(io.BytesIO(stored), allow_pickle=False)

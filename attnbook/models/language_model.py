@@ -1,13 +1,11 @@
 """A language model: a decoder and its tokenizer, which read text, judge it and write it."""
 
 import codecs
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
 from typing import Annotated, Any, Self
 
 import array_api_compat
@@ -20,6 +18,7 @@ from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.data.byte_pairs import BytePairs
 from attnbook.data.ids import check_text
+from attnbook.data.records import packed
 from attnbook.decoding.generate import stream
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import speculative_stream
@@ -385,7 +384,7 @@ class _Undrawn(np.random.Generator):
 
 def _read(name):
     """Return what a file of this package says of a model, and its weights in float32."""
-    with _opened(name) as arrays:
+    with packed("attnbook.models", name) as arrays:
         content = json.loads(str(arrays["content"]))
         found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
     shapes = TransformerWeights.init(_Undrawn(np.random.PCG64()), **content["sizes"])
@@ -395,10 +394,5 @@ def _read(name):
 @cache
 def _tokenizer():
     """Return the tokenizer of the writer and of its draft."""
-    with _opened("writer.npz") as arrays:
+    with packed("attnbook.models", "writer.npz") as arrays:
         return BytePairs.from_dict(json.loads(str(arrays["content"]))["tokenizer"])
-
-
-def _opened(name):
-    stored = resources.files("attnbook.models").joinpath(name).read_bytes()
-    return np.load(io.BytesIO(stored), allow_pickle=False)

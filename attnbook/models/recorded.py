@@ -1,13 +1,12 @@
 """What the sentence encoder made of a few lines, recorded: to be read without the model."""
 
-import io
 import json
 from dataclasses import dataclass
-from importlib import resources
 from typing import Annotated
 
 import numpy as np
 
+from attnbook.data.records import packed
 from attnbook.single_head.head import SingleHeadWeights
 
 
@@ -78,9 +77,7 @@ def recorded_sentences() -> RecordedSentences:
     >>> recorded.lines[int(np.argmax(recorded.vectors @ recorded.query_vectors[1]))]
     "Macbeth does murder sleep', the innocent sleep,"
     """
-    name = "recorded_sentences.npz"
-    stored = resources.files("attnbook.models").joinpath(name).read_bytes()
-    with np.load(io.BytesIO(stored), allow_pickle=False) as file:
+    with packed("attnbook.models", "recorded_sentences.npz") as file:
         texts = json.loads(str(file["texts"]))
         arrays = {key: file[key].astype(np.float32) for key in file.files if key != "texts"}
     return RecordedSentences(

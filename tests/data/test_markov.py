@@ -89,16 +89,6 @@ def test_long_run_frequencies(order):
         np.testing.assert_allclose(counts / counts.sum(), joint, atol=tolerance)
 
 
-@pytest.mark.parametrize("order", [1, 2])
-def test_mean_surprise_of_the_truth_is_the_entropy_rate(order):
-    source = markov(3, 5, order=order)
-    drawn = source.sample(0, 1000, 151)
-    truth = source.conditional(drawn[:, :-1])
-    said = np.take_along_axis(truth, drawn[:, 1:, np.newaxis], axis=-1)[..., 0]
-    surprise = -np.log(said[:, order - 1 :]).mean()
-    assert surprise == pytest.approx(source.entropy_rate(), abs=0.01)
-
-
 def test_known_cases():
     source = Markov(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     np.testing.assert_allclose(source.stationary, [0.5, 0.25, 0.25])

@@ -61,7 +61,7 @@ SETTINGS = {
         300 if WEEKLY else 60,
         0.01,
         **{"warmup": 20, "schedule": "cosine", "final_lr": 0.001, "clip": 1.0},
-        **{"weight_decay": 0.1, "label_smoothing": 0.05},
+        **{"weight_decay": 0.1, "label_smoothing": 0.05, "betas": (0.8, 0.95)},
     ),
     "sgd": Settings(30, 0.3, optimizer="sgd", clip=1.0),
 }

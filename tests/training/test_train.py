@@ -31,7 +31,7 @@ from attnbook import cross_entropy, transformer
 from attnbook.data.batches import Batch, Batches
 from attnbook.nn import Transformer
 from attnbook.training.checkpoints import load_weights
-from attnbook.training.loop import Settings, evaluate, learning_rate, train
+from attnbook.training.loop import Settings, evaluate, train
 from attnbook.training.processes import Processes, _leave, join
 from attnbook.training.run import _seed, evaluating
 
@@ -86,27 +86,6 @@ def test_gradient_descent_is_params_minus_lr_times_grads(batches, clip):
         assert history.gradient_norms[step] == pytest.approx(norm, rel=1e-12)
     for name, p in reference.named_parameters():
         close(dict(model.named_parameters())[name], p)
-
-
-def test_adamw_is_the_one_of_the_paper():
-    model, reference = (Small(dtype=torch.float64, drop=0.0) for _ in range(2))
-    lr, (b1, b2), decay = 0.05, (0.8, 0.95), 0.1
-    chosen = settings(7, lr, betas=(b1, b2), weight_decay=decay, warmup=2, schedule="cosine")
-    history = train(model, small_batches(), chosen)
-    first = {name: torch.zeros_like(p) for name, p in reference.named_parameters()}
-    second = {name: torch.zeros_like(p) for name, p in reference.named_parameters()}
-    for step in range(7):
-        _, grads = gradients(reference, small_batches()(step))
-        rate = learning_rate(step, chosen)
-        for name, p in reference.named_parameters():
-            first[name] = b1 * first[name] + (1 - b1) * grads[name]
-            second[name] = b2 * second[name] + (1 - b2) * grads[name] ** 2
-            m, v = first[name] / (1 - b1 ** (step + 1)), second[name] / (1 - b2 ** (step + 1))
-            kept = 1 - rate * decay if p.ndim == 2 else 1.0
-            p.data = kept * p.data - rate * m / (v.sqrt() + 1e-8)
-    for name, p in reference.named_parameters():
-        close(dict(model.named_parameters())[name], p, 1e-10)
-    assert history.learning_rates == [learning_rate(step, chosen) for step in range(7)]
 
 
 def test_frozen_parameters_stay():
