@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_int
-from attnbook.data.ids import check_text, ids_of, iterator, texts_of
+from attnbook.data.ids import check_text, ids_before, iterator, texts_of
 
 Pair = tuple[int, int]
 
@@ -192,11 +192,7 @@ class BytePairs:
         Bytes that are no UTF-8, such as the first half of an "é", become the replacement character
         U+FFFD. An id below 0 or beyond the tokens raises a ValueError.
         """
-        numbers = ids_of("ids", ids)
-        if (most := numbers.max(initial=0)) >= len(self):
-            raise ValueError(f"ids must be below the number of tokens, {len(self)}, got {most}")
-        if (stops := np.flatnonzero(numbers == self.stop)).size:
-            numbers = numbers[: stops[0]]
+        numbers = ids_before(self.stop, ids, len(self), "the number of tokens")
         parts = (self.tokens[i] for i in numbers.tolist() if i < self.stop)
         return b"".join(parts).decode(errors="replace")
 

@@ -21,6 +21,15 @@ def ids_of(name: str, x: Any, ndim: int | None = 1) -> np.ndarray:
     return array
 
 
+def ids_before(stop: int, ids: Any, known: int, what: str) -> np.ndarray:
+    """Return the ids that stand before the first `stop`, or raise unless all are below `known`."""
+    numbers = ids_of("ids", ids)
+    if (most := numbers.max(initial=0)) >= known:
+        raise ValueError(f"ids must be below {what}, {known}, got {most}")
+    stops = np.flatnonzero(numbers == stop)
+    return numbers[: stops[0]] if stops.size else numbers
+
+
 def check_id(name: str, number: int) -> int:
     """Return `number` as an int that an array of ids can hold, or raise."""
     return check_int(name, number, at_most=LARGEST_ID)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from attnbook.data.ids import ids_of, iterator
+from attnbook.data.ids import ids_before, iterator
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,7 @@ class Vocabulary:
 
         An id below 0 or beyond the vocabulary raises a ValueError.
         """
-        numbers = ids_of("ids", ids)
-        if (most := numbers.max(initial=0)) >= len(self):
-            raise ValueError(
-                f"ids must be below the size of the vocabulary, {len(self)}, got {most}"
-            )
-        if (stops := np.flatnonzero(numbers == self.stop)).size:
-            numbers = numbers[: stops[0]]
+        numbers = ids_before(self.stop, ids, len(self), "the size of the vocabulary")
         return "".join(self.characters[i - self.stop - 1] for i in numbers if i > self.stop)
 
     def to_dict(self) -> dict[str, str]:

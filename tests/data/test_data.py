@@ -61,10 +61,9 @@ def test_script_remakes_the_file(tmp_path):
         contents.append((tmp_path / name).read_bytes())
     assert contents[0] == contents[1]
     # zlib versions compress to different bytes, so what is compared with the file is its content
-    with np.load(tmp_path / "first.npz") as made, zipfile.ZipFile(tmp_path / "first.npz") as file:
+    with np.load(tmp_path / "first.npz") as made:
         np.testing.assert_array_equal(made["images"] / 16, digits().images)
         np.testing.assert_array_equal(made["labels"], digits().labels)
-        assert {member.date_time for member in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_script_without_scikit_learn_says_how_to_get_it(monkeypatch):

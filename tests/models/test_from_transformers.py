@@ -68,7 +68,7 @@ def test_decoder_with_a_cache_writes_what_theirs_generates(name, library):
     np.testing.assert_array_equal(got, made[:, : got.shape[1]])
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", ["gpt2", "llama 3.1"])
 def test_the_module_for_pytorch_takes_the_weights(name):
     model, ids = DECODERS[name](), torch.tensor(tokens())
     weights = from_transformers(model.state_dict(), model.config)

@@ -323,16 +323,6 @@ def test_embed(library, leading, scale):
     close(library, [got], torch_grads(forward, G, table))
 
 
-def test_embed_loses_nothing_in_float32():
-    """A token with a small gradient, after ten thousand with large ones."""
-    ids = np.concatenate([np.zeros(10_000, dtype=int), [1]])
-    G = np.full((10_001, 1), 1e4, dtype=np.float32)
-    G[-1] = 1.25e-3
-    got = back.embed_vjp(ids, np.zeros((3, 1), dtype=np.float32), G, scale=False)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got[:, 0], [1e8, 1.25e-3, 0], rtol=1e-4)
-
-
 @pytest.mark.parametrize("leading", LEADING)
 @pytest.mark.parametrize("gain", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
@@ -514,14 +504,14 @@ def test_on_cupy_everything_stays_on_the_gpu(gpu, name):
             )
 
 
-@pytest.mark.parametrize("library_name", ["numpy", "torch"])
-def test_a_row_of_the_table_takes_its_own_gradients_alone(library_name):
-    make = np.asarray if library_name == "numpy" else torch.tensor
-    grads = make(np.array([[1e10], [1e-7], [np.inf], [2e-7]], dtype=np.float32))
-    found = back.embed_vjp(
-        make(np.array([0, 1, 3, 1])), make(np.zeros((5, 1), np.float32)), grads, scale=False
-    )
-    wanted = np.array([[1e10], [3e-7], [0], [np.inf], [0]], dtype=np.float32)
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_a_row_of_the_table_takes_its_own_gradients_alone(make):
+    """A token with small gradients keeps them, after ten thousand with large ones and infinity."""
+    ids = np.array([*[0] * 10_000, 1, 3, 1])
+    grads = np.array([*[1e4] * 10_000, 1e-7, np.inf, 2e-7], dtype=np.float32)[:, None]
+    table = np.zeros((5, 1), np.float32)
+    found = back.embed_vjp(make(ids), make(table), make(grads), scale=False)
+    wanted = np.array([[1e8], [3e-7], [0], [np.inf], [0]], dtype=np.float32)
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
 
 
