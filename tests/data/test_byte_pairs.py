@@ -121,11 +121,6 @@ def test_decode_undoes_encode(pairs, text):
     np.testing.assert_array_equal(pairs.encode(text), ids)  # now from what it kept
 
 
-def test_no_merge_crosses_pre_tokens():
-    pairs = BytePairs.learn("b a b a", 300)
-    assert [pairs.tokens[i] for i in range(256, pairs.stop)] == [b" a"]
-
-
 def test_learning_ends_where_no_pair_occurs_twice():
     assert len(BytePairs.learn("abcabd", 300)) == 258
     assert len(BytePairs.learn([], 300)) == 257

@@ -527,7 +527,7 @@ def masks_for_both(kind, shape, h, seed):
     return ours, {names[name]: ~x.flatten(0, 1) for name, x in free.items()}
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(30))
 @given(configurations())
 def test_equals_torch_transformer(made):
     theirs = torch_parts(**made["sizes"], **made["options"])["Transformer"].train(made["train"])

@@ -58,12 +58,12 @@ def trained_in_numpy(weights, batches, settings):
 
 SETTINGS = {
     "adamw": Settings(
-        300 if WEEKLY else 60,
+        300 if WEEKLY else 40,
         0.01,
-        **{"warmup": 20, "schedule": "cosine", "final_lr": 0.001, "clip": 1.0},
+        **{"warmup": 10, "schedule": "cosine", "final_lr": 0.001, "clip": 1.0},
         **{"weight_decay": 0.1, "label_smoothing": 0.05, "betas": (0.8, 0.95)},
     ),
-    "sgd": Settings(30, 0.3, optimizer="sgd", clip=1.0),
+    "sgd": Settings(20, 0.3, optimizer="sgd", clip=1.0),
 }
 
 
