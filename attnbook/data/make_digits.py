@@ -31,8 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attnbook.data.make_digits")
     parser.add_argument("--output", type=Path, default=HERE / "digits.npz", help="file to write")
     output = parser.parse_args(arguments).output
+    found = from_scikit_learn()
     with open(output, "wb") as file:
-        np.savez_compressed(file, **from_scikit_learn())
+        np.savez_compressed(file, images=found["images"], labels=found["labels"])
     print(f"wrote {output} ({output.stat().st_size} bytes)", file=sys.stderr)
     return 0
 

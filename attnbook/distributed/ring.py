@@ -181,8 +181,9 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def forward_of(processes, module, layout, is_causal, scale, query, key, value):
+def forward_of(processes, module, layout, is_causal, scale, *tensors):
     """Return the state after all keys, and the last log total of the rung."""
+    query, key, value = tensors
     shapes = [tuple(key.shape), tuple(value.shape)]
     state = like = None
     for held, part in _visits(processes, layout, is_causal, key, value, query.shape[-2]):

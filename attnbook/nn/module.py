@@ -60,9 +60,10 @@ class WeightsModule(torch.nn.Module):
     def extra_repr(self) -> str:
         """Return numbers, names and shapes, for the printed form of the module."""
         fields = {name: getattr(self, name) for name in self._kind.field_names}
-        said = {name: value for name, value in fields.items() if isinstance(value, PLAIN)}
-        said |= {n: tuple(x.shape) for n, x in self.named_parameters(recurse=False)}
-        return ", ".join(f"{name}={value}" for name, value in (said | self._said()).items())
+        plain = {name: value for name, value in fields.items() if isinstance(value, PLAIN)}
+        shapes = {n: tuple(x.shape) for n, x in self.named_parameters(recurse=False)}
+        said = plain | shapes | self._said()
+        return ", ".join(f"{name}={value}" for name, value in said.items())
 
     def _said(self) -> dict[str, Any]:
         """Return what the printed form tells beside the fields of the weights."""
