@@ -335,8 +335,7 @@ def writer() -> LanguageModel:
     >>> model.context, sum(x.size for x in model.weights.arrays().values()) < 3_000_000
     (256, True)
     """
-    content, weights = _read("writer.npz")
-    return LanguageModel(weights, _tokenizer(), content["context"])
+    return _carried("writer.npz")
 
 
 def draft_writer() -> LanguageModel:
@@ -371,8 +370,7 @@ def draft_writer() -> LanguageModel:
     >>> draft.bits_per_byte("To be, or not to be") > model.bits_per_byte("To be, or not to be")
     True
     """
-    content, weights = _read("draft_writer.npz")
-    return LanguageModel(weights, _tokenizer(), content["context"])
+    return _carried("draft_writer.npz")
 
 
 class _Undrawn(np.random.Generator):
@@ -382,13 +380,13 @@ class _Undrawn(np.random.Generator):
         return np.empty(size)
 
 
-def _read(name):
-    """Return what a file of this package says of a model, and its weights in float32."""
+def _carried(name):
+    """Return a model that this package carries in a file, in float32."""
     with packed("attnbook.models", name) as arrays:
         content = json.loads(str(arrays["content"]))
         found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
     shapes = TransformerWeights.init(_Undrawn(np.random.PCG64()), **content["sizes"])
-    return content, shapes.with_arrays(found)
+    return LanguageModel(shapes.with_arrays(found), _tokenizer(), content["context"])
 
 
 @cache
