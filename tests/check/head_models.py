@@ -228,4 +228,6 @@ wrong shape | lambda q, k, v: heads(H)(q, k, v)[..., :1]
 not deterministic | lambda q, k, v: np.random.default_rng().normal(size=q.shape)
 """,
     globals(),
+    X,
+    None,
 )
