@@ -162,7 +162,7 @@ CACHED_ATTENTION = Check(
             ),
             "cache not returned": each("kept", lambda past, new, both: past),
             "only the new returned": each("kept", lambda past, new, both: new),
-            "put in front": (_swapped(lambda past, new: np.concatenate([new, past], axis=1)),),
+            "put in front": _swapped(lambda past, new: np.concatenate([new, past], axis=1)),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
             "mask multiplies the scores": each(

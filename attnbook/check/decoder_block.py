@@ -130,8 +130,8 @@ _OWN = mistakes(
     {
         "target and memory exchanged": each("exchange", lambda x, memory: (memory, x)),
         "no residual around the cross-attention": sublayers.lost((CROSS,)),
-        "residual around the cross-attention from the normalised input": (
-            sublayers.from_entered((CROSS,)),
+        "residual around the cross-attention from the normalised input": sublayers.from_entered(
+            (CROSS,)
         ),
         "cross-attention not normalised": sublayers.bare((CROSS,)),
         "norms swapped": tuple(norms_of(*order) for order in permutations(SUBLAYERS))[1:],
@@ -166,7 +166,7 @@ _OWN = mistakes(
         "causal mask of its own": each("self_mask", sublayers.causal),
         "mask ignored": each("self_mask", sublayers.no_mask),
         "memory_mask ignored": each("cross_mask", sublayers.no_mask),
-        "masks swapped": ({"self_mask": _of_memory, "cross_mask": same},),
+        "masks swapped": {"self_mask": _of_memory, "cross_mask": same},
         "mask used for the memory too": each("cross_mask", same, _both_masks),
         "memory_mask used for the target too": each("self_mask", _both_masks, _of_memory),
         "masks inverted": _one_or_both(np.logical_not),

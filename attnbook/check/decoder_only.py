@@ -207,14 +207,14 @@ MISTAKES = mistakes(
             "enter_norm", lambda x, gain: x - np.mean(x, axis=-1, keepdims=True)
         ),
         "gain forgotten": each("scale", same),
-        "no positions": ({"turn_query": same, "turn_key": same},),
+        "no positions": {"turn_query": same, "turn_key": same},
         "queries alone rotated": each("turn_key", same),
         "keys alone rotated": each("turn_query", same),
         "values rotated": each("turn_value", _turn),
-        "neighbours rotated": (
-            dict.fromkeys(("turn_query", "turn_key"), lambda x: _turn(x, interleaved=True)),
+        "neighbours rotated": dict.fromkeys(
+            ("turn_query", "turn_key"), lambda x: _turn(x, interleaved=True)
         ),
-        "heads rotated as one": (dict.fromkeys(("turn_query", "turn_key"), _turn_merged),),
+        "heads rotated as one": dict.fromkeys(("turn_query", "turn_key"), _turn_merged),
         "heads tiled": each("share", _tiled),
         "scale of the model": each("width", lambda d_k, d_model: d_model),
         "no scale": each("width", lambda d_k, d_model: 1),
@@ -237,12 +237,10 @@ MISTAKES = mistakes(
         ),
         "mask inverted": each("seen", lambda n: ~_causal(n), lambda n: _causal(n).T),
         "W_O forgotten": each("project", same),
-        "no residuals": (
-            {
-                "join_attention": lambda x, entered, made: made,
-                "join_feed": lambda x, entered, made, start: made,
-            },
-        ),
+        "no residuals": {
+            "join_attention": lambda x, entered, made: made,
+            "join_feed": lambda x, entered, made, start: made,
+        },
         "no residual around self-attention": each("join_attention", lambda x, entered, made: made),
         "no residual around the feed-forward network": each(
             "join_feed", lambda x, entered, made, start: made
@@ -261,7 +259,7 @@ MISTAKES = mistakes(
         "sublayers side by side": each("enter_feed", lambda x, start: start),
         "self-attention missing": each("attention", lambda made: 0 * made),
         "feed-forward network missing": each("feed", lambda made: 0 * made),
-        "activation on the wrong branch": ({"open": same, "pass_on": GATE_STEPS["open"]},),
+        "activation on the wrong branch": {"open": same, "pass_on": GATE_STEPS["open"]},
         "no activation": each("open", same),
         "another activation": each(
             "open",

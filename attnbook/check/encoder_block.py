@@ -82,7 +82,7 @@ _OWN = mistakes(
         keys.
     """,
     {
-        "norms swapped": (norms_of(FEED, SELF),),
+        "norms swapped": norms_of(FEED, SELF),
         "one norm for both": (norms_of(SELF, SELF), norms_of(FEED, FEED)),
         "feed-forward network first": arranged(FEED, SELF),
         "keys and values not normalised": each(

@@ -101,9 +101,9 @@ MISTAKES = mistakes(
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
     """,
     {
-        "activation on the wrong branch": ({"open": same, "pass_on": silu},),
+        "activation on the wrong branch": {"open": same, "pass_on": silu},
         "activation on both branches": each("pass_on", silu),
-        "activation on the product": ({"open": same, "combine": lambda a, b: silu(a * b)},),
+        "activation on the product": {"open": same, "combine": lambda a, b: silu(a * b)},
         "activation after the second matrix": (
             {"open": same, "leave": lambda y, x: silu(y)},
             {"leave": lambda y, x: silu(y)},

@@ -91,7 +91,7 @@ _MISTAKES = mistakes(
             {"weights": np.ones_like, "total": len},
             {"weights": lambda n: 1.0 * (n > 0), "total": np.count_nonzero},
         ),
-        "sum of the means": ({"weights": np.ones_like, "total": lambda n: 1},),
+        "sum of the means": {"weights": np.ones_like, "total": lambda n: 1},
         "sum over the labels": each("total", lambda n: 1),
         "divided by the pieces": each("total", len, np.count_nonzero),
         "divided by the largest": each("total", np.max),
@@ -113,12 +113,12 @@ _MISTAKES = mistakes(
             {"sum": lambda weighed: weighed[-1], "weights": np.ones_like, "total": lambda n: 1},
             {"sum": lambda weighed: weighed[-1]},
         ),
-        "shares cut to integers": ({"weights": lambda n: n // n.sum(), "total": lambda n: 1},),
+        "shares cut to integers": {"weights": lambda n: n // n.sum(), "total": lambda n: 1},
         "last piece left out": (
             {"weights": _but_the_last},
             {"weights": _but_the_last, "total": lambda n: np.sum(n[:-1])},
         ),
-        "running mean of two": ({"weights": _halved, "total": lambda n: 1},),
+        "running mean of two": {"weights": _halved, "total": lambda n: 1},
         "counts along the parameters": each("weigh", np.multiply),
         "not weighed": each("weights", np.ones_like),
         "first piece alone": (

@@ -164,9 +164,10 @@ FEED_MISTAKES = mistakes(
         "both biases forgotten": each("biases", lambda b_1, b_2: (0, 0)),
         "b_1 forgotten": each("biases", lambda b_1, b_2: (0, b_2)),
         "b_2 forgotten": each("biases", lambda b_1, b_2: (b_1, 0)),
-        "b_1 after the activation": (
-            {"activate": same, "shift_hidden": lambda h, b_1: relu(h) + b_1},
-        ),
+        "b_1 after the activation": {
+            "activate": same,
+            "shift_hidden": lambda h, b_1: relu(h) + b_1,
+        },
         "bias subtracted": each(
             "biases",
             lambda b_1, b_2: (-b_1, -b_2),

@@ -131,13 +131,11 @@ MISTAKES = mistakes(
         ),
         "sign of the second term": each("subtract", np.add),
         "second term with x": each("along", lambda y, x: x),
-        "second term without the gain": (
-            {
-                "scale": lambda g, gain: (g, gain),
-                "share": lambda h, y: _mean(h[0] * y),
-                "subtract": lambda h, second: h[0] * h[1] - second,
-            },
-        ),
+        "second term without the gain": {
+            "scale": lambda g, gain: (g, gain),
+            "share": lambda h, y: _mean(h[0] * y),
+            "subtract": lambda h, second: h[0] * h[1] - second,
+        },
         "gain after the second term": {
             "scale": lambda g, gain: (g, gain),
             "share": lambda h, y: _mean(h[0] * y),

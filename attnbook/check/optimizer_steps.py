@@ -125,12 +125,10 @@ _MISTAKES = mistakes(
         "corrected means kept": each("results", lambda W, m, s, fair, fair_s: (W, fair, fair_s)),
         "means of the step before": each("seen", lambda new, old: old),
         "gradient not squared": each("power", lambda g: g, np.abs),
-        "square of the mean": (
-            {
-                "power": lambda g: g,
-                "fair_square": lambda m, b, t: (m / (1 - b**t)) ** 2,
-            },
-        ),
+        "square of the mean": {
+            "power": lambda g: g,
+            "fair_square": lambda m, b, t: (m / (1 - b**t)) ** 2,
+        },
         "no root": each("divide", lambda m, s: m / (s + 1e-8)),
         "no division": each("divide", lambda m, s: m),
         "no mean of the gradient": (
@@ -140,13 +138,11 @@ _MISTAKES = mistakes(
                 "average": lambda old, x, b: x if b < 0.95 else b * old + (1 - b) * x,
             },
         ),
-        "plain descent": (
-            {
-                "average": lambda old, x, b: x,
-                "fair": lambda m, b, t: m,
-                "divide": lambda m, s: m,
-            },
-        ),
+        "plain descent": {
+            "average": lambda old, x, b: x,
+            "fair": lambda m, b, t: m,
+            "divide": lambda m, s: m,
+        },
         "epsilon forgotten": each("divide", lambda m, s: m / np.sqrt(s)),
         "epsilon under the root": each("divide", lambda m, s: m / np.sqrt(s + 1e-8)),
         "another epsilon": each(
@@ -155,19 +151,15 @@ _MISTAKES = mistakes(
             lambda m, s: m / (np.sqrt(s) + 1e-5),
         ),
         "decay forgotten": each("decayed", lambda W, lr, decay: W),
-        "decay in the gradient": (
-            {
-                "gradient": lambda g, W, decay: g + decay * W,
-                "decayed": lambda W, lr, decay: W,
-            },
-        ),
+        "decay in the gradient": {
+            "gradient": lambda g, W, decay: g + decay * W,
+            "decayed": lambda W, lr, decay: W,
+        },
         "decay without the rate": each("decayed", lambda W, lr, decay: W - decay * W),
-        "decay after the step": (
-            {
-                "decayed": lambda W, lr, decay: W,
-                "finish": lambda new, W, lr, decay: new - lr * decay * new,
-            },
-        ),
+        "decay after the step": {
+            "decayed": lambda W, lr, decay: W,
+            "finish": lambda new, W, lr, decay: new - lr * decay * new,
+        },
         "decay added": each("decayed", lambda W, lr, decay: W + lr * decay * W),
         "betas exchanged": {"beta1": 0.98, "beta2": 0.9},
         "shares exchanged": each("average", lambda old, x, b: (1 - b) * old + b * x),

@@ -133,9 +133,10 @@ MISTAKES = mistakes(
             "mean",
             lambda x, axis: np.sum(x, axis=axis, keepdims=True) / max(x.shape[-1] - 1, 1),
         ),
-        "square of the mean": (
-            {"squares": lambda x: x, "size": lambda mean, e: np.sqrt(mean**2 + e)},
-        ),
+        "square of the mean": {
+            "squares": lambda x: x,
+            "size": lambda mean, e: np.sqrt(mean**2 + e),
+        },
         "mean of the absolute values": (
             {"squares": np.abs, "size": np.add},
             {"squares": np.abs},
@@ -165,7 +166,7 @@ MISTAKES = mistakes(
         "gain forgotten": each("scale", lambda y, gain: y),
         "gain not multiplied": each("scale", np.add, np.divide),
         "one added to the gain": each("scale", lambda y, gain: y * (1 + gain)),
-        "gain before": ({"enter_norm": np.multiply, "scale": lambda y, gain: y},),
+        "gain before": {"enter_norm": np.multiply, "scale": lambda y, gain: y},
         "keepdims forgotten": each("mean", np.mean),
         "squares overflow in half precision": each("widen", lambda x: x),
         "axis 1 of a batch": each("axis", 1),

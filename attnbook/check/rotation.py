@@ -202,8 +202,8 @@ _LAYOUTS = mistakes(
         2l + 1. Both layouts are in use: run a model with the one that it was trained with.
     """,
     {
-        "interleaved": ({"split": _evens_and_odds, "join": _alternating},),
-        "halves": ({"split": _halves, "join": _side_by_side},),
+        "interleaved": {"split": _evens_and_odds, "join": _alternating},
+        "halves": {"split": _halves, "join": _side_by_side},
     },
 )
 

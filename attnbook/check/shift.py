@@ -128,7 +128,7 @@ _MISTAKES = mistakes(
             }
             for up in (0, 1)
         ),
-        "alternate tokens": ({"read": lambda t: t[..., ::2], "label": lambda t: t[..., 1::2]},),
+        "alternate tokens": {"read": lambda t: t[..., ::2], "label": lambda t: t[..., 1::2]},
         "last token alone": each(
             "label", lambda t: t[..., -1:], lambda t: t[..., -1], lambda t: t[..., 1]
         ),
@@ -137,7 +137,7 @@ _MISTAKES = mistakes(
             *each("label", lambda t: t[..., :0:-1], lambda t: t[..., -2::-1]),
             {"read": lambda t: t[..., -2::-1]},
         ),
-        "shifted along the batch": ({"read": lambda t: t[:-1], "label": lambda t: t[1:]},),
+        "shifted along the batch": {"read": lambda t: t[:-1], "label": lambda t: t[1:]},
     },
 )
 

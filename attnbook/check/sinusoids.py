@@ -128,7 +128,7 @@ _MISTAKES = mistakes(
     waves scaled: You multiply the waves, which have size 1. It is the embedding that is scaled.
     """,
     {
-        "sin and cos swapped": ({"first": np.cos, "second": np.sin},),
+        "sin and cos swapped": {"first": np.cos, "second": np.sin},
         "sines alone": each("second", np.sin),
         "cosines alone": each("first", np.cos),
         "half of the table empty": ({"second": np.zeros_like}, {"first": np.zeros_like}),
@@ -175,9 +175,10 @@ _MISTAKES = mistakes(
             lambda n: -np.arange(n),
         ),
         "pairs from 1": each("index", lambda i, *others: i + 1),
-        "position and pair exchanged": (
-            {"frequency": lambda b, e: e, "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p)},
-        ),
+        "position and pair exchanged": {
+            "frequency": lambda b, e: e,
+            "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p),
+        },
         "turns for radians": each(
             "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: math.pi * p * w
         ),

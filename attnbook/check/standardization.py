@@ -205,9 +205,10 @@ NORM_MISTAKES = mistakes(
             {"centre": lambda x, m: x},
         ),
         "mean added": each("centre", np.add),
-        "mean subtracted last": (
-            {"centre": lambda x, m: x, "standardise": lambda y, m, s: y / s - m},
-        ),
+        "mean subtracted last": {
+            "centre": lambda x, m: x,
+            "standardise": lambda y, m, s: y / s - m,
+        },
         "median for the mean": (
             {"mean": partial(np.median, keepdims=True)},
             {"mean": partial(np.median, keepdims=True), "variance": _about_the_mean},
@@ -228,9 +229,10 @@ NORM_MISTAKES = mistakes(
             }
             for centre in (lambda x, m: x - np.min(x, -1, keepdims=True), np.subtract)
         ),
-        "mean absolute deviation": (
-            {"variance": lambda x, m, a: _average(np.abs(x - m), a), "deviation": np.add},
-        ),
+        "mean absolute deviation": {
+            "variance": lambda x, m, a: _average(np.abs(x - m), a),
+            "deviation": np.add,
+        },
         "only centred": each("standardise", lambda y, m, s: y),
         "gain and bias forgotten": each("affine", lambda x, g, b: x),
         "gain forgotten": each("affine", lambda x, g, b: x + b),

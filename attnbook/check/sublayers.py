@@ -243,7 +243,7 @@ _LAYER_MISTAKES = mistakes(
                 lambda x, f: (x + f) / 2**0.5,
             )
         ),
-        "residual twice": (around(join=lambda x, y, f, *others: x + x + f),),
+        "residual twice": around(join=lambda x, y, f, *others: x + x + f),
         "norm inside the residual": (
             *(
                 around(names, before=same, join=_made_normalised, after=same)
