@@ -1,21 +1,16 @@
 """The gated feed-forward network in steps: two branches, their product, and the way back."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attnbook
 from attnbook.check.engine import documented, run
-from attnbook.check.hidden_layer import OTHER_ACTIVATIONS, relu, same, sigmoid, silu
+from attnbook.check.hidden_layer import OTHER_ACTIVATIONS, network_check, relu, same, sigmoid, silu
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.signatures import of_arrays
-from attnbook.check.standardization import tokens_are_alone
-from attnbook.check.steps import Case, Check, Stage, draw, each
-
-_PARAMETERS = ("x", "W_gate", "W_1", "W_2")
+from attnbook.check.steps import Case, draw, each
 
 
 @documented
@@ -157,20 +152,11 @@ def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64"
     return Case({name: x.astype(dtype) for name, x in drawn.items()})
 
 
-GATED_FEED_FORWARD = Check(
-    name="gated_feed_forward",
-    parameters=_PARAMETERS,
-    results={"output": "(..., n, d_model)"},
+GATED_FEED_FORWARD = network_check(
+    "gated_feed_forward",
+    attnbook.GatedFeedForwardWeights,
+    _case,
     compute=gated,
     steps=STEPS,
-    stages=(
-        Stage((_case(3, 3, 3), _case(2, 5, 11), _case(1, 7, 3))),
-        Stage((_case(2, 5, 11, dtype="float32"),)),
-        Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
-    ),
     mistakes=MISTAKES,
-    properties=(tokens_are_alone,),
-    adapt=partial(of_arrays, kind=attnbook.GatedFeedForwardWeights, count=4),
-    sequences=("x",),
-    legible=True,
 )

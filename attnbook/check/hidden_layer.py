@@ -14,8 +14,6 @@ from attnbook.check.signatures import of_arrays
 from attnbook.check.standardization import tokens_are_alone
 from attnbook.check.steps import Case, Check, Stage, draw, each
 
-_PARAMETERS = ("x", "W_1", "b_1", "W_2", "b_2")
-
 
 @documented
 def feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
@@ -210,20 +208,31 @@ def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64"
     return Case({name: x.astype(dtype) for name, x in drawn.items()})
 
 
-FEED_FORWARD = Check(
-    name="feed_forward",
-    parameters=_PARAMETERS,
-    results={"output": "(..., n, d_model)"},
+def network_check(name: str, kind: type, case: Callable, **fields: Any) -> Check:
+    """Return the check of a network of x and of the arrays that a `kind` may hold."""
+    parameters = tuple(case(1, 1, 1).arguments)
+    return Check(
+        name=name,
+        parameters=parameters,
+        results={"output": "(..., n, d_model)"},
+        stages=(
+            Stage((case(3, 3, 3), case(2, 5, 11), case(1, 7, 3))),
+            Stage((case(2, 5, 11, dtype="float32"),)),
+            Stage((case(2, 5, 11, 3), case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
+        ),
+        properties=(tokens_are_alone,),
+        adapt=partial(of_arrays, kind=kind, count=len(parameters)),
+        sequences=("x",),
+        legible=True,
+        **fields,
+    )
+
+
+FEED_FORWARD = network_check(
+    "feed_forward",
+    attnbook.FeedForwardWeights,
+    _case,
     compute=feed,
     steps=FEED_STEPS,
-    stages=(
-        Stage((_case(3, 3, 3), _case(2, 5, 11), _case(1, 7, 3))),
-        Stage((_case(2, 5, 11, dtype="float32"),)),
-        Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
-    ),
     mistakes=FEED_MISTAKES,
-    properties=(tokens_are_alone,),
-    adapt=partial(of_arrays, kind=attnbook.FeedForwardWeights, count=5),
-    sequences=("x",),
-    legible=True,
 )
