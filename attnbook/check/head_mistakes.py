@@ -191,7 +191,8 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
         *(lambda layout, heads, f=f: f(heads, axis=-3) for f in (np.mean, np.sum)),
     ),
     "weights averaged": each(
-        "normalise", lambda s, axis: 0 * s + np.mean(softmax(s, axis), axis=-3, keepdims=True)
+        "normalise",
+        lambda s, axis: 0 * s + np.mean(np.asarray(softmax(s, axis)), axis=-3, keepdims=True),
     ),
     "one head left out": each(
         "merge",
