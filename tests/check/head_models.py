@@ -181,8 +181,8 @@ BACKWARDS = slice(None, None, -1)
 # ajhalthor/Transformer-Neural-Network 4
 MIXED = models(
     """
-heads in another order | of_scores(softmax, order=BACKWARDS)
-    of_scores(softmax, order=[1, 2, 0])
+heads in another order | of_scores(softmax, order=[1, 2, 0])
+    of_scores(softmax, order=BACKWARDS)
 one head for all | of_scores(softmax, order=[0, 0, 0])
 features in another order | lambda *arrays: np.moveaxis(
         attend(*(split(x, H) for x in arrays)), -3, -1).reshape(arrays[0].shape)

@@ -334,9 +334,9 @@ softmax over the queries | min_gpt
     projected(heads(2, PAST, axis=-2))
     min_gpt, 3 * X
     normalized
-mask after the softmax | late(1)
+mask after the softmax | late(1), 10 * X
+    late(1)
     late(1), X[0]
-    late(1), 10 * X
     late(1), X.astype(np.float32) / 10
     late(3, start=lambda x: x)
     head(finish=lambda w: w * PAST)
