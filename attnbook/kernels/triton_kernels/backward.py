@@ -22,18 +22,19 @@ from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
     LOG2E,
     factor,
-    head_of,
     power,
     product,
     row_of_list,
     rows_of,
     scores_of,
+    store_rows,
     tile_at,
     tile_of,
     tiles_of_keys,
     zeros,
 )
 from attnbook.kernels.triton_kernels.operands import Rows, launch
+from attnbook.kernels.triton_kernels.tiles import head_at, head_of
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
 MOST_QUERIES = tl.constexpr(128)  # of a tile
@@ -78,7 +79,7 @@ def rows_kernel(
     columns = tl.arange(0, D_V)[None, :]
     places = place.to(tl.int64) * n_q + rows
     inside = (rows < n_q)[:, None] & (columns < d_v)
-    head = place // (B * G), place // G % B, place % G
+    head = head_at(place, B, G)
     own = head_of(grad_output, strides, head) + rows.to(tl.int64)[:, None] * strides[3] + columns
     grad = tl.load(own, mask=inside, other=0.0).to(tl.float32)
     out = tl.load(output + places[:, None] * d_v + columns, mask=inside, other=0.0)
@@ -108,90 +109,53 @@ def key_kernel(
     KIND: tl.constexpr,
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
-    """Sum the gradients of one tile of keys and values over all queries that see it."""
-    sizes = A, B, G, n_q, n_k
-    n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
-    tile = tl.program_id(0) % n_tiles  # the first keys are seen most: start there
-    place = tl.program_id(0) // n_tiles
-    g_own = G // SHARED
-    a, b, g = place // (B * g_own), place // g_own % B, place % g_own
-    columns = tile * KIND.BLOCK_K + tl.arange(0, KIND.BLOCK_K)
-    key = tile_of(keys, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_K)
-    value = tile_of(values, (a, b, g), tile * KIND.BLOCK_K, KIND.BLOCK_K, KIND.D_V)
-    d_k, d_v = x.d_k, x.d_v
-    state = zeros(KIND.BLOCK_K, KIND.D_K), zeros(KIND.BLOCK_K, KIND.D_V)
-    for member in range(SHARED):
-        state = from_queries(
-            *(state, key, value, queries, keys, values, grads, x, sizes, lists, of_rows),
-            *((a, b, g), member, tile, columns[:, None], KIND),
-        )
-    of_key, of_value = state
-    places = place.to(tl.int64) * n_k + columns[:, None]
-    k_columns, v_columns = tl.arange(0, KIND.D_K)[None, :], tl.arange(0, KIND.D_V)[None, :]
-    there = columns[:, None] < n_k
-    of_key = (of_key * x.scale).to(grad_key.dtype.element_ty)
-    of_value = of_value.to(grad_value.dtype.element_ty)
-    tl.store(grad_key + places * d_k + k_columns, of_key, mask=there & (k_columns < d_k))
-    tl.store(grad_value + places * d_v + v_columns, of_value, mask=there & (v_columns < d_v))
-
-
-@triton.jit
-def from_queries(
-    state,
-    key,  # (BLOCK_K, D_K)
-    value,  # (BLOCK_K, D_V)
-    queries,
-    keys,
-    values,
-    grads,
-    x,
-    sizes,
-    lists,
-    of_rows,
-    of_key_head,
-    member,  # of the heads that share it
-    tile,
-    columns,
-    KIND: tl.constexpr,
-):
-    """Add what the queries of one head give to the gradients of a tile of keys and values.
+    """Sum the gradients of one tile of keys and values over all queries that see it.
 
     Tiles of scores lie as (BLOCK_K, BLOCK_Q), so that weights and their gradients are left
     factors of the products that follow and stay in registers.
     """
-    _, B, G, n_q, n_k = sizes
-    a, b, g = of_key_head
-    g += member
-    head = a, b, g
+    sizes = A, B, G, n_q, n_k
     shifts, means = of_rows
+    n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
+    tile = tl.program_id(0) % n_tiles  # the first keys are seen most: start there
+    place = tl.program_id(0) // n_tiles
+    key_head = head_at(place, B, G // SHARED)
+    a, b, g = key_head
     key_start = tile * KIND.BLOCK_K
-    first_place = ((a * B + b) * G + g).to(tl.int64) * spaced(n_q)
-    tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
-    part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, sizes, KIND)
-    of_key, of_value = state
-    for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
-        for i in tl.range(part if MASKED else whole, part_end if MASKED else whole_end):
-            start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_Q
-            rows = start + tl.arange(0, KIND.BLOCK_Q)
-            query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
-            grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
-            seen = rows_of(rows[None, :], x, sizes, head)
-            other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
-            own = factor(key, keys, of_key_head, key_start, KIND.BLOCK_K, KIND.D_K)
-            products = product(own, other.T)
-            scores = scores_of(products, columns, x, n_k, seen, MASKED, KIND)
-            shift = tl.load(shifts + first_place + rows)
-            weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
-            other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
-            of_value = product(weights.to(grad.dtype), other, of_value)
-            other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
-            own = factor(value, values, of_key_head, key_start, KIND.BLOCK_K, KIND.D_V)
-            of_weights = product(own, other.T)
-            mean = tl.load(means + first_place + rows)
-            of_scores = weights * (of_weights - mean[None, :])
-            other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
-            of_key = product(of_scores.to(other.dtype), other, of_key)
-    return of_key, of_value
+    columns = key_start + tl.arange(0, KIND.BLOCK_K)
+    key = tile_of(keys, key_head, key_start, KIND.BLOCK_K, KIND.D_K)
+    value = tile_of(values, key_head, key_start, KIND.BLOCK_K, KIND.D_V)
+    of_key, of_value = zeros(KIND.BLOCK_K, KIND.D_K), zeros(KIND.BLOCK_K, KIND.D_V)
+    for member in range(SHARED):  # of the heads of queries that share this one
+        head = a, b, g + member
+        first_place = ((a * B + b) * G + g + member).to(tl.int64) * spaced(n_q)
+        tiles = row_of_list(lists, head, tile, KIND)
+        part, whole, part_end, whole_end = tiles_of_queries(tiles, tile, sizes, KIND)
+        for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
+            for i in tl.range(part if MASKED else whole, part_end if MASKED else whole_end):
+                start = tile_at(i, tiles + 2, KIND.MASK) * KIND.BLOCK_Q
+                rows = start + tl.arange(0, KIND.BLOCK_Q)
+                query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+                grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+                seen = rows_of(rows[None, :], x, sizes, head)
+                other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+                own = factor(key, keys, key_head, key_start, KIND.BLOCK_K, KIND.D_K)
+                products = product(own, other.T)
+                scores = scores_of(products, columns[:, None], x, n_k, seen, MASKED, KIND)
+                shift = tl.load(shifts + first_place + rows)
+                weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
+                other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+                of_value = product(weights.to(grad.dtype), other, of_value)
+                other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
+                own = factor(value, values, key_head, key_start, KIND.BLOCK_K, KIND.D_V)
+                of_weights = product(own, other.T)
+                mean = tl.load(means + first_place + rows)
+                of_scores = weights * (of_weights - mean[None, :])
+                other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
+                of_key = product(of_scores.to(other.dtype), other, of_key)
+    places = place.to(tl.int64) * n_k + columns
+    store_rows(grad_key, places, of_key * x.scale, columns < n_k, x.d_k)
+    store_rows(grad_value, places, of_value, columns < n_k, x.d_v)
 
 
 @triton.jit
@@ -242,7 +206,7 @@ def query_kernel(
     n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (B * G), place // G % B, place % G
+    head = head_at(place, B, G)
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
     seen = rows_of(rows[:, None], x, sizes, head)
     places = place.to(tl.int64) * n_q + rows
@@ -251,9 +215,8 @@ def query_kernel(
     query_start = tile * KIND.BLOCK_Q
     query_tile = tile_of(queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
     grad = tile_of(grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
-    tiles = row_of_list(lists[0], lists[1], head, tile, KIND)
+    tiles = row_of_list(lists, head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
-    d_k = x.d_k
     of_query = zeros(KIND.BLOCK_Q, KIND.D_K)
     for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         for i in tl.range(whole if MASKED else 0, end if MASKED else whole):
@@ -272,12 +235,7 @@ def query_kernel(
             of_scores = weights * (of_weights - mean[:, None])
             other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
             of_query = product(of_scores.to(other.dtype), other, of_query)
-    columns = tl.arange(0, KIND.D_K)[None, :]
-    tl.store(
-        grad_query + places[:, None] * d_k + columns,
-        (of_query * x.scale).to(grad_query.dtype.element_ty),
-        mask=(rows < n_q)[:, None] & (columns < d_k),
-    )
+    store_rows(grad_query, places, of_query * x.scale, rows < n_q, x.d_k)
 
 
 def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
@@ -317,9 +275,4 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
 
 def _rows(x, grad_output, kind):
     """Return where tiles of queries, keys, values and of the gradient of the output come from."""
-    return (
-        x.rows(0, kind.BLOCK_Q, kind.D_K),
-        x.rows(1, kind.BLOCK_K, kind.D_K),
-        x.rows(2, kind.BLOCK_K, kind.D_V),
-        Rows.of(grad_output, kind.BLOCK_Q, kind.D_V),
-    )
+    return *x.rows(kind), Rows.of(grad_output, kind.BLOCK_Q, kind.D_V)

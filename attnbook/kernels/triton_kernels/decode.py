@@ -23,6 +23,7 @@ from attnbook.kernels.triton_kernels.forward import (
     tile_of,
 )
 from attnbook.kernels.triton_kernels.operands import Rows, aligned, launch
+from attnbook.kernels.triton_kernels.tiles import head_at
 
 MOST_ROWS, MOST_ROWS_SINGLE = 64, 16
 """Up to so many queries of one key head, this is the path; float32 keeps them in registers."""
@@ -47,17 +48,17 @@ def range_kernel(
     SHARED: tl.constexpr,  # how many heads of queries share one of keys
 ):
     """Attend from all queries of one key head to one range of the keys."""
-    sizes = A, B, G, n_q, n_k
     place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
-    g_own = G // SHARED
-    a, b, g = place // (B * g_own), place // g_own % B, place % g_own
+    sizes = A, B, G, n_q, n_k
+    key_head = head_at(place, B, G // SHARED)
+    a, b, g = key_head
 
     # Row r is query r % n_q of head g + r // n_q.
     rows = tl.arange(0, KIND.BLOCK_Q)
     there = tl.minimum(rows, SHARED * n_q - 1)[:, None]
     heads = a, b, (g + there // n_q).to(tl.int64)
     seen = rows_of(there % n_q, x, sizes, heads)
-    query = tile_of(queries, (a, b, g), 0, KIND.BLOCK_Q, KIND.D_K)
+    query = tile_of(queries, key_head, 0, KIND.BLOCK_Q, KIND.D_K)
 
     # This range: tiles [first, end), of which those before `whole` need no mask.
     n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
@@ -76,7 +77,7 @@ def range_kernel(
     for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
-            *(state, query, queries, keys, values, (a, b, g), 0, start, stop, x.mask),
+            *(state, query, queries, keys, values, key_head, 0, start, stop, x.mask),
             *(x, n_k, seen, False, MASKED, KIND),
         )
     top, total, sums = state
@@ -129,7 +130,7 @@ def merge_kernel(
         sums = sums * fade[:, None] + tl.sum(of_sums * share[:, None], 0)[None, :]
         top = higher
     place = row + tl.arange(0, 1)
-    finish((top, total, sums), output, log_total, place, place < n_rows, d_v, D_V)
+    finish((top, total, sums), output, log_total, place, place < n_rows, d_v)
 
 
 def takes(x):
@@ -148,11 +149,10 @@ def forward(x, tile=None, splits=None):
     parts = x.query.new_empty(splits * n_rows * (width + 2), dtype=torch.float32)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     kind, options = tiling.options(x, tile)
-    rows = (
-        _together(x, (1, 1, 1, tile.block_q, kind.D_K)),
-        x.rows(1, tile.block_k, kind.D_K),
-        x.rows(2, tile.block_k, kind.D_V),
-    )
+    query, key, value = x.rows(kind)
+    if x.n_shared > 1:
+        query = _together(x, query.block_shape)
+    rows = query, key, value
     device = x.query.device
     arguments = (*rows, x.call, *x.sizes, parts, splits, kind, x.n_shared)
     launch(range_kernel, programs * splits, device, *arguments, **options)
@@ -164,8 +164,6 @@ def forward(x, tile=None, splits=None):
 def _together(x, block):
     """Return the description of the queries that share a key head as rows of one array."""
     shape, strides = x.layout.rows[0]
-    if x.n_shared == 1:
-        return Rows(x.query, shape, strides, block)
     query, (a, b, g, step, one) = x.query, strides
     step = g if x.n_q == 1 else step
     if g != x.n_q * step:  # few numbers, which lie in another order

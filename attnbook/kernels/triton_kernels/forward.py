@@ -14,6 +14,7 @@ import triton.language as tl
 
 from attnbook.kernels.triton_kernels import tiles as tiling
 from attnbook.kernels.triton_kernels.operands import VECTOR, launch
+from attnbook.kernels.triton_kernels.tiles import head_at, head_of
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -39,20 +40,6 @@ def power(x, dtype: tl.constexpr):
     round them: a row of one large score must get back a weight of exactly 1 in the backward pass.
     """
     return tl.exp2(x * LOG2E) if dtype == tl.float32 else tl.exp2(x)
-
-
-@triton.jit
-def natural(x, dtype: tl.constexpr):
-    """Return scores of the unit of `dtype` in natural units."""
-    return x if dtype == tl.float32 else x * LN2
-
-
-@triton.jit
-def head_of(pointer, strides, head):
-    """Return where the rows of one head begin; 64 bits, since arrays pass 2³¹ numbers."""
-    a, b, g = head
-    pointer += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1]
-    return pointer + g.to(tl.int64) * strides[2]
 
 
 @triton.jit
@@ -92,8 +79,9 @@ def rows_of(rows, x, sizes, head):
 
 
 @triton.jit
-def row_of_list(tiles, strides, head, tile, KIND: tl.constexpr):
+def row_of_list(lists, head, tile, KIND: tl.constexpr):
     """Return where the list of one tile begins: how many whole, how many in all, which."""
+    tiles, strides = lists
     return head_of(tiles, strides, head) + tile.to(tl.int64) * strides[3] if KIND.MASK else tiles
 
 
@@ -197,21 +185,20 @@ def forward_kernel(
     G,
     n_q,
     n_k,
-    tiles,
-    tiles_strides,
+    lists,  # of tiles to visit, if there is a mask, and their strides
     output,
     log_total,
     KIND: tl.constexpr,
 ):
-    """Attend from one tile of queries of one head; `tiles` are lists of those to visit, if any."""
+    """Attend from one tile of queries of one head."""
     sizes = A, B, G, n_q, n_k
     n_tiles = tl.cdiv(n_q, KIND.BLOCK_Q)
     place = tl.program_id(0) // n_tiles
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
-    head = place // (B * G), place // G % B, place % G
+    head = head_at(place, B, G)
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
     seen = rows_of(rows[:, None], x, sizes, head)
-    tiles = row_of_list(tiles, tiles_strides, head, tile, KIND)
+    tiles = row_of_list(lists, head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)
     start = tile * KIND.BLOCK_Q
@@ -223,7 +210,7 @@ def forward_kernel(
             *(x, n_k, seen, KIND.MASK, MASKED, KIND),
         )
     places = place.to(tl.int64) * n_q + rows
-    finish(state, output, log_total, places, rows < n_q, x.d_v, KIND.D_V)
+    finish(state, output, log_total, places, rows < n_q, x.d_v)
 
 
 @triton.jit
@@ -235,24 +222,27 @@ def empty_state(BLOCK_Q: tl.constexpr, D_V: tl.constexpr):
 
 @triton.jit
 def zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return a tile of zeros."""
+    """Return a tile of zeros, of sizes that stand in a `Kind`: `tl.zeros` does not take these."""
     return tl.zeros((ROWS, COLUMNS), tl.float32)
 
 
 @triton.jit
-def finish(state, output, log_total, places, there, d_v, D_V: tl.constexpr):
+def store_rows(array, places, rows, there, d):
+    """Store those rows that are there, of `d` numbers, at `places` of an array."""
+    columns = tl.arange(0, rows.shape[1])[None, :]
+    inside = there[:, None] & (columns < d)
+    tl.store(array + places[:, None] * d + columns, rows.to(array.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def finish(state, output, log_total, places, there, d_v):
     """Divide by the totals and store the rows at `places`; rows that saw no key are 0."""
     top, total, weighted = state
-    columns = tl.arange(0, D_V)
     total = tl.where(total == 0.0, 1.0, total)  # log₂ 1 = 0, and `top` is −∞
-    weighted = weighted / total[:, None]
-    tl.store(
-        output + places[:, None] * d_v + columns[None, :],
-        weighted.to(output.dtype.element_ty),
-        mask=there[:, None] & (columns[None, :] < d_v),
-    )
-    log = natural(top, output.dtype.element_ty) + tl.log2(total) * LN2
-    tl.store(log_total + places, log, mask=there)
+    store_rows(output, places, weighted / total[:, None], there, d_v)
+    if output.dtype.element_ty != tl.float32:
+        top = top * LN2  # from the unit of half precision
+    tl.store(log_total + places, top + tl.log2(total) * LN2, mask=there)
 
 
 def forward(x, tile=None):
@@ -260,12 +250,7 @@ def forward(x, tile=None):
     tile = tile or tiling.tile_for(x, tiling.FORWARD, tiling.FORWARD_SINGLE)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     kind, options = tiling.options(x, tile)
-    rows = (
-        x.rows(0, tile.block_q, kind.D_K),
-        x.rows(1, tile.block_k, kind.D_K),
-        x.rows(2, tile.block_k, kind.D_V),
-    )
-    arguments = (*rows, x.call, *x.sizes, *tiling.tiles_to_visit(x, tile), *results, kind)
+    arguments = (*x.rows(kind), x.call, *x.sizes, tiling.tiles_to_visit(x, tile), *results, kind)
     programs = x.heads * tiling.cdiv(x.n_q, tile.block_q)
     launch(forward_kernel, programs, x.query.device, *arguments, **options)
     return results

@@ -118,9 +118,13 @@ class Operands:
         shared = self.layout.shared_axes
         return tuple(1 if i in shared else size for i, size in enumerate(self.leading))
 
-    def rows(self, i, block, width):
-        """Return the description of query, key or value (0, 1, 2) for tiles (`block`, `width`)."""
-        return Rows(self.arrays[i], *self.layout.rows[i], (1, 1, 1, block, width))
+    def rows(self, kind):
+        """Return the descriptions of query, key and value for the tiles of a `Kind`."""
+        blocks = (kind.BLOCK_Q, kind.D_K), (kind.BLOCK_K, kind.D_K), (kind.BLOCK_K, kind.D_V)
+        return [
+            Rows(x, *rows, (1, 1, 1, *block))
+            for x, rows, block in zip(self.arrays[:3], self.layout.rows, blocks, strict=True)
+        ]
 
     def empty(self, n, d, dtype, leading=None):
         leading = self.leading if leading is None else leading

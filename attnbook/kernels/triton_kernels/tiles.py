@@ -99,6 +99,20 @@ def processors_of(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@triton.jit
+def head_at(place, B, G):
+    """Return a head by its places along the three leading axes."""
+    return place // (B * G), place // G % B, place % G
+
+
+@triton.jit
+def head_of(pointer, strides, head):
+    """Return where the rows of one head begin; 64 bits, since arrays pass 2³¹ numbers."""
+    a, b, g = head
+    pointer += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1]
+    return pointer + g.to(tl.int64) * strides[2]
+
+
 @triton.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k"])
 def kinds_kernel(
     mask,
@@ -117,11 +131,11 @@ def kinds_kernel(
     k_tiles = tl.cdiv(n_k, BLOCK_K)
     q_tiles = tl.cdiv(n_q, BLOCK_Q)
     place = tl.program_id(0)
-    tile_k, tile_q, head = place % k_tiles, place // k_tiles % q_tiles, place // k_tiles // q_tiles
-    a, b, g = head // (B * G), head // G % B, head % G
+    tile_k, tile_q = place % k_tiles, place // k_tiles % q_tiles
+    head = head_at(place // k_tiles // q_tiles, B, G)
     rows = tile_q * BLOCK_Q + tl.arange(0, BLOCK_Q)[:, None]
     columns = tile_k * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
-    mask += a.to(tl.int64) * strides[0] + b.to(tl.int64) * strides[1] + g.to(tl.int64) * strides[2]
+    mask = head_of(mask, strides, head)
     mask += rows.to(tl.int64) * strides[3] + columns.to(tl.int64) * strides[4]
     inside = (rows < n_q) & (columns < n_k)
     there = (rows < n_q) & (columns < tl.cdiv(n_k, 16) * 16)  # to the end of the last vector
