@@ -23,7 +23,7 @@ def _weigh(typingctx, tile, s, s0, rows, top, total, log2):
         code = Vectors(context, builder, signature, args, 1)
         s, tops, log2 = code.start(1, args[2]), code.row(code.start(4)), code.spread(args[6])
         n = 2 if code.tile.pairs else 1  # rows a step
-        width = code.tile.lanes * code.tile.vectors
+        width = code.tile.width
 
         def step(i, sums):
             added, found = sums[0], []

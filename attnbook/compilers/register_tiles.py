@@ -81,19 +81,13 @@ def lanes() -> int:
 class TileType(types.Type):
     """What Numba knows of a `Tile`: everything."""
 
-    def __init__(self, lanes: int, rows: int, vectors: int, pairs: bool) -> None:
-        super().__init__(name=f"Tile({lanes}, {rows}, {vectors}, {pairs})")
-        self.lanes, self.rows, self.vectors, self.pairs = lanes, rows, vectors, pairs
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(name=repr(tile))
+        self.tile = tile
 
 
-@typeof_impl.register(Tile)
-def _typeof(tile, context):
-    return _type_of(tile)
-
-
-@functools.cache
-def _type_of(tile):
-    return TileType(tile.lanes, tile.rows, tile.vectors, tile.pairs)
+_type_of = functools.cache(TileType)
+typeof_impl.register(Tile)(lambda tile, context: _type_of(tile))
 
 
 @unbox(TileType)
@@ -109,28 +103,18 @@ def _constant(context, builder, typ, value):
 register_model(TileType)(models.OpaqueModel)
 
 
-@overload_attribute(TileType, "lanes")
-def _lanes(tile):
-    lanes = tile.lanes
-    return lambda tile: lanes
+def _constant_of_tile(name):
+    """Return how loops get an attribute of their tile: as a constant."""
+
+    def typed(tile):
+        number = getattr(tile.tile, name)
+        return lambda tile: number
+
+    return typed
 
 
-@overload_attribute(TileType, "rows")
-def _rows(tile):
-    rows = tile.rows
-    return lambda tile: rows
-
-
-@overload_attribute(TileType, "pairs")
-def _pairs(tile):
-    pairs = tile.pairs
-    return lambda tile: pairs
-
-
-@overload_attribute(TileType, "width")
-def _width(tile):
-    width = tile.lanes * tile.vectors
-    return lambda tile: width
+for _name in ("lanes", "rows", "pairs", "width"):
+    overload_attribute(TileType, _name)(_constant_of_tile(_name))
 
 
 class Vectors:
@@ -138,7 +122,7 @@ class Vectors:
 
     def __init__(self, context, builder, signature, args, sums):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
-        self.tile: TileType = signature.args[0]
+        self.tile: Tile = signature.args[0].tile
         number = context.get_value_type(signature.args[sums].dtype)  # of the array of sums
         self.vector = ir.VectorType(number, self.tile.lanes)
         self.words = ir.VectorType(_I32, self.tile.lanes)

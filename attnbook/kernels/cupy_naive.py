@@ -15,7 +15,6 @@ Reference: `attnbook.attention`.
 import cupy  # here, so that a missing CuPy is known when the rung is chosen
 import numpy as np
 
-from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import Source
 from attnbook.kernels.cuda.arrays import Inputs
 
@@ -23,15 +22,7 @@ KERNELS = Source(("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cud
 THREADS = 256
 
 
-def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    bias: Array | None,
-    scale: float,
-    is_causal: bool,
-) -> Array:
+def attention(query, key, value, mask, bias, scale, is_causal):
     """Return `attnbook.attention` of CuPy arrays of float16, bfloat16 or float32.
 
     Takes checked arrays, as every rung does. Keys and values that heads share are not repeated,

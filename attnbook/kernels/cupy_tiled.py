@@ -18,7 +18,6 @@ import functools
 import cupy
 import numpy as np
 
-from attnbook.arrays.array import Array
 from attnbook.compilers.cuda import Source
 from attnbook.kernels.cuda.arrays import Inputs
 
@@ -35,15 +34,7 @@ LEAST_TILES = 4
 """Of keys in a part: fewer are not worth a merge."""
 
 
-def attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    bias: Array | None,
-    scale: float,
-    is_causal: bool,
-) -> Array:
+def attention(query, key, value, mask, bias, scale, is_causal):
     """Return `attnbook.attention` of CuPy arrays of float16, bfloat16 or float32.
 
     Takes checked arrays, as every rung does. Keys and values that heads share are not repeated,
@@ -104,16 +95,10 @@ def _attend(query, key, value, mask, bias, scale, is_causal):
         parts = cupy.empty((n_parts, n_rows, x.d_v), dtype=np.float32)
         ends = cupy.empty((n_parts, n_rows, 2), dtype=np.float32)
     numbers = (x.n_heads, x.n_q, x.n_k, x.d_k, x.d_v)
+    counts = (is_causal, n_parts, tiles_a_part * keys)
     args = (
         *(*x.vectors, *x.extra, *x.where, *map(np.int32, numbers), np.float32(scale)),
-        *(
-            np.int32(is_causal),
-            np.int32(n_parts),
-            np.int32(tiles_a_part * keys),
-            x.output,
-            parts,
-            ends,
-        ),
+        *(*map(np.int32, counts), x.output, parts, ends),
     )
     shared_bytes = 4 * (queries + 2 * keys) * (width + 4)
     name = f"attend<{x.type}, {width}, {r}, {c}>"

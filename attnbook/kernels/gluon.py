@@ -20,8 +20,8 @@ with asynchrony and low-precision".
 
 import torch
 
+from attnbook.kernels import triton
 from attnbook.kernels.gluon_kernels import launch as walk
-from attnbook.kernels.triton_kernels import backward as gradients
 from attnbook.kernels.triton_kernels.operands import operands
 
 CAPABILITY = (9, 0)
@@ -45,19 +45,14 @@ def forward(query, key, value, mask, bias, scale, is_causal):
     if scale <= 0:  # the kernel takes the largest product for that of the largest score
         query, scale = (-query, -scale) if scale < 0 else (torch.zeros_like(query), 1.0)
     x = operands(query, key, value, mask, bias, scale, is_causal)
-    if x.is_empty:
-        log_total = x.empty(x.n_q, 1, torch.float32)
-        return x.empty(x.n_q, x.d_v, query.dtype).zero_(), log_total.fill_(-torch.inf)
-    return walk.forward(x)
+    return x.without_keys() if x.is_empty else walk.forward(x)
 
 
 def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
     """Return the gradients of query, key and value from what `forward` returned, by `triton`."""
     check(query, value, mask, bias)
-    x = operands(query, key, value, mask, bias, scale, is_causal)
-    if x.is_empty:
-        return tuple(torch.zeros_like(array) for array in (query, key, value))
-    return gradients.backward(x, output, log_total, grad_output)
+    after = (output, log_total, grad_output)
+    return triton.backward(query, key, value, mask, bias, scale, is_causal, *after)
 
 
 def check(query, value, mask, bias):

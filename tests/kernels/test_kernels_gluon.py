@@ -267,7 +267,7 @@ def test_gradients_are_those_of_the_triton_rung(on_the_cpu, monkeypatch):
         asked.append((x.is_causal, output, log_total, grad_output))
         return tuple(torch.full_like(array, i) for i, array in enumerate(arrays))
 
-    monkeypatch.setattr(gluon.gradients, "backward", backward)
+    monkeypatch.setattr(gluon.triton.gradients, "backward", backward)
     monkeypatch.setattr(gluon, "DEVICES", ("cpu",), raising=False)
     arrays = [x.requires_grad_() for x in large(20, 30, 64)]
     output = attnbook.attention(*arrays, is_causal=True, impl="gluon")

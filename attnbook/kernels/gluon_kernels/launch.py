@@ -1,7 +1,6 @@
 """The Gluon kernel from the host: how arrays are described, and how a program divides its work."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from attnbook.kernels.gluon_kernels.blocks import Kind, Sizes
 from attnbook.kernels.gluon_kernels.forward import forward_kernel
+from attnbook.kernels.triton_kernels.operands import launch
+from attnbook.kernels.triton_kernels.tiles import processors_of
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ def forward(x, tile=None, programs=None):
     `programs` says how many run at a time: one on each multiprocessor.
     """
     tile, device = tile or TILES[x.d_k], x.query.device
-    if programs is None:
-        programs = torch.cuda.get_device_properties(device).multi_processor_count
+    programs = programs or processors_of(device)
     output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     given = enumerate((tile.rows, tile.block_k, tile.block_k))  # query, key and value
     descriptors, moves = zip(*(descriptor(x, i, rows) for i, rows in given), strict=True)
@@ -76,11 +76,11 @@ def forward(x, tile=None, programs=None):
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
     blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
     warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
-    with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
-        forward_kernel[(min(programs, blocks),)](
-            *(*descriptors, *made, sizes, moves, x.scale * math.log2(math.e)),
-            KIND=Kind(*kind, tile.registers),
-            num_warps=4,
-            maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,
-        )
+    launch(
+        *(forward_kernel, min(programs, blocks), device),
+        *(*descriptors, *made, sizes, moves, x.scale * math.log2(math.e)),
+        KIND=Kind(*kind, tile.registers),
+        num_warps=4,
+        maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,
+    )
     return output, log_total

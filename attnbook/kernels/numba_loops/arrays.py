@@ -50,18 +50,8 @@ class Arranged(NamedTuple):
     of_keys: tuple[int, ...]
 
 
-def arrange(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    bias: Array | None,
-    scale: float,
-    is_causal: bool,
-    repeats_are_shared: bool = True,
-    pairs: bool = False,
-) -> Arranged:
-    """Return what the loops read; copies only what is not float32, or strangely strided.
+def arrange(query, key, value, mask, bias, scale, is_causal, repeats_are_shared=True, pairs=False):
+    """Return the `Arranged` arrays; copies only what is not float32, or strangely strided.
 
     With `pairs`, query, key and value are the bits of bfloat16 numbers, and queries are scaled by
     a power of two alone, so that they remain such numbers.

@@ -66,8 +66,8 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
 
     Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
     """
-    inputs = (query, key, value)
-    work, leading, of_keys = arrange(*inputs, mask, bias, scale, is_causal, False)
+    inputs, rest = (query, key, value), (mask, bias, scale, is_causal)
+    work, leading, of_keys = arrange(*inputs, *rest, repeats_are_shared=False)
     n_key_heads = math.prod(of_keys)
     n_q, n_k, d_k, d_v = work.n_q, work.n_k, work.d_k, value.shape[-1]
     n_rows = math.prod(leading) * n_q

@@ -12,6 +12,7 @@ from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
 from attnbook.compilers.register_tiles import claim, prefetch
 from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
 from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
+from attnbook.kernels.numba_loops.products import four
 
 KEYS = 32
 """Keys of a block; what is asked for ahead is to wait in the nearest cache."""
@@ -81,7 +82,7 @@ def add_values(work, head, key, keys, weights, weighted):
                         weighted[r, c] += weights[r, j + i] * work.value[_AT(at + i * row + c)]
         else:
             for r in range(n_rows):
-                w0, w1, w2, w3 = four(weights[r], j)
+                w0, w1, w2, w3 = four(weights[r], j, 1)
                 for c in range(d):
                     v0, v1 = work.value[_AT(at + c)], work.value[_AT(at + c + row)]
                     v2, v3 = work.value[_AT(at + c + 2 * row)], work.value[_AT(at + c + 3 * row)]
@@ -110,12 +111,6 @@ def sum_of(row):
     for x in row:
         total += x
     return total
-
-
-@compile_fused
-def four(x, at):
-    """Return four numbers from `at` on."""
-    return x[at], x[at + 1], x[at + 2], x[at + 3]
 
 
 @compile_loops

@@ -130,6 +130,11 @@ class Operands:
         leading = self.leading if leading is None else leading
         return self.query.new_empty((*leading, n, d), dtype=dtype)
 
+    def without_keys(self):
+        """Return what `forward` does where there is no key to see: zeros, and log 0 = −∞."""
+        output = self.empty(self.n_q, self.d_v, self.query.dtype).zero_()
+        return output, self.empty(self.n_q, 1, torch.float32).fill_(-torch.inf)
+
     def with_grad(self, grad_output):
         """Return the gradient of the output as an array (A, B, G, n_q, d_v)."""
         return aligned(grad_output.detach().reshape(*self.sizes[:4], self.d_v))
