@@ -101,24 +101,6 @@ class MachineCode:
         return [len(body) * self.threads / (block_q * block_k) for body in self.loops]
 
 
-def compiled(kernel, signature, constants, options, attrs=None, is_gluon=False):
-    """Return the `MachineCode` of a kernel for sm_90a, from the types of its arguments.
-
-    ``signature`` has a type for every name, such as ``"*bf16"``, ``"i32"`` or ``"constexpr"``;
-    ``constants`` the values of those that are constants, ``options`` such as ``num_warps``.
-    """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    if is_gluon:
-        from triton.experimental.gluon._runtime import GluonASTSource as Source
-    else:
-        Source = ASTSource
-    source = Source(kernel, signature, constants, attrs)
-    return read(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options))
-
-
 def read(kernel):
     """Return the `MachineCode` of what Triton compiled."""
     with tempfile.TemporaryDirectory() as folder:

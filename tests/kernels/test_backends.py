@@ -3,16 +3,13 @@
 import importlib
 import importlib.machinery
 import importlib.util
-import os
 import runpy
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from cases import every_day
 
 import attnbook
 from attnbook import kernels
@@ -140,17 +137,6 @@ def test_impls_are_what_attention_takes():
             x, _ = taken[backend.name]
             for impl in backend.impls:
                 assert attnbook.attention(x, x, x, impl=impl).shape == (3, 2)
-
-
-@pytest.mark.parametrize("set_to", every_day(["1"], ["1", "0"]))
-def test_triton_on_the_cpu_wants_its_interpreter(set_to):
-    pytest.importorskip("triton", reason="triton is not installed")
-    code = "import attnbook; print(attnbook.backends()[6])"
-    environment = {**os.environ, "TRITON_INTERPRET": set_to}
-    command = [sys.executable, "-W", "error", "-c", code]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    interpreted = "interpreted on the CPU, since TRITON_INTERPRET is set" in said.stdout
-    assert interpreted == (set_to == "1")
 
 
 def test_nothing_but_numpy(pretend):

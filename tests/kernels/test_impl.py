@@ -229,16 +229,9 @@ def test_autocast_gives_what_it_gives_of_the_reference():
 @pytest.mark.parametrize("cache", every_day([True], [True, False]))
 @pytest.mark.parametrize("encoder", [True, False])
 def test_decoding_takes_an_impl(library, cache, encoder):
-    options = {} if encoder else {"n_encoder_layers": 0, "tied": True}
-    weights = (
-        library.place(model(**options))
-        if encoder
-        else library.place(
-            attnbook.TransformerWeights.init(
-                0, 13, **GROUPED, n_layers=2, n_encoder_layers=0, positions="rotary"
-            )
-        )
-    )
+    alone = {"n_layers": 2, "n_encoder_layers": 0, "positions": "rotary"}
+    weights = model() if encoder else attnbook.TransformerWeights.init(0, 13, **GROUPED, **alone)
+    weights = library.place(weights)
     source = library.array(IDS) if encoder else None
     prompt = library.array(IDS[:, :3])
     more = {"prompt": prompt, "max_length": 4, "cache": cache}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import every_day, examples, register_lanes
+from formula import exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,22 +38,6 @@ def run(way, *arguments):
     """Return output and log_total: by the plain loops, by tiles for so many lanes, or by none."""
     tile = None if way in ("numba", "few") else TILES[int(way.removeprefix("packed"))]
     return panels.forward(tile, arguments, few=way == "few")
-
-
-def exact(query, key, value, mask=None, bias=None, scale=1.0, is_causal=False):
-    """Return output and log Σ exp(score) by PyTorch's functions in float64."""
-    q, k, v = (torch.as_tensor(x).double() for x in (query, key, value))
-    scores = scale * q @ k.mT
-    n_q, n_k = scores.shape[-2:]
-    if bias is not None:
-        scores = scores + torch.as_tensor(bias).double()
-    seen = torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q if is_causal else n_k)
-    if mask is not None:
-        seen = seen & torch.as_tensor(mask)
-    scores = torch.where(seen, scores, -math.inf)
-    weights = torch.softmax(scores, dim=-1)
-    output = torch.where(seen.any(dim=-1, keepdim=True), weights, 0) @ v
-    return output.numpy(), torch.logsumexp(scores, dim=-1, keepdim=True).numpy()
 
 
 def numbers(*shape, seed=0):

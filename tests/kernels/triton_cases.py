@@ -12,6 +12,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 
+import formula
 import numpy as np
 import oracle
 import test_kernels
@@ -117,23 +118,10 @@ CASES |= {
 }
 
 
-def reference(query, key, value, mask, bias, scale, is_causal):
-    """Return the formula as PyTorch computes it in the dtype of its arrays."""
-    scores = query @ key.mT * scale
-    scores = scores if bias is None else scores + bias
-    n_q, n_k = scores.shape[-2:]
-    seen = torch.ones(n_q, n_k, dtype=torch.bool, device=query.device)
-    seen = seen.tril(n_k - n_q) if is_causal else seen
-    seen = seen if mask is None else seen & mask
-    scores = scores.masked_fill(~seen, -torch.inf)
-    weights = scores.softmax(-1).masked_fill(~seen, 0) if n_k else scores
-    return weights @ value
-
-
 def gradients(arrays, rest, grad_output, dtype):
     leaves = [x.detach().to(dtype).requires_grad_() for x in arrays]
     mask, bias, *rest = rest
-    output = reference(*leaves, mask, None if bias is None else bias.to(dtype), *rest)
+    output, _ = formula.attention(*leaves, mask, None if bias is None else bias.to(dtype), *rest)
     return torch.autograd.grad(output, leaves, grad_output.to(dtype))
 
 
@@ -192,7 +180,7 @@ def check_one(call, device, dtype):
     wide = None if bias is None else bias.double().cpu().numpy()
     scores = oracle.scores(*host[:2], seen, wide, scale)
     exact = torch.tensor(oracle.weighted_sum(oracle.softmax(scores), host[2]), device=device)
-    low = reference(*arrays, *rest)
+    low, _ = formula.attention(*arrays, *rest)
     sizes = [float(array.abs().max()) for array in arrays if array.numel()]
     top = np.max(np.abs(scores), initial=0, where=np.isfinite(scores))  # is rounded as well
     among = max([1.0, *sizes]) * (1 + top if top > 100 else 1)
@@ -297,12 +285,23 @@ def check_negative_scale(device="cpu"):
     for n_q in (19, 1):
         low = [x.to(device, torch.bfloat16) for x in (arrays[0][:, :n_q], *arrays[1:])]
         output, log_total = triton.forward(*low, None, None, -3.0, False)
-        exact = reference(*(x.double() for x in low), None, None, -3.0, False)
+        exact, _ = formula.attention(*(x.double() for x in low), scale=-3.0)
         torch.testing.assert_close(output.double(), exact, rtol=0.01, atol=0.01)
         torch.testing.assert_close(log_total.cpu(), torch.full((2, n_q, 1), 96 + math.log(28)))
 
 
+def check_backends(device="cpu"):
+    """The rung is listed, on the CPU since the interpreter was asked for."""
+    import attnbook
+
+    (found,) = (b for b in attnbook.backends() if b.name == "Triton, CUDA")
+    assert "triton" in found.impls
+    interpreted = "interpreted on the CPU, since TRITON_INTERPRET is set" in found.detail
+    assert interpreted == (device == "cpu")
+
+
 OTHER = {
+    "backends": check_backends,
     "negative scale": check_negative_scale,
     "repeats": check_repeats,
     "not numbers": check_numbers_that_are_none,
@@ -330,8 +329,9 @@ def check_large(name, device="cuda"):
         mask[:, 128:512], mask[256:512, 512:] = False, True
     rest = (mask, bias, scale, "causal" in name)
     output, log_total = triton.forward(*arrays, *rest)
-    exact = reference(*(x.double() for x in arrays), *rest)
-    compare("output", output, reference(*arrays, *rest), exact, torch.bfloat16, 1.0)
+    exact, _ = formula.attention(*(x.double() for x in arrays), *rest)
+    low, _ = formula.attention(*arrays, *rest)
+    compare("output", output, low, exact, torch.bfloat16, 1.0)
     grad = torch.ones_like(output) * output.sign()
     got = triton.backward(*arrays, *rest, output, log_total, grad)
     lows = gradients(arrays, rest, grad, torch.bfloat16)
