@@ -29,6 +29,11 @@ def write(exercises: Iterable[Exercise], release: Path, solutions: Path) -> list
             texts[solutions / f"{exercise.module}.py"] = program(exercise, exercise.answer)
         texts[release / f"{exercise.module}.md"] = task(exercise)
         texts[solutions / f"{exercise.module}.md"] = f"{task(exercise)}\n\n{solution(exercise)}"
+    return write_texts(texts)
+
+
+def write_texts(texts: dict[Path, str]) -> list[Path]:
+    """Write files, each with one line end behind its text, and return their paths."""
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.rstrip() + "\n", encoding="utf8")

@@ -50,28 +50,28 @@ def parts_of(text: str) -> list[tuple[ast.stmt, int, set[str], set[str]]]:
     """Return the statements of a file, each with its first line and with what it wants."""
     lines, found = text.splitlines(keepends=True), []
     for node in ast.parse(text).body:
-        decorators = getattr(node, "decorator_list", ())
-        first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
+        first = first_line(node)
         own = "".join(lines[first : node.end_lineno])
         found.append((node, first, asks_for(own, node), wanted_by(node)))
     return found
 
 
+def first_line(node: ast.stmt) -> int:
+    """Return the line on which a statement or its first decorator begins, counted from 0."""
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+
+
 def wanted_by(node: ast.stmt) -> set[str]:
     """Return the modules that a statement imports, and the fixtures that a test takes."""
-    found = {argument.arg for part in ast.walk(node) for argument in arguments_of(part)}
+    found: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Import):
             found |= {alias.name.split(".")[0] for alias in part.names}
         elif isinstance(part, ast.ImportFrom):
             found.add((part.module or "").split(".")[0])
+        elif isinstance(part, ast.FunctionDef) and part.name.startswith("test_"):
+            found |= {argument.arg for argument in part.args.args}
     return found
-
-
-def arguments_of(node: ast.AST) -> list[ast.arg]:
-    """Return the parameters of a test."""
-    is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    return node.args.args if is_test else []  # type: ignore[attr-defined]
 
 
 def functions_in(text: str) -> set[str]:

@@ -1,7 +1,6 @@
 """The commands ``python -m attnbook course`` and ``python -m attnbook grade``."""
 
 import argparse
-import importlib.util
 import os
 import secrets
 import sys
@@ -69,10 +68,11 @@ def make(chosen: argparse.Namespace) -> int:
     every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
     if chosen.verify and verify(every, secret):
         return 1
-    if not has_nbgrader():
+    try:
+        failed = notebooks.release(list(found), chosen.out / "nbgrader")
+    except ImportError:
         print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
         return 0
-    failed = notebooks.release(list(found), chosen.out / "nbgrader")
     print(*failed, sep="\n", file=sys.stderr, end="")
     return 1 if failed else 0
 
@@ -119,11 +119,6 @@ def _chapters(chosen: argparse.Namespace) -> dict[str, list[exercises.Exercise]]
     if unknown:
         raise SystemExit(f"--chapter must be of {', '.join(found)}, got {', '.join(unknown)}")
     return {name: asked for name, asked in found.items() if name in (chosen.chapter or found)}
-
-
-def has_nbgrader() -> bool:
-    """Return whether nbgrader is installed, which makes releases of notebooks."""
-    return importlib.util.find_spec("nbgrader") is not None
 
 
 def secret_of(path: Path) -> str:

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.assignments import assertions, facts, heading
+from attnbook.course.assignments import assertions, task
+from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import called, reseeded, seed_of
 from attnbook.course.judge import expected
@@ -82,9 +83,7 @@ def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
 
 def _cells(exercise: Exercise, secret: str) -> list[dict[str, Any]]:
     name, points = exercise.label, exercise.points
-    words = f"## {heading(exercise)}\n\n*{facts(exercise)}*\n\n{exercise.text}"
-    hints = [f"<details><summary>Hint</summary>\n\n{hint}\n\n</details>" for hint in exercise.hints]
-    found = [_cell("markdown", "\n\n".join([words, *hints]), f"task-{name}", locked=True)]
+    found = [_cell("markdown", f"#{task(exercise)}", f"task-{name}", locked=True)]
     if not exercise.is_checked:
         text = "Your answer, in words and code."
         return [*found, _cell("markdown", text, f"{CELL}{name}", points, solution=True)]
@@ -96,10 +95,9 @@ def _cells(exercise: Exercise, secret: str) -> list[dict[str, Any]]:
     seen = points // 2
     shown = "\n".join(assertions(exercise, expected(exercise, 0)))
     found.append(_cell("code", shown, f"visible-{name}", seen, locked=True))
-    return [
-        *found,
-        _cell("code", hidden_test(exercise, secret), f"hidden-{name}", points - seen, locked=True),
-    ]
+    hidden = hidden_test(exercise, secret)
+    found.append(_cell("code", hidden, f"hidden-{name}", points - seen, locked=True))
+    return found
 
 
 def marked(exercise: Exercise) -> str:
@@ -112,14 +110,14 @@ def marked(exercise: Exercise) -> str:
     functions = set()
     source = exercise.answer.splitlines()
     for node in ast.parse(exercise.answer).body:
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-        text = source[first - 1 : node.end_lineno]
+        first = first_line(node)
+        text = source[first : node.end_lineno]
         is_handed_in = isinstance(node, ast.FunctionDef) and node.name in exercise.names
         if not is_handed_in or node.body[0].lineno == node.lineno:  # type: ignore[attr-defined]
             kept += ["", *text] if kept else text
             continue
         functions.add(node.name)  # type: ignore[attr-defined]
-        head = node.body[0].lineno - first  # type: ignore[attr-defined]
+        head = node.body[0].lineno - 1 - first  # type: ignore[attr-defined]
         marks = (f"    {mark}" for mark in SOLUTION)
         lines += [*_region(kept), *text[:head], next(marks), *text[head:], next(marks), "", ""]
         kept = []

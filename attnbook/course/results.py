@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from attnbook.course.assignments import heading, write_texts
 from attnbook.course.exercises import Exercise
 from attnbook.course.grading import Result
 
@@ -30,7 +31,6 @@ def points_of_all(result: Result, exercises: Sequence[Exercise]) -> float:
 def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path) -> list[Path]:
     """Write ``grades.csv``, ``class.html``, and a page and a ``results.json`` of each student."""
     results, exercises = list(results), [e for e in exercises if e.is_checked]
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {
         folder / "grades.csv": table(results, exercises),
         folder / "class.html": report(results, exercises),
@@ -41,10 +41,7 @@ def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path
         texts[folder / "students" / f"{name}.json"] = json.dumps(
             gradescope(result, exercises), indent=1, ensure_ascii=False
         )
-    for path, text in texts.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text + "\n", encoding="utf8")
-    return list(texts)
+    return write_texts(texts)
 
 
 def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
@@ -57,7 +54,7 @@ def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
         points = [points_of(result, e) for e in exercises]
         total = points_of_all(result, exercises)
         writer.writerow([_cell(result.student), *points, total, most])
-    return text.getvalue().rstrip("\n")
+    return text.getvalue()
 
 
 def _cell(text: str) -> str:
@@ -71,7 +68,7 @@ def page(result: Result, exercises: Sequence[Exercise]) -> str:
     for exercise in exercises:
         mark = result.marks[exercise.label]
         rows.append(
-            f"<tr><th>{html.escape(_named(exercise))}</th>"
+            f"<tr><th>{html.escape(heading(exercise))}</th>"
             f"<td>{points_of(result, exercise):g} of {exercise.points}</td>"
             f"<td>{html.escape(mark.message)}</td></tr>"
         )
@@ -95,13 +92,9 @@ def report(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:
             f"<tr><td>{count}</td><td>{html.escape(name)}</td></tr>"
             for name, count in counted.most_common()
         )
-        parts.append(f"<h2>{html.escape(_named(exercise))}</h2><p>On average {mean:.0%}.</p>")
+        parts.append(f"<h2>{html.escape(heading(exercise))}</h2><p>On average {mean:.0%}.</p>")
         parts.append(f"<table><tr><th>Times</th><th>Mistake</th></tr>{listed}</table>")
     return _page("The class", "".join(parts))
-
-
-def _named(exercise: Exercise) -> str:
-    return f"{exercise.number} {exercise.title}".strip()
 
 
 def _page(title: str, body: str) -> str:
@@ -116,7 +109,7 @@ def gradescope(result: Result, exercises: Sequence[Exercise]) -> dict[str, Any]:
     """Return what Gradescope reads as ``results.json``."""
     tests = [
         {
-            "name": _named(exercise),
+            "name": heading(exercise),
             "score": points_of(result, exercise),
             "max_score": exercise.points,
             "output": result.marks[exercise.label].message,

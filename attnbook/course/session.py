@@ -1,5 +1,6 @@
 """A submission in a process of its own, and the proxies of what it hands over."""
 
+import builtins
 import contextlib
 import importlib
 import inspect
@@ -38,8 +39,6 @@ KINDS = (
     inspect.Parameter.KEYWORD_ONLY,
     inspect.Parameter.VAR_KEYWORD,
 )
-
-
 EMPTY = inspect.Parameter.empty
 
 
@@ -60,7 +59,6 @@ class Limits:
 
 
 USUAL = Limits()
-
 
 NOT_STARTED = (
     "not started",
@@ -116,10 +114,8 @@ class Session:
             "seconds": limits.seconds,
             "megabytes": limits.megabytes,
         }
-        self.parents, self.real = (
-            parents,
-            (exercise.uses or ["arrays"]) if functions is None else [],
-        )
+        self.parents = parents
+        self.real = (exercise.uses or ["arrays"]) if functions is None else []
         self.parent: Parent | None = None  # while its process runs
         self.line = wire.Line(-1, -1)
 
@@ -158,19 +154,13 @@ class Session:
         if absent := told.get("absent"):
             listed = ", ".join(f"`{name}`" for name in absent)
             raise self._end("not handed in", f"Your submission has no {listed}.")
-        return {name: self._value(i) for i, name in enumerate(self.job["names"])}
-
-    def _value(self, number: int) -> Any:
-        return self._ask({"number": number})
+        return {name: self.ask(i) for i, name in enumerate(self.job["names"])}
 
     def ask(self, number: int, **what: Any) -> Any:
-        """Read a part of an object of the worker, or call it."""
+        """Read an object of the worker or a part of it, or call it."""
         if self.ending.name:
             raise self.ending
-        return self._ask({"number": number, **what})
-
-    def _ask(self, message: dict[str, Any]) -> Any:
-        self._send(message)
+        self._send({"number": number, **what})
         told = self._reply()
         if "raised" in told:
             raise _error_of(told)
@@ -338,7 +328,7 @@ def _of_error(told: dict[str, Any]) -> tuple[str, str]:
 def _error_of(told: dict[str, Any]) -> BaseException:
     """Return the error that the worker tells of, as one of the same name."""
     kind, text, place = (str(told.get(key, "")) for key in ("raised", "text", "place"))
-    known = getattr(importlib.import_module("builtins"), kind, None)
+    known = getattr(builtins, kind, None)
     text = ", ".join(filter(None, [text, place]))
     if isinstance(known, type) and issubclass(known, Exception):
         with contextlib.suppress(Exception):

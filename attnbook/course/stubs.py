@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from attnbook.course import borrowed
+from attnbook.course.borrowed import first_line
 
 CHAPTERS = {
     "single_head": ("single_head",),
@@ -144,46 +145,39 @@ def emptied(source: str, chapter: str) -> str:
     underscore are left out, but for those that such a class calls.
     """
     tree, lines = ast.parse(source), source.splitlines()
-    given = [node for node in tree.body if isinstance(node, ast.ClassDef) and _holds_weights(node)]
+    given: list[ast.stmt] = [node for node in tree.body if _holds_weights(node)]
     called = {part.id for node in given for part in ast.walk(node) if isinstance(part, ast.Name)}
-    kept: list[str] = []
-    at = 0
-    for node in tree.body:
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
-        kept += lines[at:first]
-        at = node.end_lineno or node.lineno
-        if isinstance(node, ast.FunctionDef) and node.name not in called:
-            kept += [] if node.name.startswith("_") else _stub(node, lines, chapter)
-        elif isinstance(node, ast.ClassDef) and node not in given:
-            kept += _class(node, lines, chapter)
-        else:
-            kept += lines[first:at]
-    text = "\n".join([*kept, *lines[at:]]) + "\n"
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    given += [node for node in functions if node.name in called]
+
+    def written(node: ast.stmt) -> list[str]:
+        if isinstance(node, ast.FunctionDef) and node not in given:
+            is_public = not node.name.startswith("_") or node.name.startswith("__")
+            return _stub(node, lines, chapter) if is_public else []
+        if isinstance(node, ast.ClassDef) and node not in given:
+            return between(node.body, first_line(node))
+        return lines[first_line(node) : node.end_lineno]
+
+    def between(body: list[ast.stmt], at: int) -> list[str]:
+        """Return the lines from `at` to the end of the last statement, functions as stubs."""
+        kept: list[str] = []
+        for node in body:
+            kept += [*lines[at : first_line(node)], *written(node)]
+            at = node.end_lineno or node.lineno
+        return kept
+
+    text = "\n".join(between(tree.body, 0)) + "\n"
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip() + "\n"
 
 
-def _holds_weights(node: ast.ClassDef) -> bool:
-    return any(name.endswith("Weights") for name in (node.name, *map(ast.unparse, node.bases)))
-
-
-def _class(node: ast.ClassDef, lines: list[str], chapter: str) -> list[str]:
-    """Return a class with stubs of its public methods."""
-    kept: list[str] = []
-    at = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    for part in node.body:
-        first = min([part.lineno, *(d.lineno for d in getattr(part, "decorator_list", ()))]) - 1
-        kept += lines[at:first]
-        at = part.end_lineno or part.lineno
-        if not isinstance(part, ast.FunctionDef):
-            kept += lines[first:at]
-        elif not part.name.startswith("_") or part.name.startswith("__"):
-            kept += _stub(part, lines, chapter)
-    return kept
+def _holds_weights(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) and any(
+        name.endswith("Weights") for name in (node.name, *map(ast.unparse, node.bases))
+    )
 
 
 def _stub(node: ast.FunctionDef, lines: list[str], chapter: str) -> list[str]:
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    body = node.body[0]
+    first, body = first_line(node), node.body[0]
     margin = " " * (node.col_offset + 4)
     ends = f'{margin}raise NotImplementedError("chapter {chapter}")'
     if ast.get_docstring(node) is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnbook.course.assignments import program, task, visible_test
+from attnbook.course.assignments import program, task, visible_test, write_texts
 from attnbook.course.exercises import Exercise
 from attnbook.course.families import FAMILIES, varied
 from attnbook.course.hidden import seed_of
@@ -58,17 +58,14 @@ def attention_by_hand(rng: np.random.Generator) -> Exercise:
             f" Write the `output`, and the output `masked` when a mask hides key number {hidden}, "
             "counted from 0."
         )
-        return _asked(
-            *("single_head", "variant-attention", "Attention with a pencil", 10, text),
-            output=mean,
-            masked=rest,
-        )
-    largest = Fraction(max(masses), total)
-    text += " Write the `output`, and the `largest` of the weights."
+        second = {"masked": rest}
+    else:
+        second = {"largest": Fraction(max(masses), total)}
+        text += " Write the `output`, and the `largest` of the weights."
     return _asked(
         *("single_head", "variant-attention", "Attention with a pencil", 10, text),
         output=mean,
-        largest=largest,
+        **second,
     )
 
 
@@ -187,13 +184,11 @@ def write(
     exercises = list(exercises)
     for student in students:
         place = folder / student
-        place.mkdir(parents=True, exist_ok=True)
         for exercise in of(student, secret, exercises):
             texts = {
-                f"{exercise.module}.md": task(exercise),
-                f"{exercise.module}.py": program(exercise, exercise.stub),
+                place / f"{exercise.module}.md": task(exercise),
+                place / f"{exercise.module}.py": program(exercise, exercise.stub),
             }
             if exercise.label not in TASKS:
-                texts[f"test_{exercise.module}.py"] = visible_test(exercise)
-            for name, text in texts.items():
-                (place / name).write_text(f"{text}\n", encoding="utf8")
+                texts[place / f"test_{exercise.module}.py"] = visible_test(exercise)
+            write_texts(texts)

@@ -5,12 +5,8 @@ from attnbook.course.exercises import Exercise
 
 def sample(label, **parts):
     """Return an exercise; what is not said is empty."""
-    usual = {
-        **dict.fromkeys(("number", "explanation", "given", "check", "block", "stub"), ""),
-        **{"title": "Sample", "level": "core", "minutes": 20, "text": "Write it."},
-        **{"hints": ["Think."], "uses": [], "missing": [], "calls": []},
-    }
-    return Exercise("sample", label, **{**usual, **parts})
+    usual = {"title": "Sample", "level": "core", "minutes": 20, "text": "Write it."}
+    return Exercise("sample", label, **{**usual, "hints": ["Think."], **parts})
 
 
 WEIGHTS = sample(

@@ -17,6 +17,7 @@ import pytest
 from cases import every_day
 from samples import EXERCISES, PENCIL, WEIGHTS, sample
 
+from attnbook.__main__ import main
 from attnbook.course import (
     assignments,
     command,
@@ -186,17 +187,16 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
 
 
 def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "has_nbgrader", lambda: False)
-    written = {key: getattr(WEIGHTS, key) for key in exercises.Exercise.__dataclass_fields__}
+    monkeypatch.setitem(sys.modules, "nbgrader.apps", None)  # as if it were not installed
+    written = dataclasses.asdict(WEIGHTS)
+    chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/sample.json").write_text(
-        json.dumps({"chapter": "sample", "exercises": [written]})
-    )
-    from attnbook.__main__ import main
-
+    (tmp_path / "in/sample.json").write_text(json.dumps(chapter))
     words = ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
     assert main(["course", *words, "--out", str(tmp_path / "out")]) == 0
-    assert "sample: 1 exercises, 0 of them read by a person" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "sample: 1 exercises, 0 of them read by a person" in told
+    assert "The notebooks are no release yet" in told
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)
