@@ -59,6 +59,12 @@ def checks(seed: int) -> types.ModuleType:
         package.check = usual  # type: ignore[attr-defined]
 
 
+def checks_of(exercise: Exercise, seed: int) -> types.ModuleType | None:
+    """Return the `checks` of an exercise; None if it calls none of the package: they cost time."""
+    code = "".join([*exercise.calls, exercise.check, exercise.block])
+    return checks(seed) if "check." in code else None
+
+
 def reseeded(source: str, seed: int, functions: set[str] | None = None) -> str:
     """Return code in which generators have other seeds; of some functions alone, if they are named.
 
@@ -96,7 +102,7 @@ def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[A
     if any(isinstance(value, np.random.Generator) for value in space.values()):
         space = ground.__wrapped__(exercise, seed)  # calls would draw from it
     before, printed = dict(space), io.StringIO()
-    space |= {"check": checks(seed), **answers}
+    space |= {"check": checks_of(exercise, seed), **answers}
     try:
         with contextlib.redirect_stdout(printed):
             found = [eval(call, space) for call in exercise.calls]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbook.course.exercises import Exercise
-from attnbook.course.hidden import checks, is_report, outcome, seed_of, share_of
+from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
 from attnbook.course.parents import Parents
 from attnbook.course.session import USUAL, Ending, Limits, Session
 
@@ -130,7 +130,7 @@ def without_given(exercise: Exercise, source: str) -> str:
 @functools.lru_cache(maxsize=256)
 def solved(exercise: Exercise, seed: int) -> tuple[list[Any], float]:
     """Return what the check gives for the solution, and how many seconds of computing it takes."""
-    checks(seed)  # to import these is no part of the computing
+    checks_of(exercise, seed)  # to import these is no part of the computing
     before = time.thread_time()
     space: dict[str, Any] = {"__name__": "answer"}
     exec(compile(exercise.given, "<given>", "exec"), space)

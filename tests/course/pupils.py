@@ -53,18 +53,28 @@ KINDS = {
 """What a pupil hands in, by the beginning of the name; `again` hands in a notebook."""
 
 
+def write_programs(folder, answers):
+    """Write answers by the names of their files."""
+    folder.mkdir(parents=True)
+    for name, code in answers.items():
+        (folder / f"{name}.py").write_text(code, "utf8")
+
+
+def write_notebook(path, answers):
+    """Write answers by the labels of their exercises."""
+    path.parent.mkdir(parents=True)
+    named = [(f"answer-{label}", code) for label, code in answers.items()]
+    cells = [{"source": c, "metadata": {"nbgrader": {"grade_id": n}}} for n, c in named]
+    path.write_text(json.dumps({"cells": cells}), "utf8")
+
+
 def hand_in(folder, exercises, n):
     """Write the submissions of `n` pupils, of each kind alike."""
     for i in range(n):
         kind = list(KINDS)[i % len(KINDS)]
         place = folder / f"{kind} {i:03}"
-        place.mkdir(parents=True)
-        answers = {e.label: KINDS[kind](e, i // len(KINDS)) for e in exercises if e.is_checked}
+        answers = {e: KINDS[kind](e, i // len(KINDS)) for e in exercises if e.is_checked}
         if kind == "again":
-            named = [(f"answer-{label}", code) for label, code in answers.items()]
-            cells = [{"source": c, "metadata": {"nbgrader": {"grade_id": n}}} for n, c in named]
-            (place / "book.ipynb").write_text(json.dumps({"cells": cells}), "utf8")
-            continue
-        for exercise in exercises:
-            if exercise.is_checked:
-                (place / f"{exercise.module}.py").write_text(answers[exercise.label], "utf8")
+            write_notebook(place / "book.ipynb", {e.label: code for e, code in answers.items()})
+        else:
+            write_programs(place, {e.module: code for e, code in answers.items()})

@@ -1,6 +1,12 @@
 """Small exercises as the site writes them down, and submissions that try what they must not."""
 
+from pathlib import Path
+
+import pytest
+
 from attnbook.course.exercises import Exercise
+
+WRITTEN = Path(__file__).parents[2] / "_build/exercises"
 
 
 def sample(label, **parts):
@@ -73,6 +79,9 @@ assert shares(s).argmax() == s.argmax()""",
 ESSAY = sample("essay", names=[], answer="", text="Say why.", explanation="Because.")
 
 EXERCISES = [WEIGHTS, SQUARES, PENCIL, SHARES, ESSAY]
+of_a_program = pytest.mark.parametrize(
+    "exercise", EXERCISES[:4], ids=lambda exercise: exercise.label
+)
 
 ANSWER = WEIGHTS.answer
 HOSTILE = {

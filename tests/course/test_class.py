@@ -2,16 +2,13 @@
 
 import csv
 import json
-import pathlib
 
 import pupils
 import pytest
-from samples import PENCIL, SQUARES
+from samples import PENCIL, SQUARES, WRITTEN
 
 from attnbook.course import exercises, grading, results, submissions
 from attnbook.course.session import Limits
-
-WRITTEN = pathlib.Path(__file__).parents[2] / "_build/exercises"
 
 
 def graded(tmp_path, asked, n, limits):

@@ -1,16 +1,12 @@
 """Hidden sizes: the solutions of the book are right for them, and they differ from what is seen."""
 
-import pathlib
-
 import numpy as np
 import pytest
 from cases import every_day
-from samples import SQUARES
+from samples import SQUARES, WRITTEN
 
 from attnbook.course import exercises, hidden, notebooks, sizes
 from attnbook.course.sizes import SIZES, replaced, resized
-
-WRITTEN = pathlib.Path(__file__).parents[2] / "_build/exercises"
 
 
 def test_passages_are_replaced_all_at_once():
