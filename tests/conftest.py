@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cases import WEEKLY, ArrayLibrary, examples
 from hypothesis import settings
+from visits import browser, require_site, server  # noqa: F401
 
 # The same cases in every run and on every machine: a failure is a change of the code.
 settings.register_profile(
@@ -106,6 +107,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("weekly"):
             item.add_marker(pytest.mark.skip("it runs every week: make test WEEKLY=1"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the site where it is not built."""
+    if item.get_closest_marker("site"):
+        require_site()
 
 
 def pytest_collection_finish() -> None:

@@ -9,7 +9,7 @@ import pytest
 from cases import every_day
 from test_book import BOOK, CHAPTERS
 from test_chapters import FIRST_TEXTS
-from test_site import SITE, TWO_FRAMES, Visit, browser, server, site  # noqa: F401
+from visits import SITE, TWO_FRAMES, Visit
 
 pytestmark = pytest.mark.site
 deck = pytest.mark.parametrize("name", FIRST_TEXTS)
@@ -118,7 +118,7 @@ def test_slides_show_no_solution(name):
 
 
 @pytest.mark.parametrize("name", every_day(["masking"], FIRST_TEXTS))
-def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
+def test_the_slides_in_the_browser(name, browser, server):
     visit = Visit(browser, server, WIDE)
     tab = visit.tab
     tab.set_viewport_size({"width": WIDE, "height": HIGH})
@@ -152,7 +152,7 @@ def test_the_slides_in_the_browser(name, browser, server):  # noqa: F811
     assert {what: items for what, items in found.items() if items} == {}
 
 
-def test_the_speakers_window_moves_with_the_slides(browser, server):  # noqa: F811
+def test_the_speakers_window_moves_with_the_slides(browser, server):
     visit = Visit(browser, server, WIDE)
     visit.tab.goto(f"{server}/slides/masking.html")
     assert visit.until("!!document.querySelector('.reveal.ready')")
@@ -174,7 +174,7 @@ def test_the_speakers_window_moves_with_the_slides(browser, server):  # noqa: F8
     visit.tab.close()
 
 
-def test_a_deck_is_printed_with_its_notes(browser, server, tmp_path):  # noqa: F811
+def test_a_deck_is_printed_with_its_notes(browser, server, tmp_path):
     pypdf = pytest.importorskip("pypdf")
     visit = Visit(browser, server, WIDE)
     sheets = {}

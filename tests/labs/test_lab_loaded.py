@@ -5,7 +5,7 @@ import pytest
 from figures import lab_data, labs
 from test_lab_encoder import PIECES, as_stored, random_weights
 from test_lab_pages import WIDE, Figure
-from test_site import SITE, browser, server, site  # noqa: F401
+from visits import SITE
 
 from attnbook import decoding
 from attnbook.models import writer
@@ -29,7 +29,7 @@ def without_the_weights_the_record_stays(figure):
     figure.tab.unroute("**/writer.bin")
 
 
-def test_the_writer_goes_on_from_words_of_the_reader(browser, server):  # noqa: F811
+def test_the_writer_goes_on_from_words_of_the_reader(browser, server):
     figure = Figure(browser, server, "decoding", WIDE)
     without_the_weights_the_record_stays(figure)
     press(figure, LOAD)
@@ -50,7 +50,7 @@ def test_the_writer_goes_on_from_words_of_the_reader(browser, server):  # noqa: 
     figure.tab.close()
 
 
-def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):  # noqa: F811
+def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
     figure = Figure(browser, server, "heads", WIDE)
     press(figure, LOAD)
     words = "Good night, good night! parting is such sweet sorrow"
@@ -67,7 +67,7 @@ def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
 
 
 @pytest.mark.weekly
-def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkeypatch):  # noqa: F811
+def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkeypatch):
     """As ATTNBOOK_LABS_ENCODER=1 builds the site, with a small encoder of random numbers."""
     weights = random_weights(0)
     page = (SITE / "book" / "multi_head.html").read_text("utf8")

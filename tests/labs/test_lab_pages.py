@@ -6,7 +6,7 @@ import mimetypes
 import pytest
 from cases import every_day
 from figures import NAMES, ROOT
-from test_site import COLOURS, PHONE, TOO_WIDE, Visit, browser, server, site  # noqa: F401
+from visits import COLOURS, PHONE, TOO_WIDE, Visit
 
 pytestmark = pytest.mark.site
 
@@ -57,7 +57,7 @@ def fulfill(body, kind, route):
 class Figure:
     """A figure on its page."""
 
-    def __init__(self, browser, base, name, width, answers=(), **options):  # noqa: F811
+    def __init__(self, browser, base, name, width, answers=(), **options):
         pages = (ROOT / "book").glob("*.md")
         page = next(p.stem for p in pages if f"{{lab}} {name}\n" in p.read_text("utf8"))
         self.visit = Visit(browser, base, width, **options)
@@ -178,7 +178,7 @@ class Figure:
 
 
 @pytest.mark.parametrize("name", every_day(["attention"], NAMES))
-def test_a_figure_answers_to_mouse_and_keyboard(name, browser, server):  # noqa: F811
+def test_a_figure_answers_to_mouse_and_keyboard(name, browser, server):
     figure = Figure(browser, server, name, WIDE)
     assert figure.ask(AS_BUILT) == {"same": True, "grown": 0}
     first, controls = figure.ask(SHOWN), figure.controls()
@@ -206,7 +206,7 @@ def test_a_figure_answers_to_mouse_and_keyboard(name, browser, server):  # noqa:
 
 
 @pytest.mark.parametrize("name", every_day(["mask"], NAMES))
-def test_a_figure_on_a_phone(name, browser, server):  # noqa: F811
+def test_a_figure_on_a_phone(name, browser, server):
     figure = Figure(browser, server, name, PHONE, has_touch=True, reduced_motion="reduce")
     assert figure.ask(AS_BUILT) == {"same": True, "grown": 0}
     assert set(figure.ask(GLIDE)) == {"0s"}
@@ -223,7 +223,7 @@ def test_a_figure_on_a_phone(name, browser, server):  # noqa: F811
     figure.tab.close()
 
 
-def test_without_a_script_the_picture_stands_there_alone(browser, server):  # noqa: F811
+def test_without_a_script_the_picture_stands_there_alone(browser, server):
     visit = Visit(browser, server, WIDE, java_script_enabled=False)
     visit.tab.goto(f"{server}/book/single_head.html", wait_until="load")
     box = visit.tab.locator("[data-lab=attention]")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_site import COLOURS, PHONE, SITE, WIDE, Visit, browser, server, site, skip_unless  # noqa: F401
+from visits import COLOURS, PHONE, SITE, WIDE, Visit, skip_unless
 
 pytestmark = pytest.mark.site
 
@@ -65,7 +65,7 @@ def pyodide():
 class Reader(Visit):
     """A reader of one chapter. What comes from Pyodide's place is answered from `folder`."""
 
-    def __init__(self, browser, base, folder, chapter, width=WIDE, place="book"):  # noqa: F811
+    def __init__(self, browser, base, folder, chapter, width=WIDE, place="book"):
         self.loaded, self.folder = [], folder
         super().__init__(browser, base, width)
         self.tab.set_default_timeout(SECONDS * 1000)
@@ -142,7 +142,7 @@ class Reader(Visit):
 
 
 @pytest.fixture
-def open_chapter(browser, server, pyodide):  # noqa: F811
+def open_chapter(browser, server, pyodide):
     readers = []
 
     def open_chapter(chapter, **options):
@@ -415,7 +415,7 @@ def test_a_slow_cell_says_so_and_is_not_run_unasked(open_chapter):
 
 
 @pytest.mark.weekly
-def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):  # noqa: F811
+def test_a_folder_of_the_site_needs_no_outside_request(open_chapter, pyodide, tmp_path, browser):
     """As `make book LIVE=folder` builds it: another place in the settings, none in the policy."""
     chapter = "single_head"
     page = (SITE / "book" / f"{chapter}.html").read_text("utf8")
