@@ -2,8 +2,11 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,19 @@ AS_NUMBERS = "; it looks like a boolean mask stored as numbers: pass mask == 1"
 ADDITIVE = "; it looks like an additive mask: pass mask == 0, which is True where it allows"
 IN_BIAS = "; numbers that are added to the scores go in bias="
 SCORES = "must broadcast to the shape of the scores (..., n_q, n_k) = "
+
+
+def load(path: Path) -> ModuleType:
+    """Return the module at `path`, of no package; it may import what lies beside it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
 
 
 def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:

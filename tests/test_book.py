@@ -1,26 +1,16 @@
 """The sources of the book: pairs agree, records are executed, claims and exercises are complete."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+from cases import load
 from jupytext.compare import NotebookDifference, compare_notebooks
 
 ROOT = Path(__file__).parents[1]
 BOOK = ROOT / "book"
-
-
-def load(path):
-    """Return the module at `path`, which belongs to no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 CHAPTERS = load(ROOT / "tools" / "execute_notebooks.py").chapters()

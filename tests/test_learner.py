@@ -1,6 +1,5 @@
 """The notebooks to take home: no directive is left, and they run where only the package is."""
 
-import importlib.util
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 import nbconvert
 import nbformat
 import pytest
-from cases import every_day
+from cases import every_day, load
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build/html/notebooks"
@@ -26,14 +25,7 @@ RAW = re.compile(
 
 @pytest.fixture(scope="module")
 def learner():
-    sys.path.insert(0, str(ROOT / "book/_ext"))
-    try:
-        spec = importlib.util.spec_from_file_location("learner", ROOT / "book/_ext/learner.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(ROOT / "book/_ext"))
+    return load(ROOT / "book/_ext/learner.py")
 
 
 def app(repository="", home=""):

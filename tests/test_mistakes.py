@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from test_book import BOOK, CHAPTERS, ROOT, load
+from cases import load
+from test_book import BOOK, CHAPTERS, ROOT
 
 from attnbook import check
 

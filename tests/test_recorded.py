@@ -1,17 +1,15 @@
 """The tables of recorded figures say what the records say."""
 
-import importlib.util
 import json
 import re
 import types
 from pathlib import Path
 
 import pytest
+from cases import load
 
-PATH = Path(__file__).parents[1] / "book" / "_ext" / "recorded.py"
-spec = importlib.util.spec_from_file_location("recorded", PATH)
-recorded = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recorded)
+BOOK = Path(__file__).parents[1] / "book"
+recorded = load(BOOK / "_ext/recorded.py")
 
 
 def row(who, n, seconds, speed):
@@ -83,7 +81,7 @@ def test_rows_are_chosen_by_their_fields():
 
 
 def test_provenance_names_device_date_commit_and_versions():
-    path = sorted((PATH.parents[1] / "data").glob("*.json"))[0]
+    path = sorted((BOOK / "data").glob("*.json"))[0]
     record = json.loads(path.read_text("utf8"))
     place = record["provenance"]
     named = (place["date"][:10], place["commit"][:10], place["versions"]["numpy"])
@@ -115,7 +113,7 @@ def test_what_no_row_has_is_not_shown():
 
 def stored(folder, name, device, who, **fields):
     """Write a record into a folder, and return it."""
-    path = sorted((PATH.parents[1] / "data").glob("exact.cpu.json"))[0]
+    path = sorted((BOOK / "data").glob("exact.cpu.json"))[0]
     place = json.loads(path.read_text("utf8"))["provenance"] | {"device": {"kind": device}}
     place["device"]["name"] = who
     made = {"provenance": place, "rows": ROWS[:2], **fields}
@@ -184,7 +182,7 @@ def test_a_page_has_one_line_where_there_is_no_gpu(tmp_path):
 
 
 def test_chapters_say_nothing_of_records_that_there_are_not():
-    for page in (PATH.parents[1]).glob("*.md"):
+    for page in BOOK.glob("*.md"):
         assert not re.search(
             r"(no|No) GPU has been|recorded on a CPU|recorded yet", page.read_text()
         )

@@ -1,24 +1,12 @@
 """What an exercise needs of its chapter: the statements of some names, and no others."""
 
-import pathlib
-import sys
+from pathlib import Path
 
 import pytest
+from cases import load
 
-EXTENSIONS = pathlib.Path(__file__).parents[2] / "book/_ext"
-
-
-@pytest.fixture(scope="module")
-def modules():
-    sys.path.insert(0, str(EXTENSIONS))
-    try:
-        import exercises
-        import slices
-
-        yield exercises, slices
-    finally:
-        sys.path.remove(str(EXTENSIONS))
-
+EXTENSIONS = Path(__file__).parents[2] / "book/_ext"
+slices, exercises = (load(EXTENSIONS / f"{name}.py") for name in ("slices", "exercises"))
 
 CELLS = [
     "%config InlineBackend",
@@ -50,23 +38,20 @@ CELLS = [
         ),
     ],
 )
-def test_what_a_name_needs(modules, wanted, expected):
-    slices = modules[1]
+def test_what_a_name_needs(wanted, expected):
     found, missing = slices.needed(slices.statements_of(CELLS), wanted)
     assert slices.joined(found) == expected
     assert missing == ({"nowhere"} if wanted == ["nowhere"] else set())
 
 
-def test_what_changes_an_object_is_needed(modules):
-    slices = modules[1]
+def test_what_changes_an_object_is_needed():
     found, missing = slices.needed(slices.statements_of(CELLS), ["table"])
     sources = [statement.source for statement in found]
     assert sources[-3:] == ["table = {}", "table['one'] = a", "table.update(two=y)"]
     assert missing == set()
 
 
-def test_what_is_used_of_a_package(modules):
-    slices = modules[1]
+def test_what_is_used_of_a_package():
     cells = [
         "import attnbook as ab\nfrom attnbook import masking\nfrom attnbook.data import digits"
     ]
@@ -108,8 +93,8 @@ def asked(**parts):
         ({"solution": ["print(3)"]}, [], []),
     ],
 )
-def test_what_is_handed_in(modules, parts, names, calls):
-    (found,) = modules[0].described([asked(**parts)], [["import math"]])
+def test_what_is_handed_in(parts, names, calls):
+    (found,) = exercises.described([asked(**parts)], [["import math"]])
     assert (found["names"], found["calls"]) == (names, calls)
     space = {}
     exec(found["answer"], space)
@@ -117,9 +102,9 @@ def test_what_is_handed_in(modules, parts, names, calls):
     assert not found["missing"] or found["missing"] == ["check"]
 
 
-def test_a_solution_of_another_exercise_is_not_given(modules):
+def test_a_solution_of_another_exercise_is_not_given():
     first = asked(solution=["def f(x):\n    return x\n\n\ncheck.softmax(f)"])
     second = asked(solution=["def g(x):\n    return f(x)\n\n\ncheck.softmax(g)"])
-    described = modules[0].described([first, second], [["import math"]] * 2)
+    described = exercises.described([first, second], [["import math"]] * 2)
     assert "f" in described[1]["missing"]
     assert "def f" not in described[1]["given"]

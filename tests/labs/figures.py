@@ -1,18 +1,13 @@
 """What the tests of the figures that can be moved share: the rules of every picture."""
 
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+from cases import load
 from py_mini_racer import MiniRacer
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "book" / "_ext"))
-try:
-    import labs
-finally:
-    sys.path.remove(str(ROOT / "book" / "_ext"))
-
+labs = load(ROOT / "book/_ext/labs.py")
 lab_data, lab_named = labs.lab_data, labs.lab_named
 NAMES = sorted(
     path.stem for path in labs.FOLDER.glob("*.js") if "export const lab " in path.read_text("utf8")

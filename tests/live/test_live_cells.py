@@ -3,7 +3,6 @@
 import ast
 import base64
 import hashlib
-import importlib.util
 import json
 import re
 import shutil
@@ -13,17 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cases import load
 
 ROOT = Path(__file__).parents[2]
 LIVE, EXTENSIONS = ROOT / "book" / "live", ROOT / "book" / "_ext"
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 live_cells = load(EXTENSIONS / "live_cells.py")
@@ -212,6 +204,7 @@ def test_the_editor_is_what_its_package_file_says():
     assert "MIT License" in (folder / "LICENSE").read_text("utf8")
 
 
+@pytest.mark.weekly
 def test_the_editor_can_be_bundled_again(tmp_path):
     if not shutil.which("npm"):
         pytest.skip("npm is not installed")
@@ -236,11 +229,7 @@ def test_a_file_with_another_digest_is_not_kept(tmp_path):
 @pytest.fixture(scope="module")
 def live():
     pytest.importorskip("sphinx")
-    sys.path.append(str(EXTENSIONS))
-    try:
-        return load(EXTENSIONS / "live.py")
-    finally:
-        sys.path.remove(str(EXTENSIONS))
+    return load(EXTENSIONS / "live.py")
 
 
 def test_a_wheel_holds_the_package_and_has_the_same_bytes_each_time(live, tmp_path):

@@ -4,17 +4,16 @@ import functools
 import hashlib
 import html
 import http.server
-import importlib.util
 import json
 import os
 import re
 import shutil
-import sys
 import threading
 from pathlib import Path
 
 import nbformat
 import pytest
+from cases import load
 from visits import COLOURS, PHONE, SITE, WIDE, Visit, skip_unless
 
 pytestmark = pytest.mark.site
@@ -29,20 +28,9 @@ SECONDS = 600  # for one cell on a busy machine: a limit of what hangs, no measu
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "attnbook")
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def live_module():
     """Return the extension that puts live cells into the site."""
-    sys.path.append(str(ROOT / "book" / "_ext"))
-    try:
-        return load(ROOT / "book" / "_ext" / "live.py")
-    finally:
-        sys.path.remove(str(ROOT / "book" / "_ext"))
+    return load(ROOT / "book" / "_ext" / "live.py")
 
 
 gather = load(ROOT / "book" / "live" / "gather.py")
