@@ -103,7 +103,7 @@ def test_formulas_are_those_of_the_record(name):
 
 
 @pytest.mark.site
-@pytest.mark.parametrize("name", every_day(NAMES[::4], NAMES))
+@pytest.mark.parametrize("name", every_day(NAMES[::6], NAMES))
 def test_nbconvert_shows_no_directive(name):
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "markdown"]

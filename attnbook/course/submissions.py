@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from attnbook.course.exercises import Exercise
 
@@ -63,14 +62,9 @@ def _cells(text: str) -> dict[str, str]:
     found = {}
     try:
         for cell in json.loads(text)["cells"]:
-            name = _name_of(cell)
+            name = str(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", ""))
             if name.startswith(CELL):
-                source = cell["source"]
-                found[name.removeprefix(CELL)] = "".join(source)
+                found[name.removeprefix(CELL)] = "".join(cell["source"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
-
-
-def _name_of(cell: Any) -> str:
-    return str(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", ""))

@@ -2,20 +2,13 @@
 
 import json
 
+from samples import HOSTILE
+
 from attnbook.course.assignments import program
 
-FOREVER = "while True:\n    pass"
-HOSTILE = (
-    FOREVER,
-    "import os\nos._exit(0)",
-    "import ctypes\nctypes.string_at(0)",
-    "x = [bytearray(2**28) for _ in range(99)]",
-    "import os\nwhile True:\n    os.fork()",
-    "import os\nfor line in range(3, 12):\n    try:\n        os.write(line, b'\\xff' * 64)\n"
-    "    except OSError:\n        pass",
-    "open('/etc/passwd').read()\nimport socket\nsocket.create_connection(('127.0.0.1', 80))",
-    "raise SystemExit",
-    "def (",
+ENEMIES = (
+    *("loops while it is read", "exits", "crashes", "takes memory", "forks for ever"),
+    *("sends what is no message", "opens a socket", "raises SystemExit", "is no Python"),
 )
 
 
@@ -48,7 +41,7 @@ KINDS = {
     "empty": lambda exercise, i: program(exercise, exercise.stub),
     "wrong": lambda exercise, i: program(exercise, constant(exercise)),
     "slips": lambda exercise, i: slip(exercise),
-    "enemy": lambda exercise, i: HOSTILE[i % len(HOSTILE)],
+    "enemy": lambda exercise, i: HOSTILE[ENEMIES[i % len(ENEMIES)]][1],
 }
 """What a pupil hands in, by the beginning of the name; `again` hands in a notebook."""
 

@@ -83,8 +83,17 @@ of_a_program = pytest.mark.parametrize(
     "exercise", EXERCISES[:4], ids=lambda exercise: exercise.label
 )
 
-ANSWER = WEIGHTS.answer
+NOTHING = "def my_weights(query, key, mask=None):\n    return query"
+
+
+def with_lines(deed):
+    """Return a program that does something with each line that its process may have."""
+    tried = f"    try:\n        {deed}\n    except OSError:\n        pass\n"
+    return f"import os\nfor line in range(3, 12):\n{tried}"
+
+
 HOSTILE = {
+    "is no Python": ("raises", "def ("),
     "loops": ("hangs", "def my_weights(query, key, mask=None):\n    while True:\n        pass"),
     "loops while it is read": ("hangs", "while True:\n    pass"),
     "sleeps": ("raises", "import time\ndef my_weights(q, k, mask=None):\n    time.sleep(1000)"),
@@ -125,8 +134,7 @@ HOSTILE = {
     ),
     "patches the check": (
         "wrong",
-        "from attnbook import check\ncheck.attention_weights = lambda f: True\n"
-        "def my_weights(query, key, mask=None):\n    return query",
+        f"from attnbook import check\ncheck.attention_weights = lambda f: True\n{NOTHING}",
     ),
     "patches NumPy": (
         "wrong",
@@ -146,29 +154,20 @@ HOSTILE = {
     "reads a file": ("raises", "open({home!r} + '/kept').read()"),
     "opens a socket": ("raises", "import socket\nsocket.socket()"),
     "starts a process": ("raises", "import subprocess\nsubprocess.run(['true'])"),
-    "forks": ("raises", "import os\nos.fork()"),
+    "forks for ever": ("raises", "import os\nwhile True:\n    os.fork()"),
     "ends its parent": ("raises", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"),
     "sends what is no message": (
         "no answer",
-        "import os\n"
-        "for line in range(3, 12):\n"
-        "    try:\n        os.write(line, b'\\xff' * 64)\n    except OSError:\n        pass\n"
-        "def my_weights(query, key, mask=None):\n    return query",
+        with_lines("os.write(line, b'\\xff' * 64)") + NOTHING,
     ),
     "says that much will come": (
         "no answer",
-        "import os, struct\n"
-        "for line in range(3, 12):\n"
-        "    try:\n        os.write(line, struct.pack('<QQ', 2**40, 0))\n"
-        "    except OSError:\n        pass\n"
-        "def my_weights(query, key, mask=None):\n    return query",
+        "import struct\n" + with_lines("os.write(line, struct.pack('<QQ', 2**40, 0))") + NOTHING,
     ),
     "closes its line and waits": (
         "exits",
-        "import os, threading\n"
-        "for line in range(3, 12):\n"
-        "    try:\n        os.close(line)\n    except OSError:\n        pass\n"
-        "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+        with_lines("os.close(line)")
+        + "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
     ),
     "says that it is a passed report": (
         "wrong",
@@ -177,13 +176,11 @@ HOSTILE = {
     ),
     "makes weights of what it likes": (
         "no answer",
-        "import os, struct, json\n"
+        "import struct, json\n"
         "text = json.dumps({{'reference': [-1, {{'dict': [['class', 'Popen'], "
         "['fields', {{'dict': []}}]]}}]}}).encode()\n"
-        "for line in range(3, 12):\n"
-        "    try:\n        os.write(line, struct.pack('<QQ', len(text), 0) + text)\n"
-        "    except OSError:\n        pass\n"
-        "def my_weights(query, key, mask=None):\n    return query",
+        + with_lines("os.write(line, struct.pack('<QQ', len(text), 0) + text)")
+        + NOTHING,
     ),
     "looks for the answer in the frames": (
         "raises",
@@ -202,6 +199,6 @@ code, in which `package` and `home` are paths."""
 NEEDS_LOCK = {
     *("sleeps", "reads the package", "puts the package on the path", "deletes a file"),
     *("changes the rights of a file", "reads a file", "opens a socket", "starts a process"),
-    *("forks", "ends its parent", "writes a file"),
+    *("forks for ever", "ends its parent", "writes a file"),
 }
 """What only the locks of Linux prevent."""
