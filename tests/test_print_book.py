@@ -37,7 +37,7 @@ def test_all_pages_are_printed_but_those_of_the_reference():
 
 
 def test_a_page_brings_its_own_styles_and_no_empty_answers():
-    pages = [print_book.Part("", ["book/notes", "book/single_head"])]
+    pages = [print_book.Part("", ["book/how_to_use", "book/decoding"])]
     text = print_book.Book(SITE, pages).html({})
     assert re.search(r'<link rel="stylesheet" href="_static/labs/\w+/labs.css', text)
     assert "lab-box" in text

@@ -71,9 +71,9 @@ def browser():
 class Visit:
     """A page in the browser, and what went wrong on the way."""
 
-    def __init__(self, browser, base, width, **options):
-        self.base, self.problems, self.bytes = base, [], 0
-        view = {"width": width, "height": 900}
+    def __init__(self, browser, base, width, height=900, **options):
+        self.base, self.problems, self.bytes, self.height = base, [], 0, height
+        view = {"width": width, "height": height}
         self.tab = browser.new_page(viewport=view, color_scheme="light", **options)
         self.tab.on("request", self._request)
         self.tab.on("requestfailed", lambda r: self.problems.append(f"failed load: {r.url}"))
@@ -109,7 +109,7 @@ class Visit:
         self.settle()
 
     def resize(self, width):
-        self.tab.set_viewport_size({"width": width, "height": 900})
+        self.tab.set_viewport_size({"width": width, "height": self.height})
         self.settle()
 
     def settle(self):

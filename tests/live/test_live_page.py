@@ -53,9 +53,9 @@ def pyodide():
 class Reader(Visit):
     """A reader of one chapter. What comes from Pyodide's place is answered from `folder`."""
 
-    def __init__(self, browser, base, folder, chapter, width=WIDE, place="book"):
+    def __init__(self, browser, base, folder, chapter, place="book"):
         self.loaded, self.folder = [], folder
-        super().__init__(browser, base, width)
+        super().__init__(browser, base, WIDE, height=400)  # so that little is painted
         self.tab.set_default_timeout(SECONDS * 1000)
         self.tab.route(f"{PLACE}**", self._answer)
         self.tab.goto(f"{base}/{place}/{chapter}.html", wait_until="load")
