@@ -26,7 +26,8 @@ def chosen(tests: Path, places: list[str], files: set[str]) -> dict[str, str]:
         kept = {path: cut(text, files, lacking) for path, text in found.items()}
         for path, text in kept.items():
             if not text and path.name == "conftest.py":
-                gone |= functions_in(found[path])
+                parts = [node for node, *_ in parts_of(found[path])]
+                gone |= {node.name for node in parts if isinstance(node, ast.FunctionDef)}
         kept = {path: text for path, text in kept.items() if text}
         if kept == found:
             return {f"tests/{path.relative_to(tests)}": text for path, text in kept.items()}
@@ -72,11 +73,6 @@ def wanted_by(node: ast.stmt) -> set[str]:
         elif isinstance(part, ast.FunctionDef) and part.name.startswith("test_"):
             found |= {argument.arg for argument in part.args.args}
     return found
-
-
-def functions_in(text: str) -> set[str]:
-    """Return the names of the functions of a file."""
-    return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
 def asks_for(text: str, tree: ast.AST) -> set[str]:

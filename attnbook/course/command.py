@@ -51,6 +51,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 def make(chosen: argparse.Namespace) -> int:
     """Make the course and return the exit status."""
     found = _chapters(chosen)
+    every = [exercise for asked in found.values() for exercise in asked]
     secret = secret_of(chosen.secret)
     for chapter, asked in found.items():
         assignments.write(
@@ -61,11 +62,9 @@ def make(chosen: argparse.Namespace) -> int:
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
     if chosen.students:
         names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
-        every = [exercise for asked in found.values() for exercise in asked]
         variants.write(filter(None, names), secret, chosen.out / "variants", every)
     if (root := Path.cwd() / "tests").is_dir():
         stubs.write(root.parent, chosen.out / "package")
-    every = [exercise for asked in found.values() for exercise in asked if exercise.is_checked]
     if chosen.verify and verify(every, secret):
         return 1
     try:
@@ -78,10 +77,10 @@ def make(chosen: argparse.Namespace) -> int:
 
 
 def verify(asked: list[exercises.Exercise], secret: str) -> int:
-    """Grade the solutions of exercises, and return how many do not get all points."""
+    """Grade the solutions of exercises that are checked; return how many do not get all points."""
     failed = 0
     with parents() as start:
-        for exercise in asked:
+        for exercise in (one for one in asked if one.is_checked):
             answer = assignments.program(exercise, exercise.answer)
             found = judge.mark(exercise, answer, secret, start, Limits(60, 4096))
             if found.share < 1:
@@ -95,7 +94,7 @@ def mark(chosen: argparse.Namespace) -> int:
     hide_memory()
     secret = sys.stdin.readline() if str(chosen.secret) == "-" else chosen.secret.read_text("utf8")
     secret = secret.strip()
-    of_book = [exercise for chapter in _chapters(chosen).values() for exercise in chapter]
+    of_book = [exercise for asked in _chapters(chosen).values() for exercise in asked]
     asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)
     limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
