@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def attention_by_hand(rng: np.random.Generator) -> Exercise:
             f" Write the `output`, and the output `masked` when a mask hides key number {hidden}, "
             "counted from 0."
         )
-        second = {"masked": rest}
+        second: dict[str, Any] = {"masked": rest}
     else:
         second = {"largest": Fraction(max(masses), total)}
         text += " Write the `output`, and the `largest` of the weights."
