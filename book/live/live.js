@@ -178,9 +178,9 @@
     },
 
     stop() {
-      const cell = this.current;
+      const { finish } = this; // of this run: none while Python loads
       const lose = () => {
-        if (this.current !== cell) return;
+        if (this.finish !== finish) return;
         this.terminate();
         this.tell("Stopped. All names are lost: run the cells above again.");
       };
