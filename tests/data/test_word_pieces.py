@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-from attnbook.data import WordPieces
+from attnbook.data import WordPieces, word_pieces
 
 VOCABULARY = """
 [PAD] [UNK] [CLS] [SEP] [MASK] a b e i o ß σ ? - ' ” 中 ; the then cafe naif ab
@@ -113,6 +113,12 @@ def test_read_takes_a_token_from_each_line(tmp_path, line, end):
     path.write_bytes((line.join([*TOKENS, "\u2028", "##\x85"]) + end).encode())
     assert WordPieces.read(path) == WordPieces([*TOKENS, "\u2028", "##\x85"])
     assert WordPieces.read(str(path)).tokens[-1] == "##\x85"
+
+
+def test_a_full_cache_changes_nothing(monkeypatch):
+    monkeypatch.setattr(word_pieces, "LARGEST_CACHE", 1)
+    text = "the then the then"
+    assert WordPieces(TOKENS).pieces(text) == PIECES.pieces(text)
 
 
 def test_is_frozen():
