@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_floats
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch.engines import Reference
 from attnbook.sketch.logits import count_and_largest, log_sum
@@ -154,7 +154,7 @@ def answer(
     """Return the mix of near keys, heavy keys and tail for a block of queries (n_q, d)."""
     xp, settings = array_namespace(query), state.settings
     scale, has_tail = settings.scale_of(query), settings.tail != "none"
-    q = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
+    q = to_accumulate(query)
     if settings.tail == "moments" and moments is None:
         moments = moments_of(state)
     above = moments.limit(q, scale) if settings.tail == "moments" else None

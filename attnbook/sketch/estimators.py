@@ -12,9 +12,11 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_array, check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, dtype_name
+from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.weights import check_part
 from attnbook.hashing.collision import log_chance
 from attnbook.single_head.softmax import softmax_of
+from attnbook.sketch.logits import masked
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +232,7 @@ def per_table_mean(
     weights = per_table_sum(scores, candidates)
     xp = array_namespace(weights)
     some = xp.astype(xp.any(candidates.found, axis=-1, keepdims=True), weights.dtype)
-    count = xp.sum(some, axis=-2, keepdims=True)  # (n_q, 1, 1)
-    return weights / xp.where(count == 0, xp.ones_like(count), count)
+    return weights / or_one(xp.sum(some, axis=-2, keepdims=True))  # (n_q, 1, 1)
 
 
 def per_table_sum(
@@ -269,10 +270,7 @@ def per_table_sum(
             [0.25, 0.75]]])
     """
     _check(candidates, scores=scores)
-    xp = array_namespace(scores)
-    if 0 in scores.shape:
-        return scores
-    return softmax_of(xp.where(candidates.found, scores, xp.full_like(scores, -xp.inf)), axis=-1)
+    return softmax_of(masked(scores, candidates.found), axis=-1)
 
 
 def _check(candidates, **arrays):
@@ -291,8 +289,7 @@ def _check(candidates, **arrays):
 def _over_all(scores, mask):
     xp = array_namespace(scores)
     n_q, n_tables, width = scores.shape
-    masked = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
-    flat = xp.reshape(masked, (n_q, n_tables * width))
+    flat = xp.reshape(masked(scores, mask), (n_q, n_tables * width))
     return xp.reshape(softmax_of(flat, axis=-1), scores.shape)
 
 

@@ -3,19 +3,19 @@
 import array_api_compat
 
 from attnbook.arrays.array import array_namespace
+from attnbook.arrays.empty_rows import or_one
+from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch import normal
 from attnbook.sketch.k_means import column
+from attnbook.sketch.logits import log_sum, masked
 
 
 def moments_of(counts, means, value_means, traces, scatter, cross):
     """Return the fields of the moments from sums over the keys of each cell."""
     xp = array_namespace(means)
-    total = xp.sum(counts)
-    total = xp.where(total > 0, total, xp.ones_like(total))
+    total = or_one(xp.sum(counts))
     trace = xp.sum(traces) / total
-    safe = xp.where(trace > 0, trace, xp.ones_like(trace))
-    filled = xp.where(counts > 0, counts, xp.ones_like(counts))
-    spread = xp.where(trace > 0, traces / filled / safe, xp.ones_like(counts))
+    spread = xp.where(trace > 0, traces / or_one(counts) / or_one(trace), xp.ones_like(counts))
     return counts, means, value_means, spread, scatter / total, cross / total
 
 
@@ -29,9 +29,8 @@ def merged(moments, new, sign):
             "key must hold no more keys of a cell than are in it, "
             f"got {int(xp.max(-counts))} too many"
         )
-    filled = xp.where(counts > 0, counts, xp.ones_like(counts))
     some = xp.astype(counts > 0, counts.dtype)
-    share = sign * some * n / filled
+    share = sign * some * n / or_one(counts)
     step, value_step = mean - moments.means, value_mean - moments.value_means
     # two groups of a cell differ by their means too (Chan, Golub and LeVeque 1983)
     between = share * moments.counts
@@ -51,74 +50,53 @@ def merged(moments, new, sign):
     )
 
 
-def scores(moments, query, scale):
+def scores(moments, query):
     """Return mean and deviation of the scores in each cell, shape (..., n_q, n_cells).
 
-    A deviation within the rounding of the mean is 0: the keys of such a cell score alike.
+    The third result is how far rounding alone may move the mean. A deviation within it is 0: the
+    keys of such a cell score alike. Here and below `query` is multiplied by the scale.
     """
     xp = array_namespace(query)
-    query = query * scale
     centre = xp.matmul(query, xp.matrix_transpose(moments.means))
     variance = xp.sum(xp.matmul(query, moments.covariance) * query, axis=-1, keepdims=True)
     zero = xp.zeros_like(variance)
     deviation = xp.sqrt(xp.where(variance > 0, variance, zero))  # rounding can go below 0
     deviation = deviation * xp.sqrt(moments.spread)
-    noise = rounding(moments, query)
-    return centre, xp.where(deviation > noise, deviation, xp.zeros_like(deviation))
+    of_query, of_mean = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (query, moments.means))
+    noise = 16 * xp.finfo(query.dtype).eps * column(of_query) * of_mean
+    return centre, xp.where(deviation > noise, deviation, xp.zeros_like(deviation)), noise
 
 
-def rounding(moments, query):
-    """Return how far rounding alone may move the mean score of a cell."""
-    xp = array_namespace(query)
-    lengths = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (query, moments.means))
-    of_query, of_mean = lengths
-    return 16 * xp.finfo(query.dtype).eps * column(of_query) * of_mean
-
-
-def limit(moments, query, scale):
+def limit(moments, query):
     """Return the largest mean plus √(2 log(1 + n_c)) deviations, and what rounding may add."""
     xp = array_namespace(query)
-    centre, deviation = scores(moments, query, scale)
-    high = centre + deviation * xp.sqrt(2.0 * xp.log1p(moments.counts))
-    high = high + rounding(moments, query * scale)
-    return xp.max(xp.where(moments.counts > 0, high, xp.full_like(high, -xp.inf)), axis=-1)
+    centre, deviation, noise = scores(moments, query)
+    high = centre + deviation * xp.sqrt(2.0 * xp.log1p(moments.counts)) + noise
+    return xp.max(masked(high, moments.counts > 0), axis=-1)
 
 
-def tail(moments, query, scale, below, counts):
+def tail(moments, query, below, counts):
     """Return log mass (..., n_q) and mean value (..., n_q, d_v) over all cells."""
     xp = array_namespace(query)
-    centre, deviation = scores(moments, query, scale)
-    counted = (counts > 0) & xp.ones_like(centre, dtype=xp.bool)
-    log_mass = xp.log(xp.where(counts > 0, counts, xp.ones_like(counts)))
+    centre, deviation, noise = scores(moments, query)
+    counted = counts > 0
+    log_mass = xp.log(xp.where(counted, counts, xp.ones_like(counts)))
     log_mass = log_mass + centre + 0.5 * deviation**2
     along = moments.spread + xp.zeros_like(centre)  # how far each cell moves along Cᵀq
     if below is not None:
         room = column(below) - centre
         flat = deviation == 0  # all scores are equal, and at the limit they count
-        counted = counted & ~(flat & (room < -rounding(moments, query * scale)))
+        counted = counted & ~(flat & (room < -noise))
         safe = xp.where(flat, xp.ones_like(deviation), deviation)
         a = xp.where(flat, xp.zeros_like(room), room / safe) - deviation
         log_share, ratio = normal.below(a)
         log_mass = log_mass + xp.where(flat, xp.zeros_like(a), log_share)
         along = along * (1 - xp.where(flat, xp.zeros_like(a), ratio) / safe)
-    log_mass = xp.where(counted, log_mass, xp.full_like(log_mass, -xp.inf))
-    return _joined(log_mass, along, moments, query, scale)
-
-
-def _joined(log_mass, along, moments, query, scale):
-    xp = array_namespace(query)
-    largest = xp.max(log_mass, axis=-1, keepdims=True)
-    none = largest == -xp.inf
-    largest = xp.where(none, xp.zeros_like(largest), largest)
-    share = xp.exp(log_mass - largest)
-    total = xp.sum(share, axis=-1, keepdims=True)
-    safe = xp.where(none, xp.ones_like(total), total)
-    share = share / safe
+    log_mass = masked(log_mass, counted)
+    share = softmax_of(log_mass, axis=-1)
     step = xp.sum(share * along, axis=-1, keepdims=True)
-    output = xp.matmul(share, moments.value_means)
-    output = output + step * xp.matmul(query * scale, moments.cross)
-    log_total = xp.where(none, xp.full_like(total, -xp.inf), xp.log(safe) + largest)
-    return log_total[..., 0], output
+    output = xp.matmul(share, moments.value_means) + step * xp.matmul(query, moments.cross)
+    return log_sum(log_mass), output
 
 
 def _trace(matrix):

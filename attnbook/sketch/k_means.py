@@ -3,6 +3,7 @@
 import array_api_compat
 
 from attnbook.arrays.array import array_namespace
+from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.lengths import placed
 
 ROWS = 65536  # keys are read in parts of this size, which bounds the scratch
@@ -26,8 +27,7 @@ def sums(key, value, cells, n_cells):
         counts = counts + xp.sum(member, axis=-1)
         means = means + xp.matmul(member, key[part, :])
         value_means = value_means + xp.matmul(member, value[part, :])
-    filled = column(xp.where(counts > 0, counts, xp.ones_like(counts)))
-    means, value_means = means / filled, value_means / filled
+    means, value_means = (x / column(or_one(counts)) for x in (means, value_means))
     traces = xp.zeros_like(counts)
     scatter = xp.zeros((d_k, d_k), dtype=key.dtype, device=device)
     cross = xp.zeros((d_k, value.shape[1]), dtype=key.dtype, device=device)
@@ -60,7 +60,7 @@ def centres(key, n_cells, rng):
     for _ in range(LLOYD_STEPS):
         member = _members(nearest(sample, means), numbers, key.dtype)
         counts = column(xp.sum(member, axis=-1))
-        new = xp.matmul(member, sample) / xp.where(counts > 0, counts, xp.ones_like(counts))
+        new = xp.matmul(member, sample) / or_one(counts)
         means = xp.where(counts > 0, new, means)
     return means
 

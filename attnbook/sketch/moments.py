@@ -18,7 +18,7 @@ from attnbook.arrays.arguments import (
     check_same_home,
     generator,
 )
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name
+from attnbook.arrays.array import Array, array_namespace, dtype_name, to_accumulate
 from attnbook.arrays.weights import ArrayTree
 from attnbook.sketch import gaussian_mixture
 from attnbook.sketch.k_means import centres, nearest, sums
@@ -128,7 +128,7 @@ class Moments(ArrayTree):
         n_cells = check_int("n_cells", n_cells, at_least=1)
         seed = generator(seed)
         _check_pairs(key, value)
-        key, value = _wide(key), _wide(value)
+        key, value = to_accumulate(key), to_accumulate(value)
         if cells is not None:
             _check_cells(cells, key, n_cells)
         elif n_cells > 1 and key.shape[0] > 0:
@@ -192,7 +192,7 @@ class Moments(ArrayTree):
         `below`. The limit is -∞ if there are no keys. Parameters and errors are those of `tail`.
         """
         query, scale = self._like(query, "query", "..., n_q"), check_number("scale", scale)
-        return gaussian_mixture.limit(self, query, scale)
+        return gaussian_mixture.limit(self, query * scale)
 
     def tail(
         self,
@@ -263,17 +263,16 @@ class Moments(ArrayTree):
         if counts is not None:
             counts = _fitting("counts", counts, query, (*shape, self.counts.shape[0]))
         return gaussian_mixture.tail(
-            self, query, scale, below, self.counts if counts is None else counts
+            self, query * scale, below, self.counts if counts is None else counts
         )
 
     def _changed(self, key, value, cells, sign):
         key, value = self._like(key, "key", "n"), self._like(value, "value", "n")
         _check_pairs(key, value)
         n_cells = self.counts.shape[0]
-        if cells is not None:
-            _check_cells(cells, key, n_cells)
-        elif n_cells > 1 and key.shape[0] > 0:
-            cells = nearest(key, self.means, self.counts > 0)
+        if cells is None:
+            cells = self.assign(key)
+        _check_cells(cells, key, n_cells)
         return Moments(*gaussian_mixture.merged(self, sums(key, value, cells, n_cells), sign))
 
     def _like(self, x, name, axes):
@@ -282,14 +281,9 @@ class Moments(ArrayTree):
         width = self.value_means.shape[1] if name == "value" else self.means.shape[1]
         if x.ndim < 2 or x.shape[-1] != width or (axes == "n" and x.ndim != 2):
             raise ValueError(f"{name} must have shape ({axes}, {width}), got {tuple(x.shape)}")
-        x = _wide(x)
+        x = to_accumulate(x)
         check_floats(means=self.means, **{name: x})
         return x
-
-
-def _wide(x):
-    xp = array_namespace(x)
-    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
 
 
 def _fitting(name, x, query, shape):

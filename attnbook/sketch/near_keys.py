@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.move import move
 from attnbook.hashing.collision import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates
@@ -68,13 +68,11 @@ def near(
     Without `weigh` the chances to be found are computed only if the estimator needs them.
     """
     settings, xp = state.settings, array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
     found = candidates(state, signatures, visible)
     shape = tuple(found.rows.shape)
     flat = (shape[0], shape[1] * shape[2])
     rows = xp.reshape(found.rows, flat)
-    key, value = (xp.astype(x, wide, copy=False) for x in state.taken(rows))
-    q = xp.astype(query, wide, copy=False)
+    q, key, value = (to_accumulate(x) for x in (query, *state.taken(rows)))
     scores = xp.matmul(key, q[:, :, None])[..., 0] * settings.scale_of(query)  # (n_q, M)
     kept = ~is_heavy(state, rows)
     if above is not None:

@@ -9,7 +9,7 @@ import math
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
@@ -78,7 +78,7 @@ def heavy_group(
     A key that the query may not see has the score -inf.
     """
     heavy = heavy_rows(state)
-    q, key, value = _wide(query, *state.taken(heavy))
+    q, key, value = (to_accumulate(x) for x in (query, *state.taken(heavy)))
     xp, rows = array_namespace(q), _places(query, heavy)
     scores = xp.matmul(q, xp.matrix_transpose(key)) * state.settings.scale_of(query)
     scores = masked(scores, visible.at(rows))
@@ -113,7 +113,7 @@ def sample_tail(
     asked = xp.reshape(signatures, (query.shape[0], 1, there.shape[1], n_probes))
     found = xp.any(there[None, :, :, None] == asked, axis=(-2, -1))  # (n_q, s)
     unseen = ~found & ~is_heavy(state, rows)[None, :] & visible.at(_places(query, rows))
-    q, key, value = _wide(query, key, value)
+    q, key, value = (to_accumulate(x) for x in (query, key, value))
     scores = xp.matmul(q, xp.matrix_transpose(key)) * state.settings.scale_of(query)
     delta = state.settings.delta / 2  # an error of the mass, and one of the output
     return uniform_tail(scores, value, state.n, unseen=unseen, delta=delta)
@@ -133,7 +133,7 @@ def _heaviest(state, rows):
     xp, n_heavy = array_namespace(rows), state.settings.n_heavy
     if n_heavy == 0:
         return rows[:0]
-    (key,) = _wide(state.taken(rows)[0])
+    key = to_accumulate(state.taken(rows)[0])
     order = xp.argsort(xp.sum(key * key, axis=-1), descending=True, stable=True)
     return xp.sort(xp.take(rows, order[:n_heavy]))
 
@@ -150,14 +150,8 @@ def _sample(state):
 
 
 def _box(value):
-    (wide,) = _wide(value)
-    xp = array_namespace(wide)
+    xp, wide = array_namespace(value), to_accumulate(value)
     return xp.min(wide, axis=0), xp.max(wide, axis=0)
-
-
-def _wide(*arrays):
-    xp = array_namespace(*arrays)
-    return [xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False) for x in arrays]
 
 
 def _places(query, rows):

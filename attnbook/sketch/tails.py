@@ -14,8 +14,10 @@ from statistics import NormalDist
 from typing import Annotated
 
 from attnbook.arrays.arguments import check_floats, check_int, check_number
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
 from attnbook.arrays.attention_arguments import check_mask as check_booleans
+from attnbook.single_head.softmax import softmax_of
+from attnbook.sketch.logits import log_sum, masked
 from attnbook.sketch.moments import Moments
 
 __all__ = ["Moments", "UniformTail", "uniform_tail"]
@@ -146,10 +148,7 @@ def uniform_tail(
     delta = check_number("delta", delta)
     if not 0 < delta <= 0.2:
         raise ValueError(f"delta must be above 0 and at most 0.2, got {delta}")
-    xp = array_namespace(scores)
-    wide = accumulation_dtype(xp, scores.dtype)
-    scores, value = (xp.astype(x, wide, copy=False) for x in (scores, value))
-    return _uniform_tail(scores, value, n_keys, unseen, delta)
+    return _uniform_tail(to_accumulate(scores), to_accumulate(value), n_keys, unseen, delta)
 
 
 # The mathematics. This may rely on checked arguments.
@@ -159,21 +158,15 @@ def _uniform_tail(scores, value, n_keys, unseen, delta):
     xp = array_namespace(scores)
     s = scores.shape[-1]
     if unseen is not None:
-        scores = xp.where(unseen, scores, xp.full_like(scores, -xp.inf))
+        scores = masked(scores, unseen)
     if s == 0:
         nothing = xp.sum(scores, axis=-1)
         output = xp.matmul(scores, value)
         error = nothing + (xp.inf if n_keys else 0.0)
         return UniformTail(nothing - xp.inf, output, error, error)
-    largest = xp.max(scores, axis=-1, keepdims=True)
-    none = largest == -xp.inf
-    largest = xp.where(none, xp.zeros_like(largest), largest)
-    y = xp.exp(scores - largest)
-    total = xp.sum(y, axis=-1, keepdims=True)
-    safe = xp.where(none, xp.ones_like(total), total)
-    output = xp.matmul(y / safe, value)
-    log_mass = math.log(n_keys / s) + xp.log(safe) + largest
-    log_mass = xp.where(none, xp.full_like(total, -xp.inf), log_mass)[..., 0]
+    log_mass = math.log(n_keys / s) + log_sum(scores)
+    weights = softmax_of(scores, axis=-1)
+    output = xp.matmul(weights, value)
     # ‖v_i - O‖² = ‖v_i‖² - 2 v_i·O + ‖O‖², so that no (n_q, s, d_v) array is made
     centre = xp.mean(value, axis=-2, keepdims=True)
     moved, away = value - centre, output - centre
@@ -181,13 +174,12 @@ def _uniform_tail(scores, value, n_keys, unseen, delta):
     distance = square - 2 * xp.matmul(away, xp.matrix_transpose(moved))
     distance = distance + xp.sum(away * away, axis=-1, keepdims=True)
     distance = xp.where(distance > 0, distance, xp.zeros_like(distance))
-    mean = safe / s
-    mass_variance = xp.sum((y / mean - 1) ** 2, axis=-1)
-    output_variance = xp.sum((y / mean) ** 2 * distance, axis=-1)
+    mass_variance = xp.sum((s * weights - 1) ** 2, axis=-1)
+    output_variance = xp.sum((s * weights) ** 2 * distance, axis=-1)
     if s == n_keys:  # every key is in: nothing was estimated
         zero = xp.zeros_like(log_mass)
         return UniformTail(log_mass, output, zero, zero)
-    unknown = none[..., 0] if s > 1 else xp.ones_like(none[..., 0])
+    unknown = (log_mass == -xp.inf) | (s == 1)
     quantile = -NormalDist().inv_cdf(max(delta / 2, 5e-324))  # that of 1 - δ/2
     factor = math.sqrt((1 - s / n_keys) / s / max(s - 1, 1)) * quantile
     errors = (
