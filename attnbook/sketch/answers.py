@@ -4,7 +4,7 @@ Each of the three is a group of keys. Its mass is the logarithm of its sum of ex
 output is its weighted mean value. A softmax over the masses mixes the outputs.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_floats
@@ -14,7 +14,14 @@ from attnbook.sketch.engines import Reference
 from attnbook.sketch.logits import count_and_largest, log_sum
 from attnbook.sketch.near_keys import NearKeys
 from attnbook.sketch.state import SketchState, gather
-from attnbook.sketch.summary import diameter, heavy_group, moments_of, sample_tail
+from attnbook.sketch.summary import (
+    Group,
+    diameter,
+    group_of,
+    heavy_rows,
+    moments_of,
+    sample_tail,
+)
 from attnbook.sketch.visible import EVERYTHING, Visible
 
 
@@ -68,14 +75,7 @@ class Answer:
     output: Array  # (n_q, d_v)
     rows: Any = None  # int64 (n_q, M), -1 where there is none
     weights: Any = None  # (n_q, M)
-    candidates: Any = None  # the fields of `Evidence`
-    found_probability: Any = None
-    missed_mass: Any = None
-    bound: Any = None
-
-
-FIELDS = ("candidates", "found_probability", "missed_mass", "bound")
-"""The fields of `Evidence` that are arrays."""
+    evidence: Any = None  # the arrays of `Evidence`, in its order
 
 
 def check_query(state: SketchState, query: Array) -> None:
@@ -96,12 +96,12 @@ def answers(
     with_evidence: bool = False,
     *,
     engine: Reference | None = None,
-    local: Any = None,
+    local: Group | None = None,
     moments: Any = None,
 ) -> list[Answer]:
     """Return the answers to blocks of queries (n_q, d), from `engine` if it is given.
 
-    `local` holds mass, output, count and largest score of keys that were scored elsewhere.
+    `local` is a group of keys that were scored for all queries.
     `moments` are those of the keys that these queries may see; by default those of all keys.
     """
     engine = state.engine if engine is None else engine
@@ -113,7 +113,7 @@ def answers(
             signatures[part, ...],
             visible.of(part),
             engine,
-            local=None if local is None else tuple(x[part, ...] for x in local),
+            local=None if local is None else Group(*(x[part, ...] for x in local)),
             moments=moments,
             with_evidence=with_evidence,
         )
@@ -124,8 +124,11 @@ def answers(
 def joined(parts: list[Answer]) -> Answer:
     """Return the answers to successive blocks as one, without rows and weights."""
     xp = array_namespace(parts[0].output)
-    names = ["output"] if parts[0].bound is None else ["output", *FIELDS]
-    return Answer(**{n: xp.concat([getattr(a, n) for a in parts], axis=0) for n in names})
+    output = xp.concat([a.output for a in parts], axis=0)
+    if parts[0].evidence is None:
+        return Answer(output)
+    fields = zip(*(a.evidence for a in parts), strict=True)
+    return Answer(output, evidence=[xp.concat(list(blocks), axis=0) for blocks in fields])
 
 
 def stacked(parts: list[Array], filler: Any) -> Array:
@@ -147,7 +150,7 @@ def answer(
     visible: Visible,
     engine: Reference,
     *,
-    local: Any,
+    local: Group | None,
     moments: Any,
     with_evidence: bool,
 ) -> Answer:
@@ -159,13 +162,12 @@ def answer(
         moments = moments_of(state)
     above = moments.limit(q, scale) if settings.tail == "moments" else None
     close = engine.near(state, query, signatures, visible, above, with_evidence)
-    masses, outputs = [close.mass], [close.output]
-    if local is not None:
-        masses, outputs = [*masses, local[0]], [*outputs, local[1]]
-    heavy_rows = heavy_scores = tail = None
+    always = [] if local is None else [local]
     if settings.n_heavy:
-        heavy_rows, heavy_scores, mass, output = heavy_group(state, query, visible)
-        masses, outputs = [*masses, mass], [*outputs, output]
+        always.append(group_of(state, query, heavy_rows(state), visible))
+    masses = [close.mass, *(group.mass for group in always)]
+    outputs = [close.output, *(group.output for group in always)]
+    tail = None
     if settings.tail == "moments":
         mass, output = moments.tail(q, scale, below=above)
         masses, outputs = [*masses, mass], [*outputs, output]
@@ -177,41 +179,30 @@ def answer(
     else:
         shares = softmax_of(xp.stack(masses, axis=-1), axis=-1)  # (n_q, groups)
         output = xp.matmul(shares[:, None, :], xp.stack(outputs, axis=1))[:, 0, :]
-    rows, weights = close.rows, close.weights
-    if weights is not None:
-        weights = weights * shares[:, :1]
-        if heavy_scores is not None:
-            heavy_share = shares[:, len(masses) - 1 - has_tail, None]
-            rows = xp.concat([rows, heavy_rows], axis=1)
-            weights = xp.concat([weights, softmax_of(heavy_scores, -1) * heavy_share], axis=1)
-    result = Answer(output, rows, weights)
-    if not with_evidence:
-        return result
-    n_scored = len(masses) - has_tail
-    scored = log_sum(xp.stack(masses[:n_scored], axis=-1))  # near, local and heavy keys
-    others = masses[1:n_scored]  # they are there whatever the tables return
-    missed = shares[:, -1] if has_tail else _missed(close, scored, others)
-    bound = missed * diameter(state)
-    if state.n == 0:
-        missed = bound = xp.zeros_like(missed)  # zeros are what attention to no keys is
-    elif tail is not None:
-        bound = _sampled_bound(masses, outputs, tail, shares)
-    elif not has_tail:  # nothing scored: zeros, which may lie far from all values
-        bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
-    count, probability = close.count, found_probability_of(state, q, close)
-    always = [] if local is None else [local[2:]]  # they are scored whatever the tables return
-    if heavy_scores is not None:
-        always.append(count_and_largest(heavy_scores))
-    for more, largest in always:
-        count = count + more
-        probability = xp.where(largest > close.largest, xp.ones_like(probability), probability)
-    return replace(
-        result,
-        candidates=count,
-        found_probability=probability,
-        missed_mass=missed,
-        bound=bound,
-    )
+    rows = weights = evidence = None
+    if close.weights is not None:
+        rows = xp.concat([close.rows, *(group.rows for group in always)], axis=1)
+        parts = [close.weights, *(softmax_of(group.scores, -1) for group in always)]
+        parts = [part * shares[:, i, None] for i, part in enumerate(parts)]
+        weights = xp.concat(parts, axis=1)
+    if with_evidence:
+        n_scored = len(masses) - has_tail
+        scored = log_sum(xp.stack(masses[:n_scored], axis=-1))  # near keys and the groups
+        missed = shares[:, -1] if has_tail else _missed(close, scored, masses[1:])
+        bound = missed * diameter(state)
+        if state.n == 0:
+            missed = bound = xp.zeros_like(missed)  # zeros are what attention to no keys is
+        elif tail is not None:
+            bound = _sampled_bound(masses, outputs, tail, shares)
+        elif not has_tail:  # nothing scored: zeros, which may lie far from all values
+            bound = xp.where(scored == -xp.inf, xp.full_like(bound, xp.inf), bound)
+        count, probability = close.count, found_probability_of(state, q, close)
+        for group in always:
+            more, largest = count_and_largest(group.scores)
+            count = count + more
+            probability = xp.where(largest > close.largest, xp.ones_like(probability), probability)
+        evidence = (count, probability, missed, bound)
+    return Answer(output, rows, weights, evidence)
 
 
 def found_probability_of(state: SketchState, q: Array, close: NearKeys) -> Array:

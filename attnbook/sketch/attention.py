@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.sketch.answers import FIELDS, Evidence, answers, check_query, joined, stacked
+from attnbook.sketch.answers import Evidence, answers, check_query, joined, stacked
 from attnbook.sketch.engines import ENGINES, Reference
 from attnbook.sketch.growth import update
 from attnbook.sketch.near_keys import blocks, candidates
@@ -292,7 +292,7 @@ class SketchAttention:
         output = xp.astype(whole.output, query.dtype, copy=False)
         if not return_evidence:
             return output
-        return output, Evidence(len(self), *(getattr(whole, name) for name in FIELDS))
+        return output, Evidence(len(self), *whole.evidence)
 
     def save(self, path: Any) -> None:
         """Write the sketch to a file, as `attnbook.sketch.store.save_sketch` does."""

@@ -7,17 +7,16 @@ import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_int
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import check_attention
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
-from attnbook.single_head.softmax import softmax_of
-from attnbook.sketch.answers import FIELDS, Evidence, answers, joined
+from attnbook.sketch.answers import Evidence, answers, joined
 from attnbook.sketch.engines import ENGINES
 from attnbook.sketch.growth import update
-from attnbook.sketch.logits import count_and_largest, log_sum, masked
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.state import Settings, SketchState
+from attnbook.sketch.summary import group_of
 from attnbook.sketch.visible import Visible
 
 RUN = 64
@@ -134,13 +133,11 @@ def sketch_attention(
         )
         for i in range(n_heads)
     ]
-    shape = (*leading, n_q)
-    output = xp.reshape(xp.stack([a.output for a in heads]), (*shape, d_v))
-    output = xp.astype(output, query.dtype, copy=False)
+    whole, shape = joined(heads), (*leading, n_q)
+    output = xp.astype(xp.reshape(whole.output, (*shape, d_v)), query.dtype, copy=False)
     if not return_evidence:
         return output
-    found = [xp.stack([getattr(a, name) for a in heads]) for name in FIELDS]
-    return output, Evidence(n_k, *(xp.reshape(x, shape) for x in found))
+    return output, Evidence(n_k, *(xp.reshape(x, shape) for x in whole.evidence))
 
 
 def _attend(state, is_causal, window, with_evidence, query, key, value, mask=None):
@@ -179,7 +176,7 @@ def _runs(state, query, key, value, before, mask, window, with_evidence):
         first, last = max(int(before[start]) - reach, 0), int(before[part.stop - 1])
         limits = placed(before[part], query)
         seen = Visible(limits, None if mask is None else mask[part, :])
-        local = _local(state.settings, query[part, :], key, value, slice(first, last), seen)
+        local = group_of(state, query[part, :], placed(np.arange(first, last), query), seen)
         if state.settings.tail == "moments":
             more = slice(fitted, first)
             if moments is None:
@@ -191,18 +188,6 @@ def _runs(state, query, key, value, before, mask, window, with_evidence):
         yield from answers(
             state, query[part, :], behind, with_evidence, local=local, moments=moments
         )
-
-
-def _local(settings, query, key, value, near, visible):
-    """Return mass, output, count and largest score of the keys in the slice `near`."""
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    q, k, v = (xp.astype(x, wide, copy=False) for x in (query, key[near, :], value[near, :]))
-    rows = placed(np.arange(near.start, near.stop), query)
-    rows = xp.broadcast_to(rows[None, :], (query.shape[0], rows.shape[0]))
-    scores = xp.matmul(q, xp.matrix_transpose(k)) * settings.scale_of(query)
-    scores = masked(scores, visible.at(rows))
-    return log_sum(scores), xp.matmul(softmax_of(scores, -1), v), *count_and_largest(scores)
 
 
 def _nothing(query, shape, n_k, d_v, return_evidence):

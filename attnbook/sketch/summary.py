@@ -5,6 +5,7 @@ where that is exact. A removal discards all parts.
 """
 
 import math
+from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -70,19 +71,22 @@ def light_rows(state: SketchState) -> Array:
     return ~is_heavy(state, every)
 
 
-def heavy_group(
-    state: SketchState, query: Array, visible: Visible
-) -> tuple[Array, Array, Array, Array]:
-    """Return rows and scores (n_q, H) of the heavy keys, their mass and output.
+class Group(NamedTuple):
+    """Keys that are scored for a block of queries, whatever the tables return."""
 
-    A key that the query may not see has the score -inf.
-    """
-    heavy = heavy_rows(state)
-    q, key, value = (to_accumulate(x) for x in (query, *state.taken(heavy)))
-    xp, rows = array_namespace(q), _places(query, heavy)
+    rows: Array  # int64 (n_q, H)
+    scores: Array  # (n_q, H), -inf for a key that the query may not see
+    mass: Array  # (n_q,)
+    output: Array  # (n_q, d_v)
+
+
+def group_of(state: SketchState, query: Array, rows: Array, visible: Visible) -> Group:
+    """Return the scores of queries (n_q, d) with the keys in `rows` (H,), and their mix."""
+    q, key, value = (to_accumulate(x) for x in (query, *state.taken(rows)))
+    xp, rows = array_namespace(q), _places(query, rows)
     scores = xp.matmul(q, xp.matrix_transpose(key)) * state.settings.scale_of(query)
     scores = masked(scores, visible.at(rows))
-    return rows, scores, log_sum(scores), xp.matmul(softmax_of(scores, -1), value)
+    return Group(rows, scores, log_sum(scores), xp.matmul(softmax_of(scores, -1), value))
 
 
 def moments_of(state: SketchState) -> Moments:

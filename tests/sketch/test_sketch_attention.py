@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from attnbook import attention
 from attnbook.hashing import GivenHash, LiftedHash, SimHash, StableHash, plan
 from attnbook.sketch import SketchAttention
-from attnbook.sketch.answers import FIELDS
 from attnbook.sketch.estimators import ESTIMATORS
 
 N, D, D_V, N_Q, TABLES = 211, 7, 5, 13, 3
@@ -36,6 +35,7 @@ LIFTED = LiftedHash(SimHash.init(3, D + 1, TABLES, 4), 12.0)
 ONE_BUCKET = GivenHash(lambda x: np.zeros(x.shape[0], dtype=np.int64))
 NOTHING = SimHash.init(0, D, 1, 63)  # no query finds anything
 HASHES = {"signs": SIGNS, "stable": STABLE, "lifted": LIFTED}
+FIELDS = ("candidates", "found_probability", "missed_mass", "bound")
 
 
 @pytest.fixture(params=["reference", "numba"])
