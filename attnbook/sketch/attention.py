@@ -296,16 +296,13 @@ class SketchAttention:
 
     def save(self, path: Any) -> None:
         """Write the sketch to a file, as `attnbook.sketch.store.save_sketch` does."""
-        from attnbook.sketch import state_file
+        from attnbook.sketch import store
 
-        state_file.write(path, self.state)
+        store.save_sketch(path, self)
 
     @classmethod
     def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
         """Return the sketch of a file, as `attnbook.sketch.store.load_sketch` does."""
-        from attnbook.sketch import state_file
+        from attnbook.sketch import store
 
-        state = state_file.read(path, library, **options)
-        sketch = cls(**vars(state.settings))
-        sketch.state = state
-        return sketch
+        return store.read(cls, path, library, **options)
