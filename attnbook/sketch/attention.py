@@ -208,21 +208,12 @@ class SketchAttention:
         if state.index is None:
             nothing = xp.zeros_like(query[:, :0], dtype=xp.int64)
             return nothing, nothing > 0
-        signatures = state.engine.signatures(query, of_queries=True)
-        found = [
-            candidates(state, signatures[part, ...], EVERYTHING)
-            for part in blocks(state, signatures)
-        ]
-        parts = [
-            xp.sort(
-                xp.reshape(
-                    xp.where(block.distinct, block.rows, xp.full_like(block.rows, NO_ROW)),
-                    (block.rows.shape[0], block.rows.shape[1] * block.rows.shape[2]),
-                ),
-                axis=-1,
-            )
-            for block in found
-        ]
+        signatures, parts = state.engine.signatures(query, of_queries=True), []
+        for part in blocks(state, signatures):
+            found = candidates(state, signatures[part, ...], EVERYTHING)
+            rows = xp.where(found.distinct, found.rows, xp.full_like(found.rows, NO_ROW))
+            n_q, n_buckets, width = rows.shape
+            parts.append(xp.sort(xp.reshape(rows, (n_q, n_buckets * width)), axis=-1))
         ids = stacked(parts, NO_ROW)
         there = ids < NO_ROW
         most = int(xp.max(xp.count_nonzero(there, axis=-1))) if 0 not in ids.shape else 0

@@ -161,20 +161,22 @@ class BucketIndex(SignatureIndex):
             self.merge()
 
     def _counts(self, signatures, most):
-        signatures = _plain(signatures)
-        counts = np.zeros(signatures.shape, dtype=np.int64)
-        hashed = scrambled(signatures, self._salt)
-        self._functions.count_buckets(self.tables, signatures, hashed, most, counts)
-        return counts
+        return self._walked(signatures, most, 0)[1]
 
     def _lookup(self, signatures, most):
-        signatures = _plain(signatures)
-        counts = self._counts(signatures, most)
-        c = int(np.max(counts, initial=0))
-        rows = np.zeros((*signatures.shape, c), dtype=np.int64)
-        hashed = scrambled(signatures, self._salt)
-        self._functions.read_buckets(self.tables, signatures, hashed, counts, rows)
+        c = int(np.max(self._counts(signatures, most), initial=0))
+        rows, counts = self._walked(signatures, most, c)
         return rows, np.arange(c) < counts[..., np.newaxis]
+
+    def _walked(self, signatures, most, room):
+        """Return up to `room` rows of each bucket, padded with 0, and how many there are."""
+        # contiguous and writable: Numba compiles anew for other arrays
+        signatures = np.require(signatures, requirements=["C", "W"])
+        counts = np.zeros(signatures.shape, dtype=np.int64)
+        rows = np.zeros((*signatures.shape, room), dtype=np.int64)
+        hashed = scrambled(signatures, self._salt)
+        self._functions.walk_buckets(self.tables, signatures, hashed, most, counts, rows)
+        return rows, counts
 
     def _stored(self, more=0):
         """Return the signatures (n, L) of all live rows, with room for `more`, and the rows.
@@ -221,12 +223,6 @@ class BucketIndex(SignatureIndex):
         side = (*_side(self.n_tables, 0), n_rows, 0)
         main = (starts, entries, numbers, bits_for(len(rows)), self._salt)
         return BucketTables(*main, self._mixer, *side, alive, 0, n_rows)
-
-
-def _plain(x):
-    """Return `x` contiguous and writable: Numba compiles anew for other arrays."""
-    x = np.ascontiguousarray(x)
-    return x if x.flags.writeable else x.copy()
 
 
 def _side(n_tables: int, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -149,27 +149,17 @@ def walk_bucket(tables, t, signature, hashed, most, rows):
     return n
 
 
-def count_buckets(tables, signatures, hashed, most, counts):
-    """Write the number of live rows of every bucket, at most `most`.
+def walk_buckets(tables, signatures, hashed, most, counts, rows):
+    """Write the number of live rows of every bucket, at most `most`, and the rows as far as fit.
 
     The columns of a table stand side by side, one for each bucket that a query asks for in it.
     """
-    nothing = np.zeros(0, dtype=np.int64)
     n_probes = signatures.shape[1] // tables.starts.shape[0]
     for q in range(signatures.shape[0]):
         for c in range(signatures.shape[1]):
-            t = c // n_probes
-            counts[q, c] = walk_bucket(tables, t, signatures[q, c], hashed[q, c], most, nothing)
-
-
-def read_buckets(tables, signatures, hashed, counts, rows):
-    """Write the live rows of every bucket."""
-    n_probes = signatures.shape[1] // tables.starts.shape[0]
-    for q in range(signatures.shape[0]):
-        for c in range(signatures.shape[1]):
-            into = rows[q, c, : counts[q, c]]
-            t = c // n_probes
-            walk_bucket(tables, t, signatures[q, c], hashed[q, c], counts[q, c], into)
+            counts[q, c] = walk_bucket(
+                tables, c // n_probes, signatures[q, c], hashed[q, c], most, rows[q, c]
+            )
 
 
 def chain(tables, first, stop):
@@ -193,7 +183,7 @@ def chain(tables, first, stop):
     return farthest
 
 
-FUNCTIONS = (first_not_below, walk_bucket, count_buckets, read_buckets, chain)
+FUNCTIONS = (first_not_below, walk_bucket, walk_buckets, chain)
 
 
 @functools.cache

@@ -103,11 +103,11 @@ class SortedIndex(SignatureIndex):
     def _are_live(self, numbers):
         if self._rows is None:
             return np.zeros(len(numbers), dtype=bool)
-        return move(_is_in(placed(numbers, self._rows), self._rows), "numpy")
+        return move(is_in(placed(numbers, self._rows), self._rows), "numpy")
 
     def _remove(self, numbers):
         xp = array_namespace(self._rows)
-        gone = _is_in(self._rows, placed(np.sort(numbers), self._rows))
+        gone = is_in(self._rows, placed(np.sort(numbers), self._rows))
         # what stays is sorted to the front, since the standard cannot leave entries out otherwise
         kept = xp.argsort(xp.astype(gone, xp.int64), stable=True)[: self.n - len(numbers)]
         self._signatures = xp.take(self._signatures, kept, axis=0)
@@ -149,10 +149,12 @@ class SortedIndex(SignatureIndex):
         return xp.where(found, rows, xp.zeros_like(rows)), found
 
 
-def _is_in(x, ascending):
-    """Return which entries of `x` are among `ascending`."""
+def is_in(x: Array, ascending: Array) -> Array:
+    """Return which entries of `x`, of any shape, are among the ascending numbers."""
     xp, n = array_namespace(x), ascending.shape[0]
     if n == 0:
         return xp.zeros_like(x, dtype=xp.bool)
-    place = xp.searchsorted(ascending, x)
-    return xp.take(ascending, xp.where(place < n, place, n - 1)) == x
+    flat = xp.reshape(x, (-1,))
+    place = xp.searchsorted(ascending, flat)
+    place = xp.where(place < n, place, n - 1)
+    return xp.reshape(xp.take(ascending, place) == flat, x.shape)

@@ -16,6 +16,7 @@ from attnbook.arrays.move import move
 from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch.logits import log_sum, masked
 from attnbook.sketch.moments import Moments
+from attnbook.sketch.sorted_index import is_in
 from attnbook.sketch.state import SketchState
 from attnbook.sketch.tails import UniformTail, uniform_tail
 from attnbook.sketch.visible import Visible
@@ -54,14 +55,7 @@ def heavy_rows(state: SketchState) -> Array:
 
 def is_heavy(state: SketchState, rows: Array) -> Array:
     """Return whether each of `rows`, of any shape, is one of the heavy keys."""
-    xp = array_namespace(rows)
-    heavy = heavy_rows(state)
-    if heavy.shape[0] == 0:
-        return xp.zeros_like(rows, dtype=xp.bool)
-    flat = xp.reshape(rows, (-1,))
-    place = xp.searchsorted(heavy, flat)
-    place = xp.where(place < heavy.shape[0], place, heavy.shape[0] - 1)
-    return xp.reshape(xp.take(heavy, place) == flat, rows.shape)
+    return is_in(rows, heavy_rows(state))
 
 
 def light_rows(state: SketchState) -> Array:
