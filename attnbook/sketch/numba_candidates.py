@@ -6,7 +6,8 @@ import numpy as np
 
 from attnbook.compilers.jit import compile_inner
 from attnbook.compilers.register_tiles import prefetch
-from attnbook.hashing.robin_hood import DISPLACEMENT, KEY, VALUE, home_slot
+from attnbook.hashing import robin_hood
+from attnbook.hashing.robin_hood import VALUE
 from attnbook.sketch.bucket_tables import first_not_below
 from attnbook.sketch.numba_build import scrambled_one
 
@@ -27,7 +28,7 @@ class Limits(NamedTuple):
 
 
 _first_not_below = compile_inner(first_not_below)
-_home = compile_inner(home_slot)
+_find_slot = robin_hood.functions("numba").find_slot
 
 
 @compile_inner
@@ -59,31 +60,12 @@ def find_buckets(signatures, tables, first, n, begins, ends, heads):
             ends[g, c] = _first_not_below(entries, t, begin, ends[g, c], bits, wanted + 1)
             begins[g, c], heads[g, c] = begin, -1
     if tables.n_side > 0:
-        n_slots = tables.side_slots.shape[1]
-        side = tables.side_slots.reshape(-1, 3)
         for g in range(n):
             for c in range(n_columns):
-                signature = signatures[first + g, c]
-                home = _home(signature, tables.mixer, n_slots)
-                found = _find(side, (c // n_probes) * n_slots, n_slots, home, signature)
-                heads[g, c] = found >> 31
-
-
-@compile_inner
-def _find(slots, first, n_slots, home, key):
-    """Return the value of `key` in the map ``slots[first:first + n_slots]``, or -1.
-
-    As `robin_hood.find_slot`, from a known home.
-    """
-    slot, displacement = home, 0
-    while slots[first + slot, DISPLACEMENT] >= displacement:
-        if slots[first + slot, KEY] == key:
-            return slots[first + slot, VALUE]
-        displacement += 1
-        slot += 1
-        if slot == n_slots:
-            slot = 0
-    return np.int64(-1)
+                slots = tables.side_slots[c // n_probes]
+                slot = _find_slot(slots, tables.mixer, signatures[first + g, c])
+                if slot >= 0:
+                    heads[g, c] = slots[slot, VALUE] >> 31
 
 
 @compile_inner
