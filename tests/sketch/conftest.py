@@ -14,3 +14,10 @@ def kernels(tmp_path_factory):
 def gpu(request, kernels):
     with opened(request.param, kernels) as gpu:
         yield gpu
+
+
+@pytest.fixture(params=["reference", "numba"])
+def impl(request):
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return request.param

@@ -53,13 +53,6 @@ def kind(request, kernels):
             yield Kind(CudaIndex, gpu.to, gpu.host)
 
 
-@pytest.fixture(params=["reference", "numba"])
-def impl(request):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return request.param
-
-
 class Model:
     """What an index does, by a dict of its rows."""
 
@@ -77,12 +70,16 @@ class Model:
             del self.rows[row]
 
     def lookup(self, signatures, max_bucket=None):
+        """Return the rows of each bucket; a query may ask for several buckets of a table."""
+        n_probes = 1 if signatures.ndim == 2 else signatures.shape[2]
         return [
             [
-                [row for row in self.rows if self.rows[row][t] == signature][:max_bucket]
-                for t, signature in enumerate(query)
+                [row for row in self.rows if self.rows[row][c // n_probes] == signature][
+                    :max_bucket
+                ]
+                for c, signature in enumerate(query.ravel().tolist())
             ]
-            for query in signatures.tolist()
+            for query in signatures
         ]
 
 
@@ -146,42 +143,21 @@ def change(kind, index, model, operation, amount, rng):
 @pytest.mark.parametrize("merged_from", [0, 20, 1024])
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    operations=st.lists(OPERATION, max_size=9), n_tables=st.integers(1, 3), seed=st.integers(0, 99)
+    operations=st.lists(OPERATION, max_size=9),
+    shape=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    seed=st.integers(0, 99),
 )
-def test_any_sequence_of_changes_matches_a_dict(kind, merged_from, operations, n_tables, seed):
+def test_any_sequence_of_changes_matches_a_dict(kind, merged_from, operations, shape, seed):
+    """The shape is the number of tables, or it and how many buckets of each a query asks for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucket_index, "MERGED_FROM", merged_from)
         rng = np.random.default_rng(seed)
-        index, model = kind.make(n_tables), Model()
-        queries = rng.integers(-4, 4, size=(5, n_tables))
+        index, model = kind.make(shape[0]), Model()
+        queries = rng.integers(-4, 4, size=(5, *shape))
+        queries = queries[..., :1] if index.one_probe and len(shape) == 2 else queries
         for operation, amount in operations:
             change(kind, index, model, operation, amount, rng)
             check_same(kind, index, model, queries)
-
-
-@pytest.mark.parametrize("merged", [False, True])
-def test_several_buckets_of_a_table_are_looked_up(kind, merged):
-    rng, index, model = np.random.default_rng(4), kind.make(2), Model()
-    change(kind, index, model, "add", 60, rng)
-    index.merge()
-    change(kind, index, model, "add", 31, rng)
-    change(kind, index, model, "remove", 0.1, rng)
-    if merged:
-        index.merge()
-    asked = np.stack([rng.permutation(8)[:3] - 4 for _ in range(14)]).reshape(7, 2, 3)
-    if index.one_probe:
-        with pytest.raises(ValueError, match="must be of one bucket a table on a GPU, got 3"):
-            index.lookup(kind.to(asked))
-        asked = asked[:, :, :1]
-    n_probes = asked.shape[2]
-    expected = [model.lookup(asked[:, :, p]) for p in range(n_probes)]
-    rows, found = (kind.host(x) for x in index.lookup(kind.to(asked)))
-    got = as_lists(rows, found)
-    for q in range(7):
-        for c in range(2 * n_probes):
-            assert got[q][c] == expected[c % n_probes][q][c // n_probes]
-    counts = kind.host(index.counts(kind.to(asked)))
-    assert counts.tolist() == [[len(bucket) for bucket in query] for query in got]
 
 
 def test_a_sorted_index_takes_every_library(library):
@@ -210,22 +186,6 @@ def test_signatures_of_any_size_and_sign(kind):
         model.add(signatures)
         check_same(kind, index, model, signatures)
         index.merge()
-
-
-def test_streamed_rows_are_found_at_once_and_after_every_merge(kind):
-    signatures = np.random.default_rng(1).integers(0, 500, size=(6_007, 3))
-    index, whole, start = kind.make(3), SortedIndex(3), 0
-    whole.add(signatures)
-    sizes = [1, 2, 1, 30, 1_100, 7, 900, 100, 1, 2_500, 300, 61, 400, 603, 1]
-    assert sum(sizes) == len(signatures)
-    for size in sizes:
-        rows = kind.host(index.add(kind.to(signatures[start : start + size])))
-        start += size
-        assert rows.tolist() == list(range(start - size, start))
-        assert kind.host(index.counts(kind.to(signatures[start - 1 : start]))).min() >= 1
-    got = (kind.host(x) for x in index.lookup(kind.to(signatures)))
-    for one, other in zip(got, whole.lookup(signatures), strict=True):
-        assert np.array_equal(one, other)
 
 
 def test_a_window_that_slides_keeps_the_index_small(kind):
@@ -267,7 +227,7 @@ def test_empty_indices_and_empty_batches(kind):
 
 
 def test_all_rows_in_one_bucket(kind):
-    n, index = 50_021, kind.make(2)
+    n, index = 5_021, kind.make(2)
     index.add(kind.to(np.full((n, 2), 9)))
     for _ in range(3):
         index.add(kind.to(np.full((1, 2), 9)))
@@ -399,12 +359,11 @@ def builds():
         yield lambda signatures, salt: build_tables(signatures, salt, n_threads=3)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 1009, 5003])
-@pytest.mark.parametrize("n_different", [1, 2, 61, 10**9])
-def test_tables_are_those_of_a_dictionary(n, n_different):
+@pytest.mark.parametrize("n_different", [1, 61, 10**4])
+def test_tables_of_many_rows_are_those_of_a_dictionary(n_different):
     rng = np.random.default_rng(5)
-    drawn = rng.integers(INT64.min, INT64.max, size=min(n_different, 2 * n + 1))
-    signatures = rng.choice(drawn, size=(n, 2))
+    drawn = rng.integers(INT64.min, INT64.max, size=n_different)
+    signatures = rng.choice(drawn, size=(5003, 2))
     for build in builds():
         check_tables(signatures, SALT, build(signatures, SALT))
 
@@ -429,7 +388,7 @@ def test_tables_stand_signatures_that_crowd(n_different):
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(-5, 5))
 def test_tables_of_any_signatures(values, salt):
-    signatures = np.array(values, dtype=np.int64).reshape(-1, 1)
+    signatures = np.array([values, values[::-1]], dtype=np.int64).T
     for build in builds():
         check_tables(signatures, salt, build(signatures, salt))
 
@@ -617,6 +576,9 @@ def test_an_index_refuses_what_does_not_fit_and_stays_as_it_was(kind):
         for call in (index.lookup, index.counts):
             with pytest.raises((TypeError, ValueError), match=message):
                 call(kind.to(good), max_bucket=max_bucket)
+    if index.one_probe:
+        with pytest.raises(ValueError, match="must be of one bucket a table on a GPU, got 3"):
+            index.lookup(kind.to(np.zeros((7, 2, 3), dtype=np.int64)))
     for t, message in ((2, "t must be below the number of tables, 2, got 2"), (-1, "t must be at")):
         with pytest.raises(ValueError, match=message):
             index.bucket_sizes(t)

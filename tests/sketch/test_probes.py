@@ -36,13 +36,6 @@ def loop(hash, key, value, query, n_probes, scale=0.4):
     return output, found
 
 
-@pytest.fixture(params=["reference", "numba"])
-def impl(request):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return request.param
-
-
 @pytest.mark.parametrize("kind", HASHES)
 @pytest.mark.parametrize("n_probes", [1, 2, 5])
 def test_answers_are_those_of_a_loop(impl, kind, n_probes):

@@ -38,13 +38,6 @@ HASHES = {"signs": SIGNS, "stable": STABLE, "lifted": LIFTED}
 FIELDS = ("candidates", "found_probability", "missed_mass", "bound")
 
 
-@pytest.fixture(params=["reference", "numba"])
-def impl(request):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return request.param
-
-
 def sketch_of(hash, *arrays, **options):
     """Return a sketch of keys and values."""
     sketch = SketchAttention(hash, **options)

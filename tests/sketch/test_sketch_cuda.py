@@ -140,7 +140,7 @@ def test_hash_errors(gpu):
 
 def asked_of(gpu, kind="sim", *, dtype="float32", n=211, n_q=3, d=13, d_v=37, n_tables=5,
              n_projections=5, seed=0):  # fmt: skip
-    """Return a hash for the GPU, query, key and value there, and an index of the keys."""
+    """Return a hash, and the same for the GPU; query, key and value there; an index of the keys."""
     key, value = drawn(seed, n, d, d_v, dtype)
     query = key[:n_q] + np.asarray(0.1, dtype)
     if kind == "sim":
@@ -150,14 +150,13 @@ def asked_of(gpu, kind="sim", *, dtype="float32", n=211, n_q=3, d=13, d_v=37, n_
     on_gpu = CudaHash(hash, dtype)
     index = CudaIndex(n_tables)
     index.add(on_gpu.signatures(gpu.to(key)))
-    return on_gpu, [gpu.to(x) for x in (query, key, value)], index
+    return hash, on_gpu, [gpu.to(x) for x in (query, key, value)], index
 
 
-def loop(gpu, arrays, hash, like, scale, estimator, max_bucket):
-    """Return the output for each query, key after key in float64; `like` is `hash` for the CPU."""
+def loop(gpu, arrays, asked, stored, hash, scale, estimator, max_bucket):
+    """Return the output for each query, key after key in float64, and how many keys it has."""
     query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
-    stored, asked = (gpu.host(hash.signatures(x)) for x in (arrays[1], arrays[0]))
-    output = np.zeros((len(query), value.shape[1]))
+    output, counts = np.zeros((len(query), value.shape[1])), []
     for i in range(len(query)):
         times = {}
         for t in range(stored.shape[1]):
@@ -168,70 +167,51 @@ def loop(gpu, arrays, hash, like, scale, estimator, max_bucket):
         if estimator == "duplicates":
             weights *= list(times.values())
         elif estimator == "importance":
-            weights /= like.retrieval_probability(query[i], key[rows])
+            weights /= hash.retrieval_probability(query[i], key[rows])
         output[i] = weights @ value[rows] / weights.sum()
-    return output
+        counts.append(len(rows))
+    return output, counts
 
 
-@pytest.mark.parametrize(("n_q", "n_warps"), [(1, 16), (67, 1)])
-@pytest.mark.parametrize("max_bucket", [None, 2])
-@pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
+SMALL = {"dtype": "float32", "n": 67, "n_tables": 3, "n_projections": 2}
+WIDTHS = [(1, 300), (31, 1), (32, 0), (97, 33), (259, 300), (300, 1)]
+ESTIMATORS = ("union", "duplicates", "importance")
+CASES = [
+    *({"estimator": name, "max_bucket": most} for name in ESTIMATORS for most in (None, 2)),
+    {"n_warps": 1, "n_q": 67, "n": 311},
+    *({"n_warps": n, "dtype": dtype} for n in (1, 4, 16) for dtype in ("float16", "float32")),
+    # more tables than lanes
+    {"n_tables": 71, "n_projections": 9, "d": 7, "d_v": 3, "dtype": "float32"},
+    *({**SMALL, "d": d, "d_v": d_v} for d, d_v in WIDTHS),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 @pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_one_launch_answers_as_a_loop(gpu, kind, estimator, max_bucket, n_q, n_warps, monkeypatch):
-    monkeypatch.setattr(cuda_query, "WARPS", ((2**63, n_warps),))
-    hash, arrays, index = asked_of(gpu, kind, dtype="float64", n_q=n_q, n=311)
-    like = SimHash.init(0, 13, 5, 5)
-    if kind == "stable":
-        like = StableHash.init(0, 13, 2.0 * np.sqrt(13), 5, 5)
-    options = {"scale": 0.3, "estimator": estimator, "max_bucket": max_bucket}
-    got = Prepared(hash, *arrays[1:], index.tables, **options).ask(arrays[0])
-    wanted = loop(gpu, arrays, hash, like, *options.values())
-    close = 1e-7 if estimator == "importance" else 1e-11  # acos loses half of the digits near 0
-    np.testing.assert_allclose(gpu.host(got), wanted, rtol=close, atol=close)
-
-
-def check_rows(gpu, arrays, hash, found, dtype, scale):
-    """Compare an answer with the softmax over the keys that share a signature."""
-    query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
-    theirs, ours = (gpu.host(hash.signatures(x)) for x in (arrays[1], arrays[0]))
-    close = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-12}[dtype]
-    for i in range(len(query)):
-        rows = np.flatnonzero((theirs == ours[i]).any(axis=1))
-        weights = np.exp(scale * key[rows] @ query[i])
-        exact = weights @ value[rows] / weights.sum()
-        np.testing.assert_allclose(gpu.host(found.output)[i], exact, rtol=close, atol=close)
-        assert gpu.host(found.count)[i] == len(rows) > 0
-
-
-@pytest.mark.parametrize("n_warps", [1, 4, 16])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("kind", ["sim", "stable"])
-def test_the_kernel_hashes_queries_itself(gpu, kind, dtype, n_warps, monkeypatch):
-    monkeypatch.setattr(cuda_query, "WARPS", ((2**63, n_warps),))
-    hash, arrays, index = asked_of(gpu, kind, dtype=dtype)
-    found = answer(*arrays, hash.signatures(arrays[0]), index.tables, scale=0.3, probability=hash)
-    check_rows(gpu, arrays, hash, found, dtype, 0.3)
-    output = Prepared(hash, *arrays[1:], index.tables, scale=0.3).ask(arrays[0])
-    check_rows(gpu, arrays, hash, found._replace(output=output), dtype, 0.3)
-
-
-SIZES = [(d, d_v, 3, 2) for d in (1, 31, 32, 97, 259) for d_v in (0, 1, 33, 300)]
-
-
-@pytest.mark.parametrize(("d", "d_v", "n_tables", "n_projections"), [*SIZES, (7, 3, 71, 9)])
-def test_every_width_and_more_tables_than_lanes(gpu, d, d_v, n_tables, n_projections):
-    hash, arrays, index = asked_of(
-        gpu, n=67, d=d, d_v=d_v, n_tables=n_tables, n_projections=n_projections
-    )
-    found = answer(*arrays, hash.signatures(arrays[0]), index.tables, scale=1 / d)
-    assert found.expected is None
-    output = Prepared(hash, *arrays[1:], index.tables, scale=1 / d).ask(arrays[0])
-    check_rows(gpu, arrays, hash, found._replace(output=output), "float32", 1 / d)
+def test_one_launch_answers_as_a_loop(gpu, kind, case, monkeypatch):
+    """Once the kernel hashes the queries, and once it is told their signatures."""
+    case = {"dtype": "float64", "n_warps": 16, "estimator": "union", "max_bucket": None} | case
+    monkeypatch.setattr(cuda_query, "WARPS", ((2**63, case.pop("n_warps")),))
+    options = {name: case.pop(name) for name in ("estimator", "max_bucket")}
+    hash, on_gpu, arrays, index = asked_of(gpu, kind, **case)
+    asked, stored = (on_gpu.signatures(x) for x in arrays[:2])
+    here = gpu.host(asked), gpu.host(stored)
+    options["scale"] = 0.3
+    wanted, counts = loop(gpu, arrays, *here, hash, **options)
+    found = answer(*arrays, asked, index.tables, probability=on_gpu, **options)
+    output = Prepared(on_gpu, *arrays[1:], index.tables, **options).ask(arrays[0])
+    close = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-11}[case["dtype"]]
+    if options["estimator"] == "importance":
+        close = 1e-7  # acos loses half of the digits near 0
+    for got in (found.output, output):
+        np.testing.assert_allclose(gpu.host(got), wanted, rtol=close, atol=close)
+    assert gpu.host(found.count).tolist() == counts
+    assert min(counts) > 0
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e30])
 def test_a_query_without_signature_gets_nan(gpu, wrong):
-    hash, (query, key, value), index = asked_of(gpu, "stable")
+    _, hash, (query, key, value), index = asked_of(gpu, "stable")
     query = gpu.host(query)
     query[1, 2] = wrong
     prepared = Prepared(hash, key, value, index.tables, scale=0.3)
@@ -332,7 +312,7 @@ def address(x):
 
 
 def test_vectors_that_are_too_wide(gpu):
-    hash, (query, *_), index = asked_of(gpu)
+    _, hash, (query, *_), index = asked_of(gpu)
     wide = [gpu.to(np.zeros((n, 7000)), "float32") for n in (3, 211, 211)]
     with pytest.raises(ValueError, match="narrow enough for 6144 numbers of shared memory, got"):
         answer(*wide, hash.signatures(query), index.tables, scale=1.0)
@@ -524,7 +504,7 @@ def test_names_taken_from_cupy_are_there(tmp_path):
         module = cupy_on_cpu.CupyOnCpu(tmp_path)
         patch.setitem(sys.modules, "cupy", module)
         gpu = Gpu(module)
-        hash, arrays, index = asked_of(gpu, n=11)
+        _, hash, arrays, index = asked_of(gpu, n=11)
         index.remove([3, 4])
         answer(*arrays, hash.signatures(arrays[0]), index.tables, scale=1.0)
         patch.setattr(Cupy, "library", "numpy")

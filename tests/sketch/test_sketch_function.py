@@ -21,13 +21,6 @@ def drawn(n=N, n_q=N_Q):
     return [rng.standard_normal(size) for size in ((n_q, D), (n, D), (n, D_V))]
 
 
-@pytest.fixture(params=["reference", "numba"])
-def impl(request):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return request.param
-
-
 def everything(x):
     """Put all vectors into one bucket, in any library."""
     return (x[:, 0] * 0) != 0
