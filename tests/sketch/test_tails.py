@@ -16,6 +16,7 @@ from attnbook.sketch import normal
 from attnbook.sketch.tails import Moments, uniform_tail
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
+NODES, PARTS = np.polynomial.legendre.leggauss(400)  # of an integral from -1 to 1
 FIELDS = ("counts", "means", "value_means", "spread", "covariance", "cross")
 
 
@@ -50,15 +51,14 @@ def slow_moments(key, value, cells, n_cells):
 def slow_tail(fields, query, scale, below=None):
     """Return log mass and output of one query by integrals along the score, cell by cell."""
     counts, means, value_means, spread, covariance, cross = fields
-    node, part = np.polynomial.legendre.leggauss(400)
     masses, sums = [], []
     for c in range(len(counts)):
         mean = scale * float(query @ means[c])
         deviation = scale * math.sqrt(spread[c] * float(query @ covariance @ query))
         top = deviation + 14 if below is None else min((below - mean) / deviation, deviation + 14)
         low = min(top, deviation) - 14  # the integrand peaks at t = deviation
-        t = low + (top - low) * (node + 1) / 2
-        weight = part * np.exp(mean + deviation * t - t * t / 2) / math.sqrt(2 * math.pi)
+        t = low + (top - low) * (NODES + 1) / 2
+        weight = PARTS * np.exp(mean + deviation * t - t * t / 2) / math.sqrt(2 * math.pi)
         mass = counts[c] * weight.sum() * (top - low) / 2
         first = counts[c] * (weight * t).sum() * (top - low) / 2
         shift = scale * spread[c] * (cross.T @ query) / deviation
