@@ -81,9 +81,7 @@ class Answer:
 def check_query(state: SketchState, query: Array) -> None:
     """Raise unless `query` is finite and fits the keys."""
     check_floats(query=query)
-    if query.ndim != 2 or query.shape[1] == 0:
-        raise ValueError(f"query must have shape (n_q, d), got {tuple(query.shape)}")
-    state.check_fits("query", query, state.key)
+    state.check_rows("query", query, "n_q, d", state.key)
     hashed = state.index is not None and state.engine.hash_refuses  # then the hash looks at it
     if not hashed and not state.engine.all_finite(query):
         raise ValueError("query must be finite, got NaN or infinity")

@@ -30,18 +30,13 @@ TEMPLATES = (
 
 KERNELS = Source(("compilers/numbers.cu", "sketch/index.cu", "sketch/sketch.cu"), TEMPLATES)
 
+launch = KERNELS.launch
+
 POINTS_AT_ONCE = 2**22
 """How many points are projected together; a million on 80 directions take 320 MB."""
 
 THREADS = 256
 MOST_BLOCKS = 2**20  # the kernels stride where there is more to do
-
-
-def launch(
-    cupy: Any, name: str, n_blocks: int, n_threads: int, args: tuple, shared_bytes: int = 0
-) -> None:
-    """Run a kernel. `args` are contiguous arrays and NumPy numbers of the kernel's own types."""
-    KERNELS.launch(cupy, name, n_blocks, n_threads, args, shared_bytes)
 
 
 def launch_for_each(cupy: Any, name: str, n: int, args: tuple) -> None:

@@ -15,15 +15,12 @@ def update(state: SketchState, key: Array, value: Array) -> Array:
 def check_update(state: SketchState, key: Array, value: Array) -> None:
     """Raise unless keys and values are finite and fit one another and the sketch."""
     check_floats(key=key, value=value)
-    for name, x, axes in (("key", key, "m, d"), ("value", value, "m, d_v")):
-        if x.ndim != 2 or x.shape[1] == 0:
-            raise ValueError(f"{name} must have shape ({axes}), got {tuple(x.shape)}")
+    state.check_rows("key", key, "m, d", state.key)
+    state.check_rows("value", value, "m, d_v", state.value)
     if key.shape[0] != value.shape[0]:
         raise ValueError(
             f"value must have shape ({key.shape[0]}, d_v) to match key, got {tuple(value.shape)}"
         )
-    state.check_fits("key", key, state.key)
-    state.check_fits("value", value, state.value)
     # a pass over a million keys takes as long as a third of their hashing
     hashed = state.engine.hash_refuses
     for name, x in (("key", key), ("value", value)):

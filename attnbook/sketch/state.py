@@ -169,8 +169,10 @@ class SketchState:
         """Return keys and values at places of any shape."""
         return gather(self.key.array(), rows), gather(self.value.array(), rows)
 
-    def check_fits(self, name: str, x: Array, held: GrowingRows) -> None:
-        """Raise unless `x` is like the rows that are held already, or fits `impl` if none are."""
+    def check_rows(self, name: str, x: Array, axes: str, held: GrowingRows) -> None:
+        """Raise unless `x` has these axes, fits `impl`, and is like the rows that are held."""
+        if x.ndim != 2 or x.shape[1] == 0:
+            raise ValueError(f"{name} must have shape ({axes}), got {tuple(x.shape)}")
         wanted = self.engine.library
         if wanted is not None and library(x) != wanted:
             raise TypeError(

@@ -25,7 +25,6 @@ from attnbook.sketch.index import MOST_ROWS, check_rows
 from attnbook.sketch.sorted_index import SortedIndex
 
 INT64 = np.iinfo(np.int64)
-FREE = -1
 
 
 @dataclass(frozen=True)

@@ -177,14 +177,6 @@ def check(case, found, scale=0.3, **options):
         assert got.dtype == wide or name == "output"
 
 
-def hash_of(kind, d=5, n_tables=3):
-    if kind == "none":
-        return None
-    if kind == "simhash":
-        return SimHash.init(0, d, n_tables, 2)
-    return StableHash.init(0, d, 2.7, n_tables, 2)
-
-
 SIZES = [
     {"n": 1, "n_q": 3, "d": 1, "d_v": 1, "n_tables": 1, "n_signatures": 1},
     {"n": 61, "n_q": 7, "n_signatures": 11},
@@ -210,9 +202,11 @@ def test_near_keys_are_those_of_a_loop(ask, size, estimator, dtype):
 
 
 @pytest.mark.parametrize("estimator", ["union", "duplicates", "importance"])
-@pytest.mark.parametrize("kind", ["stable", "simhash"])
-def test_the_chance_to_be_found(ask, kind, estimator):
-    case = Case(61, 7, hash=hash_of(kind))
+@pytest.mark.parametrize(
+    "hash", [SimHash.init(0, 5, 3, 2), StableHash.init(0, 5, 2.7, 3, 2)], ids=["simhash", "stable"]
+)
+def test_the_chance_to_be_found(ask, hash, estimator):
+    case = Case(61, 7, hash=hash)
     check(case, ask(case, 0.3, estimator=estimator), estimator=estimator)
 
 
