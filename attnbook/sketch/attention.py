@@ -287,13 +287,13 @@ class SketchAttention:
 
     def save(self, path: Any) -> None:
         """Write the sketch to a file, as `attnbook.sketch.store.save_sketch` does."""
-        from attnbook.sketch import store
+        from attnbook.sketch import state_file
 
-        store.save_sketch(path, self)
+        state_file.write(path, self.state)
 
     @classmethod
     def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
         """Return the sketch of a file, as `attnbook.sketch.store.load_sketch` does."""
-        from attnbook.sketch import store
+        from attnbook.sketch import state_file
 
-        return store.read(cls, path, library, **options)
+        return state_file.read(cls, path, library, **options)

@@ -11,7 +11,8 @@ import attnbook
 from attnbook.arrays import tensor_file
 from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash
 from attnbook.sketch.attention import SketchAttention
-from attnbook.sketch.store import SETTINGS, load_sketch, save_sketch
+from attnbook.sketch.state_file import SETTINGS
+from attnbook.sketch.store import load_sketch, save_sketch
 
 pytest.importorskip("safetensors")
 
