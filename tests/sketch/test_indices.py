@@ -11,6 +11,7 @@ from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sketch_gpu import GPUS, opened
+from slow_sketch import buckets
 
 from attnbook.hashing.robin_hood import (
     displacement_limit,
@@ -69,17 +70,7 @@ class Model:
             del self.rows[row]
 
     def lookup(self, signatures, max_bucket=None):
-        """Return the rows of each bucket; a query may ask for several buckets of a table."""
-        n_probes = 1 if signatures.ndim == 2 else signatures.shape[2]
-        return [
-            [
-                [row for row in self.rows if self.rows[row][c // n_probes] == signature][
-                    :max_bucket
-                ]
-                for c, signature in enumerate(query.ravel().tolist())
-            ]
-            for query in signatures
-        ]
+        return buckets(signatures, self.rows, self.rows, max_bucket)
 
 
 def as_lists(rows, found):

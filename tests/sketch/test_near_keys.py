@@ -11,6 +11,7 @@ from cases import every_day, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sketch_gpu import GPUS, opened
+from slow_sketch import buckets, mix, union
 
 from attnbook.hashing import GivenHash, SimHash, StableHash
 from attnbook.sketch.bucket_index import BucketIndex
@@ -56,43 +57,36 @@ class Case:
     def loop(self, scale, estimator="union", max_bucket=None, before=None, above=None,
              allowed=None, weigh=True):  # fmt: skip
         """Return what an engine has to, query after query and key after key."""
-        cap, n_q = max_bucket or self.n, self.n_q
+        n_q = self.n_q
         found = {name: np.full(n_q, -np.inf) for name in ("mass", "largest", "expected")}
         found |= {"count": np.zeros(n_q, dtype=int), "best": np.full(n_q, -1)}
         found["output"] = np.zeros((n_q, self.d_v))
         query, key, value = (x.astype(float) for x in (self.query, self.key, self.value))
+        tables = buckets(self.asked, self.stored, np.flatnonzero(self.alive), max_bucket)
         for i in range(n_q):
-            times = {}
-            for t in range(self.n_tables):
-                same = self.alive & (self.stored[:, t] == self.asked[i, t])
-                for row in np.flatnonzero(same)[:cap].tolist():
-                    if (before is None or row < before[i]) and (allowed is None or allowed[row]):
-                        times[row] = times.get(row, 0) + 1
-            scores = {row: scale * math.fsum(query[i] * key[row]) for row in times}
-            if above is not None:
-                scores = {row: s for row, s in scores.items() if s > above[i]}
+            scores = {row: scale * math.fsum(query[i] * key[row]) for row in union(tables[i])}
+            scores = {
+                row: score
+                for row, score in scores.items()
+                if (before is None or row < before[i])
+                and (allowed is None or allowed[row])
+                and (above is None or score > above[i])
+            }
             if not scores:
                 continue
-            top = max(scores.values())
-            mass = {row: math.exp(s - top) for row, s in scores.items()}
             chance = dict.fromkeys(scores, 1.0)
             if self.hash is not None:
                 p = self.hash.retrieval_probability
                 chance = {row: float(p(query[i][None], key[row][None])[0]) for row in scores}
-            one = dict.fromkeys(scores, 1)
-            factor = {"union": one, "duplicates": times}.get(estimator)
-            weights = {
-                row: mass[row] * factor[row] if factor else mass[row] / chance[row]
-                for row in scores
-            }
-            total = math.fsum(weights.values())
-            found["count"][i], found["largest"][i] = len(scores), top
-            found["best"][i] = max(scores, key=scores.get)
+            best = max(scores, key=scores.get)
+            top = scores[best]
+            mass = {row: math.exp(s - top) for row, s in scores.items()}
+            found["count"][i], found["best"][i], found["largest"][i] = len(scores), best, top
             found["mass"][i] = top + math.log(math.fsum(mass.values()))
             expected = math.fsum(mass[row] / chance[row] for row in scores)
             found["expected"][i] = top + math.log(expected)
-            for row, weight in weights.items():
-                found["output"][i] += weight / total * value[row]
+            kept = [[row for row in bucket if row in scores] for bucket in tables[i]]
+            found["output"][i] = mix(estimator, kept, scores, value, chance)
         if self.hash is None or not (weigh or estimator == "importance"):
             del found["expected"]
         return found

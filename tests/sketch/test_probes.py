@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_sketch import buckets, mix, union
 
 from attnbook.hashing import CrossPolytopeHash, GivenHash, LiftedHash, SimHash, StableHash
 from attnbook.sketch import SketchAttention, sketch_attention
@@ -21,19 +22,11 @@ def drawn(n=97, n_q=11):
 
 def loop(hash, key, value, query, n_probes, scale=0.4):
     """Return the output and the keys that are found, query by query."""
-    there, asked = hash.signatures(key), hash.probes(query, n_probes)
-    output, found = np.zeros((len(query), 3)), []
-    for i in range(len(query)):
-        rows = [
-            row
-            for row in range(len(key))
-            if any(there[row, t] in asked[i, t] for t in range(there.shape[1]))
-        ]
-        found.append(rows)
-        if rows:
-            weights = np.exp(scale * key[rows] @ query[i])
-            output[i] = weights @ value[rows] / weights.sum()
-    return output, found
+    tables = buckets(hash.probes(query, n_probes), hash.signatures(key))
+    output = [
+        mix("union", *pair, value) for pair in zip(tables, scale * query @ key.T, strict=True)
+    ]
+    return np.stack(output), [union(found) for found in tables]
 
 
 @pytest.mark.parametrize("kind", HASHES)

@@ -9,9 +9,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import slow_sketch
 from cases import every_day, need
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_sketch import mix, union
 
 from attnbook import attention
 from attnbook.hashing import GivenHash, LiftedHash, SimHash, StableHash, plan
@@ -48,38 +50,18 @@ def sketch_of(hash, *arrays, **options):
 
 def buckets(hash, query, key, alive=None):
     """Return for each query the list of keys in each table, by comparing all signatures."""
-    theirs = hash.signatures(key)
     ours = getattr(hash, "query_signatures", hash.signatures)(query)
-    alive = range(len(key)) if alive is None else alive
-    return [
-        [[j for j in alive if theirs[j, t] == ours[i, t]] for t in range(hash.n_tables)]
-        for i in range(len(query))
-    ]
+    return slow_sketch.buckets(ours, hash.signatures(key), alive)
 
 
 def expected(name, hash, query, key, value, scale=None, alive=None):
     """Return the output of an estimator, query by query and key by key, in float64."""
     scale = 1 / math.sqrt(key.shape[1]) if scale is None else scale
-    output = np.zeros((len(query), value.shape[1]))
-    for i, tables in enumerate(buckets(hash, query, key, alive)):
-        mass = [math.exp(scale * float(query[i] @ k)) for k in key]
-        union = sorted({j for bucket in tables for j in bucket})
-        if name == "union":
-            terms = [[(mass[j], j) for j in union]]
-        elif name == "duplicates":
-            terms = [[(mass[j], j) for bucket in tables for j in bucket]]
-        elif name == "importance":
-            chance = hash.retrieval_probability(query[i : i + 1], key)
-            terms = [[(mass[j] / float(chance[j]), j) for j in union]]
-        else:
-            terms = [[(mass[j], j) for j in bucket] for bucket in tables if bucket]
-        for term in terms:  # of a softmax each: pairs of a weight before normalisation and a key
-            total = sum(weight for weight, _ in term)
-            for weight, j in term:
-                output[i] += weight / total * value[j]
-        if name == "per_table_mean" and terms:
-            output[i] /= len(terms)
-    return output
+    output = []
+    for q, tables in zip(query, buckets(hash, query, key, alive), strict=True):
+        chance = hash.retrieval_probability(q[None], key) if name == "importance" else None
+        output.append(mix(name, tables, scale * (key @ q), value, chance))
+    return np.stack(output)
 
 
 def evidence_of(sketch, query):
@@ -125,10 +107,9 @@ def test_estimators_agree_with_dictionaries(library, kind, estimator, dtype):
     np.testing.assert_allclose(weights.sum(1), sums, atol=20 * close)
     ids, there_are = (library.numpy(x) for x in sketch.query(q))
     for i, tables in enumerate(found):
-        union = sorted({j for bucket in tables for j in bucket})
-        assert ids[i][there_are[i]].tolist() == union
+        assert ids[i][there_are[i]].tolist() == union(tables)
         assert (ids[i][~there_are[i]] == -1).all()
-        assert not there_are[i, len(union) :].any()
+        assert not there_are[i, len(union(tables)) :].any()
 
 
 OPTIONS = [
@@ -468,7 +449,7 @@ def test_evidence_against_the_exact_weights(impl, kind):
     evidence = evidence_of(sketch_of(hash, key, value, impl=impl), query)
     box = np.linalg.norm(value.max(0) - value.min(0))
     for i, tables in enumerate(buckets(hash, query, key)):
-        found = sorted({j for bucket in tables for j in bucket})
+        found = union(tables)
         assert evidence["candidates"][i] == len(found)
         if not found:
             continue

@@ -14,6 +14,7 @@ import numpy as np
 import nvrtc
 import pytest
 from sketch_gpu import Gpu
+from slow_sketch import buckets, mix, union
 
 from attnbook.compilers.cuda import HostFlag
 from attnbook.hashing import SimHash, StableHash
@@ -153,26 +154,6 @@ def asked_of(gpu, kind="sim", *, dtype="float32", n=211, n_q=3, d=13, d_v=37, n_
     return hash, on_gpu, [gpu.to(x) for x in (query, key, value)], index
 
 
-def loop(gpu, arrays, asked, stored, hash, scale, estimator, max_bucket):
-    """Return the output for each query, key after key in float64, and how many keys it has."""
-    query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
-    output, counts = np.zeros((len(query), value.shape[1])), []
-    for i in range(len(query)):
-        times = {}
-        for t in range(stored.shape[1]):
-            for row in np.flatnonzero(stored[:, t] == asked[i, t])[:max_bucket].tolist():
-                times[row] = times.get(row, 0) + 1
-        rows = list(times)
-        weights = np.exp(scale * key[rows] @ query[i])
-        if estimator == "duplicates":
-            weights *= list(times.values())
-        elif estimator == "importance":
-            weights /= hash.retrieval_probability(query[i], key[rows])
-        output[i] = weights @ value[rows] / weights.sum()
-        counts.append(len(rows))
-    return output, counts
-
-
 SMALL = {"dtype": "float32", "n": 67, "n_tables": 3, "n_projections": 2}
 WIDTHS = [(1, 300), (31, 1), (32, 0), (97, 33), (259, 300), (300, 1)]
 ESTIMATORS = ("union", "duplicates", "importance")
@@ -195,9 +176,13 @@ def test_one_launch_answers_as_a_loop(gpu, kind, case, monkeypatch):
     options = {name: case.pop(name) for name in ("estimator", "max_bucket")}
     hash, on_gpu, arrays, index = asked_of(gpu, kind, **case)
     asked, stored = (on_gpu.signatures(x) for x in arrays[:2])
-    here = gpu.host(asked), gpu.host(stored)
+    tables = buckets(gpu.host(asked), gpu.host(stored), most=options["max_bucket"])
     options["scale"] = 0.3
-    wanted, counts = loop(gpu, arrays, *here, hash, **options)
+    wanted = []
+    query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
+    for q, own in zip(query, tables, strict=True):
+        chance = hash.retrieval_probability(q[None], key)
+        wanted.append(mix(options["estimator"], own, 0.3 * (key @ q), value, chance))
     found = answer(*arrays, asked, index.tables, probability=on_gpu, **options)
     output = Prepared(on_gpu, *arrays[1:], index.tables, **options).ask(arrays[0])
     close = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-11}[case["dtype"]]
@@ -205,6 +190,7 @@ def test_one_launch_answers_as_a_loop(gpu, kind, case, monkeypatch):
         close = 1e-7  # acos loses half of the digits near 0
     for got in (found.output, output):
         np.testing.assert_allclose(gpu.host(got), wanted, rtol=close, atol=close)
+    counts = [len(union(own)) for own in tables]
     assert gpu.host(found.count).tolist() == counts
     assert min(counts) > 0
 
