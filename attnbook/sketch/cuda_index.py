@@ -72,11 +72,9 @@ class CudaIndex(SignatureIndex):
         return self._tables
 
     def live(self) -> Annotated[Array, "n"]:
-        """Return the rows that were not removed, ascending, int64."""
         return self._cupy.flatnonzero(self._alive)
 
     def signatures(self) -> Annotated[Array, "n n_tables"]:
-        """Return the signatures of the rows of `live`, in their order."""
         return self.stored[self.live()]
 
     def merge(self) -> None:

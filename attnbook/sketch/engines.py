@@ -77,7 +77,6 @@ class Kernel(Reference, abc.ABC):
         self.hash_refuses = self.compiled
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures of keys or queries."""
         if not self.compiled:
             return super().signatures(x, of_queries)
         try:
@@ -196,11 +195,9 @@ class Numba(Kernel):
         self._table = numba_query.RetrievalTable.of(hash) if self.compiled else None
 
     def new_index(self, seed: int) -> SignatureIndex:
-        """Return an empty index."""
         return BucketIndex(self.hash.n_tables, impl="numba", seed=seed)
 
     def hashed(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures by compiled loops."""
         if not (self.knows(x) or x.dtype == np.float16):  # another byte order
             return Reference.signatures(self, x, of_queries)
         if of_queries and self.n_probes > 1:
@@ -208,18 +205,15 @@ class Numba(Kernel):
         return self.hashing.signatures(self.hash, np.asarray(x))
 
     def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
-        """Return what answers queries in one compiled call."""
         prepared = self.query.Prepared
         return prepared(self.hash, key, value, tables, n_probes=self.n_probes, **options)
 
     def all_finite(self, x: Array) -> bool:
-        """Return whether no number of `x` is NaN or infinite."""
         if not self.knows(x):
             return super().all_finite(x)
         return self.hashing.all_finite(np.asarray(x))
 
     def chances(self, query: Array) -> Any:
-        """Return the chances of the hash in a table."""
         return self._table
 
 
@@ -239,15 +233,12 @@ class Cupy(Kernel):
         self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors
 
     def new_index(self, seed: int) -> SignatureIndex:
-        """Return an empty index."""
         return self._index(self.hash.n_tables, seed=seed)
 
     def hashed(self, x: Array, of_queries: bool) -> Array:
-        """Return the signatures by a matrix product and a kernel."""
         return self.chances(x).signatures(x)
 
     def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
-        """Return what answers queries in one launch."""
         return self.query.Prepared(self.chances(key), key, value, tables, **options)
 
     def chances(self, query: Array) -> Any:
