@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import re
+from typing import Any
 
 import attention_answers
 import block_answers
@@ -40,51 +42,37 @@ def checks() -> dict[str, Check]:
     return found
 
 
+ANSWERS = (
+    *(right_answers, language_answers, block_answers, gradient_answers, decoding_answers),
+    *(pair_answers, sketch_answers, distributed_answers, kernel_answers, training_answers),
+)
+
+
+def gathered(kind: str, *first: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of one kind of all modules in one, by the name of the check."""
+    tables = (*first, *(getattr(module, kind, {}) for module in ANSWERS))
+    return {name: answers for table in tables for name, answers in table.items()}
+
+
 CHECKS = checks()
 MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
-WRONG = {
-    **attention_answers.WRONG,
-    **layer_answers.WRONG,
-    **language_answers.WRONG,
-    **block_answers.WRONG,
-    **gradient_answers.WRONG,
-    **decoding_answers.WRONG,
-    **pair_answers.WRONG,
-    **sketch_answers.WRONG,
-    **distributed_answers.WRONG,
-    **kernel_answers.WRONG,
-    **training_answers.WRONG,
+WRONG = gathered("WRONG", attention_answers.WRONG, layer_answers.WRONG)
+DOUBLES = gathered("DOUBLES", attention_answers.DOUBLES, layer_answers.DOUBLES)
+RIGHT = gathered("RIGHT")
+IN_TORCH = {
+    "adamw_step": lambda W, g, m, s, t, lr, decay: (
+        W * (1 - lr * decay)
+        - lr
+        * ((0.9 * m + 0.1 * g) / (1 - 0.9**t))
+        / (((0.98 * s + 0.02 * g * g) / (1 - 0.98**t)) ** 0.5 + 1e-8),
+        0.9 * m + 0.1 * g,
+        0.98 * s + 0.02 * g * g,
+    ),
+    "accumulate_gradients": lambda g, n: (g * n[:, None]).sum(0) / n.sum(),
+    **gathered("ONLY_TORCH"),
 }
-DOUBLES = {
-    **attention_answers.DOUBLES,
-    **layer_answers.DOUBLES,
-    **language_answers.DOUBLES,
-    **block_answers.DOUBLES,
-    **gradient_answers.DOUBLES,
-    **decoding_answers.DOUBLES,
-    **pair_answers.DOUBLES,
-    **sketch_answers.DOUBLES,
-    **kernel_answers.DOUBLES,
-}
-RIGHT = {
-    **right_answers.RIGHT,
-    **language_answers.RIGHT,
-    **block_answers.RIGHT,
-    **gradient_answers.RIGHT,
-    **decoding_answers.RIGHT,
-    **pair_answers.RIGHT,
-    **sketch_answers.RIGHT,
-    **distributed_answers.RIGHT,
-    **kernel_answers.RIGHT,
-    **training_answers.RIGHT,
-}
-ONLY_TORCH = {
-    **right_answers.ONLY_TORCH,
-    **language_answers.ONLY_TORCH,
-    **block_answers.ONLY_TORCH,
-    **gradient_answers.ONLY_TORCH,
-    **sketch_answers.ONLY_TORCH,
-}
+"""Answers that are right in PyTorch, most of them in no other library."""
+
 ONLY_NUMPY = {**distributed_answers.RIGHT, **kernel_answers.RIGHT, **training_answers.RIGHT}
 """Checks whose answers are written for NumPy."""
 
@@ -95,3 +83,8 @@ def need_torch():
 
 def run(name, function, **options):
     return getattr(check, name.split(",")[0])(function, **OPTIONS.get(name, {}), **options)
+
+
+def mistake_of(name: str, wrong: str) -> str:
+    """Drop the number that tells several answers with one mistake apart."""
+    return wrong if wrong in MESSAGES[name] else re.sub(r" \d$", "", wrong)
