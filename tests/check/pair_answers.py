@@ -65,18 +65,19 @@ def merge_overlaps_kept(ids, pair, new):
     return out
 
 
-def merge_once(ids, pair, new):
-    for i in range(len(ids) - 1):
-        if (ids[i], ids[i + 1]) == pair:
+def merge_at(which):
+    """Return the reader who merges at the first of `which` of the places where a pair begins."""
+
+    def merge(ids, pair, new):
+        places = [i for i, found in enumerate(pairwise(ids)) if found == pair]
+        for i in places[which]:
             return [*ids[:i], new, *ids[i + 2 :]]
-    return ids
+        return ids
+
+    return merge
 
 
-def merge_last_once(ids, pair, new):
-    for i in reversed(range(len(ids) - 1)):
-        if (ids[i], ids[i + 1]) == pair:
-            return [*ids[:i], new, *ids[i + 2 :]]
-    return ids
+merge_once = merge_at(slice(1))
 
 
 def merge_from_the_right(ids, pair, new):
@@ -184,7 +185,7 @@ MERGE_WRONG = {
     "first token replaced alone": lambda i, p, n: [n if x == p[0] else x for x in i],
     "steps of two": merge_in_twos,
     "own id for the new token": lambda i, p, n: right_merge(i, p, max([0, *i]) + 1),
-    "last pair alone": merge_last_once,
+    "last pair alone": merge_at(slice(-1, None)),
     "pair returned": lambda i, p, n: p,
     "nothing merged": lambda i, p, n: list(i),
     "beyond the end": merge_beyond_the_end,
@@ -193,17 +194,35 @@ MERGE_WRONG = {
 # Learning.
 
 
-def right_learn(words, n_merges, merge=right_merge):
-    sequences = [list(word.encode()) for word in words]
-    merges = []
-    for i in range(n_merges):
-        counts = Counter(pair for ids in sequences for pair in pairwise(ids))
-        if not counts or max(counts.values()) < 2:
+def learn_by(
+    words,
+    n_merges,
+    *,
+    split=lambda words: words,
+    spell=lambda word: list(word.encode()),
+    pairs=pairwise,
+    choose=lambda counts: min(counts, key=lambda pair: (-counts[pair], pair)),
+    guarded=True,
+    least=2,
+    merge=right_merge,
+    first_id=256,
+    n_changed=None,
+):
+    sequences, merges = [spell(word) for word in split(words)], []
+    while len(merges) < n_merges:
+        counts = Counter(pair for ids in sequences for pair in pairs(ids))
+        if guarded and not counts:
             break
-        pair = min(counts, key=lambda pair: (-counts[pair], pair))
-        sequences = [merge(ids, pair, 256 + i) for ids in sequences]
+        pair, new = choose(counts), first_id + len(merges)
+        if counts[pair] < least:
+            break
+        changed = [merge(ids, pair, new) for ids in sequences[:n_changed]]
+        sequences = changed + sequences[len(changed) :]
         merges.append(pair)
     return merges
+
+
+right_learn = learn_by
 
 
 def learn_distinct_words(words, n_merges):
@@ -224,50 +243,12 @@ def learn_distinct_words(words, n_merges):
     return merges
 
 
-def learn_by(
-    words,
-    n_merges,
-    *,
-    split=lambda words: words,
-    spell=lambda word: list(word.encode()),
-    pairs=pairwise,
-    choose=lambda counts: min(counts, key=lambda pair: (-counts[pair], pair)),
-    least=2,
-    merge=right_merge,
-    first_id=256,
-    behind=slice(None),
-):
-    sequences, merges = [spell(word) for word in split(words)], []
-    while len(merges) < n_merges:
-        counts = Counter(pair for ids in sequences for pair in pairs(ids))
-        if not counts or counts[pair := choose(counts)] < least:
-            break
-        new = first_id + len(merges)
-        sequences = [merge(ids, pair, new) for ids in sequences[behind]] + (
-            [] if behind == slice(None) else sequences[behind.stop :]
-        )
-        merges.append(pair)
-    return merges
-
-
 def learn_with(**options):
     return lambda words, n_merges: learn_by(words, n_merges, **options)
 
 
 def after(change):
     return lambda words, n_merges: change(right_learn(words, n_merges))
-
-
-def learn_from_one_text(words, n_merges):
-    sequences, merges = [x for word in words for x in word.encode()], []
-    for i in range(n_merges):
-        counts = Counter(pairwise(sequences))
-        if not counts or max(counts.values()) < 2:
-            break
-        pair = min(counts, key=lambda pair: (-counts[pair], pair))
-        sequences = right_merge(sequences, pair, 256 + i)
-        merges.append(pair)
-    return merges
 
 
 def learn_apart(words, n_merges):
@@ -279,35 +260,23 @@ def learn_apart(words, n_merges):
     return learn_by(words, n_merges, pairs=pairs)
 
 
-def learn_unguarded(words, n_merges):
-    sequences, merges = [list(word.encode()) for word in words], []
-    for i in range(n_merges):
-        counts = Counter(pair for ids in sequences for pair in pairwise(ids))
-        pair = min(counts, key=lambda pair: (-counts[pair], pair))
-        if counts[pair] < 2:
-            break
-        sequences = [right_merge(ids, pair, 256 + i) for ids in sequences]
-        merges.append(pair)
-    return merges
-
-
 def learn_without_merging(words, n_merges):
     counts = Counter(pair for word in words for pair in pairwise(word.encode()))
     return [pair for pair, _ in counts.most_common(n_merges)]
 
 
-def learn_names(words, n_merges):
+def names_of(merges):
     names = [bytes([i]) for i in range(256)]
-    for x, y in right_learn(words, n_merges):
+    for x, y in merges:
         names.append(names[x] + names[y])
-    return names[256:]
+    return names
 
 
 LEARN_WRONG = {
     "ties the other way": learn_with(choose=lambda c: max(c, key=lambda pair: (c[pair], pair))),
     "ties by the order of the text": learn_with(choose=lambda c: max(c, key=c.get)),
     "ties by the order of the text 2": learn_with(choose=lambda c: c.most_common(1)[0][0]),
-    "borders crossed": learn_from_one_text,
+    "borders crossed": learn_with(split=lambda words: ["".join(words)]),
     "words counted once": learn_with(split=lambda words: sorted(set(words))),
     "pairs counted once a word": learn_with(pairs=lambda ids: set(pairwise(ids))),
     "overlaps left out": learn_apart,
@@ -317,7 +286,7 @@ LEARN_WRONG = {
     "smallest pair": learn_with(choose=min),
     "nothing merged": learn_without_merging,
     "nothing merged 2": learn_with(merge=lambda ids, pair, new: ids),
-    "merged in one word alone": learn_with(behind=slice(1)),
+    "merged in one word alone": learn_with(n_changed=1),
     "pairs that occur once": learn_with(least=1),
     "ends too early": learn_with(least=3),
     "one merge too few": lambda words, n_merges: right_learn(words, n_merges - 1),
@@ -328,8 +297,8 @@ LEARN_WRONG = {
     "merges in reverse": after(lambda merges: merges[::-1]),
     "pair turned around": after(lambda merges: [(y, x) for x, y in merges]),
     "new ids returned too": after(lambda merges: [(*p, 256 + i) for i, p in enumerate(merges)]),
-    "bytes for ids": learn_names,
-    "no pair left": learn_unguarded,
+    "bytes for ids": after(lambda merges: names_of(merges)[256:]),
+    "no pair left": learn_with(guarded=False),
     "overlaps merged twice": learn_with(merge=merge_overlaps_kept),
     "first pair alone": learn_with(merge=merge_once),
     "right to left": learn_with(merge=merge_from_the_right),
@@ -348,9 +317,9 @@ LEARN_WRONG = {
 # Encoding.
 
 
-def right_encode(word, merges, merge=right_merge, first_id=256, spell=str.encode):
+def right_encode(word, merges, merge=right_merge, first_id=256, spell=str.encode, turn=list):
     ids = list(spell(word))
-    for i, pair in enumerate(merges):
+    for i, pair in turn(list(enumerate(merges))):
         ids = merge(ids, pair, first_id + i)
     return ids
 
@@ -398,13 +367,6 @@ def encode_by(choose, merge=right_merge):
     return encode
 
 
-def names_of(merges):
-    names = [bytes([i]) for i in range(256)]
-    for x, y in merges:
-        names.append(names[x] + names[y])
-    return names
-
-
 def encode_longest(word, merges):
     ids = {name: i for i, name in enumerate(names_of(merges))}
     rest, out = word.encode(), []
@@ -417,10 +379,8 @@ def encode_longest(word, merges):
 
 def encode_once(word, merges):
     ids = list(word.encode())
-    for i, pair in enumerate(merges):
-        if pair in pairwise(ids):
-            return right_merge(ids, pair, 256 + i)
-    return ids
+    found = [i for i, pair in enumerate(merges) if pair in pairwise(ids)]
+    return right_merge(ids, merges[found[0]], 256 + found[0]) if found else ids
 
 
 def encode_in_one_walk(word, merges):
@@ -457,7 +417,7 @@ ENCODE_WRONG = {
     "left to right": encode_as_found,
     "longest token": encode_longest,
     "last merge first": encode_by(lambda found, merges: max(found, key=merges.index)),
-    "last merge first 2": lambda word, merges: right_encode_backwards(word, merges),
+    "last merge first 2": encode_with(turn=reversed),
     "smallest pair first": encode_by(lambda found, merges: min(found)),
     "most frequent in the word": encode_by(lambda f, merges: Counter(f).most_common(1)[0][0]),
     "one merge alone": encode_once,
@@ -488,13 +448,6 @@ ENCODE_WRONG = {
 }
 
 
-def right_encode_backwards(word, merges):
-    ids = list(word.encode())
-    for i in reversed(range(len(merges))):
-        ids = right_merge(ids, merges[i], 256 + i)
-    return ids
-
-
 def package_learn(words, n_merges):
     """Learn as the package does; a space would join two words, so letters must be none."""
     return BytePairs.learn(words, 257 + n_merges).merges
@@ -509,7 +462,7 @@ RIGHT = {
     "merge_pair": [
         *(right_merge, merge_by_stack, merge_by_letters, merge_in_a_copy, merge_text_with_borders),
     ],
-    "learn_byte_pairs": [package_learn, right_learn, learn_distinct_words, learn_with()],
+    "learn_byte_pairs": [package_learn, right_learn, learn_distinct_words],
     "encode_byte_pairs": [
         lambda word, merges: BytePairs(merges).encode(word),
         *(right_encode, encode_by_rank, encode_one_place_at_a_time),

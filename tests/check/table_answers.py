@@ -295,31 +295,25 @@ def free_slots_hold_zero(self, key):
     return None
 
 
-class FloatKeys(RobinHood):
+def storing_keys(change, find=True):
+    """Return a table that stores ``change(key)``, and that looks for it or for the key itself."""
+
     def insert(self, key, value):
-        super().insert(int(float(key)), value)
+        RobinHood.insert(self, change(key), value)
 
-    def find(self, key):
-        return super().find(int(float(key)))
+    def look_for(self, key):
+        return RobinHood.find(self, change(key) if find else key)
 
-
-class Int32Keys(RobinHood):
-    def insert(self, key, value):
-        np.zeros(1, dtype=np.int32)[0] = key
-        super().insert(key, value)
+    return made(insert=insert, find=look_for)
 
 
-class WrappedKeys(RobinHood):
-    def insert(self, key, value):
-        super().insert(int(np.int64(key).astype(np.int32)), value)
-
-    def find(self, key):
-        return super().find(int(np.int64(key).astype(np.int32)))
+def in_an_int32(key):
+    np.zeros(1, dtype=np.int32)[0] = key
+    return key
 
 
-class WrappedInInsert(RobinHood):
-    def insert(self, key, value):
-        super().insert(int(np.int64(key).astype(np.int32)), value)
+def wrapped(key):
+    return int(np.int64(key).astype(np.int32))
 
 
 def insert_without_looking(self, key, value):
@@ -529,13 +523,13 @@ WRONG = {
     ),
     "negative keys": made(find=lambda self, key: None if key < 0 else RobinHood.find(self, key)),
     "large values": storing(float),
-    "large values 2": storing(lambda value: int(np.int64(value).astype(np.int32))),
+    "large values 2": storing(wrapped),
     "large values 3": storing(np.int32),
-    "large keys": FloatKeys,
-    "large keys 2": Int32Keys,
+    "large keys": storing_keys(lambda key: int(float(key))),
+    "large keys 2": storing_keys(in_an_int32, find=False),
     "large keys 3": lambda n_slots: OfArrays(n_slots, dtype=float),
-    "large keys 4": WrappedKeys,
-    "large keys 5": WrappedInInsert,
+    "large keys 4": storing_keys(wrapped),
+    "large keys 5": storing_keys(wrapped, find=False),
     "identity": made(same=lambda self, slot, key: self.slots[slot][0] is key),
     "nothing stored": made(put=lambda self, entry: None),
     "old value kept": made(insert=insert_once),
