@@ -10,7 +10,7 @@ import numpy as np
 from attnbook.arrays.array import dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import Weights
-from attnbook.check.report import FailingCase
+from attnbook.check.report import FailingCase, Report
 from attnbook.check.sandbox import Budget, Outcome, call
 from attnbook.check.signatures import bare, binds, named_options, signature_of
 from attnbook.check.steps import Case, Check, Values, agree
@@ -63,10 +63,20 @@ class Finding:
     detail: str = ""
     case: FailingCase | None = None
 
-    @property
-    def mistakes(self) -> tuple[str, ...]:
-        """The names that `mistake` joins."""
-        return tuple(self.mistake.split("; ")) if self.mistake else ()
+    def report(self, check: str, *, passed: bool = False, **more: Any) -> Report:
+        """Return the report of a check that ends with it."""
+        told = (self.mistake, self.message, self.detail)
+        return Report(check, passed, *told, case=self.case, **more)
+
+
+def class_passed(cls: type, call: str = "{}") -> Finding:
+    """Say what to pass in the place of a class; `call` holds {} where it belongs."""
+    name = cls.__name__
+    return Finding(
+        "class for an object",
+        f"You pass the class `{name}`. Make an object of it first, and pass that: "
+        f"{call.format(f'{name}(…)')}.",
+    )
 
 
 class Found(Exception):  # noqa: N818

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attnbook.check.calls import Attempt
-from attnbook.check.remembered import Digests, digest, near
+from attnbook.check.remembered import digest, digests_of, near
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
 
 MOST_PAIRS = 30_000
 """How many pairs of ways are computed at most."""
-
-_digests = Digests()
 
 
 def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
@@ -50,7 +48,7 @@ def _candidates(
     than to compute the pairs again for the next wrong answer.
     """
     first = attempts[0]
-    known = _digests.of(check, [attempt.case for attempt in attempts])
+    known = digests_of(check, first.case, frozenset(attempt.case for attempt in attempts[1:]))
     fits = near(first, known)
     for i, (mistakes, way) in enumerate(pairs):
         if i < len(fits):

@@ -13,9 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attnbook.arrays.arguments import check_number
-from attnbook.check.calls import PRETTY, Attempt, Caller, Finding, Found, accepted_options
+from attnbook.check.calls import (
+    PRETTY,
+    Attempt,
+    Caller,
+    Finding,
+    Found,
+    accepted_options,
+    class_passed,
+)
 from attnbook.check.diagnosis import explain
-from attnbook.check.report import FailingCase, Report
+from attnbook.check.report import FailingCase, Report, names_in
 from attnbook.check.sandbox import describe_error, error_text
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
 from attnbook.kernels.backends import array_libraries as present
@@ -63,25 +71,17 @@ def run(check: Check, function: Callable, time_limit: float) -> Report:
     seconds = check_number("time_limit", time_limit)
     call = f"check.{check.name.split(',')[0]}"
     if inspect.isclass(function):
-        name = function.__name__
-        finding = Finding(
-            "class for an object",
-            f"You pass the class `{name}`. Make an object of it first, and pass that: "
-            f"{call}({name}(…)).",
-        )
-    elif callable(function):
+        return class_passed(function, f"{call}({{}})").report(check.name)
+    if callable(function):
         return Examination(check, function, seconds).report()
-    elif _is_result(function):
-        finding = Finding(
-            "called already",
+    if _is_result(function):
+        message = (
             "You pass what your function returned. Pass the function itself, without calling it: "
-            f"{call}(my_function), and no brackets after its name.",
+            f"{call}(my_function), and no brackets after its name."
         )
-    else:
-        takes, kind = ", ".join(check.parameters), type(function).__name__
-        raise TypeError(f"f must be a function of ({takes}), got {kind}")
-    told = (finding.mistake, finding.message, "", (), (), 0, ())
-    return Report(check.name, False, *told, mistakes=finding.mistakes)
+        return Finding("called already", message).report(check.name)
+    takes, kind = ", ".join(check.parameters), type(function).__name__
+    raise TypeError(f"f must be a function of ({takes}), got {kind}")
 
 
 def _is_result(x: Any) -> bool:
@@ -168,19 +168,15 @@ class Examination:
         """Return the report of a function that is right in the library `home`, or in none."""
         remarks = self.general if home else []
         remarks = remarks + self.calls.remarks[home or next(iter(self.calls.remarks))]
-        if self.calls.budget.unlimited:
-            remarks = [*remarks, "no thread can be started here, so no limit of time was set."]
+        remarks = [*remarks, *self.calls.budget.remarks]
         others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
-        return Report(
+        return finding.report(
             self.check.name,
-            bool(home),
-            *(finding.mistake, finding.message, finding.detail),
+            passed=bool(home),
             remarks=tuple(remarks),
             library_remarks=tuple(text for text in others if text not in remarks),
             cases=self.cases,
             libraries=libraries,
-            case=finding.case,
-            mistakes=finding.mistakes,
             began_right=self.began_right,
         )
 
@@ -264,7 +260,11 @@ class Examination:
     def _beyond(self, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
         """Say what happens on inputs that a function for matrices need not take."""
         known = {mistake.name for mistake in self.check.mistakes}
-        more = f" {finding.message}" if finding and known.intersection(finding.mistakes) else ""
+        more = (
+            f" {finding.message}"
+            if finding and known.intersection(names_in(finding.mistake))
+            else ""
+        )
         return f"on {stage.beyond} {_happens(error)}.{more}"
 
     def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:

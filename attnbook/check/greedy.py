@@ -56,7 +56,6 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
     return replace(
         report,
         mistake="sampled",
-        mistakes=("sampled",),
         message="Your function gives two results for one model: it draws tokens at random, or it "
         "keeps a list from one call to the next. Greedy decoding takes the token with the largest "
         "logit, always the same, and begins each call anew.",

@@ -73,21 +73,15 @@ def _probed(s: Any, x, directions, n_probes):
     return s.results(s.flip(own[:, np.newaxis], flips).astype(np.int64))
 
 
-def _one_after_the_other(x, directions, n_probes):
-    """Return the buckets reached by crossing the nearest plane, then the next one as well, …"""
-    along = x @ directions.T
-    own = (along >= 0) @ (1 << np.arange(len(directions)))
-    found = [own]
-    for flips in (1 << _nearest_first(along)).T:
-        found.append(found[-1] ^ flips)
-    return np.stack(found, axis=1)[:, :n_probes]
+def _flipped_by(flips: Callable) -> Callable:
+    """Return the computation that flips ``flips(planes)``, of planes in the order of distance."""
 
+    def probed(x, directions, n_probes):
+        along = x @ directions.T
+        own = ((along >= 0) @ (1 << np.arange(len(directions))))[:, np.newaxis]
+        return np.concatenate([own, own ^ flips(_nearest_first(along))], axis=1)[:, :n_probes]
 
-def _index_flipped(x, directions, n_probes):
-    along = x @ directions.T
-    own = (along >= 0) @ (1 << np.arange(len(directions)))
-    flips = np.concatenate([np.zeros((len(x), 1), int), _nearest_first(along)], axis=1)
-    return (own[:, np.newaxis] ^ flips)[:, :n_probes]
+    return probed
 
 
 _STEPS: dict[str, Callable] = {
@@ -167,7 +161,9 @@ _MISTAKES = mistakes(
         "own bucket left out": each("sets", _but_own),
         "single planes alone": each("total", _single_price),
         "pairs at most": each("total", partial(_single_price, most=2)),
-        "one after the other": {"compute": _one_after_the_other},
+        "one after the other": {
+            "compute": _flipped_by(lambda planes: np.bitwise_xor.accumulate(1 << planes, axis=1))
+        },
         "lowest bits first": (
             *each("price", np.ones_like),
             {"price": lambda p: 4.0 ** np.arange(p.shape[-1]) + 0 * p},
@@ -205,7 +201,7 @@ _MISTAKES = mistakes(
         "sorted": each("results", lambda buckets: np.sort(buckets, axis=-1)),
         "flips alone": each("flip", lambda own, flips: flips + 0 * own),
         "added for flipped": each("flip", np.add, np.bitwise_or),
-        "number of the bit flipped": {"compute": _index_flipped},
+        "number of the bit flipped": {"compute": _flipped_by(lambda planes: planes)},
         "bits reversed": each("order", lambda places: places[::-1]),
         "directions transposed": each("project", lambda x, directions: x @ directions),
     },

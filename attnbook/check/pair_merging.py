@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,21 +70,11 @@ def _marked(ids, pair):
     return [here == tuple(pair) for here in itertools.pairwise(ids)] + [False]
 
 
-def _kept_where_a_pair_begins(ids, pair, new):
-    """Every place where a pair begins becomes `new`, and what no pair holds stays."""
+def _all_at_once(ids, pair, new, first=True):
+    """Put `new` where a pair begins and drop where one ends; `first` says which of the two wins."""
     begins = _marked(ids, pair)
-    ends = [False, *begins[:-1]]
-    return [
-        new if begin else x
-        for x, begin, end in zip(ids, begins, ends, strict=True)
-        if begin or not end
-    ]
-
-
-def _second_ones_deleted(ids, pair, new):
-    begins = _marked(ids, pair)
-    ends = [False, *begins[:-1]]
-    return [new if begin else x for x, begin, end in zip(ids, begins, ends, strict=True) if not end]
+    places = zip(ids, begins, [False, *begins[:-1]], strict=True)
+    return [new if begin else x for x, begin, end in places if not end or (begin and first)]
 
 
 def _either_order(ids, pair, new):
@@ -119,7 +110,7 @@ def _without_the_last(ids, pair, new):
 
 
 MERGES: dict[str, Any] = {
-    "overlaps merged twice": each("merge", _kept_where_a_pair_begins, _second_ones_deleted),
+    "overlaps merged twice": each("merge", _all_at_once, partial(_all_at_once, first=False)),
     "first pair alone": each("merge", lambda i, p, n: _scan(i, p, [n], most=1)),
     "right to left": each("merge", _backwards),
     "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
@@ -245,7 +236,6 @@ MERGE_PAIR = Check(
     name="merge_pair",
     parameters=("ids", "pair", "new"),
     results={"ids": "(n,)"},
-    reference=lambda ids, pair, new: np.array(merged(ids, pair, new), dtype=np.int64),
     compute=lambda s, ids, pair, new: np.array(s.merge(ids, pair, new), dtype=np.int64),
     steps={"merge": merged},
     stages=(

@@ -12,7 +12,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_number
 from attnbook.arrays.array import dtype_name, library
 from attnbook.arrays.move import move
-from attnbook.check.calls import PRETTY, Finding, Found, kind_of
+from attnbook.check.calls import PRETTY, Finding, Found, class_passed, kind_of
 from attnbook.check.engine import F, documented
 from attnbook.check.examples import Examples
 from attnbook.check.lending import lent
@@ -55,12 +55,10 @@ def report_of(
     libraries: tuple[str, ...] = (),
 ) -> Report:
     """Report `finding`, or that the check passes."""
-    if budget.unlimited:
-        remarks = (*remarks, "no thread can be started here, so no limit of time was set.")
-    told = finding or Finding(None, passes)
-    texts = (told.mistake, told.message, told.detail, tuple(remarks), (), cases)
-    used = () if finding else libraries
-    return Report(check, not finding, *texts, used, case=told.case, mistakes=told.mistakes)
+    seen: dict[str, Any] = {"remarks": (*remarks, *budget.remarks), "cases": cases}
+    if finding:
+        return finding.report(check, **seen)
+    return Finding(None, passes).report(check, passed=True, libraries=libraries, **seen)
 
 
 def _refusal(function: Any) -> Finding | None:
@@ -68,13 +66,7 @@ def _refusal(function: Any) -> Finding | None:
     if hasattr(function, "shape"):
         message = "You pass what your function returned. Pass the function itself, not called."
         return Finding("called already", message)
-    if inspect.isclass(function):
-        name = function.__name__
-        message = (
-            f"You pass the class `{name}`. Make an object of it first, and pass that: {name}(…)."
-        )
-        return Finding("class for an object", message)
-    return None
+    return class_passed(function) if inspect.isclass(function) else None
 
 
 class Probe:

@@ -1,7 +1,7 @@
 """A few numbers of what many computations give on one case, kept for the next answer."""
 
+import functools
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,23 +17,10 @@ MOST = 64
 """How many tables are kept, each of at most 2 MB."""
 
 
-class Digests:
-    """Tables of digests by check and cases: those that were asked for last.
-
-    Checks and cases are known again as the same objects, which a table keeps alive.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, ...], tuple[Check, list[Case], array]] = OrderedDict()
-
-    def of(self, check: Check, cases: list[Case]) -> array:
-        """Return the table of these cases, of which the first is the one that is computed."""
-        key = (id(check), id(cases[0]), *sorted(map(id, cases[1:])))
-        table = self._kept.setdefault(key, (check, cases, array("d")))[-1]
-        self._kept.move_to_end(key)
-        if len(self._kept) > MOST:
-            self._kept.popitem(last=False)
-        return table
+@functools.lru_cache(maxsize=MOST)
+def digests_of(check: Check, first: Case, others: frozenset[Case]) -> array:
+    """Return the table of these cases, of which the first is the one that is computed."""
+    return array("d")
 
 
 def digest(values: Values | None) -> array:

@@ -73,6 +73,11 @@ def show(x: Any) -> str:
     return f"{x:.4g}" if x.dtype.kind == "f" else str(x)
 
 
+def names_in(mistake: str | None) -> tuple[str, ...]:
+    """Return the names that the name of one mistake or of two joins."""
+    return tuple(mistake.split("; ")) if mistake else ()
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """The result of checking one function.
@@ -123,13 +128,17 @@ class Report:
     mistake: str | None
     message: str
     detail: str
-    remarks: tuple[str, ...]
-    library_remarks: tuple[str, ...]
-    cases: int
-    libraries: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    library_remarks: tuple[str, ...] = ()
+    cases: int = 0
+    libraries: tuple[str, ...] = ()
     case: FailingCase | None = None
-    mistakes: tuple[str, ...] = ()
     began_right: bool = False
+
+    @property
+    def mistakes(self) -> tuple[str, ...]:
+        """The names that `mistake` joins."""
+        return names_in(self.mistake)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -59,6 +59,12 @@ class Budget:
         own = self.seconds - self.spent
         return own if self._outer is None else min(own, self._outer.left)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a report says of the limit of time."""
+        missing = "no thread can be started here, so no limit of time was set."
+        return (missing,) if self.unlimited else ()
+
     def spend(self, seconds: float) -> None:
         self.spent += seconds
         if self._outer is not None:

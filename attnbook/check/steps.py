@@ -34,7 +34,7 @@ LEGIBLE = 24
 """A result that is made of lists or texts is shown as a whole up to this size."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One input: arguments by position, arrays, weights and ints, and options by name.
 
@@ -148,7 +148,7 @@ def only(mistakes: tuple[Mistake, ...], *names: str) -> tuple[Mistake, ...]:
     return tuple(m for m in mistakes if m.name in names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Check:
     """Everything that the engine needs to know to check one kind of function.
 

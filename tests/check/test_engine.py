@@ -18,6 +18,7 @@ import warnings
 import attention_answers as answers
 import numpy as np
 import pytest
+from all_answers import need_torch
 from attention_answers import right_attention, sm
 from cases import every_day
 from error_table import assert_raises, error_rows
@@ -31,11 +32,6 @@ from attnbook import check
 from attnbook.check import diagnosis, engine, sandbox
 from attnbook.check.report import FailingCase
 from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
-
-
-def need_torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
 
 REFUSED = """
 softmax(5)
@@ -346,7 +342,8 @@ ROWS = report_rows(REPORTS)
 
 
 @pytest.mark.parametrize(("call", "mistake", "said"), every_day(ROWS[::3], ROWS))
-def test_what_is_said(call, mistake, said, capsys):
+def test_what_is_said(call, mistake, said, capsys, monkeypatch):
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 300)  # all pairs take seconds
     before = sys.stdout
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attnbook.check import diagnosis, engine, remembered
+from attnbook.check import engine, remembered
 from attnbook.check.calls import Attempt
 from attnbook.check.steps import Case, Check, Mistake, Stage, agree, draw
 
@@ -66,8 +66,8 @@ def counting(told):
     )
 
 
-def test_pairs_are_computed_once_for_all_wrong_answers(monkeypatch):
-    monkeypatch.setattr(diagnosis, "_digests", remembered.Digests())
+def test_pairs_are_computed_once_for_all_wrong_answers():
+    remembered.digests_of.cache_clear()
     told = []
     check = counting(told)
     seen = []
@@ -80,20 +80,8 @@ def test_pairs_are_computed_once_for_all_wrong_answers(monkeypatch):
         ("no double", "no add"),
         ("no double", "no triple"),
     ]
+    assert remembered.digests_of.cache_info().maxsize == remembered.MOST
     # each of three pairs leaves out two steps; of a pair that fits, every case is computed
     first, second, third, fourth = (n for _, n in seen)
     assert first - second == 6
     assert third - second == fourth - second == 4
-
-
-def test_few_tables_are_kept():
-    tables, check = remembered.Digests(), counting([])
-    cases = [Case({"x": np.ones(i)}) for i in range(1, remembered.MOST + 2)]
-    for case in cases:
-        tables.of(check, [case]).append(1.0)
-    assert not tables.of(check, [cases[0]])
-    assert tables.of(check, [cases[-1]])
-    first, second, third = cases[-3:]
-    tables.of(check, [first, second, third]).append(1.0)
-    assert tables.of(check, [first, third, second])
-    assert not tables.of(check, [second, first, third])
