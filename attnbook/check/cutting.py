@@ -7,7 +7,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, each
+from attnbook.check.steps import Case, Check, Mistake, Stage, each
 
 
 @documented
@@ -115,42 +115,30 @@ _STEPS: dict[str, Callable] = {
     "share": _share,
 }
 
-_OF_BOTH = """
-    not renormalised: What you return does not sum to 1. Divide what is left by its sum.
-    softmax of what is left: You take a softmax of probabilities. They are no logits: divide what is
-        left by its sum.
-    equal shares: You give all that is left the same share. Divide its own numbers by their sum.
-    tail kept: You keep what should be cut and cut what should be kept.
-    only the likeliest: You keep the likeliest token alone, whatever the threshold.
-    nothing cut: You return the distribution that you were given.
-"""
 
-
-_OF_SORTING = """
-    not sorted: You add the probabilities in the order of the vocabulary. Sort them first, so that
-        the likeliest come first.
-    mask of the sorted: You find which of the sorted tokens stay, and apply that to the unsorted
-        ones. Put it back into the order of the vocabulary first.
-    likely ones cut: You sort from the least likely token. Begin with the likeliest.
-    order not undone: Your result stands in the order of falling probability. Put each number back
-        where its token stands in the vocabulary.
-    order applied twice: You apply the sorting order a second time where it should be undone. With
-        order = argsort(−p), write q[order] = …, not q = …[order].
-"""
-
-
-def _ways(keeps: Callable) -> dict:
-    """Return the ways to make what is wrong in either cut."""
-    return {
-        "not renormalised": each("share", lambda q, p: q),
-        "softmax of what is left": each(
-            "share", _softmax, lambda q, p: np.exp(q) / np.sum(np.exp(q))
-        ),
-        "equal shares": each("share", lambda q, p: (q > 0) / np.sum(q > 0)),
-        "tail kept": each("keeps", lambda r, t: ~keeps(r, t), lambda r, t: r <= t * np.max(r)),
-        "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
-        "nothing cut": each("keeps", lambda r, t: r >= 0),
-    }
+def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
+    """Return what can go wrong in either cut."""
+    return mistakes(
+        """
+        not renormalised: What you return does not sum to 1. Divide what is left by its sum.
+        softmax of what is left: You take a softmax of probabilities. They are no logits: divide
+            what is left by its sum.
+        equal shares: You give all that is left the same share. Divide its own numbers by their sum.
+        tail kept: You keep what should be cut and cut what should be kept.
+        only the likeliest: You keep the likeliest token alone, whatever the threshold.
+        nothing cut: You return the distribution that you were given.
+        """,
+        {
+            "not renormalised": each("share", lambda q, p: q),
+            "softmax of what is left": each(
+                "share", _softmax, lambda q, p: np.exp(q) / np.sum(np.exp(q))
+            ),
+            "equal shares": each("share", lambda q, p: (q > 0) / np.sum(q > 0)),
+            "tail kept": each("keeps", lambda r, t: ~keeps(r, t), lambda r, t: r <= t * np.max(r)),
+            "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
+            "nothing cut": each("keeps", lambda r, t: r >= 0),
+        },
+    )
 
 
 def _with_the_first(*keeps: Callable) -> tuple:
@@ -173,9 +161,16 @@ _TOP_P_MISTAKES = mistakes(
         adds probabilities until their sum reaches the threshold.
     top-k: You keep a share of the number of tokens. How many are kept must depend on their
         probabilities.
-    """
-    + _OF_SORTING
-    + _OF_BOTH,
+    not sorted: You add the probabilities in the order of the vocabulary. Sort them first, so that
+        the likeliest come first.
+    mask of the sorted: You find which of the sorted tokens stay, and apply that to the unsorted
+        ones. Put it back into the order of the vocabulary first.
+    likely ones cut: You sort from the least likely token. Begin with the likeliest.
+    order not undone: Your result stands in the order of falling probability. Put each number back
+        where its token stands in the vocabulary.
+    order applied twice: You apply the sorting order a second time where it should be undone. With
+        order = argsort(−p), write q[order] = …, not q = …[order].
+    """,
     {
         "crossing token dropped": _with_the_first(
             lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
@@ -203,7 +198,6 @@ _TOP_P_MISTAKES = mistakes(
         "likely ones cut": each("order", lambda p: np.argsort(p, kind="stable")),
         "order not undone": each("back", lambda kept, order: kept),
         "order applied twice": each("back", lambda kept, order: kept[order]),
-        **_ways(_nucleus),
     },
 )
 
@@ -219,8 +213,7 @@ _MIN_P_MISTAKES = mistakes(
     top-p: You add probabilities until the sum reaches the threshold: that is top-p. Min-p compares
         each with the largest.
     one minus the threshold: You compare with 1 − threshold times the largest probability.
-    """
-    + _OF_BOTH,
+    """,
     {
         "threshold not relative": each("keeps", lambda r, t: r >= t),
         "difference to the largest": each("keeps", lambda r, t: r >= np.max(r) - t),
@@ -228,7 +221,6 @@ _MIN_P_MISTAKES = mistakes(
         "equal one dropped": each("keeps", lambda r, t: r > t * np.max(r) * (1 + 1e-6)),
         "top-p": each("keeps", _nucleus, lambda r, t: _nucleus(r, 1 - t)),
         "one minus the threshold": each("keeps", lambda r, t: _near_the_best(r, 1 - t)),
-        **_ways(_near_the_best),
     },
 )
 
@@ -242,14 +234,13 @@ _UNSURE = (0.11, 0.19, 0.14, 0.23, 0.17, 0.16)
 _EXACT = (0.125, 0.5, 0.0625, 0.25, 0.03125, 0.03125)
 
 
-def _check(name: str, keeps: Callable, found: tuple) -> Check:
-    steps = {**_STEPS, "keeps": keeps}
+def _check(name: str, keeps: Callable, own: tuple[Mistake, ...]) -> Check:
     return Check(
         name=name,
         parameters=("p", "threshold"),
         results={"q": "(V,)"},
         compute=_cut,
-        steps=steps,
+        steps={**_STEPS, "keeps": keeps},
         stages=(
             Stage(
                 (
@@ -260,7 +251,7 @@ def _check(name: str, keeps: Callable, found: tuple) -> Check:
             ),
             Stage((_case(0.75, *_EXACT, dtype="float32"), _case(0.45, *_UNSURE, dtype="float32"))),
         ),
-        mistakes=found,
+        mistakes=own + _of_both(keeps),
         variants=each("share", _share_of_nothing),
     )
 

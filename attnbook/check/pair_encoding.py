@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
-from attnbook.check.pair_learning import BYTE_SENTENCES, BYTES, IDS, writes_text
-from attnbook.check.pair_merging import MERGES, SENTENCES, listed, merged
+from attnbook.check.pair_learning import BYTE_MISTAKES, OTHER_IDS, writes_text
+from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, each
@@ -160,9 +160,7 @@ _MISTAKES = mistakes(
     bytes for ids: You return the bytes or the letters of the tokens. Return their ids.
     no pair left: Where no neighbours are a pair of the merges your function raises: the smallest of
         nothing is asked for. Return the ids there as they are.
-    """
-    + SENTENCES
-    + BYTE_SENTENCES,
+    """,
     {
         "left to right": each("join", _first_found, _stacked),
         "longest token": each("join", _longest),
@@ -197,7 +195,7 @@ _MISTAKES = mistakes(
         "last merge left out": each("join", _in_turn(lambda m: range(m - 1))),
         "not merged": each("join", lambda s, ids, merges: ids),
         "ids of new tokens": (
-            *IDS["ids of new tokens"],
+            *OTHER_IDS,
             {"result": lambda ids, word: [i - 256 if i > 255 else i for i in ids]},
         ),
         "case lost": each("bytes", lambda w: list(w.lower().encode())),
@@ -205,8 +203,6 @@ _MISTAKES = mistakes(
         "number of tokens": each(
             "result", lambda ids, word: len(ids), lambda ids, word: [len(ids)]
         ),
-        **MERGES,
-        **BYTES,
     },
     {"bytes for ids": writes_text},
 )
@@ -277,7 +273,7 @@ ENCODE_BYTE_PAIRS = Check(
             errors=dict.fromkeys((ValueError, IndexError, KeyError, TypeError), "no pair left"),
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=_MISTAKES + MERGE_MISTAKES + BYTE_MISTAKES,
     properties=(spells_the_word,),
     adapt=listed,
     kind="integral",

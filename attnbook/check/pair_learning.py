@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
-from attnbook.check.pair_merging import MERGES, SENTENCES, listed, merged
+from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, each
@@ -125,31 +125,31 @@ def writes_text(returned: Any) -> bool:
     return any(isinstance(x, (str, bytes)) for x in parts)
 
 
-BYTE_SENTENCES = """
+BYTE_MISTAKES = mistakes(
+    """
     characters for bytes: You begin with the numbers of the characters, by `ord`. A letter such as
         "é" is two bytes in UTF-8, and "😀" is four: begin with word.encode(), so that 256 ids are
         enough for any text.
     another encoding: You encode the words by something else than UTF-8, which word.encode() is.
     bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
         nothing needs to be left out.
-    """
-BYTES = {
-    "characters for bytes": each("bytes", lambda word: list(map(ord, word))),
-    "another encoding": each(
-        "bytes",
-        lambda word: list(word.encode("utf-16-le")),
-        lambda word: list(word.encode("utf-16")),
-        lambda word: list(word.encode("latin-1", "replace")),
-    ),
-    "bytes of unknown letters dropped": each(
-        "bytes",
-        lambda word: list(word.encode("ascii", "ignore")),
-        lambda word: list(word.encode("ascii", "replace")),
-    ),
-}
-IDS = {
-    "ids of new tokens": each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i),
-}
+    """,
+    {
+        "characters for bytes": each("bytes", lambda word: list(map(ord, word))),
+        "another encoding": each(
+            "bytes",
+            lambda word: list(word.encode("utf-16-le")),
+            lambda word: list(word.encode("utf-16")),
+            lambda word: list(word.encode("latin-1", "replace")),
+        ),
+        "bytes of unknown letters dropped": each(
+            "bytes",
+            lambda word: list(word.encode("ascii", "ignore")),
+            lambda word: list(word.encode("ascii", "replace")),
+        ),
+    },
+)
+OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i)
 
 _MISTAKES = mistakes(
     """
@@ -195,9 +195,7 @@ _MISTAKES = mistakes(
         pair: several pairs can be written the same.
     no pair left: With no pair left your function raises: the largest of nothing is asked for. A
         word of one token has no pair; end there.
-    """
-    + SENTENCES
-    + BYTE_SENTENCES,
+    """,
     {
         "ties the other way": each("pick", _largest),
         "ties by the order of the text": each("pick", _first_met, _last_met),
@@ -240,7 +238,7 @@ _MISTAKES = mistakes(
         "one merge too few": each("most", lambda n: n - 1),
         "one merge too many": each("most", lambda n: n + 1),
         "n_merges ignored": each("most", lambda n: 10**6),
-        **IDS,
+        "ids of new tokens": OTHER_IDS,
         "merges in reverse": each("result", lambda merges: merges[::-1]),
         "pair turned around": each("result", lambda merges: [(y, x) for x, y in merges]),
         "new ids returned too": each(
@@ -248,8 +246,6 @@ _MISTAKES = mistakes(
             lambda merges: [(*pair, 256 + i) for i, pair in enumerate(merges)],
             lambda merges: [(256 + i, *pair) for i, pair in enumerate(merges)],
         ),
-        **MERGES,
-        **BYTES,
     },
     {"bytes for ids": writes_text},
 )
@@ -311,7 +307,7 @@ LEARN_BYTE_PAIRS = Check(
             errors=dict.fromkeys((ValueError, IndexError, KeyError, TypeError), "no pair left"),
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=_MISTAKES + MERGE_MISTAKES + BYTE_MISTAKES,
     properties=(takes_the_most_frequent,),
     adapt=lambda function: listed(function, 2),
     kind="integral",

@@ -109,19 +109,8 @@ def _without_the_last(ids, pair, new):
     return out
 
 
-MERGES: dict[str, Any] = {
-    "overlaps merged twice": each("merge", _all_at_once, partial(_all_at_once, first=False)),
-    "first pair alone": each("merge", lambda i, p, n: _scan(i, p, [n], most=1)),
-    "right to left": each("merge", _backwards),
-    "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
-    "last token lost": each("merge", _without_the_last),
-    "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
-    "either order": each("merge", _either_order),
-    "first token alone compared": each("merge", _by_first_alone),
-}
-"""The ways to merge wrongly that learning and encoding can go wrong by as well."""
-
-SENTENCES = """
+MERGE_MISTAKES = mistakes(
+    """
     overlaps merged twice: In "aaa" you find the pair (a, a) twice, and the token in the middle
         belongs to both. After a merge go on behind the pair: "aaa" becomes (aa, a).
     first pair alone: You merge one pair and leave the others. Each place where x stands before y
@@ -136,11 +125,23 @@ SENTENCES = """
     either order: You merge y before x as well. The tokens "ab" and "ba" are two: order counts.
     first token alone compared: You merge wherever x stands, whatever comes behind it. Both tokens
         must be those of the pair.
-    """
+    """,
+    {
+        "overlaps merged twice": each("merge", _all_at_once, partial(_all_at_once, first=False)),
+        "first pair alone": each("merge", lambda i, p, n: _scan(i, p, [n], most=1)),
+        "right to left": each("merge", _backwards),
+        "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
+        "last token lost": each("merge", _without_the_last),
+        "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
+        "either order": each("merge", _either_order),
+        "first token alone compared": each("merge", _by_first_alone),
+    },
+)
+"""The ways to merge wrongly that learning and encoding can go wrong by as well."""
 
 _MISTAKES = mistakes(
-    SENTENCES
-    + """ids as text: You write the ids as one text and replace in it, so that 12 is found in 112.
+    """
+    ids as text: You write the ids as one text and replace in it, so that 12 is found in 112.
         Compare whole ids, or put a border around each.
     first token kept: You keep the first token of the pair before the new one. Both go.
     new token left out: The pair is taken out, and nothing is put in its place.
@@ -158,7 +159,6 @@ _MISTAKES = mistakes(
     beyond the end: You look at the token behind the last one. The last token has no neighbour.
     """,
     {
-        **MERGES,
         "ids as text": each("merge", _as_text),
         "first token kept": each("merge", lambda i, p, n: _scan(i, p, [p[0], n])),
         "new token left out": each("merge", lambda i, p, n: _scan(i, p, [])),
@@ -257,7 +257,7 @@ MERGE_PAIR = Check(
             errors={IndexError: "beyond the end"},
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=MERGE_MISTAKES + _MISTAKES,
     properties=(writes_the_same,),
     adapt=listed,
     kind="integral",
