@@ -30,5 +30,5 @@ def assert_report(call: str, mistake: str, said: str, names: dict[str, Any]) -> 
     report = eval(call, {**vars(check), **names})
     assert report.passed == (mistake == "right"), report
     assert report.mistake == (None if mistake in ("right", "unknown") else mistake), report
-    shown = " ".join((report.message, report.detail, *report.notes))
+    shown = " ".join(filter(None, (report.message, report.detail, *report.notes)))
     assert re.search(".*".join(map(re.escape, said.split("…"))), shown, flags=re.DOTALL), report

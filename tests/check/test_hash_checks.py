@@ -11,11 +11,12 @@ import sketch_answers as answers
 import table_answers as tables
 from all_answers import CHECKS
 from cases import every_day
+from report_table import assert_report, report_rows
+from training_answers import made
 
 from attnbook import check
 from attnbook.check.hash_tables import _look_at_displacements
 from attnbook.check.sandbox import Budget
-from attnbook.check.steps import Case
 from attnbook.check.table_mistakes import MESSAGES
 from attnbook.check.table_runs import Failure, Step, Tables
 from attnbook.sketch import RobinHoodTable
@@ -43,12 +44,7 @@ def test_every_way_to_make_a_mistake_is_told(name):
     checked = CHECKS[name]
     for mistake in checked.mistakes:
         for way in mistake.ways:
-
-            def answer(*given, way=way):
-                case = Case(dict(zip(checked.parameters, given, strict=True)))
-                return checked.model(way)(case)[0]
-
-            report = getattr(check, name)(answer)
+            report = getattr(check, name)(made(checked, way))
             assert not report, (mistake.name, way)
             assert report.mistake is not None, (mistake.name, way, report)
 
@@ -86,31 +82,6 @@ def test_the_compiled_table_passes():
         lambda n_slots: RobinHoodTable(n_slots, impl="numba"), time_limit=60
     )
     assert report, report
-
-
-@pytest.mark.usefixtures("numpy_alone")
-def test_single_numbers_and_arrays_are_both_right_and_remarked_upon():
-    report = check.collision_probability(answers.right_probability)
-    assert report.remarks == ("on arrays it raises ValueError, which is allowed.",)
-    report = check.collision_probability(answers.probability_of_arrays)
-    assert report.remarks == ("on single numbers it raises TypeError, which is allowed.",)
-
-    def of_neither(distance, width):
-        raise ValueError("at once")
-
-    report = check.collision_probability(of_neither)
-    assert report.mistake == "raises"
-    assert "(distance 0.5)" in report.detail
-
-    def soon_wrong_on_arrays(distance, width):
-        out = answers.probability_of_arrays(distance, width)
-        if distance.dtype == np.float32:
-            raise ValueError("late")
-        return out
-
-    report = check.collision_probability(soon_wrong_on_arrays)
-    assert report.mistake == "raises"
-    assert "ValueError: late" in report.message
 
 
 # Hash tables.
@@ -165,32 +136,10 @@ def test_a_right_table_of_any_kind_passes(make, remark):
     assert remark or report.remarks == ()
 
 
-def test_the_shortest_run_is_shown():
-    def shown(make):
-        return check.robin_hood_table(make).detail.partition(": ")[2]
-
-    assert shown(tables.WRONG["delete leaves a hole"]) == (
-        "insert(0, 10), insert(8, 20), delete(0), get(8) returned None, expected 20."
-    )
-    assert (
-        shown(tables.WRONG["old value kept"])
-        == "insert(1, 10), insert(1, 20), get(1) returned 10, expected 20."
-    )
-    assert (
-        shown(tables.WRONG["a value counts as missing"])
-        == "insert(1, 0), get(1) returned None, expected 0."
-    )
-    assert (
-        shown(tables.WRONG["missing key raises 2"])
-        == "get(1) raised KeyError: 1, at line "
-        + (shown(tables.WRONG["missing key raises 2"]).partition("line ")[2])
-    )
-    assert shown(tables.WRONG["end of the table 3"]) == (
-        "insert(7, 10), insert(15, 20), delete(7), get(15) returned None, expected 20."
-    )
-    growth = shown(tables.WRONG["keys lost at growth"])
-    assert growth.count("insert") < 10
-    assert "get(" in growth
+def test_a_run_is_shown_in_few_steps():
+    detail = check.robin_hood_table(tables.WRONG["keys lost at growth"]).detail
+    assert detail.count("insert") < 10
+    assert "get(" in detail
     long = Failure((*(Step("insert", i, i) for i in range(30)), Step("get", 3)), "lost")
     assert str(long) == (
         "insert(0, 0), insert(1, 1), insert(2, 2), insert(3, 3), insert(4, 4), insert(5, 5), "
@@ -198,8 +147,8 @@ def test_the_shortest_run_is_shown():
         "None, expected None."
     )
     for got, text in ((np.int64(3), "3"), (True, "True"), ("a", "a str"), ([], "a list")):
-        made = type("Returns", (tables.RobinHood,), {"get": lambda self, key, got=got: got})
-        failure = Tables(made, Budget(5.0)).run([Step("get", 4)])
+        kind = type("Returns", (tables.RobinHood,), {"get": lambda self, key, got=got: got})
+        failure = Tables(kind, Budget(5.0)).run([Step("get", 4)])
         assert str(failure) == f"get(4) returned {text}, expected None."
 
 
@@ -251,150 +200,187 @@ def test_false_displacements_are_shown():
     assert found.detail == "After 1 insertion of random keys it begins with 1."
 
 
+SIZES = []
+"""Of the tables that were made."""
+
+
+class WithSize(tables.RobinHood):
+    def __init__(self, n_slots=64):
+        SIZES.append(n_slots)
+        super().__init__(n_slots)
+
+
+class WithASize(WithSize):
+    def __init__(self, size):
+        super().__init__(size)
+
+
+class WithNone(WithSize):
+    def __init__(self, load=0.5):
+        super().__init__()
+
+
+class WithTwo(WithSize):
+    def __init__(self, one, two):
+        super().__init__()
+
+
+class WrongWithASize(tables.WRONG["delete leaves a hole"], WithASize):
+    pass
+
+
 def test_how_a_table_is_made():
-    sizes = []
-
-    class WithSize(tables.RobinHood):
-        def __init__(self, n_slots=64):
-            sizes.append(n_slots)
-            super().__init__(n_slots)
-
-    class WithASize(WithSize):
-        def __init__(self, size):
-            super().__init__(size)
-
-    class WithNone(WithSize):
-        def __init__(self, load=0.5):
-            super().__init__()
-
-    class WithTwo(WithSize):
-        def __init__(self, one, two):
-            super().__init__()
-
+    SIZES.clear()
     for kind in (WithSize, WithASize, WithNone, lambda: WithSize(5)):
         assert Tables(kind, Budget(5.0)).run([Step("insert", 1, 10), Step("get", 1)]) is None
-    assert sizes == [8, 8, 64, 5]
-    report = check.robin_hood_table(WithTwo)
-    assert report.mistake == "wrong arguments"
-    assert "is made with (one, two), but" in report.message
-    wrong = type("Wrong", (tables.WRONG["delete leaves a hole"], WithASize), {})
-    assert "an empty table made with 8: insert" in check.robin_hood_table(wrong).detail
+    assert SIZES == [8, 8, 64, 5]
 
 
-def test_tables_that_fail_in_every_way():
+def raises():
+    raise ValueError("so")
+
+
+def hangs():
+    while True:
+        pass
+
+
+class Breaks(tables.RobinHood):
+    def insert(self, key, value):
+        if key == 3:
+            raise RuntimeError("three")
+        super().insert(key, value)
+
+
+class NoSlots(tables.RobinHood):
+    @property
+    def n_slots(self):
+        raise ValueError("not told")
+
+
+class NoName(tables.RobinHood):
+    def grow(self):
+        self.slots = twice_as_many  # noqa: F821
+
+
+class MadeOnce(tables.RobinHood):
+    left = 2
+
+    def __init__(self, n_slots=8):
+        super().__init__(n_slots)
+        MadeOnce.left -= 1
+        if MadeOnce.left < 0:
+            raise OSError("no more")
+
+
+class Quits(tables.RobinHood):
+    def delete(self, key):
+        sys.exit("no")
+
+
+class Rubbish(tables.RobinHood):
+    def get(self, key):
+        return np.array([1, 2])
+
+
+class Odd(tables.RobinHood):
+    """Doubles the value of one key."""
+
+    def get(self, key):
+        value = super().get(key)
+        return value and (2 * value if self.n == 3 else value)
+
+
+class Slow(tables.RobinHood):
+    def get(self, key):
+        sum(range(20_000))
+        return super().get(key)
+
+
+class SlowWithMany(tables.RobinHood):
+    def insert(self, key, value):
+        if self.n > 300:
+            sum(range(200_000))
+        super().insert(key, value)
+
+
+def of_neither(distance, width):
+    raise ValueError("at once")
+
+
+def soon_wrong_on_arrays(distance, width):
+    out = answers.probability_of_arrays(distance, width)
+    if distance.dtype == np.float32:
+        raise ValueError("late")
+    return out
+
+
+REPORTS = """
+robin_hood_table(raises)
+    raises: Making an empty table raises ValueError: so, at line
+robin_hood_table(hangs, time_limit=0.2)
+    raises: Making an empty table does not end.
+robin_hood_table(dict)
+    missing method: a dict without a method `insert`
+robin_hood_table(lambda: None)
+    missing method: a NoneType without a method `insert`
+robin_hood_table(WithTwo)
+    wrong arguments: is made with (one, two), but
+robin_hood_table(WrongWithASize)
+    delete leaves a hole: an empty table made with 8: insert
+robin_hood_table(Breaks)
+    raises: Your table raises RuntimeError: three, at line…: insert(3, 10) raised RuntimeError:
+    three, at line
+robin_hood_table(NoSlots)
+    right: agrees with a dict
+robin_hood_table(NoName)
+    raises: NameError: name 'twice_as_many' is not defined, at line
+robin_hood_table(MadeOnce)
+    raises: Your table raises OSError: no more, at line
+robin_hood_table(Quits)
+    raises: Your table raises SystemExit: no
+robin_hood_table(Rubbish)
+    missing key gives a value: returned a ndarray, expected None.
+robin_hood_table(Odd)
+    unknown: Your table differs from a dict
+robin_hood_table(Slow, time_limit=0.5)
+    hangs: The check is not done after 0.5 seconds. Your table is right
+robin_hood_table(SlowWithMany, time_limit=3)
+    right: the runs with many keys were cut short after
+robin_hood_table(tables.WRONG["delete leaves a hole"])
+    delete leaves a hole: insert(0, 10), insert(8, 20), delete(0), get(8) returned None, expected
+    20.
+robin_hood_table(tables.WRONG["old value kept"])
+    old value kept: insert(1, 10), insert(1, 20), get(1) returned 10, expected 20.
+robin_hood_table(tables.WRONG["a value counts as missing"])
+    a value counts as missing: insert(1, 0), get(1) returned None, expected 0.
+robin_hood_table(tables.WRONG["missing key raises 2"])
+    missing key raises: get(1) raised KeyError: 1, at line
+robin_hood_table(tables.WRONG["end of the table 3"])
+    end of the table: insert(7, 10), insert(15, 20), delete(7), get(15) returned None, expected 20.
+
+collision_probability(answers.right_probability)
+    right: agrees with the reference on arrays it raises ValueError, which is allowed.
+collision_probability(answers.probability_of_arrays)
+    right: agrees with the reference on single numbers it raises TypeError, which is allowed.
+collision_probability(of_neither)
+    raises: ValueError: at once…(distance 0.5)
+collision_probability(soon_wrong_on_arrays)
+    raises: ValueError: late
+"""
+
+
+@pytest.mark.parametrize(("call", "mistake", "said"), report_rows(REPORTS))
+@pytest.mark.usefixtures("numpy_alone")
+def test_what_is_said(call, mistake, said):
+    assert_report(call, mistake, said, globals())
+
+
+def test_what_is_refused():
     with pytest.raises(TypeError, match=r"^make must be callable, got RobinHood$"):
         check.robin_hood_table(tables.RobinHood())
     with pytest.raises(ValueError, match=r"^time_limit must be finite and at least 0, got -1.0$"):
         check.robin_hood_table(tables.RobinHood, time_limit=-1)
-
-    def raises():
-        raise ValueError("so")
-
-    report = check.robin_hood_table(raises)
-    assert report.mistake == "raises"
-    assert report.message.startswith("Making an empty table raises ValueError: so, at line")
-
-    def hangs():
-        while True:
-            pass
-
-    report = check.robin_hood_table(hangs, time_limit=0.2)
-    assert (report.mistake, report.message) == ("raises", "Making an empty table does not end.")
-    report = check.robin_hood_table(dict)
-    assert report.mistake == "missing method"
-    assert "a dict without a method `insert`" in report.message
-    assert check.robin_hood_table(lambda: None).mistake == "missing method"
-
-    class Breaks(tables.RobinHood):
-        def insert(self, key, value):
-            if key == 3:
-                raise RuntimeError("three")
-            super().insert(key, value)
-
-    report = check.robin_hood_table(Breaks)
-    assert report.mistake == "raises"
-    assert report.message.startswith("Your table raises RuntimeError: three, at line")
-    assert ": insert(3, 10) raised RuntimeError: three, at line" in report.detail
-
-    class NoSlots(tables.RobinHood):
-        @property
-        def n_slots(self):
-            raise ValueError("not told")
-
-    assert check.robin_hood_table(NoSlots)
-
-    class NoName(tables.RobinHood):
-        def grow(self):
-            self.slots = twice_as_many  # noqa: F821
-
-    report = check.robin_hood_table(NoName)
-    assert report.mistake == "raises"
-    assert "NameError: name 'twice_as_many' is not defined, at line" in report.message
-
-    class MadeOnce(tables.RobinHood):
-        left = 2
-
-        def __init__(self, n_slots=8):
-            super().__init__(n_slots)
-            MadeOnce.left -= 1
-            if MadeOnce.left < 0:
-                raise OSError("no more")
-
-    report = check.robin_hood_table(MadeOnce)
-    assert report.mistake == "raises"
-    assert report.message.startswith("Your table raises OSError: no more, at line")
-
-    class Quits(tables.RobinHood):
-        def delete(self, key):
-            sys.exit("no")
-
-    assert check.robin_hood_table(Quits).message.startswith("Your table raises SystemExit: no")
-
-    class Rubbish(tables.RobinHood):
-        def get(self, key):
-            return np.array([1, 2])
-
-    report = check.robin_hood_table(Rubbish)
-    assert report.mistake == "missing key gives a value"
-    assert report.detail.endswith("returned a ndarray, expected None.")
-
-    class Odd(tables.RobinHood):
-        """Doubles the value of one key."""
-
-        def get(self, key):
-            value = super().get(key)
-            return value and (2 * value if self.n == 3 else value)
-
-    report = check.robin_hood_table(Odd)
-    assert report.mistake is None
-    assert report.message.startswith("Your table differs from a dict")
-
-
-def busy(rounds):
-    return sum(range(rounds))
-
-
-def test_a_table_too_slow_is_not_called_wrong_about_anything_else():
-    class Slow(tables.RobinHood):
-        def get(self, key):
-            busy(20_000)
-            return super().get(key)
-
-    report = check.robin_hood_table(Slow, time_limit=0.5)
-    assert report.mistake == "hangs"
-    assert report.message.startswith("The check is not done after 0.5 seconds. Your table is right")
-
-
-def test_a_table_that_is_slow_with_many_keys_alone_is_right():
-    class SlowWithMany(tables.RobinHood):
-        def insert(self, key, value):
-            if self.n > 300:
-                busy(200_000)
-            super().insert(key, value)
-
-    report = check.robin_hood_table(SlowWithMany, time_limit=3)
-    assert report, report
-    assert report.remarks[0].startswith("the runs with many keys were cut short after ")
 
 
 def test_a_failure_that_comes_and_goes_is_shown_as_it_was():
