@@ -11,7 +11,7 @@ from attnbook.arrays.array import dtype_name, library
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import Weights
 from attnbook.check.report import FailingCase, Report
-from attnbook.check.sandbox import Budget, Outcome, call
+from attnbook.check.sandbox import PRINTS, Budget, Outcome, call
 from attnbook.check.signatures import bare, binds, named_options, signature_of
 from attnbook.check.steps import Case, Check, Values, agree
 
@@ -114,7 +114,7 @@ class Caller:
             mistake = "waits" if outcome.stopped.startswith("waits") else "hangs"
             raise _found(mistake, f"Your function {outcome.stopped}", case)
         if outcome.printed:
-            self.remark(name, "it prints; the check holds the text back.")
+            self.remark(name, PRINTS)
         if outcome.error is not None:
             return Attempt(case, (), (), outcome.error)
         values = self._values(outcome, case, name)

@@ -17,7 +17,7 @@ from attnbook.check.engine import F, documented
 from attnbook.check.examples import Examples
 from attnbook.check.lending import lent
 from attnbook.check.report import Report
-from attnbook.check.sandbox import Budget, call, describe_error
+from attnbook.check.sandbox import PRINTS, Budget, call, describe_error
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 SAME_ORDER, OTHER_ORDER = 5e-6, 2e-4
@@ -174,7 +174,7 @@ class Probe:
         if outcome.stopped:
             self.fail("waits", f"Your {self.noun} {outcome.stopped}")
         if outcome.printed:
-            self.remark("it prints; the check holds the text back.")
+            self.remark(PRINTS)
         if outcome.error is not None:
             self.fail("raises", f"Your {self.noun} raises {describe_error(outcome.error)}.")
         value = self._array(outcome.value, shape)

@@ -32,6 +32,9 @@ LONGEST_LOOK = 0.1
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
 busy, for whoever looks as well as for the thread."""
 
+PRINTS = "it prints; the check holds the text back."
+"""What is remarked upon where a call printed something."""
+
 WALL_FACTOR = 10.0
 """Where threads have no clock of their own, the limit is so many times as far, on the wall."""
 

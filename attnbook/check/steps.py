@@ -8,7 +8,7 @@ mistakes of a smaller one.
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -196,9 +196,9 @@ class Check:
             raise ValueError(f"{self.name} has no step {', '.join(sorted(unknown))}")
 
     def expected(self, case: Case) -> Values:
-        function = self.reference or self._computation({})
-        with np.errstate(all="ignore"):
-            return as_tuple(function(*map(_widen, case.arguments.values()), **case.options))
+        arguments = {name: _widen(x) for name, x in case.arguments.items()}
+        wide = replace(case, arguments=arguments)
+        return _values(self.reference or self._computation({}), wide)
 
     def _computation(self, way: Way) -> Callable[..., Any]:
         """Return the computation in which the steps of `way` are replaced."""
@@ -209,13 +209,12 @@ class Check:
 
     def model(self, way: Way) -> Callable[[Case], Values]:
         """Return the computation in which the steps of `way` are replaced, as one of a case."""
-        function = self._computation(way)
+        return functools.partial(_values, self._computation(way))
 
-        def values(case: Case) -> Values:
-            with np.errstate(all="ignore"):
-                return as_tuple(function(*case.arguments.values(), **case.options))
 
-        return values
+def _values(function: Callable[..., Any], case: Case) -> Values:
+    with np.errstate(all="ignore"):
+        return as_tuple(function(*case.arguments.values(), **case.options))
 
 
 def _widen(x: Any) -> Any:

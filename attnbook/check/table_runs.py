@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Finding, Found, kind_of
-from attnbook.check.sandbox import Budget, Outcome, call, describe_error
+from attnbook.check.sandbox import PRINTS, Budget, Outcome, call, describe_error
 from attnbook.check.signatures import bare, binds, signature_of
 
 N_SLOTS = 8
@@ -117,7 +117,7 @@ class Tables:
         self.budget.spent += own.spent
         self.budget.unlimited |= own.unlimited
         if outcome.printed:
-            self.remark("it prints; the check holds the text back.")
+            self.remark(PRINTS)
         return outcome, own.spent
 
     def run(self, steps: Sequence[Step], *, quick: bool = False) -> Failure | None:
