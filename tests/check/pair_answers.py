@@ -11,16 +11,21 @@ from attnbook.data import BytePairs
 # Merging one pair.
 
 
-def right_merge(ids, pair, new):
+def walk(ids, pair, put, step=2, n_less=0):
+    """Put `put` for each pair, but not at the last `n_less` places, and go on `step` further."""
     out, i = [], 0
     while i < len(ids):
-        if i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair:
-            out.append(new)
-            i += 2
+        if i + 1 < len(ids) - n_less and (ids[i], ids[i + 1]) == pair:
+            out += put
+            i += step
         else:
             out.append(ids[i])
             i += 1
     return out
+
+
+def right_merge(ids, pair, new):
+    return walk(ids, pair, [new])
 
 
 def merge_by_stack(ids, pair, new):
@@ -88,18 +93,6 @@ def merge_from_the_right(ids, pair, new):
     return ids
 
 
-def walk(ids, found, new, step=2, n_less=0):
-    out, i = [], 0
-    while i < len(ids):
-        if i + 1 < len(ids) - n_less and found(ids[i], ids[i + 1]):
-            out += new
-            i += step
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
-
-
 def merge_in_twos(ids, pair, new):
     out = []
     for i in range(0, len(ids), 2):
@@ -157,16 +150,12 @@ def merge_by_first(ids, pair, new):
     return out
 
 
-def is_pair(pair):
-    return lambda x, y: (x, y) == tuple(pair)
-
-
 MERGE_WRONG = {
     "overlaps merged twice": merge_marked,
     "overlaps merged twice 2": merge_overlaps_kept,
     "first pair alone": merge_once,
     "right to left": merge_from_the_right,
-    "last pair left": lambda i, p, n: walk(i, is_pair(p), [n], n_less=1),
+    "last pair left": lambda i, p, n: walk(i, p, [n], n_less=1),
     "last token lost": merge_without_tail,
     "second token kept": lambda i, p, n: [
         n if tuple(i[k : k + 2]) == p else i[k] for k in range(len(i))
@@ -174,13 +163,11 @@ MERGE_WRONG = {
     "either order": merge_either_order,
     "first token alone compared": merge_by_first,
     "ids as text": merge_text,
-    "first token kept": lambda i, p, n: walk(i, is_pair(p), [p[0], n]),
-    "new token left out": lambda i, p, n: walk(i, is_pair(p), []),
-    "new token at the end": lambda i, p, n: (
-        walk(i, is_pair(p), []) + [n] * right_merge(i, p, n).count(n)
-    ),
-    "new token twice": lambda i, p, n: walk(i, is_pair(p), [n, n]),
-    "skips the token behind": lambda i, p, n: walk(i, is_pair(p), [n], step=3),
+    "first token kept": lambda i, p, n: walk(i, p, [p[0], n]),
+    "new token left out": lambda i, p, n: walk(i, p, []),
+    "new token at the end": lambda i, p, n: walk(i, p, []) + [n] * right_merge(i, p, n).count(n),
+    "new token twice": lambda i, p, n: walk(i, p, [n, n]),
+    "skips the token behind": lambda i, p, n: walk(i, p, [n], step=3),
     "pair in reverse": lambda i, p, n: right_merge(i, p[::-1], n),
     "first token replaced alone": lambda i, p, n: [n if x == p[0] else x for x in i],
     "steps of two": merge_in_twos,

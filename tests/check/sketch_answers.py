@@ -430,18 +430,19 @@ SKETCH_ATTENTION = {
 # Multi-probe.
 
 
-def probes_by(price=np.square, own_too=True, flip=lambda s, j: s ^ (1 << j)):
-    """Return the reader who merges bit by bit, and keeps the cheapest."""
+def probes_by(price=lambda p: p**2, own_too=True, flip=lambda s, j: s ^ (1 << j)):
+    """Return the reader who merges bit by bit, and keeps the cheapest, in any library."""
 
     def answer(x, directions, n_probes):
+        xp = array_namespace(x)
         along = x @ directions.T
         signatures = right_simhash(x, directions)[:, None]
-        cost = np.zeros(signatures.shape)
-        for j in range(len(directions)):
-            cost = np.concatenate([cost, cost + price(along[:, j : j + 1])], axis=1)
-            signatures = np.concatenate([signatures, flip(signatures, j)], axis=1)
-            kept = np.argsort(cost, axis=1, kind="stable")[:, : n_probes + 1 - own_too]
-            cost, signatures = (np.take_along_axis(a, kept, 1) for a in (cost, signatures))
+        cost = xp.zeros(signatures.shape, dtype=along.dtype)
+        for j in range(directions.shape[0]):
+            cost = xp.concat([cost, cost + price(along[:, j : j + 1])], axis=1)
+            signatures = xp.concat([signatures, flip(signatures, j)], axis=1)
+            kept = xp.argsort(cost, axis=1, stable=True)[:, : n_probes + 1 - own_too]
+            cost, signatures = (xp.take_along_axis(a, kept, axis=1) for a in (cost, signatures))
         return signatures[:, 1 - own_too :]
 
     return answer
@@ -467,50 +468,27 @@ def probes_by_heap(x, directions, n_probes):
     return np.array(rows)
 
 
-def single_planes(x, directions, n_probes):
-    along = np.abs(x @ directions.T)
-    own = right_simhash(x, directions)[:, None]
-    flips = 1 << np.argsort(along, axis=-1)
-    return np.concatenate([own, own ^ flips], axis=1)[:, :n_probes]
+def flipped_by(flips):
+    """Return the reader who flips ``flips(planes)``, of the planes in the order of distance."""
 
+    def answer(x, directions, n_probes):
+        own = right_simhash(x, directions)[:, None]
+        planes = np.argsort(np.abs(x @ directions.T), axis=-1)
+        return np.concatenate([own, own ^ flips(planes)], axis=1)[:, :n_probes]
 
-def probes_in_any_library(x, directions, n_probes):
-    xp = array_namespace(x)
-    along = xp.matmul(x, xp.matrix_transpose(directions))
-    own = SimHash(directions[None, ...]).signatures(x)
-    price = xp.zeros(own.shape, dtype=along.dtype)
-    for j in range(directions.shape[0]):
-        price = xp.concat([price, price + along[:, j : j + 1] ** 2], axis=1)
-        own = xp.concat([own, own ^ (1 << j)], axis=1)
-        kept = xp.argsort(price, axis=1, stable=True)[:, :n_probes]
-        price, own = (xp.take_along_axis(a, kept, axis=1) for a in (price, own))
-    return own
-
-
-def crossed_in_turn(x, directions, n_probes):
-    own = right_simhash(x, directions)
-    nearest = np.argsort(np.abs(x @ directions.T), axis=-1)
-    flips = np.bitwise_xor.accumulate(1 << nearest, axis=1)
-    return np.concatenate([own[:, None], own[:, None] ^ flips], axis=1)[:, :n_probes]
-
-
-def number_flipped(x, directions, n_probes):
-    own = right_simhash(x, directions)[:, None]
-    nearest = np.argsort(np.abs(x @ directions.T), axis=-1)
-    return np.concatenate([own, own ^ nearest], axis=1)[:, :n_probes]
+    return answer
 
 
 PROBES = {
-    "one after the other": crossed_in_turn,
-    "number of the bit flipped": number_flipped,
+    "one after the other": flipped_by(lambda p: np.bitwise_xor.accumulate(1 << p, axis=1)),
+    "number of the bit flipped": flipped_by(lambda p: p),
     "own bucket left out": probes_by(own_too=False),
-    "single planes alone": single_planes,
+    "single planes alone": flipped_by(lambda p: 1 << p),
     "distances not squared": probes_by(np.abs),
     "lowest bits first": probes_by(np.ones_like),
     "signed products": probes_by(lambda p: p),
     "added for flipped": probes_by(flip=lambda s, j: s | (1 << j)),
 }
-RIGHT_PROBES = (probes_in_any_library, probes_by(), probes_by_heap)
 
 
 # A planner.
@@ -613,7 +591,7 @@ RIGHT = {
             )
         ),
     ),
-    "probes": RIGHT_PROBES,
+    "probes": (probes_by(), probes_by_heap),
     "table_costs": RIGHT_TABLE_COSTS,
 }
 ONLY_TORCH = {
