@@ -1,8 +1,8 @@
 """Decoding over a long cache: who may read a share of it, and what that costs the model.
 
 Tables: `settings`, what was chosen on the validation plays; `decoding`, error and loss on the test
-plays at several shares of the cache; `heads`, the errors head by head; `concentration`, how many
-keys hold the weight; `windows`, the loss of a model that reads the whole text through a window.
+plays at several shares of the cache; `heads`, the errors head by head; `windows`, the loss of
+a model that reads the whole text through a window.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import numpy as np
 from attnbook.kernels import attention
 from benchmarks import cache_rivals, cache_sketch, harness, real_keys
 from benchmarks.cache_model import LongText
-from benchmarks.cache_past import Past, Read, answer, share, softmax
+from benchmarks.cache_past import Past, Read, answer, share
 from benchmarks.tables import Tables
 
 DEVICES = ("cpu",)
@@ -30,7 +30,7 @@ TUNED_ON = 32  # decoded tokens of a window of the validation plays, in every se
 HEADS_AT = 0.05  # the budget of the table `heads`
 SINKS = 4
 LAYER = 3  # whose heads are kept for the book
-BACK, HELD = (16, 64, 256, 1024), (0.5, 0.9, 0.99)
+BACK = (16, 64, 256, 1024)  # tokens of the windows that stand alone
 
 METHODS = {
     "task": (
@@ -183,7 +183,6 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     model = real_keys.model(name)
     windows = WINDOWS[:1] if quick else WINDOWS
     texts = [LongText(model, real_keys.window(n, "test", i), m) for i in windows]
-    tables.whole("concentration", lambda: list(concentration(texts[0])))
     if not quick:
         tables.whole("windows", lambda: list(windows_alone(n, name)))
     if tables.path is not None:
@@ -322,19 +321,3 @@ def windows_alone(n: int, name: str) -> Iterator[dict[str, Any]]:
             "loss_error": float(more.std(ddof=1) / len(more) ** 0.5),
             "tokens": len(more),
         }
-
-
-def concentration(text: LongText) -> Iterator[dict[str, Any]]:
-    """Give a row for each head: the weight of the sinks, of windows, and how many keys hold it."""
-    for layer, pasts in enumerate(text.heads):
-        for h, past in enumerate(pasts):
-            A = softmax(past.scores)
-            held = np.cumsum(-np.sort(-A, axis=1), axis=1)
-            back = past.place[:, None] - np.arange(past.n)
-            yield {
-                "layer": layer,
-                "head": h,
-                "sinks": float(A[:, :SINKS].sum(axis=1).mean()),
-                "window": {w: float((A * (back < w)).sum(axis=1).mean()) for w in BACK},
-                "keys": {q: float(np.median((held < q).sum(axis=1) + 1)) for q in HELD},
-            }

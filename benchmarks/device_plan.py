@@ -70,7 +70,6 @@ PLAN = (
     Step("transformer.parts", 40, 120),
     Step("train.parts", 40, 120),
     Step("masking.rows", 120, 240),
-    Step("train.language_model", 90, 200),
 )
 
 

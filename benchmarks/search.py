@@ -1,14 +1,13 @@
 """Search: one near key among a million, by the sketch and by its rivals, each at its best setting.
 
 Tables: `million`, single queries and batches at recall 0.99, and `tuning`, the settings tried on
-validation queries. `growth` with n. `far_near` and `lost`, where hashing does not pay. `probes`,
-how many tables several buckets in each save. `hashes` of angles. `real_keys` of trained models.
+validation queries. `growth` with n. `lost`, where hashing does not pay. `probes`, how many
+tables several buckets in each save. `hashes` of angles. `real_keys` of trained models.
 `robin_hood`, its tables by load.
 """
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +18,6 @@ from attnbook.hashing import LiftedHash, Plan, SimHash, plan
 from benchmarks import (
     harness,
     search_cuda,
-    search_far_near,
     search_growth,
     search_hashes,
     search_maps,
@@ -37,7 +35,7 @@ LISTS, QUICK_LISTS = (1024, 2048, 4096, 8192), (16,)
 GRAPHS, QUICK_GRAPHS = ((16, 40), (32, 200)), ((16, 40),)  # links a key, effort of the build
 REACHES = (64, 128, 256, 512, 1024, 2048, 4096)
 
-METHODS = harness.METHODS | search_maps.METHODS | search_far_near.METHODS
+METHODS = harness.METHODS | search_maps.METHODS
 METHODS |= {
     "seconds": (
         "Wall-clock seconds of one call. All rivals of a table's part run in one process, in "
@@ -272,7 +270,6 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     parts: dict[str, Callable[[], Any]] = {
         "million": chosen_and_timed,
         "growth": partial(search_growth.growth, **given),
-        "far_near": partial(search_far_near.far_near, **given),
         "lost": partial(search_growth.lost, **given),
         "probes": partial(search_hashes.probes, **given),
         "hashes": partial(search_hashes.hashes, **given),
@@ -281,9 +278,3 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     }
     for name, part in parts.items():
         tables.whole(name, part)
-
-
-if __name__ == "__main__":
-    from benchmarks.__main__ import main
-
-    raise SystemExit(main(["search", *sys.argv[1:]]))

@@ -1,13 +1,12 @@
-"""Training: a step beside torch.nn's, its parts, recipes against their rate, a language model.
+"""Training: a step beside torch.nn's, its parts, and recipes against their rate.
 
-Four tables. `rows`: a forward pass, and a whole step (forward, backward, clipping, AdamW) of an
+Three tables. `rows`: a forward pass, and a whole step (forward, backward, clipping, AdamW) of an
 encoder-decoder, ours and of PyTorch's layers with the same weights. `parts`: what a step of ours
 spends its time on. `rates`: the loss after a short training on reversal, by recipe, norm order and
-learning rate, on the CPU alone. `language_model`: one trained on the text for `BUDGET` seconds.
+learning rate, on the CPU alone.
 """
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook import TransformerWeights, cross_entropy, data, decoding, masking, positions
+from attnbook import TransformerWeights, cross_entropy, data, masking, positions
 from attnbook import transformer as whole
 from benchmarks import harness, inputs
 from benchmarks.tables import Step, Tables
@@ -58,18 +57,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 RATE_STEPS, QUICK_RATE_STEPS = 250, 26
 
-BUDGET, QUICK_BUDGET = 60.0, 0.2  # seconds
-LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
-    "cpu": {"d_model": 96, "n_heads": 4, "d_ff": 384, "n_layers": 2, "n": 96, "batch": 16},
-    "cuda": {"d_model": 512, "n_heads": 8, "d_ff": 2048, "n_layers": 8, "n": 256, "batch": 64},
-    "quick": {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 1, "n": 16, "batch": 2},
-}
-HELD_WINDOWS, SAMPLES = 64, 4
-PROMPT = "The value of the "
-
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
-    """Measure steps, recipes and a language model on `device` ("cpu" or "cuda")."""
+    """Measure steps and recipes on `device` ("cpu" or "cuda")."""
     sizes = QUICK_SIZES if quick else SIZES[device]
     tables.add(
         sizes=[asdict(size) for size in sizes],
@@ -95,7 +85,6 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     tables.measure("parts", of_sizes(parts))
     if device == "cpu":
         tables.whole("rates", partial(rates, quick=quick, log=tables.log))
-    tables.whole("language_model", partial(language_model, device, quick=quick, log=tables.log))
 
 
 # Time
@@ -312,85 +301,3 @@ def rates(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
             own = [row["loss"] for row in found if (row["recipe"], row["norm"]) == (name, norm)]
             log(f"rates: {norm}-norm, {name}: best {min(own):.4f}")
     return found
-
-
-def language_model(device: str, *, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """Train a language model of characters for about the budget, and return its curve and text."""
-    import torch
-
-    from attnbook.nn import Transformer
-    from attnbook.training import Settings, evaluate, train
-
-    shape = dict(LANGUAGE_MODELS["quick" if quick else device])
-    n, batch = shape.pop("n"), shape.pop("batch")
-    text = data.text()
-    vocabulary = data.Vocabulary.of(text)
-    seen, held = (vocabulary.encode(part) for part in data.split_paragraphs(text))
-    options: dict[str, Any] = {"start": None, "stop": None, "pool": 1}
-    batches = data.Batches(None, data.windows(seen, n), batch, **options)
-    # windows from all over the text, since every evaluation takes them all
-    held_windows = data.windows(held, n, stride=max(n, (len(held) - n - 1) // HELD_WINDOWS))
-    test = data.Batches(None, held_windows, len(held_windows), **options)(0)
-    weights = TransformerWeights.init(
-        0, len(vocabulary), n_encoder_layers=0, positions="rotary", **shape
-    )
-    count = sum(math.prod(x.shape) for x in weights.arrays().values())
-    precision = "bfloat16" if device == "cuda" else "float32"
-    model = Transformer(weights.to(dtype="float32"), dropout=0.1).to(device)
-
-    def settings(n_steps, **more):
-        return Settings(
-            n_steps,
-            lr=1e-3 if device == "cuda" else 2e-3,
-            warmup=min(100, n_steps // 10),
-            schedule="cosine",
-            clip=1.0,
-            weight_decay=0.1,
-            precision=precision,
-            **more,
-        )
-
-    trial = Transformer(weights.to(dtype="float32"), dropout=0.1).to(device)
-    seconds = []
-    for n_steps in (3, 3 if quick else 10):  # the first warms up
-        begin = time.perf_counter()
-        train(trial, batches, settings(n_steps))
-        seconds.append((time.perf_counter() - begin) / n_steps)
-    n_steps = max(20, int((QUICK_BUDGET if quick else BUDGET) / seconds[-1]))
-    every = max(1, n_steps // 20)
-    begin = time.perf_counter()
-    history = train(
-        model,
-        batches,
-        settings(n_steps, eval_every=every, patience=100),  # ends with the best weights
-        validate=lambda model: evaluate(model, [test]),
-    )
-    spent = time.perf_counter() - begin
-    # no longer than the windows that it knows: beyond, its text falls apart
-    ids = np.stack([vocabulary.encode(PROMPT[-n // 2 :])] * SAMPLES)
-    drawn = decoding.sample(
-        model.weights,
-        prompt=torch.tensor(ids, device=device),
-        rng=0,
-        temperature=0.8,
-        max_length=n - ids.shape[1],
-    )
-    samples = [vocabulary.decode(row) for row in drawn.tokens.cpu().numpy()]
-    width = max(1, n_steps // 200)
-    kept = len(history.losses) // width * width
-    log(f"language model: {count} parameters, {n_steps} steps, best held-out {history.best}")
-    return {
-        "python": sys.version.split()[0],  # whose text it is
-        "shape": LANGUAGE_MODELS["quick" if quick else device],
-        "parameters": count,
-        "precision": precision,
-        "steps": n_steps,
-        "seconds": spent,
-        "tokens_per_second": n_steps * batch * n / spent,  # evaluations included
-        "characters": {"seen": len(seen), "held": len(held), "vocabulary": len(vocabulary)},
-        "losses": np.reshape(history.losses[:kept], (-1, width)).mean(axis=1).tolist(),
-        "steps_a_loss": width,
-        "held_out": [list(evaluation) for evaluation in history.evaluations],
-        "prompt": PROMPT,
-        "samples": samples,
-    }

@@ -32,7 +32,6 @@ from benchmarks import (  # noqa: E402
     masking,
     multi_head,
     scaling_fit,
-    search_far_near,
     search_growth,
     search_hashes,
     search_maps,
@@ -480,7 +479,6 @@ TINY = {
     search_growth: {"QUICK_LOST_N": 700, "QUICK_SIZES": (300, 400, 500)},
     search_hashes: {"QUICK_N": 700},
     approximate_estimators: {"QUICK_N": 200, "TABLES": (2, 5), "CELLS": (4, 9)},
-    search_far_near: {"QUICK_FAR_KEYS": 17, "QUICK_DRAWS": 2},
     search_maps: {"QUICK_SLOTS": 64},
     exact: {
         "QUICK_SIZES": {8: (13,)},
