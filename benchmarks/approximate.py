@@ -15,8 +15,8 @@ from benchmarks import (
     approximate_keys,
     approximate_model,
     approximate_speed,
+    approximate_toys,
     harness,
-    sketch_inputs,
 )
 from benchmarks.approximate_keys import TOYS, Case
 from benchmarks.approximate_methods import METHODS, Method
@@ -81,7 +81,7 @@ def describe(tables: Tables) -> None:
         methods |= module.ABOUT
     tables.add(
         methods=methods,
-        inputs=sketch_inputs.KINDS | {"shared": "As clustered, and the keys are the queries."},
+        inputs=approximate_toys.KINDS,
         error=approximate_speed.ERROR,
         targets=TARGETS,
     )

@@ -112,7 +112,10 @@ def _keys(quick: bool) -> Iterator[tuple[dict[str, Any], Head, Head]]:
     parts = (VALIDATION, TEST)
     n = QUICK_N if quick else N
     if not quick:
-        of_parts = [approximate_keys._of_layers("long_writer", n, part) for part in parts]
+        of_parts = [
+            [x.repeated() for x in real_keys.layers(n, part=part, name="long_writer")]
+            for part in parts
+        ]
         rows = approximate_keys.checked_rows(n, n - n // 8)[:: approximate_keys.CHECKED // QUERIES]
         seen = n - n // 8  # the keys that all of these queries see
         for layer, pair in enumerate(zip(*of_parts, strict=True)):

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import real_keys, sketch_inputs
+from benchmarks import approximate_toys, real_keys
 
 CHECKED = 128  # queries of a head that are compared with float64
-TOYS = ("random", "peaked", "clustered", "heavy-tailed", "shared")
+TOYS = tuple(approximate_toys.KINDS)
 VALIDATION, TEST = "validation", "test"
 
 
@@ -51,20 +51,10 @@ def writer(name: str, n: int, every: bool = False) -> Case:
         places = [(i, j) for i in range(LAYERS) for j in range(LAYERS)]
 
     def draw(part):
-        layers = _of_layers(name, n, part)
+        layers = [x.repeated() for x in real_keys.layers(n, part=part, name=name)]
         return tuple(np.stack([layers[i][k][j] for i, j in places]) for k in range(3))
 
     return Case(name.replace("_", " "), n, True, draw, tuple(places), lambda: writer(name, n, True))
-
-
-_kept: dict[tuple[str, int, str], list[real_keys.Heads]] = {}
-
-
-def _of_layers(name, n, part):
-    at = (name, n, part)
-    if at not in _kept:
-        _kept[at] = [x.repeated() for x in real_keys._seen(name, real_keys.window(n, part)[:-1])]
-    return _kept[at]
 
 
 def encoder(n: int, layers: tuple[int, ...] = (0, 2, 4)) -> Case:
@@ -88,15 +78,10 @@ def encoder_layers(n: int, layers: tuple[int, ...] = tuple(range(LAYERS))) -> It
 
 
 def toy(kind: str, n: int, heads: int = 2) -> Case:
-    """Return drawn keys, as `sketch_inputs.KINDS` says; "shared": keys that are the queries."""
+    """Return drawn keys, as `approximate_toys.KINDS` says."""
 
     def draw(part):
-        seed = {VALIDATION: 1, TEST: 0}[part]
-        if kind != "shared":
-            return tuple(sketch_inputs.draw(kind, n, heads, seed=seed))
-        _, key, value = sketch_inputs.draw("clustered", n, heads, seed=seed)
-        unit = key / np.linalg.norm(key, axis=-1, keepdims=True)
-        return 3 * key, unit * math.sqrt(key.shape[-1]) / 3, value
+        return approximate_toys.draw(kind, n, heads, seed={VALIDATION: 1, TEST: 0}[part])
 
     return Case(kind, n, False, draw)
 

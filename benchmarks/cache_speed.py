@@ -35,7 +35,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     tables.add(methods=METHODS)
     sizes = QUICK_WINDOWS if quick else WINDOWS
     name, n = ("writer", 256) if quick else (MODEL, N)
-    parts = [real_keys.play(LAYER, n, part="test", name=name, i=i) for i in range(max(sizes))]
+    parts = [real_keys.layers(n, part="test", name=name, i=i)[LAYER] for i in range(max(sizes))]
     tables.whole("speed", lambda: [row for size in sizes for row in rows(parts[-size:])])
 
 

@@ -87,7 +87,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     if not (folder / "inputs.npz").exists():
         from benchmarks import real_keys
 
-        np.savez(folder / "inputs.npz", **real_keys.play(LAYER, n)._asdict())
+        np.savez(folder / "inputs.npz", **real_keys.layers(n)[LAYER]._asdict())
     with np.load(folder / "inputs.npz") as stored:
         tables.add(shapes={name: list(stored[name].shape) for name in stored.files})
     steps = [

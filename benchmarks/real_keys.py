@@ -75,15 +75,10 @@ def window(n: int, part: str = "validation", i: int = 0) -> np.ndarray:
 
 
 @cache
-def play(
-    layer: int, n: int, *, part: str = "validation", name: str = "writer", i: int = 0
-) -> Heads:
-    """Return the heads of a layer over window `i` of the plays."""
-    return _seen(name, window(n, part, i)[:-1])[layer]
-
-
-def _seen(name, ids):
-    """Return the heads of every layer, from one run with exact attention."""
+def layers(
+    n: int, *, part: str = "validation", name: str = "writer", i: int = 0
+) -> tuple[Heads, ...]:
+    """Return the heads of every layer over window `i` of the plays, from one exact run."""
     weights, found = model(name).weights, []
     groups = weights.decoder.layers[0].self_attention
     every = groups.n_heads // groups.n_kv_heads
@@ -93,8 +88,8 @@ def _seen(name, ids):
         found.append(Heads(*copies))
         return kernels.attention(EXACT, query, key, value, *how)
 
-    transformer(None, ids, weights, impl=attend)
-    return found
+    transformer(None, window(n, part, i)[:-1], weights, impl=attend)
+    return tuple(found)
 
 
 def losses(
@@ -107,18 +102,6 @@ def losses(
     ids = window(n, part, i)
     logits = transformer(None, ids[:-1], model(name).weights, impl=attend)
     return -np.take_along_axis(log_softmax(logits), ids[1:, None], -1)[:, 0]
-
-
-def loss(attend: Attend, n: int, *, n_windows: int = 1, after: int = 0, **which: str) -> float:
-    """Return the mean nats of the tokens that have more than `after` tokens before them."""
-    rows = [losses(attend, n, i=i, **which)[after:] for i in range(n_windows)]  # type: ignore[arg-type]
-    return float(np.mean(rows))
-
-
-@cache
-def encoder_tokens(layer: int, n: int = 10**5, *, part: str = "test") -> Heads:
-    """Return the heads of a layer of the sentence encoder, as `encoder_layers` does."""
-    return encoder_layers((layer,), n, part=part)[0]
 
 
 def encoder_layers(

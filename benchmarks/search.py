@@ -23,7 +23,6 @@ from benchmarks import (
     search_maps,
     search_planted,
     search_rivals,
-    sketch_inputs,
 )
 from benchmarks.search_hashes import MOST_CANDIDATES
 from benchmarks.search_planted import DISTANCE, NPROBES, about, asking, planted, timed, told
@@ -45,7 +44,7 @@ METHODS |= {
     "per_query": "The median of `seconds`, divided by the number of queries of the call.",
     "speed": "Times as fast as batched exact attention by PyTorch; above 1 is faster.",
     "million": (
-        f"Standard normal keys of width {sketch_inputs.WIDTH}; each query lies at distance "
+        f"Standard normal keys of width {search_planted.WIDTH}; each query lies at distance "
         f"{DISTANCE} from one of them and at about 11.3 from the rest. Values are the keys and the "
         "scale is 1, so exact attention returns the neighbour. Settings are chosen on 4,096 "
         f"validation queries: the fastest with recall ≥ {RECALL}; `recall` is that of test "
@@ -193,19 +192,18 @@ def _tried(data, *, quick, log):
 # Real keys
 
 
-HEADS: tuple[tuple[str, int], ...] = (("writer", 0), ("writer", 2))
-REAL_N = {"writer": 16_384, "encoder": 100_000}
+REAL_LAYERS, REAL_N = (0, 2), 16_384
 SIM_SIZES = ((8, 8), (8, 16), (8, 32), (12, 32), (12, 64))  # κ and L
 
 
 def real_keys(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return who finds the key of the largest inner product, on heads of trained models."""
+    """Return who finds the key of the largest inner product, on heads of the writer."""
     from benchmarks import real_keys as models
 
     rows = []
-    for name, layer in HEADS[:1] if quick else HEADS:
-        n = 256 if quick else REAL_N[name]
-        heads = models.play(layer, n) if name == "writer" else models.encoder_tokens(layer, n)
+    n = 256 if quick else REAL_N
+    for layer in REAL_LAYERS[:1] if quick else REAL_LAYERS:
+        heads = models.layers(n)[layer]
         key, every = np.ascontiguousarray(heads.key[0]), heads.query[0]
         drawn = np.random.default_rng(0).permutation(n)[: 64 if quick else 1024]
         query = np.ascontiguousarray(every[drawn])
@@ -246,7 +244,7 @@ def real_keys(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]
             enough = enough or [max(range(len(group)), key=lambda i: group[i][1])]
             i = min(enough, key=lambda i: times[g, i]["per_query"])
             one = group[i][0]
-            row = {"keys": f"{name} layer {layer}", "n": n} | about(one) | times[g, i]
+            row = {"keys": f"writer layer {layer}", "n": n} | about(one) | times[g, i]
             row["speed"] = times[0, 0]["per_query"] / row["per_query"]
             row |= {"recall": one.recall(*test), "candidates": None}
             rows.append(row | one.facts(one.built(), test[0]))

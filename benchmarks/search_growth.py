@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from attnbook.hashing import plan
-from benchmarks import search_rivals, sketch_inputs
+from benchmarks import search_rivals
 from benchmarks.search_planted import (
     DISTANCE,
     LOST_N,
     NPROBES,
     QUICK_LOST_N,
+    WIDTH,
     about,
     asking,
     few,
@@ -89,7 +90,7 @@ def lost(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
     n, lists = (QUICK_LOST_N, 16) if quick else (LOST_N, 512)
     for ratio in RATIOS[:2] if quick else RATIOS:
         data = planted(n, 64 if quick else SLOW_QUERIES, ratio=ratio)
-        distance = math.sqrt(2 * sketch_inputs.WIDTH) / ratio
+        distance = math.sqrt(2 * WIDTH) / ratio
         made = plan(n, 0.01, distance, None, None, sample=data.key[:64])
         ours = search_rivals.sketch(data.key, made)
         maker = (search_rivals.inverted(data.key, lists), (*NPROBES[:-1], lists))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import harness, search_rivals, sketch_inputs
+from benchmarks import harness, search_rivals
 from benchmarks.search_rivals import EXACT_BATCH, Rival
 
 N, QUICK_N = 1_000_000, 2_000
-DISTANCE = 0.5
+WIDTH, DISTANCE = 64, 0.5
 LOST_N, QUICK_LOST_N = 100_000, 1_000
 NPROBES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 SINGLES = 256  # different queries that are asked one at a time
@@ -26,11 +26,17 @@ class Planted(NamedTuple):
 
 
 def planted(n: int, batch: int, *, ratio: float | None = None, seed: int = 0) -> Planted:
-    """Return normal keys; with `ratio`, of that mean distance in units of the neighbour's."""
-    distance = DISTANCE
-    if ratio is not None:
-        distance = math.sqrt(2 * sketch_inputs.WIDTH) / ratio
-    key, query, row = sketch_inputs.planted(seed, n, 2 * batch, distance)
+    """Return n standard normal keys, and queries at a distance of 0.5 from one of them each.
+
+    All other keys are about sqrt(2 · 64) = 11.3 away; with `ratio`, that many times as far as the
+    neighbour.
+    """
+    rng = np.random.default_rng(seed)
+    key = rng.standard_normal((n, WIDTH), dtype=np.float32)
+    row = rng.integers(n, size=2 * batch)
+    away = rng.standard_normal((2 * batch, WIDTH), dtype=np.float32)
+    distance = DISTANCE if ratio is None else math.sqrt(2 * WIDTH) / ratio
+    query = key[row] + away * (distance / np.linalg.norm(away, axis=1, keepdims=True))
     return Planted(key, (query[:batch], row[:batch]), (query[batch:], row[batch:]))
 
 

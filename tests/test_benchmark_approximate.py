@@ -23,6 +23,7 @@ from benchmarks import (
     approximate_lsh,
     approximate_model,
     approximate_speed,
+    approximate_toys,
     cache_rivals,
     inputs,
 )
@@ -236,16 +237,30 @@ def test_exact_rows_are_those_of_the_reference(is_causal):
 def test_toys_differ_between_validation_and_test(kind):
     case = approximate_keys.toy(kind, 129, 2)
     one, other = case.draw(approximate_keys.VALIDATION), case.draw(approximate_keys.TEST)
-    for x, y in zip(one, other, strict=True):
+    again = case.draw(approximate_keys.TEST)
+    for x, y, same in zip(one, other, again, strict=True):
         assert (x.shape, x.dtype) == ((2, 129, 64), np.float32)
         assert np.isfinite(x).all()
         assert not np.array_equal(x, y)
-    again = case.draw(approximate_keys.TEST)
-    assert all(np.array_equal(x, y) for x, y in zip(other, again, strict=True))
+        assert np.array_equal(y, same)
     if kind == "shared":
         lengths = np.linalg.norm(one[1], axis=-1, keepdims=True)
         unit = one[0] / np.linalg.norm(one[0], axis=-1, keepdims=True)
         np.testing.assert_allclose(one[1] / lengths, unit, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "least"), [("peaked", approximate_toys.GROUP, 0.35), ("heavy-tailed", 20, 0.9)]
+)
+def test_few_keys_hold_much_of_the_weight(kind, most, least):
+    query, key, _ = (x[0].astype(float) for x in approximate_toys.draw(kind, 2048, 1))
+    held = np.sort(attention_weights(query, key), axis=1)[:, -most:].sum(axis=1).mean()
+    assert least < held < 2 * least
+
+
+def test_an_unknown_toy_is_refused():
+    with pytest.raises(ValueError, match=r"kind must be one of random, .*, got 'odd'"):
+        approximate_toys.draw("odd", 17, 1)
 
 
 def test_concentration_counts_keys():

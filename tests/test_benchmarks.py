@@ -636,7 +636,7 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys):
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     whole = "ablations|approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
-    parts = {name for name in files if re.match(f"({whole}|search|sketch)_", name)}
+    parts = {name for name in files if re.match(f"({whole}|search)_", name)}
     others = {"cuda", "device", "harness", "inputs", "memory", "provenance", "real_keys", "tables"}
     assert set(command_line.names()) == files - others - parts
     assert {"approximate", "exact", "train", "decode"} <= set(command_line.names())
