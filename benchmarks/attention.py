@@ -4,7 +4,7 @@ Measures B = 1, h = 8, d = 64 and n from 64 to 4096, forward, without a mask. A 
 the error of each library and dtype on small inputs with masks, biases and uneven shapes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -36,9 +36,12 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 
 def parity(device: str) -> list[dict[str, Any]]:
     """Return the error of each library and dtype on inputs that exercise every argument."""
+    return inputs.parity(device, _cases, _outputs)
+
+
+def _cases() -> Iterator[tuple[str, dict[str, np.ndarray], None]]:
     rng = np.random.default_rng(20)
     normal = rng.standard_normal
-    causal = np.tri(13, 13, dtype=bool)
     some_empty = rng.random((11, 17)) < 0.5
     some_empty[3] = False
     plain = {"query": normal((2, 3, 11, 7)), "key": normal((2, 3, 17, 7))}
@@ -46,37 +49,28 @@ def parity(device: str) -> list[dict[str, Any]]:
     square = {name: normal((3, 13, 8)) for name in ("query", "key", "value")}
     grouped = {"query": normal((2, 3, 5, 7)), "key": normal((2, 1, 17, 7))}
     grouped["value"] = normal((2, 1, 17, 7))
-    cases = {
-        "rectangular": plain,
-        "causal mask": square | {"mask": causal},
-        "mask with an empty row": plain | {"mask": some_empty},
-        "bias": plain | {"bias": normal((3, 11, 17))},
-        "mask and bias": plain | {"mask": some_empty, "bias": normal((11, 17))},
-        "grouped heads": grouped,
-        "one query": plain | {"query": normal((2, 3, 1, 7))},
-        "scores up to 1e4": plain | {"query": plain["query"] * 1e3},
-    }
-    rows = []
-    for library in inputs.libraries(device):
-        for dtype in inputs.DTYPES[library]:
-            for case, arrays in cases.items():
-                rounded, moved = inputs.place(arrays, library, device, dtype)
-                found = inputs.errors(attention(**moved), inputs.reference(**rounded))
-                holds = found["relative"] <= inputs.TOLERANCE[dtype]  # False for NaN
-                about = {"library": library, "dtype": dtype, "case": case, "holds": holds}
-                rows.append(about | found)
-    return rows
+    yield "rectangular", plain, None
+    yield "causal mask", square | {"mask": np.tri(13, 13, dtype=bool)}, None
+    yield "mask with an empty row", plain | {"mask": some_empty}, None
+    yield "bias", plain | {"bias": normal((3, 11, 17))}, None
+    yield "mask and bias", plain | {"mask": some_empty, "bias": normal((11, 17))}, None
+    yield "grouped heads", grouped, None
+    yield "one query", plain | {"query": normal((2, 3, 1, 7))}, None
+    yield "scores up to 1e4", plain | {"query": plain["query"] * 1e3}, None
+
+
+def _outputs(arrays, weights, library, device, dtype):
+    rounded, moved = inputs.place(arrays, library, device, dtype)
+    about = {"library": library, "dtype": dtype}
+    yield about, attention(**moved), inputs.reference(**rounded)
 
 
 def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
     """Return one row for each implementation and library at sequence length `n`."""
     drawn = inputs.draw(n, (1, HEADS, n, WIDTH))
     candidates: list[harness.Candidate] = []
-    for library in inputs.libraries(device):
-        if dtype not in inputs.DTYPES[library]:
-            continue
-        rounded, moved = inputs.place(drawn, library, device, dtype)
-        if not candidates:  # rounding is the same in every library
+    for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
+        if not candidates:
             compare = partial(inputs.errors, expected=_by_head(**rounded))
         functions: dict[str, Callable[..., Any]] = {"attention": attention}
         if library == "torch":

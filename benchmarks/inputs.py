@@ -1,7 +1,7 @@
 """What the benchmarks feed in and compare with: libraries, dtypes, rounding and the reference."""
 
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,18 @@ def place(
         moved[name] = move(move(x, library, device=target), dtype=kind)
         rounded[name] = x if kind == "bool" else move(moved[name], "numpy", dtype="float64")
     return rounded, moved
+
+
+def everywhere(
+    arrays: Mapping[str, np.ndarray], device: str, dtype: str
+) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, Any]]]:
+    """Yield each library that has `dtype` here, and what `place` returns for it.
+
+    Rounding is the same in all of them.
+    """
+    for library in libraries(device):
+        if dtype in DTYPES[library]:
+            yield library, *place(arrays, library, device, dtype)
 
 
 def reference(

@@ -45,11 +45,8 @@ def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
     """Return one row for each implementation, mask and library at sequence length `n`."""
     drawn = inputs.draw(n, (1, HEADS, n, WIDTH))
     candidates: list[harness.Candidate] = []
-    for library in inputs.libraries(device):
-        if dtype not in inputs.DTYPES[library]:
-            continue
-        rounded, moved = inputs.place(drawn, library, device, dtype)
-        if not candidates:  # rounding is the same in every library
+    for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
+        if not candidates:
             errors = _errors(**rounded)
         makers: dict[str, Callable[..., Iterator[tuple[str, int, Run]]]] = {"attention": _ours}
         if library == "torch":

@@ -152,13 +152,10 @@ def layer(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any
     layers = {g: MultiHeadWeights.init(n, D_MODEL, HEADS, n_kv_heads=g) for g in KV_HEADS}
     compare: dict[int, Callable] = {}
     candidates: list[harness.Candidate] = []
-    for library in inputs.libraries(device):
-        if dtype not in inputs.DTYPES[library]:
-            continue
-        rounded, moved = inputs.place(drawn, library, device, dtype)
+    for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
         for kv_heads, unplaced in layers.items():
             weights = inputs.place_weights(unplaced, library, device, dtype)
-            if kv_heads not in compare:  # rounding is the same in every library
+            if kv_heads not in compare:
                 float64 = weights.to("numpy", dtype="float64")
                 expected = reference(*(rounded["x"],) * 3, float64)
                 compare[kv_heads] = partial(inputs.errors, expected=expected)
@@ -196,10 +193,7 @@ def decoding(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, 
             name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()
         }
         compare = None
-        for library in inputs.libraries(device):
-            if dtype not in inputs.DTYPES[library]:
-                continue
-            rounded, moved = inputs.place(drawn, library, device, dtype)
+        for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
             if compare is None:
                 compare = partial(inputs.errors, expected=inputs.reference(**rounded))
             functions: dict[str, Callable[..., Any]] = {"attention": attention}

@@ -135,12 +135,9 @@ def layer(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any
     for norm in ("pre", "post"):
         unplaced = EncoderLayerWeights.init(n, D_MODEL, HEADS, D_FF, norm=norm)
         compare = None
-        for library in inputs.libraries(device):
-            if dtype not in inputs.DTYPES[library]:
-                continue
-            rounded, moved = inputs.place(drawn, library, device, dtype)
+        for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
             weights = inputs.place_weights(unplaced, library, device, dtype)
-            if compare is None:  # rounding is the same in every library
+            if compare is None:
                 expected = reference(rounded["x"], weights.to("numpy", dtype="float64"))
                 compare = partial(inputs.errors, expected=expected)
             functions: dict[str, Callable[..., Any]] = {
@@ -162,10 +159,7 @@ def parts(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any
     drawn = {"x": rng.standard_normal((1, n, D_MODEL), dtype=np.float32)}
     unplaced = EncoderLayerWeights.init(n, D_MODEL, HEADS, D_FF)
     candidates: list[harness.Candidate] = []
-    for library in inputs.libraries(device):
-        if dtype not in inputs.DTYPES[library]:
-            continue
-        rounded, moved = inputs.place(drawn, library, device, dtype)
+    for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
         weights = inputs.place_weights(unplaced, library, device, dtype)
         float64 = weights.to("numpy", dtype="float64")
         for name, function in PARTS.items():
