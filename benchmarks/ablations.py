@@ -16,12 +16,13 @@ from benchmarks.ablations_runs import (
     SEEDS,
     SETTINGS,
     Choice,
-    Runs,
+    Make,
     Text,
+    kept,
     row,
     run,
 )
-from benchmarks.tables import Step, Tables
+from benchmarks.tables import Runs, Step, Tables
 
 DEVICES = ("cpu",)
 WHOLE = True  # its tables build on one another, so all are measured
@@ -93,28 +94,27 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     text, facts = texts(quick)
     shape, settings = QUICK if quick else ({}, {})
     tables.add(methods=METHODS, model=MODEL, settings=SETTINGS, seeds=SEEDS, **facts)
-    path = tables.path and tables.path.with_suffix(".runs.partial")
 
     def make(choice: Choice, rate: float, seed: int) -> dict[str, Any]:
         model, how = choice.model | shape, choice.settings | settings
         return run(replace(choice, model=model, settings=how), rate, seed, text, facts)
 
-    runs = Runs(path, make)
+    runs = Runs(tables.path)
+    made = kept(runs, make)
     for table, rows in choices().items():
         tables.measure(
-            table, [step(choice, runs, quick) for choice in rows[: 2 if quick else None]]
+            table, [step(choice, made, quick) for choice in rows[: 2 if quick else None]]
         )
-    if path is not None:
-        path.unlink(missing_ok=True)
+    runs.clear()
 
 
-def step(choice: Choice, runs: Runs, quick: bool) -> Step:
+def step(choice: Choice, made: Make, quick: bool) -> Step:
     """Return the step that measures a row; a quick one has no further rates and fewer seeds."""
     seeds, most = (SEEDS[:2], 0) if quick else (SEEDS, MOST_RATES)
     n_runs = len(choice.rates) * (len(seeds) if choice.thorough else 1) + len(seeds)
     updates = (SETTINGS | choice.settings)["steps"]
     work = n_runs * updates * (MODEL | choice.model)["n_layers"]
-    return Step(choice.about, work, lambda: [row(choice, runs, seeds, most)])
+    return Step(choice.about, work, lambda: [row(choice, made, seeds, most)])
 
 
 def texts(quick: bool) -> tuple[Text, dict[str, Any]]:

@@ -1,12 +1,10 @@
 """The small writers of `ablations`: one trained at one rate, and a choice over its rates."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -15,6 +13,7 @@ import numpy as np
 from attnbook import TransformerWeights, data
 from attnbook.transformers.layer_norm import LayerNormWeights
 from attnbook.transformers.normalization import NORMALIZED
+from benchmarks.tables import Runs
 
 SEEDS, RATES, MOST_RATES = (0, 1, 2), (0.008, 0.016, 0.032), 9
 BATCH, EVERY = 16, 50  # windows of a batch; updates between two points of a curve
@@ -44,6 +43,9 @@ class Choice:
     rates: tuple[float, ...] = RATES
     thorough: bool = False  # all seeds at all rates
     too: tuple[float, ...] = ()  # where all seeds are run beside the best rate
+
+
+Make = Callable[[Choice, float, int], dict[str, Any]]  # a run, of a rate and a seed
 
 
 class Text(NamedTuple):
@@ -164,25 +166,18 @@ def updates(model: Any, batches: data.Batches, settings: Any, optimizer: str) ->
         yield step + 1
 
 
-class Runs:
-    """The runs made so far, kept in a file of lines."""
+def kept(runs: Runs, make: Make) -> Make:
+    """Return `make` with what it made kept in `runs`, equal runs once, and their seconds told."""
 
-    def __init__(self, path: Path | None, make: Callable[[Choice, float, int], dict[str, Any]]):
-        self.path, self.make, self.known = path, make, dict[str, Any]()
-        if path is not None and path.exists():
-            self.known = dict(json.loads(x) for x in path.read_text("utf8").splitlines())
-
-    def __call__(self, choice: Choice, rate: float, seed: int) -> dict[str, Any]:
-        """Return a run, which is made unless it is known."""
-        key = str([distinct(choice), rate, seed, MODEL, SETTINGS])
-        if key not in self.known:
+    def found(choice: Choice, rate: float, seed: int) -> dict[str, Any]:
+        def timed() -> dict[str, Any]:
             begin = time.process_time()
-            self.known[key] = self.make(choice, rate, seed)
-            self.known[key]["seconds"] = round(time.process_time() - begin, 1)
-            if self.path is not None:
-                with self.path.open("a", encoding="utf8") as file:
-                    file.write(json.dumps([key, self.known[key]]) + "\n")
-        return self.known[key]
+            result = make(choice, rate, seed)
+            return result | {"seconds": round(time.process_time() - begin, 1)}
+
+        return runs.get(str([distinct(choice), rate, seed, MODEL, SETTINGS]), timed)
+
+    return found
 
 
 def distinct(choice: Choice) -> Choice:
@@ -192,13 +187,13 @@ def distinct(choice: Choice) -> Choice:
     return replace(choice, about={}, model=model, settings=how, rates=(), thorough=False, too=())
 
 
-def row(choice: Choice, runs: Runs, seeds: tuple[int, ...], most: int) -> dict[str, Any]:
+def row(choice: Choice, made: Make, seeds: tuple[int, ...], most: int) -> dict[str, Any]:
     """Return the losses of a choice at all rates, and which is best."""
     first = seeds if choice.thorough else seeds[:1]
     found: dict[float, list[dict[str, Any]]] = {}
 
     def at(rate: float, seeds: tuple[int, ...]) -> float:
-        found[rate] = [runs(choice, rate, seed) for seed in seeds]
+        found[rate] = [made(choice, rate, seed) for seed in seeds]
         return mean([run["validation"] for run in found[rate][: len(first)]])
 
     judged = {rate: at(rate, first) for rate in choice.rates}
@@ -216,7 +211,7 @@ def row(choice: Choice, runs: Runs, seeds: tuple[int, ...], most: int) -> dict[s
         {"lr": rate, "validation": [run["validation"] for run in found[rate]]}
         for rate in sorted(found)
     ]
-    seconds = sum(run["seconds"] for made in found.values() for run in made)
+    seconds = sum(run["seconds"] for runs in found.values() for run in runs)
     edge = {"at_edge": best in edges, "seconds": round(seconds, 1)}
     return {**choice.about, "lr": best, **chosen, "rates": rates, **edge}
 

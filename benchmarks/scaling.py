@@ -19,7 +19,7 @@ from typing import Any
 from attnbook import TransformerWeights, data, models
 from benchmarks import scaling_fit
 from benchmarks.rivals import pair_ids, texts
-from benchmarks.tables import Step, Tables
+from benchmarks.tables import Runs, Step, Tables
 
 DEVICES = ("cpu",)
 WHOLE = True  # its tables build on one another, so all are measured
@@ -92,7 +92,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     plan = QUICK if quick else FULL
     plays = Plays(plan, quick, tables)
     tables.add(methods=METHODS, kind=KIND, **plan, **plays.facts())
-    kept = Kept(tables.path)
+    kept = Runs(tables.path)
     tuned: dict[int, float] = {}
 
     def rate(i: int) -> list[dict[str, Any]]:
@@ -168,30 +168,6 @@ class Plays:
         return shape["n_layers"] * layer + self.n_ids * shape["d_model"]
 
 
-class Kept:
-    """The runs that are finished, in a file beside the record; without a place for it, nowhere."""
-
-    def __init__(self, path: Path | None):
-        self.path = None if path is None else path.with_suffix(".runs.partial")
-        known = self.path is not None and self.path.exists()
-        lines = self.path.read_text("utf-8").splitlines() if known else []
-        self.rows = dict(json.loads(line) for line in lines)
-
-    def get(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the row of this key, and make it where it is missing."""
-        if key not in self.rows:
-            self.rows[key] = make()
-            if self.path is not None:
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([key, self.rows[key]]) + "\n")
-        return self.rows[key]
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-
-
 def find_rate(
     tried: Callable[[float], dict[str, Any]], start: float
 ) -> tuple[list[dict[str, Any]], float]:
@@ -209,7 +185,7 @@ def find_rate(
 
 
 def run(
-    plays: Plays, i: int, lr: float, *, epochs: float, kept: Kept, seed: int = 0
+    plays: Plays, i: int, lr: float, *, epochs: float, kept: Runs, seed: int = 0
 ) -> dict[str, Any]:
     """Return the row of a training of size `i`."""
     steps = round(epochs * len(plays.batches(seed)))

@@ -7,6 +7,7 @@ the place of the whole one, so that an interrupted run loses one table. Tables t
 are passed over, and stay as they are in the record.
 """
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -147,6 +148,30 @@ class Tables:
             raise ValueError("path must be a place to write to, got None")
         harness.write(self.record, self.path.with_suffix(".partial")).replace(self.path)
         return self.path
+
+
+class Runs:
+    """The runs that are finished, in a file beside the record; without a place for it, nowhere."""
+
+    def __init__(self, path: Path | None):
+        self.path = None if path is None else path.with_suffix(".runs.partial")
+        known = self.path is not None and self.path.exists()
+        lines = self.path.read_text("utf-8").splitlines() if known else []
+        self.rows = dict(json.loads(line) for line in lines)
+
+    def get(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the row of this key, and make it where it is missing."""
+        if key not in self.rows:
+            self.rows[key] = make()
+            if self.path is not None:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, self.rows[key]]) + "\n")
+        return self.rows[key]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 def steps(

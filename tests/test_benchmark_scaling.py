@@ -12,7 +12,7 @@ pytest.importorskip("scipy", reason="SciPy is not installed")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from attnbook import TransformerWeights
-from benchmarks import scaling, scaling_fit
+from benchmarks import scaling, scaling_fit, tables
 
 LAW = {"E": 1.2, "A": 12.0, "a": 0.35, "B": 300.0, "b": 0.47}
 SIZES = (24_720, 86_336, 295_584, 738_432, 2_361_792)
@@ -131,16 +131,16 @@ def test_finished_runs_are_kept_and_not_made_again(tmp_path):
         made.append(1)
         return {"validation": 1 / 3}
 
-    first = scaling.Kept(path)
+    first = tables.Runs(path)
     assert first.get("a", make) == first.get("a", make) == {"validation": 1 / 3}
-    again = scaling.Kept(path)  # after an interrupt
+    again = tables.Runs(path)  # after an interrupt
     assert again.get("a", make) == {"validation": 1 / 3}
     assert len(made) == 1
     again.get("b", make)
     again.clear()
-    assert scaling.Kept(path).rows == {}
+    assert tables.Runs(path).rows == {}
     assert not list(tmp_path.iterdir())
-    assert scaling.Kept(None).get("a", make) == {"validation": 1 / 3}
+    assert tables.Runs(None).get("a", make) == {"validation": 1 / 3}
 
 
 def test_the_sizes_are_of_the_writers_kind_and_grow():
