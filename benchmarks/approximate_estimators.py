@@ -10,7 +10,8 @@ from attnbook.sketch import Moments, SimHash
 from benchmarks import approximate_features, approximate_keys, real_keys
 from benchmarks.approximate_clusters import sort_keys
 from benchmarks.approximate_keys import TEST, VALIDATION
-from benchmarks.cache_rivals import meetings
+from benchmarks.cache_past import mixed
+from benchmarks.cache_rivals import agreement, chances, meetings
 
 N, QUICK_N = 16_384, 1024
 COLLECTION, FEWER = 100_000, 10_000  # tokens of the encoder: of test, of validation data
@@ -148,20 +149,9 @@ def _of_encoder(layers):
 # The ways
 
 
-def answer(scores, value, scored, bias=None, tail=None) -> np.ndarray:
+def answer(scores, value, scored, bias=0.0, tail=None) -> np.ndarray:
     """Return attention to the keys that are `scored`, and a tail (log mass, output) beside them."""
-    s = np.where(scored, scores if bias is None else scores + bias, -np.inf)
-    top = s.max(axis=1, keepdims=True)
-    if tail is not None:
-        log_mass, output = tail[0][:, None], tail[1]
-        top = np.maximum(top, log_mass)
-    safe = np.where(np.isfinite(top), top, 0)
-    weights = np.exp(s - safe)
-    total, out = weights.sum(axis=1, keepdims=True), weights @ value
-    if tail is not None:
-        more = np.exp(log_mass - safe)
-        total, out = total + more, out + more * output
-    return out / np.where(total > 0, total, 1)
+    return mixed(np.where(scored, scores + bias, -np.inf), value, tail)
 
 
 def _without_settings(judge: _Judge, setting, budget, seed) -> Iterator[Estimate]:
@@ -258,24 +248,6 @@ def _of_cells(judge: _Judge, setting, budget, seed) -> Iterator[Estimate]:
         log_mass = np.log(total) + np.where(np.isfinite(top[:, 0]), top[:, 0], 0)
     output = part @ values[:, :-1] + (part @ values[:, -1])[:, None] * (q @ head.cross)
     yield "cells", answer(scores, v, scored, tail=(log_mass, output)), share
-
-
-# Chances
-
-
-def agreement(query, key) -> np.ndarray:
-    """Return the chance that one bit of SimHash agrees, (m, n)."""
-    lengths = np.linalg.norm(query, axis=1)[:, None] * np.linalg.norm(key, axis=1)
-    return 1 - np.arccos(np.clip(query @ key.T / np.maximum(lengths, 1e-30), -1, 1)) / np.pi
-
-
-def chances(agree, n_tables, bits, least) -> np.ndarray:
-    """Return the chance to meet in at least one of the tables, or in two of them."""
-    once = agree**bits
-    chance = 1 - (1 - once) ** n_tables
-    if least == 2:
-        chance = chance - n_tables * once * (1 - once) ** (n_tables - 1)
-    return np.maximum(chance, 1e-12)
 
 
 def _fitting(head: Head, n_tables: int, budget: float) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnbook import softmax
 from attnbook.sketch.k_means import centres
 
 OBSERVED = 32  # last queries of the prompt, whose attention SnapKV observes
@@ -103,31 +104,32 @@ class Read(NamedTuple):
     scored: np.ndarray  # (m, n), boolean: the keys that count one by one
     numbers: Any = 0.0  # (m,) or a number: read beside the scored keys and their values
     bias: Any = 0.0  # (m, n) or 0, added to the scores
-    tail_mass: Any = None  # (m,), logarithm of what the other keys add up to
-    tail_output: Any = None  # (m, d_v)
+    tail: Any = (
+        None  # for the other keys the logarithm of their mass, (m,), and an output, (m, d_v)
+    )
 
 
 def answer(past: Past, read: Read) -> np.ndarray:
     """Return the outputs (m, d_v): one softmax over what is scored and what stands for the rest."""
     scores = np.where(read.scored & past.visible, past.scores + read.bias, -np.inf)
-    if read.tail_mass is None:
-        return softmax(scores) @ past.value
-    weights = softmax(np.concatenate([scores, read.tail_mass[:, None]], axis=1))
-    return weights[:, :-1] @ past.value + weights[:, -1:] * read.tail_output
+    return mixed(scores, past.value, read.tail)
+
+
+def mixed(
+    scores: np.ndarray, value: np.ndarray, tail: tuple[np.ndarray, np.ndarray] | None = None
+) -> np.ndarray:
+    """Return attention by scores, -inf for what is not read, with a `tail` as of `Read`."""
+    if tail is None:
+        return softmax(scores) @ value
+    log_mass, output = tail
+    weights = softmax(np.concatenate([scores, log_mass[:, None]], axis=1))
+    return weights[:, :-1] @ value + weights[:, -1:] * output
 
 
 def share(past: Past, read: Read) -> float:
     """Return the mean share of the cache that is read: numbers read, of those that it holds."""
     keys = (read.scored & past.visible).sum(axis=1) * past.width + read.numbers
     return float(np.mean(keys / ((past.place + 1) * past.width)))
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Return the softmax of each row; zeros for a row of -inf."""
-    largest = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(largest == -np.inf, 0, largest))
-    total = e.sum(axis=-1, keepdims=True)
-    return e / np.where(total == 0, 1, total)
 
 
 def near(past: Past, sinks: int, window: int) -> np.ndarray:

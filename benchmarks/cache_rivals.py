@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from attnbook import softmax
 from attnbook.sketch import SimHash
 from attnbook.sketch.k_means import nearest
-from benchmarks.cache_past import Past, Read, best, near, softmax
+from benchmarks.cache_past import Past, Read, best, near
 
 # Those that do not look for anything
 
@@ -123,17 +124,8 @@ def hashed(past, sinks, window, tables, bits, least, weigh) -> Read:
     found = (met >= least) & past.visible & ~some
     if not weigh:
         return Read(some | found, looked_up)
-    cosine = (
-        past.query
-        @ key.T
-        / np.maximum(
-            np.linalg.norm(past.query, axis=1)[:, None] * np.linalg.norm(key, axis=1), 1e-30
-        )
-    )
-    u = (1 - np.arccos(np.clip(cosine[found], -1, 1)) / np.pi) ** bits  # to meet in one table
-    fewer = sum(math.comb(tables, t) * u**t * (1 - u) ** (tables - t) for t in range(least))
     bias = np.zeros(past.visible.shape)
-    bias[found] = -np.log(np.maximum(1 - fewer, 1e-30))
+    bias[found] = -np.log(chances(agreement(past.query, key)[found], tables, bits, least))
     return Read(some | found, looked_up, bias)
 
 
@@ -145,6 +137,21 @@ def meetings(hash: SimHash, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     for one, keys in zip(own, np.ascontiguousarray(stored), strict=True):
         met += one[:, None] == keys
     return met
+
+
+def agreement(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Return the chance that one bit of SimHash agrees, (m, n)."""
+    lengths = np.linalg.norm(query, axis=1)[:, None] * np.linalg.norm(key, axis=1)
+    return 1 - np.arccos(np.clip(query @ key.T / np.maximum(lengths, 1e-30), -1, 1)) / np.pi
+
+
+def chances(agree: np.ndarray, n_tables: int, bits: int, least: int) -> np.ndarray:
+    """Return the chance to meet in at least so many of the tables."""
+    once = agree**bits
+    fewer = sum(
+        math.comb(n_tables, t) * once**t * (1 - once) ** (n_tables - t) for t in range(least)
+    )
+    return np.maximum(1 - fewer, 1e-12)
 
 
 def cells_of(past: Past, lists: int, probes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,13 +27,13 @@ def tables(
     of_cloud = d * (d + d_v) + past.width
     pairs = list(clouds(past, np.zeros(past.n, np.int64), 1, sinks, window))
     if not tables:
-        return Read(some, of_cloud, 0.0, *tails(past, pairs))
+        return Read(some, of_cloud, 0.0, tails(past, pairs))
     limit = np.concatenate([moments.limit(query, past.scale) for moments, query in pairs])
     found = read.scored & ~some
     scored = some | (found & (past.scores > limit[:, None]))
     unused = (found & ~scored).sum(axis=1)  # its key is read, and it is left to the cloud
     numbers = read.numbers + unused * d + of_cloud
-    return Read(scored, numbers, 0.0, *tails(past, pairs, below=limit))
+    return Read(scored, numbers, 0.0, tails(past, pairs, below=limit))
 
 
 def cells(past: Past, *, sinks: int, window: int, lists: int, probes: int) -> Read:
@@ -49,7 +49,7 @@ def cells(past: Past, *, sinks: int, window: int, lists: int, probes: int) -> Re
     pairs = list(clouds(past, cell, lists, sinks, window))
     left = [moments.counts * ~out for (moments, _), out in zip(pairs, whole, strict=True)]
     numbers = lists * (past.width + 2) + d * (d + d_v)
-    return Read(scored | near(past, sinks, window), numbers, 0.0, *tails(past, pairs, counts=left))
+    return Read(scored | near(past, sinks, window), numbers, 0.0, tails(past, pairs, counts=left))
 
 
 Pairs = list[tuple[Moments, np.ndarray]]

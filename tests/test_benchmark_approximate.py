@@ -358,8 +358,8 @@ def test_estimates_are_those_of_the_sketch(name, options):
 
 def test_a_key_that_meets_twice_is_divided_by_the_chance_of_it():
     head = drawn(60, 5)
-    agree = approximate_estimators.agreement(head.query, head.key)
-    chance = approximate_estimators.chances(agree, 6, 3, 2)
+    agree = cache_rivals.agreement(head.query, head.key)
+    chance = cache_rivals.chances(agree, 6, 3, 2)
     met = [cache_rivals.meetings(SimHash.init(s, 16, 6, 3), *head[:2]) > 1 for s in range(400)]
     np.testing.assert_allclose(np.mean(met, axis=0), chance, atol=0.12)
     assert np.abs(np.mean(met, axis=0) - chance).mean() < 0.02
