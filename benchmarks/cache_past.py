@@ -104,9 +104,7 @@ class Read(NamedTuple):
     scored: np.ndarray  # (m, n), boolean: the keys that count one by one
     numbers: Any = 0.0  # (m,) or a number: read beside the scored keys and their values
     bias: Any = 0.0  # (m, n) or 0, added to the scores
-    tail: Any = (
-        None  # for the other keys the logarithm of their mass, (m,), and an output, (m, d_v)
-    )
+    tail: Any = None  # of the other keys: logarithm of their mass, (m,), and output, (m, d_v)
 
 
 def answer(past: Past, read: Read) -> np.ndarray:

@@ -14,6 +14,7 @@ from benchmarks.search_planted import (
     NPROBES,
     QUICK_LOST_N,
     WIDTH,
+    Planted,
     about,
     asking,
     few,
@@ -21,7 +22,7 @@ from benchmarks.search_planted import (
     timed,
     told,
 )
-from benchmarks.search_rivals import BATCH, SDPA, SKETCH
+from benchmarks.search_rivals import BATCH, SDPA, SKETCH, Rival
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 4_000_000)
 QUICK_SIZES = (500, 1_000, 2_000)
@@ -47,16 +48,8 @@ def growth(*, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             ]
         rivals[0].built()
         rivals[0].ask(rivals[0].built(), data.test[0][:64])  # compiles
-        times = timed(
-            {i: asking(one, data.test[0], "batch") for i, one in enumerate(rivals)},
-            quick=quick,
-            rounds=2,
-        )
-        for i, one in enumerate(rivals):
-            row = about(one) | {"n": n, "mode": "batch", **times[i]}
-            row["speed"] = times[1]["per_query"] / row["per_query"]
-            row["recall"] = one.recall(*few(data.test))
-            row |= {"candidates": None, "index_bytes": None}
+        for one, row in zip(rivals, compared(rivals, data, 1, quick=quick), strict=True):
+            row |= {"n": n, "mode": "batch", "candidates": None, "index_bytes": None}
             rows.append(row | one.facts(one.built(), data.test[0]))
             log(f"growth: n = {n}: {told(rows[-1])}")
     fits = []
@@ -70,6 +63,20 @@ def growth(*, quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
                 found = fit([row["n"] for row in own], times_of)
                 fits.append({"of": what, "implementation": name} | found)
     return {"rows": rows, "fits": fits}
+
+
+def compared(
+    rivals: list[Rival], data: Planted, baseline: int, *, quick: bool
+) -> list[dict[str, Any]]:
+    """Return a row for each rival in batches: times, speed beside the baseline, and recall."""
+    asks = {i: asking(one, data.test[0], "batch") for i, one in enumerate(rivals)}
+    times = timed(asks, quick=quick, rounds=2)
+    base = times[baseline]["per_query"]
+    rows = []
+    for i, one in enumerate(rivals):
+        rows.append(about(one) | times[i] | {"speed": base / times[i]["per_query"]})
+        rows[-1]["recall"] = one.recall(*few(data.test))
+    return rows
 
 
 def fit(sizes: Sequence[float], times: Sequence[float]) -> dict[str, float]:
@@ -98,15 +105,7 @@ def lost(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
         rivals = [ours, ivf, search_rivals.flat(data.key), next(search_rivals.exact(data.key))]
         for one in rivals:
             one.batch = 64
-        times = timed(
-            {i: asking(one, data.test[0], "batch") for i, one in enumerate(rivals)},
-            quick=quick,
-            rounds=2,
-        )
-        for i, one in enumerate(rivals):
-            row = {"ratio": ratio, "n": n} | about(one) | times[i]
-            row["speed"] = times[3]["per_query"] / row["per_query"]
-            row["recall"] = one.recall(*few(data.test))
-            rows.append(row)
+        for row in compared(rivals, data, 3, quick=quick):
+            rows.append({"ratio": ratio, "n": n} | row)
             log(f"lost: far/near {ratio}: {told(row)}")
     return rows

@@ -5,11 +5,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cases import WEEKLY, ArrayLibrary, examples
 from hypothesis import settings
 from visits import browser, require_site, server  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 # The same cases in every run and on every machine: a failure is a change of the code.
 settings.register_profile(

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from attnbook import TransformerWeights, attention, data
 from attnbook.transformers.normalization import NORMALIZED
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from attnbook.nn import Transformer  # noqa: E402
 from attnbook.training import Settings, train  # noqa: E402

@@ -1,14 +1,11 @@
 """What the benchmark of approximate self-attention compares with is right: rivals and tables."""
 
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")

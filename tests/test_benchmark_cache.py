@@ -1,16 +1,12 @@
 """The rivals over a long cache: with a full budget each is exact attention, and each its oracle."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from attnbook import attention, log_softmax, transformer
 from attnbook.hashing.simhash import SimHash

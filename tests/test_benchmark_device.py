@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
-
-from benchmarks import (  # noqa: E402
-    __main__ as command_line,
-)
-from benchmarks import (  # noqa: E402
+from benchmarks import __main__ as command_line
+from benchmarks import (
     device,
     device_machine,
     device_plan,
@@ -27,6 +22,8 @@ from benchmarks import (  # noqa: E402
     provenance,
     tables,
 )
+
+ROOT = Path(__file__).parents[1]
 
 ABSENT = (
     "array_api_strict axe_playwright_python docutils faiss IPython ipykernel jaxtyping "

@@ -1,11 +1,6 @@
 """The model of a ring on many machines, and the pairs that each process computes."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from benchmarks import distributed, distributed_model
 from benchmarks.distributed_model import Link

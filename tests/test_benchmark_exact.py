@@ -3,15 +3,11 @@
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnbook import attention, attention_vjp, kernels, masking
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
-
 from benchmarks import (
     exact,
     exact_candidates,

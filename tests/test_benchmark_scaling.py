@@ -1,7 +1,6 @@
 """The benchmark of scaling finds the law that made its losses, and says what it does not know."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 pytest.importorskip("scipy", reason="SciPy is not installed")
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
 
 from attnbook import TransformerWeights
 from benchmarks import scaling, scaling_fit, tables

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections import Counter, defaultdict
 from importlib import resources
 from pathlib import Path
@@ -12,9 +11,6 @@ import numpy as np
 import pytest
 
 from attnbook import data, models
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
-
 from benchmarks import rivals, writer
 from benchmarks.rivals_cache import Cache, seen
 from benchmarks.rivals_ngrams import Ngrams, as_bytes, bits

@@ -12,12 +12,8 @@ import pytest
 from cases import every_day
 
 from attnbook import kernels
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # benchmarks/ is no part of the installed package
-
-from benchmarks import __main__ as command_line  # noqa: E402
-from benchmarks import (  # noqa: E402
+from benchmarks import __main__ as command_line
+from benchmarks import (
     approximate_estimators,
     attention,
     cuda,
@@ -39,8 +35,10 @@ from benchmarks import (  # noqa: E402
     tables,
     transformer,
 )
-from benchmarks import provenance as origin  # noqa: E402
-from benchmarks.memory import extra_bytes  # noqa: E402
+from benchmarks import provenance as origin
+from benchmarks.memory import extra_bytes
+
+ROOT = Path(__file__).parents[1]
 
 FIELDS = {"device", "cpu", "threads", "versions", "blas", "os", "settings", "load_average"}
 FIELDS |= {"commit", "dirty", "date", "command"}

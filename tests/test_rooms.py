@@ -1,6 +1,7 @@
 """The rooms of the package: each imports rooms below it alone, and no name hides a module."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import pathlib
@@ -35,10 +36,16 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@functools.cache
+def tree_of(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: pathlib.Path) -> list[tuple[str, str]]:
     """Return the modules of the package that a file imports, each with the name taken from it."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "attnbook":
             for alias in node.names:
                 module = f"{node.module}.{alias.name}"
@@ -83,7 +90,7 @@ def test_no_private_name_crosses_rooms():
 def test_no_private_attribute_crosses_rooms():
     used, own = {}, {}
     for path, room in FILES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
                 is_set = isinstance(node.ctx, ast.Store)
                 (own if is_set else used).setdefault(room, set()).add(node.attr)
