@@ -164,10 +164,15 @@ class Automaton:
 
 def _checked(strings):
     """Return the list of all strings, of one kind, or raise."""
-    if isinstance(strings, (str, bytes)) or not isinstance(strings, Iterable):
-        kind = type(strings).__name__
-        raise TypeError(f"strings must be several str or several bytes, got {kind}")
-    strings = list(strings)
+    kind = type(strings).__name__
+    several = f"strings must be several str or several bytes, got {kind}"
+    if isinstance(strings, (str, bytes)):
+        raise TypeError(several)
+    try:
+        walk = iter(strings)  # an array without axes has the method and nothing to walk over
+    except TypeError:
+        raise TypeError(several) from None
+    strings = list(walk)
     if not strings:
         raise ValueError("strings must be at least one, got none")
     first = type(strings[0])
