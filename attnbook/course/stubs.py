@@ -65,7 +65,9 @@ GIVEN = (
 LEFT_OUT = re.compile(r"cuda|triton|test_store")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
-BESIDE = ("cases.py", "conftest.py", "oracle.py", "error_table.py", "cupy_on_cpu.py")
+BESIDE = (
+    *("cases.py", "conftest.py", "visits.py", "oracle.py", "error_table.py", "cupy_on_cpu.py"),
+)
 """What the tests of the rooms share."""
 
 PROJECT = """\

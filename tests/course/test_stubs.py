@@ -171,6 +171,10 @@ def test_classes_that_hold_weights_are_given(package):
     assert done.stderr.strip().splitlines()[-1].startswith("ValueError: ")
 
 
+def test_what_all_tests_share_is_there(package):
+    assert all((package / "tests" / name).is_file() for name in stubs.BESIDE)
+
+
 def test_the_readme_names_tests_that_there_are(package):
     text = (package / "README.md").read_text("utf8")
     named = re.findall(r"tests/\w+", text)
