@@ -188,7 +188,7 @@ FEW = (
     "multi_head/test_multi_head.py::test_vmap",
     "masking/test_conventions.py::test_to_sdpa_means_the_same_to_torch",
     "transformers/test_normalization.py::test_rms_norm_is_layer_norm_of_rows_whose_mean_is_0",
-    "training/test_cross_entropy.py::test_mean_over_the_tokens_that_count",
+    "training/test_cross_entropy.py::test_what_the_mask_leaves_out_may_be_anything",
     "training/test_schedules.py::test_inverse_square_root_is_that_of_the_paper",
     "decoding/test_sampling.py::test_a_sequence_draws_the_same_whatever_its_neighbours",
     "single_head/test_softmax.py::test_repr_and_identity",  # of the running softmax
@@ -212,6 +212,12 @@ def counts(done):
     """Return how many tests passed, and how many did not."""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
     return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
+
+
+def test_the_short_tests_are_there(package):
+    for place in FEW:
+        file, name = place.split("::")
+        assert f"def {name}(" in (package / "tests" / file).read_text("utf8")
 
 
 @pytest.mark.weekly
