@@ -1,6 +1,7 @@
 """The commands ``python -m attnbook course`` and ``python -m attnbook grade``."""
 
 import argparse
+import importlib.util
 import os
 import secrets
 import sys
@@ -67,11 +68,10 @@ def make(chosen: argparse.Namespace) -> int:
         stubs.write(root.parent, chosen.out / "package")
     if chosen.verify and verify(every, secret):
         return 1
-    try:
-        failed = notebooks.release(list(found), chosen.out / "nbgrader")
-    except ImportError:
+    if importlib.util.find_spec("nbgrader") is None:
         print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
         return 0
+    failed = notebooks.release(list(found), chosen.out / "nbgrader")
     print(*failed, sep="\n", file=sys.stderr, end="")
     return 1 if failed else 0
 

@@ -65,10 +65,8 @@ GIVEN = (
 LEFT_OUT = re.compile(r"cuda|triton|test_store")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
-BESIDE = (
-    *("cases.py", "conftest.py", "visits.py", "oracle.py", "error_table.py", "cupy_on_cpu.py"),
-)
-"""What the tests of the rooms share."""
+BESIDE = ("cases", "conftest", "visits", "oracle", "error_table", "cupy_on_cpu")
+"""Modules that the tests of the rooms share; conftest wants `visits` for the site, too."""
 
 PROJECT = """\
 [build-system]
@@ -125,7 +123,7 @@ def write(root: Path, folder: Path) -> list[Path]:
     )
     texts["attnbook/__init__.py"] = face((package / "__init__.py").read_text("utf8"), {*texts})
     rooms = sorted({name.split("/")[0] for written in CHAPTERS.values() for name in written})
-    found = borrowed.chosen(tests, [*rooms, *BESIDE], {*texts})
+    found = borrowed.chosen(tests, [*rooms, *(f"{name}.py" for name in BESIDE)], {*texts})
     texts |= {name: text for name, text in found.items() if not LEFT_OUT.search(name)}
     texts |= {"pyproject.toml": PROJECT, "README.md": _readme({*texts})}
     for name, text in texts.items():

@@ -188,7 +188,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
 
 
 def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "nbgrader.apps", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "nbgrader", None)  # as if it were not installed
     written = dataclasses.asdict(SQUARES)
     chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()

@@ -172,7 +172,7 @@ def test_classes_that_hold_weights_are_given(package):
 
 
 def test_what_all_tests_share_is_there(package):
-    assert all((package / "tests" / name).is_file() for name in stubs.BESIDE)
+    assert all((package / "tests" / f"{name}.py").is_file() for name in stubs.BESIDE)
 
 
 def test_the_readme_names_tests_that_there_are(package):
