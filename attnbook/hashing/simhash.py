@@ -108,8 +108,8 @@ class SimHash(RandomProjections):
         The others change the bits j of a set C, by ascending
         :math:`\sum_{j \in C} (a_j \cdot x)^2`. This is the query-directed probing sequence of Lv
         et al. (2007), for planes. Raises TypeError or ValueError as `signatures`, or if `n_probes`
-        is not an int from 1 to the number of buckets, 2^κ. Cost: O(n d L κ), and O(κ n_probes) for
-        each table.
+        is not an int from 1 to the number of buckets, 2^κ, or exceeds 1,024. Cost: O(n d L κ), and
+        O(κ n_probes) for each table.
 
         Examples
         --------
