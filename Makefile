@@ -86,7 +86,7 @@ pdf: $(SITE) | .venv/.pdf  ## print the book into _build/attnbook.pdf (wants Chr
 
 environment: .venv/.test  ## install into .venv what the chapters and the tests need
 
-models: .venv/.made  ## fetch the weights of the sentence encoder, 90 MB, into the cache folder
+models: .venv/.made  ## fetch the weights of the sentence encoder, 91 MB, into the cache folder
 	@$(call install,.)
 	$(BIN)/python -m attnbook models get sentence-encoder
 
