@@ -173,8 +173,8 @@ class CrossPolytopeHash(ArrayTree):
 
         The others have another corner in some codes, by ascending sum of the squared gaps
         :math:`(\max_i |y_i| - (\pm y_i))^2` between the corner taken and the closest one. Raises
-        TypeError or ValueError as `signatures`, or if `n_probes` is not an int from 1 to (2 D)^κ, or
-        exceeds 1,024.
+        TypeError or ValueError as `signatures`, or if `n_probes` is not an int from 1 to (2 D)^κ,
+        or exceeds 1,024.
         """
         n_corners = 2 * int(self.signs.shape[3])
         check_probes(n_probes, n_corners**self.n_projections, "the buckets")

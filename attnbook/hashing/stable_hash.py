@@ -132,8 +132,8 @@ class StableHash(RandomProjections):
         The others are one interval away in the projections of a set. They are ordered by the sum of
         the squared distances to the ends that are crossed, the least first: the query-directed
         probing sequence of Lv et al. (2007). Raises TypeError or ValueError as `signatures`, or if
-        `n_probes` is not an int from 1 to 3^κ, or exceeds 1,024. Cost: O(n d L κ), and O(κ n_probes)
-        for each table.
+        `n_probes` is not an int from 1 to 3^κ, or exceeds 1,024. Cost: O(n d L κ), and
+        O(κ n_probes) for each table.
 
         References
         ----------
