@@ -123,6 +123,7 @@ class ShardedSketch:
         query : array, shape (n_q, d)
             Of the library, dtype and width of the keys.
         return_evidence : bool
+            The same on all processes.
 
         Returns
         -------
@@ -133,8 +134,8 @@ class ShardedSketch:
         ------
         TypeError, ValueError
             As `SketchAttention.attention_output`, or if the queries differ in shape between the
-            processes, or one has never had keys. A shard may be empty: ``update`` with 0 keys
-            tells how wide they are.
+            processes, or `return_evidence` does, or one has never had keys. A shard may be empty:
+            ``update`` with 0 keys tells how wide they are.
         RuntimeError
             If a process ends or does not answer, as `ring_attention`.
         """
@@ -146,6 +147,7 @@ class ShardedSketch:
             if state.index is None:
                 raise ValueError(f"sketch must have had keys on rank {processes.rank}, got none")
             said = f"query {tuple(query.shape)}, values of width {state.value.array().shape[1]}"
+            said = f"{said}, return_evidence={return_evidence}"
             return None, f"{said} and estimator {state.settings.estimator}"
 
         processes.agree(check)

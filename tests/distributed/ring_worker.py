@@ -103,7 +103,15 @@ def errors(rank, size):
         "queries": caught(decode_attention, x[:, : rank + 1], x, x),
         "twice": caught(second_order),
         "no keys": caught(ShardedSketch(SketchAttention(hash)).attention_output, x[0]),
+        "evidence": caught(answer, x[0].numpy(), hash, return_evidence=rank == 0),
     }
+
+
+def answer(x, hash, return_evidence=False, **options):
+    """Ask a sketch with the keys `x` for them."""
+    sketch = ShardedSketch(SketchAttention(hash, **options))
+    sketch.update(x)
+    return sketch.attention_output(x, return_evidence=return_evidence)
 
 
 def second_order():

@@ -39,6 +39,15 @@ def test_a_sketch_that_never_had_keys(equal):
         assert of_rank["errors"]["no keys"] == ("ValueError", message)
 
 
+def test_evidence_is_for_all_processes_or_for_none(equal):
+    for rank, of_rank in enumerate(equal):
+        kind, message = of_rank["errors"]["evidence"]
+        assert kind == "ValueError"
+        assert message.startswith(SAME)
+        assert f"return_evidence={rank == 0}" in message.partition(" as rank ")[0]
+        assert f"return_evidence={rank != 0}" in message.partition(" got ")[2]
+
+
 def test_there_is_no_gradient_of_second_order(equal):
     message = "ring_attention has no gradient of second order; attention by the reference has one"
     assert [of_rank["errors"]["twice"] for of_rank in equal] == [("RuntimeError", message)] * 3
