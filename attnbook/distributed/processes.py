@@ -121,16 +121,17 @@ class Processes:
         self.wait(work, deed)
         return parts
 
-    def agree(self, check: Callable[[], tuple[T, str]]) -> T:
+    def agree(self, check: Callable[[], tuple[T, list[str]]]) -> T:
         """Return what `check` returns, if it raises on no process and says the same on all.
 
-        It returns what the caller needs and a sentence of what all must have in common. If it
+        It returns what the caller needs and a list of what all must have in common. If it
         raises on one process that one raises its error, and all others say whose it was: a process
         that waited for it would wait in vain.
         """
         result, error = None, None
         try:
-            result, sentence = check()
+            result, common = check()
+            sentence = "; ".join(common)
         except (TypeError, ValueError) as refused:
             error, sentence = refused, f"!{type(refused).__name__}: {refused}"
         if self.size > 1:
@@ -140,20 +141,26 @@ class Processes:
             every = self.gather(mine.to(self.device), "the shapes")
             words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
             if error is None:
-                self._compare(words, sentence)
+                self._compare(words)
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
 
-    def _compare(self, words, sentence):
+    def _compare(self, words):
         for rank, other in enumerate(words):
             if other.startswith("!"):
                 raise ValueError(f"rank {rank} of {self.size} refused its arguments: {other[1:]}")
+        ours = words[self.rank].split("; ")
         for rank, other in enumerate(words):
             if other != words[self.rank]:
+                theirs = other.split("; ")
+                wanted, got = (
+                    ", ".join(x for x in a if x not in b)
+                    for a, b in ((ours, theirs), (theirs, ours))
+                )
                 raise ValueError(
-                    f"all ranks must have {sentence}, as rank {self.rank} has, "
-                    f"got {other} on rank {rank}"
+                    f"all ranks must have {wanted}, as rank {self.rank} has, "
+                    f"got {got} on rank {rank}"
                 )
 
     def wait(self, work: Any, deed: str) -> None:

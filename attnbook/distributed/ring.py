@@ -62,7 +62,8 @@ def ring_attention(
         Whether a query sees no key that comes later in the whole sequence, as `layout` orders it.
         Needs n_q = n_k.
     scale : float, optional
-        β, finite and at least 0; 1/√d_k by default.
+        β, finite and at least 0; 1/√d_k by default. It is that of the queries of this process, and
+        another process may have another one.
     layout : str
         Which tokens of the sequence a process holds: ``"zigzag"``, ``"striped"`` or
         ``"contiguous"``, as `shard_sequence` cuts them. Without `is_causal` it changes nothing.
@@ -138,12 +139,12 @@ def ring_attention(
                 f"query must have an even number of tokens for zigzag shards, got {n_q}"
             )
         module = module_of(impl, query)
-        shapes = (
+        shapes = [
             f"{name} {tuple(x.shape)}"
             for name, x in (("query", query), ("key", key), ("value", value))
-        )
+        ]
         order = f"is_causal={is_causal} {layout if is_causal else ''}".rstrip()
-        return (module, factor), f"{', '.join(shapes)}, {query.dtype} and {order}"
+        return (module, factor), [*shapes, str(query.dtype), order]
 
     module, factor = processes.agree(check)
     call = (processes, module, layout, is_causal, factor)
