@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from attnbook.arrays.arguments import check_number
+from attnbook.arrays.arguments import LARGEST, check_number
 
 T = TypeVar("T")
 
@@ -69,8 +69,9 @@ class Processes:
     def of(cls, group: Any, timeout: float) -> "Processes":
         """Return the processes of `group`, by default of all, or raise if there is none."""
         seconds = check_number("timeout", timeout)
-        if seconds == 0:
-            raise ValueError("timeout must be above 0 seconds, got 0")
+        # PyTorch takes 0 milliseconds for no limit, and 2**63 nanoseconds for a time that is past
+        if not 0.001 <= seconds <= LARGEST:
+            raise ValueError(f"timeout must be from 0.001 to {LARGEST} seconds, got {seconds:g}")
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
                 "group must be a group of processes that has been initialised, got none: start the "
@@ -78,6 +79,8 @@ class Processes:
             )
         if group is dist.group.WORLD:
             group = None
+        if group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to the others
+            raise ValueError("group must hold this process, got a group of other processes")
         if group is not None and not isinstance(group, dist.ProcessGroup):
             raise TypeError(
                 "group must be a ProcessGroup of torch.distributed or None, "
@@ -132,7 +135,7 @@ class Processes:
         try:
             result, common = check()
             sentence = "; ".join(common)
-        except (TypeError, ValueError) as refused:
+        except Exception as refused:  # of any kind, such as an ImportError: the others wait
             error, sentence = refused, f"!{type(refused).__name__}: {refused}"
         if self.size > 1:
             said = sentence.encode()[:LONGEST]

@@ -71,8 +71,8 @@ def ring_attention(
         The rung of `attnbook.kernels.LADDER` that computes the piece of a step; it must have a
         backward pass: ``"tiled"``, ``"numba"``, ``"packed"``, ``"triton"`` or ``"gluon"``.
     timeout : float
-        Seconds that this process waits for another one, with gloo. With nccl the timeout of the
-        group counts, ``init_process_group(timeout=...)``.
+        Seconds that this process waits for another one, with gloo, from 0.001 to 2³¹ − 1. With nccl
+        the timeout of the group counts, ``init_process_group(timeout=...)``.
 
     Returns
     -------
@@ -87,8 +87,11 @@ def ring_attention(
         For anything but floating tensors of one dtype, or a `group` that is none.
     ValueError
         If shapes do not fit one another, cannot be cut by `layout` or differ between the processes;
-        if `layout` or `impl` is unknown. Where one process is called wrongly, the others raise too
-        and name its rank, and none waits for it.
+        if `layout` or `impl` is unknown. Where one process is called wrongly, or cannot load
+        `impl`, the others raise too and name its rank, and none waits for it. Also if `timeout` is
+        out of range, or `group` is one of other processes, which the others do not learn.
+    ImportError
+        If `impl` needs a package that is not installed here.
     RuntimeError
         If no group has been initialised, or if a process ends or does not answer. Every process
         that waits for it raises, within milliseconds if its connection breaks and else after

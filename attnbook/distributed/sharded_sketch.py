@@ -56,7 +56,7 @@ class ShardedSketch:
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     timeout : float
-        Seconds that this process waits for another one.
+        As of `ring_attention`.
 
     Attributes
     ----------
@@ -68,7 +68,8 @@ class ShardedSketch:
     TypeError
         If `sketch` is of another class, or `group` is none.
     ValueError
-        If the sketch has other settings than those above.
+        If the sketch has other settings than those above, or `timeout` or `group` is refused as by
+        `ring_attention`.
     RuntimeError
         If no group has been initialised.
 

@@ -62,7 +62,7 @@ def decode_attention(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
+    TypeError, ValueError, ImportError, RuntimeError
         As `ring_attention`; ValueError also if the processes differ in the shape or the dtype of
         their queries, in the width of their values or in `scale`. Here too, a process that has all
         parts when another one ends raises at its next call.

@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import signal
 import sys
+from unittest import mock
 
 import numpy as np
 import ring_cases
@@ -113,8 +114,14 @@ def apart(rank):
     odd = rank == 1
     x, hash = torch.ones(4, 3), SimHash.init(0, 3)
     keys, other = x.numpy(), SimHash.init(int(odd), 3)
+    missing = {"attnbook.kernels.numba": None} if odd else {}
     tables = GivenHash(*[lambda keys: keys[:, 0] > 0] * (2 if odd else 3))
+    with mock.patch.dict(sys.modules, missing):
+        not_installed = caught(ring_attention, x, x, x, impl="numba")
     return {
+        "not installed": not_installed,
+        "group": caught(ring_attention, x, x, x, group=dist.new_group([1])),
+        "longest timeout": caught(ring_attention, x, x, x, timeout=2**31 - 1),
         "decode scale": caught(decode_attention, x, x, x, scale=5.0 if odd else 0.5),
         "scale": caught(answer, keys, hash, scale=5.0 if odd else 0.5),
         "dtype": caught(answer, keys.astype("float64") if odd else keys, hash),

@@ -77,6 +77,23 @@ def test_what_changes_an_answer_must_be_the_same_on_all_processes(equal, name, e
         assert len(set(found.groups())) == len(found.groups())
 
 
+def test_an_impl_that_is_not_installed_on_one_process_is_an_error_on_all(equal):
+    own = "impl='numba' needs numba: import of attnbook.kernels.numba halted; None in sys.modules"
+    own += "; pip install 'attnbook[fast]'"
+    theirs = f"rank 1 of 3 refused its arguments: ImportError: {own}"
+    got = [of_rank["apart"]["not installed"] for of_rank in equal]
+    assert got == [("ValueError", theirs), ("ImportError", own), ("ValueError", theirs)]
+
+
+def test_a_process_outside_its_group_is_told_so(equal):
+    outside = ("ValueError", "group must hold this process, got a group of other processes")
+    assert [of_rank["apart"]["group"] for of_rank in equal] == [outside, ("nothing", ""), outside]
+
+
+def test_the_longest_timeout_is_one(equal):
+    assert [of_rank["apart"]["longest timeout"] for of_rank in equal] == [("nothing", "")] * 3
+
+
 def test_a_hash_in_arrays_of_another_library_is_the_same(equal):
     assert [of_rank["apart"]["library"] for of_rank in equal] == [("nothing", "")] * 3
 
