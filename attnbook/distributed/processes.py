@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from attnbook.arrays.arguments import check_number
+from attnbook.arrays.arguments import LARGEST, check_number
 
 T = TypeVar("T")
 
@@ -69,8 +69,9 @@ class Processes:
     def of(cls, group: Any, timeout: float) -> "Processes":
         """Return the processes of `group`, by default of all, or raise if there is none."""
         seconds = check_number("timeout", timeout)
-        if seconds == 0:
-            raise ValueError("timeout must be above 0 seconds, got 0")
+        # PyTorch takes 0 milliseconds for no limit, and 2**63 nanoseconds for a time that is past
+        if not 0.001 <= seconds <= LARGEST:
+            raise ValueError(f"timeout must be from 0.001 to {LARGEST} seconds, got {seconds:g}")
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
                 "group must be a group of processes that has been initialised, got none: start the "
@@ -78,6 +79,8 @@ class Processes:
             )
         if group is dist.group.WORLD:
             group = None
+        if group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to the others
+            raise ValueError("group must hold this process, got a group of other processes")
         if group is not None and not isinstance(group, dist.ProcessGroup):
             raise TypeError(
                 "group must be a ProcessGroup of torch.distributed or None, "
@@ -121,17 +124,18 @@ class Processes:
         self.wait(work, deed)
         return parts
 
-    def agree(self, check: Callable[[], tuple[T, str]]) -> T:
+    def agree(self, check: Callable[[], tuple[T, list[str]]]) -> T:
         """Return what `check` returns, if it raises on no process and says the same on all.
 
-        It returns what the caller needs and a sentence of what all must have in common. If it
+        It returns what the caller needs and a list of what all must have in common. If it
         raises on one process that one raises its error, and all others say whose it was: a process
         that waited for it would wait in vain.
         """
         result, error = None, None
         try:
-            result, sentence = check()
-        except (TypeError, ValueError) as refused:
+            result, common = check()
+            sentence = "; ".join(common)
+        except Exception as refused:  # of any kind, such as an ImportError: the others wait
             error, sentence = refused, f"!{type(refused).__name__}: {refused}"
         if self.size > 1:
             said = sentence.encode()[:LONGEST]
@@ -140,20 +144,26 @@ class Processes:
             every = self.gather(mine.to(self.device), "the shapes")
             words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
             if error is None:
-                self._compare(words, sentence)
+                self._compare(words)
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
 
-    def _compare(self, words, sentence):
+    def _compare(self, words):
         for rank, other in enumerate(words):
             if other.startswith("!"):
                 raise ValueError(f"rank {rank} of {self.size} refused its arguments: {other[1:]}")
+        ours = words[self.rank].split("; ")
         for rank, other in enumerate(words):
             if other != words[self.rank]:
+                theirs = other.split("; ")
+                wanted, got = (
+                    ", ".join(x for x in a if x not in b)
+                    for a, b in ((ours, theirs), (theirs, ours))
+                )
                 raise ValueError(
-                    f"all ranks must have {sentence}, as rank {self.rank} has, "
-                    f"got {other} on rank {rank}"
+                    f"all ranks must have {wanted}, as rank {self.rank} has, "
+                    f"got {got} on rank {rank}"
                 )
 
     def wait(self, work: Any, deed: str) -> None:

@@ -62,7 +62,8 @@ def ring_attention(
         Whether a query sees no key that comes later in the whole sequence, as `layout` orders it.
         Needs n_q = n_k.
     scale : float, optional
-        β, finite and at least 0; 1/√d_k by default.
+        β, finite and at least 0; 1/√d_k by default. It is that of the queries of this process, and
+        another process may have another one.
     layout : str
         Which tokens of the sequence a process holds: ``"zigzag"``, ``"striped"`` or
         ``"contiguous"``, as `shard_sequence` cuts them. Without `is_causal` it changes nothing.
@@ -70,8 +71,8 @@ def ring_attention(
         The rung of `attnbook.kernels.LADDER` that computes the piece of a step; it must have a
         backward pass: ``"tiled"``, ``"numba"``, ``"packed"``, ``"triton"`` or ``"gluon"``.
     timeout : float
-        Seconds that this process waits for another one, with gloo. With nccl the timeout of the
-        group counts, ``init_process_group(timeout=...)``.
+        Seconds that this process waits for another one, with gloo, from 0.001 to 2³¹ − 1. With nccl
+        the timeout of the group counts, ``init_process_group(timeout=...)``.
 
     Returns
     -------
@@ -86,8 +87,11 @@ def ring_attention(
         For anything but floating tensors of one dtype, or a `group` that is none.
     ValueError
         If shapes do not fit one another, cannot be cut by `layout` or differ between the processes;
-        if `layout` or `impl` is unknown. Where one process is called wrongly, the others raise too
-        and name its rank, and none waits for it.
+        if `layout` or `impl` is unknown. Where one process is called wrongly, or cannot load
+        `impl`, the others raise too and name its rank, and none waits for it. Also if `timeout` is
+        out of range, or `group` is one of other processes, which the others do not learn.
+    ImportError
+        If `impl` needs a package that is not installed here.
     RuntimeError
         If no group has been initialised, or if a process ends or does not answer. Every process
         that waits for it raises, within milliseconds if its connection breaks and else after
@@ -138,12 +142,12 @@ def ring_attention(
                 f"query must have an even number of tokens for zigzag shards, got {n_q}"
             )
         module = module_of(impl, query)
-        shapes = (
+        shapes = [
             f"{name} {tuple(x.shape)}"
             for name, x in (("query", query), ("key", key), ("value", value))
-        )
+        ]
         order = f"is_causal={is_causal} {layout if is_causal else ''}".rstrip()
-        return (module, factor), f"{', '.join(shapes)}, {query.dtype} and {order}"
+        return (module, factor), [*shapes, str(query.dtype), order]
 
     module, factor = processes.agree(check)
     call = (processes, module, layout, is_causal, factor)

@@ -6,6 +6,7 @@ its own keys, and masses, outputs and evidence of the answers are merged.
 """
 
 import functools
+import hashlib
 import math
 from typing import Annotated, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from attnbook.kernels.running_softmax import State, merge_of
 from attnbook.sketch.answers import Evidence, check_query, found_probability_of
 from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.state_file import describe
 from attnbook.sketch.summary import diameter
 from attnbook.sketch.visible import EVERYTHING
 
@@ -48,12 +50,13 @@ class ShardedSketch:
     ----------
     sketch : SketchAttention
         The sketch of this process, empty or with its shard of the keys. All processes need the same
-        hash, drawn with the same seed. The estimator is ``"union"`` or ``"importance"``, without
-        tail, heavy keys and largest bucket, which are choices among all keys.
+        hash, drawn with the same seed, and the same scale and `n_probes`. The estimator is
+        ``"union"`` or ``"importance"``, without tail, heavy keys and largest bucket, which are
+        choices among all keys.
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     timeout : float
-        Seconds that this process waits for another one.
+        As of `ring_attention`.
 
     Attributes
     ----------
@@ -65,7 +68,8 @@ class ShardedSketch:
     TypeError
         If `sketch` is of another class, or `group` is none.
     ValueError
-        If the sketch has other settings than those above.
+        If the sketch has other settings than those above, or `timeout` or `group` is refused as by
+        `ring_attention`.
     RuntimeError
         If no group has been initialised.
 
@@ -104,6 +108,7 @@ class ShardedSketch:
                 )
         self.sketch = sketch
         self._processes = Processes.of(group, timeout)
+        self._hash = _named(settings.hash)
 
     def update(
         self, key: Annotated[Array, "m d"], value: Annotated[Array, "m d_v"] | None = None
@@ -123,6 +128,7 @@ class ShardedSketch:
         query : array, shape (n_q, d)
             Of the library, dtype and width of the keys.
         return_evidence : bool
+            The same on all processes.
 
         Returns
         -------
@@ -132,21 +138,33 @@ class ShardedSketch:
         Raises
         ------
         TypeError, ValueError
-            As `SketchAttention.attention_output`, or if the queries differ in shape between the
-            processes, or one has never had keys. A shard may be empty: ``update`` with 0 keys
-            tells how wide they are.
+            As `SketchAttention.attention_output`, or if one process has never had keys, or if the
+            processes differ in the shape or dtype of the queries, the width of the values, the
+            scale, the estimator, `n_probes`, `return_evidence` or the hash. Of a hash of your own
+            its class and its number of tables are compared. A shard may be empty: ``update`` with 0
+            keys tells how wide they are.
         RuntimeError
             If a process ends or does not answer, as `ring_attention`.
         """
         state, processes = self.sketch.state, self._processes
+        settings = state.settings
 
         def check():
             check_query(state, query)
             check_bool("return_evidence", return_evidence)
             if state.index is None:
                 raise ValueError(f"sketch must have had keys on rank {processes.rank}, got none")
-            said = f"query {tuple(query.shape)}, values of width {state.value.array().shape[1]}"
-            return None, f"{said} and estimator {state.settings.estimator}"
+            width = state.value.array().shape[1]
+            return None, [
+                f"query {tuple(query.shape)}",
+                dtype_name(query.dtype),
+                f"values of width {width}",
+                f"scale {settings.scale_of(query)}",
+                f"estimator {settings.estimator}",
+                f"n_probes {settings.n_probes}",
+                f"return_evidence={return_evidence}",
+                self._hash,
+            ]
 
         processes.agree(check)
         locals_ = self._gather(_local(state, query, return_evidence))
@@ -188,6 +206,18 @@ class ShardedSketch:
     @staticmethod
     def _like(x, query):
         return move(x, library(query), device=_place(query), dtype=dtype_name(query.dtype))
+
+
+def _named(hash):
+    """Return the class of a hash, and a digest of its numbers if it is one of the package."""
+    arrays: dict[str, Any] = {}
+    plain = describe(hash, "", arrays)
+    if plain is None:
+        return f"hash {type(hash).__name__} with {hash.n_tables} tables"
+    digest = hashlib.sha256(f"{plain} {[tuple(x.shape) for x in arrays.values()]}".encode())
+    for x in arrays.values():
+        digest.update(move(x, "numpy").tobytes())
+    return f"hash {type(hash).__name__} with the digest {digest.hexdigest()[:8]} of its numbers"
 
 
 def _place(query):

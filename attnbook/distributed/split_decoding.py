@@ -48,7 +48,7 @@ def decode_attention(
     mask : boolean tensor that broadcasts to (n_q, n_r), optional
         **True = may attend.** Which keys of this process count.
     scale : float, optional
-        β; 1/√d_k by default.
+        β, the same on all processes; 1/√d_k by default.
     impl : str
         As of `ring_attention`.
     timeout : float
@@ -62,9 +62,10 @@ def decode_attention(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
-        As `ring_attention`; ValueError also if the queries of the processes differ in shape. Here
-        too, a process that has all parts when another one ends raises at its next call.
+    TypeError, ValueError, ImportError, RuntimeError
+        As `ring_attention`; ValueError also if the processes differ in the shape or the dtype of
+        their queries, in the width of their values or in `scale`. Here too, a process that has all
+        parts when another one ends raises at its next call.
 
     Notes
     -----
@@ -90,8 +91,9 @@ def decode_attention(
         if mask is not None:
             check_mask(mask, query, (query.shape[-2], key.shape[-2]))
         shape = (*query.shape[:-1], value.shape[-1])
-        said = f"query {tuple(query.shape)}, values of width {shape[-1]} and {query.dtype}"
-        return (module_of(impl, query), factor, shape), said
+        common = [f"query {tuple(query.shape)}", f"values of width {shape[-1]}"]
+        common += [str(query.dtype), f"scale {factor}"]
+        return (module_of(impl, query), factor, shape), common
 
     module, factor, shape = processes.agree(check)
     with torch.no_grad():

@@ -39,7 +39,7 @@ def write(path: Path, state: SketchState) -> None:
     path = check_path("path", path)
     arrays: dict[str, Any] = {}
     content: dict[str, Any] = {
-        "hash": _described(state.settings.hash, "hash.", arrays),
+        "hash": describe(state.settings.hash, "hash.", arrays),
         "settings": {name: _plain(getattr(state.settings, name)) for name in SETTINGS},
         "value": None,
         "moments": None,
@@ -52,7 +52,7 @@ def write(path: Path, state: SketchState) -> None:
         arrays["signatures"] = state.index.signatures()
         # cells are chosen when they are first needed: kept, so that answers stay the same
         if state.summary.moments is not None:
-            content["moments"] = _described(state.summary.moments, "moments.", arrays)
+            content["moments"] = describe(state.summary.moments, "moments.", arrays)
             content["fitted"] = state.summary.fitted
     tensor_file.write(path, "sketch", arrays, content)
 
@@ -126,13 +126,13 @@ def _fill(state, arrays, content):
         heavy_rows(state)  # which the moments leave out: keys to come are compared with them
 
 
-def _described(part, prefix, arrays):
+def describe(part, prefix, arrays):
     """Return what JSON can hold of a hash or of moments, and put their arrays into `arrays`.
 
     Return None for a hash that is not of this package.
     """
     if type(part) is LiftedHash:
-        inner = _described(part.hash, prefix, arrays)
+        inner = describe(part.hash, prefix, arrays)
         return inner and {"class": "LiftedHash", "longest": part.longest, "hash": inner}
     if type(part) not in CLASSES.values():
         return None
@@ -142,7 +142,7 @@ def _described(part, prefix, arrays):
 
 
 def _rebuilt(described, prefix, arrays):
-    """Return what `_described` described."""
+    """Return what `describe` described."""
     if described["class"] == "LiftedHash":
         return LiftedHash(_rebuilt(described["hash"], prefix, arrays), described["longest"])
     if described["class"] not in CLASSES:

@@ -124,7 +124,11 @@ ring_attention(x.numpy(), x, x)
 ring_attention(x, x, x, group="all")
     TypeError: group must be a ProcessGroup of torch.distributed or None, got str
 ring_attention(x, x, x, timeout=0)
-    ValueError: timeout must be above 0 seconds, got 0
+    ValueError: timeout must be from 0.001 to 2147483647 seconds, got 0
+ring_attention(x, x, x, timeout=1e-4)
+    ValueError: timeout must be from 0.001 to 2147483647 seconds, got 0.0001
+ring_attention(x, x, x, timeout=1e300)
+    ValueError: timeout must be from 0.001 to 2147483647 seconds, got 1e+300
 ring_attention(x, x, x, is_causal=1)
     TypeError: is_causal must be a bool, got int
 ring_attention(x[0, 0], x, x)

@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import signal
 import sys
+from unittest import mock
 
 import numpy as np
 import ring_cases
@@ -20,6 +21,7 @@ from attnbook import distributed
 from attnbook.arrays.move import move
 from attnbook.distributed import shard_sequence
 from attnbook.distributed.processes import Processes
+from attnbook.hashing import GivenHash, LiftedHash
 from attnbook.kernels import packed  # noqa: F401, it imports Numba
 from attnbook.sketch import SimHash, SketchAttention
 
@@ -103,7 +105,58 @@ def errors(rank, size):
         "queries": caught(decode_attention, x[:, : rank + 1], x, x),
         "twice": caught(second_order),
         "no keys": caught(ShardedSketch(SketchAttention(hash)).attention_output, x[0]),
+        "evidence": caught(answer, x[0].numpy(), hash, return_evidence=rank == 0),
     }
+
+
+def apart(rank):
+    """Return what calls say of which one thing is another one on rank 1."""
+    odd = rank == 1
+    x, hash = torch.ones(4, 3), SimHash.init(0, 3)
+    keys, other = x.numpy(), SimHash.init(int(odd), 3)
+    missing = {"attnbook.kernels.numba": None} if odd else {}
+    tables = GivenHash(*[lambda keys: keys[:, 0] > 0] * (2 if odd else 3))
+    with mock.patch.dict(sys.modules, missing):
+        not_installed = caught(ring_attention, x, x, x, impl="numba")
+    return {
+        "not installed": not_installed,
+        "group": caught(ring_attention, x, x, x, group=dist.new_group([1])),
+        "longest timeout": caught(ring_attention, x, x, x, timeout=2**31 - 1),
+        "decode scale": caught(decode_attention, x, x, x, scale=5.0 if odd else 0.5),
+        "scale": caught(answer, keys, hash, scale=5.0 if odd else 0.5),
+        "dtype": caught(answer, keys.astype("float64") if odd else keys, hash),
+        "n_probes": caught(answer, keys, hash, n_probes=2 if odd else 1),
+        "planes": caught(answer, keys, other),
+        "shape": caught(answer, keys, SimHash.init(0, 3, *((2, 3) if odd else (3, 2)))),
+        "lifted": caught(answer, keys, LiftedHash(SimHash.init(0, 4), 5.0 if odd else 6.0)),
+        "class": caught(answer, keys, hash if odd else tables),
+        "tables": caught(answer, keys, tables),
+        "library": caught(answer, x if odd else keys, hash.to("torch") if odd else hash),
+    }
+
+
+def own_scale(rank, size):
+    """Return output and gradients where each process has a scale, and those of one process."""
+    rng = np.random.default_rng(5)
+    whole = [torch.tensor(rng.standard_normal((size, 2, 3)), requires_grad=True) for _ in range(3)]
+    query, key, value = (x.reshape(-1, 3) for x in whole)
+    outputs = [
+        torch.nn.functional.scaled_dot_product_attention(q, key, value, scale=1.0 + r)
+        for r, q in enumerate(query.split(2))
+    ]
+    torch.cat(outputs).sin().sum().backward()
+    ours = [x.detach()[rank].clone().requires_grad_() for x in whole]
+    output = ring_attention(*ours, scale=1.0 + rank)
+    output.sin().sum().backward()
+    found = [output, *(x.grad for x in ours)], [outputs[rank], *(x.grad[rank] for x in whole)]
+    return [[plain(x) for x in side] for side in found]
+
+
+def answer(x, hash, return_evidence=False, **options):
+    """Ask a sketch with the keys `x` for them."""
+    sketch = ShardedSketch(SketchAttention(hash, **options))
+    sketch.update(x)
+    return sketch.attention_output(x, return_evidence=return_evidence)
 
 
 def second_order():
@@ -144,6 +197,7 @@ def main(job, rank, size, folder):
     if job == "equal":
         found |= {"ring": ring(rank, size, ring_cases.RING), "decode": decode(rank, size)}
         found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
+        found |= {"apart": apart(rank), "own scale": own_scale(rank, size)}
         found["references"] = references()
     else:
         pair = dist.new_group([1, 3])

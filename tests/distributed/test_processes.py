@@ -1,5 +1,6 @@
 """What processes say where arguments do not fit, and where one of them is killed."""
 
+import re
 import signal
 
 import pytest
@@ -14,8 +15,8 @@ def test_an_error_says_argument_expected_and_got(equal, call, kind, message):
 
 
 def test_shards_of_different_lengths_are_an_error_on_all_processes(equal):
-    shape = "query (3, 2, {0}, 3), key (3, 2, {0}, 3), value (3, 2, {0}, 3), torch.float32 and "
-    shapes = [(shape + "is_causal=False").format(n) for n in (1, 2, 3)]
+    shape = "query (3, 2, {0}, 3), key (3, 2, {0}, 3), value (3, 2, {0}, 3)"
+    shapes = [shape.format(n) for n in (1, 2, 3)]
     got = [of_rank["errors"]["uneven"] for of_rank in equal]
     for rank, other in ((0, 1), (1, 0), (2, 0)):
         message = f"{SAME}{shapes[rank]}, as rank {rank} has, got {shapes[other]} on rank {other}"
@@ -37,6 +38,64 @@ def test_a_sketch_that_never_had_keys(equal):
     for rank, of_rank in enumerate(equal):
         message = f"sketch must have had keys on rank {rank}, got none"
         assert of_rank["errors"]["no keys"] == ("ValueError", message)
+
+
+def test_evidence_is_for_all_processes_or_for_none(equal):
+    asked = [f"return_evidence={rank == 0}" for rank in range(3)]
+    for rank, other in ((0, 1), (1, 0), (2, 0)):
+        message = f"{SAME}{asked[rank]}, as rank {rank} has, got {asked[other]} on rank {other}"
+        assert equal[rank]["errors"]["evidence"] == ("ValueError", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "even", "odd"),
+    [
+        ("decode scale", r"scale 0\.5", r"scale 5\.0"),
+        ("scale", r"scale 0\.5", r"scale 5\.0"),
+        ("dtype", "float32", "float64"),
+        ("n_probes", "n_probes 1", "n_probes 2"),
+        ("planes", "hash SimHash with the digest {} of its numbers", None),
+        ("shape", "hash SimHash with the digest {} of its numbers", None),
+        ("lifted", "hash LiftedHash with the digest {} of its numbers", None),
+        ("tables", "hash GivenHash with 3 tables", "hash GivenHash with 2 tables"),
+        (
+            "class",
+            "hash GivenHash with 3 tables",
+            "hash SimHash with the digest {} of its numbers",
+        ),
+    ],
+)
+def test_what_changes_an_answer_must_be_the_same_on_all_processes(equal, name, even, odd):
+    digests = "([0-9a-f]{8})"
+    even, odd = even.replace("{}", digests), (odd or even).replace("{}", digests)
+    for rank, (ours, other, theirs) in enumerate(((even, 1, odd), (odd, 0, even), (even, 1, odd))):
+        kind, message = equal[rank]["apart"][name]
+        assert kind == "ValueError"
+        wanted = f"{SAME}{ours}, as rank {rank} has, got {theirs} on rank {other}"
+        found = re.fullmatch(wanted, message)
+        assert found
+        assert len(set(found.groups())) == len(found.groups())
+
+
+def test_an_impl_that_is_not_installed_on_one_process_is_an_error_on_all(equal):
+    own = "impl='numba' needs numba: import of attnbook.kernels.numba halted; None in sys.modules"
+    own += "; pip install 'attnbook[fast]'"
+    theirs = f"rank 1 of 3 refused its arguments: ImportError: {own}"
+    got = [of_rank["apart"]["not installed"] for of_rank in equal]
+    assert got == [("ValueError", theirs), ("ImportError", own), ("ValueError", theirs)]
+
+
+def test_a_process_outside_its_group_is_told_so(equal):
+    outside = ("ValueError", "group must hold this process, got a group of other processes")
+    assert [of_rank["apart"]["group"] for of_rank in equal] == [outside, ("nothing", ""), outside]
+
+
+def test_the_longest_timeout_is_one(equal):
+    assert [of_rank["apart"]["longest timeout"] for of_rank in equal] == [("nothing", "")] * 3
+
+
+def test_a_hash_in_arrays_of_another_library_is_the_same(equal):
+    assert [of_rank["apart"]["library"] for of_rank in equal] == [("nothing", "")] * 3
 
 
 def test_there_is_no_gradient_of_second_order(equal):

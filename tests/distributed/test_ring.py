@@ -46,6 +46,13 @@ def test_three_processes_equal_one(equal, name):
     assert_close(found, expected(name, case, 3), case)
 
 
+def test_each_process_may_have_its_own_scale(equal):
+    for of_rank in equal:
+        ours, theirs = of_rank["own scale"]
+        for x, y in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-13)
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize("name", ring_cases.PLAIN_RING)
 def test_four_processes_and_a_pair_of_them_equal_one(lost, name):
