@@ -18,6 +18,7 @@ from attnbook.course import (
     submissions,
     variants,
 )
+from attnbook.course.borrowed import PACKAGE
 from attnbook.course.limits import hide_memory
 from attnbook.course.parents import parents
 from attnbook.course.session import Limits
@@ -64,8 +65,8 @@ def make(chosen: argparse.Namespace) -> int:
     if chosen.students:
         names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
         variants.write(filter(None, names), secret, chosen.out / "variants", every)
-    if (root := Path.cwd() / "tests").is_dir():
-        stubs.write(root.parent, chosen.out / "package")
+    if stubs.is_repository(root := PACKAGE.parent):
+        stubs.write(root, chosen.out / "package")
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:

@@ -187,13 +187,30 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     assert sorted(score for (score,) in scores) == [0, 0, 1]
 
 
-def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """Options of both commands: a course of one exercise."""
     monkeypatch.setitem(sys.modules, "nbgrader", None)  # as if it were not installed
     written = dataclasses.asdict(SQUARES)
     chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()
     (tmp_path / "in/sample.json").write_text(json.dumps(chapter))
-    words = ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
+    return ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
+
+
+def test_the_empty_package_is_made_from_attnbook_and_not_from_where_one_stands(
+    words, tmp_path, monkeypatch
+):
+    (tmp_path / "tests").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["course", *words, "--out", "."]) == 0
+    assert "0.0.1" in (tmp_path / "package/pyproject.toml").read_text()
+    monkeypatch.setattr(command.stubs, "is_repository", lambda root: False)
+    assert main(["course", *words, "--out", "wheel"]) == 0
+    assert not (tmp_path / "wheel/package").exists()
+
+
+def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys):
     assert main(["course", *words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "sample: 1 exercises, 0 of them read by a person" in told
