@@ -63,7 +63,7 @@ def make(chosen: argparse.Namespace) -> int:
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
     if chosen.students:
-        names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
+        names = [line.strip() for line in chosen.students.read_text("utf-8-sig").splitlines()]
         variants.write(filter(None, names), secret, chosen.out / "variants", every)
     if stubs.is_repository(root := PACKAGE.parent):
         stubs.write(root, chosen.out / "package")
@@ -98,6 +98,9 @@ def mark(chosen: argparse.Namespace) -> int:
     of_book = [exercise for asked in _chapters(chosen).values() for exercise in asked]
     asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)
+    for one in handed_in:
+        for doubt in one.doubts:
+            print(f"{one.student}: {doubt}", flush=True)
     limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
     marks = grading.grade(
         handed_in, of_book, secret, limits=limits, workers=chosen.workers, own=own

@@ -229,6 +229,15 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
         main(["course", *words, "--chapter", "other"])
 
 
+def test_names_of_students_may_begin_with_a_mark_of_the_byte_order(words, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(command.variants, "write", lambda students, *given: told.extend(students))
+    (tmp_path / "students.txt").write_text("Ada\n\nBob\n", "utf-8-sig")
+    given = ["--students", str(tmp_path / "students.txt"), "--out", str(tmp_path / "out")]
+    assert main(["course", *words, *given]) == 0
+    assert told == ["Ada", "Bob"]
+
+
 def test_without_the_site_it_says_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="run make book first"):
         exercises.read(tmp_path)

@@ -37,6 +37,7 @@ from attnbook.course import (
     grading,
     hidden,
     judge,
+    notebooks,
     results,
     session,
     submissions,
@@ -377,6 +378,61 @@ def test_a_class_is_graded(tmp_path):
     assert "Your submission ends the program." in page
     assert "<td>1</td><td>exits</td>" in (tmp_path / "out/class.html").read_text()
     assert ESSAY.label not in rows[0]
+
+
+def read_one(folder):
+    """Return what the one student in a folder has handed in."""
+    (found,) = submissions.read(folder, EXERCISES)
+    return found
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_an_answer(tmp_path):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/squares.py").write_text(SQUARES.answer, "utf-8-sig")
+    assert read_one(tmp_path).answers == {"squares": SQUARES.answer}
+
+
+def test_installed_packages_and_hidden_folders_hold_no_answer(tmp_path):
+    pupils.write_programs(tmp_path / "ada/a", {"squares": SQUARES.answer})
+    pupils.write_programs(tmp_path / "ada/.old", {"squares": "old"})
+    pupils.write_programs(tmp_path / ".git", {"squares": "of no student"})
+    pupils.write_programs(tmp_path / "ada/env/bin", {"squares": "of an environment"})
+    (tmp_path / "ada/env/pyvenv.cfg").touch()
+    pupils.write_programs(tmp_path / "ada/lib/site-packages/numbers", {"squares": "of a package"})
+    assert read_one(tmp_path) == submissions.Submission("ada", {"squares": SQUARES.answer})
+
+
+def test_an_answer_goes_before_an_untouched_file(tmp_path):
+    pupils.write_programs(tmp_path / "ada", {"squares": SQUARES.stub, "pencil": PENCIL.stub})
+    pupils.write_notebook(tmp_path / "ada/work/book.ipynb", {"squares": SQUARES.answer})
+    found = read_one(tmp_path)
+    assert found.answers == {"squares": SQUARES.answer, "pencil": PENCIL.stub}
+    assert found.doubts == []
+
+
+def test_of_two_answers_the_highest_is_graded_and_the_teacher_is_told(tmp_path):
+    pupils.write_programs(tmp_path / "ada/b", {"squares": SQUARES.answer})
+    pupils.write_programs(tmp_path / "ada/a/old", {"squares": "x = 1"})
+    pupils.write_programs(tmp_path / "ada/c", {"squares": SQUARES.answer})
+    found = read_one(tmp_path)
+    assert found.answers == {"squares": SQUARES.answer}
+    assert found.doubts == ["squares of b/squares.py is graded, not of a/old/squares.py"]
+
+
+def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
+    book = notebooks.notebook([SQUARES, PENCIL], "s")
+    for cell in book["cells"]:
+        about = cell["metadata"]["nbgrader"]
+        about["grade_id"] = about["grade_id"].replace("answer-squares", "cell-123")
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/book.ipynb").write_text(json.dumps(book))
+    handed_in = submissions.read(tmp_path, EXERCISES)
+    (result,) = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    mark = result.marks["squares"]
+    assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
+    assert mark.message == "The cell `answer-squares` is not in book.ipynb."
+    assert result.marks["pencil"].share == 1
+    assert result.marks["shares"].message == "Nothing is handed in."
 
 
 class InPlace:
