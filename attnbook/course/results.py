@@ -1,14 +1,15 @@
 """What grading leaves behind: a table, a page for each student, and a report of the class."""
 
 import csv
+import hashlib
 import html
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from attnbook.course.assignments import heading, write_texts
 from attnbook.course.exercises import Exercise
@@ -16,6 +17,13 @@ from attnbook.course.grading import Result
 
 STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}"
 STYLE += "td,th{padding:.2em .8em;text-align:left;vertical-align:top}"
+
+
+REFUSED = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
+"""What some system does not take in the name of a file."""
+
+LONGEST = 200
+"""Bytes of the longest name of a student's file."""
 
 
 def points_of(result: Result, exercise: Exercise) -> float:
@@ -35,13 +43,24 @@ def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path
         folder / "grades.csv": table(results, exercises),
         folder / "class.html": report(results, exercises),
     }
+    taken: set[str] = set()
     for result in results:
-        name = quote(result.student, safe=" @")
+        name = file_name(result.student, taken)
         texts[folder / "students" / f"{name}.html"] = page(result, exercises)
         texts[folder / "students" / f"{name}.json"] = json.dumps(
             gradescope(result, exercises), indent=1, ensure_ascii=False
         )
     return write_texts(texts)
+
+
+def file_name(student: str, taken: set[str]) -> str:
+    """Return the name of a student's files, none of those taken, and take it."""
+    plain = name = REFUSED.sub("_", student)
+    while name.casefold() in taken or len(name.encode()) > LONGEST:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{plain.encode()[: LONGEST - 9].decode('utf8', 'ignore')}-{digest}"
+    taken.add(name.casefold())  # there are systems to which a is A
+    return name
 
 
 def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:

@@ -57,10 +57,10 @@ def read(folder: Path, exercises: Iterable[Exercise]) -> list[Submission]:
 
 
 def _submission(folder: Path, exercises: list[Exercise]) -> Submission:
-    submission = Submission(folder.name)
+    submission = Submission(_in_words(Path(folder.name)))
     found: dict[str, dict[str, str]] = {exercise.label: {} for exercise in exercises}
     for path in _files(folder):
-        name = path.relative_to(folder).as_posix()
+        name = _in_words(path.relative_to(folder))
         try:
             text = path.read_text("utf-8-sig", errors="replace")
         except OSError:
@@ -84,6 +84,11 @@ def _submission(folder: Path, exercises: list[Exercise]) -> Submission:
             if others:
                 submission.doubts.append(f"{exercise.label} of {first} is graded, not of {others}")
     return submission
+
+
+def _in_words(path: Path) -> str:
+    """Return a path as text that can be written, also where the system has it in no UTF-8."""
+    return os.fsencode(path.as_posix()).decode("utf8", "replace")
 
 
 def _files(folder: Path) -> list[Path]:

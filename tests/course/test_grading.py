@@ -4,10 +4,12 @@ import concurrent.futures
 import contextlib
 import csv
 import dataclasses
+import html
 import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -433,6 +435,44 @@ def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
     assert result.marks["pencil"].share == 1
     assert result.marks["shares"].message == "Nothing is handed in."
+
+
+STRANGE = (
+    *("Ada", "ada", "a:b", "a_b", "Константинопольский Александр_1234567_assignsubmission_file_"),
+    *("Я" * 120 + "1", "Я" * 120 + "2", "x" * 199, "\n", "<i>", "..."),
+)
+"""Names of folders that are hard on files."""
+
+
+def test_each_student_has_files_whatever_the_name(tmp_path):
+    mark = judge.Mark("squares", 1.0, (), "Right.")
+    done = [grading.Result(student, {"squares": mark}) for student in (*STRANGE, "a/b", "Ada")]
+    results.write(done, [SQUARES], tmp_path)
+    titles, names = zip(
+        *(
+            (re.search("<h1>(.*)</h1>", page.read_text("utf8"), re.S)[1], page.stem)
+            for page in (tmp_path / "students").glob("*.html")
+        ),
+        strict=True,
+    )
+    assert sorted(titles) == sorted(html.escape(result.student) for result in done)
+    assert STRANGE[4] in names
+    assert len({name.lower() for name in names}) == len(done)
+    assert len([*(tmp_path / "students").glob("*.json")]) == len(done)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text here")
+def test_a_name_that_is_no_text_is_read(tmp_path):
+    for name in (b"J\xf6rg", b"J\xf6rn"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        pathlib.Path(os.fsdecode(folder), "squares.py").write_text(SQUARES.answer)
+    found = submissions.read(tmp_path, [SQUARES])
+    assert [one.student for one in found] == [
+        "J\N{REPLACEMENT CHARACTER}rg",
+        "J\N{REPLACEMENT CHARACTER}rn",
+    ]
+    assert all(one.answers == {"squares": SQUARES.answer} for one in found)
 
 
 class InPlace:
