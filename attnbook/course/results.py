@@ -37,20 +37,27 @@ def points_of_all(result: Result, exercises: Sequence[Exercise]) -> float:
 
 
 def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path) -> list[Path]:
-    """Write ``grades.csv``, ``class.html``, and a page and a ``results.json`` of each student."""
-    results, exercises = list(results), [e for e in exercises if e.is_checked]
-    texts = {
-        folder / "grades.csv": table(results, exercises),
-        folder / "class.html": report(results, exercises),
-    }
+    """Write a page and a ``results.json`` of each student, then ``grades.csv`` and ``class.html``.
+
+    Each result is written as it comes, and the table of those that came also where an error ends
+    them.
+    """
+    exercises = [e for e in exercises if e.is_checked]
+    done: list[Result] = []
     taken: set[str] = set()
-    for result in results:
-        name = file_name(result.student, taken)
-        texts[folder / "students" / f"{name}.html"] = page(result, exercises)
-        texts[folder / "students" / f"{name}.json"] = json.dumps(
-            gradescope(result, exercises), indent=1, ensure_ascii=False
-        )
-    return write_texts(texts)
+    written: list[Path] = []
+    (folder / "students").mkdir(parents=True, exist_ok=True)  # an error here comes before the marks
+    try:
+        for result in results:
+            done.append(result)
+            place = folder / "students" / file_name(result.student, taken)
+            told = json.dumps(gradescope(result, exercises), indent=1, ensure_ascii=False)
+            texts = {f"{place}.html": page(result, exercises), f"{place}.json": told}
+            written += write_texts({Path(path): text for path, text in texts.items()})
+    finally:
+        of_class = {"grades.csv": table(done, exercises), "class.html": report(done, exercises)}
+        written += write_texts({folder / name: text for name, text in of_class.items()})
+    return written
 
 
 def file_name(student: str, taken: set[str]) -> str:

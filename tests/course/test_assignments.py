@@ -238,6 +238,41 @@ def test_names_of_students_may_begin_with_a_mark_of_the_byte_order(words, tmp_pa
     assert told == ["Ada", "Bob"]
 
 
+def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path, capsys):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "students.txt").write_text("Ada\n../evil\n")
+    there, out = str(tmp_path / "in"), ["--out", str(tmp_path / "out")]
+    absent = str(tmp_path / "absent")
+    for given in (
+        ["course", *words, "--exercises", absent],
+        ["course", *words, "--students", absent],
+        ["grade", there, *words, "--exercises", absent],
+        ["grade", there, *words],
+        ["grade", absent, *words, "--secret", str(tmp_path / "students.txt")],
+    ):
+        assert main([*given, *out]) == 1
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert said[0].startswith(f"python -m attnbook {given[0]}: ")
+    for given, says in (
+        (["course", *words, "--secret", str(tmp_path / "empty")], "--secret must be of at least"),
+        (["grade", there, *words, "--secret", str(tmp_path / "empty")], "--secret must be of at"),
+        (["course", *words, "--students", str(tmp_path / "students.txt")], r"got '\.\./evil'"),
+    ):
+        with pytest.raises(SystemExit, match=says):
+            main([*given, *out])
+    for option, value, least in (
+        ("workers", "0", 1),
+        ("workers", "-1", 1),
+        ("seconds", "0", 1),
+        ("megabytes", "100", 1024),
+    ):
+        with pytest.raises(SystemExit):
+            main(["grade", there, *words, *out, f"--{option}", value])
+        assert f"--{option}: must be at least {least}, got {value}" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "empty", "students.txt"}
+
+
 def test_without_the_site_it_says_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="run make book first"):
         exercises.read(tmp_path)

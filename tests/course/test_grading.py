@@ -655,7 +655,21 @@ def test_the_memory_of_the_judge_is_hidden():
     assert done.stdout == "1 0\n", done.stderr
 
 
-def test_the_secret_may_come_through_a_pipe(monkeypatch, tmp_path):
+@pytest.fixture
+def graded_by(monkeypatch, tmp_path):
+    """Return the exit status of the command for a class of one where this function grades."""
+
+    def run(grade):
+        monkeypatch.setattr(command.grading, "grade", grade)
+        monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
+        (tmp_path / "in/ada").mkdir(parents=True, exist_ok=True)
+        given = ["grade", str(tmp_path / "in"), "--secret", "-", "--out", str(tmp_path / "out")]
+        return main(given)
+
+    return run
+
+
+def test_the_secret_may_come_through_a_pipe(monkeypatch, graded_by):
     told = []
 
     def grade(submissions, exercises, secret, **options):
@@ -663,13 +677,26 @@ def test_the_secret_may_come_through_a_pipe(monkeypatch, tmp_path):
         return iter(())
 
     monkeypatch.setattr(command, "hide_memory", lambda: told.append("hidden"))
-    monkeypatch.setattr(command.grading, "grade", grade)
-    monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
     monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
-    (tmp_path / "in").mkdir()
-    given = ["grade", str(tmp_path / "in"), "--secret", "-", "--out", str(tmp_path / "out")]
-    assert main(given) == 0
+    assert graded_by(grade) == 0
     assert told == ["hidden", "of pipes"]
+    with pytest.raises(SystemExit, match="--secret must be of at least one letter, got nothing"):
+        graded_by(grade)  # the pipe is at its end
+
+
+def test_marks_are_kept_where_a_process_of_the_grader_ends(
+    monkeypatch, graded_by, tmp_path, capsys
+):
+    def grade(*given, **options):
+        yield grading.Result("ada", {"squares": judge.Mark("squares", 1.0, (), "Right.")})
+        assert (tmp_path / "out/students/ada.json").exists()
+        raise concurrent.futures.process.BrokenProcessPool
+
+    monkeypatch.setattr(command, "hide_memory", lambda: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
+    assert graded_by(grade) == 1
+    assert (tmp_path / "out/grades.csv").read_text() == "student,squares,total,of\nada,2.0,2.0,2\n"
+    assert "A process of the grader was ended: 1 of 1 are graded." in capsys.readouterr().err
 
 
 def test_names_do_no_harm_in_a_page():
