@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add(commands)
     chosen = parser.parse_args(arguments)
     if hasattr(chosen, "run"):
-        return chosen.run(chosen)
+        return command.run(chosen)
     return doctor(chosen.gpu) if chosen.command == "doctor" else get(chosen.name)
 
 

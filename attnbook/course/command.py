@@ -5,6 +5,8 @@ import importlib.util
 import os
 import secrets
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from attnbook.course import (
@@ -18,13 +20,17 @@ from attnbook.course import (
     submissions,
     variants,
 )
+from attnbook.course.borrowed import PACKAGE
 from attnbook.course.limits import hide_memory
 from attnbook.course.parents import parents
 from attnbook.course.session import Limits
 
 OUT = Path("_build/course")
 SECRET = Path("_build/course-secret.txt")
-"""Not in the folder of the course, which is made anew and from which releases are copied."""
+"""Not in the folder of the course, from which releases are copied."""
+
+LEAST_MEGABYTES = 1024
+"""With less of them a right answer gets no points where its process loads Triton."""
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -43,16 +49,32 @@ def add(commands: argparse._SubParsersAction) -> None:
     grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
     grade.add_argument("--variants", action="store_true", help="mark the variants alone")
     grade.add_argument("--out", type=Path, default=Path("_build/grades"))
-    grade.add_argument("--workers", type=int, help="how many at once; default: all processors")
-    grade.add_argument("--seconds", type=int, default=Limits.seconds, help="for one exercise")
-    grade.add_argument("--megabytes", type=int, default=Limits.megabytes, help="of memory")
+    grade.add_argument(
+        "--workers", type=_at_least(1), help="how many at once; default: all processors"
+    )
+    grade.add_argument(
+        "--seconds", type=_at_least(1), default=Limits.seconds, help="for one exercise"
+    )
+    grade.add_argument(
+        "--megabytes", type=_at_least(LEAST_MEGABYTES), default=Limits.megabytes, help="of memory"
+    )
     grade.set_defaults(run=mark)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the chosen command and return the exit status, 1 if a file is not there."""
+    try:
+        return chosen.run(chosen)
+    except OSError as error:
+        print(f"python -m attnbook {chosen.command}: {error}", file=sys.stderr)
+        return 1
 
 
 def make(chosen: argparse.Namespace) -> int:
     """Make the course and return the exit status."""
     found = _chapters(chosen)
     every = [exercise for asked in found.values() for exercise in asked]
+    students = _students(chosen.students) if chosen.students else []
     secret = secret_of(chosen.secret)
     for chapter, asked in found.items():
         assignments.write(
@@ -61,11 +83,9 @@ def make(chosen: argparse.Namespace) -> int:
         notebooks.write(asked, secret, chosen.out / "nbgrader")
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
-    if chosen.students:
-        names = [line.strip() for line in chosen.students.read_text("utf8").splitlines()]
-        variants.write(filter(None, names), secret, chosen.out / "variants", every)
-    if (root := Path.cwd() / "tests").is_dir():
-        stubs.write(root.parent, chosen.out / "package")
+    variants.write(students, secret, chosen.out / "variants", every)
+    if stubs.is_repository(root := PACKAGE.parent):
+        stubs.write(root, chosen.out / "package")
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
@@ -92,20 +112,32 @@ def verify(asked: list[exercises.Exercise], secret: str) -> int:
 def mark(chosen: argparse.Namespace) -> int:
     """Mark submissions and return the exit status."""
     hide_memory()
-    secret = sys.stdin.readline() if str(chosen.secret) == "-" else chosen.secret.read_text("utf8")
-    secret = secret.strip()
+    piped = str(chosen.secret) == "-"
+    secret = _stripped(sys.stdin.readline() if piped else chosen.secret.read_text("utf8"))
     of_book = [exercise for asked in _chapters(chosen).values() for exercise in asked]
     asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)
+    for one in handed_in:
+        for doubt in one.doubts:
+            print(f"{one.student}: {doubt}", flush=True)
     limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
     marks = grading.grade(
         handed_in, of_book, secret, limits=limits, workers=chosen.workers, own=own
     )
     done = []
-    for result in marks:
-        done.append(result)
-        print(f"{len(done)} of {len(handed_in)}: {result.student}", flush=True)
-    results.write(done, asked, chosen.out)
+
+    def told() -> Iterator[grading.Result]:
+        for result in marks:
+            yield result
+            done.append(result)
+            print(f"{len(done)} of {len(handed_in)}: {result.student}", flush=True)
+
+    try:
+        results.write(told(), asked, chosen.out)
+    except BrokenProcessPool:
+        words = f"A process of the grader was ended: {len(done)} of {len(handed_in)} are graded."
+        print(words, "Is there memory for so many --workers?", file=sys.stderr)
+        return 1
     print(f"The table is {chosen.out / 'grades.csv'}")
     kept = {limit for result in done for one in result.marks.values() for limit in one.kept}
     print(f"Limits in force: {', '.join(sorted(kept)) or 'none'}")
@@ -126,4 +158,29 @@ def secret_of(path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(16) + "\n")
-    return path.read_text("utf8").strip()
+    return _stripped(path.read_text("utf8"))
+
+
+def _stripped(secret: str) -> str:
+    if not secret.strip():
+        raise SystemExit("--secret must be of at least one letter, got nothing")
+    return secret.strip()
+
+
+def _students(path: Path) -> list[str]:
+    names = (line.strip() for line in path.read_text("utf-8-sig").splitlines())
+    try:
+        return variants.check_students(filter(None, names))
+    except ValueError as error:
+        raise SystemExit(f"--students: {error}") from None
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """Return a reader of an option that is a whole number."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+        return int(text)
+
+    return number

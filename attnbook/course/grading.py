@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from attnbook.course import variants
@@ -68,7 +68,7 @@ def grade(
     context = get_context("spawn")  # a copy of this process would hold its threads' locks
     workers = workers or os.cpu_count() or 1
     with library() as folder, ProcessPoolExecutor(workers, context, _begin, (folder,)) as pool:
-        waiting: list[tuple[str, dict[str, Place]]] = []
+        waiting: list[tuple[Submission, dict[str, Place]]] = []
         places: dict[tuple[Exercise, str | None], Place] = {}
         for block in blocks:
             asked = variants.of(block[0].student, secret, checked) if own else checked
@@ -81,10 +81,12 @@ def grade(
                     places |= {(exercise, answer): (marks, i) for i, answer in enumerate(new)}
             for one in block:
                 found = {e.label: places[e, one.answers.get(e.label)] for e in asked}
-                waiting.append((one.student, found))
-        for student, found in waiting:
+                waiting.append((one, found))
+        for one, found in waiting:
             marks_of = {label: marks.result()[i] for label, (marks, i) in found.items()}
-            yield Result(student, marks_of)
+            for label in marks_of.keys() & one.lacking.keys() - one.answers.keys():
+                marks_of[label] = replace(marks_of[label], message=one.lacking[label])
+            yield Result(one.student, marks_of)
 
 
 @contextlib.contextmanager

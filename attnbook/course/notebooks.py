@@ -23,6 +23,7 @@ from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+HELPERS = "Write the helpers of an answer into its cell: each answer is graded by itself."
 STUB = {"python": "...  # your code"}
 CONFIG = f'''"""Settings of nbgrader for this course."""
 
@@ -72,7 +73,7 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
 
 def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
     """Return the source notebook of a chapter, as nbformat has it."""
-    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order."
+    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order. {HELPERS}"
     cells = [_cell("markdown", title, "title")]
     for exercise in exercises:
         cells += _cells(exercise, secret)

@@ -1,14 +1,15 @@
 """What grading leaves behind: a table, a page for each student, and a report of the class."""
 
 import csv
+import hashlib
 import html
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from attnbook.course.assignments import heading, write_texts
 from attnbook.course.exercises import Exercise
@@ -16,6 +17,13 @@ from attnbook.course.grading import Result
 
 STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}"
 STYLE += "td,th{padding:.2em .8em;text-align:left;vertical-align:top}"
+
+
+REFUSED = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
+"""What some system does not take in the name of a file."""
+
+LONGEST = 200
+"""Bytes of the longest name of a student's file."""
 
 
 def points_of(result: Result, exercise: Exercise) -> float:
@@ -29,19 +37,37 @@ def points_of_all(result: Result, exercises: Sequence[Exercise]) -> float:
 
 
 def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path) -> list[Path]:
-    """Write ``grades.csv``, ``class.html``, and a page and a ``results.json`` of each student."""
-    results, exercises = list(results), [e for e in exercises if e.is_checked]
-    texts = {
-        folder / "grades.csv": table(results, exercises),
-        folder / "class.html": report(results, exercises),
-    }
-    for result in results:
-        name = quote(result.student, safe=" @")
-        texts[folder / "students" / f"{name}.html"] = page(result, exercises)
-        texts[folder / "students" / f"{name}.json"] = json.dumps(
-            gradescope(result, exercises), indent=1, ensure_ascii=False
-        )
-    return write_texts(texts)
+    """Write a page and a ``results.json`` of each student, then ``grades.csv`` and ``class.html``.
+
+    Each result is written as it comes, and the table of those that came also where an error ends
+    them.
+    """
+    exercises = [e for e in exercises if e.is_checked]
+    done: list[Result] = []
+    taken: set[str] = set()
+    written: list[Path] = []
+    (folder / "students").mkdir(parents=True, exist_ok=True)  # an error here comes before the marks
+    try:
+        for result in results:
+            done.append(result)
+            place = folder / "students" / file_name(result.student, taken)
+            told = json.dumps(gradescope(result, exercises), indent=1, ensure_ascii=False)
+            texts = {f"{place}.html": page(result, exercises), f"{place}.json": told}
+            written += write_texts({Path(path): text for path, text in texts.items()})
+    finally:
+        of_class = {"grades.csv": table(done, exercises), "class.html": report(done, exercises)}
+        written += write_texts({folder / name: text for name, text in of_class.items()})
+    return written
+
+
+def file_name(student: str, taken: set[str]) -> str:
+    """Return the name of a student's files, none of those taken, and take it."""
+    plain = name = REFUSED.sub("_", student)
+    while name.casefold() in taken or len(name.encode()) > LONGEST:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{plain.encode()[: LONGEST - 9].decode('utf8', 'ignore')}-{digest}"
+    taken.add(name.casefold())  # there are systems to which a is A
+    return name
 
 
 def table(results: Sequence[Result], exercises: Sequence[Exercise]) -> str:

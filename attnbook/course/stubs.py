@@ -68,14 +68,16 @@ LEFT_OUT = re.compile(r"cuda|triton|test_store")
 BESIDE = ("cases", "conftest", "visits", "oracle", "error_table", "cupy_on_cpu")
 """Modules that the tests of the rooms share; conftest wants `visits` for the site, too."""
 
-PROJECT = """\
+OWN = 'name = "attnbook"\nversion = "0.0.1"\n'
+"""What tells a folder with an empty package, which may be deleted."""
+
+PROJECT = f"""\
 [build-system]
 requires = ["hatchling>=1.26"]
 build-backend = "hatchling.build"
 
 [project]
-name = "attnbook"
-version = "0.0.1"
+{OWN}\
 requires-python = ">=3.11"
 dependencies = ["numpy>=2.0", "array-api-compat>=1.12"]
 
@@ -101,12 +103,15 @@ def write(root: Path, folder: Path) -> list[Path]:
     ------
     FileNotFoundError
         If `root` is not the repository.
+    FileExistsError
+        If `folder` holds anything else than an empty package.
     """
     package, tests = root / "attnbook", root / "tests"
-    if not tests.is_dir():
-        raise FileNotFoundError(f"there are no tests in {root}: run this in the repository")
-    shutil.rmtree(folder, ignore_errors=True)
-    texts: dict[str, str] = {}
+    if not is_repository(root):
+        raise FileNotFoundError(f"root must be the repository of attnbook, got {root}")
+    if folder.exists() and any(folder.iterdir()) and not _is_own(folder):
+        raise FileExistsError(f"{folder} must be an empty package or not there, got other files")
+    texts = {"pyproject.toml": PROJECT}  # written first: it says what the folder is
     for given in GIVEN:
         for path in _files(package / given):
             texts[f"attnbook/{path.relative_to(package)}"] = path.read_text("utf8")
@@ -125,11 +130,24 @@ def write(root: Path, folder: Path) -> list[Path]:
     rooms = sorted({name.split("/")[0] for written in CHAPTERS.values() for name in written})
     found = borrowed.chosen(tests, [*rooms, *(f"{name}.py" for name in BESIDE)], {*texts})
     texts |= {name: text for name, text in found.items() if not LEFT_OUT.search(name)}
-    texts |= {"pyproject.toml": PROJECT, "README.md": _readme({*texts})}
+    texts["README.md"] = _readme({*texts})
+    if folder.exists():
+        shutil.rmtree(folder)
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf8")
     return [folder / name for name in texts]
+
+
+def is_repository(root: Path) -> bool:
+    """Return whether a folder has the package and its tests."""
+    is_there = ((root / "tests" / f"{name}.py").is_file() for name in BESIDE)
+    return (root / "attnbook/arrays").is_dir() and all(is_there)
+
+
+def _is_own(folder: Path) -> bool:
+    project = folder / "pyproject.toml"
+    return project.is_file() and OWN in project.read_text("utf8", errors="replace")
 
 
 def _files(path: Path) -> list[Path]:

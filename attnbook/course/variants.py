@@ -6,6 +6,7 @@ task and a stub alone.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -181,15 +182,38 @@ def of(student: str, secret: str, exercises: Iterable[Exercise] = ()) -> list[Ex
 def write(
     students: Iterable[str], secret: str, folder: Path, exercises: Iterable[Exercise] = ()
 ) -> None:
-    """Write for each student a folder with tasks, stubs, and the checks that may be seen."""
-    exercises = list(exercises)
+    """Write for each student a folder with tasks, stubs, and the checks that may be seen.
+
+    Tasks of an earlier call that are there go, since they may be of another secret. Whatever else
+    is there stays.
+
+    Raises
+    ------
+    ValueError
+        If a student's name is not that of a folder; nothing is written then.
+    """
+    exercises, students = list(exercises), check_students(students)
     for student in students:
         place = folder / student
+        for label in (*TASKS, *FAMILIES):
+            for path in _files(place, label.replace("-", "_")):
+                path.unlink(missing_ok=True)
         for exercise in of(student, secret, exercises):
-            texts = {
-                place / f"{exercise.module}.md": task(exercise),
-                place / f"{exercise.module}.py": program(exercise, exercise.stub),
-            }
+            text, code, test = _files(place, exercise.module)
+            texts = {text: task(exercise), code: program(exercise, exercise.stub)}
             if exercise.label not in TASKS:
-                texts[place / f"test_{exercise.module}.py"] = visible_test(exercise)
+                texts[test] = visible_test(exercise)
             write_texts(texts)
+
+
+def _files(place: Path, module: str) -> list[Path]:
+    return [place / name for name in (f"{module}.md", f"{module}.py", f"test_{module}.py")]
+
+
+def check_students(students: Iterable[str]) -> list[str]:
+    """Return the names of students, or raise ValueError unless each can be that of a folder."""
+    students = list(students)
+    for student in students:
+        if student in ("", ".", "..") or re.search(r"[/\\\0]", student):
+            raise ValueError(f"students must be names of folders, got {student!r}")
+    return students

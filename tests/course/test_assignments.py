@@ -187,13 +187,30 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     assert sorted(score for (score,) in scores) == [0, 0, 1]
 
 
-def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """Options of both commands: a course of one exercise."""
     monkeypatch.setitem(sys.modules, "nbgrader", None)  # as if it were not installed
     written = dataclasses.asdict(SQUARES)
     chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()
     (tmp_path / "in/sample.json").write_text(json.dumps(chapter))
-    words = ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
+    return ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
+
+
+def test_the_empty_package_is_made_from_attnbook_and_not_from_where_one_stands(
+    words, tmp_path, monkeypatch
+):
+    (tmp_path / "tests").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["course", *words, "--out", "."]) == 0
+    assert "0.0.1" in (tmp_path / "package/pyproject.toml").read_text()
+    monkeypatch.setattr(command.stubs, "is_repository", lambda root: False)
+    assert main(["course", *words, "--out", "wheel"]) == 0
+    assert not (tmp_path / "wheel/package").exists()
+
+
+def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys):
     assert main(["course", *words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
     assert "sample: 1 exercises, 0 of them read by a person" in told
@@ -210,6 +227,50 @@ def test_the_command_makes_a_course_and_keeps_its_secret(tmp_path, monkeypatch, 
     assert (tmp_path / "secret").read_text() == secret
     with pytest.raises(SystemExit, match="--chapter must be of sample, got other"):
         main(["course", *words, "--chapter", "other"])
+
+
+def test_names_of_students_may_begin_with_a_mark_of_the_byte_order(words, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(command.variants, "write", lambda students, *given: told.extend(students))
+    (tmp_path / "students.txt").write_text("Ada\n\nBob\n", "utf-8-sig")
+    given = ["--students", str(tmp_path / "students.txt"), "--out", str(tmp_path / "out")]
+    assert main(["course", *words, *given]) == 0
+    assert told == ["Ada", "Bob"]
+
+
+def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path, capsys):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "students.txt").write_text("Ada\n../evil\n")
+    there, out = str(tmp_path / "in"), ["--out", str(tmp_path / "out")]
+    absent = str(tmp_path / "absent")
+    for given in (
+        ["course", *words, "--exercises", absent],
+        ["course", *words, "--students", absent],
+        ["grade", there, *words, "--exercises", absent],
+        ["grade", there, *words],
+        ["grade", absent, *words, "--secret", str(tmp_path / "students.txt")],
+    ):
+        assert main([*given, *out]) == 1
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert said[0].startswith(f"python -m attnbook {given[0]}: ")
+    for given, says in (
+        (["course", *words, "--secret", str(tmp_path / "empty")], "--secret must be of at least"),
+        (["grade", there, *words, "--secret", str(tmp_path / "empty")], "--secret must be of at"),
+        (["course", *words, "--students", str(tmp_path / "students.txt")], r"got '\.\./evil'"),
+    ):
+        with pytest.raises(SystemExit, match=says):
+            main([*given, *out])
+    for option, value, least in (
+        ("workers", "0", 1),
+        ("workers", "-1", 1),
+        ("seconds", "0", 1),
+        ("megabytes", "100", 1024),
+    ):
+        with pytest.raises(SystemExit):
+            main(["grade", there, *words, *out, f"--{option}", value])
+        assert f"--{option}: must be at least {least}, got {value}" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "empty", "students.txt"}
 
 
 def test_without_the_site_it_says_what_to_do(tmp_path):

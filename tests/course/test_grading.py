@@ -4,10 +4,12 @@ import concurrent.futures
 import contextlib
 import csv
 import dataclasses
+import html
 import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,7 @@ from attnbook.course import (
     grading,
     hidden,
     judge,
+    notebooks,
     results,
     session,
     submissions,
@@ -379,6 +382,99 @@ def test_a_class_is_graded(tmp_path):
     assert ESSAY.label not in rows[0]
 
 
+def read_one(folder):
+    """Return what the one student in a folder has handed in."""
+    (found,) = submissions.read(folder, EXERCISES)
+    return found
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_an_answer(tmp_path):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/squares.py").write_text(SQUARES.answer, "utf-8-sig")
+    assert read_one(tmp_path).answers == {"squares": SQUARES.answer}
+
+
+def test_installed_packages_and_hidden_folders_hold_no_answer(tmp_path):
+    pupils.write_programs(tmp_path / "ada/a", {"squares": SQUARES.answer})
+    pupils.write_programs(tmp_path / "ada/.old", {"squares": "old"})
+    pupils.write_programs(tmp_path / ".git", {"squares": "of no student"})
+    pupils.write_programs(tmp_path / "ada/env/bin", {"squares": "of an environment"})
+    (tmp_path / "ada/env/pyvenv.cfg").touch()
+    pupils.write_programs(tmp_path / "ada/lib/site-packages/numbers", {"squares": "of a package"})
+    assert read_one(tmp_path) == submissions.Submission("ada", {"squares": SQUARES.answer})
+
+
+def test_an_answer_goes_before_an_untouched_file(tmp_path):
+    pupils.write_programs(tmp_path / "ada", {"squares": SQUARES.stub, "pencil": PENCIL.stub})
+    pupils.write_notebook(tmp_path / "ada/work/book.ipynb", {"squares": SQUARES.answer})
+    found = read_one(tmp_path)
+    assert found.answers == {"squares": SQUARES.answer, "pencil": PENCIL.stub}
+    assert found.doubts == []
+
+
+def test_of_two_answers_the_highest_is_graded_and_the_teacher_is_told(tmp_path):
+    pupils.write_programs(tmp_path / "ada/b", {"squares": SQUARES.answer})
+    pupils.write_programs(tmp_path / "ada/a/old", {"squares": "x = 1"})
+    pupils.write_programs(tmp_path / "ada/c", {"squares": SQUARES.answer})
+    found = read_one(tmp_path)
+    assert found.answers == {"squares": SQUARES.answer}
+    assert found.doubts == ["squares of b/squares.py is graded, not of a/old/squares.py"]
+
+
+def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
+    book = notebooks.notebook([SQUARES, PENCIL], "s")
+    for cell in book["cells"]:
+        about = cell["metadata"]["nbgrader"]
+        about["grade_id"] = about["grade_id"].replace("answer-squares", "cell-123")
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/book.ipynb").write_text(json.dumps(book))
+    handed_in = submissions.read(tmp_path, EXERCISES)
+    (result,) = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    mark = result.marks["squares"]
+    assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
+    assert mark.message == "The cell `answer-squares` is not in book.ipynb."
+    assert result.marks["pencil"].share == 1
+    assert result.marks["shares"].message == "Nothing is handed in."
+
+
+STRANGE = (
+    *("Ada", "ada", "a:b", "a_b", "Константинопольский Александр_1234567_assignsubmission_file_"),
+    *("Я" * 120 + "1", "Я" * 120 + "2", "x" * 199, "\n", "<i>", "..."),
+)
+"""Names of folders that are hard on files."""
+
+
+def test_each_student_has_files_whatever_the_name(tmp_path):
+    mark = judge.Mark("squares", 1.0, (), "Right.")
+    done = [grading.Result(student, {"squares": mark}) for student in (*STRANGE, "a/b", "Ada")]
+    results.write(done, [SQUARES], tmp_path)
+    titles, names = zip(
+        *(
+            (re.search("<h1>(.*)</h1>", page.read_text("utf8"), re.S)[1], page.stem)
+            for page in (tmp_path / "students").glob("*.html")
+        ),
+        strict=True,
+    )
+    assert sorted(titles) == sorted(html.escape(result.student) for result in done)
+    assert STRANGE[4] in names
+    assert len({name.lower() for name in names}) == len(done)
+    assert len([*(tmp_path / "students").glob("*.json")]) == len(done)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text here")
+def test_a_name_that_is_no_text_is_read(tmp_path):
+    for name in (b"J\xf6rg", b"J\xf6rn"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        pathlib.Path(os.fsdecode(folder), "squares.py").write_text(SQUARES.answer)
+    found = submissions.read(tmp_path, [SQUARES])
+    assert [one.student for one in found] == [
+        "J\N{REPLACEMENT CHARACTER}rg",
+        "J\N{REPLACEMENT CHARACTER}rn",
+    ]
+    assert all(one.answers == {"squares": SQUARES.answer} for one in found)
+
+
 class InPlace:
     """Does at once what a pool of processes is asked for, and tells of it."""
 
@@ -559,7 +655,21 @@ def test_the_memory_of_the_judge_is_hidden():
     assert done.stdout == "1 0\n", done.stderr
 
 
-def test_the_secret_may_come_through_a_pipe(monkeypatch, tmp_path):
+@pytest.fixture
+def graded_by(monkeypatch, tmp_path):
+    """Return the exit status of the command for a class of one where this function grades."""
+
+    def run(grade):
+        monkeypatch.setattr(command.grading, "grade", grade)
+        monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
+        (tmp_path / "in/ada").mkdir(parents=True, exist_ok=True)
+        given = ["grade", str(tmp_path / "in"), "--secret", "-", "--out", str(tmp_path / "out")]
+        return main(given)
+
+    return run
+
+
+def test_the_secret_may_come_through_a_pipe(monkeypatch, graded_by):
     told = []
 
     def grade(submissions, exercises, secret, **options):
@@ -567,13 +677,26 @@ def test_the_secret_may_come_through_a_pipe(monkeypatch, tmp_path):
         return iter(())
 
     monkeypatch.setattr(command, "hide_memory", lambda: told.append("hidden"))
-    monkeypatch.setattr(command.grading, "grade", grade)
-    monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
     monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
-    (tmp_path / "in").mkdir()
-    given = ["grade", str(tmp_path / "in"), "--secret", "-", "--out", str(tmp_path / "out")]
-    assert main(given) == 0
+    assert graded_by(grade) == 0
     assert told == ["hidden", "of pipes"]
+    with pytest.raises(SystemExit, match="--secret must be of at least one letter, got nothing"):
+        graded_by(grade)  # the pipe is at its end
+
+
+def test_marks_are_kept_where_a_process_of_the_grader_ends(
+    monkeypatch, graded_by, tmp_path, capsys
+):
+    def grade(*given, **options):
+        yield grading.Result("ada", {"squares": judge.Mark("squares", 1.0, (), "Right.")})
+        assert (tmp_path / "out/students/ada.json").exists()
+        raise concurrent.futures.process.BrokenProcessPool
+
+    monkeypatch.setattr(command, "hide_memory", lambda: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
+    assert graded_by(grade) == 1
+    assert (tmp_path / "out/grades.csv").read_text() == "student,squares,total,of\nada,2.0,2.0,2\n"
+    assert "A process of the grader was ended: 1 of 1 are graded." in capsys.readouterr().err
 
 
 def test_names_do_no_harm_in_a_page():

@@ -121,6 +121,26 @@ def run(folder, *words):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+def test_no_other_folder_is_deleted(tmp_path):
+    folder = tmp_path / "package"
+    for name in ("pyproject.toml", "mine.py"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text('name = "attnbook"\nversion = "0.1.0"\n')
+        with pytest.raises(FileExistsError, match="package must be an empty package or not there"):
+            stubs.write(ROOT, folder)
+        assert (folder / name).exists()
+        shutil.rmtree(folder)
+    (tmp_path / "tests").mkdir()
+    with pytest.raises(FileNotFoundError, match="root must be the repository of attnbook, got"):
+        stubs.write(tmp_path, folder)
+    folder.mkdir()
+    stubs.write(ROOT, folder)
+    (folder / "old").write_text("")
+    stubs.write(ROOT, folder)
+    assert (folder / "README.md").exists()
+    assert not (folder / "old").exists()
+
+
 def test_a_module_is_emptied():
     assert stubs.emptied(SOURCE, "masking") == EMPTY
 

@@ -1,5 +1,6 @@
 """Variants: each student has other numbers, and the solution follows."""
 
+import dataclasses
 import json
 import math
 import re
@@ -106,6 +107,24 @@ def test_releases_of_variants_hold_no_results(tmp_path):
             for value in solved(exercise).values():
                 assert str(value) not in code
                 assert not isinstance(value, float) or repr(value) not in text or value < 100
+
+
+def test_tasks_of_an_earlier_call_go_and_nothing_else(tmp_path):
+    variants.write(["ada", "bob"], "s", tmp_path)
+    of_masking = dataclasses.replace(sample("essay", names=[], answer=""), chapter="masking")
+    (tmp_path / "ada/notes.md").write_text("mine")
+    before = {path.name: path.read_text() for path in (tmp_path / "bob").iterdir()}
+    variants.write(["ada"], "t", tmp_path, [of_masking])
+    names = {path.name for path in (tmp_path / "ada").iterdir()}
+    assert names == {"notes.md", "variant_causal.md", "variant_causal.py"}
+    assert {path.name: path.read_text() for path in (tmp_path / "bob").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["../evil", "bob/x", "bob\\x", "..", ".", "", "\0"])
+def test_a_name_that_is_no_folder_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match="students must be names of folders, got '"):
+        variants.write(["ada", name], "s", tmp_path / "in")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.fixture(scope="module")
