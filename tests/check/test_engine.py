@@ -422,6 +422,13 @@ def test_what_is_said_of_functions_for_pytorch(call, mistake, said):
     assert_report(call, mistake, said, globals())
 
 
+def test_no_mistake_is_looked_for_in_a_library_once_another_is_right(monkeypatch):
+    need_torch()
+    monkeypatch.delattr(engine, "explain")
+    report = check.softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
+    assert report.library_remarks == ("right on NumPy; on PyTorch its result differs.",)
+
+
 def test_an_array_of_another_library_is_named():
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     report = check.softmax(lambda x: strict.asarray(answers.loop_softmax(x)))
