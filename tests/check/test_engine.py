@@ -706,6 +706,7 @@ def toy(**changed):
         "mistakes": (
             Mistake("not doubled", "Double it.", ({"double": lambda x: x},)),
             Mistake("nothing added", "Add one.", ({"add": lambda x: x},)),
+            Mistake("two added", "Add no more than one.", ({"add": lambda x: x + 2},)),
             Mistake("squared", "Do not square.", ({"compute": lambda x: x**2},)),
             Mistake("broken", "This model raises.", ({"add": lambda x: x[7, 7]},)),
         ),
@@ -715,7 +716,7 @@ def toy(**changed):
     return Check("toy", ("x",), {"y": "x.shape"}, (Stage(cases),), **parts)
 
 
-NEITHER = Mistake("a", "A.", ({"double": lambda x: x}, {"add": lambda x: x}))
+NEITHER = Mistake("a", "A.", ({"double": lambda x: 3 * x}, {"add": lambda x: x}))
 NOTHING_ADDED = Mistake("nothing added", "Add one.", ({"add": lambda x: x},))
 TIMES_3 = ({"double": lambda x: 3 * x},)
 ALMOST = ({"double": lambda x: 2 * x + 1e-9 + 0 * x},)
@@ -734,13 +735,17 @@ engine.run(toy(), lambda x: x + 1, 9)
     not doubled: Double it.
 engine.run(toy(), lambda x: x**2, 9)
     squared: Do not square.
+engine.run(toy(), lambda x: x + 2, 9)
+    not doubled; two added: Two mistakes at once. Double it. Add no more than one.
 engine.run(toy(), lambda x: x * 1, 9)
-    not doubled; nothing added: Two mistakes at once. Double it. Add one.
+    input returned: You return `x` as it came.
+engine.run(toy(), lambda x: -0.0 * x**2, 9)
+    constant: Your function returns 0 for every input. Is it finished?
 engine.run(toy(), lambda x: x**3, 9)
     unknown: Your numbers differ
 engine.run(toy(), lambda x: x * np.nan, 9)
     NaN: NaN or infinity
-engine.run(toy(mistakes=(NEITHER,)), lambda x: x * 1, 9)
+engine.run(toy(mistakes=(NEITHER,)), lambda x: 3 * x, 9)
     a: A.
 engine.run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
     nothing added: Add one.
@@ -766,7 +771,7 @@ def test_what_a_toy_check_says(call, mistake, said):
 
 def test_pairs_are_bounded_by_a_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
-    assert engine.run(toy(), lambda x: x * 1, 9).mistakes == ()
+    assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ()
 
 
 def test_a_way_must_name_steps():
