@@ -220,8 +220,16 @@ encoder_layer(layers.ENCODER_LAYER["pre-norm for post-norm"], norm="post")
     pre-norm for post-norm: norm
 encoder_layer(ab.encoder_layer, norm="post")
     right: agrees
-encoder_layer(lambda x, weights, **options: ab.encoder_layer(x, weights))
+encoder_layer(lambda x, weights, mask=None: ab.encoder_layer(x, weights))
     mask ignored: mask
+encoder_layer(lambda x, weights, **options: ab.encoder_layer(x, weights))
+    right: `mask` was not checked: your function takes no argument of that name.
+attention(lambda q, k, v, **options: right_attention(q, k, v))
+    right: `mask` was not checked
+feed_forward(lambda x, W_1, b_1, W_2, b_2: 0 * x)
+    constant: Your function returns 0 for every input.
+rotary(lambda x: x)
+    input returned: You return `x` as it came.
 encoder_layer(scales_weights)
     changes weights: weights
 layer_norm(normed_in_place)
