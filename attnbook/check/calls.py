@@ -44,6 +44,15 @@ class Attempt:
         return self.error is None and not agree(self.values, self.expected, self.case)
 
     @property
+    def lost(self) -> bool:
+        """Whether a value is NaN or infinite that should not be."""
+        pairs = zip(self.values, self.expected, strict=True)
+        return any(
+            np.any(~np.isfinite(x) & (x.shape != right.shape or np.isfinite(right)))
+            for x, right in pairs
+        )
+
+    @property
     def failing(self) -> FailingCase:
         """The case as a report holds it."""
         got, expected = map(_one_or_all, (self.values, self.expected))
@@ -178,7 +187,7 @@ class Caller:
         got, given = dtype_name(x.dtype), case.dtype or "float64"
         if got in HALF and given not in HALF:
             message = (
-                f"Your {label} come back as {got}, which keeps {HALF[got]} digits, where {given} "
+                f"The dtype of your {label} is {got}, which keeps {HALF[got]} digits, where {given} "
                 "is expected. Return the dtype that came in."
             )
             raise _found("wrong dtype", message, case)
@@ -249,7 +258,7 @@ def _arrays_in(x: Any) -> dict[str, Any]:
 def kind_of(x: Any) -> str:
     """Return the type of `x` with its article, such as ``"a list"``."""
     kind = type(x).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind.lower().startswith((*'aeiou', 'nd')) else 'a'} {kind}"
 
 
 def accepted_options(check: Check, function: Callable) -> frozenset[str]:

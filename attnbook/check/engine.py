@@ -281,7 +281,7 @@ class Examination:
         if shaped and not self.check.any_length:
             message = f"Your result has the wrong shape. {detail}"
             return Finding("wrong shape", message, case=shown.failing)
-        if not all(np.isfinite(x).all() for x in smallest.values):
+        if smallest.lost:
             return Finding(
                 "NaN",
                 "Your result holds NaN or infinity where the right numbers are finite. The usual "

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import io
 import itertools
+import linecache
 import math
 import operator
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 
 import attention_answers as answers
 import numpy as np
@@ -250,7 +252,7 @@ softmax(lambda x: sm(np.asarray(x)).astype("bool"))
 softmax(lambda x: sm(np.asarray(x)).astype("object"))
     wrong dtype: The dtype of your weights is object
 softmax(lambda x: sm(np.asarray(x)).astype("float16"))
-    wrong dtype: Your weights come back as float16, which keeps t
+    wrong dtype: The dtype of your weights is float16, which keeps t
 attention(lambda q, k, v: right(q, k, v)[..., :1])
     wrong shape: Your result has the wrong shape. With query (1, 3), key (1, 3), value (1, 2) of
     float64: output must have shape (..., n_q, d_v) = (1, 2), got (1, 1).
@@ -262,7 +264,7 @@ attention_vjp(lambda q, k, v, g: (q, k))
 attention_vjp(lambda q, k, v, g: [q, k, v, v])
     wrong number of results: in this order; it returns 4.
 attention_vjp(lambda q, k, v, g: q)
-    wrong number of results: in this order; it returns a ndarray.
+    wrong number of results: in this order; it returns an ndarray.
 attention_vjp(one_gradient_wrong)
     unknown: grad_key[0, 0] is
 attention(lambda q, k, v: right(q, k, v) * math.nan)
@@ -398,7 +400,7 @@ attention(for_torch_alone)
 softmax(for_tensors)
     raises: Your function raises ValueError: later,
 softmax(in_bfloat16)
-    wrong dtype: Your weights come back as bfloat16, which keeps t
+    wrong dtype: The dtype of your weights is bfloat16, which keeps t
 attention(module(fused))
     right: right on PyTorch; on NumPy it raises
 single_head(module(lambda self, q, k, v, A, B, C: right_attention(q @ A, k @ B, v @ C)))
@@ -767,6 +769,23 @@ engine.either(CONVENTIONS, lambda x: None, 9)
 @pytest.mark.parametrize(("call", "mistake", "said"), report_rows(EXPLAINED))
 def test_what_a_toy_check_says(call, mistake, said):
     assert_report(call, mistake, said, globals())
+
+
+@pytest.mark.parametrize(("factor", "mistake"), [(2.0, None), (np.nan, "NaN")])
+def test_only_what_is_finite_in_the_right_result_can_be_lost(factor, mistake, monkeypatch):
+    monkeypatch.setattr(engine, "present", lambda: ["numpy"])
+    hidden = np.array([np.nan, 1.0])
+    half = replace(TIMES_5, reference=lambda x: x * hidden)
+    assert engine.run(half, lambda x: factor * x * hidden, 9).mistake == mistake
+
+
+def test_a_long_line_is_cut():
+    line = "return " + " + ".join(["x"] * 40)
+    name = "a file with a long line"
+    linecache.cache[name] = (len(line), None, ["def f(x):\n", f"    {line} / 0\n"], name)
+    space = {}
+    exec(compile(f"def f(x):\n    {line} / missing\n", name, "exec"), space)
+    assert f"line 2 of f: `{line[:79]}…`." in check.softmax(space["f"]).message
 
 
 def test_pairs_are_bounded_by_a_count(monkeypatch):
