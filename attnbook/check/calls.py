@@ -149,6 +149,8 @@ class Caller:
 
     def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
         returned, wanted = outcome.value, tuple(self.check.results)
+        if self._is_stack(returned, case):
+            returned = tuple(returned)
         problem = self._known(returned) or _unfit(returned, wanted)
         if problem:
             raise _found(*problem, case)
@@ -156,6 +158,13 @@ class Caller:
         return tuple(
             self._array(x, label, case, name) for x, label in zip(results, wanted, strict=True)
         )
+
+    def _is_stack(self, returned: Any, case: Case) -> bool:
+        """Tell whether one array holds several results, one in each row."""
+        if len(self.check.results) == 1 or not isinstance(getattr(returned, "shape", None), tuple):
+            return False
+        count, axes = len(self.check.results), {1 + x.ndim for x in self.check.expected(case)}
+        return returned.shape[:1] == (count,) and {len(returned.shape)} == axes
 
     def _known(self, returned: Any) -> tuple[str, str] | None:
         """Return name and message of the mistake that such an object tells."""
