@@ -196,8 +196,8 @@ class Caller:
         got, given = dtype_name(x.dtype), case.dtype or "float64"
         if got in HALF and given not in HALF:
             message = (
-                f"The dtype of your {label} is {got}, which keeps {HALF[got]} digits, where {given} "
-                "is expected. Return the dtype that came in."
+                f"The dtype of your {label} is {got}, which keeps {HALF[got]} digits, where "
+                f"{given} is expected. Return the dtype that came in."
             )
             raise _found("wrong dtype", message, case)
         if not case.has_library:
