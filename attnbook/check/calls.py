@@ -44,6 +44,15 @@ class Attempt:
         return self.error is None and not agree(self.values, self.expected, self.case)
 
     @property
+    def lost(self) -> bool:
+        """Whether a value is NaN or infinite that should not be."""
+        pairs = zip(self.values, self.expected, strict=True)
+        return any(
+            np.any(~np.isfinite(x) & (x.shape != right.shape or np.isfinite(right)))
+            for x, right in pairs
+        )
+
+    @property
     def failing(self) -> FailingCase:
         """The case as a report holds it."""
         got, expected = map(_one_or_all, (self.values, self.expected))
@@ -140,6 +149,8 @@ class Caller:
 
     def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
         returned, wanted = outcome.value, tuple(self.check.results)
+        if self._is_stack(returned, case):
+            returned = tuple(returned)
         problem = self._known(returned) or _unfit(returned, wanted)
         if problem:
             raise _found(*problem, case)
@@ -147,6 +158,13 @@ class Caller:
         return tuple(
             self._array(x, label, case, name) for x, label in zip(results, wanted, strict=True)
         )
+
+    def _is_stack(self, returned: Any, case: Case) -> bool:
+        """Tell whether one array holds several results, one in each row."""
+        if len(self.check.results) == 1 or not isinstance(getattr(returned, "shape", None), tuple):
+            return False
+        count, axes = len(self.check.results), {1 + x.ndim for x in self.check.expected(case)}
+        return returned.shape[:1] == (count,) and {len(returned.shape)} == axes
 
     def _known(self, returned: Any) -> tuple[str, str] | None:
         """Return name and message of the mistake that such an object tells."""
@@ -178,8 +196,8 @@ class Caller:
         got, given = dtype_name(x.dtype), case.dtype or "float64"
         if got in HALF and given not in HALF:
             message = (
-                f"Your {label} come back as {got}, which keeps {HALF[got]} digits, where {given} "
-                "is expected. Return the dtype that came in."
+                f"The dtype of your {label} is {got}, which keeps {HALF[got]} digits, where "
+                f"{given} is expected. Return the dtype that came in."
             )
             raise _found("wrong dtype", message, case)
         if not case.has_library:
@@ -249,7 +267,7 @@ def _arrays_in(x: Any) -> dict[str, Any]:
 def kind_of(x: Any) -> str:
     """Return the type of `x` with its article, such as ``"a list"``."""
     kind = type(x).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind.lower().startswith((*'aeiou', 'nd')) else 'a'} {kind}"
 
 
 def accepted_options(check: Check, function: Callable) -> frozenset[str]:

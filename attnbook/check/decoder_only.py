@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 import attnbook
-from attnbook.check.engine import documented, run
+from attnbook.check.engine import documented
 from attnbook.check.gate import STEPS as GATE_STEPS
 from attnbook.check.gate import gated
 from attnbook.check.hidden_layer import same
+from attnbook.check.modes import run_in_modes
 from attnbook.check.report import Report
 from attnbook.check.root_mean_square import RMS_STEPS, normalize
 from attnbook.check.sentences import mistakes
@@ -31,7 +32,8 @@ def decoder_only_block(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(x, weights)``, by position, on (n, d_model) and
         `attnbook.DecoderLayerWeights` without cross-attention and biases, with `RMSNormWeights` of
         ε = 1e-5 and `GatedFeedForwardWeights`. It hides the future, and rotates pairs of features
-        half a head apart. It returns an array (n, d_model). It may be for one sequence alone.
+        half a head apart. It returns an array (n, d_model). It may be for one sequence alone. Or a
+        class or `torch.nn.Module` that is built from the weights, ``f(weights)``, and called on x.
 
     Examples
     --------
@@ -42,7 +44,7 @@ def decoder_only_block(f: Callable, *, time_limit: float = 10.0) -> Report:
     >>> check.decoder_only_block(my_block).mistake
     'no positions'
     """
-    return run(DECODER_ONLY_BLOCK, f, time_limit)
+    return run_in_modes(DECODER_ONLY_BLOCK, f, time_limit)
 
 
 def _split(x, n_heads):

@@ -3,11 +3,13 @@
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from attnbook.check.calls import Attempt
 from attnbook.check.remembered import digest, digests_of, near
+from attnbook.check.report import show
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
 
 MOST_PAIRS = 30_000
@@ -17,7 +19,8 @@ MOST_PAIRS = 30_000
 def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     """Return the mistake, or the two, whose numbers are those of all `attempts`; none if unknown.
 
-    The mistakes that are listed first win, and one wins over two.
+    The mistakes that are listed first win, and one wins over two. Before two, it is asked whether
+    the function computes anything.
     """
     # where the function is wrong most models differ, and small inputs are cheap
     attempts = sorted(attempts, key=lambda attempt: (not attempt.wrong, attempt.case.size))
@@ -31,12 +34,33 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
                 return (mistake,)
     if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
         return ()  # two mistakes make NaN of anything
+    unfinished = _unfinished(check, attempts)
+    if unfinished:  # two mistakes that cancel each other may give the same
+        return (unfinished,)
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
     pairs = itertools.islice(_pairs(check, seen), MOST_PAIRS)
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
     return ()
+
+
+def _unfinished(check: Check, attempts: list[Attempt]) -> Mistake | None:
+    """Return the mistake of a function that gives one number, or its input, for all `attempts`."""
+    if len(attempts) == 1:
+        return None
+    for name in check.parameters:
+        if all(_is_returned(attempt.case.input.get(name), attempt.values) for attempt in attempts):
+            return Mistake("input returned", f"You return `{name}` as it came.")
+    numbers = {x for attempt in attempts for value in attempt.values for x in value.flat}
+    if len(numbers) == 1:
+        returned = f"Your function returns {show(numbers.pop())} for every input."
+        return Mistake("constant", f"{returned} Is it finished?")
+    return None
+
+
+def _is_returned(x: Any, values: Values) -> bool:
+    return len(values) == 1 and any(np.array_equal(values[0], given) for given in (x, [x]))
 
 
 def _candidates(

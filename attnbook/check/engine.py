@@ -123,7 +123,7 @@ class Examination:
         self.general: list[str] = []
         self.failed_beyond: set[str] = set()
         self.began_right = False
-        self.told = False  # the finding of an earlier library is the one that is reported
+        self.settled = False  # an earlier library decides what is reported
         libraries = present()
         if not check.stages[0].cases[0].has_library:  # then the function chooses the library
             libraries = libraries[:1]
@@ -148,7 +148,7 @@ class Examination:
                     raised[name] = raises
                 except Found as found:
                     wrong[name] = found.finding
-                    self.told = True
+                self.settled = bool(right or wrong)
         except Found as found:
             return self._report(found.finding, ())
         where = " and ".join(PRETTY[name] for name in right)
@@ -238,7 +238,7 @@ class Examination:
             error = errors[0][1] if errors else None
             self.calls.remark(name, self._beyond(stage, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
-        if wrong and self.told:
+        if wrong and self.settled:
             raise Found(Finding(None, ""))
         if wrong:
             raise Found(self._diagnose(wrong, returned + passed, name))
@@ -281,7 +281,7 @@ class Examination:
         if shaped and not self.check.any_length:
             message = f"Your result has the wrong shape. {detail}"
             return Finding("wrong shape", message, case=shown.failing)
-        if not all(np.isfinite(x).all() for x in smallest.values):
+        if smallest.lost:
             return Finding(
                 "NaN",
                 "Your result holds NaN or infinity where the right numbers are finite. The usual "

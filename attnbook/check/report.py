@@ -70,7 +70,7 @@ def show(x: Any) -> str:
     x = np.asarray(x)
     if x.ndim:
         return f"[{', '.join(map(show, x))}]" if x.size else f"an empty array {x.shape}"
-    return f"{x:.4g}" if x.dtype.kind == "f" else str(x)
+    return f"{x + 0:.4g}" if x.dtype.kind == "f" else str(x)  # no -0
 
 
 def names_in(mistake: str | None) -> tuple[str, ...]:

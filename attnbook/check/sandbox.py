@@ -32,6 +32,9 @@ LONGEST_LOOK = 0.1
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
 busy, for whoever looks as well as for the thread."""
 
+LONGEST_LINE = 80
+"""How much of a line of the reader's code is quoted."""
+
 PRINTS = "it prints; the check holds the text back."
 """What is remarked upon where a call printed something."""
 
@@ -280,4 +283,5 @@ def describe_error(error: BaseException) -> str:
     path, line, name = frames[-1]
     place = f"{text}, at line {line} of {name}"
     source = linecache.getline(path, line).strip()
+    source = source if len(source) <= LONGEST_LINE else f"{source[: LONGEST_LINE - 1]}…"
     return f"{place}: `{source}`" if source else place

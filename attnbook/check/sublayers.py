@@ -304,8 +304,15 @@ _NOT_OF_NORM = (
 def _of(piece: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
     """Return the mistakes of a piece with its name, in few ways: each makes many pairs."""
     return tuple(
-        Mistake(f"{piece}: {m.name}", f"In your {piece}: {m.message}", m.ways[:4]) for m in mistakes
+        Mistake(f"{piece}: {m.name}", f"In your {piece}: {_went_on(m.message)}", m.ways[:4])
+        for m in mistakes
     )
+
+
+def _went_on(sentence: str) -> str:
+    """Return a sentence as it goes on after a colon; a name such as W_1 stays."""
+    is_word = sentence[1] == " " or sentence[1].islower()
+    return (sentence[0].lower() if is_word else sentence[0]) + sentence[1:]
 
 
 _PIECE_MISTAKES = (

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import io
 import itertools
+import linecache
 import math
 import operator
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 
 import attention_answers as answers
 import numpy as np
@@ -250,7 +252,7 @@ softmax(lambda x: sm(np.asarray(x)).astype("bool"))
 softmax(lambda x: sm(np.asarray(x)).astype("object"))
     wrong dtype: The dtype of your weights is object
 softmax(lambda x: sm(np.asarray(x)).astype("float16"))
-    wrong dtype: Your weights come back as float16, which keeps t
+    wrong dtype: The dtype of your weights is float16, which keeps t
 attention(lambda q, k, v: right(q, k, v)[..., :1])
     wrong shape: Your result has the wrong shape. With query (1, 3), key (1, 3), value (1, 2) of
     float64: output must have shape (..., n_q, d_v) = (1, 2), got (1, 1).
@@ -262,7 +264,7 @@ attention_vjp(lambda q, k, v, g: (q, k))
 attention_vjp(lambda q, k, v, g: [q, k, v, v])
     wrong number of results: in this order; it returns 4.
 attention_vjp(lambda q, k, v, g: q)
-    wrong number of results: in this order; it returns a ndarray.
+    wrong number of results: in this order; it returns an ndarray.
 attention_vjp(one_gradient_wrong)
     unknown: grad_key[0, 0] is
 attention(lambda q, k, v: right(q, k, v) * math.nan)
@@ -398,7 +400,7 @@ attention(for_torch_alone)
 softmax(for_tensors)
     raises: Your function raises ValueError: later,
 softmax(in_bfloat16)
-    wrong dtype: Your weights come back as bfloat16, which keeps t
+    wrong dtype: The dtype of your weights is bfloat16, which keeps t
 attention(module(fused))
     right: right on PyTorch; on NumPy it raises
 single_head(module(lambda self, q, k, v, A, B, C: right_attention(q @ A, k @ B, v @ C)))
@@ -420,6 +422,13 @@ attention(lambda q, k, v: __import__("torch").softmax(q @ k.T / q.shape[-1] ** 0
 def test_what_is_said_of_functions_for_pytorch(call, mistake, said):
     need_torch()
     assert_report(call, mistake, said, globals())
+
+
+def test_no_mistake_is_looked_for_in_a_library_once_another_is_right(monkeypatch):
+    need_torch()
+    monkeypatch.delattr(engine, "explain")
+    report = check.softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
+    assert report.library_remarks == ("right on NumPy; on PyTorch its result differs.",)
 
 
 def test_an_array_of_another_library_is_named():
@@ -699,6 +708,7 @@ def toy(**changed):
         "mistakes": (
             Mistake("not doubled", "Double it.", ({"double": lambda x: x},)),
             Mistake("nothing added", "Add one.", ({"add": lambda x: x},)),
+            Mistake("two added", "Add no more than one.", ({"add": lambda x: x + 2},)),
             Mistake("squared", "Do not square.", ({"compute": lambda x: x**2},)),
             Mistake("broken", "This model raises.", ({"add": lambda x: x[7, 7]},)),
         ),
@@ -708,7 +718,7 @@ def toy(**changed):
     return Check("toy", ("x",), {"y": "x.shape"}, (Stage(cases),), **parts)
 
 
-NEITHER = Mistake("a", "A.", ({"double": lambda x: x}, {"add": lambda x: x}))
+NEITHER = Mistake("a", "A.", ({"double": lambda x: 3 * x}, {"add": lambda x: x}))
 NOTHING_ADDED = Mistake("nothing added", "Add one.", ({"add": lambda x: x},))
 TIMES_3 = ({"double": lambda x: 3 * x},)
 ALMOST = ({"double": lambda x: 2 * x + 1e-9 + 0 * x},)
@@ -727,13 +737,17 @@ engine.run(toy(), lambda x: x + 1, 9)
     not doubled: Double it.
 engine.run(toy(), lambda x: x**2, 9)
     squared: Do not square.
+engine.run(toy(), lambda x: x + 2, 9)
+    not doubled; two added: Two mistakes at once. Double it. Add no more than one.
 engine.run(toy(), lambda x: x * 1, 9)
-    not doubled; nothing added: Two mistakes at once. Double it. Add one.
+    input returned: You return `x` as it came.
+engine.run(toy(), lambda x: -0.0 * x**2, 9)
+    constant: Your function returns 0 for every input. Is it finished?
 engine.run(toy(), lambda x: x**3, 9)
     unknown: Your numbers differ
 engine.run(toy(), lambda x: x * np.nan, 9)
     NaN: NaN or infinity
-engine.run(toy(mistakes=(NEITHER,)), lambda x: x * 1, 9)
+engine.run(toy(mistakes=(NEITHER,)), lambda x: 3 * x, 9)
     a: A.
 engine.run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
     nothing added: Add one.
@@ -757,9 +771,26 @@ def test_what_a_toy_check_says(call, mistake, said):
     assert_report(call, mistake, said, globals())
 
 
+@pytest.mark.parametrize(("factor", "mistake"), [(2.0, None), (np.nan, "NaN")])
+def test_only_what_is_finite_in_the_right_result_can_be_lost(factor, mistake, monkeypatch):
+    monkeypatch.setattr(engine, "present", lambda: ["numpy"])
+    hidden = np.array([np.nan, 1.0])
+    half = replace(TIMES_5, reference=lambda x: x * hidden)
+    assert engine.run(half, lambda x: factor * x * hidden, 9).mistake == mistake
+
+
+def test_a_long_line_is_cut():
+    line = "return " + " + ".join(["x"] * 40)
+    name = "a file with a long line"
+    linecache.cache[name] = (len(line), None, ["def f(x):\n", f"    {line} / 0\n"], name)
+    space = {}
+    exec(compile(f"def f(x):\n    {line} / missing\n", name, "exec"), space)
+    assert f"line 2 of f: `{line[:79]}…`." in check.softmax(space["f"]).message
+
+
 def test_pairs_are_bounded_by_a_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
-    assert engine.run(toy(), lambda x: x * 1, 9).mistakes == ()
+    assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ()
 
 
 def test_a_way_must_name_steps():

@@ -341,7 +341,7 @@ robin_hood_table(MadeOnce)
 robin_hood_table(Quits)
     raises: Your table raises SystemExit: no
 robin_hood_table(Rubbish)
-    missing key gives a value: returned a ndarray, expected None.
+    missing key gives a value: returned an ndarray, expected None.
 robin_hood_table(Odd)
     unknown: Your table differs from a dict
 robin_hood_table(Slow, time_limit=0.5)

@@ -1,5 +1,7 @@
 """What the checks of attention and of the transformer say of single answers."""
 
+from dataclasses import replace
+
 import attention_answers as answers
 import layer_answers as layers
 import numpy as np
@@ -59,6 +61,16 @@ def of_matrices_in_torch(x, n_heads):
     else:
         _batch, _n, _width = x.shape
     return right_split(x, n_heads)
+
+
+class Block:
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, x):
+        mask = ab.masking.causal(x.shape[-2], like=x)
+        turned = ab.positions.Rotary()
+        return ab.decoder_layer(x, None, replace(self.weights, positions=turned), mask)
 
 
 def width_of_the_model(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
@@ -220,10 +232,24 @@ encoder_layer(layers.ENCODER_LAYER["pre-norm for post-norm"], norm="post")
     pre-norm for post-norm: norm
 encoder_layer(ab.encoder_layer, norm="post")
     right: agrees
-encoder_layer(lambda x, weights, **options: ab.encoder_layer(x, weights))
+encoder_layer(lambda x, weights, mask=None: ab.encoder_layer(x, weights))
     mask ignored: mask
+encoder_layer(lambda x, weights, **options: ab.encoder_layer(x, weights))
+    right: `mask` was not checked: your function takes no argument of that name.
+attention(lambda q, k, v, **options: right_attention(q, k, v))
+    right: `mask` was not checked
+feed_forward(lambda x, W_1, b_1, W_2, b_2: 0 * x)
+    constant: Your function returns 0 for every input.
+rotary(lambda x: x)
+    input returned: You return `x` as it came.
 encoder_layer(scales_weights)
     changes weights: weights
+decoder_only_block(Block)
+    right: agrees
+teacher_forcing(lambda target: np.stack([target[:-1], target[1:]]))
+    right: agrees
+attention_vjp(lambda q, k, v, g: q)
+    wrong number of results: order; it returns an ndarray.
 layer_norm(normed_in_place)
     changes x: x
 layer_norm(lambda x, g, b, eps: ab.layer_norm(x, g, b))
