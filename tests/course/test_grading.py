@@ -139,6 +139,13 @@ def test_parts_count(marked):
     assert mark.share == 0.5
 
 
+def test_a_part_that_shows_how_another_way_fails_earns_nothing():
+    assert hidden.share_of([[True, False]], [[True, False]]) == 1
+    assert hidden.share_of([[False, False]], [[True, False]]) == 0
+    assert hidden.share_of({"a": False, "b": np.False_}, {"a": True, "b": np.False_}) == 0
+    assert hidden.share_of([False, True], [True, True]) == 0.5
+
+
 def test_half_of_the_points_for_ordinary_numbers(marked):
     """Of a check of the package: where its first stage, ordinary numbers, is right."""
     later = WEIGHTS.answer.replace("np.where(total == 0, 1, total)", "total")
