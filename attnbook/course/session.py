@@ -147,6 +147,7 @@ class Session:
         except wire.Ended:
             raise self._end(*NOT_STARTED) from None
         self.parent, self.child, self.line = begun
+        self.clock = Clock(self.child)
         self._send(self.job)
         self.kept = tuple(map(str, self._receive().get("kept", ())))
         told = self._reply()
@@ -208,9 +209,11 @@ class Session:
             raise self._ended() from None
 
     def _receive(self) -> dict[str, Any]:
-        clock = Clock(self.child)
+        self.clock.resume()
         try:
-            told = wire.unpack(*self.line.receive(lambda: self._watch(clock)), self._known)
+            message = self.line.receive(self._watch)
+            self._watch()  # also where it never waits for long
+            told = wire.unpack(*message, self._known)
         except wire.Ended as ended:
             if "gone" not in str(ended):
                 raise self._end("no answer", f"Your submission is ended: {ended}.") from None
@@ -224,12 +227,12 @@ class Session:
             return wire.put_together(reference.about, importlib.import_module("attnbook"))
         return Remote(self, reference.number, dict(reference.about))
 
-    def _watch(self, clock: "Clock") -> None:
-        if clock.is_idle():
+    def _watch(self) -> None:
+        if self.clock.is_idle():
             raise self._end(
                 "waits",
-                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it "
-                "has computed next to nothing. Look for a sleep, for input(), or for a lock.",
+                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall, in "
+                "all, it has computed next to nothing. Look for a sleep, for input(), or for a lock.",
             )
 
     def _ended(self) -> Ending:
@@ -261,6 +264,10 @@ class Clock:
             return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
             return math.nan
+
+    def resume(self) -> None:
+        """Leave out what passed since the last look: the process had nothing to do."""
+        self.looked = time.monotonic()
 
     def is_idle(self) -> bool:
         before, self.looked = self.looked, time.monotonic()

@@ -608,3 +608,24 @@ def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(mo
     assert not clock.is_idle()
     now += 0.25
     assert not clock.is_idle()
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.3])
+def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkeypatch):
+    monkeypatch.setattr(session, "IDLE_SECONDS", 2.0)
+    source = (
+        "import threading\nimport attnbook as ab\ndef shares(s):\n    while True:\n"
+        f"        threading.Event().wait({seconds})\n        ab.softmax(s)"
+    )
+    assert marked(SHARES, source, Limits(seconds=30)).mistakes == ("waits",)
+
+
+def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
+    clock = session.Clock(process=0)
+    for _ in range(1000):
+        now += 5
+        clock.resume()
+        now += session.IDLE_SECONDS / 2000
+        assert not clock.is_idle()
