@@ -97,19 +97,28 @@ class Printed(str):
     """What a check printed, which returns nothing."""
 
 
-def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[Any]:
+def outcome(
+    exercise: Exercise,
+    answers: Mapping[str, Any],
+    seed: int,
+    own: Mapping[str, Any] | None = None,
+) -> list[Any]:
     """Return what the calls of an exercise give for these answers, by name.
 
-    Assertions give True, or the text of the error.
+    Assertions give True, or the text of the error. The chapter's own checks are given `own` in the
+    place of the answers, if there are such; those of the package say themselves what a blank is.
     """
     space = ground(exercise, seed)
     if any(isinstance(value, np.random.Generator) for value in space.values()):
         space = ground.__wrapped__(exercise, seed)  # calls would draw from it
     before, printed = dict(space), io.StringIO()
-    space |= {"check": checks_of(exercise, seed), **answers}
+    space |= {"check": checks_of(exercise, seed), **(own or answers)}
     try:
         with contextlib.redirect_stdout(printed):
-            found = [eval(call, space) for call in exercise.calls]
+            found = [
+                eval(call, space, dict(answers) if call.startswith("check.") else {})
+                for call in exercise.calls
+            ]
             if not found:
                 block = reseeded(resized(exercise, seed).block, seed)
                 exec(compile(block, "<check>", "exec"), space)
@@ -179,7 +188,8 @@ def share_of(found: Any, expected: Any) -> float:
         plain = (bool, np.bool, str, Printed, type(None))
         return float(type(found) in plain and found == expected)
     with contextlib.suppress(TypeError, ValueError):
-        return float(bool(np.allclose(found, expected, rtol=1e-6)))
+        same = np.shape(found) == np.shape(expected)
+        return float(same and bool(np.allclose(found, expected, rtol=1e-6)))
     return 0.0
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,10 @@ class Session:
         if self.parent is not None:  # until `end` is asked no other process has its number
             os.kill(self.child, signal.SIGKILL)
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self, optional: Collection[str] = ()) -> dict[str, Any]:
         """Run the submission and return what it hands over, by name.
+
+        Some of the `optional` names may be absent, which counts as None.
 
         Raises
         ------
@@ -153,7 +155,8 @@ class Session:
         told = self._reply()
         if "raised" in told:
             raise self._end(*_of_error(told))
-        if absent := told.get("absent"):
+        absent = told.get("absent", ())
+        if absent and not set(absent) < set(optional):
             listed = ", ".join(f"`{name}`" for name in absent)
             raise self._end("not handed in", f"Your submission has no {listed}.")
         return {name: self.ask(i) for i, name in enumerate(self.job["names"])}
@@ -225,14 +228,16 @@ class Session:
     def _known(self, reference: wire.Reference) -> Any:
         if reference.number < 0:
             return wire.put_together(reference.about, importlib.import_module("attnbook"))
-        return Remote(self, reference.number, dict(reference.about))
+        about = dict(reference.about)
+        kind = type(str(about.get("type")), (Remote,), {})  # the name stands in errors
+        return kind(self, reference.number, about)
 
     def _watch(self) -> None:
         if self.clock.is_idle():
             raise self._end(
                 "waits",
                 f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall, in "
-                "all, it has computed next to nothing. Look for a sleep, for input(), or for a lock.",
+                "all, it has computed next to nothing. Look for a sleep, for input(), or a lock.",
             )
 
     def _ended(self) -> Ending:

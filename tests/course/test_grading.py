@@ -16,6 +16,7 @@ import types
 import numpy as np
 import pupils
 import pytest
+from cases import every_day
 from samples import (
     ESSAY,
     EXERCISES,
@@ -25,6 +26,7 @@ from samples import (
     SHARES,
     SQUARES,
     WEIGHTS,
+    WRITTEN,
     of_a_program,
     sample,
 )
@@ -33,13 +35,16 @@ import attnbook
 from attnbook.__main__ import main
 from attnbook.course import (
     assignments,
+    blanks,
     command,
+    exercises,
     grading,
     hidden,
     judge,
     results,
     session,
     submissions,
+    variants,
     wire,
 )
 from attnbook.course import parents as parents_module
@@ -154,6 +159,124 @@ def test_half_of_the_points_for_ordinary_numbers(marked):
     for wrong in ("return query @ key.swapaxes(-1, -2)", "return np.full((3, 3), 1 / 3)"):
         source = f"def my_weights(query, key, mask=None):\n    {wrong}"
         assert marked(WEIGHTS, source).share == 0
+
+
+NEAR = sample(
+    "near",
+    names=["means", "rows"],
+    calls=["check_near(means)", "check_rows(rows)"],
+    check="""\
+import numpy as np
+
+
+def check_near(means):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [not np.any(abs(means(x) - x.mean(axis=1)) > 1e-9)]
+
+
+def check_rows(rows):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [np.allclose(rows(x), x[:2])]""",
+    given="import numpy as np",
+    answer="def means(x):\n    return x.mean(axis=1)\ndef rows(x):\n    return x[:2]",
+)
+
+
+@pytest.mark.parametrize("blank", ["np.nan", "np.full(4, np.nan)", "np.zeros((0, 1, 1))", "[]"])
+def test_a_blank_is_wrong_where_the_solution_has_a_number(blank, marked):
+    assert marked(NEAR, NEAR.answer).share == 1
+    fake = f"def means(x):\n    return {blank}\nrows = means"
+    assert marked(NEAR, fake).share == 0
+    assert marked(NEAR, f"{NEAR.answer}\ndef means(x):\n    return {blank}").share == 0.5
+
+
+def test_a_blank_is_right_where_the_solution_has_one(marked):
+    exercise = dataclasses.replace(
+        NEAR,
+        names=["rows"],
+        calls=["check_rows(rows)"],
+        check="import numpy as np\ndef check_rows(rows):\n"
+        "    return [np.isnan(rows(0)), len(rows(1)) == 0]",
+        answer="def rows(i):\n    return np.zeros(0) if i else np.nan",
+    )
+    assert marked(exercise, exercise.answer).share == 1
+
+
+def test_what_stands_in_the_place_of_blanks():
+    kept = {"a": [1, 2.0, "x", None], "b": ()}
+    assert blanks.blanks(kept) == {"no number"}
+    assert blanks.filled(kept, {"no number"}) == kept
+    assert blanks.filled((float("nan"), [], {}), set()) == (np.inf, np.inf, {})
+    assert blanks.filled(np.array([1, np.nan]), set()).tolist() == [1, np.inf]
+    assert blanks.filled([np.nan], {"NaN"})[0] is np.nan
+    assert blanks.wrong([True, False]).tolist() == [False, True]
+    assert blanks.wrong(3) == np.inf
+
+
+THREE = sample(
+    "three",
+    names=["one", "row", "two"],
+    calls=["check_three(one, row, two)"],
+    check="""\
+import numpy as np
+
+
+def check_three(one, row, two):
+    return [abs(one / 1 - 1) < 0.1, np.allclose(row, [1, 2]), not abs(two - 2) > 0.1]""",
+    stub="one = ...\nrow = ...\ntwo = ...",
+    answer="one = 1\nrow = [1, 2]\ntwo = 2",
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "note"),
+    [
+        ("two = ...", "`two` has no value."),
+        ("two = None", "`two` has no value."),
+        ("del two", "`two` has no value."),
+        ("two = '2'", "`two` must be numbers, got str."),
+        ("two = {1}", "`two` must be numbers, got set."),
+        ("two = float('nan')", "`two` holds NaN."),
+        ("row = [1, [2]]", "`row` must be numbers, got list."),
+        ("row = [1, 2, 3]", "`row` does not fit: operands could not be broadcast"),
+        ("row = []", "`row` holds no number."),
+    ],
+)
+def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
+    mark = marked(THREE, f"{THREE.answer}\n{wrong}")
+    assert mark.share == pytest.approx(2 / 3)
+    assert mark.message.startswith(note)
+    right = "1, 3" if "row" in wrong else "1, 2"
+    assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
+
+
+def test_nobody_is_told_of_the_judges_own_classes(marked):
+    for returned in ("...", "{1}"):
+        mark = marked(SQUARES, f"def squares(x):\n    return {returned}")
+        assert mark.share == 0
+        assert "Remote" not in mark.message
+
+
+FAKES = ("[]", "np.zeros((0, 1, 1))", "np.nan", "np.full((1, 1), np.nan)", "...")
+FAKED = ("merge", "additive", "mask-pencil", "estimators-pencil", "sketch-pay", "estimators-two")
+
+
+@pytest.mark.site
+def test_what_is_no_answer_gets_nothing(start):
+    found = [e for chapter in exercises.read(WRITTEN).values() for e in chapter]
+    found += variants.of("ada", "s") + variants.of("bob", "s")
+    for exercise in every_day([e for e in found if e.label in FAKED], found):
+        if exercise.is_checked and functions_of(exercise.uses) is not None:
+            for fake in FAKES:
+                lines = (
+                    f"def {name}(*given, **options):\n    return {fake}"
+                    if f"def {name}(" in exercise.answer
+                    else f"{name} = {fake}"
+                    for name in exercise.names
+                )
+                source = "\n".join(["import numpy as np", *lines])
+                mark = judge.mark(exercise, source, "s", start, QUICK)
+                assert mark.share == 0, (exercise.label, fake, mark)
 
 
 def test_a_failed_assertion_is_wrong(marked):
