@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from attnbook.course.blanks import blanks, filled, is_numbers, passed_on, wrong
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
+from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
 from attnbook.course.session import USUAL, Ending, Limits, Session
 
@@ -75,7 +76,8 @@ def mark(
     with Session(exercise, without_given(exercise, source), limits, parents) as session:
         try:
             answers = session.answers(solution.numbers)
-            found, notes = judged(exercise, answers, solution, seed)
+            with bounded(limits.megabytes):  # results may broadcast to huge ones
+                found, notes = judged(exercise, answers, solution, seed)
         except Ending:
             found = []
         except Exception as error:

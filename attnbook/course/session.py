@@ -19,6 +19,7 @@ import numpy as np
 from attnbook.check.sandbox import IDLE_SHARE
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
+from attnbook.course.limits import bounded
 from attnbook.course.parents import Parent, Parents
 
 IDLE_SECONDS = 20.0
@@ -31,6 +32,9 @@ busy, for whoever looks as well as for the worker."""
 
 LARGEST_CALL = 10**6
 """Numbers that a submission may pass to a function that runs on this side."""
+
+LARGEST_RESULT = 512
+"""Megabytes that such a function may take, which a few integers may ask for."""
 
 KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -185,8 +189,9 @@ class Session:
             given, options = told["given"], dict(told["options"])
             if _count([given, options]) > LARGEST_CALL:
                 raise ValueError("the arguments are too large")
-            result = function(*given, **options)
-            wire.pack(result, _nothing)
+            with bounded(LARGEST_RESULT):
+                result = function(*given, **options)
+                wire.pack(result, _nothing)
         except Exception as error:
             result = error
         self.spent += time.thread_time() - before

@@ -41,6 +41,7 @@ from attnbook.course import (
     grading,
     hidden,
     judge,
+    limits,
     results,
     session,
     submissions,
@@ -330,6 +331,36 @@ def test_a_function_of_the_package_runs_outside(marked):
     source = "import attnbook as ab\ndef shares(s):\n    assert ab.softmax.__module__ != 'attnbook'"
     for result, share in (("ab.softmax(2 * s)", 1), ("ab.softmax(np.ones(2_000_000))", 0)):
         assert marked(SHARES, f"{source}\n    return {result}").share == share
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can be asked")
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("ab.masking.causal(40_000)", "Unable to allocate"),
+        ("ab.attention(*3 * [np.ones((30_000, 1))])", "Unable to allocate"),
+        ("np.ones((10**7, 1))", "MemoryError: Unable to allocate"),
+    ],
+)
+def test_an_answer_cannot_fill_the_memory_of_the_judge(result, words, marked):
+    exercise = dataclasses.replace(SHARES, uses=["attention", "masking", "masking.causal"])
+    exercise = dataclasses.replace(
+        exercise,
+        block="assert np.allclose(shares(np.ones(200)), np.ones(200))",
+        answer="def shares(s):\n    return s",
+    )
+    source = f"import attnbook as ab\nimport numpy as np\ndef shares(s):\n    return {result}"
+    mark = marked(exercise, source, Limits(seconds=10, megabytes=512))
+    assert mark.share == 0
+    assert words in mark.message
+
+
+def test_a_bound_of_memory_ends():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limits.bounded(512), limits.bounded(4096):
+        pass
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_what_an_exercise_uses():
