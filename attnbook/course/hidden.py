@@ -27,6 +27,10 @@ VARIABLE = "ATTNBOOK_CHECK_SEED"
 """What `attnbook.check` reads when it is imported."""
 
 
+DRAWN = ("backprop-suspect",)
+"""Exercises whose check draws what the text asks, so that another seed would ask something else."""
+
+
 def seed_of(secret: str, *about: str) -> int:
     """Return the seed of some hidden cases, such as those of an exercise; never 0."""
     digest = hashlib.sha256("\0".join((secret, *about)).encode()).digest()
@@ -93,19 +97,28 @@ class Printed(str):
     """What a check printed, which returns nothing."""
 
 
-def outcome(exercise: Exercise, answers: Mapping[str, Any], seed: int) -> list[Any]:
+def outcome(
+    exercise: Exercise,
+    answers: Mapping[str, Any],
+    seed: int,
+    own: Mapping[str, Any] | None = None,
+) -> list[Any]:
     """Return what the calls of an exercise give for these answers, by name.
 
-    Assertions give True, or the text of the error.
+    Assertions give True, or the text of the error. The chapter's own checks are given `own` in the
+    place of the answers, if there are such; those of the package say themselves what a blank is.
     """
     space = ground(exercise, seed)
     if any(isinstance(value, np.random.Generator) for value in space.values()):
         space = ground.__wrapped__(exercise, seed)  # calls would draw from it
     before, printed = dict(space), io.StringIO()
-    space |= {"check": checks_of(exercise, seed), **answers}
+    space |= {"check": checks_of(exercise, seed), **(own or answers)}
     try:
         with contextlib.redirect_stdout(printed):
-            found = [eval(call, space) for call in exercise.calls]
+            found = [
+                eval(call, space, dict(answers) if call.startswith("check.") else {})
+                for call in exercise.calls
+            ]
             if not found:
                 block = reseeded(resized(exercise, seed).block, seed)
                 exec(compile(block, "<check>", "exec"), space)
@@ -129,19 +142,21 @@ def ground(exercise: Exercise, seed: int) -> dict[str, Any]:
     A chapter's models and what it computes of them is made once for all answers.
     """
     exercise = resized(exercise, seed)
-    own = {name for call in exercise.calls for name in called(call)}
+    own = redrawn(exercise)
     space: dict[str, Any] = {"__name__": "check", "display": print}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(reseeded(exercise.check, seed, own), "<check>", "exec"), space)
     return space
 
 
-def called(call: str) -> set[str]:
-    """Return the plain functions that a call calls."""
+def redrawn(exercise: Exercise) -> set[str]:
+    """Return the plain functions that the calls of an exercise call, whose seeds are replaced."""
     return {
         part.func.id
+        for call in exercise.calls
         for part in ast.walk(ast.parse(call))
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+        if exercise.label not in DRAWN
     }
 
 
@@ -154,7 +169,8 @@ def share_of(found: Any, expected: Any) -> float:
     """Return how much of a result is that of the right answer, from 0 to 1.
 
     A report is right, or wrong, or half right if its check began right: on ordinary numbers, in
-    several sizes. Of a list, each part counts alike.
+    several sizes. Of a list, each part counts alike, but for those that are False for the right
+    answer: they only show that another way fails.
     """
     if is_report(found):
         return 1.0 if found.passed else 0.5 * found.began_right
@@ -165,11 +181,17 @@ def share_of(found: Any, expected: Any) -> float:
     if isinstance(expected, (list, tuple)):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return 0.0
-        shares = [share_of(x, y) for x, y in zip(found, expected, strict=True)]
+        parts = zip(found, expected, strict=True)
+        shares = [share_of(x, y) for x, y in parts if not _is_false(y)]
         return math.fsum(shares) / len(shares) if shares else 1.0
     if isinstance(expected, (bool, np.bool, str)) or expected is None:
         plain = (bool, np.bool, str, Printed, type(None))
         return float(type(found) in plain and found == expected)
     with contextlib.suppress(TypeError, ValueError):
-        return float(bool(np.allclose(found, expected, rtol=1e-6)))
+        same = np.shape(found) == np.shape(expected)
+        return float(same and bool(np.allclose(found, expected, rtol=1e-6)))
     return 0.0
+
+
+def _is_false(x: Any) -> bool:
+    return isinstance(x, (bool, np.bool)) and not x

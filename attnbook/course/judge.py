@@ -2,14 +2,17 @@
 
 import ast
 import functools
+import inspect
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from attnbook.course.blanks import blanks, filled, is_numbers, passed_on, wrong
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
+from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
 from attnbook.course.session import USUAL, Ending, Limits, Session
 
@@ -66,11 +69,15 @@ def mark(
     if source is None or is_untouched(exercise, source):
         return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
     seed = seed_of(secret, exercise.label)
-    right, seconds = solved(exercise, seed)
-    limits = replace(limits, seconds=min(limits.seconds, math.ceil(LEAST + TIMES * seconds)))
+    solution = solved(exercise, seed)
+    most = math.ceil(LEAST + TIMES * solution.seconds)
+    limits = replace(limits, seconds=min(limits.seconds, most))
+    notes: dict[str, str] = {}
     with Session(exercise, without_given(exercise, source), limits, parents) as session:
         try:
-            found = outcome(exercise, session.answers(), seed)
+            answers = session.answers(solution.numbers)
+            with bounded(limits.megabytes):  # results may broadcast to huge ones
+                found, notes = judged(exercise, answers, solution, seed)
         except Ending:
             found = []
         except Exception as error:
@@ -81,11 +88,12 @@ def mark(
         ending, kept = session.ending, session.kept
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
-    share = share_of(found, right)
+    share = share_of(found, solution.found)
     mistakes, sentences = told(found)
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
-    message = " ".join(sentences) or (PASSED if share == 1 else _in_words(found))
+    said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found))
+    message = " ".join([*(f"`{name}` {note}." for name, note in notes.items()), said])
     return Mark(exercise.label, share, () if share == 1 else mistakes, message, kept)
 
 
@@ -127,21 +135,90 @@ def without_given(exercise: Exercise, source: str) -> str:
     return "\n".join([""] * last + lines[last:])
 
 
+class Solved(NamedTuple):
+    """What the check gives for the solution, and what is handed in by it.
+
+    Attributes
+    ----------
+    found : list
+        What the check gives.
+    seconds : float
+        Of computing that it takes.
+    numbers : dict
+        Those answers that are numbers, by name.
+    functions : set of str
+        Which answers are functions.
+    usual : set of str
+        The blanks that these return.
+    """
+
+    found: list[Any]
+    seconds: float
+    numbers: dict[str, Any]
+    functions: set[str]
+    usual: set[str]
+
+
 @functools.lru_cache(maxsize=256)
-def solved(exercise: Exercise, seed: int) -> tuple[list[Any], float]:
-    """Return what the check gives for the solution, and how many seconds of computing it takes."""
+def solved(exercise: Exercise, seed: int) -> Solved:
+    """Return what the check gives for the solution, and what is handed in by it."""
     checks_of(exercise, seed)  # to import these is no part of the computing
     before = time.thread_time()
     space: dict[str, Any] = {"__name__": "answer"}
     exec(compile(exercise.given, "<given>", "exec"), space)
     exec(compile(exercise.answer, "<answer>", "exec"), space)
-    found = outcome(exercise, {name: space[name] for name in exercise.names}, seed)
-    return found, time.thread_time() - before
+    answers = {name: space[name] for name in exercise.names}
+    functions = {name for name, x in answers.items() if inspect.isfunction(x)}
+    numbers = {name: x for name, x in answers.items() if is_numbers(x)}
+    usual: set[str] = set()
+
+    def noted(x: Any) -> Any:
+        usual.update(blanks(x))
+        return x
+
+    own = {name: passed_on(x, noted) if name in functions else x for name, x in answers.items()}
+    found = outcome(exercise, answers, seed, own)
+    seconds = time.thread_time() - before
+    return Solved(found, seconds, numbers, functions, usual)
+
+
+def judged(
+    exercise: Exercise, answers: dict[str, Any], solution: Solved, seed: int
+) -> tuple[list[Any], dict[str, str]]:
+    """Return what the check gives for answers, and what to say of those that it cannot be given.
+
+    In the place of these, which are no numbers or fit nowhere, it is given wrong ones, so that the
+    others earn their share.
+    """
+    right, notes = solution.numbers, {}
+    for name in right:
+        got = answers[name]
+        if not is_numbers(got):
+            kind = type(got).__name__
+            missing = kind in ("NoneType", "ellipsis")
+            notes[name] = "has no value" if missing else f"must be numbers, got {kind}"
+        elif lacks := blanks(got) - blanks(right[name]):
+            notes[name] = f"holds {' and '.join(sorted(lacks))}"
+    own = {name: wrong(right[name]) if name in notes else x for name, x in answers.items()}
+    for name in solution.functions:
+        own[name] = passed_on(answers[name], lambda x: filled(x, solution.usual))
+    try:
+        return outcome(exercise, answers, seed, own), notes
+    except Exception:
+        if right.keys() != own.keys():  # an answer would be called with the solution's
+            raise
+    for name in right:
+        try:
+            outcome(exercise, {**right, name: own[name]}, seed)
+        except Exception as error:
+            notes[name] = f"does not fit: {error}"
+            own[name] = wrong(right[name])
+    return outcome(exercise, own, seed), notes
 
 
 def expected(exercise: Exercise, seed: int) -> list[Any]:
     """Return what the check gives for the solution."""
-    return solved(exercise, seed)[0]
+    return solved(exercise, seed).found
 
 
 def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:

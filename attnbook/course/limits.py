@@ -15,6 +15,7 @@ import platform
 import struct
 import sys
 import time
+from collections.abc import Iterator
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """Numbers of Landlock's system calls, the same on every processor."""
@@ -91,6 +92,30 @@ def limit(seconds: int, megabytes: int) -> list[str]:
     if os.geteuid() == 0:  # the system counts no processes of root
         kept.remove("new processes")
     return kept
+
+
+@contextlib.contextmanager
+def bounded(megabytes: int) -> Iterator[None]:
+    """Let this process take so much more memory than it has, where Linux can be asked.
+
+    What would take more raises MemoryError. A limit within another cannot be above it.
+    """
+    try:
+        with open("/proc/self/statm") as told:
+            pages = int(told.read().split()[0])
+        import resource
+    except (ImportError, OSError):
+        yield
+        return
+    most = pages * resource.getpagesize() + megabytes * 2**20
+    usual, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if usual != resource.RLIM_INFINITY:
+        most = min(most, usual)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (usual, hard))
 
 
 def lock(readable: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from attnbook.course.assignments import assertions, task
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
-from attnbook.course.hidden import called, reseeded, seed_of
+from attnbook.course.hidden import redrawn, reseeded, seed_of
 from attnbook.course.judge import expected
 from attnbook.course.sizes import resized
 from attnbook.course.submissions import CELL
@@ -135,8 +135,7 @@ def hidden_test(exercise: Exercise, secret: str) -> str:
     seed = seed_of(secret, exercise.label)
     right = expected(exercise, seed)
     exercise = resized(exercise, seed)
-    own = {function for call in exercise.calls for function in called(call)}
-    code = [reseeded(exercise.check, seed, own)] if exercise.check else []
+    code = [reseeded(exercise.check, seed, redrawn(exercise))] if exercise.check else []
     code += assertions(exercise, right, "hidden_check")
     if not exercise.calls:
         code[1:] = reseeded(exercise.block, seed).splitlines()

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from attnbook.check.sandbox import IDLE_SHARE
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
+from attnbook.course.limits import bounded
 from attnbook.course.parents import Parent, Parents
 
 IDLE_SECONDS = 20.0
@@ -31,6 +32,9 @@ busy, for whoever looks as well as for the worker."""
 
 LARGEST_CALL = 10**6
 """Numbers that a submission may pass to a function that runs on this side."""
+
+LARGEST_RESULT = 512
+"""Megabytes that such a function may take, which a few integers may ask for."""
 
 KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -134,8 +138,10 @@ class Session:
         if self.parent is not None:  # until `end` is asked no other process has its number
             os.kill(self.child, signal.SIGKILL)
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self, optional: Collection[str] = ()) -> dict[str, Any]:
         """Run the submission and return what it hands over, by name.
+
+        Some of the `optional` names may be absent, which counts as None.
 
         Raises
         ------
@@ -147,12 +153,14 @@ class Session:
         except wire.Ended:
             raise self._end(*NOT_STARTED) from None
         self.parent, self.child, self.line = begun
+        self.clock = Clock(self.child)
         self._send(self.job)
         self.kept = tuple(map(str, self._receive().get("kept", ())))
         told = self._reply()
         if "raised" in told:
             raise self._end(*_of_error(told))
-        if absent := told.get("absent"):
+        absent = told.get("absent", ())
+        if absent and not set(absent) < set(optional):
             listed = ", ".join(f"`{name}`" for name in absent)
             raise self._end("not handed in", f"Your submission has no {listed}.")
         return {name: self.ask(i) for i, name in enumerate(self.job["names"])}
@@ -181,8 +189,9 @@ class Session:
             given, options = told["given"], dict(told["options"])
             if _count([given, options]) > LARGEST_CALL:
                 raise ValueError("the arguments are too large")
-            result = function(*given, **options)
-            wire.pack(result, _nothing)
+            with bounded(LARGEST_RESULT):
+                result = function(*given, **options)
+                wire.pack(result, _nothing)
         except Exception as error:
             result = error
         self.spent += time.thread_time() - before
@@ -208,9 +217,11 @@ class Session:
             raise self._ended() from None
 
     def _receive(self) -> dict[str, Any]:
-        clock = Clock(self.child)
+        self.clock.resume()
         try:
-            told = wire.unpack(*self.line.receive(lambda: self._watch(clock)), self._known)
+            message = self.line.receive(self._watch)
+            self._watch()  # also where it never waits for long
+            told = wire.unpack(*message, self._known)
         except wire.Ended as ended:
             if "gone" not in str(ended):
                 raise self._end("no answer", f"Your submission is ended: {ended}.") from None
@@ -222,14 +233,16 @@ class Session:
     def _known(self, reference: wire.Reference) -> Any:
         if reference.number < 0:
             return wire.put_together(reference.about, importlib.import_module("attnbook"))
-        return Remote(self, reference.number, dict(reference.about))
+        about = dict(reference.about)
+        kind = type(str(about.get("type")), (Remote,), {})  # the name stands in errors
+        return kind(self, reference.number, about)
 
-    def _watch(self, clock: "Clock") -> None:
-        if clock.is_idle():
+    def _watch(self) -> None:
+        if self.clock.is_idle():
             raise self._end(
                 "waits",
-                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it "
-                "has computed next to nothing. Look for a sleep, for input(), or for a lock.",
+                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall, in "
+                "all, it has computed next to nothing. Look for a sleep, for input(), or a lock.",
             )
 
     def _ended(self) -> Ending:
@@ -261,6 +274,10 @@ class Clock:
             return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
             return math.nan
+
+    def resume(self) -> None:
+        """Leave out what passed since the last look: the process had nothing to do."""
+        self.looked = time.monotonic()
 
     def is_idle(self) -> bool:
         before, self.looked = self.looked, time.monotonic()

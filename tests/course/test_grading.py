@@ -18,6 +18,7 @@ import types
 import numpy as np
 import pupils
 import pytest
+from cases import every_day
 from samples import (
     ESSAY,
     EXERCISES,
@@ -27,6 +28,7 @@ from samples import (
     SHARES,
     SQUARES,
     WEIGHTS,
+    WRITTEN,
     of_a_program,
     sample,
 )
@@ -35,14 +37,18 @@ import attnbook
 from attnbook.__main__ import main
 from attnbook.course import (
     assignments,
+    blanks,
     command,
+    exercises,
     grading,
     hidden,
     judge,
+    limits,
     notebooks,
     results,
     session,
     submissions,
+    variants,
     wire,
 )
 from attnbook.course import parents as parents_module
@@ -142,6 +148,13 @@ def test_parts_count(marked):
     assert mark.share == 0.5
 
 
+def test_a_part_that_shows_how_another_way_fails_earns_nothing():
+    assert hidden.share_of([[True, False]], [[True, False]]) == 1
+    assert hidden.share_of([[False, False]], [[True, False]]) == 0
+    assert hidden.share_of({"a": False, "b": np.False_}, {"a": True, "b": np.False_}) == 0
+    assert hidden.share_of([False, True], [True, True]) == 0.5
+
+
 def test_half_of_the_points_for_ordinary_numbers(marked):
     """Of a check of the package: where its first stage, ordinary numbers, is right."""
     later = WEIGHTS.answer.replace("np.where(total == 0, 1, total)", "total")
@@ -150,6 +163,124 @@ def test_half_of_the_points_for_ordinary_numbers(marked):
     for wrong in ("return query @ key.swapaxes(-1, -2)", "return np.full((3, 3), 1 / 3)"):
         source = f"def my_weights(query, key, mask=None):\n    {wrong}"
         assert marked(WEIGHTS, source).share == 0
+
+
+NEAR = sample(
+    "near",
+    names=["means", "rows"],
+    calls=["check_near(means)", "check_rows(rows)"],
+    check="""\
+import numpy as np
+
+
+def check_near(means):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [not np.any(abs(means(x) - x.mean(axis=1)) > 1e-9)]
+
+
+def check_rows(rows):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [np.allclose(rows(x), x[:2])]""",
+    given="import numpy as np",
+    answer="def means(x):\n    return x.mean(axis=1)\ndef rows(x):\n    return x[:2]",
+)
+
+
+@pytest.mark.parametrize("blank", ["np.nan", "np.full(4, np.nan)", "np.zeros((0, 1, 1))", "[]"])
+def test_a_blank_is_wrong_where_the_solution_has_a_number(blank, marked):
+    assert marked(NEAR, NEAR.answer).share == 1
+    fake = f"def means(x):\n    return {blank}\nrows = means"
+    assert marked(NEAR, fake).share == 0
+    assert marked(NEAR, f"{NEAR.answer}\ndef means(x):\n    return {blank}").share == 0.5
+
+
+def test_a_blank_is_right_where_the_solution_has_one(marked):
+    exercise = dataclasses.replace(
+        NEAR,
+        names=["rows"],
+        calls=["check_rows(rows)"],
+        check="import numpy as np\ndef check_rows(rows):\n"
+        "    return [np.isnan(rows(0)), len(rows(1)) == 0]",
+        answer="def rows(i):\n    return np.zeros(0) if i else np.nan",
+    )
+    assert marked(exercise, exercise.answer).share == 1
+
+
+def test_what_stands_in_the_place_of_blanks():
+    kept = {"a": [1, 2.0, "x", None], "b": ()}
+    assert blanks.blanks(kept) == {"no number"}
+    assert blanks.filled(kept, {"no number"}) == kept
+    assert blanks.filled((float("nan"), [], {}), set()) == (np.inf, np.inf, {})
+    assert blanks.filled(np.array([1, np.nan]), set()).tolist() == [1, np.inf]
+    assert blanks.filled([np.nan], {"NaN"})[0] is np.nan
+    assert blanks.wrong([True, False]).tolist() == [False, True]
+    assert blanks.wrong(3) == np.inf
+
+
+THREE = sample(
+    "three",
+    names=["one", "row", "two"],
+    calls=["check_three(one, row, two)"],
+    check="""\
+import numpy as np
+
+
+def check_three(one, row, two):
+    return [abs(one / 1 - 1) < 0.1, np.allclose(row, [1, 2]), not abs(two - 2) > 0.1]""",
+    stub="one = ...\nrow = ...\ntwo = ...",
+    answer="one = 1\nrow = [1, 2]\ntwo = 2",
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "note"),
+    [
+        ("two = ...", "`two` has no value."),
+        ("two = None", "`two` has no value."),
+        ("del two", "`two` has no value."),
+        ("two = '2'", "`two` must be numbers, got str."),
+        ("two = {1}", "`two` must be numbers, got set."),
+        ("two = float('nan')", "`two` holds NaN."),
+        ("row = [1, [2]]", "`row` must be numbers, got list."),
+        ("row = [1, 2, 3]", "`row` does not fit: operands could not be broadcast"),
+        ("row = []", "`row` holds no number."),
+    ],
+)
+def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
+    mark = marked(THREE, f"{THREE.answer}\n{wrong}")
+    assert mark.share == pytest.approx(2 / 3)
+    assert mark.message.startswith(note)
+    right = "1, 3" if "row" in wrong else "1, 2"
+    assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
+
+
+def test_nobody_is_told_of_the_judges_own_classes(marked):
+    for returned in ("...", "{1}"):
+        mark = marked(SQUARES, f"def squares(x):\n    return {returned}")
+        assert mark.share == 0
+        assert "Remote" not in mark.message
+
+
+FAKES = ("[]", "np.zeros((0, 1, 1))", "np.nan", "np.full((1, 1), np.nan)", "...")
+FAKED = ("merge", "additive", "mask-pencil", "estimators-pencil", "sketch-pay", "estimators-two")
+
+
+@pytest.mark.site
+def test_what_is_no_answer_gets_nothing(start):
+    found = [e for chapter in exercises.read(WRITTEN).values() for e in chapter]
+    found += variants.of("ada", "s") + variants.of("bob", "s")
+    for exercise in every_day([e for e in found if e.label in FAKED], found):
+        if exercise.is_checked and functions_of(exercise.uses) is not None:
+            for fake in FAKES:
+                lines = (
+                    f"def {name}(*given, **options):\n    return {fake}"
+                    if f"def {name}(" in exercise.answer
+                    else f"{name} = {fake}"
+                    for name in exercise.names
+                )
+                source = "\n".join(["import numpy as np", *lines])
+                mark = judge.mark(exercise, source, "s", start, QUICK)
+                assert mark.share == 0, (exercise.label, fake, mark)
 
 
 def test_a_failed_assertion_is_wrong(marked):
@@ -203,6 +334,36 @@ def test_a_function_of_the_package_runs_outside(marked):
     source = "import attnbook as ab\ndef shares(s):\n    assert ab.softmax.__module__ != 'attnbook'"
     for result, share in (("ab.softmax(2 * s)", 1), ("ab.softmax(np.ones(2_000_000))", 0)):
         assert marked(SHARES, f"{source}\n    return {result}").share == share
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can be asked")
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("ab.masking.causal(40_000)", "Unable to allocate"),
+        ("ab.attention(*3 * [np.ones((30_000, 1))])", "Unable to allocate"),
+        ("np.ones((10**7, 1))", "MemoryError: Unable to allocate"),
+    ],
+)
+def test_an_answer_cannot_fill_the_memory_of_the_judge(result, words, marked):
+    exercise = dataclasses.replace(SHARES, uses=["attention", "masking", "masking.causal"])
+    exercise = dataclasses.replace(
+        exercise,
+        block="assert np.allclose(shares(np.ones(200)), np.ones(200))",
+        answer="def shares(s):\n    return s",
+    )
+    source = f"import attnbook as ab\nimport numpy as np\ndef shares(s):\n    return {result}"
+    mark = marked(exercise, source, Limits(seconds=10, megabytes=512))
+    assert mark.share == 0
+    assert words in mark.message
+
+
+def test_a_bound_of_memory_ends():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limits.bounded(512), limits.bounded(4096):
+        pass
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_what_an_exercise_uses():
@@ -724,3 +885,24 @@ def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(mo
     assert not clock.is_idle()
     now += 0.25
     assert not clock.is_idle()
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.3])
+def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkeypatch):
+    monkeypatch.setattr(session, "IDLE_SECONDS", 2.0)
+    source = (
+        "import threading\nimport attnbook as ab\ndef shares(s):\n    while True:\n"
+        f"        threading.Event().wait({seconds})\n        ab.softmax(s)"
+    )
+    assert marked(SHARES, source, Limits(seconds=30)).mistakes == ("waits",)
+
+
+def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
+    clock = session.Clock(process=0)
+    for _ in range(1000):
+        now += 5
+        clock.resume()
+        now += session.IDLE_SECONDS / 2000
+        assert not clock.is_idle()

@@ -1,0 +1,62 @@
+"""Blanks: what an answer has where the solution has numbers, and what its check is given instead.
+
+NaN is neither near a number nor far from it, and an array without numbers agrees with every number,
+so that a comparison may let both pass. Infinity is far from all numbers.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def blanks(x: Any) -> set[str]:
+    """Return which blanks a result holds: "NaN", and "no number" where something is empty."""
+    if isinstance(x, dict):
+        x = [*x.values(), 0]
+    if isinstance(x, (list, tuple)):
+        return set().union(*map(blanks, x)) if x else {"no number"}
+    if not isinstance(x, (float, complex, np.ndarray, np.generic)):
+        return set()
+    x = np.asarray(x)
+    if not x.size:
+        return {"no number"}
+    return {"NaN"} if x.dtype.kind in "fc" and np.isnan(x).any() else set()
+
+
+def filled(x: Any, usual: set[str]) -> Any:
+    """Return a result with infinity in the place of all blanks but the usual ones."""
+    if isinstance(x, dict):
+        return {key: filled(part, usual) for key, part in x.items()}
+    if isinstance(x, (list, tuple)) and x:
+        return type(x)(filled(part, usual) for part in x)
+    found = blanks(x) - usual
+    if "NaN" in found:
+        return np.where(np.isnan(x), np.inf, x)[()]
+    return math.inf if found else x
+
+
+def passed_on(function: Callable, change: Callable[[Any], Any]) -> Callable:
+    """Return a function that changes what another one returns."""
+
+    @functools.wraps(function)
+    def changed(*given: Any, **options: Any) -> Any:
+        return change(function(*given, **options))
+
+    return changed
+
+
+def is_numbers(x: Any) -> bool:
+    """Return whether this is a number, or an array or lists of numbers."""
+    try:
+        return np.asarray(x).dtype.kind in "biufc"
+    except ValueError:  # lists of several lengths
+        return False
+
+
+def wrong(right: Any) -> Any:
+    """Return what is wrong everywhere, in the shape of what is right."""
+    right = np.asarray(right)
+    return ~right if right.dtype == bool else np.full(right.shape, np.inf)[()]
