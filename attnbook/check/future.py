@@ -49,6 +49,9 @@ FUTURE = sentences(
         diagonal=1). If there are more keys than queries, see where the last query stands.
     window ahead: Each output depends on neighbours on both sides, as far as {k} ahead. Look for a
         convolution that is padded on both sides, and for a window that is not causal.
+    next input alone: Each output depends on the next input and on no other, as after a shift by one
+        place. Output i belongs to input i: look for a roll, a slice from 1 on, and a mask of one
+        diagonal.
     blocks: Each output depends on all of its block of {k} inputs, also on later ones of the block.
         The mask compares blocks. It has to compare places within a block, too.
     prefix: Every output depends on the first {k} inputs, also those before them. That is the mask
@@ -183,6 +186,8 @@ def _name(probe: SequenceProbe, found: Dependence) -> tuple[str | None, Any]:
             return "blocks", k
         if found.matches((places < k) | (places <= places[:, np.newaxis])):
             return "prefix", k
+    if n > 2 and {*found.distance[found.sees].tolist()} <= {1, 1 - n}:  # with a roll the first
+        return "next input alone", None
     heads = bare_reshape(found, causal=True) if ahead > 1 and not narrow else None
     if heads:
         return "bare reshape", heads

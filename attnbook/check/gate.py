@@ -82,6 +82,8 @@ MISTAKES = mistakes(
         multiplied number by number, *, where both have the shape (n, d_ff).
     one added to the gate: You multiply by 1 + the gate. The gate itself multiplies.
     gate forgotten: You never use the gate: x W_1 W_2 alone is one linear map.
+    no gate: You have no gate: silu(x W_1) W_2 is a plain feed-forward network. The other branch, x
+        W_gate, takes the activation, and the two are multiplied.
     branch without a gate forgotten: You return silu(x W_gate) W_2 and never multiply by x W_1.
     gate matrix used twice: You use W_gate for both branches. The second branch has a matrix of its
         own, W_1.
@@ -121,6 +123,9 @@ MISTAKES = mistakes(
         ),
         "one added to the gate": each("combine", lambda a, b: (1 + a) * b),
         "gate forgotten": each("combine", lambda a, b: b),
+        "no gate": tuple(
+            {"combine": lambda a, b: b, "pass_on": f} for f in (silu, relu, attnbook.gelu)
+        ),
         "branch without a gate forgotten": each("combine", lambda a, b: a),
         "gate matrix used twice": each("matrices", lambda G, A, B: (G, G, B)),
         "first matrix used twice": each("matrices", lambda G, A, B: (A, A, B)),

@@ -113,16 +113,16 @@ _OF_A_SOFTMAX = {
 
 _BACKWARD_MISTAKES = mistakes(
     """
-    no scale in the gradients: The factor 1/√d_k is missing from the gradients of query and key. The
-        scores are Q Kᵀ/√d_k, so by the chain rule the factor comes back in both.
+    no scale in the gradients: The factor 1/√d_k is missing from the gradient of the query, of the
+        key, or of both. The scores are Q Kᵀ/√d_k, so by the chain rule it comes back in both.
     no scale: Your gradients are those of attention without the 1/√d_k. Recompute the weights of the
         forward pass; the factor comes back in the gradients of query and key.
     scale forgotten in the weights: You recompute the weights without the 1/√d_k, though you apply
         it to the gradients. The weights must be those of the forward pass.
     scale twice: You apply 1/√d_k twice on the way back. It is one factor in the scores, so it is
         one factor in the gradients of query and key.
-    scale multiplied in the gradients: You multiply the gradients of query and key by √d_k where
-        they are to be divided by it. The factor of the scores, 1/√d_k, comes back unchanged.
+    scale multiplied in the gradients: You multiply the gradient of query or key, or both, by √d_k
+        where it is to be divided by it. The factor of the scores, 1/√d_k, comes back unchanged.
     scale in grad_value: You apply 1/√d_k to the gradient of the value. The factor belongs to the
         scores; the value is mixed by the weights, and its gradient is Aᵀ times grad_output alone.
     second term of the softmax Jacobian: Your gradient of the scores is A ⊙ ∂L/∂A alone. A larger
@@ -143,7 +143,7 @@ _BACKWARD_MISTAKES = mistakes(
         the sum: the weights in it sum to one already.
     sum without the weights: In the softmax Jacobian you sum ∂L/∂A over the keys, or take its mean,
         without the weights. What is subtracted is the mean weighted by A.
-    sign: The gradients of query and key have the wrong sign. In the softmax Jacobian the weighted
+    sign: The gradient of query or key, or both, has the wrong sign. In the softmax Jacobian the weighted
         mean is subtracted from ∂L/∂A, not the other way round.
     sign of the second term: In the softmax Jacobian you add the weighted mean of ∂L/∂A. It is
         subtracted: what one key gains, the others of its row lose.

@@ -75,11 +75,13 @@ _MISTAKES = mistakes(
         turn the number into an integer.
     rounded: You round to the nearest integer, which moves every interval by half a width. Take the
         floor.
-    rounded up: You round up. Take the floor: an interval holds its left end and not its right one.
+    rounded up: You round up, or add 1 after the floor. Take the floor alone: an interval holds its
+        left end and not its right one.
     right ends: Your intervals hold their right end, and not the left one: ⌈t⌉ − 1 is ⌊t⌋ but for
         integers. A vector of zeros, such as padding, may lie on an end. Take the floor.
-    offset forgotten: You do not use the offsets. Without them 0 is an end of an interval in every
-        projection, so two vectors on either side of it never meet, however near they are.
+    offset forgotten: You do not use the offsets, or you add them after the floor, where they
+        vanish. Without them 0 is an end of an interval in every projection, so two vectors on
+        either side of it never meet, however near they are.
     offset divided alone: You divide the offset and not the projection: in a + ξ / r the division
         comes first. Write (a + ξ) / r.
     offset outside the division: You add the offset after you divide by the width. It is measured in

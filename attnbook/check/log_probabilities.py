@@ -129,6 +129,8 @@ LOSS_MISTAKES = mistakes(
     one softmax for all: All probabilities of all tokens together sum to one. Each token has a
         softmax of its own: name the axis and keep it.
     base 2: Your loss is in bits. Take the natural logarithm: a bit is ln 2 = 0.69 nats.
+    base 10: You take the logarithm of base 10. Take the natural one: your loss is 1/ln 10 = 0.43
+        times as large as it should be.
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
     targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
@@ -209,9 +211,8 @@ LOSS_MISTAKES = mistakes(
         "sign": each("negate", np.positive),
         "softmax over the tokens": each("axis", -2, 0),
         "one softmax for all": each("axis", None),
-        "base 2": each(
-            "finish", lambda loss, z: loss / np.log(2), lambda loss, z: loss / np.log(10)
-        ),
+        "base 2": {"finish": lambda loss, z: loss / np.log(2)},
+        "base 10": {"finish": lambda loss, z: loss / np.log(10)},
         "every pair": each("pick", lambda r, t: r[..., t]),
         "targets ignored": each("pick", lambda r, t: np.max(r, axis=-1), lambda r, t: r[..., 0]),
         "share of the hits": (

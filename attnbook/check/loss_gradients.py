@@ -74,8 +74,8 @@ def loss_gradient(s: Any, logits, targets):
 
 MISTAKES = mistakes(
     """
-    mean forgotten: You return p − y for every token and do not divide by their number. The loss is
-        a mean over the tokens, so each has a share of 1/n in it.
+    mean forgotten: You do not divide by the number of tokens. The loss is a mean over the tokens,
+        so each has a share of 1/n in it.
     divided by all numbers: You divide by n · V, the number of logits. The loss is a mean over the n
         tokens.
     divided by the vocabulary: You divide by V. The loss is a mean over the n tokens.
@@ -100,7 +100,7 @@ MISTAKES = mistakes(
         passed already.
     gradient of the probability of the label: You return the gradient of p at the label, not of
         −log p.
-    sign: You return y − p. The gradient points where the loss grows; the minus belongs to the step.
+    sign: You subtract p from y. It is p − y: the gradient points where the loss grows; the minus belongs to the step.
     gradient scaled: Your gradient is the right one times 2 or 1/2: that of another loss, as if
         (p − y)² stood there, or in bits.
     squared error: You return the gradient of (p − y)² through the softmax. The loss is −log p at

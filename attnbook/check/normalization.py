@@ -134,6 +134,8 @@ NORMALIZATION_MISTAKES = mistakes(
         is what is subtracted from the scores to give the logarithms of the weights.
     base 2: You use powers of 2 where powers of e are asked for. The weights sum to one but are too
         flat, as at a temperature of 1/ln 2.
+    base 10: You use powers of 10 where powers of e are asked for. The weights sum to one but are
+        too sharp, as at a temperature of 1/ln 10.
     sign of the scores: You take exp of minus the scores, so the smallest score wins. Look at the
         sign in front of x, and at the order in which x and its maximum are subtracted.
     one minus the weights: You return 1 − the softmax: the largest score gets the smallest weight,
@@ -195,7 +197,8 @@ NORMALIZATION_MISTAKES = mistakes(
         "log-sum-exp returned": {
             "finish": lambda weights, x, axis: np.log(np.sum(np.exp(x), axis, keepdims=True))
         },
-        "base 2": each("power", np.exp2, lambda x: 10.0**x),
+        "base 2": {"power": np.exp2},
+        "base 10": {"power": lambda x: 10.0**x},
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
         "one minus the weights": {"finish": lambda weights, x, axis: 1 - weights},
         "softmax twice": {"finish": lambda weights, x, axis: _softmax(weights, axis)},

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Finding
-from attnbook.check.dependence import HEADS, ORDINARY, bare_reshape, changed_case, measure
+from attnbook.check.dependence import (
+    HEADS,
+    ORDINARY,
+    Dependence,
+    bare_reshape,
+    changed_case,
+    measure,
+)
 from attnbook.check.examples import Examples
 from attnbook.check.probing import IN_MODE, OTHER_ORDER, SequenceProbe, described
 from attnbook.check.report import FailingCase, Report
@@ -19,6 +26,8 @@ ORDER = sentences(
         in PyTorch.
     causal mask: Outputs depend on earlier inputs only, so the order matters: there is a causal
         mask, or a model that reads from left to right.
+    one input for all: Every output depends on its own input and on the first one, or the last, so
+        the order matters. That place is unlike the others: look for x[:, 0] and x[:, −1].
     bare reshape: The order matters as it does with a bare reshape into {k} heads{where}. Split (n,
         h·d) to (n, h, d) and then swap the axes, and swap them back before you merge.
     mask of the past: Outputs depend on later inputs only, so the order matters: a causal mask is
@@ -144,9 +153,9 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str, str]:
     elif not found.sees[found.distance != 0].any():
         name = "place"
     elif found.sees[found.distance < 0].any() and not found.sees[found.later].any():
-        name = "causal mask"
+        name = "one input for all" if _reads_one_column(found) else "causal mask"
     elif found.sees[found.later].any() and not found.sees[found.distance < 0].any():
-        name = "mask of the past"
+        name = "one input for all" if _reads_one_column(found) else "mask of the past"
     elif found.is_a_window and not found.sees.all():
         name = "window"
     else:
@@ -160,6 +169,12 @@ def _name(probe: SequenceProbe, mode: str) -> tuple[str, str]:
         else:
             name = "weights by place"
     return name, ORDER[name].format(**values)
+
+
+def _reads_one_column(found: Dependence) -> bool:
+    """Tell whether, besides its own, each of three or more outputs reads the same input."""
+    reads = (found.sees & (found.distance != 0)).sum(axis=0)
+    return len(found.sees) > 2 and sorted(reads.tolist())[-2:] == [0, len(found.sees) - 1]
 
 
 _BACK = (

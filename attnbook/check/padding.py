@@ -51,9 +51,10 @@ PADDING = sentences(
     not renormalised: The padding reaches the outputs only through a few numbers: it looks like a
         mask after the softmax. Hidden weights are zero then, but the rest no longer sum to one.
         Hide the scores, with −∞, before the softmax.
-    padding counted: What stands in the padding does not matter, but how much of it there is does:
-        it still counts in a sum. Tokens set to zero are not hidden, since a score of 0 has weight
-        exp(0) = 1; a mean over n divides by too much. Hide the scores, with −∞, before the softmax.
+    padding counted: What stands in the padding does not matter, but how much of it there is does.
+        Look for a sum or a mean in which it counts, for a scale that depends on n, and for
+        positions that are measured from the padded end. Tokens set to zero are not hidden, since a
+        score of 0 has weight exp(0) = 1: hide the scores, with −∞, before the softmax.
     large negative number: With inputs {k:g} times as large the padding leaks in. Scores are hidden
         with a large negative number, and visible scores that are lower still are outbid by it. Only
         −∞ is below every score.

@@ -99,6 +99,11 @@ def _as_text(ids, pair, new):
     return [int(number) for number in text.split()]
 
 
+def _holds_a_pair(returned):
+    is_a_list = isinstance(returned, (list, tuple))
+    return is_a_list and any(isinstance(x, (list, tuple)) for x in returned)
+
+
 def _without_the_last(ids, pair, new):
     """Walk to the last pair, so that a last token that no pair holds is never appended."""
     out, i = [], 0
@@ -156,6 +161,7 @@ _MISTAKES = mistakes(
     last pair alone: You merge the last pair and leave the others. Each is merged.
     pair returned: You return the pair that was merged. Return all the ids.
     nothing merged: You return the ids as they came. Is the result of the merge thrown away?
+    pair as one token: Your list holds a tuple, or a list. Put `new` where the pair stood.
     beyond the end: You look at the token behind the last one. The last token has no neighbour.
     """,
     {
@@ -194,6 +200,7 @@ _MISTAKES = mistakes(
         "pair returned": each("merge", lambda i, p, n: list(p)),
         "nothing merged": each("merge", lambda i, p, n: i),
     },
+    {"pair as one token": _holds_a_pair},
 )
 
 

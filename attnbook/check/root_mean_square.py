@@ -12,6 +12,7 @@ from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.standardization import (
     EPSILON,
+    FLOORS,
     IN_EVERY_NORM,
     OTHER_EPSILONS,
     adapt_norm,
@@ -158,11 +159,7 @@ MISTAKES = mistakes(
             }
             for factor in (1.0, 0.1, 0.001)
         ),
-        "epsilon as a floor": each(
-            "size",
-            lambda mean, e: np.maximum(np.sqrt(mean), e),
-            lambda mean, e: np.sqrt(np.maximum(mean, e)),
-        ),
+        "epsilon as a floor": each("size", *FLOORS),
         "gain forgotten": each("scale", lambda y, gain: y),
         "gain not multiplied": each("scale", np.add, np.divide),
         "one added to the gain": each("scale", lambda y, gain: y * (1 + gain)),

@@ -62,13 +62,15 @@ GROUPED_ATTENTION = check_of(
     ),
     mistakes(
         """
-    heads in turn: Query head h reads key head h % n_kv_heads: neighbours read different heads.
-        Those of one group stand side by side, so it is h // group.
-    divided by the number of key heads: Query head h reads key head h // n_kv_heads. Divide by the
-        number of query heads that share one, group = n_heads / n_kv_heads: h // group.
+    heads in turn: Query head h reads keys or values of head h % n_kv_heads: neighbours read
+        different heads. Those of one group stand side by side, so it is h // group.
+    divided by the number of key heads: Query head h reads keys or values of head h // n_kv_heads.
+        Divide by the number of query heads that share one, group = n_heads / n_kv_heads: h //
+        group.
     first key head for all: Every query head reads the first head of keys or of values. Head h reads
         head h // group of both.
-    groups in reverse: The first query heads read the last heads of keys. Head 0 reads head 0.
+    groups in reverse: The first query heads read the last heads of keys or of values. Head 0
+        reads head 0.
     """,
         {
             "heads in turn": _both(lambda h, n_heads, n_own: h % n_own),

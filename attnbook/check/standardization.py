@@ -61,9 +61,18 @@ OTHER_EPSILONS = each(
     "epsilon",
     *(
         lambda epsilon, other=other: other
-        for other in (1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0)
+        for other in (
+            *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0),
+            *(1e-13, 1e-14, 1e-15, 1e-16),
+        )
     ),
 )
+
+FLOORS = (
+    *(lambda v, e, k=k: np.maximum(np.sqrt(v), k * e) for k in (1, 10)),
+    *(lambda v, e, k=k: np.sqrt(np.maximum(v, k * e)) for k in (1, 1e-4)),
+)
+"""Roots of a variance, or of a mean of squares, that epsilon cuts off."""
 
 IN_EVERY_NORM = """
     squares overflow in half precision: You square in float16, whose largest number is 65504: the
@@ -193,11 +202,7 @@ NORM_MISTAKES = mistakes(
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
         "epsilon of another size": OTHER_EPSILONS,
-        "epsilon as a floor": each(
-            "deviation",
-            lambda v, e: np.maximum(np.sqrt(v), e),
-            lambda v, e: np.sqrt(np.maximum(v, e)),
-        ),
+        "epsilon as a floor": each("deviation", *FLOORS),
         "variance without the root": each("deviation", np.add),
         "root multiplied": each("standardise", lambda y, m, s: y * s),
         "mean not subtracted": (
@@ -304,7 +309,7 @@ def norm_stages(case: Callable, constant: np.ndarray) -> tuple[Stage, ...]:
         Stage(
             (
                 *(case(*shape) for shape in ((3, 3), (2, 5), (5, 3), (1, 7))),
-                *(case(2, 5, size=1e-3), case(3, 5, size=1e-2)),
+                *(case(2, 5, size=1e-3), case(3, 5, size=1e-2), case(2, 3, size=5e-6)),
                 Case({**case(2, 3).arguments, "x": constant}),
             ),
             errors={ZeroDivisionError: "no epsilon"},

@@ -59,6 +59,12 @@ def _first(ids, table, g):
     return _last(ids.reshape(-1)[::-1], table, g.reshape(-1, g.shape[-1])[::-1])
 
 
+def _by_place(ids, table, g):
+    grad, rows = np.zeros(table.shape, dtype=g.dtype), g.reshape(-1, g.shape[-1])[: len(table)]
+    grad[: len(rows)] = rows
+    return grad
+
+
 def _counts(ids, table):
     return np.bincount(ids.reshape(-1), minlength=len(table))[:, None]
 
@@ -132,7 +138,8 @@ MISTAKES = mistakes(
             "numbers",
             lambda i, E: np.broadcast_to(np.arange(i.shape[-1]), i.shape),
             lambda i, E: np.broadcast_to(np.arange(i.shape[-1]) % len(E), i.shape),
-        ),
+        )
+        + each("scatter", _by_place),
         "rows by rank": each(
             "numbers", lambda i, E: np.unique(i, return_inverse=True)[1].reshape(i.shape)
         ),

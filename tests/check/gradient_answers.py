@@ -320,6 +320,7 @@ times √d_model: h.mT @ g * E.shape[1] ** 0.5
 divided by √d_model: h.mT @ g / E.shape[1] ** 0.5
 rows of grad_output returned: g
 rows by position: h = one_hot(np.arange(g.shape[-2]) % E.shape[0], E.shape[0], g)
+    xp.concat([flat(g), 0 * E])[: E.shape[0]]
 rows by rank: h = one_hot(np.unique(np.asarray(i), return_inverse=True)[1], E.shape[0], g)
 only the rows that occur: (h.mT @ g)[np.unique(np.asarray(i))]
 gathered for scattered: g[i % g.shape[0]]
@@ -369,6 +370,7 @@ W not transposed in grad_x; averaged over the tokens: d = g @ W; D = x.mT @ g / 
 """),
     "cross_entropy_vjp": LOSS.wrong("""
 mean forgotten; label one too large: y = one_hot((t + 1) % z.shape[-1], z.shape[-1], z); out = d
+mean forgotten; sign: y - p
 """),
     "rms_norm_vjp": RMS.wrong("""
 size taken for a constant; grad_gain averaged: d = h / r; C = mean(flat(k), 0, keepdims=False)

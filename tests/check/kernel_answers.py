@@ -155,6 +155,9 @@ WRONG = {
         "heads in turn": mixed_up(lambda h, heads, own: h % own),
         "divided by the number of key heads": mixed_up(lambda h, heads, own: h // own),
         "first key head for all": mixed_up(lambda h, heads, own: 0),
+        "heads in turn 2": lambda q, k, v: repeated(
+            q, np.repeat(k, len(q) // len(k), axis=0), np.tile(v, (len(q) // len(k), 1, 1))
+        ),
         "groups in reverse": mixed_up(lambda h, heads, own: own - 1 - h // (heads // own)),
         "total not rescaled 2": kernel("total not rescaled", skip=False),
     },

@@ -57,6 +57,7 @@ epsilon of another size: size = root(mean(square) + 1e-6)
 epsilon outside the root: size = root(mean(square)) + 1e-5
     size = root(mean(square)) + 1e-6
 epsilon as a floor: size = root(clipped(mean(square), 1e-5))
+    size = clipped(root(mean(square)), 1e-5)
 gain forgotten: x / size
 gain not multiplied: x / size + g
 one added to the gain: x / size * (1 + g)
@@ -113,6 +114,8 @@ branches added: h = gate + up
 branches multiplied as matrices: h = gate @ up.mT @ up
 one added to the gate: h = (1 + gate) * up
 gate forgotten: h = up
+no gate: h = ab.silu(up)
+    h = ab.relu(up)
 branch without a gate forgotten: h = gate
 gate matrix used twice: up = x @ G
 first matrix used twice: gate = ab.silu(x @ A)

@@ -159,6 +159,7 @@ not renormalised | padded_head(after=lambda w, m: w * m)
 mask after the exponential | padded_head(after=lambda w, m: w * m / (w * m).sum(-1, keepdims=True))
 padding counted | padded_head(before=lambda x, m: x * m.swapaxes(-1, -2))
     lambda x, m: x + (m @ x) / x.shape[1]
+    lambda x, m: x + np.arange(x.shape[1])[::-1, None]
 padding added | lambda x, m: attnbook.attention(x, x, x, m) + x.mean(axis=1, keepdims=True)
 neighbours mixed | lambda x, m: attnbook.attention(x, x, x, m) + np.roll(x, -1, axis=1)
 mask too long | lambda x, m: attnbook.attention(

@@ -175,6 +175,7 @@ MERGE_WRONG = {
     "last pair alone": merge_at(slice(-1, None)),
     "pair returned": lambda i, p, n: p,
     "nothing merged": lambda i, p, n: list(i),
+    "pair as one token": lambda i, p, n: walk(i, p, [p]),
     "beyond the end": merge_beyond_the_end,
 }
 

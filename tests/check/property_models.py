@@ -326,6 +326,8 @@ prefix | lambda x: attnbook.attention(x, x, x, np.tri(N, dtype=bool) | (np.arang
 window ahead | lambda x: attnbook.attention(
         x, x, x, np.tri(N, k=2, dtype=bool) & ~np.tri(N, k=-3, dtype=bool))
     CausalConvolution(left=1, right=1)
+next input alone | lambda x: np.roll(x, -1, axis=1)
+    lambda x: np.concat([x[:, 1:], 0 * x[:, :1]], axis=1)
 large negative number | gpt2
     gpt2_added
     head(filled(PAST, -1e9))

@@ -64,6 +64,7 @@ epsilon outside the root: std = root(var) + 1e-5
     std = root(var) + 1e-6
 variance as a difference: var = mean(x * x) - mean(x) ** 2
 epsilon as a floor: std = root(clipped(var, 1e-5))
+    std = clipped(root(var), 1e-5)
 mean subtracted last: (x / std - mean(x)) * g + b
 no epsilon: std = root(var)
 epsilon of another size: std = root(var + 1e-6)
@@ -335,6 +336,7 @@ softmax over the tokens: rows = ab.log_softmax(z, axis=-2)
     rows = log(sm(z, 0))
 one softmax for all: rows = z - log(xp.sum(exp(z)))
 base 2: rows = ab.log_softmax(z) / math.log(2)
+base 10: rows = ab.log_softmax(z) / math.log(10)
 every pair: losses = -rows[..., t] if z.ndim == 2 else -rows
 targets ignored: losses = -xp.max(rows, axis=-1)
 target of another token: losses = -taken(rows[..., :-1, :], t[..., 1:])
