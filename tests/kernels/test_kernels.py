@@ -568,6 +568,30 @@ def test_vjp_equals_autograd_of_the_reference(rung):
                 close(rung.library.numpy(grad), wanted, dtype, size=size)
 
 
+TINY = 2.0**-12  # beside 1, half precision loses it
+
+
+@trainable
+def test_gradients_of_what_is_broadcast_are_rounded_once(rung):
+    signs = [[[1], [-1]], [[-1], [1]]]  # two heads: what the first one gives, the second takes
+    for which, query, key, value, grad_output, exact in (
+        (0, [[0]], [[[2], [-2 * TINY]], [[2], [0]]], signs, [[[1]], [[1]]], [[TINY]]),
+        (
+            1,
+            [[[2], [2 * TINY]], [[2], [0]]],
+            [[0], [0]],
+            signs,
+            [[[1], [1]]] * 2,
+            [[TINY], [-TINY]],
+        ),
+        (2, [[0], [0]], [[[0]], [[0]]], [[1]], [[[1], [TINY]], [[-1], [0]]], [[TINY]]),
+    ):
+        for dtype in set(rung.dtypes) & set(HALF):
+            arrays = (rung.library.array(x, dtype) for x in (query, key, value, grad_output))
+            grad = rung.vjp(*arrays, scale=1.0)[which]
+            np.testing.assert_array_equal(rung.library.numpy(grad), exact)
+
+
 @in_torch
 @pytest.mark.parametrize("name", ["everything", "grouped heads", "leading axes", "no keys"])
 def test_autograd_equals_the_vjp(rung, name):
