@@ -450,6 +450,20 @@ def test_strides_do_not_matter(rung, form):
     np.testing.assert_allclose(got, wanted, atol=1e-6)  # a BLAS sums a transpose in another order
 
 
+@pytest.mark.parametrize("impl", [k.name for k in ON_CPU])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_byte_but_0_is_true(impl, order):
+    pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
+    mask = np.array([[2, 0]] * 67, np.uint8, order=order).view(bool)
+    query, key = np.zeros((67, 3), np.float32), np.zeros((2, 3), np.float32)
+    value = np.array([[1], [3]], np.float32)
+    output = attnbook.attention(query, key, value, mask, impl=impl)
+    np.testing.assert_array_equal(output, np.ones((67, 1)))
+    if kernels.KERNELS[impl].trainable:
+        grads = attnbook.attention_vjp(query, key, value, output, mask, impl=impl)
+        np.testing.assert_array_equal(grads[2], [[67], [0]])
+
+
 def test_inputs_are_not_written_to(rung):
     case = drawn(*FEW, mask=some(19, 37), bias=numbers(19, 37))
     arrays, options = case.arrays(rung.library, "float32")  # NumPy's are read-only
@@ -574,16 +588,10 @@ TINY = 2.0**-12  # beside 1, half precision loses it
 @trainable
 def test_gradients_of_what_is_broadcast_are_rounded_once(rung):
     signs = [[[1], [-1]], [[-1], [1]]]  # two heads: what the first one gives, the second takes
+    ones = [[[1], [1]], [[1], [1]]]
     for which, query, key, value, grad_output, exact in (
         (0, [[0]], [[[2], [-2 * TINY]], [[2], [0]]], signs, [[[1]], [[1]]], [[TINY]]),
-        (
-            1,
-            [[[2], [2 * TINY]], [[2], [0]]],
-            [[0], [0]],
-            signs,
-            [[[1], [1]]] * 2,
-            [[TINY], [-TINY]],
-        ),
+        (1, [[[2], [2 * TINY]], [[2], [0]]], [[0], [0]], signs, ones, [[TINY], [-TINY]]),
         (2, [[0], [0]], [[[0]], [[0]]], [[1]], [[[1], [TINY]], [[-1], [0]]], [[TINY]]),
     ):
         for dtype in set(rung.dtypes) & set(HALF):
