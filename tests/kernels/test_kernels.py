@@ -6,6 +6,7 @@ import importlib
 import itertools
 import math
 import sys
+import threading
 import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
@@ -401,6 +402,45 @@ def test_the_same_call_gives_the_same_bits_whatever_the_threads(rung, monkeypatc
                 got += rung.vjp(*arrays, got[0], **options, is_causal=True)
             found.add(tuple(bits(rung.library, x) for x in got))
         assert len(found) == 1
+
+
+class Blas:
+    """A stand-in for that of the process, of two threads."""
+
+    n_threads = 2
+
+    @contextlib.contextmanager
+    def limit(self, limits):
+        before, self.n_threads = self.n_threads, limits
+        yield
+        self.n_threads = before
+
+
+def test_calls_at_once_leave_the_blas_its_threads(monkeypatch):
+    need_rung("threads")
+    pytest.importorskip("threadpoolctl", reason="threadpoolctl is not installed")
+    threads, x, blas = kernels.KERNELS["threads"].load(), np.ones((3, 2)), Blas()
+    both, one_left, turns = threading.Event(), threading.Event(), []
+
+    def work(*_):
+        turns.append(blas.n_threads)
+        if len(turns) == 2:
+            both.set()
+            one_left.wait(60)
+        both.wait(0.2)  # where calls take turns, nobody comes
+
+    def call():
+        attnbook.attention(x, x, x, impl="threads")
+        one_left.set()
+
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    monkeypatch.setattr(threads, "in_parts", work)
+    calls = [threading.Thread(target=call) for _ in range(2)]
+    for thread in calls:
+        thread.start()
+    for thread in calls:
+        thread.join()
+    assert (turns, blas.n_threads) == ([1, 1], 2)
 
 
 @on_the_cpu
