@@ -212,6 +212,10 @@ def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_ca
         raise ValueError(
             f"impl must have a backward pass ({', '.join((REFERENCE, *able))}), got {impl!r}"
         )
+    if KERNELS[impl].needs and library(query) == "torch":  # no graph: see attnbook.attention_vjp
+        from attnbook.kernels.autograd import check_bias
+
+        check_bias(impl, bias)
     arguments = (query, key, value, mask, bias, scale, is_causal)
     output, log_total = module.forward(*arguments)
     return module.backward(*arguments, output, log_total, grad_output)
