@@ -198,7 +198,8 @@ def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
 def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
     """Return the gradients of query, key and value by the backward pass of `impl`.
 
-    Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
+    Their leading axes may be more than those of the inputs, whose gradients are the sums over them:
+    so half precision is rounded after the sum, and before it the gradients are float32.
     """
     if callable(impl):
         raise TypeError(f"impl must be a str to have a backward pass, got {name_of(impl)}")
@@ -211,6 +212,10 @@ def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_ca
         raise ValueError(
             f"impl must have a backward pass ({', '.join((REFERENCE, *able))}), got {impl!r}"
         )
+    if KERNELS[impl].needs and library(query) == "torch":  # no graph: see attnbook.attention_vjp
+        from attnbook.kernels.autograd import check_bias
+
+        check_bias(impl, bias)
     arguments = (query, key, value, mask, bias, scale, is_causal)
     output, log_total = module.forward(*arguments)
     return module.backward(*arguments, output, log_total, grad_output)

@@ -26,14 +26,10 @@ def differentiable(module, query, key, value, mask, bias, scale, is_causal):
     Raises
     ------
     ValueError
-        If `bias` requires a gradient, which no kernel gives.
+        If `bias` requires a gradient or has a tangent: no kernel has a derivative for it.
     """
     graph = torch.is_grad_enabled()
-    if graph and bias is not None and bias.requires_grad:
-        raise ValueError(
-            f"bias must not require a gradient for impl={_name(module)!r}, got requires_grad=True; "
-            f"impl='reference' gives one"
-        )
+    check_bias(_name(module), bias)
     dtype = _autocast_dtype(query)
     if dtype is not None:
         query, key, value = (x.to(dtype) for x in (query, key, value))  # recorded by autograd
@@ -43,6 +39,22 @@ def differentiable(module, query, key, value, mask, bias, scale, is_causal):
         return _Attention.apply(module, *arguments)[0]
     with _plain(query):
         return module.attention(*_cut(*arguments[:5]), scale, is_causal)
+
+
+def check_bias(impl, bias):
+    """Raise ValueError if a derivative with respect to `bias` is asked for, which no kernel has."""
+    if bias is None:
+        return
+    if torch.is_grad_enabled() and bias.requires_grad:
+        found = "requires_grad=True"
+    elif _has_tangent([bias]):
+        found = "a tangent"
+    else:
+        return
+    raise ValueError(
+        f"bias must not require a gradient for impl={impl!r}, got {found}; "
+        f"impl='reference' gives one"
+    )
 
 
 class _Attention(torch.autograd.Function):

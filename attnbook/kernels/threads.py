@@ -2,10 +2,13 @@
 
 NumPy lets go of Python's lock while it works on an array, so threads run side by side; each has
 one tile of scores of its own that it uses again and again. Meanwhile the BLAS gets one thread for
-each of ours, or both would wait for each other. Agrees with `attnbook.kernels.tiled`. NumPy alone.
+each of ours, or both would wait for each other. That holds for the whole process, so calls from
+several threads take turns. Agrees with `attnbook.kernels.tiled`. NumPy alone.
 """
 
 import functools
+import os
+import threading
 
 import numpy as np
 import threadpoolctl
@@ -16,6 +19,12 @@ from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles, w
 
 ROWS, COLUMNS = 256, 512  # 512 KiB of scores in float32: they stay in the cache of a core
 WORTH = 2**19  # multiplications and additions that pay for waking a thread
+
+_turn = threading.Lock()  # two calls at once would each restore what the other had set
+if hasattr(os, "register_at_fork"):  # no child process begins in the midst of a turn
+    os.register_at_fork(
+        before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release
+    )
 
 
 def attention(query, key, value, mask, bias, scale, is_causal):
@@ -36,7 +45,7 @@ def attention(query, key, value, mask, bias, scale, is_causal):
 
     products = len(jobs) * ROWS * n_k * (q.shape[-1] + v.shape[-1])
     n_threads = min(n_threads_for(products, worth=WORTH), max(len(jobs), 1))
-    with _blas().limit(limits=1):
+    with _turn, _blas().limit(limits=1):
         in_parts(work, len(jobs), n_threads)
     return output.astype(query.dtype, copy=False)
 

@@ -59,16 +59,17 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
 
 
 def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
-    """Return the gradients of query, key and value, with the leading axes of the output."""
-    xp = array_namespace(query)
+    """Return the gradients of query, key and value, with the leading axes of the output.
+
+    Half precision is widened to float32, which is rounded when they have been summed over heads.
+    """
 
     def of_head(q, k, v, mask, bias, *after):
         return backward_of_head(q, k, v, mask, bias, scale, is_causal, *after)
 
     q, k, v, bias, o, g = widen(query, key, value, bias, output, grad_output)
     shapes = [x.shape[-2:] for x in (q, k, v)]
-    grads = head_by_head(of_head, shapes, q, k, v, mask, bias, o, log_total, g)
-    return tuple(xp.astype(grad, query.dtype, copy=False) for grad in grads)
+    return head_by_head(of_head, shapes, q, k, v, mask, bias, o, log_total, g)
 
 
 def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, grad_output):

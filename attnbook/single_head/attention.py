@@ -162,7 +162,8 @@ def attention(
     Raises
     ------
     TypeError, ValueError
-        As in `attention_weights`; also if `impl` is unknown or does not take such arrays.
+        As in `attention_weights`; also if `impl` is unknown or does not take such arrays. In the
+        backward pass of ``"numba"`` and ``"packed"``, ValueError for scores beyond ±10⁹.
     ImportError
         If `impl` needs a package that is not installed; the message says how to get it.
 
@@ -249,10 +250,12 @@ def attention_vjp(
     ------
     TypeError, ValueError
         As in `attention`, and ValueError if `grad_output` has another shape than its output.
+        ``"numba"`` and ``"packed"`` also raise ValueError for scores beyond ±10⁹.
 
     Notes
     -----
-    For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding.
+    For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding. What the
+    compiled ``"numba"``, ``"packed"``, ``"triton"`` and ``"gluon"`` return of tensors is detached.
     Cost: O(n_q n_k (d_k + d_v)) time, O(n_q n_k) memory, about 2.5 times that of `attention`.
     Derived in the chapter `single_head`.
 

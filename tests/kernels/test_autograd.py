@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import attnbook
 from attnbook.kernels import autograd, tiled
@@ -82,6 +83,7 @@ def test_second_order_is_refused_where_it_is_asked_for():
         (grad.square().sum() + query.sum()).backward()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
 def test_a_bias_that_requires_a_gradient_is_refused():
     query, key, value = drawn(*FLAT)
     bias = torch.zeros(5, 7, dtype=torch.float64, requires_grad=True)
@@ -91,9 +93,23 @@ def test_a_bias_that_requires_a_gradient_is_refused():
         attnbook.attention(query, key, value, bias=bias, impl="tiled")
     with torch.no_grad():  # where nothing is asked of it
         attnbook.attention(query, key, value, bias=bias, impl="tiled")
+    with forward_ad.dual_level():
+        bias = forward_ad.make_dual(bias.detach(), torch.ones_like(bias))
+        with pytest.raises(ValueError, match=message.replace("requires_grad=True", "a tangent")):
+            attnbook.attention(query, key, value, bias=bias, impl="tiled")
+    bias = bias.detach().requires_grad_()
     naive = attnbook.attention(query, key, value, bias=bias, impl="naive")  # autograd's own
     naive.square().sum().backward()
     assert bool((bias.grad != 0).any())
+
+
+@pytest.mark.parametrize("impl", ["numba", "packed"])
+def test_a_bias_that_requires_a_gradient_is_refused_where_the_vjp_is_detached(impl):
+    pytest.importorskip("numba", reason="numba is not installed")
+    arrays = drawn(*FLAT, (5, 3), (5, 7), dtype=torch.float32)
+    message = f"^bias must not require a gradient for impl='{impl}', got requires_grad=True; "
+    with pytest.raises(ValueError, match=message):
+        attnbook.attention_vjp(*arrays[:4], bias=arrays[4], impl=impl)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")

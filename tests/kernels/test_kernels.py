@@ -6,6 +6,7 @@ import importlib
 import itertools
 import math
 import sys
+import threading
 import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
@@ -403,6 +404,45 @@ def test_the_same_call_gives_the_same_bits_whatever_the_threads(rung, monkeypatc
         assert len(found) == 1
 
 
+class Blas:
+    """A stand-in for that of the process, of two threads."""
+
+    n_threads = 2
+
+    @contextlib.contextmanager
+    def limit(self, limits):
+        before, self.n_threads = self.n_threads, limits
+        yield
+        self.n_threads = before
+
+
+def test_calls_at_once_leave_the_blas_its_threads(monkeypatch):
+    need_rung("threads")
+    pytest.importorskip("threadpoolctl", reason="threadpoolctl is not installed")
+    threads, x, blas = kernels.KERNELS["threads"].load(), np.ones((3, 2)), Blas()
+    both, one_left, turns = threading.Event(), threading.Event(), []
+
+    def work(*_):
+        turns.append(blas.n_threads)
+        if len(turns) == 2:
+            both.set()
+            one_left.wait(60)
+        both.wait(0.2)  # where calls take turns, nobody comes
+
+    def call():
+        attnbook.attention(x, x, x, impl="threads")
+        one_left.set()
+
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    monkeypatch.setattr(threads, "in_parts", work)
+    calls = [threading.Thread(target=call) for _ in range(2)]
+    for thread in calls:
+        thread.start()
+    for thread in calls:
+        thread.join()
+    assert (turns, blas.n_threads) == ([1, 1], 2)
+
+
 @on_the_cpu
 def test_memory_grows_with_the_length_alone(rung):
     if rung.changes is SMALL:
@@ -448,6 +488,20 @@ def test_strides_do_not_matter(rung, form):
     options["mask"] = mask == 1
     got = rung.library.numpy(rung(*arrays, **options))
     np.testing.assert_allclose(got, wanted, atol=1e-6)  # a BLAS sums a transpose in another order
+
+
+@pytest.mark.parametrize("impl", [k.name for k in ON_CPU])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_byte_but_0_is_true(impl, order):
+    pytest.importorskip(kernels.KERNELS[impl].needs or "numpy")
+    mask = np.array([[2, 0]] * 67, np.uint8, order=order).view(bool)
+    query, key = np.zeros((67, 3), np.float32), np.zeros((2, 3), np.float32)
+    value = np.array([[1], [3]], np.float32)
+    output = attnbook.attention(query, key, value, mask, impl=impl)
+    np.testing.assert_array_equal(output, np.ones((67, 1)))
+    if kernels.KERNELS[impl].trainable:
+        grads = attnbook.attention_vjp(query, key, value, output, mask, impl=impl)
+        np.testing.assert_array_equal(grads[2], [[67], [0]])
 
 
 def test_inputs_are_not_written_to(rung):
@@ -566,6 +620,24 @@ def test_vjp_equals_autograd_of_the_reference(rung):
             for x, grad, wanted in zip(arrays, grads, exact, strict=True):
                 assert rung.library.same_kind(grad, x)
                 close(rung.library.numpy(grad), wanted, dtype, size=size)
+
+
+TINY = 2.0**-12  # beside 1, half precision loses it
+
+
+@trainable
+def test_gradients_of_what_is_broadcast_are_rounded_once(rung):
+    signs = [[[1], [-1]], [[-1], [1]]]  # two heads: what the first one gives, the second takes
+    ones = [[[1], [1]], [[1], [1]]]
+    for which, query, key, value, grad_output, exact in (
+        (0, [[0]], [[[2], [-2 * TINY]], [[2], [0]]], signs, [[[1]], [[1]]], [[TINY]]),
+        (1, [[[2], [2 * TINY]], [[2], [0]]], [[0], [0]], signs, ones, [[TINY], [-TINY]]),
+        (2, [[0], [0]], [[[0]], [[0]]], [[1]], [[[1], [TINY]], [[-1], [0]]], [[TINY]]),
+    ):
+        for dtype in set(rung.dtypes) & set(HALF):
+            arrays = (rung.library.array(x, dtype) for x in (query, key, value, grad_output))
+            grad = rung.vjp(*arrays, scale=1.0)[which]
+            np.testing.assert_array_equal(rung.library.numpy(grad), exact)
 
 
 @in_torch

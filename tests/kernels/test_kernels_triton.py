@@ -30,7 +30,7 @@ NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
 OFTEN = (
     *("everything", "bfloat16, grouped", "every dtype, causal", "one mask for all", "no features"),
     *("keys without a batch", "decode, masks", "decode, three axes"),
-    *("lists of tiles", "negative scale", "not numbers", "backends"),
+    *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
 )
 """One case at least of every path: the interpreter takes a second for each."""
 

@@ -213,7 +213,8 @@ def check_one(call, device, dtype):
     exacts = gradients(arrays, rest, grad, torch.float64)
     names = ("grad_query", "grad_key", "grad_value")
     for what, own, *others in zip(names, got, lows, exacts, strict=True):
-        compare(what, sum_to_shape(own, tuple(others[0].shape)), *others, dtype, among)
+        own = sum_to_shape(own, tuple(others[0].shape)).to(dtype)
+        compare(what, own, *others, dtype, among)
 
 
 # What is no comparison of numbers.
@@ -307,6 +308,14 @@ def check_backends(device="cpu"):
     assert interpreted == (device == "cpu")
 
 
+def check_rounded_once(device="cpu"):
+    """Gradients of half precision are summed over heads before they are rounded."""
+    from attnbook.kernels import KERNELS
+
+    rung = test_kernels.Rung(KERNELS["triton"], ArrayLibrary("torch", device))
+    test_kernels.test_gradients_of_what_is_broadcast_are_rounded_once(rung)
+
+
 OTHER = {
     "backends": check_backends,
     "negative scale": check_negative_scale,
@@ -314,6 +323,7 @@ OTHER = {
     "not numbers": check_numbers_that_are_none,
     "lists of tiles": check_lists,
     "by name": check_public,
+    "rounded once": check_rounded_once,
 }
 
 

@@ -112,7 +112,7 @@ def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:
     uint16 are the bits of bfloat16 numbers.
     """
     if isinstance(like, np.ndarray):
-        return x if exact else np.ascontiguousarray(x, like.dtype)
+        return np.ascontiguousarray(x, None if exact else like.dtype)
     import torch
 
     tensor = torch.from_numpy(np.ascontiguousarray(x))

@@ -62,7 +62,7 @@ _ZERO, _ONE, _HIDDEN = np.float32(0), np.float32(1), np.float32(-math.inf)
 
 
 def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
-    """Return the gradients of query, key and value, by products of a tile's shape.
+    """Return the gradients of query, key and value in float32, by products of a tile's shape.
 
     Their leading axes may be more than those of the inputs, whose gradients are the sums over them.
     """
@@ -103,7 +103,7 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
         _sum(grad_k)[..., :d_k].reshape(*of_keys, n_k, d_k),
         _sum(grad_v).reshape(*of_keys, n_k, d_v),
     )
-    return tuple(restored(grad, x) for grad, x in zip(grads, inputs, strict=True))
+    return tuple(restored(grad, query, exact=True) for grad in grads)
 
 
 def _rounded(log_total):

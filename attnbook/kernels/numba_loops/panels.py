@@ -113,10 +113,10 @@ def count_seen(work, head, first, rows, key, keys):
             before, count = at, 0
             if work.mask_column == 1:
                 for allowed in work.mask[at : at + keys]:
-                    count += allowed
+                    count += allowed != 0  # True may be any other byte
             else:
                 for j in range(keys):
-                    count += work.mask[at + j * work.mask_column]
+                    count += work.mask[at + j * work.mask_column] != 0
         total += count
     return total
 

@@ -239,7 +239,10 @@ def query_kernel(
 
 
 def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
-    """Return the gradients of query, key and value of `Operands` none of whose sizes is 0."""
+    """Return the gradients of query, key and value of `Operands` none of whose sizes is 0.
+
+    Those that the caller must sum over heads are float32.
+    """
     key_tile = key_tile or tiling.tile_of_keys(x)
     query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
     call, dtype, device = x.call, x.query.dtype, x.query.device
@@ -257,15 +260,15 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     n_shared, leading = x.n_shared, x.key_leading
     if dtype == torch.float32 and max(x.d_k, x.d_v) > WIDEST_SUM_SINGLE:
         n_shared, leading = 1, x.leading
-    grad_key = x.empty(x.n_k, x.d_k, dtype, leading)
-    grad_value = x.empty(x.n_k, x.d_v, dtype, leading)
+    grad_key = x.gradient_of(1, x.d_k, leading)
+    grad_value = x.gradient_of(2, x.d_v, leading)
     kind, options = tiling.options(x, key_tile)
     lists = tiling.tiles_to_visit(x, key_tile, of_keys=True)
     arguments = (*_rows(x, grad_output, kind), call, *x.sizes, lists, of_rows, grad_key, grad_value)
     by_key = x.heads // n_shared * tiling.cdiv(x.n_k, key_tile.block_k)
     launch(key_kernel, by_key, device, *arguments, kind, n_shared, **options)
 
-    grad_query = x.empty(x.n_q, x.d_k, dtype)
+    grad_query = x.gradient_of(0, x.d_k, x.leading)
     kind, options = tiling.options(x, query_tile)
     lists = tiling.tiles_to_visit(x, query_tile)
     arguments = (*_rows(x, grad_output, kind), call, *x.sizes, lists, of_rows, grad_query)

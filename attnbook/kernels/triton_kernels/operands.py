@@ -76,17 +76,20 @@ class Operands:
     arrays : tuple of torch.Tensor or None
         Query, key, value, mask and bias, which lie as `layout` says.
     layout : Layout
+    n_heads : tuple of int
+        How many heads query, key and value had before they were laid out.
     d_k, d_v : int
         Widths of the rows; those of the arrays may be more, filled with zeros.
     scale : float
     is_causal : bool
     """
 
-    def __init__(self, arrays, layout, d_k, d_v, scale, is_causal):
+    def __init__(self, arrays, layout, n_heads, d_k, d_v, scale, is_causal):
         self.query, self.key, self.value, self.mask, self.bias = self.arrays = arrays
         self.layout, self.sizes, self.leading = layout, layout.sizes, layout.leading
         self.A, self.B, self.G, self.n_q, self.n_k = layout.sizes
         self.heads = self.A * self.B * self.G
+        self.n_heads = n_heads
         self.d_k, self.d_v, self.scale, self.is_causal = d_k, d_v, scale, is_causal
         self.is_empty = self.heads * self.n_q * self.n_k == 0
         self.n_shared = self.G if layout.shared_axes else 1
@@ -129,6 +132,12 @@ class Operands:
     def empty(self, n, d, dtype, leading=None):
         leading = self.leading if leading is None else leading
         return self.query.new_empty((*leading, n, d), dtype=dtype)
+
+    def gradient_of(self, i, d, leading):
+        """Return room for the gradient of array `i`, in float32 if it is yet to be summed."""
+        is_summed = math.prod(leading) == self.n_heads[i]
+        dtype = self.query.dtype if is_summed else torch.float32
+        return self.empty(self.n_k if i else self.n_q, d, dtype, leading)
 
     def without_keys(self):
         """Return what `forward` does where there is no key to see: zeros, and log 0 = −∞."""
@@ -173,7 +182,8 @@ def operands(query, key, value, mask, bias, scale, is_causal):
     if layout is None:
         arrays = _whole(arrays)
         layout = layout_of(*_places(arrays), query.element_size())
-    return Operands(arrays, layout, d_k, d_v, float(scale), is_causal)
+    n_heads = tuple(math.prod(x.shape[:-2]) for x in (query, key, value))
+    return Operands(arrays, layout, n_heads, d_k, d_v, float(scale), is_causal)
 
 
 def _places(arrays):
