@@ -143,8 +143,8 @@ _BACKWARD_MISTAKES = mistakes(
         the sum: the weights in it sum to one already.
     sum without the weights: In the softmax Jacobian you sum ∂L/∂A over the keys, or take its mean,
         without the weights. What is subtracted is the mean weighted by A.
-    sign: The gradient of query or key, or both, has the wrong sign. In the softmax Jacobian the weighted
-        mean is subtracted from ∂L/∂A, not the other way round.
+    sign: The gradient of query or key, or both, has the wrong sign. In the softmax Jacobian the
+        weighted mean is subtracted from ∂L/∂A, not the other way round.
     sign of the second term: In the softmax Jacobian you add the weighted mean of ∂L/∂A. It is
         subtracted: what one key gains, the others of its row lose.
     all gradients negated: All three gradients have the wrong sign: they point where the loss falls.

@@ -100,7 +100,8 @@ MISTAKES = mistakes(
         passed already.
     gradient of the probability of the label: You return the gradient of p at the label, not of
         −log p.
-    sign: You subtract p from y. It is p − y: the gradient points where the loss grows; the minus belongs to the step.
+    sign: You subtract p from y. It is p − y: the gradient points where the loss grows; the minus
+        belongs to the step.
     gradient scaled: Your gradient is the right one times 2 or 1/2: that of another loss, as if
         (p − y)² stood there, or in bits.
     squared error: You return the gradient of (p − y)² through the softmax. The loss is −log p at
