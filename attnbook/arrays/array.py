@@ -64,7 +64,8 @@ def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else `dtype` itself."""
     if dtype in (xp.float32, xp.float64):  # to write out a dtype takes long
         return dtype
-    return xp.float32 if str(dtype).endswith("float16") else dtype  # bfloat16 too
+    half = str(dtype).endswith(("float16", "f2"))  # bfloat16 too, and ">f2" of another byte order
+    return xp.float32 if half else dtype
 
 
 def to_accumulate(x: Any) -> Any:

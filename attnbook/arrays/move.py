@@ -44,7 +44,7 @@ def move(
         one library an array stays where it is.
     dtype : str, optional
         Name of a dtype of that library, such as ``"float32"``; that of `x` by default, with float32
-        for a bfloat16 that the library lacks.
+        for a bfloat16 that the library lacks, and in the byte order of this machine.
 
     Returns
     -------
@@ -74,7 +74,9 @@ def move(
     check_choice("library_name", target, LIBRARIES)
     xp = _namespace(target)
     known = [name for name in DTYPES if hasattr(xp, name)]
-    name = dtype_name(x.dtype) if dtype is None else dtype
+    name = dtype
+    if dtype is None:  # the name that NumPy gives is that of the byte order of this machine, too
+        name = x.dtype.name if source == "numpy" else dtype_name(x.dtype)
     if dtype is None and name == "bfloat16" and name not in known:
         name = "float32"  # holds each of its numbers exactly
     if not isinstance(name, str) or name not in known:

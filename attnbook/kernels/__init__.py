@@ -172,13 +172,21 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
     if _is_foreign(query):
         native = *_native(query, key, value, mask, bias), scale, is_causal
         return attention(impl, *native).astype(query.dtype)
-    module = kernel_for(impl, query)
     arguments = (query, key, value, mask, bias, scale, is_causal)
+    if KERNELS[impl].needs and library(query) == "torch":
+        from attnbook.kernels.autograd import untraced
+
+        return untraced(_attention, impl, *arguments)
+    return _attention(impl, *arguments)
+
+
+def _attention(impl, query, *others):
+    module = kernel_for(impl, query)
     if KERNELS[impl].trainable and library(query) == "torch":
         from attnbook.kernels.autograd import differentiable
 
-        return differentiable(module, *arguments)
-    return module.attention(*arguments)
+        return differentiable(module, query, *others)
+    return module.attention(query, *others)
 
 
 def _attention_by(function, query, key, value, mask, bias, scale, is_causal):

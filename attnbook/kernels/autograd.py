@@ -57,6 +57,13 @@ def check_bias(impl, bias):
     )
 
 
+def untraced(function, *arguments):
+    """Call `function` outside of `torch.compile`, which breaks what has a compiler of its own."""
+    if torch.compiler.is_compiling():  # else there is no need to load it
+        function = torch.compiler.disable(function)
+    return function(*arguments)
+
+
 class _Attention(torch.autograd.Function):
     """The node of the graph."""
 

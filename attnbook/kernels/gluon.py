@@ -9,7 +9,8 @@ Agrees with `attnbook.kernels.triton`.
 
 PyTorch tensors on an NVIDIA GPU of compute capability 9.0 (H100, H200), in float16 or bfloat16,
 rows of 64 or 128 numbers, causal or not, grouped heads; no mask and no bias. The backward pass is
-that of `attnbook.kernels.triton`, which takes what `forward` returns.
+that of `attnbook.kernels.triton`, which takes what `forward` returns; what large scores and large
+products do to `triton` they do here.
 
 `attnbook.backends` lists this rung once ``python -m attnbook doctor --gpu`` has compared it with
 float64 on the device. Whoever names it runs it: ``impl="gluon"``.

@@ -124,6 +124,25 @@ def test_forward_mode_is_refused_and_functional_gradients_are_right():
         torch.testing.assert_close(ours, leaf.grad)
 
 
+# Dynamo says so of what it looks at
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("impl", ["numba", "packed"])
+def test_what_is_compiled_already_is_not_compiled_by_torch(impl):
+    pytest.importorskip("numba", reason="numba is not installed")
+
+    def attend(*arrays):
+        return 2 * attnbook.attention(*arrays, impl=impl)
+
+    leaves, twins = (drawn(*FLAT, dtype=torch.float32) for _ in range(2))
+    found = torch.compile(attend, backend="eager")(*leaves), attend(*twins)
+    assert torch.equal(*found)
+    for output in found:
+        output.square().sum().backward()
+    for ours, twin in zip(leaves, twins, strict=True):
+        assert torch.equal(ours.grad, twin.grad)
+
+
 def test_autocast_rounds_as_it_does_for_torch():
     arrays = drawn(*FLAT, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):

@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
 OFTEN = (
     *("everything", "bfloat16, grouped", "every dtype, causal", "one mask for all", "no features"),
+    *("no keys, and a mask", "no keys, and a bias", "no queries, and a bias"),
     *("keys without a batch", "decode, masks", "decode, three axes"),
     *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
 )

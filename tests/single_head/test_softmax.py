@@ -117,6 +117,8 @@ def test_strided_arrays_and_foreign_byte_order():
     got = attnbook.softmax(foreign)
     assert got.dtype == foreign.dtype
     np.testing.assert_allclose(got, oracle.softmax(x), atol=1e-12)
+    half = np.zeros(4099, np.dtype(np.float16).newbyteorder())  # summed in float32
+    np.testing.assert_array_equal(attnbook.softmax(half), np.float16(1 / 4099))
 
 
 @both

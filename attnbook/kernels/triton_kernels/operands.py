@@ -171,9 +171,11 @@ def operands(query, key, value, mask, bias, scale, is_causal):
             f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
         )
     arrays: tuple[Any, ...] = (query, key, value, mask, bias)
+    if 0 in (*query.shape[:-1], *key.shape[:-1], *value.shape[:-1]):  # no score to hide or to move
+        arrays = (query, key, value, None, None)
     layout = layout_of(*_places(arrays), query.element_size())
     starts = query.data_ptr() | key.data_ptr() | value.data_ptr()
-    for x in (mask, bias):
+    for x in arrays[3:]:
         starts |= 0 if x is None else x.data_ptr()
     if layout is None or starts % ROW_BYTES:
         arrays = tuple(x if x is None else x.detach() for x in arrays)
