@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
-from attnbook.arrays.arguments import check_same_home
+from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
 
 REFERENCE = "reference"
@@ -192,7 +192,9 @@ def _attention(impl, query, *others):
 def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
     output = function(query, key, value, mask, bias, scale, is_causal)
-    check_same_home(f"the output of {name_of(function)}", output, "query", query)
+    name = f"the output of {name_of(function)}"
+    check_same_home(name, output, "query", query)
+    check_float(name, output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value)))
     expected = (*(leading or ()), query.shape[-2], value.shape[-1])
     if tuple(output.shape) != expected:

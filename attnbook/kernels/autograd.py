@@ -133,7 +133,7 @@ def _has_tangent(arrays):
 def _autocast_dtype(x):
     """Return the dtype that ``torch.autocast`` wants of `x`, or None where it says nothing."""
     kind = x.device.type
-    if x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+    if x.dtype == torch.float64 or not _autocasts(kind):
         return None
     return torch.get_autocast_dtype(kind)
 
@@ -141,6 +141,9 @@ def _autocast_dtype(x):
 def _plain(x):
     """Return a context in which PyTorch changes no dtype behind a kernel's back."""
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return contextlib.nullcontext()
+    return torch.autocast(kind, enabled=False) if _autocasts(kind) else contextlib.nullcontext()
+
+
+def _autocasts(kind):
+    """Whether ``torch.autocast`` is on; some kinds of devices, such as "meta", have none."""
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

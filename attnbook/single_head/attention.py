@@ -157,7 +157,9 @@ def attention(
     Returns
     -------
     array, shape (..., n_q, d_v)
-        Of the library, device and dtype of `query`. A query that may see no key gets zeros.
+        Of the library, device and dtype of `query`. A query that may see no key gets zeros. Under
+        ``torch.autocast`` rungs with a backward pass return its dtype, as PyTorch's own function
+        does.
 
     Raises
     ------
@@ -176,7 +178,8 @@ def attention(
     Gradients flow through PyTorch's autograd, and stay finite in rows that may see no key;
     `attention_vjp` has them for the other libraries.
     Cost: O(n_q n_k (d_k + d_v)) time and O(n_q n_k) memory; from ``"tiled"`` on, the memory beside
-    the result grows with n_q + n_k only. Those give no gradient of `bias`.
+    the result grows with n_q + n_k only. Those give no gradient of `bias`, and their backward pass
+    reads the result, which PyTorch therefore does not let you change in place.
     From ``"in_place"`` on the division comes last, so a mean of values near the largest number of
     the dtype may overflow. ``"numba"`` and ``"packed"`` sum a score in one chain: up to d_k = 256
     their error stays within twice that of PyTorch in float32, and grows beyond.

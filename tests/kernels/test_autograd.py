@@ -157,6 +157,14 @@ def test_autocast_rounds_as_it_does_for_torch():
     assert torch.equal(output, attend(*rounded))  # and float32 inside, as without autocast
 
 
+def test_the_meta_device_has_shapes_and_no_autocast():
+    arrays = [x.detach().to("meta").requires_grad_() for x in drawn(*GROUPED)]
+    output = attend(*arrays)
+    assert (output.shape, output.device.type) == ((2, 2, 3, 3), "meta")
+    output.sum().backward()
+    assert all(x.grad.shape == x.shape for x in arrays)
+
+
 def test_a_gradient_of_nothing_is_nothing():
     arrays = drawn((0, 4), (7, 4), (7, 3))
     attend(*arrays).sum().backward()

@@ -180,6 +180,10 @@ def test_what_a_function_returns_must_fit():
     for wrong, kind in ((None, "an array of NumPy"), (torch.ones(2, 6, 7, 2), "an array of the")):
         with pytest.raises(TypeError, match=f"^the output of <lambda> must be {kind}"):
             attend(wrong)
+    for dtype in (complex, object):
+        message = "^the output of <lambda> must have a real floating dtype, got "
+        with pytest.raises(TypeError, match=message + np.dtype(dtype).name):
+            attend(np.ones((2, 6, 7, 2), dtype))
     assert attend(np.ones((2, 6, 7, 2), np.float32)).dtype == np.float64
 
 
