@@ -47,7 +47,9 @@ def unfolded(text):
     for line in text.splitlines():
         found = fence.match(line)
         if found and found[2]:  # a directive begins
-            folded.append((found[1], bool(re.search("code|include|math|dropdown", found[2]))))
+            folded.append(
+                (found[1], "code" in found[2] or "include" in found[2] or "math" in found[2])
+            )
         elif found and folded and found[1] == folded[-1][0]:
             folded.pop()
         elif found:  # a block of code without a name
