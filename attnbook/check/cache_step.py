@@ -137,8 +137,8 @@ CACHED_ATTENTION = Check(
             hidden; with several the mask is causal, aligned to the last key.
         aligned to the first key: Your causal mask is aligned to the first key: of the first new
             token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
-        mask inverted: You hide what a token may see, and show what it may not: of the first new
-            token or of the last nothing is left, or the future alone. Hide what is not in the mask.
+        mask inverted: You hide the keys that a token may see and show those that it may not. Turn
+            the mask round.
         earlier new tokens not seen: A new token sees the cache and itself, but not the new tokens
             before it. New token i sees the keys j ≤ n + i.
         mask after the softmax: You hide weights after the softmax, so the rest does not sum to 1.
