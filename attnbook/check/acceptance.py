@@ -123,7 +123,8 @@ SPECULATIVE_RULE = Check(
         the smaller one returned: You return min(p, p_draft): that is how often a token is drafted
             and kept. If it was drafted, it is kept with that divided by p_draft.
         kept too seldom: You keep a token with p / (p + p_draft), with a share of the largest ratio
-            or of the sum of all, or all tokens alike. The most that works is min(1, p / p_draft), token by token.
+            or of the sum of all, or all tokens alike. The most that works is min(1, p / p_draft),
+            token by token.
         always kept: You keep every draft: then the text is that of the draft model.
         dropped for kept: You return the probability that a token is dropped.
         drawn from the model: You draw the token instead from p. What the draft gives often is then
@@ -138,8 +139,8 @@ SPECULATIVE_RULE = Check(
             missing is their difference.
         difference the other way: You draw instead from max(p_draft − p, 0), which the draft gives
             too often. What is missing is max(p − p_draft, 0).
-        size of the difference: You draw instead from the size or the square of p − p_draft. Only where the model gives more
-            than the draft is something missing.
+        size of the difference: You draw instead from the size or the square of p − p_draft. Only
+            where the model gives more than the draft is something missing.
         not in proportion: You draw instead among the tokens to which the model gives more, but not
             in proportion to how much more it gives: max(p − p_draft, 0), divided by its sum.
         negative numbers: The distribution of the token instead has negative numbers: cut p −

@@ -203,7 +203,9 @@ CACHED_ATTENTION = Check(
             "mask inverted": each("mask", lambda m, n: ~_last_corner(m, n)),
             "earlier new tokens not seen": each(
                 "mask",
-                lambda m, n: _last_corner(m, n) & ((np.arange(n) < n - m) | (np.eye(m, n, n - m) > 0)),
+                lambda m, n: (
+                    _last_corner(m, n) & ((np.arange(n) < n - m) | (np.eye(m, n, n - m) > 0))
+                ),
             ),
             "mask after the softmax": each(
                 "weigh",

@@ -138,7 +138,8 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
         raised: You raise what is unlikely to a least probability. It is set to 0.
         softmax of what is left: You take a softmax of probabilities. They are no logits: divide
             what is left by its sum.
-        equal shares: You give all that is left the same number. Divide its own numbers by their sum.
+        equal shares: You give all that is left the same number. Divide its own numbers by their
+            sum.
         tail kept: You keep what should be cut and cut what should be kept.
         only the likeliest: You keep the likeliest token alone, whatever the threshold.
         nothing cut: You return the distribution that you were given.
@@ -277,10 +278,10 @@ _MIN_P_MISTAKES = mistakes(
         is not sure no token may be left. Multiply it by the largest probability first.
     difference to the largest: You compare with the largest probability minus the threshold. It is a
         share of the largest: multiply.
-    relative to the mean: You compare with a share of the mean, the median or the smallest
-        probability. It is the largest that counts.
-    no share of the largest: You divide the largest probability by the threshold, add the threshold to
-        it, or raise it to this power. Multiply the two.
+    relative to the mean: You compare with a share of the mean or the median. It is the largest
+        probability that counts.
+    no share of the largest: You divide the largest probability by the threshold, add the threshold
+        to it, or raise it to this power. Multiply the two.
     threshold subtracted: You subtract the threshold, or its share of the largest, from what stays.
         What stays keeps its probability, and all are divided by their sum.
     equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
@@ -293,10 +294,7 @@ _MIN_P_MISTAKES = mistakes(
         "difference to the largest": each("keeps", lambda r, t: r >= np.max(r) - t),
         "relative to the mean": each(
             "keeps",
-            *(
-                lambda r, t, share=share: r >= t * share(r)
-                for share in (np.mean, np.median, np.min, lambda r: 1 / len(r))
-            ),
+            *(lambda r, t, share=share: r >= t * share(r) for share in (np.mean, np.median)),
         ),
         "no share of the largest": each(
             "keeps",

@@ -85,8 +85,8 @@ _MISTAKES = mistakes(
     root forgotten: You take the sum of the squares for the length. The length is its root.
     squares forgotten: Your length is a sum or a mean of absolute values, or of the numbers
         themselves. It is the root of the sum of squares.
-    mean for the sum: You take the root of means of the squares, or a standard deviation, so a large model is hardly ever
-        clipped. Take the sum.
+    mean for the sum: You take the root of means of the squares, or a standard deviation, so a large
+        model is hardly ever clipped. Take the sum.
     largest for the length: You take the largest number for the length.
     lengths added: You add the lengths of the arrays. Add their squares, and take the root at the
         end.
@@ -96,8 +96,8 @@ _MISTAKES = mistakes(
     one array clipped: You multiply one of the arrays. Both are shortened by the same factor.
     factor upside down: You multiply by length divided by longest, so long gradients get longer.
     divided by the length: You divide by the length and forget to multiply by `longest`.
-    length forgotten: You multiply or divide by `longest` alone. The factor is longest divided by the
-        length.
+    length forgotten: You multiply or divide by `longest` alone. The factor is longest divided by
+        the length.
     difference for the quotient: You take the difference of length and longest. Divide one by the
         other, and multiply the gradient by that.
     another power of the factor: You multiply by the root or by the square of longest divided by the

@@ -80,7 +80,8 @@ _MISTAKES = mistakes(
         or 1 more. The count itself is the weight.
     counts in another order: You weigh the pieces by the counts of others. Piece i has count i.
     one piece alone: You return the gradient of the piece with the most or the fewest labels.
-    median for the mean: You return the median of the gradients. Add them, each weighed by its count.
+    median for the mean: You return the median of the gradients. Add them, each weighed by its
+        count.
     sign: Your gradient has the wrong sign. The minus belongs to the step.
     weighed upside down: You divide each gradient by its number of labels. Multiply.
     weighed by the root: You weigh by the root of the count, or by its square. The count itself is

@@ -119,7 +119,8 @@ LOSS_MISTAKES = mistakes(
     sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
         sum to one. The words compete: take the softmax.
     exponential forgotten: You divide logits by their sum. The softmax divides exponentials.
-    no logarithm: You return the mean probability of the targets. The loss is that of −log p.
+    no logarithm: You return the mean probability of the targets, or what it lacks of 1. The loss is
+        that of −log p.
     logarithm of the mean: You average or add the probabilities of the targets and take one
         logarithm. Take that of each token, and average the logarithms.
     1 − p: You take the logarithm of 1 − p, of all that the target is not. The loss is −log p.
@@ -132,8 +133,9 @@ LOSS_MISTAKES = mistakes(
         words.
     sign of the logits: You take the softmax of the logits with a minus. The largest is the
         likeliest.
-    sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
-        end: the logarithm of the sum of all exponentials, which the other words raise, is added.
+    sum of exponentials forgotten: Your loss is minus the logit of the target, or its distance to
+        the largest logit. The logarithm of the sum of all exponentials, which the other words
+        raise, belongs in the place of that.
     logarithm of the sum forgotten: You subtract the sum of exponentials, not its logarithm.
     maximum not added back: You subtract the largest logit inside the exponential and not outside
         it. log Σ exp z = max + log Σ exp(z − max).
@@ -150,7 +152,10 @@ LOSS_MISTAKES = mistakes(
         times as large as it should be.
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
-    targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
+    targets ignored: Your loss is that of the likeliest word of each token, or of the first word,
+        whatever the target is.
+    all words counted: You average or add −log p of all words, whatever the target is. Only the word
+        of the target counts.
     share of the hits: You count how often the likeliest word is right. That has no gradient: take
         −log p.
     entropy of the prediction: You return the entropy −Σ p log p. Only the word of the target
@@ -168,7 +173,8 @@ LOSS_MISTAKES = mistakes(
     median for the mean: You return the median, smallest, largest, first or last loss, or the root
         of the mean of their squares. It is their mean.
     one token left out: You leave out the first or the last token. All that count are averaged.
-    loss scaled: You multiply the loss by a number, halve it, or divide it by log V. It is the mean of −log p itself.
+    loss scaled: You multiply the loss by a number, halve it, or divide it by log V. It is the mean
+        of −log p itself.
     perplexity returned: You return the perplexity, the exponential of the loss.
     not averaged: You return a loss for each token. Training needs one number: their mean.
     exp overflows: exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of
@@ -219,8 +225,9 @@ LOSS_MISTAKES = mistakes(
                 {"rows": lambda z, total, a: z, "pick": pick}
                 for pick in (
                     lambda z, t: _picked(z, t) - np.sum(np.logaddexp(0, z), axis=-1),
-                    lambda z, t: (_picked(z, t) - np.sum(np.logaddexp(0, z), axis=-1))
-                    / z.shape[-1],
+                    lambda z, t: (
+                        (_picked(z, t) - np.sum(np.logaddexp(0, z), axis=-1)) / z.shape[-1]
+                    ),
                 )
             ),
             *each("pick", _with_the_others, lambda r, t: _with_the_others(r, t) / r.shape[-1]),
@@ -269,8 +276,9 @@ LOSS_MISTAKES = mistakes(
         "entropy of the prediction": each(
             "pick",
             lambda r, t: np.sum(np.exp(r) * r, axis=-1),
-            lambda r, t: np.sum(r, axis=-1),
-            lambda r, t: np.mean(r, axis=-1),
+        ),
+        "all words counted": each(
+            "pick", lambda r, t: np.sum(r, axis=-1), lambda r, t: np.mean(r, axis=-1)
         ),
         "labels smoothed": each(
             "pick",
@@ -326,8 +334,9 @@ LOSS_MISTAKES = mistakes(
         "one token left out": each(
             "reduce",
             *(
-                lambda x, n, part=part, count=count: _sum(x[..., part], n[..., part])
-                / max(np.sum(n) - count, 1)
+                lambda x, n, part=part, count=count: (
+                    _sum(x[..., part], n[..., part]) / max(np.sum(n) - count, 1)
+                )
                 for part in (slice(1, None), slice(-1))
                 for count in (0, 1)
             ),

@@ -184,9 +184,7 @@ _MISTAKES = mistakes(
             lambda W, m, s, fair, fair_s: (W, m, fair_s),
         ),
         "means of the step before": each("seen", lambda new, old: old),
-        "gradient not squared": each(
-            "power", lambda g, new, old: g, lambda g, new, old: np.abs(g)
-        ),
+        "gradient not squared": each("power", lambda g, new, old: g, lambda g, new, old: np.abs(g)),
         "square of the mean": (
             {
                 "power": lambda g, new, old: g,

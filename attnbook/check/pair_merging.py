@@ -191,11 +191,6 @@ MERGE_MISTAKES = mistakes(
         must be those of the pair.
     second token alone compared: You merge wherever y comes next, whatever stands before it. Both
         tokens must be those of the pair.
-    any two of the pair: You merge any two neighbours that both occur in the pair, such as x and x.
-        It is x that must stand first, and y behind it.
-    pair sorted: You sort the pair, or the two neighbours, before you compare. Which of them stands
-        first counts: (x, y) and (y, x) are two pairs.
-    condition reversed: You merge the neighbours that are no pair. Turn the comparison round.
     first pair left: A pair at the very beginning is not merged. Begin at place 0.
     """,
     {
@@ -213,13 +208,6 @@ MERGE_MISTAKES = mistakes(
             _where(lambda x, y, p: x == p[0] or y == p[1]),
         ),
         "second token alone compared": each("merge", _where(lambda x, y, p: y == p[1])),
-        "any two of the pair": each("merge", _where(lambda x, y, p: x in p and y in p)),
-        "pair sorted": each(
-            "merge",
-            lambda i, p, n: merged(i, tuple(sorted(p)), n),
-            _where(lambda x, y, p: (min(x, y), max(x, y)) == p),
-        ),
-        "condition reversed": each("merge", _where(lambda x, y, p: (x, y) != p)),
         "first pair left": each("merge", lambda i, p, n: i[:1] + merged(i[1:], p, n)),
     },
 )
@@ -239,6 +227,11 @@ _MISTAKES = mistakes(
         pair. All other tokens stay.
     round the end: You compare the last token with the first one. The last token has no neighbour.
     old token for the new one: You put a token of the pair where `new` belongs.
+    any two of the pair: You merge any two neighbours that both occur in the pair, such as x and x.
+        It is x that must stand first, and y behind it.
+    pair sorted: You sort the pair, or the two neighbours, before you compare. Which of them stands
+        first counts: (x, y) and (y, x) are two pairs.
+    condition reversed: You merge the neighbours that are no pair. Turn the comparison round.
     new token left out: The pair is taken out, and nothing is put in its place.
     new token at the end: You append the new token at the end. It belongs where the pair stood.
     new token twice: You put the new token in for each token of the pair. Two tokens become one.
@@ -285,6 +278,13 @@ _MISTAKES = mistakes(
         "old token for the new one": each(
             "merge", lambda i, p, n: _scan(i, p, p[:1]), lambda i, p, n: _scan(i, p, p[1:])
         ),
+        "any two of the pair": each("merge", _where(lambda x, y, p: x in p and y in p)),
+        "pair sorted": each(
+            "merge",
+            lambda i, p, n: merged(i, tuple(sorted(p)), n),
+            _where(lambda x, y, p: (min(x, y), max(x, y)) == p),
+        ),
+        "condition reversed": each("merge", _where(lambda x, y, p: (x, y) != p)),
         "new token left out": each("merge", lambda i, p, n: _scan(i, p, [])),
         "new token at the end": each(
             "merge",

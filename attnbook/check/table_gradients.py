@@ -110,8 +110,8 @@ MISTAKES = mistakes(
     step taken: You return the table less its gradient. Return the gradient alone.
     rows of the table in front: You multiply each row of grad_output by the row that was looked up.
         Nothing was multiplied forward: add the rows of grad_output as they are.
-    summed over all tokens: You add the rows of all tokens, or repeat one, in every row. Each goes to
-        the row of its own token alone.
+    summed over all tokens: You add the rows of all tokens, or repeat one, in every row. Each goes
+        to the row of its own token alone.
     order lost: You sort or turn round the ids or the rows of grad_output. Row i of grad_output
         belongs to token i.
     other rows not 0: The rows of the tokens that do not occur have ones or the rows of the table.
@@ -171,9 +171,7 @@ MISTAKES = mistakes(
                 lambda g, i, E: 0 * g + g[..., -1:, :],
             ),
         ),
-        "order lost": each(
-            "numbers", lambda i, E: np.sort(i, axis=-1), lambda i, E: i[..., ::-1]
-        ),
+        "order lost": each("numbers", lambda i, E: np.sort(i, axis=-1), lambda i, E: i[..., ::-1]),
         "other rows not 0": each(
             "leave",
             lambda d, i, E: np.where(_counts(i, E) > 0, d, 1),

@@ -105,7 +105,7 @@ _MISTAKES = mistakes(
     one off in a length: You divide by one update more or less than there are. The warm-up has
         `warmup` of them, the cosine steps − warmup.
     another part of the way: You take the cosine of another part of the way than
-        (t − warmup)/(steps − warmup), which is 0 at the end of the warm-up and 1 in the last update.
+        (t − warmup)/(steps − warmup), which goes from 0 at the end of the warm-up to 1.
     digits cut off: You divide with //, which cuts off the digits. Divide with /.
     no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
         cosine. It rises along t/warmup.
@@ -293,7 +293,9 @@ def one_part_is_right(case: Case, values: Values, again: Callable) -> str | None
     for name, (first, end) in parts.items():
         places = [{"step": step} for step in {first, (first + end) // 2, end - 1}]
         wanted = [rate(SimpleNamespace(**STEPS), **at, **given) for at in places]
-        if all(np.allclose(again(**at)[:1], right) for at, right in zip(places, wanted, strict=True)):
+        if all(
+            np.allclose(again(**at)[:1], right) for at, right in zip(places, wanted, strict=True)
+        ):
             return f"Your rates are right {name}, and wrong elsewhere."
     return None
 
