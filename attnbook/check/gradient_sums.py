@@ -53,6 +53,14 @@ def _softmax(counts):
     return powers / np.sum(powers)
 
 
+def _one_more(counts):
+    return counts + 1
+
+
+def _one_less(counts):
+    return counts - 1
+
+
 def _but_the_last(counts):
     return counts * (np.arange(len(counts)) < len(counts) - 1)
 
@@ -120,7 +128,7 @@ _MISTAKES = mistakes(
         ),
         "weighed by something else": tuple(
             {"weights": w, "total": lambda n, w=w: np.sum(w(n))}
-            for w in (_softmax, np.log1p, lambda n: n + 1, lambda n: n - 1)
+            for w in (_softmax, np.log1p, _one_more, _one_less)
         )
         + each("total", lambda n: np.sqrt(np.sum(n * n))),
         "counts in another order": each("weights", lambda n: n[::-1], np.sort),

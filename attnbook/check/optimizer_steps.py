@@ -72,6 +72,11 @@ def step(s: Any, W, g, mean, square, t, lr, decay):
     return s.results(moved, *kept, fair, fair_square)
 
 
+def _corrections(wrong: Callable) -> tuple[Way, ...]:
+    """Return the ways that correct both means by `wrong`, or one of them."""
+    return {"fair": wrong, "fair_square": wrong}, {"fair": wrong}, {"fair_square": wrong}
+
+
 def _averages(wrong: Callable) -> tuple[Way, ...]:
     """Return the ways that average both numbers by `wrong`, or one of them."""
     right = STEPS["average"]
@@ -96,6 +101,8 @@ _MISTAKES = mistakes(
     corrected by multiplying: You multiply by 1 − βᵗ. The means are too small by it: divide.
     corrected by 1 − β: You divide by 1 − β in each step. The factor is 1 − βᵗ with the number t of
         the step.
+    another correction: You correct the running means, or one of them, in another way. Divide each
+        by 1 − βᵗ.
     step counted from 0: You use t − 1. The first step has t = 1; with 0 the correction divides by
         0.
     step counted from 2: You use t + 1. The first step has t = 1.
@@ -110,6 +117,10 @@ _MISTAKES = mistakes(
         of g².
     one size for all: You sum or average the squares over the array, so all its numbers are divided
         by one size. Each number has a mean of its own.
+    root kept: You return the root of the mean of the squares. The next step goes on from the mean
+        itself.
+    put together otherwise: You put the two means together in another way: a quotient turned round,
+        another root or a square. The direction is the mean of g over the root of the mean of g².
     no root: You divide by the mean of the squares. Divide by its root, which has the unit of the
         gradient.
     multiplied by the root: You multiply by the root of the mean of the squares. Divide.
@@ -134,13 +145,16 @@ _MISTAKES = mistakes(
     decay added: You add lr · decay · W, so the weights grow.
     betas exchanged: You use β₂ for the mean of g and β₁ for that of its square.
     shares exchanged: You keep 1 − β of the old mean. It keeps β, and the new value gets 1 − β.
+    shares of two means: You keep β₁ of an old mean and give the new value 1 − β₂, or the reverse.
+        The two shares of a mean come from one β.
     another beta: Your β₁ or β₂ is not the one asked for: 0.9 and 0.98.
     means summed: You add the new value to a mean without the factor 1 − β.
     old mean kept whole: You add to a mean without the factor β in front of it, so it forgets
         nothing and grows without end.
     weights not moved: You return W as it came, or only its decay: the step is not taken.
     step for the weights: What you return as W is the step or its direction. Take the step off W.
-    rate twice: You multiply by the learning rate twice.
+    another step: You multiply by the learning rate twice, divide by it, or multiply the step by W.
+        Take off the learning rate times the direction.
     sign: You add the step. The gradient points uphill: subtract.
     rate forgotten: You leave out the learning rate.
     results in another order: Return W, then the mean of g, then the mean of its square.
@@ -149,10 +163,7 @@ _MISTAKES = mistakes(
         "means not corrected": {"fair": lambda m, b, t: m, "fair_square": lambda m, b, t: m},
         "one mean not corrected": each("fair", lambda m, b, t: m)
         + each("fair_square", lambda m, b, t: m),
-        "corrected by βt": {
-            "fair": lambda m, b, t: m / (1 - b * t),
-            "fair_square": lambda m, b, t: m / (1 - b * t),
-        },
+        "corrected by βt": _corrections(lambda m, b, t: m / (1 - b * t)),
         "corrected by the other β": (
             {"fair": lambda m, b, t: m / (1 - STEPS["beta2"] ** t)},
             {"fair_square": lambda m, b, t: m / (1 - STEPS["beta1"] ** t)},
@@ -162,14 +173,22 @@ _MISTAKES = mistakes(
             },
         ),
         "root corrected": each("fair_square", lambda m, b, t: m / (1 - b**t) ** 2),
-        "corrected by multiplying": {
-            "fair": lambda m, b, t: m * (1 - b**t),
-            "fair_square": lambda m, b, t: m * (1 - b**t),
-        },
-        "corrected by 1 − β": {
-            "fair": lambda m, b, t: m / (1 - b),
-            "fair_square": lambda m, b, t: m / (1 - b),
-        },
+        "corrected by multiplying": _corrections(lambda m, b, t: m * (1 - b**t)),
+        "corrected by 1 − β": _corrections(lambda m, b, t: m / (1 - b)),
+        "another correction": _corrections(lambda m, b, t: m / (1 - b ** (t + 1)))[1:]
+        + _corrections(lambda m, b, t: m / (1 - b ** (t - 1)))[1:]
+        + tuple(
+            way
+            for wrong in (
+                lambda m, b, t: m / (1 + b**t),
+                lambda m, b, t: m / b**t,
+                lambda m, b, t: m - b**t,
+                lambda m, b, t: m / t,
+                lambda m, b, t: m * t,
+                lambda m, b, t: m / (1 - b) ** t,
+            )
+            for way in _corrections(wrong)
+        ),
         "step counted from 0": each("count", lambda t: t - 1),
         "step counted from 2": each("count", lambda t: t + 1),
         "means not updated": (
@@ -203,6 +222,16 @@ _MISTAKES = mistakes(
                 lambda m, s: m / (np.sqrt(np.sum(s)) + 1e-8),
                 lambda m, s: m / (np.sqrt(np.mean(s)) + 1e-8),
             ),
+        ),
+        "root kept": each("keep_square", lambda new, old: np.sqrt(new)),
+        "put together otherwise": each(
+            "divide",
+            lambda m, s: np.sqrt(s) / (m + 1e-8),
+            lambda m, s: s / (m + 1e-8),
+            lambda m, s: m / (s**2 + 1e-8),
+            lambda m, s: np.sqrt(np.abs(m)) / (np.sqrt(s) + 1e-8),
+            lambda m, s: m - np.sqrt(s),
+            lambda m, s: m + np.sqrt(s),
         ),
         "no root": each("divide", lambda m, s: m / (s + 1e-8)),
         "multiplied by the root": each("divide", lambda m, s: m * (np.sqrt(s) + 1e-8)),
@@ -268,9 +297,11 @@ _MISTAKES = mistakes(
         ),
         "decay added": each("decayed", lambda W, lr, decay: W + lr * decay * W),
         "betas exchanged": {"beta1": 0.98, "beta2": 0.9},
-        "shares exchanged": each("average", lambda old, x, b: (1 - b) * old + b * x),
+        "shares exchanged": _averages(lambda old, x, b: (1 - b) * old + b * x),
+        "shares of two means": _averages(lambda old, x, b: b * old + (b - 0.88) * x),
         "another beta": each("beta2", 0.999, 0.99, 0.95, 0.9)
-        + each("beta1", 0.95, 0.8, 0.98, 0.99),
+        + each("beta1", 0.95, 0.8, 0.98, 0.99)
+        + _averages(lambda old, x, b: (1.88 - b) * old + (b - 0.88) * x),
         "means summed": _averages(lambda old, x, b: b * old + x),
         "old mean kept whole": _averages(lambda old, x, b: old + (1 - b) * x)
         + _averages(lambda old, x, b: old + x),
@@ -279,7 +310,12 @@ _MISTAKES = mistakes(
             "move", lambda W, lr, u: -lr * u, lambda W, lr, u: lr * u, lambda W, lr, u: u
         )
         + each("finish", lambda new, W, *_: new - W, lambda new, W, *_: W - new),
-        "rate twice": each("move", lambda W, lr, u: W - lr * lr * u),
+        "another step": each(
+            "move",
+            lambda W, lr, u: W - lr * lr * u,
+            lambda W, lr, u: W - u / lr,
+            lambda W, lr, u: W - lr * W * u,
+        ),
         "sign": each("move", lambda W, lr, u: W + lr * u),
         "rate forgotten": each("move", lambda W, lr, u: W - u),
         "results in another order": each(

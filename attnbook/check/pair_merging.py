@@ -200,7 +200,11 @@ MERGE_MISTAKES = mistakes(
         "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
         "last token lost": each("merge", _without_the_last),
         "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
-        "either order": each("merge", _either_order),
+        "either order": each(
+            "merge",
+            _either_order,
+            lambda i, p, n: merged(merged(i, p, n), p[::-1], n),
+        ),
         "first token alone compared": each(
             "merge",
             _by_first_alone,

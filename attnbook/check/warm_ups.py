@@ -95,7 +95,8 @@ _MISTAKES = mistakes(
     updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
         in the cosine or in both: the first update has the rate 0 and moves nothing, or the last one
         is not at 0. Update number t is step + 1.
-    updates counted from 2: You use step + 2. Update number t is step + 1.
+    updates counted from 2: You use step + 2, in the warm-up or everywhere. Update number t is step
+        + 1.
     both at once: You join the line and the cosine in one update, as their product or the smaller of
         the two. Up to t = warmup the line counts alone, and afterwards the cosine alone.
     cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
@@ -131,6 +132,7 @@ _MISTAKES = mistakes(
     degrees for radians: math.cos takes radians: half a turn is π.
     π forgotten: You take the cosine of the part of the way itself. Half a turn is π: multiply by
         it first.
+    cosine begins late: Your line goes on beyond t = warmup, so the rate rises above the peak.
     1 not halved: You halve the cosine alone, so the rate runs from 1.5 to 0.5 times the peak. Halve
         the sum, (1 + cos)/2.
     sine for the cosine: You take the sine.
@@ -151,7 +153,8 @@ _MISTAKES = mistakes(
             {"rising": lambda t, w, steps: (t - 1) / max(w - 1, 1)},
             {"part": lambda t, steps, w: (t - 1 - w) / (steps - w)},
         ),
-        "updates counted from 2": each("number", lambda step: step + 2),
+        "updates counted from 2": each("number", lambda step: step + 2)
+        + each("rising", lambda t, w, steps: (t + 1) / w),
         "both at once": tuple(
             {
                 "begins": lambda t, w: True,
@@ -181,6 +184,7 @@ _MISTAKES = mistakes(
             lambda t, steps, w: t / (steps - w),
             lambda t, steps, w: (t - w) / (steps + w),
             lambda t, steps, w: (t - w) / w,
+            lambda t, steps, w: (steps - w) / (t - w),
             lambda t, steps, w: (t + w) / steps,
         ),
         "digits cut off": (
@@ -236,10 +240,13 @@ _MISTAKES = mistakes(
             "falling",
             lambda part: math.cos(math.pi * part),
             lambda part: math.cos(math.pi * part) / 2,
+            lambda part: (math.cos(math.pi * part) - 1) / 2,
+            lambda part: -_cosine(part),
         ),
         "cosine not halved": each("falling", lambda part: 1 + math.cos(math.pi * part)),
         "degrees for radians": each("falling", lambda part: (1 + math.cos(180 * part)) / 2),
-        "π forgotten": each("falling", lambda part: (1 + math.cos(part)) / 2),
+        "π forgotten": each("falling", lambda part: (1 + math.cos(part)) / 2, math.cos),
+        "cosine begins late": each("begins", lambda t, w: t > w + 1, lambda t, w: t > 2 * w),
         "1 not halved": each("falling", lambda part: 1 + math.cos(math.pi * part) / 2),
         "sine for the cosine": each(
             "falling",
@@ -280,6 +287,8 @@ _MISTAKES = mistakes(
             lambda t, w, steps: (t / w) ** 2,
             lambda t, w, steps: (t / w) ** 0.5,
             lambda t, w, steps: (1 - math.cos(math.pi * t / w)) / 2,
+            lambda t, w, steps: math.exp(t / w - 1),
+            lambda t, w, steps: math.sin(math.pi * t / (2 * w)),
         ),
     },
 )
