@@ -166,6 +166,7 @@ SPECULATIVE_RULE = Check(
             "difference for the ratio": each(
                 "kept",
                 lambda p, q: p - q,
+                lambda p, q: q - p,
                 lambda p, q: np.maximum(p - q, 0),
                 lambda p, q: np.abs(p - q),
                 lambda p, q: 1 - np.abs(p - q),
@@ -193,7 +194,8 @@ SPECULATIVE_RULE = Check(
             "always kept": each("kept", lambda p, q: np.ones_like(p)),
             "dropped for kept": each(
                 "kept", lambda p, q: 1 - _kept(p, q), lambda p, q: np.maximum(0, 1 - q / p)
-            ),
+            )
+            + each("kept", lambda p, q: 1 - p / q),
             "drawn from the model": each("rest", lambda p, q: p),
             "drawn from the draft": each("rest", lambda p, q: q),
             "drawn from both": each("rest", np.minimum, np.maximum, np.add),
@@ -206,6 +208,7 @@ SPECULATIVE_RULE = Check(
                     "rest",
                     lambda p, q: p / q,
                     lambda p, q: _missing(p / q, 1),
+                    lambda p, q: (p > q) * p / q,
                     _kept,
                 ),
                 {"rest": lambda p, q: p / q, "share": lambda x: x},

@@ -153,6 +153,12 @@ CACHED_ATTENTION = Check(
             last axis.
         softmax over more than the keys: Your softmax runs over the heads, or over all scores of a
             head or of all heads. Each query has a softmax of its own, over the keys.
+        sign of the scores: You take the softmax of the scores with a minus. The best key has the
+            largest score.
+        values of other tokens: The weight of a key falls on the value of another token. Keys and
+            values stand in one order.
+        no exponential: Your weights are another function of the scores: a sigmoid, or what is above
+            0. Take their softmax.
         no softmax: You take the scores for weights. Take their softmax first.
         not normalised: You take the exponentials for weights. Divide them by their sum.
         equal weights: Every key that is seen has the same weight, whatever its score.
@@ -224,6 +230,21 @@ CACHED_ATTENTION = Check(
             "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
             "softmax over more than the keys": each(
                 "softmax", *(lambda z, axis=axis: _softmax(z, axis) for axis in (0, None, (1, 2)))
+            ),
+            "sign of the scores": each(
+                "factor", lambda q, k, v, scale: -one_over_root(q, k, v, None)
+            ),
+            "values of other tokens": each(
+                "output",
+                lambda A, past, new, values: A @ values[:, ::-1],
+                lambda A, past, new, values: A @ np.roll(values, 1, axis=1),
+                lambda A, past, new, values: A @ np.roll(values, -1, axis=1),
+            ),
+            "no exponential": each(
+                "softmax",
+                lambda z: 1 / (1 + np.exp(-z)),
+                lambda z: np.maximum(z, 0),
+                lambda z: np.maximum(z, 0) / np.sum(np.maximum(z, 0), axis=-1, keepdims=True),
             ),
             "no softmax": each("weigh", lambda softmax, scores, mask: np.where(mask, scores, 0)),
             "not normalised": each(

@@ -254,7 +254,8 @@ _TOP_P_MISTAKES = mistakes(
         ),
         "threshold on each token": _with_the_first(
             lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
-        ),
+        )
+        + each("keeps", lambda r, t: r < t, lambda r, t: r > 1 - t + 1e-9),
         "min-p": each("keeps", _near_the_best, lambda r, t: _near_the_best(r, 1 - t)),
         "top-k": each(
             "keeps",
@@ -280,8 +281,8 @@ _MIN_P_MISTAKES = mistakes(
         share of the largest: multiply.
     relative to the mean: You compare with a share of the mean or the median. It is the largest
         probability that counts.
-    no share of the largest: You divide the largest probability by the threshold, add the threshold
-        to it, or raise it to this power. Multiply the two.
+    no share of the largest: You divide the largest probability by the threshold or the reverse, add
+        the two, or raise one to the power of the other. Multiply them.
     threshold subtracted: You subtract the threshold, or its share of the largest, from what stays.
         What stays keeps its probability, and all are divided by their sum.
     equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
@@ -299,6 +300,7 @@ _MIN_P_MISTAKES = mistakes(
         "no share of the largest": each(
             "keeps",
             lambda r, t: r >= np.max(r) / t,
+            lambda r, t: r >= t / np.max(r),
             lambda r, t: r >= np.max(r) + t,
             lambda r, t: r >= np.max(r) ** t,
         ),

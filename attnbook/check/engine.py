@@ -279,6 +279,9 @@ class Examination:
             name = "; ".join(mistake.name for mistake in mistakes)
             return Finding(name, message, detail, shown.failing)
         if shaped and not self.check.any_length:
+            pairs = zip(shown.values, shown.expected, strict=True)
+            misfit = tuple(e if x.shape == e.shape else x for x, e in pairs)
+            detail = difference(self.check, shown.case, misfit, shown.expected)
             message = f"Your result has the wrong shape. {detail}"
             return Finding("wrong shape", message, case=shown.failing)
         if smallest.lost:

@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 
 
 @documented
@@ -53,12 +53,8 @@ def _softmax(counts):
     return powers / np.sum(powers)
 
 
-def _one_more(counts):
-    return counts + 1
-
-
-def _one_less(counts):
-    return counts - 1
+def _weighed_by(weights: Callable) -> Way:
+    return {"weights": weights, "total": lambda counts: np.sum(weights(counts))}
 
 
 def _but_the_last(counts):
@@ -126,11 +122,13 @@ _MISTAKES = mistakes(
             lambda n: 2 * np.sum(n),
             lambda n: np.sum(n) * len(n),
         ),
-        "weighed by something else": tuple(
-            {"weights": w, "total": lambda n, w=w: np.sum(w(n))}
-            for w in (_softmax, np.log1p, _one_more, _one_less)
-        )
-        + each("total", lambda n: np.sqrt(np.sum(n * n))),
+        "weighed by something else": (
+            _weighed_by(_softmax),
+            _weighed_by(np.log1p),
+            _weighed_by(lambda n: n + 1),
+            _weighed_by(lambda n: n - 1),
+            {"total": lambda n: np.sqrt(np.sum(n * n))},
+        ),
         "counts in another order": each("weights", lambda n: n[::-1], np.sort),
         "one piece alone": tuple(
             {"weights": lambda n, of=of: (np.arange(len(n)) == of(n)) * 1.0, "total": lambda n: 1}

@@ -264,6 +264,9 @@ values of one part: A[..., past_k.shape[1] :] @ v, keys, values
     A[..., : past_k.shape[1]] @ past_v, keys, values
 mask inverted: mask = ~corner(q, keys)
 earlier new tokens not seen: mask = corner(q, keys) & earlier(q, keys)
+sign of the scores: A = sm(scored(-q, keys, mask))
+values of other tokens: A @ xp.flip(values, axis=1), keys, values
+no exponential: A = 1 / (1 + exp(-scored(q, keys, mask)))
 mask after the softmax: A = sm(unmasked(q, keys)) * mask
 mask added to the scores: A = sm(unmasked(q, keys) + mask)
 softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
@@ -271,7 +274,7 @@ softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
 no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
 not normalised: A = exp(scored(q, keys, mask))
 equal weights: A = sm(scored(0 * q, keys, mask))
-largest score alone: A = 1.0 * (scored(q, keys, mask) == top(scored(q, keys, mask)))
+largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
 scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
 residual inside: A @ values + v, keys, values
 output last: keys, values, A @ values
@@ -296,7 +299,7 @@ scale by d_k: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
 scale multiplied: A = sm(scored(q, keys, mask) * q.shape[-1])
 another power of d_k: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.25)
 scale by √d_v: A = sm(scored(q, keys, mask) * (q.shape[-1] / v.shape[-1]) ** 0.5)
-softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
+softmax over the queries: A = sm(scored(q, keys, mask), -2)
 keys and values exchanged: A @ values, values, keys
 """)
 del STEP_WRONG["new token not seen"]  # it raises where there is no cache
