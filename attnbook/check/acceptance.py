@@ -104,29 +104,49 @@ SPECULATIVE_RULE = Check(
         """
         ratio not cut off: Your probability of keeping a token exceeds 1 where the model gives it
             more than the draft does. Cut it at 1: min(1, p / p_draft).
+        ratio cut on the wrong side: You take max(1, p / p_draft), which is no probability. Cut it
+            at 1 with the minimum.
         ratio inverted: You keep a token with p_draft / p. A token that the draft gives too often is
             the one to be dropped: p / p_draft.
         kept by the model alone: You keep a token with probability p. The draft has already made it
             rare or frequent: divide by p_draft.
+        kept by the draft alone: You keep a token with probability p_draft, or with p times p_draft.
+            It was drafted already: keep it with p divided by p_draft.
+        difference for the ratio: You keep a token by the difference of p and p_draft. It is their
+            ratio that says how much too often the draft gives it.
+        power of the ratio: You keep a token with the root or the square of p / p_draft. Take the
+            ratio itself.
+        kept the other way: You keep a token if the model gives it less than the draft does. It is
+            the one to be dropped at times.
         kept if likelier: You keep a token if the model gives it at least as much as the draft does,
             and never otherwise. Between them it is kept with probability p / p_draft.
         the smaller one returned: You return min(p, p_draft): that is how often a token is drafted
             and kept. If it was drafted, it is kept with that divided by p_draft.
-        kept too seldom: You keep a token with p / (p + p_draft), with a share of the largest ratio,
-            or all tokens alike. The most that works is min(1, p / p_draft), token by token.
+        kept too seldom: You keep a token with p / (p + p_draft), with a share of the largest ratio
+            or of the sum of all, or all tokens alike. The most that works is min(1, p / p_draft),
+            token by token.
         always kept: You keep every draft: then the text is that of the draft model.
         dropped for kept: You return the probability that a token is dropped.
         drawn from the model: You draw the token instead from p. What the draft gives often is then
             made too often, once kept and once drawn. Draw from max(p − p_draft, 0), renormalised.
         drawn from the draft: You draw the token instead from the draft model again.
+        drawn from both: You draw the token instead from the smaller, the larger or the sum of p and
+            p_draft. What is missing is max(p − p_draft, 0).
+        drawn evenly: You draw every token instead with the same chance. Draw what is missing.
+        drawn from the dropped: You draw the token instead from those that are dropped. The draft
+            gives them too often: what is missing is max(p − p_draft, 0).
+        ratio for the difference: You draw the token instead by the ratio of p and p_draft. What is
+            missing is their difference.
         difference the other way: You draw instead from max(p_draft − p, 0), which the draft gives
             too often. What is missing is max(p − p_draft, 0).
-        size of the difference: You draw instead from |p − p_draft|. Only where the model gives more
-            than the draft is something missing.
+        size of the difference: You draw instead from the size or the square of p − p_draft. Only
+            where the model gives more than the draft is something missing.
         not in proportion: You draw instead among the tokens to which the model gives more, but not
             in proportion to how much more it gives: max(p − p_draft, 0), divided by its sum.
         negative numbers: The distribution of the token instead has negative numbers: cut p −
             p_draft at 0.
+        divided by another number: You divide the distribution of the token instead by its largest
+            number or by the number of tokens. Divide it by its sum.
         not renormalised: The distribution of the token instead does not sum to 1. Divide it by its
             sum.
         softmax: You take a softmax of the differences. Divide them by their sum.
@@ -134,33 +154,85 @@ SPECULATIVE_RULE = Check(
         """,
         {
             "ratio not cut off": each("kept", lambda p, q: p / q),
-            "ratio inverted": each("kept", lambda p, q: np.minimum(1, q / p), lambda p, q: q / p),
+            "ratio cut on the wrong side": each("kept", lambda p, q: np.maximum(1, p / q)),
+            "ratio inverted": each(
+                "kept",
+                lambda p, q: np.minimum(1, q / p),
+                lambda p, q: q / p,
+                lambda p, q: np.minimum(1, q / np.maximum(p, 1e-12)),
+            ),
             "kept by the model alone": each("kept", lambda p, q: p),
-            "kept if likelier": each("kept", lambda p, q: (p >= q) * 1.0),
+            "kept by the draft alone": each("kept", lambda p, q: q, lambda p, q: p * q),
+            "difference for the ratio": each(
+                "kept",
+                lambda p, q: p - q,
+                lambda p, q: q - p,
+                lambda p, q: np.maximum(p - q, 0),
+                lambda p, q: np.abs(p - q),
+                lambda p, q: 1 - np.abs(p - q),
+                lambda p, q: np.minimum(1, np.exp(p - q)),
+                lambda p, q: np.minimum(1, 1 + p - q),
+            ),
+            "power of the ratio": each(
+                "kept", lambda p, q: np.sqrt(_kept(p, q)), lambda p, q: _kept(p, q) ** 2
+            ),
+            "kept the other way": each(
+                "kept", lambda p, q: (p < q) * 1.0, lambda p, q: (p <= q) * 1.0
+            ),
+            "kept if likelier": each(
+                "kept", lambda p, q: (p >= q) * 1.0, lambda p, q: (p > q) * 1.0
+            ),
             "the smaller one returned": each("kept", np.minimum),
             "kept too seldom": each(
                 "kept",
                 lambda p, q: p / (p + q),
                 lambda p, q: p / q / np.max(p / q),
+                lambda p, q: _share(_kept(p, q)),
+                lambda p, q: _share(p / q),
                 lambda p, q: np.full_like(p, np.sum(np.minimum(p, q))),
             ),
             "always kept": each("kept", lambda p, q: np.ones_like(p)),
             "dropped for kept": each(
                 "kept", lambda p, q: 1 - _kept(p, q), lambda p, q: np.maximum(0, 1 - q / p)
-            ),
+            )
+            + each("kept", lambda p, q: 1 - p / q),
             "drawn from the model": each("rest", lambda p, q: p),
             "drawn from the draft": each("rest", lambda p, q: q),
+            "drawn from both": each("rest", np.minimum, np.maximum, np.add),
+            "drawn evenly": each("rest", lambda p, q: np.ones_like(p)),
+            "drawn from the dropped": each(
+                "rest", lambda p, q: 1 - _kept(p, q), lambda p, q: p * (1 - _kept(p, q))
+            ),
+            "ratio for the difference": (
+                *each(
+                    "rest",
+                    lambda p, q: p / q,
+                    lambda p, q: _missing(p / q, 1),
+                    lambda p, q: (p > q) * p / q,
+                    _kept,
+                ),
+                {"rest": lambda p, q: p / q, "share": lambda x: x},
+                {"rest": _kept, "share": lambda x: x},
+            ),
             "difference the other way": each("rest", lambda p, q: _missing(q, p)),
-            "size of the difference": each("rest", lambda p, q: np.abs(p - q)),
+            "size of the difference": each(
+                "rest", lambda p, q: np.abs(p - q), lambda p, q: (p - q) ** 2
+            ),
             "not in proportion": each(
                 "rest",
                 lambda p, q: np.where(p > q, p, 0),
                 lambda p, q: (p > q) * 1.0,
+                lambda p, q: _missing(p, q) ** 2,
                 lambda p, q: (np.arange(len(p)) == np.argmax(p - q)) * 1.0,
             ),
             "negative numbers": (
                 {"rest": lambda p, q: p - q, "share": lambda x: x},
                 {"rest": lambda p, q: p - q},
+                {"rest": lambda p, q: (p - q) / np.sum(np.abs(p - q)), "share": lambda x: x},
+                {"rest": lambda p, q: (p - q) / np.sum(_missing(p, q)), "share": lambda x: x},
+            ),
+            "divided by another number": each(
+                "share", lambda x: x / np.max(x), lambda x: x / len(x)
             ),
             "not renormalised": each("share", lambda x: x),
             "softmax": (

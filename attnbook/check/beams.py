@@ -51,6 +51,12 @@ def _one_of_each(scores, n_beams):
     return np.resize(best, n_beams)
 
 
+def _each_token_once(scores, n_beams):
+    """Return the best continuation of each token, those that come best."""
+    places = np.argmax(scores, axis=0) * scores.shape[1] + np.arange(scores.shape[1])
+    return places[np.argsort(-np.max(scores, axis=0), kind="stable")][:n_beams]
+
+
 def _beams(steps: Any, totals, log_p, n_beams):
     scores = steps.add(totals[:, None], log_p)
     best = steps.pick(scores, n_beams)
@@ -103,6 +109,17 @@ BEAM_STEP = Check(
             searches side by side. The best of all continuations stay, and a hypothesis may have
             several of them or none.
         worst first: You keep the least likely. argsort sorts upwards: turn the sign.
+        best left out: You leave out the best continuation. Begin at place 0.
+        best alone: You return the best continuation again and again. Return the n_beams best.
+        each token once: You keep each token once. Two hypotheses may go on with the same one.
+        read by columns: You count the places column by column. The numbers of a row follow each
+            other: parent = place // V, token = place % V.
+        token off by one: Your tokens are one too large or too small. Ids count from 0.
+        parents lost: You return the first hypothesis as the parent of each. It is place // V.
+        one too many: You return one continuation more than n_beams, or one less.
+        log p forgotten: You compare the totals alone. Add log p of the token.
+        totals doubled: The totals count twice as much as log p. Add them as they are.
+        larger for the sum: You take the larger or the smaller of total and log p. Add them.
         not sorted: You keep the right continuations, but not with the best one first.
         parents and tokens exchanged: You return the tokens first and then the parents.
         divided by the number of hypotheses: You divide the place in the flat array by the number of
@@ -121,6 +138,24 @@ BEAM_STEP = Check(
             "totals forgotten": each("add", lambda t, p: p + 0),
             "one of each": each("pick", _one_of_each),
             "worst first": each("pick", lambda s, k: np.argsort(s, axis=None, kind="stable")[:k]),
+            "best left out": each("pick", lambda s, k: _best(s, k + 1)[1:]),
+            "best alone": each("pick", lambda s, k: np.full(k, np.argmax(s))),
+            "each token once": each("pick", _each_token_once),
+            "read by columns": (
+                {"pick": lambda s, k: _best(s.T, k)},
+                {
+                    "width": lambda m, n_tokens: m,
+                    "results": lambda parents, tokens: (tokens, parents),
+                },
+            ),
+            "token off by one": each("results", lambda i, j: (i, j + 1), lambda i, j: (i, j - 1)),
+            "parents lost": each("results", lambda i, j: (0 * i, j)),
+            "one too many": each(
+                "pick", lambda s, k: _best(s, k + 1), lambda s, k: _best(s, k - 1)
+            ),
+            "log p forgotten": each("add", lambda t, p: t + 0 * p),
+            "totals doubled": each("add", lambda t, p: 2 * t + p),
+            "larger for the sum": each("add", np.maximum, np.minimum),
             "not sorted": each(
                 "pick", lambda s, k: _best(s, k)[::-1], lambda s, k: np.sort(_best(s, k))
             ),
@@ -138,7 +173,9 @@ BEAM_STEP = Check(
             "best hypothesis alone": each(
                 "add", lambda t, p: np.where(t == np.max(t), t + p, -1e9 + p)
             ),
-            "total of another hypothesis": each("add", lambda t, p: t[::-1] + p),
+            "total of another hypothesis": each(
+                "add", lambda t, p: t[::-1] + p, lambda t, p: np.resize(t, p.shape[1]) + p
+            ),
         },
     ),
     kind="integral",

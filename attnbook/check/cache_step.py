@@ -61,9 +61,9 @@ def _step(s: Any, query, key, value, past_key, past_value):
     keys = s.attended(past_key, key, both[0])
     values = s.attended(past_value, value, both[1])
     scores = query @ np.swapaxes(keys, -1, -2) * s.factor(query, keys, values, None)
-    mask = s.mask(query.shape[1], keys.shape[1])
-    A = s.softmax(np.where(mask, scores, -np.inf))
-    return A @ values, *s.kept((past_key, past_value), (key, value), both)
+    A = s.weigh(s.softmax, scores, s.mask(query.shape[1], keys.shape[1]))
+    output = s.finish(s.output(A, past_value, value, values), value)
+    return s.results(output, *s.kept((past_key, past_value), (key, value), both))
 
 
 _STEPS: dict[str, Callable] = {
@@ -73,7 +73,11 @@ _STEPS: dict[str, Callable] = {
     "factor": one_over_root,
     "mask": _last_corner,
     "softmax": _softmax,
+    "weigh": lambda softmax, scores, mask: softmax(np.where(mask, scores, -np.inf)),
+    "output": lambda A, past, new, values: A @ values,
+    "finish": lambda output, value: output,
     "kept": lambda past, new, both: both,
+    "results": lambda output, keys, values: (output, keys, values),
 }
 
 
@@ -122,8 +126,10 @@ CACHED_ATTENTION = Check(
             them.
         new keys not appended: You attend with the old keys and the new values, or the reverse. Both
             get longer.
-        cache not returned: The cache that you return is not longer than it was. The next step will
-            not see this token.
+        values of one part: You weigh the new values alone, or the old ones alone. Every key has a
+            weight, and a value that belongs to it.
+        cache not returned: The cache that you return, or one half of it, is not longer than it was.
+            The next step will not see this token.
         only the new returned: You return the new keys and values alone. The next step needs those
             of all tokens.
         put in front: You put the new tokens in front of the old ones. They are appended behind.
@@ -131,13 +137,38 @@ CACHED_ATTENTION = Check(
             hidden; with several the mask is causal, aligned to the last key.
         aligned to the first key: Your causal mask is aligned to the first key: of the first new
             token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
+        mask inverted: You hide the keys that a token may see and show those that it may not. Turn
+            the mask round.
+        earlier new tokens not seen: A new token sees the cache and itself, but not the new tokens
+            before it. New token i sees the keys j ≤ n + i.
+        mask after the softmax: You hide weights after the softmax, so the rest does not sum to 1.
+            Hide the scores before it, with −∞.
+        mask added to the scores: You add the mask to the scores as a number, or subtract its
+            opposite. A hidden score is −∞.
         mask multiplies the scores: You multiply the scores by the mask, so hidden ones become 0,
             and exp(0) is 1. A hidden score is −∞.
         next place visible: A new token sees the one behind it. New token i stands at place n + i
             and sees the keys j ≤ n + i.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
             last axis.
+        softmax over more than the keys: Your softmax runs over the heads, or over all scores of a
+            head or of all heads. Each query has a softmax of its own, over the keys.
+        sign of the scores: You take the softmax of the scores with a minus. The best key has the
+            largest score.
+        values of other tokens: The weight of a key falls on the value of another token. Keys and
+            values stand in one order.
+        no exponential: Your weights are another function of the scores: a sigmoid, or what is above
+            0. Take their softmax.
+        no softmax: You take the scores for weights. Take their softmax first.
+        not normalised: You take the exponentials for weights. Divide them by their sum.
+        equal weights: Every key that is seen has the same weight, whatever its score.
+        largest score alone: You take the value of the largest score alone. Every key that is seen
+            has a weight.
+        scale by a number of tokens: You divide the scores by a number of tokens or of heads, or by
+            its root. Divide them by √d_k.
+        residual inside: You add the value to the output. That belongs to the layer around it.
         keys and values exchanged: You return values and keys in the other order.
+        output last: You return the cache first. Return the output, the keys, the values.
         """,
         {
             "new token not seen": (
@@ -160,17 +191,83 @@ CACHED_ATTENTION = Check(
                 {"join_keys": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
                 {"join_values": lambda past, new: np.concatenate([past, np.zeros_like(new)], 1)},
             ),
-            "cache not returned": each("kept", lambda past, new, both: past),
+            "values of one part": each(
+                "output",
+                lambda A, past, new, values: A[..., past.shape[1] :] @ new,
+                lambda A, past, new, values: A[..., : past.shape[1]] @ past,
+            ),
+            "cache not returned": each(
+                "kept",
+                lambda past, new, both: past,
+                lambda past, new, both: (both[0], past[1]),
+                lambda past, new, both: (past[0], both[1]),
+            ),
             "only the new returned": each("kept", lambda past, new, both: new),
             "put in front": _swapped(lambda past, new: np.concatenate([new, past], axis=1)),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
+            "mask inverted": each("mask", lambda m, n: ~_last_corner(m, n)),
+            "earlier new tokens not seen": each(
+                "mask",
+                lambda m, n: (
+                    _last_corner(m, n) & ((np.arange(n) < n - m) | (np.eye(m, n, n - m) > 0))
+                ),
+            ),
+            "mask after the softmax": each(
+                "weigh",
+                lambda softmax, scores, mask: softmax(scores) * mask,
+                lambda softmax, scores, mask: np.where(mask, softmax(scores), -np.inf),
+            ),
+            "mask added to the scores": each(
+                "weigh",
+                lambda softmax, scores, mask: softmax(scores + mask),
+                lambda softmax, scores, mask: softmax(scores - mask),
+            ),
             "mask multiplies the scores": each(
-                "softmax", lambda z: _softmax(np.where(z == -np.inf, 0, z))
+                "weigh", lambda softmax, scores, mask: softmax(scores * mask)
             ),
             "next place visible": each("mask", lambda m, n: np.tri(m, n, n - m + 1, dtype=bool)),
             "softmax over the queries": each("softmax", lambda z: _softmax(z, -2)),
+            "softmax over more than the keys": each(
+                "softmax", *(lambda z, axis=axis: _softmax(z, axis) for axis in (0, None, (1, 2)))
+            ),
+            "sign of the scores": each(
+                "factor", lambda q, k, v, scale: -one_over_root(q, k, v, None)
+            ),
+            "values of other tokens": each(
+                "output",
+                lambda A, past, new, values: A @ values[:, ::-1],
+                lambda A, past, new, values: A @ np.roll(values, 1, axis=1),
+                lambda A, past, new, values: A @ np.roll(values, -1, axis=1),
+            ),
+            "no exponential": each(
+                "softmax",
+                lambda z: 1 / (1 + np.exp(-z)),
+                lambda z: np.maximum(z, 0),
+                lambda z: np.maximum(z, 0) / np.sum(np.maximum(z, 0), axis=-1, keepdims=True),
+            ),
+            "no softmax": each("weigh", lambda softmax, scores, mask: np.where(mask, scores, 0)),
+            "not normalised": each(
+                "softmax", np.exp, lambda z: np.exp(z - np.max(z, axis=-1, keepdims=True))
+            ),
+            "equal weights": each(
+                "weigh", lambda softmax, scores, mask: softmax(np.where(mask, 0, -np.inf))
+            ),
+            "largest score alone": each(
+                "softmax", lambda z: (z == np.max(z, axis=-1, keepdims=True)) * 1.0
+            ),
+            "scale by a number of tokens": each(
+                "factor",
+                *(
+                    lambda q, k, v, scale, of=of, axis=axis: 1 / of(k.shape[axis])
+                    for axis in (1, 0)
+                    for of in (np.sqrt, float)
+                ),
+                lambda q, k, v, scale: 1 / np.sqrt(q.shape[1]),
+            ),
+            "residual inside": each("finish", np.add),
             "keys and values exchanged": each("kept", lambda past, new, both: both[::-1]),
+            "output last": each("results", lambda output, keys, values: (keys, values, output)),
         },
     ),
     properties=(the_order_of_the_past_is_free,),

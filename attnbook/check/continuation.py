@@ -104,6 +104,8 @@ PREFIX_MISTAKES = mistakes(
     start not read: You leave the start token out of what the model is given. It reads it first.
     read backwards: Each new token is put in front of the others. It is appended at the end, where
         the model looks for the next one.
+    something else read: The model is given more than the tokens so far: a filler behind them or the
+        start token twice.
     last token not read: The model is not given the newest token.
     """,
     {
@@ -118,7 +120,9 @@ PREFIX_MISTAKES = mistakes(
             {"row": lambda z: z, "pick": lambda z: np.argmax(z) % z.shape[-1]},
         ),
         "logits averaged": each("row", lambda z: np.sum(z, axis=0), lambda z: np.max(z, axis=0)),
-        "last token alone": each("prefix", lambda i: i[-1:], lambda i: i[-2:], lambda i: i[-3:]),
+        "last token alone": each("prefix", lambda i: i[-1:], lambda i: i[-2:], lambda i: i[-3:])
+        + each("prefix", lambda i: i[-4:], lambda i: i[-5:]),
+        "something else read": each("prefix", lambda i: [*i, 0], lambda i: [i[0], *i]),
         "start not read": each("prefix", lambda i: i[1:] or i),
         "read backwards": (
             {
@@ -185,6 +189,7 @@ TOKEN_MISTAKES = mistakes(
     repeats avoided: You never take a token twice. Greedy decoding does if it is the likeliest.
     stop ignored: You go on after the stop token. Leave the loop there.
     stop noticed late: A token comes after the stop token: look for it before you append the next.
+    another limit: You end at another number of tokens than max_length.
     one token too few: You end one token before the limit. max_length counts the tokens after the
         start; the start token itself is given and does not count.
     one token too many: You append one token more than max_length allows.
@@ -194,6 +199,9 @@ TOKEN_MISTAKES = mistakes(
     ends too early: You end at another token than `stop`. Go on until the newest is `stop`.
     neither stop nor limit: Your loop ends neither at the stop token nor at max_length.
     last token alone returned: You return the newest token alone. Collect them all.
+    order lost: Your ids come sorted, or each once only. They come in the order in which they were
+        found.
+    stop added: You append the stop token yourself. It comes where the model gives it.
     returned backwards: Your ids come in reverse. The first token comes first.
     batch axis kept: You return (1, n). For one start return (n,): ids[0].
     filled up: You fill one sequence up to max_length. It ends with its stop token.
@@ -211,6 +219,7 @@ TOKEN_MISTAKES = mistakes(
         "repeats avoided": each("bar", _barred, lambda z, i: _barred(z, i[-1:])),
         "stop ignored": each("ends", lambda i, stop: False),
         "stop noticed late": each("ends", lambda i, stop: len(i) > 2 and i[-2] == stop),
+        "another limit": each("count", lambda n: n // 2, lambda n: 10, lambda n: 20, lambda n: 5),
         "one token too few": each("count", lambda count: count - 1),
         "one token too many": each("count", lambda count: count + 1),
         "a token where none is allowed": each("count", lambda count: max(count, 1)),
@@ -221,8 +230,20 @@ TOKEN_MISTAKES = mistakes(
             lambda i, stop: len(i) > 1 and i[-1] == 0,
             lambda i, stop: len(i) > 1,
             lambda i, stop: len(i) > 1 and i[-1] != stop,
+            lambda i, stop: len(i) > 1 and i[-1] >= stop,
+            lambda i, stop: len(i) > 1 and i[-1] <= stop,
         ),
         "last token alone returned": each("result", lambda i, *_: i[-1:], lambda i, *_: i[-1]),
+        "order lost": each(
+            "result",
+            lambda i, *_: np.sort(i),
+            lambda i, *_: np.array(list(dict.fromkeys(i.tolist())), dtype=np.int64),
+        ),
+        "stop added": each(
+            "result",
+            lambda i, stop, most: np.append(i, stop),
+            lambda i, stop, most: i if stop in i[-1:] else np.append(i, stop),
+        ),
         "returned backwards": each("result", lambda i, *_: i[::-1]),
         "batch axis kept": each("result", lambda i, *_: i[np.newaxis]),
         "filled up": each(

@@ -7,7 +7,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Mistake, Stage, each
+from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
 
 
 @documented
@@ -80,17 +80,22 @@ def _before(ranked):
     return np.concatenate([[0.0], np.cumsum(ranked)[:-1]])
 
 
-def _share(q, p):
+def _share(q, p, threshold):
     return q / np.sum(q)
 
 
-def _share_of_nothing(q, p):
+def _share_of_nothing(q, p, threshold):
     return q / (np.sum(q) or 1)
 
 
-def _softmax(q, p):
+def _softmax(q, p, threshold):
     powers = np.exp(q) * (q > 0)
     return powers / np.sum(powers)
+
+
+def _no_more_than_missing(ranked, p, threshold):
+    """Return what each token may add to the sum before it until that is the threshold."""
+    return np.clip(threshold - _before(ranked), 0, ranked)
 
 
 def _nucleus(ranked, threshold):
@@ -104,13 +109,13 @@ def _near_the_best(ranked, threshold):
 def _cut(steps, p, threshold):
     order = steps.order(p)
     ranked = p[order]
-    kept = np.where(steps.keeps(ranked, threshold), steps.numbers(ranked, p), 0)
-    return steps.share(steps.back(kept, order), p)
+    kept = np.where(steps.keeps(ranked, threshold), steps.numbers(ranked, p, threshold), 0)
+    return steps.share(steps.back(kept, order), p, threshold)
 
 
 _STEPS: dict[str, Callable] = {
     "order": _falling,
-    "numbers": lambda ranked, p: ranked,
+    "numbers": lambda ranked, p, threshold: ranked,
     "back": _back,
     "share": _share,
 }
@@ -121,19 +126,69 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
     return mistakes(
         """
         not renormalised: What you return does not sum to 1. Divide what is left by its sum.
+        divided by another number: You divide what is left by its largest probability, by the
+            threshold or by a number of tokens. Divide it by its sum.
+        order not undone: Your result stands in the order of the probabilities. Put each number back
+            where its token stands in the vocabulary.
+        places lost: You return the numbers of the tokens that stay, and nothing for the others. Put
+            0 where a token is cut, so that each number stands at its token.
+        cut part shared out: You give what is cut to the tokens that stay in equal parts, or all of
+            it to the likeliest. Divide by the sum: then they keep their proportions.
+        powers: You square what is left, or take its root, before you divide by the sum.
+        raised: You raise what is unlikely to a least probability. It is set to 0.
         softmax of what is left: You take a softmax of probabilities. They are no logits: divide
             what is left by its sum.
-        equal shares: You give all that is left the same share. Divide its own numbers by their sum.
+        equal shares: You give all that is left the same number. Divide its own numbers by their
+            sum.
         tail kept: You keep what should be cut and cut what should be kept.
         only the likeliest: You keep the likeliest token alone, whatever the threshold.
         nothing cut: You return the distribution that you were given.
         """,
         {
-            "not renormalised": each("share", lambda q, p: q),
-            "softmax of what is left": each(
-                "share", _softmax, lambda q, p: np.exp(q) / np.sum(np.exp(q))
+            "not renormalised": each("share", lambda q, p, t: q),
+            "divided by another number": each(
+                "share",
+                lambda q, p, t: q / np.max(q),
+                lambda q, p, t: q / t,
+                lambda q, p, t: q / np.count_nonzero(q),
+                lambda q, p, t: q / len(p),
             ),
-            "equal shares": each("share", lambda q, p: (q > 0) / np.sum(q > 0)),
+            "order not undone": each(
+                "back",
+                lambda kept, order: np.sort(kept)[::-1],
+                lambda kept, order: np.sort(kept),
+                lambda kept, order: kept,
+            ),
+            "places lost": each(
+                "back",
+                lambda kept, order: kept[kept > 0],
+                lambda kept, order: _back(kept, order)[_back(kept, order) > 0],
+            ),
+            "cut part shared out": each(
+                "share",
+                lambda q, p, t: np.where(q > 0, q + (1 - np.sum(q)) / np.count_nonzero(q), 0),
+                lambda q, p, t: q + (1 - np.sum(q)) * (np.arange(len(q)) == np.argmax(q)),
+            ),
+            "powers": each(
+                "share",
+                lambda q, p, t: q**2 / np.sum(q**2),
+                lambda q, p, t: np.sqrt(q) / np.sum(np.sqrt(q)),
+            ),
+            "raised": tuple(
+                {
+                    "keeps": lambda r, t: r >= 0,
+                    "numbers": lambda r, p, t, least=least: np.maximum(r, least(r, t)),
+                }
+                for least in (lambda r, t: t * np.max(r), lambda r, t: t)
+            ),
+            "softmax of what is left": each(
+                "share", _softmax, lambda q, p, t: np.exp(q) / np.sum(np.exp(q))
+            ),
+            "equal shares": each(
+                "share",
+                lambda q, p, t: (q > 0) / np.sum(q > 0),
+                lambda q, p, t: (q > 0) * 1.0,
+            ),
             "tail kept": each("keeps", lambda r, t: ~keeps(r, t), lambda r, t: r <= t * np.max(r)),
             "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
             "nothing cut": each("keeps", lambda r, t: r >= 0),
@@ -154,6 +209,12 @@ _TOP_P_MISTAKES = mistakes(
         has more. Keep each token before which the sum is below the threshold.
     one token too many: You keep one token more than are needed. Where the sum has reached the
         threshold, the next token goes.
+    crossing token reduced: The token with which the sum reaches the threshold gets what was missing
+        to it, and no more. It stays with its whole probability.
+    crossing token alone: You keep the token with which the sum reaches the threshold, and no other.
+        All those before it stay as well.
+    sum compared the wrong way: You keep the tokens at which the sum has reached the threshold: the
+        unlikely ones. Keep each before which it is below.
     threshold on each token: You compare each probability with the threshold. It is the sum of the
         likeliest that must reach it.
     one minus the threshold: You let the sum reach 1 − threshold. It reaches the threshold itself.
@@ -166,14 +227,24 @@ _TOP_P_MISTAKES = mistakes(
     mask of the sorted: You find which of the sorted tokens stay, and apply that to the unsorted
         ones. Put it back into the order of the vocabulary first.
     likely ones cut: You sort from the least likely token. Begin with the likeliest.
-    order not undone: Your result stands in the order of falling probability. Put each number back
-        where its token stands in the vocabulary.
     order applied twice: You apply the sorting order a second time where it should be undone. With
         order = argsort(−p), write q[order] = …, not q = …[order].
     """,
     {
         "crossing token dropped": _with_the_first(
             lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
+        ),
+        "crossing token reduced": (
+            {"numbers": _no_more_than_missing, "share": lambda q, p, t: q},
+            {"numbers": _no_more_than_missing},
+        ),
+        "crossing token alone": each(
+            "keeps", lambda r, t: np.arange(len(r)) == np.argmax(np.cumsum(r) >= t - 1e-9)
+        ),
+        "sum compared the wrong way": each(
+            "keeps",
+            lambda r, t: np.cumsum(r) >= t - 1e-9,
+            lambda r, t: np.cumsum(r) > t + 1e-9,
         ),
         "one minus the threshold": _with_the_first(lambda r, t: _before(r) < 1 - t - 1e-9),
         "one token too many": each(
@@ -183,20 +254,21 @@ _TOP_P_MISTAKES = mistakes(
         ),
         "threshold on each token": _with_the_first(
             lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
-        ),
+        )
+        + each("keeps", lambda r, t: r < t, lambda r, t: r > 1 - t + 1e-9),
         "min-p": each("keeps", _near_the_best, lambda r, t: _near_the_best(r, 1 - t)),
         "top-k": each(
             "keeps",
             lambda r, t: np.arange(len(r)) < max(int(t * len(r)), 1),
             lambda r, t: np.arange(len(r)) < np.ceil(t * len(r)),
+            lambda r, t: np.arange(len(r)) < max(round(t * len(r)), 1),
         ),
         "not sorted": each("order", lambda p: np.arange(len(p))),
         "mask of the sorted": {
-            "numbers": lambda ranked, p: p,
+            "numbers": lambda ranked, p, threshold: p,
             "back": lambda kept, order: kept,
         },
         "likely ones cut": each("order", lambda p: np.argsort(p, kind="stable")),
-        "order not undone": each("back", lambda kept, order: kept),
         "order applied twice": each("back", lambda kept, order: kept[order]),
     },
 )
@@ -207,8 +279,12 @@ _MIN_P_MISTAKES = mistakes(
         is not sure no token may be left. Multiply it by the largest probability first.
     difference to the largest: You compare with the largest probability minus the threshold. It is a
         share of the largest: multiply.
-    relative to the mean: You compare with a share of the mean probability. It is the largest that
-        counts.
+    relative to the mean: You compare with a share of the mean or the median. It is the largest
+        probability that counts.
+    no share of the largest: You divide the largest probability by the threshold or the reverse, add
+        the two, or raise one to the power of the other. Multiply them.
+    threshold subtracted: You subtract the threshold, or its share of the largest, from what stays.
+        What stays keeps its probability, and all are divided by their sum.
     equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
     top-p: You add probabilities until the sum reaches the threshold: that is top-p. Min-p compares
         each with the largest.
@@ -217,12 +293,45 @@ _MIN_P_MISTAKES = mistakes(
     {
         "threshold not relative": each("keeps", lambda r, t: r >= t),
         "difference to the largest": each("keeps", lambda r, t: r >= np.max(r) - t),
-        "relative to the mean": each("keeps", lambda r, t: r >= t * np.mean(r)),
+        "relative to the mean": each(
+            "keeps",
+            *(lambda r, t, share=share: r >= t * share(r) for share in (np.mean, np.median)),
+        ),
+        "no share of the largest": each(
+            "keeps",
+            lambda r, t: r >= np.max(r) / t,
+            lambda r, t: r >= t / np.max(r),
+            lambda r, t: r >= np.max(r) + t,
+            lambda r, t: r >= np.max(r) ** t,
+        ),
+        "threshold subtracted": (
+            *each("numbers", lambda r, p, t: r - t * np.max(r), lambda r, p, t: r - t),
+            {"keeps": lambda r, t: r > t, "numbers": lambda r, p, t: r - t},
+        ),
         "equal one dropped": each("keeps", lambda r, t: r > t * np.max(r) * (1 + 1e-6)),
         "top-p": each("keeps", _nucleus, lambda r, t: _nucleus(r, 1 - t)),
         "one minus the threshold": each("keeps", lambda r, t: _near_the_best(r, 1 - t)),
     },
 )
+
+
+def _kept_by(right: Callable) -> Callable:
+    """Return the property that the tokens are kept which ``right(ranked, threshold)`` keeps."""
+
+    def kept(case: Case, values: Values, again: Callable) -> str | None:
+        p, threshold, q = case.arrays["p"], case.arguments["threshold"], values[0]
+        if q.shape != p.shape:
+            return None
+        order = _falling(p)
+        wanted = np.sort(order[right(p[order], threshold)]).tolist()
+        found = np.flatnonzero(q).tolist()
+        if found != wanted:
+            return f"Here you keep the tokens {found}; those that stay are {wanted}."
+        if np.isclose(np.sum(q), 1, atol=1e-4):
+            return "You keep the right tokens here, but not in proportion to their probabilities."
+        return f"You keep the right tokens here, but your numbers sum to {np.sum(q):.4g}, not to 1."
+
+    return kept
 
 
 def _case(threshold: float, *p: float, dtype: str = "float64") -> Case:
@@ -253,6 +362,7 @@ def _check(name: str, keeps: Callable, own: tuple[Mistake, ...]) -> Check:
         ),
         mistakes=own + _of_both(keeps),
         variants=each("share", _share_of_nothing),
+        properties=(_kept_by(keeps),),
     )
 
 

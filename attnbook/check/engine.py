@@ -279,6 +279,9 @@ class Examination:
             name = "; ".join(mistake.name for mistake in mistakes)
             return Finding(name, message, detail, shown.failing)
         if shaped and not self.check.any_length:
+            pairs = zip(shown.values, shown.expected, strict=True)
+            misfit = tuple(e if x.shape == e.shape else x for x, e in pairs)
+            detail = difference(self.check, shown.case, misfit, shown.expected)
             message = f"Your result has the wrong shape. {detail}"
             return Finding("wrong shape", message, case=shown.failing)
         if smallest.lost:
@@ -289,7 +292,8 @@ class Examination:
                 detail,
                 shown.failing,
             )
-        return Finding(None, self._describe(smallest, name), detail, shown.failing)
+        message = f"{self._describe(smallest, name)}{_partly(self.check, shown)}"
+        return Finding(None, message, detail, shown.failing)
 
     def _legible(self, attempt: Attempt, name: str) -> Attempt:
         """Return what the function makes of rounded numbers, if it is wrong on these as well."""
@@ -317,6 +321,17 @@ class Examination:
                 return f"Your result has the wrong shape: {got}, where {wanted} is right."
             return f"Your result holds {got[0]} numbers where {wanted[0]} are right."
         return UNKNOWN
+
+
+def _partly(check: Check, attempt: Attempt) -> str:
+    """Say which of several results are right, where some are."""
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for name, got, wanted in zip(check.results, attempt.values, attempt.expected, strict=True):
+        names[agree((got,), (wanted,), attempt.case)].append(f"`{name}`")
+    if not names[True]:
+        return ""
+    right, wrong = (" and ".join(names[key]) for key in (True, False))
+    return f" Here you return {right} right, and only {wrong} wrong."
 
 
 def _happens(error: BaseException | None) -> str:

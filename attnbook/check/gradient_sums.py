@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 
 
 @documented
@@ -48,6 +48,15 @@ def accumulate(s: Any, gradients, counts):
     return s.divide(s.sum(weighed), s.total(counts))
 
 
+def _softmax(counts):
+    powers = np.exp(counts - np.max(counts))
+    return powers / np.sum(powers)
+
+
+def _weighed_by(weights: Callable) -> Way:
+    return {"weights": weights, "total": lambda counts: np.sum(weights(counts))}
+
+
 def _but_the_last(counts):
     return counts * (np.arange(len(counts)) < len(counts) - 1)
 
@@ -69,6 +78,15 @@ _MISTAKES = mistakes(
     divided by the pieces: You weigh the pieces and divide by how many pieces there are. Divide by
         the number of labels in all pieces.
     divided by the largest: You divide by the largest count. Divide by the sum of the counts.
+    divided by another number: You divide by another number than the sum of the counts: their mean,
+        the first of them, one more or less, or twice as many.
+    weighed by something else: You weigh by a function of the counts, such as a softmax, a logarithm
+        or 1 more. The count itself is the weight.
+    counts in another order: You weigh the pieces by the counts of others. Piece i has count i.
+    one piece alone: You return the gradient of the piece with the most or the fewest labels.
+    median for the mean: You return the median of the gradients. Add them, each weighed by its
+        count.
+    sign: Your gradient has the wrong sign. The minus belongs to the step.
     weighed upside down: You divide each gradient by its number of labels. Multiply.
     weighed by the root: You weigh by the root of the count, or by its square. The count itself is
         the weight.
@@ -95,6 +113,33 @@ _MISTAKES = mistakes(
         "sum over the labels": each("total", lambda n: 1),
         "divided by the pieces": each("total", len, np.count_nonzero),
         "divided by the largest": each("total", np.max),
+        "divided by another number": each(
+            "total",
+            np.mean,
+            lambda n: n[0],
+            lambda n: np.sum(n) - 1,
+            lambda n: np.sum(n) + 1,
+            lambda n: 2 * np.sum(n),
+            lambda n: np.sum(n) * len(n),
+        ),
+        "weighed by something else": (
+            _weighed_by(_softmax),
+            _weighed_by(np.log1p),
+            _weighed_by(lambda n: n + 1),
+            _weighed_by(lambda n: n - 1),
+            {"total": lambda n: np.sqrt(np.sum(n * n))},
+        ),
+        "counts in another order": each("weights", lambda n: n[::-1], np.sort),
+        "one piece alone": tuple(
+            {"weights": lambda n, of=of: (np.arange(len(n)) == of(n)) * 1.0, "total": lambda n: 1}
+            for of in (np.argmax, np.argmin)
+        ),
+        "median for the mean": {
+            "weights": np.ones_like,
+            "sum": lambda weighed: np.median(weighed, axis=0),
+            "total": lambda n: 1,
+        },
+        "sign": each("total", lambda n: -np.sum(n)),
         "weighed upside down": (
             {"weights": lambda n: 1 / np.maximum(n, 1)},
             {

@@ -147,6 +147,18 @@ _BACKWARD_MISTAKES = mistakes(
         weighted mean is subtracted from ∂L/∂A, not the other way round.
     sign of the second term: In the softmax Jacobian you add the weighted mean of ∂L/∂A. It is
         subtracted: what one key gains, the others of its row lose.
+    first term of the softmax Jacobian: Your gradient of the scores is the second term alone, A
+        times the row sum of A ⊙ ∂L/∂A. It is subtracted from the first one, A ⊙ ∂L/∂A.
+    weights in the place of their gradient: You make grad_query and grad_key of the weights A. They
+        are made of the gradient of the scores.
+    grad_output left out: Your grad_query and grad_key do not depend on grad_output. It hands down
+        the loss, through the weights as well.
+    one gradient scaled: One of the three gradients is the right one times 2 or 1/2.
+    sign of grad_value: Your grad_value has the wrong sign. It is Aᵀ times grad_output.
+    grad_value averaged: You divide grad_value by the number of queries. A value collects what all
+        queries hand down: a sum.
+    weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
+        whatever its weights. It gets Aᵀ times grad_output.
     all gradients negated: All three gradients have the wrong sign: they point where the loss falls.
         A gradient points where it grows; the minus belongs to the step of the optimizer.
     all gradients scaled: All three gradients are the right ones times 2 or 1/2. grad_output is what
@@ -190,6 +202,30 @@ _BACKWARD_MISTAKES = mistakes(
         "diagonal of the softmax Jacobian": {"jacobian": lambda a, da, mean: a * (1 - a) * da},
         "weights missing in the Jacobian": {"jacobian": lambda a, da, mean: da - mean},
         "sign": ({"jacobian": lambda a, da, mean: a * (mean - da)}, *_factors(lambda f, query: -f)),
+        "first term of the softmax Jacobian": each(
+            "jacobian", lambda a, da, mean: -a * mean, lambda a, da, mean: a * mean
+        ),
+        "weights in the place of their gradient": {"jacobian": lambda a, da, mean: a},
+        "grad_output left out": each(
+            "grad_weights",
+            lambda g, v: 0 * g @ transposed(v),
+            lambda g, v: np.ones_like(g @ transposed(v)),
+            lambda g, v: np.ones_like(g) @ transposed(v),
+        ),
+        "one gradient scaled": tuple(
+            {"results": lambda grads, i=i, by=by: (*grads[:i], by * grads[i], *grads[i + 1 :])}
+            for i in range(3)
+            for by in (2, 0.5)
+        ),
+        "sign of grad_value": {"value_factor": lambda factor: -1},
+        "grad_value averaged": each(
+            "grad_value", lambda a, g, v, d: transposed(a) @ g / g.shape[-2]
+        ),
+        "weights left out of grad_value": each(
+            "grad_value",
+            lambda a, g, v, d: 0 * v + np.sum(g, axis=-2, keepdims=True),
+            lambda a, g, v, d: 0 * v + np.mean(g, axis=-2, keepdims=True),
+        ),
         "all gradients negated": _each(np.negative),
         "all gradients scaled": (_each(lambda x: 2 * x), _each(lambda x: x / 2)),
         "gradients averaged": each(

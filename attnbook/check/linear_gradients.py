@@ -91,6 +91,14 @@ MISTAKES = mistakes(
         factor holds the other one.
     grad_output passed on: You return grad_output as grad_x. It is the gradient of the output;
         multiply it by Wᵀ.
+    one factor left out: In one of the gradients you leave W or x out, as if all its numbers were 1.
+        Every number of grad_output is multiplied by a number of the other factor.
+    multiplied by the input: You multiply grad_x by x, or grad_W by W, number by number. The
+        derivative by one factor holds the other one alone.
+    input added: You add x to grad_x, or subtract grad_x from it. Return the gradient alone.
+    order of the tokens lost: You join each row of x with that of another token in grad_W. Row i of
+        x goes with row i of grad_output.
+    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     weights added to the gradient: You add W, or a part of it, to grad_W. Weight decay belongs to
         the optimizer.
     step taken: You return W − grad_W, the weights after a step. Return the gradient alone.
@@ -153,6 +161,21 @@ MISTAKES = mistakes(
             "back", lambda g, W, x: g @ x.T, lambda g, W, x: g @ x, lambda g, W, x: g * x
         ),
         "grad_output passed on": each("back", lambda g, W, x: g),
+        "one factor left out": (
+            *each("back", lambda g, W, x: 0 * x + np.sum(g, axis=-1, keepdims=True)),
+            *each("collect", lambda x, g: np.tile(np.sum(rows(g), axis=0), (x.shape[-1], 1))),
+        ),
+        "multiplied by the input": (
+            {"grad_x": lambda d, x: d * x},
+            {"grad_W": lambda d, x, W: d * W},
+            {"grad_x": lambda d, x: d * x, "grad_W": lambda d, x, W: d * W},
+        ),
+        "input added": each("grad_x", lambda d, x: d + x, lambda d, x: x - d),
+        "order of the tokens lost": each("collect", lambda x, g: rows(x)[::-1].T @ rows(g)),
+        "one gradient scaled": (
+            *each("grad_x", lambda d, x: 2 * d, lambda d, x: d / 2),
+            *each("grad_W", lambda d, x, W: 2 * d, lambda d, x, W: d / 2),
+        ),
         "weights added to the gradient": each("grad_W", lambda d, x, W: d + W),
         "step taken": each("grad_W", lambda d, x, W: W - d),
         "gradients swapped": each("results", lambda grads: grads[::-1]),

@@ -69,6 +69,12 @@ def _by_softmax(z, axis, largest=_largest):
     return weights / _total(weights, axis)
 
 
+def _with_the_others(rows, targets):
+    """Return log p of the target and log(1 − p) of all other words together."""
+    others = np.log1p(-np.exp(rows))
+    return _picked(rows, targets) + np.sum(others, axis=-1) - _picked(others, targets)
+
+
 def _log_of(function: Callable) -> Callable:
     """Return the step `rows` that is the logarithm of a function of the logits."""
     return lambda z, log_total, axis: np.log(function(z, axis))
@@ -113,10 +119,23 @@ LOSS_MISTAKES = mistakes(
     sigmoid for softmax: You take a sigmoid of each logit, so the probabilities of a token do not
         sum to one. The words compete: take the softmax.
     exponential forgotten: You divide logits by their sum. The softmax divides exponentials.
-    no logarithm: You return the mean probability of the targets. The loss is that of −log p.
+    no logarithm: You return the mean probability of the targets, or what it lacks of 1. The loss is
+        that of −log p.
+    logarithm of the mean: You average or add the probabilities of the targets and take one
+        logarithm. Take that of each token, and average the logarithms.
+    1 − p: You take the logarithm of 1 − p, of all that the target is not. The loss is −log p.
+    yes or no for each word: You add −log(1 − p) of all other words, as if each word were a question
+        of its own. The softmax has them in it already: −log p of the target is enough.
+    losses weighed: You multiply the loss of a token by its p or by a power of 1 − p. Every token
+        that counts counts alike.
     squared error: You square the error of the probabilities. The loss is −log p.
-    sum of exponentials forgotten: Your loss is minus the logit of the target. It can fall without
-        end: the logarithm of the sum of all exponentials, which the other words raise, is added.
+    target left out of the sum: Your sum of exponentials lacks that of the target. It runs over all
+        words.
+    sign of the logits: You take the softmax of the logits with a minus. The largest is the
+        likeliest.
+    sum of exponentials forgotten: Your loss is minus the logit of the target, or its distance to
+        the largest logit. The logarithm of the sum of all exponentials, which the other words
+        raise, belongs in the place of that.
     logarithm of the sum forgotten: You subtract the sum of exponentials, not its logarithm.
     maximum not added back: You subtract the largest logit inside the exponential and not outside
         it. log Σ exp z = max + log Σ exp(z − max).
@@ -133,7 +152,10 @@ LOSS_MISTAKES = mistakes(
         times as large as it should be.
     every pair: You take the column of every target in every row, n² numbers, and average them all.
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
-    targets ignored: Your loss is that of the likeliest word of each token, whatever the target is.
+    targets ignored: Your loss is that of the likeliest word of each token, or of the first word,
+        whatever the target is.
+    all words counted: You average or add −log p of all words, whatever the target is. Only the word
+        of the target counts.
     share of the hits: You count how often the likeliest word is right. That has no gradient: take
         −log p.
     entropy of the prediction: You return the entropy −Σ p log p. Only the word of the target
@@ -148,8 +170,11 @@ LOSS_MISTAKES = mistakes(
     mean over the vocabulary: You divide by n·V, the number of all entries, as the mean of a one-hot
         matrix times log-probabilities does. One number counts for each token: divide by n.
     divided by another number: You divide by n − 1 or n + 1, not by the number that counts.
-    median for the mean: You return the median, largest or last loss, not the mean.
-    loss scaled: You multiply the loss by a number, or halve it. It is the mean of −log p itself.
+    median for the mean: You return the median, smallest, largest, first or last loss, or the root
+        of the mean of their squares. It is their mean.
+    one token left out: You leave out the first or the last token. All that count are averaged.
+    loss scaled: You multiply the loss by a number, halve it, or divide it by log V. It is the mean
+        of −log p itself.
     perplexity returned: You return the perplexity, the exponential of the loss.
     not averaged: You return a loss for each token. Training needs one number: their mean.
     exp overflows: exp of a logit of 1000 is infinite, and ∞/∞ is NaN. Subtract the largest logit of
@@ -189,11 +214,40 @@ LOSS_MISTAKES = mistakes(
             {"rows": _probabilities, "negate": np.positive},
             {"rows": lambda *given: _probabilities(*given) - 1},
         ),
+        "logarithm of the mean": each(
+            "reduce",
+            lambda x, n: -np.log(_mean(np.exp(-x), n)),
+            lambda x, n: -np.log(_sum(np.exp(-x), n)),
+        ),
+        "1 − p": each("rows", lambda *given: np.log1p(-_probabilities(*given))),
+        "yes or no for each word": (
+            *(
+                {"rows": lambda z, total, a: z, "pick": pick}
+                for pick in (
+                    lambda z, t: _picked(z, t) - np.sum(np.logaddexp(0, z), axis=-1),
+                    lambda z, t: (
+                        (_picked(z, t) - np.sum(np.logaddexp(0, z), axis=-1)) / z.shape[-1]
+                    ),
+                )
+            ),
+            *each("pick", _with_the_others, lambda r, t: _with_the_others(r, t) / r.shape[-1]),
+        ),
+        "losses weighed": each(
+            "pick",
+            *(
+                lambda r, t, weight=weight: weight(np.exp(_picked(r, t))) * _picked(r, t)
+                for weight in (lambda p: p, lambda p: 1 - p, lambda p: (1 - p) ** 2)
+            ),
+        ),
         "squared error": (
             {"rows": lambda *given: -((1 - _probabilities(*given)) ** 2)},
             {"rows": _probabilities, "pick": lambda p, t: -np.sum(_off(p, t) ** 2, axis=-1)},
             {"rows": _probabilities, "pick": lambda p, t: -np.mean(_off(p, t) ** 2, axis=-1)},
         ),
+        "target left out of the sum": each(
+            "pick", lambda r, t: _picked(r, t) - np.log1p(-np.exp(_picked(r, t)))
+        ),
+        "sign of the logits": each("prepare", lambda z, mask: -z),
         "sum of exponentials forgotten": each(
             "log_total", lambda z, largest, a: 0 * largest, lambda z, largest, a: largest
         ),
@@ -222,8 +276,9 @@ LOSS_MISTAKES = mistakes(
         "entropy of the prediction": each(
             "pick",
             lambda r, t: np.sum(np.exp(r) * r, axis=-1),
-            lambda r, t: np.sum(r, axis=-1),
-            lambda r, t: np.mean(r, axis=-1),
+        ),
+        "all words counted": each(
+            "pick", lambda r, t: np.sum(r, axis=-1), lambda r, t: np.mean(r, axis=-1)
         ),
         "labels smoothed": each(
             "pick",
@@ -269,10 +324,27 @@ LOSS_MISTAKES = mistakes(
         ),
         "median for the mean": each(
             "reduce", lambda x, n: np.median(x), lambda x, n: np.max(x), lambda x, n: x[..., -1]
+        )
+        + each(
+            "reduce",
+            lambda x, n: np.min(x),
+            lambda x, n: x[..., 0],
+            lambda x, n: np.sqrt(np.mean(x * x)),
+        ),
+        "one token left out": each(
+            "reduce",
+            *(
+                lambda x, n, part=part, count=count: (
+                    _sum(x[..., part], n[..., part]) / max(np.sum(n) - count, 1)
+                )
+                for part in (slice(1, None), slice(-1))
+                for count in (0, 1)
+            ),
         ),
         "loss scaled": each(
             "finish", lambda loss, z: 2 * loss, lambda loss, z: loss / 2, lambda loss, z: 100 * loss
-        ),
+        )
+        + each("finish", lambda loss, z: loss / np.log(z.shape[-1])),
         "perplexity returned": each("finish", lambda loss, z: np.exp(loss)),
         "not averaged": each("reduce", lambda x, n: x * n, lambda x, n: x),
         "exp overflows": (

@@ -56,6 +56,10 @@ def _vjp(p, g):
     return p * (g - np.sum(p * g, axis=-1, keepdims=True))
 
 
+def _losses(p, y):
+    return -np.log(np.sum(p * y, axis=-1, keepdims=True))
+
+
 STEPS: dict[str, Callable] = {
     "probabilities": _softmax,
     "numbers": lambda targets, z: targets,
@@ -82,9 +86,28 @@ MISTAKES = mistakes(
     mean twice: You divide by the number of tokens twice.
     half divided: You divide the probabilities or the label by the number of tokens, not both. The
         whole difference is: mind the brackets.
+    divided by another number: You divide by n − 1, n + 1 or √n. The loss is a mean over n tokens.
     multiplied by the number: You multiply by the number of tokens. Divide.
     every target in every row: You subtract 1 in the columns of all targets in every row. Row i has
         target i alone: g[np.arange(n), targets] -= 1.
+    label added: You add 1 at the label. Subtract it: p − y.
+    another number at the label: At the label you put another number than p − 1, such as −1, 0,
+        1 − p or p − 2. The other logits have their probabilities.
+    1 in every column: You subtract 1 from every probability, or every one from 1. It is subtracted
+        at the label alone.
+    loss for the gradient: You return the loss, or its parts. Its gradient by the logits is p − y.
+    multiplied by the loss: You multiply the gradient of a token by its loss.
+    multiplied by the probabilities: You multiply p − y by p, or by p(1 − p) as for a sigmoid. The
+        softmax has been passed already.
+    likeliest word for the label: You subtract 1 at the likeliest word. It belongs at the target.
+    label of another token: You subtract 1 at the target of another token. Row i has target i.
+    ids for the one-hot rows: You subtract the number of the target from every probability. Subtract
+        1 in its column.
+    sigmoid for softmax: You take a sigmoid of each logit. The words compete: take the softmax.
+    not normalised: You take the exponentials for probabilities. Divide them by their sum.
+    likeliest word alone: You put 1 at the likeliest word in the place of the probabilities.
+    softmax of the difference: You subtract the label from the logits, and take the softmax then.
+        Take the softmax first.
     label forgotten: You return the probabilities alone. At the label 1 is subtracted.
     label alone: Your gradient is 0 but at the label. The other logits have one as well: their
         probabilities.
@@ -123,6 +146,54 @@ MISTAKES = mistakes(
             "difference",
             lambda p, y, z: p - y * math.prod(z.shape[:-1]),
             lambda p, y, z: p * math.prod(z.shape[:-1]) - y,
+        ),
+        "label added": each("difference", lambda p, y, z: p + y),
+        "another number at the label": each(
+            "difference",
+            lambda p, y, z: p * (1 - y) - y,
+            lambda p, y, z: p * (1 - y),
+            lambda p, y, z: p * (1 - y) + (1 - p) * y,
+            lambda p, y, z: p - 2 * y,
+            lambda p, y, z: p * (1 - y) + y,
+        ),
+        "1 in every column": each("difference", lambda p, y, z: p - 1, lambda p, y, z: 1 - p),
+        "loss for the gradient": each(
+            "difference",
+            lambda p, y, z: -np.log(p) * y,
+            lambda p, y, z: np.log(p) * y,
+            lambda p, y, z: -np.log(p),
+            lambda p, y, z: _losses(p, y) + 0 * p,
+            lambda p, y, z: np.sum(_losses(p, y)) + 0 * p,
+        ),
+        "multiplied by the loss": each("difference", lambda p, y, z: (p - y) * _losses(p, y)),
+        "multiplied by the probabilities": each(
+            "difference",
+            lambda p, y, z: p * (p - y),
+            lambda p, y, z: p * (1 - p) * (p - y),
+            lambda p, y, z: p * (1 - p) - y,
+        ),
+        "likeliest word for the label": each("numbers", lambda t, z: np.argmax(z, axis=-1)),
+        "label of another token": each(
+            "numbers",
+            lambda t, z: t[..., :1] + 0 * t,
+            lambda t, z: t[..., ::-1],
+            lambda t, z: np.roll(t, 1, axis=-1),
+            lambda t, z: np.roll(t, -1, axis=-1),
+        ),
+        "ids for the one-hot rows": each("label", lambda t, z: t[..., np.newaxis] + 0 * z),
+        "sigmoid for softmax": each("probabilities", lambda z: 1 / (1 + np.exp(-z))),
+        "not normalised": each(
+            "probabilities", np.exp, lambda z: np.exp(z - np.max(z, axis=-1, keepdims=True))
+        ),
+        "likeliest word alone": each(
+            "probabilities", lambda z: (z == np.max(z, axis=-1, keepdims=True)) * 1.0
+        ),
+        "softmax of the difference": each("difference", lambda p, y, z: _softmax(z - y)),
+        "divided by another number": each(
+            "tokens",
+            lambda z: max(math.prod(z.shape[:-1]) - 1, 1),
+            lambda z: math.prod(z.shape[:-1]) + 1,
+            lambda z: math.sqrt(math.prod(z.shape[:-1])),
         ),
         "multiplied by the number": each("tokens", lambda z: 1 / math.prod(z.shape[:-1])),
         "every target in every row": each(

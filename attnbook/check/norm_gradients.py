@@ -92,6 +92,9 @@ MISTAKES = mistakes(
     second term over the tokens: In the second term you average over the tokens, or over everything.
         Each row has a size of its own.
     sign of the second term: You add the second term. It is subtracted.
+    second term alone: Your grad_x is the second term alone. It is subtracted from the first one.
+    another second term: Your second term is not the normalised row times the mean of grad_output ·
+        gain · normalised row: it holds another factor, or one too many or too few.
     second term with x: The second term holds x itself. It holds the normalised row, x/size.
     second term without the gain: In the second term you use grad_output without the gain.
     gain after the second term: You multiply by the gain at the end. It belongs to grad_output,
@@ -112,6 +115,18 @@ MISTAKES = mistakes(
         bias; the gain multiplied the normalised row.
     gradients swapped: You return (grad_gain, grad_x). Return them in the order of the arguments.
     grad_output ignored: Your gradients are those of the sum of all outputs.
+    grad_output passed on: You return grad_output as grad_x. It passes the gain and the division.
+    gain twice: You multiply grad_x by the gain twice.
+    grad_gain of one token: You return the grad_gain of the first or of the last token. Sum over
+        all.
+    grad_gain divided: You divide grad_gain by the size of the row or by the gain. The derivative of
+        γ y by γ is y.
+    sums multiplied: You sum over the tokens before you multiply, or leave grad_output out. Multiply
+        each row by its grad_output, then sum.
+    grad_gain summed over the features: You sum grad_gain over the features as well. Each has a gain
+        of its own.
+    one gradient negated: One of the two gradients has the wrong sign.
+    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     all gradients negated: Both gradients have the wrong sign. The minus belongs to the step.
     all gradients scaled: Both gradients are the right ones times 2 or 1/2.
     batch not summed: For a batch you return a grad_gain for each sequence. They all used one gain:
@@ -130,6 +145,13 @@ MISTAKES = mistakes(
             "share", lambda h, y: _mean(h * y, -2), lambda h, y: np.mean(h * y)
         ),
         "sign of the second term": each("subtract", np.add),
+        "second term alone": each("subtract", lambda h, second: -second, lambda h, second: second),
+        "another second term": (
+            *each("share", lambda h, y: _mean(h), lambda h, y: h * _mean(h * y)),
+            *each("along", lambda y, x: 1, lambda y, x: y * y, lambda y, x: 2 * y),
+            *each("along", lambda y, x: y / 2),
+            {"along": lambda y, x: 1, "share": lambda h, y: _mean(h)},
+        ),
         "second term with x": each("along", lambda y, x: x),
         "second term without the gain": {
             "scale": lambda g, gain: (g, gain),
@@ -154,6 +176,42 @@ MISTAKES = mistakes(
         "grad_gain from grad_output alone": each("of_gain", lambda g, y, x, gain: g),
         "gradients swapped": each("results", lambda grads: grads[::-1]),
         "grad_output ignored": each("incoming", np.ones_like),
+        "grad_output passed on": {
+            "scale": lambda g, gain: (g, gain),
+            "share": lambda h, y: 0.0,
+            "subtract": lambda h, second: h[0],
+            "divide": lambda h, size: h,
+        },
+        "gain twice": (
+            *each("scale", lambda g, gain: g * gain * gain),
+            {
+                "scale": lambda g, gain: (g * gain, gain),
+                "share": lambda h, y: _mean(h[0] * y),
+                "subtract": lambda h, second: h[1] * (h[0] - second),
+            },
+        ),
+        "grad_gain of one token": each("collect", lambda a: rows(a)[0], lambda a: rows(a)[-1]),
+        "grad_gain divided": each(
+            "of_gain",
+            lambda g, y, x, gain: g * y / gain,
+            lambda g, y, x, gain: g * y * y / x,
+        ),
+        "sums multiplied": (
+            {
+                "of_gain": lambda g, y, x, gain: (g, y),
+                "collect": lambda a: rows(a[0]).sum(axis=0) * rows(a[1]).sum(axis=0),
+            },
+            *each("of_gain", lambda g, y, x, gain: y),
+        ),
+        "grad_gain summed over the features": each("collect", lambda a: np.sum(a) + 0 * rows(a)[0]),
+        "one gradient negated": (
+            {"results": lambda grads: (-grads[0], grads[1])},
+            {"results": lambda grads: (grads[0], -grads[1])},
+        ),
+        "one gradient scaled": tuple(
+            {"results": lambda grads, a=a, b=b: (a * grads[0], b * grads[1])}
+            for a, b in ((2, 1), (0.5, 1), (1, 2), (1, 0.5))
+        ),
         "all gradients negated": both(np.negative),
         "all gradients scaled": (both(lambda d: 2 * d), both(lambda d: d / 2)),
         "batch not summed": each("collect", lambda a: np.sum(a, axis=-2))

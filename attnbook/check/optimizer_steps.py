@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 
 
 @documented
@@ -43,15 +43,18 @@ STEPS: dict[str, Any] = {
     "beta1": 0.9,
     "beta2": 0.98,
     "average": lambda old, x, beta: beta * old + (1 - beta) * x,
-    "power": np.square,
+    "power": lambda g, new, old: g * g,  # beside the running mean, new and old
     "seen": lambda new, old: new,
     "count": lambda t: t,
     "fair": lambda mean, beta, t: mean / (1 - beta**t),
     "fair_square": lambda square, beta, t: square / (1 - beta**t),
     "divide": lambda mean, square: mean / (np.sqrt(square) + 1e-8),
+    "direction": lambda direction, g, square: direction,
     "decayed": lambda W, lr, decay: W - lr * decay * W,
     "move": lambda W, lr, direction: W - lr * direction,
     "finish": lambda new, W, lr, decay: new,
+    "keep_mean": lambda new, old: new,
+    "keep_square": lambda new, old: new,
     "results": lambda W, mean, square, fair, fair_square: (W, mean, square),
 }
 
@@ -60,11 +63,29 @@ def step(s: Any, W, g, mean, square, t, lr, decay):
     """Return what a step with the steps `s` returns."""
     g, t = s.gradient(g, W, decay), s.count(t)
     new_mean = s.average(mean, g, s.beta1)
-    new_square = s.average(square, s.power(g), s.beta2)
+    new_square = s.average(square, s.power(g, new_mean, mean), s.beta2)
     fair = s.fair(s.seen(new_mean, mean), s.beta1, t)
     fair_square = s.fair_square(s.seen(new_square, square), s.beta2, t)
-    moved = s.move(s.decayed(W, lr, decay), lr, s.divide(fair, fair_square))
-    return s.results(s.finish(moved, W, lr, decay), new_mean, new_square, fair, fair_square)
+    direction = s.direction(s.divide(fair, fair_square), g, fair_square)
+    moved = s.finish(s.move(s.decayed(W, lr, decay), lr, direction), W, lr, decay)
+    kept = s.keep_mean(new_mean, mean), s.keep_square(new_square, square)
+    return s.results(moved, *kept, fair, fair_square)
+
+
+def _corrections(wrong: Callable) -> tuple[Way, ...]:
+    """Return the ways that correct both means by `wrong`, or one of them."""
+    return {"fair": wrong, "fair_square": wrong}, {"fair": wrong}, {"fair_square": wrong}
+
+
+def _averages(wrong: Callable) -> tuple[Way, ...]:
+    """Return the ways that average both numbers by `wrong`, or one of them."""
+    right = STEPS["average"]
+    return each(
+        "average",
+        wrong,
+        lambda old, x, b: (wrong if b == STEPS["beta1"] else right)(old, x, b),
+        lambda old, x, b: (wrong if b == STEPS["beta2"] else right)(old, x, b),
+    )
 
 
 _MISTAKES = mistakes(
@@ -72,38 +93,68 @@ _MISTAKES = mistakes(
     means not corrected: You use the running means as they are. They began at 0, so after t steps
         they are too small by the factors 1 − β₁ᵗ and 1 − β₂ᵗ: divide by these.
     one mean not corrected: You correct one of the two running means. Both began at 0.
+    corrected by βt: You multiply β by t. The factor is 1 − βᵗ, with a power.
+    corrected by the other β: You correct a running mean by the β of the other one: β₁ belongs to
+        the mean of g, β₂ to that of g².
+    root corrected: You take the root of the mean of the squares and divide the root by 1 − β₂ᵗ.
+        Divide the mean by it, then take the root.
     corrected by multiplying: You multiply by 1 − βᵗ. The means are too small by it: divide.
     corrected by 1 − β: You divide by 1 − β in each step. The factor is 1 − βᵗ with the number t of
         the step.
+    another correction: You correct the running means, or one of them, in another way. Divide each
+        by 1 − βᵗ.
     step counted from 0: You use t − 1. The first step has t = 1; with 0 the correction divides by
         0.
     step counted from 2: You use t + 1. The first step has t = 1.
+    means not updated: You return the running means, or one of them, as they came. The next step
+        goes on from the new ones.
     corrected means kept: You return the means after their correction. What the next step goes on
         from are the running means themselves.
     means of the step before: You move by the means as they were before this gradient. Update them
         first.
     gradient not squared: The second mean is that of g, not of g². Its root is no size.
-    square of the mean: You square the running mean. The second mean is that of the squares.
+    square of the mean: You square the running mean, the new or the old one. The second mean is that
+        of g².
+    one size for all: You sum or average the squares over the array, so all its numbers are divided
+        by one size. Each number has a mean of its own.
+    root kept: You return the root of the mean of the squares. The next step goes on from the mean
+        itself.
+    put together otherwise: You put the two means together in another way: a quotient turned round,
+        another root or a square. The direction is the mean of g over the root of the mean of g².
     no root: You divide by the mean of the squares. Divide by its root, which has the unit of the
         gradient.
+    multiplied by the root: You multiply by the root of the mean of the squares. Divide.
     no division: You never divide by the size of the gradient. That is descent with momentum.
     no mean of the gradient: You move by g itself, divided by its size. The running mean of g takes
         its place.
     plain descent: You move by −lr · g and leave the means out.
+    sign of the gradient: You move by the sign alone, of g or of its mean.
+    epsilon above the line: You add ε to the mean of g. It is added to the root, which may be 0.
+    epsilon before the correction: You add ε to the root of the running mean, and correct it
+        afterwards. It is added to the root of the corrected mean.
     epsilon forgotten: You divide by the root alone. Where every gradient was 0 that is 0/0.
     epsilon under the root: You add ε under the root. Here it is added to the root.
-    another epsilon: Your ε is not 1e-8.
+    another epsilon: Your ε is not 1e-8, or it is a floor of the root. It is added to every root.
     decay forgotten: You leave out the weight decay.
     decay in the gradient: You add decay · W to the gradient, so the decay is divided by the size of
         the gradient as well. That is Adam with an L2 penalty. AdamW takes lr · decay · W off beside
         the step.
     decay without the rate: You take off decay · W. It is lr · decay · W.
     decay after the step: You let the new W decay. The old one decays, before the step.
+    another decay: You take off something else than lr · decay · W for the decay.
     decay added: You add lr · decay · W, so the weights grow.
     betas exchanged: You use β₂ for the mean of g and β₁ for that of its square.
     shares exchanged: You keep 1 − β of the old mean. It keeps β, and the new value gets 1 − β.
+    shares of two means: You keep β₁ of an old mean and give the new value 1 − β₂, or the reverse.
+        The two shares of a mean come from one β.
     another beta: Your β₁ or β₂ is not the one asked for: 0.9 and 0.98.
-    means summed: You add g to the mean without the factor 1 − β.
+    means summed: You add the new value to a mean without the factor 1 − β.
+    old mean kept whole: You add to a mean without the factor β in front of it, so it forgets
+        nothing and grows without end.
+    weights not moved: You return W as it came, or only its decay: the step is not taken.
+    step for the weights: What you return as W is the step or its direction. Take the step off W.
+    another step: You multiply by the learning rate twice, divide by it, or multiply the step by W.
+        Take off the learning rate times the direction.
     sign: You add the step. The gradient points uphill: subtract.
     rate forgotten: You leave out the learning rate.
     results in another order: Return W, then the mean of g, then the mean of its square.
@@ -112,24 +163,78 @@ _MISTAKES = mistakes(
         "means not corrected": {"fair": lambda m, b, t: m, "fair_square": lambda m, b, t: m},
         "one mean not corrected": each("fair", lambda m, b, t: m)
         + each("fair_square", lambda m, b, t: m),
-        "corrected by multiplying": {
-            "fair": lambda m, b, t: m * (1 - b**t),
-            "fair_square": lambda m, b, t: m * (1 - b**t),
-        },
-        "corrected by 1 − β": {
-            "fair": lambda m, b, t: m / (1 - b),
-            "fair_square": lambda m, b, t: m / (1 - b),
-        },
+        "corrected by βt": _corrections(lambda m, b, t: m / (1 - b * t)),
+        "corrected by the other β": (
+            {"fair": lambda m, b, t: m / (1 - STEPS["beta2"] ** t)},
+            {"fair_square": lambda m, b, t: m / (1 - STEPS["beta1"] ** t)},
+            {
+                "fair": lambda m, b, t: m / (1 - STEPS["beta2"] ** t),
+                "fair_square": lambda m, b, t: m / (1 - STEPS["beta1"] ** t),
+            },
+        ),
+        "root corrected": each("fair_square", lambda m, b, t: m / (1 - b**t) ** 2),
+        "corrected by multiplying": _corrections(lambda m, b, t: m * (1 - b**t)),
+        "corrected by 1 − β": _corrections(lambda m, b, t: m / (1 - b)),
+        "another correction": _corrections(lambda m, b, t: m / (1 - b ** (t + 1)))[1:]
+        + _corrections(lambda m, b, t: m / (1 - b ** (t - 1)))[1:]
+        + tuple(
+            way
+            for wrong in (
+                lambda m, b, t: m / (1 + b**t),
+                lambda m, b, t: m / b**t,
+                lambda m, b, t: m - b**t,
+                lambda m, b, t: m / t,
+                lambda m, b, t: m * t,
+                lambda m, b, t: m / (1 - b) ** t,
+            )
+            for way in _corrections(wrong)
+        ),
         "step counted from 0": each("count", lambda t: t - 1),
         "step counted from 2": each("count", lambda t: t + 1),
-        "corrected means kept": each("results", lambda W, m, s, fair, fair_s: (W, fair, fair_s)),
+        "means not updated": (
+            {"keep_mean": lambda new, old: old, "keep_square": lambda new, old: old},
+            *each("keep_mean", lambda new, old: old),
+            *each("keep_square", lambda new, old: old),
+        ),
+        "corrected means kept": each(
+            "results",
+            lambda W, m, s, fair, fair_s: (W, fair, fair_s),
+            lambda W, m, s, fair, fair_s: (W, fair, s),
+            lambda W, m, s, fair, fair_s: (W, m, fair_s),
+        ),
         "means of the step before": each("seen", lambda new, old: old),
-        "gradient not squared": each("power", lambda g: g, np.abs),
-        "square of the mean": {
-            "power": lambda g: g,
-            "fair_square": lambda m, b, t: (m / (1 - b**t)) ** 2,
-        },
+        "gradient not squared": each("power", lambda g, new, old: g, lambda g, new, old: np.abs(g)),
+        "square of the mean": (
+            {
+                "power": lambda g, new, old: g,
+                "fair_square": lambda m, b, t: (m / (1 - b**t)) ** 2,
+            },
+            *each("power", lambda g, new, old: new**2, lambda g, new, old: old**2),
+        ),
+        "one size for all": (
+            *each(
+                "power",
+                lambda g, new, old: 0 * g + np.sum(g * g),
+                lambda g, new, old: 0 * g + np.mean(g * g),
+            ),
+            *each(
+                "divide",
+                lambda m, s: m / (np.sqrt(np.sum(s)) + 1e-8),
+                lambda m, s: m / (np.sqrt(np.mean(s)) + 1e-8),
+            ),
+        ),
+        "root kept": each("keep_square", lambda new, old: np.sqrt(new)),
+        "put together otherwise": each(
+            "divide",
+            lambda m, s: np.sqrt(s) / (m + 1e-8),
+            lambda m, s: s / (m + 1e-8),
+            lambda m, s: m / (s**2 + 1e-8),
+            lambda m, s: np.sqrt(np.abs(m)) / (np.sqrt(s) + 1e-8),
+            lambda m, s: m - np.sqrt(s),
+            lambda m, s: m + np.sqrt(s),
+        ),
         "no root": each("divide", lambda m, s: m / (s + 1e-8)),
+        "multiplied by the root": each("divide", lambda m, s: m * (np.sqrt(s) + 1e-8)),
         "no division": each("divide", lambda m, s: m),
         "no mean of the gradient": (
             {"beta1": 0.0, "fair": lambda m, b, t: m},
@@ -137,11 +242,27 @@ _MISTAKES = mistakes(
                 "fair": lambda m, b, t: m,
                 "average": lambda old, x, b: x if b < 0.95 else b * old + (1 - b) * x,
             },
+            {"direction": lambda direction, g, square: g / (np.sqrt(square) + 1e-8)},
         ),
-        "plain descent": {
-            "average": lambda old, x, b: x,
-            "fair": lambda m, b, t: m,
-            "divide": lambda m, s: m,
+        "plain descent": (
+            {
+                "average": lambda old, x, b: x,
+                "fair": lambda m, b, t: m,
+                "divide": lambda m, s: m,
+            },
+            *each("direction", lambda direction, g, square: g),
+            {
+                "direction": lambda direction, g, square: g,
+                "keep_mean": lambda new, old: old,
+                "keep_square": lambda new, old: old,
+            },
+        ),
+        "sign of the gradient": each("direction", lambda direction, g, square: np.sign(g))
+        + each("divide", lambda m, s: np.sign(m)),
+        "epsilon above the line": each("divide", lambda m, s: (m + 1e-8) / np.sqrt(s)),
+        "epsilon before the correction": {
+            "fair_square": lambda m, b, t: (np.sqrt(m) + 1e-8) ** 2 / (1 - b**t),
+            "divide": lambda m, s: m / np.sqrt(s),
         },
         "epsilon forgotten": each("divide", lambda m, s: m / np.sqrt(s)),
         "epsilon under the root": each("divide", lambda m, s: m / np.sqrt(s + 1e-8)),
@@ -149,22 +270,52 @@ _MISTAKES = mistakes(
             "divide",
             lambda m, s: m / (np.sqrt(s) + 1e-6),
             lambda m, s: m / (np.sqrt(s) + 1e-5),
+            lambda m, s: m / (np.sqrt(s) + 1e-7),
+            lambda m, s: m / (np.sqrt(s) + 1e-10),
+            lambda m, s: m / np.maximum(np.sqrt(s), 1e-8),
         ),
         "decay forgotten": each("decayed", lambda W, lr, decay: W),
-        "decay in the gradient": {
-            "gradient": lambda g, W, decay: g + decay * W,
-            "decayed": lambda W, lr, decay: W,
-        },
+        "decay in the gradient": (
+            {
+                "gradient": lambda g, W, decay: g + decay * W,
+                "decayed": lambda W, lr, decay: W,
+            },
+            *each("gradient", lambda g, W, decay: g + decay * W),
+        ),
         "decay without the rate": each("decayed", lambda W, lr, decay: W - decay * W),
         "decay after the step": {
             "decayed": lambda W, lr, decay: W,
             "finish": lambda new, W, lr, decay: new - lr * decay * new,
         },
+        "another decay": each(
+            "decayed",
+            lambda W, lr, decay: W - lr * decay,
+            lambda W, lr, decay: W - lr**2 * decay * W,
+            lambda W, lr, decay: W * decay,
+            lambda W, lr, decay: W - lr * W,
+            lambda W, lr, decay: W - lr * decay * W**2,
+        ),
         "decay added": each("decayed", lambda W, lr, decay: W + lr * decay * W),
         "betas exchanged": {"beta1": 0.98, "beta2": 0.9},
-        "shares exchanged": each("average", lambda old, x, b: (1 - b) * old + b * x),
-        "another beta": each("beta2", 0.999, 0.99, 0.95) + each("beta1", 0.95, 0.8),
-        "means summed": each("average", lambda old, x, b: b * old + x),
+        "shares exchanged": _averages(lambda old, x, b: (1 - b) * old + b * x),
+        "shares of two means": _averages(lambda old, x, b: b * old + (b - 0.88) * x),
+        "another beta": each("beta2", 0.999, 0.99, 0.95, 0.9)
+        + each("beta1", 0.95, 0.8, 0.98, 0.99)
+        + _averages(lambda old, x, b: (1.88 - b) * old + (b - 0.88) * x),
+        "means summed": _averages(lambda old, x, b: b * old + x),
+        "old mean kept whole": _averages(lambda old, x, b: old + (1 - b) * x)
+        + _averages(lambda old, x, b: old + x),
+        "weights not moved": each("finish", lambda new, W, *_: W) + each("move", lambda W, *_: W),
+        "step for the weights": each(
+            "move", lambda W, lr, u: -lr * u, lambda W, lr, u: lr * u, lambda W, lr, u: u
+        )
+        + each("finish", lambda new, W, *_: new - W, lambda new, W, *_: W - new),
+        "another step": each(
+            "move",
+            lambda W, lr, u: W - lr * lr * u,
+            lambda W, lr, u: W - u / lr,
+            lambda W, lr, u: W - lr * W * u,
+        ),
         "sign": each("move", lambda W, lr, u: W + lr * u),
         "rate forgotten": each("move", lambda W, lr, u: W - u),
         "results in another order": each(
@@ -195,9 +346,13 @@ ADAMW_STEP = Check(
     compute=step,
     steps=STEPS,
     stages=(
-        Stage((_case(40, 1, 0.1, 0.0), _case(44, 1, 0.5, 0.3))),
-        Stage((_case(48, 2, 0.3, 0.2), _case(52, 7, 0.1, 0.5), _case(56, 1000, 0.2, 0.0))),
-        Stage((_case(60, 1, 0.1, 0.1, of_zero=True), _case(64, 3, 0.2, 0.3, of_zero=True))),
+        Stage(  # in a first step many a mistake is one: its direction is the sign of g
+            (
+                *(_case(40, 1, 0.1, 0.0), _case(44, 1, 0.5, 0.3)),
+                *(_case(48, 2, 0.3, 0.2), _case(52, 7, 0.1, 0.5), _case(56, 1000, 0.2, 0.0)),
+                *(_case(60, 1, 0.1, 0.1, of_zero=True), _case(64, 3, 0.2, 0.3, of_zero=True)),
+            )
+        ),
     ),
     mistakes=_MISTAKES,
 )

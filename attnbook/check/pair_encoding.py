@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
-from attnbook.check.pair_learning import BYTE_MISTAKES, OTHER_IDS, writes_text
+from attnbook.check.pair_learning import BYTE_MISTAKES, ONE_ID, OTHER_IDS, writes_text
 from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -147,13 +147,18 @@ _MISTAKES = mistakes(
         Compare the ranks: min(pairs, key=merges.index).
     most frequent in the word: You join the pair that occurs most often in this word. The counts are
         those of the text that was learned from, and the order of the merges has them already.
-    one merge alone: You join one pair and are done. Go on until no neighbours are a pair.
+    one merge alone: You join one pair, or the first of the merges alone, and are done. Go on until
+        no neighbours are a pair.
     one walk: You walk through the bytes once. What a merge makes can be half of a later pair.
     first merge left out: The merge of rank 0 is never made. Is a rank of 0 taken for False?
     last merge left out: The last merge is never made.
     not merged: You return the bytes. Is the result of the merges thrown away?
     ids of new tokens: Your new tokens have other ids. Those of the bytes end at 255: merges[i]
         makes the id 256 + i.
+    one id for all: All new tokens have the same id: merges[i] makes the id 256 + i.
+    pair in reverse: You look for y before x. The pair is (x, y), in this order.
+    order lost: Your ids come sorted, or each once only. They stand where their bytes stand.
+    tokens left out: You return the new tokens alone, or the bytes that no merge took. Return all.
     case lost: You write the word in small letters. Its bytes stay as they are.
     returned backwards: Your ids come in reverse. The first byte of the word comes first.
     number of tokens: You return how many tokens there are. Return their ids.
@@ -189,6 +194,7 @@ _MISTAKES = mistakes(
                 ),
                 ids,
             ),
+            _in_turn(lambda m: range(min(m, 1))),
         ),
         "one walk": each("join", _one_walk),
         "first merge left out": each("join", _in_turn(lambda m: range(1, m))),
@@ -197,6 +203,16 @@ _MISTAKES = mistakes(
         "ids of new tokens": (
             *OTHER_IDS,
             {"result": lambda ids, word: [i - 256 if i > 255 else i for i in ids]},
+        ),
+        "one id for all": ONE_ID,
+        "pair in reverse": each("merge", lambda ids, pair, new: merged(ids, pair[::-1], new)),
+        "order lost": each(
+            "result", lambda ids, word: sorted(ids), lambda ids, word: list(dict.fromkeys(ids))
+        ),
+        "tokens left out": each(
+            "result",
+            lambda ids, word: [i for i in ids if i > 255],
+            lambda ids, word: [i for i in ids if i < 256],
         ),
         "case lost": each("bytes", lambda w: list(w.lower().encode())),
         "returned backwards": each("result", lambda ids, word: ids[::-1]),
@@ -247,7 +263,7 @@ def _cases(merges: list[Pair], words: str) -> tuple[Case, ...]:
 
 
 _AT_THE_END = (
-    *_cases(_THE, "the then"),
+    *_cases(_THE, "the then hto"),
     *_cases(_TWO_BYTES, "é né 😀"),
     Case({"word": "xyz", "merges": _THE}),
     Case({"word": "the", "merges": []}),

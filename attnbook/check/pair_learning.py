@@ -11,7 +11,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, each
+from attnbook.check.steps import Case, Check, Stage, Values, Way, each
 from attnbook.check.toys import LONGEST, TooLong
 
 
@@ -87,6 +87,11 @@ def _fresh(pick: Callable) -> Callable:
     return picked
 
 
+def _picked(*picks: Callable) -> tuple[Way, ...]:
+    """Return the ways to pick so, with and without an end where a pair occurs once."""
+    return tuple({"pick": pick, **end} for pick in picks for end in ({}, {"least": lambda: 1}))
+
+
 STEPS: dict[str, Callable] = {
     "words": lambda words: words,
     "bytes": lambda word: list(word.encode()),
@@ -131,6 +136,9 @@ BYTE_MISTAKES = mistakes(
         "é" is two bytes in UTF-8, and "😀" is four: begin with word.encode(), so that 256 ids are
         enough for any text.
     another encoding: You encode the words by something else than UTF-8, which word.encode() is.
+    bytes added: You put a space, a marker or a 0 before or behind the bytes of a word. Its bytes
+        are all there is.
+    word turned round: You begin with the last byte of each word. The first one comes first.
     bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
         nothing needs to be left out.
     """,
@@ -142,6 +150,15 @@ BYTE_MISTAKES = mistakes(
             lambda word: list(word.encode("utf-16")),
             lambda word: list(word.encode("latin-1", "replace")),
         ),
+        "bytes added": each(
+            "bytes",
+            *(
+                lambda word, front=front, behind=behind: [*front, *word.encode(), *behind]
+                for front, behind in (([32], []), ([], [32]), ([0], []), ([], [0]))
+            ),
+            lambda word: list((word + "</w>").encode()),
+        ),
+        "word turned round": each("bytes", lambda word: list(word.encode()[::-1])),
         "bytes of unknown letters dropped": each(
             "bytes",
             lambda word: list(word.encode("ascii", "ignore")),
@@ -149,16 +166,22 @@ BYTE_MISTAKES = mistakes(
         ),
     },
 )
-OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i)
+OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i, lambda i: 512 + i)
+ONE_ID = each("new", lambda i: 256, lambda i: -1, lambda i: 0)
 
 _MISTAKES = mistakes(
     """
+    nothing learned: You return no merges. Is each pair appended to them, and is it the most
+        frequent one that must occur twice?
     ties the other way: Of pairs that occur equally often you take the larger one. Any rule would
         do if everybody kept to it; the one here is the smaller pair, as in Hugging Face's
         tokenizers: min(counts, key=lambda pair: (-counts[pair], pair)).
     ties by the order of the text: Of pairs that occur equally often you take the one that you met
         first, or last, so the order of the words decides. Take the smaller pair: a rule about the
         pairs alone gives the same tokens whatever the order.
+    ties by another rule: Of pairs that occur equally often you do not take the smaller one: that is
+        the one with the smaller first id, and of two with the same first id the one with the
+        smaller second.
     borders crossed: You count pairs that begin in one word and end in the next one. Merges stay
         within a word; otherwise the end of one word and the beginning of another become a token.
     words counted once: You count each different word once. A word that occurs a hundred times
@@ -167,10 +190,16 @@ _MISTAKES = mistakes(
     overlaps left out: In "aaa" you count the pair (a, a) once. Here every two neighbours count, so
         "aaa" holds it twice; that is how the usual programs count.
     case lost: You write the words in small letters. Their bytes stay as they are.
+    pairs counted without their order: You sort the two ids of each pair. (x, y) and (y, x) are two
+        pairs, and x stands first in the text.
+    a pair of each word left out: You leave out the first or the last pair of each word. Each token
+        but the last one begins a pair: zip(ids, ids[1:]).
     every second pair: You count the pairs at even places alone. Each token but the last one begins
         a pair: zip(ids, ids[1:]).
     least frequent pair: You take the pair that occurs least often. The most frequent one saves
         most tokens.
+    first pair of the text: You take the first or the last pair that you meet, not the most
+        frequent.
     largest pair: You take the largest pair of ids, not the most frequent: max(counts) compares the
         keys. Say max(counts, key=counts.get).
     smallest pair: You take the smallest pair of ids, not the most frequent: min(counts) compares
@@ -181,11 +210,16 @@ _MISTAKES = mistakes(
     pairs that occur once: You merge pairs that occur once. Such a token saves nothing elsewhere:
         end where no pair occurs twice.
     ends too early: You end while there is a pair that occurs twice.
+    one merge alone: You return the first merge or the last one alone. Return all of them.
     one merge too few: You end one merge before n_merges.
     one merge too many: You make one merge more than n_merges.
     n_merges ignored: You never look at n_merges. End after as many merges.
     ids of new tokens: Your new tokens have other ids. Those of the bytes end at 255: merge number
         i, counted from 0, makes the id 256 + i.
+    one id for all: All new tokens have the same id. Merge number i, counted from 0, makes the id
+        256 + i.
+    merges sorted: You sort the merges, or return a set of them. They stay in the order in which
+        they were learned, since encoding must repeat them so.
     merges in reverse: You return the merges in reverse. The first one learned comes first, since
         encoding must repeat them in this order.
     pair turned around: You return (y, x) for the pair (x, y). x stands first in the text.
@@ -199,6 +233,33 @@ _MISTAKES = mistakes(
     {
         "ties the other way": each("pick", _largest),
         "ties by the order of the text": each("pick", _first_met, _last_met),
+        "ties by another rule": each(
+            "pick",
+            *(
+                lambda counts, merges, rule=rule: min(counts, key=lambda p: (-counts[p], rule(*p)))
+                for rule in (
+                    lambda x, y: (x, -y),
+                    lambda x, y: (-x, y),
+                    lambda x, y: (y, x),
+                    lambda x, y: (-y, -x),
+                    lambda x, y: y,
+                    lambda x, y: x + y,
+                )
+            ),
+        ),
+        "pairs counted without their order": (
+            {
+                "count": lambda seqs: Counter(
+                    tuple(sorted(p)) for i in seqs for p in itertools.pairwise(i)
+                )
+            },
+            {"result": lambda merges: [tuple(sorted(pair)) for pair in merges]},
+        ),
+        "a pair of each word left out": each(
+            "count",
+            lambda seqs: count_pairs([ids[1:] for ids in seqs]),
+            lambda seqs: count_pairs([ids[:-1] for ids in seqs]),
+        ),
         "borders crossed": each("words", lambda words: ["".join(words)])
         + each("count", lambda seqs: count_pairs([[x for ids in seqs for x in ids]]))
         + each("words", lambda words: [" ".join(words)]),
@@ -213,12 +274,18 @@ _MISTAKES = mistakes(
             "count",
             lambda seqs: Counter(p for i in seqs for p in zip(i[::2], i[1::2], strict=False)),
         ),
-        "least frequent pair": tuple(
-            {"pick": pick, "least": lambda: 1}
-            for pick in (
-                lambda counts, merges: min(counts, key=lambda pair: (counts[pair], pair)),
-                lambda counts, merges: min(counts, key=counts.get),
-            )
+        "nothing learned": each("result", lambda merges: []),
+        "least frequent pair": _picked(
+            lambda counts, merges: min(counts, key=lambda pair: (counts[pair], pair)),
+            lambda counts, merges: min(counts, key=counts.get),
+            lambda counts, merges: counts.most_common()[-1][0],
+        ),
+        "first pair of the text": _picked(
+            lambda counts, merges: next(iter(counts)), lambda counts, merges: list(counts)[-1]
+        )
+        + each(
+            "pick",
+            lambda counts, merges: next((p for p in counts if counts[p] > 1), next(iter(counts))),
         ),
         "largest pair": each("pick", lambda counts, merges: max(counts)),
         "smallest pair": each("pick", lambda counts, merges: min(counts)),
@@ -239,6 +306,11 @@ _MISTAKES = mistakes(
         "one merge too many": each("most", lambda n: n + 1),
         "n_merges ignored": each("most", lambda n: 10**6),
         "ids of new tokens": OTHER_IDS,
+        "one id for all": ONE_ID,
+        "one merge alone": each("result", lambda merges: merges[:1], lambda merges: merges[-1:]),
+        "merges sorted": each(
+            "result", sorted, lambda merges: sorted(merges)[::-1], lambda merges: list(set(merges))
+        ),
         "merges in reverse": each("result", lambda merges: merges[::-1]),
         "pair turned around": each("result", lambda merges: [(y, x) for x, y in merges]),
         "new ids returned too": each(
@@ -303,6 +375,7 @@ LEARN_BYTE_PAIRS = Check(
                 _case("a b", 2),
                 _case("", 3),
                 _case("ab ab", 0),
+                _case("axb ayb", 2),
             ),
             errors=dict.fromkeys((ValueError, IndexError, KeyError, TypeError), "no pair left"),
         ),

@@ -94,6 +94,65 @@ def _by_first_alone(ids, pair, new):
     return out
 
 
+def _where(holds: Callable) -> Callable:
+    """Return the merge of all neighbours x and y for which ``holds(x, y, pair)``."""
+
+    def merge(ids, pair, new):
+        out, i = [], 0
+        while i < len(ids):
+            found = i + 1 < len(ids) and holds(ids[i], ids[i + 1], tuple(pair))
+            out.append(new if found else ids[i])
+            i += 2 if found else 1
+        return out
+
+    return merge
+
+
+def _one_by_one(x_becomes: Callable, y_becomes: Callable) -> Callable:
+    """Return what replaces every x and every y by one token or none, wherever it stands."""
+
+    def merge(ids, pair, new):
+        x, y = pair
+        put = {y: y_becomes(y, new), x: x_becomes(x, new)}
+        return [i for token in ids for i in put.get(token, [token])]
+
+    return merge
+
+
+def _kept(token, new):
+    return [token]
+
+
+def _gone(token, new):
+    return []
+
+
+def _replaced(token, new):
+    return [new]
+
+
+def _after_merge(change: Callable) -> Callable:
+    """Return the right merge with `change` made to the ids that it returns."""
+    return lambda ids, pair, new: change(merged(ids, pair, new))
+
+
+def _round_the_end(ids, pair, new):
+    """Merge the last token with the first one as well."""
+    out, i = [], 0
+    while i < len(ids):
+        found = (ids[i], ids[(i + 1) % len(ids)]) == tuple(pair)
+        out.append(new if found else ids[i])
+        i += 2 if found else 1
+    return out
+
+
+def _up_to_the_first(ids, pair, new):
+    """Return the ids up to the first pair and the new token."""
+    out = merged(ids, pair, new)
+    places = [i for i, found in enumerate(_marked(ids, pair)) if found]
+    return out[: places[0] + 1] if places else out
+
+
 def _as_text(ids, pair, new):
     text = " ".join(map(str, ids)).replace(" ".join(map(str, pair)), str(new))
     return [int(number) for number in text.split()]
@@ -130,6 +189,9 @@ MERGE_MISTAKES = mistakes(
     either order: You merge y before x as well. The tokens "ab" and "ba" are two: order counts.
     first token alone compared: You merge wherever x stands, whatever comes behind it. Both tokens
         must be those of the pair.
+    second token alone compared: You merge wherever y comes next, whatever stands before it. Both
+        tokens must be those of the pair.
+    first pair left: A pair at the very beginning is not merged. Begin at place 0.
     """,
     {
         "overlaps merged twice": each("merge", _all_at_once, partial(_all_at_once, first=False)),
@@ -138,8 +200,19 @@ MERGE_MISTAKES = mistakes(
         "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
         "last token lost": each("merge", _without_the_last),
         "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
-        "either order": each("merge", _either_order),
-        "first token alone compared": each("merge", _by_first_alone),
+        "either order": each(
+            "merge",
+            _either_order,
+            lambda i, p, n: merged(merged(i, p, n), p[::-1], n),
+        ),
+        "first token alone compared": each(
+            "merge",
+            _by_first_alone,
+            _where(lambda x, y, p: x == p[0]),
+            _where(lambda x, y, p: x == p[0] or y == p[1]),
+        ),
+        "second token alone compared": each("merge", _where(lambda x, y, p: y == p[1])),
+        "first pair left": each("merge", lambda i, p, n: i[:1] + merged(i[1:], p, n)),
     },
 )
 """The ways to merge wrongly that learning and encoding can go wrong by as well."""
@@ -149,6 +222,20 @@ _MISTAKES = mistakes(
     ids as text: You write the ids as one text and replace in it, so that 12 is found in 112.
         Compare whole ids, or put a border around each.
     first token kept: You keep the first token of the pair before the new one. Both go.
+    pair kept: You put the new token in and keep both tokens of the pair. They go.
+    tokens replaced one by one: You replace every y, or every x and every y, or take them out,
+        wherever they stand. Only an x with y behind it is replaced, and the two together.
+    order lost: Your ids come sorted, in reverse, or each once only. What belongs to no pair stays
+        where it is.
+    others left out: You return the new tokens alone, or leave out what stands behind the first
+        pair. All other tokens stay.
+    round the end: You compare the last token with the first one. The last token has no neighbour.
+    old token for the new one: You put a token of the pair where `new` belongs.
+    any two of the pair: You merge any two neighbours that both occur in the pair, such as x and x.
+        It is x that must stand first, and y behind it.
+    pair sorted: You sort the pair, or the two neighbours, before you compare. Which of them stands
+        first counts: (x, y) and (y, x) are two pairs.
+    condition reversed: You merge the neighbours that are no pair. Turn the comparison round.
     new token left out: The pair is taken out, and nothing is put in its place.
     new token at the end: You append the new token at the end. It belongs where the pair stood.
     new token twice: You put the new token in for each token of the pair. Two tokens become one.
@@ -167,6 +254,41 @@ _MISTAKES = mistakes(
     {
         "ids as text": each("merge", _as_text),
         "first token kept": each("merge", lambda i, p, n: _scan(i, p, [p[0], n])),
+        "pair kept": each(
+            "merge",
+            lambda i, p, n: _scan(i, p, [*p, n]),
+            lambda i, p, n: _scan(i, p, [n, *p]),
+            lambda i, p, n: _scan(i, p, [p[0], n, p[1]]),
+        ),
+        "tokens replaced one by one": each(
+            "merge",
+            _one_by_one(_replaced, _replaced),
+            _one_by_one(_kept, _replaced),
+            _one_by_one(_replaced, _gone),
+            _one_by_one(_gone, _replaced),
+            _one_by_one(_gone, _gone),
+        ),
+        "order lost": each(
+            "merge",
+            _after_merge(sorted),
+            _after_merge(lambda ids: ids[::-1]),
+            _after_merge(lambda ids: list(dict.fromkeys(ids))),
+            _after_merge(lambda ids: sorted(set(ids))),
+        ),
+        "others left out": each(
+            "merge", lambda i, p, n: [x for x in merged(i, p, n) if x == n], _up_to_the_first
+        ),
+        "round the end": each("merge", _round_the_end),
+        "old token for the new one": each(
+            "merge", lambda i, p, n: _scan(i, p, p[:1]), lambda i, p, n: _scan(i, p, p[1:])
+        ),
+        "any two of the pair": each("merge", _where(lambda x, y, p: x in p and y in p)),
+        "pair sorted": each(
+            "merge",
+            lambda i, p, n: merged(i, tuple(sorted(p)), n),
+            _where(lambda x, y, p: (min(x, y), max(x, y)) == p),
+        ),
+        "condition reversed": each("merge", _where(lambda x, y, p: (x, y) != p)),
         "new token left out": each("merge", lambda i, p, n: _scan(i, p, [])),
         "new token at the end": each(
             "merge",

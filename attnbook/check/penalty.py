@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 @documented
@@ -46,7 +46,8 @@ def _penalised(steps: Any, logits, ids, penalty):
     changed = logits
     for _ in range(steps.times(ids)):
         z = steps.enter(changed)
-        changed = np.where(steps.seen(ids, len(logits)), steps.change(z, penalty), z)
+        seen = steps.seen(ids, len(logits))
+        changed = np.where(seen, steps.change(z, penalty), steps.other(z))
     if steps.each:
         for token in ids.tolist():
             one = np.arange(len(logits)) == token
@@ -63,12 +64,32 @@ def _log_softmax(z):
     return z - top - np.log(np.sum(np.exp(z - top)))
 
 
+def _softmax(z):
+    return np.exp(_log_softmax(z))
+
+
+def the_right_ones_change(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether those logits change that should, and in which of them the change is wrong."""
+    z, ids, penalty = case.arguments.values()
+    if values[0].shape != z.shape or penalty == 1:
+        return None
+    changed, occurred = np.flatnonzero(~np.isclose(values[0], z)).tolist(), np.unique(ids).tolist()
+    if changed != occurred:
+        return f"Here you change the logits of the tokens {changed}; those in `ids` are {occurred}."
+    off = z[~np.isclose(values[0], np.where(_seen(ids, len(z)), _smaller(z, penalty), z))]
+    if np.all(off > 0) or np.all(off < 0):
+        side = "above" if off[0] > 0 else "below"
+        return f"Here you change the right logits, but those {side} 0 in a wrong way."
+    return "Here you change the right logits, but in a wrong way."
+
+
 _STEPS: dict[str, Any] = {
     "times": lambda ids: 1,
     "each": False,  # whether every occurrence counts
     "enter": lambda z: z,
     "seen": _seen,
     "change": _smaller,
+    "other": lambda z: z,  # of the tokens that did not occur
     "leave": lambda z: z,
 }
 
@@ -114,12 +135,25 @@ REPETITION_PENALTY = Check(
             negative ones, not the reverse.
         one sign alone: You leave the logits of one sign as they are. Those above 0 are divided,
             those below are multiplied.
+        set to 0: You put 0 in the place of a logit: of the negative ones, of the positive ones, or
+            of both. Positive ones are divided and negative ones multiplied.
+        sign turned: You turn the sign of logits. It stays: those above 0 are divided, those below
+            are multiplied.
+        compared with another number: You compare with another number than 0, such as 1 or the mean
+            of the logits. Those above 0 are divided.
+        another factor: You divide and multiply by another number than the penalty: its square, its
+            root or 1 more.
         absolute value: You multiply or divide the size of a logit and lose its sign.
         every occurrence counts: A token that occurred three times gets the penalty three times. It
             gets it once, however often it occurred.
+        repeated ones alone: You change the tokens that occurred more than once, or exactly once.
+            Every token that occurred gets the penalty.
+        token off by one: You change the logit of the token before or behind each. Ids count from 0.
         subtracted: You subtract from the logits of tokens that occurred. That is the presence
             penalty, another one; this penalty is a factor.
         others penalised: You change the logits of the tokens that did not occur. Those stay.
+        others lost: The tokens that did not occur get 0, or no chance at all. They stay as they
+            are.
         all tokens: You change the logits of all tokens, whether or not they occurred.
         last token alone: You change the logit of the last token alone. All tokens so far count.
         first token alone: You change the logit of the first token alone. All tokens so far count.
@@ -136,9 +170,36 @@ REPETITION_PENALTY = Check(
         {
             "negative logits divided": each("change", lambda z, c: z / c),
             "all multiplied": each("change", lambda z, c: z * c),
-            "rewarded": each("change", lambda z, c: np.where(z > 0, z * c, z / c)),
+            "rewarded": each(
+                "change", lambda z, c: np.where(z > 0, z * c, z / c), lambda z, c: z + c
+            ),
             "one sign alone": each(
                 "change", lambda z, c: np.where(z > 0, z / c, z), lambda z, c: np.minimum(z, z * c)
+            ),
+            "set to 0": each(
+                "change",
+                lambda z, c: np.where(z > 0, z / c, 0),
+                lambda z, c: np.where(z > 0, 0, z * c),
+                lambda z, c: 0 * z,
+            ),
+            "sign turned": each(
+                "change",
+                lambda z, c: -z,
+                lambda z, c: np.where(z > 0, -z / c, z * c),
+                lambda z, c: -_smaller(z, c),
+            ),
+            "compared with another number": each(
+                "change",
+                lambda z, c: np.where(z > 1, z / c, z * c),
+                lambda z, c: np.where(z > np.mean(z), z / c, z * c),
+                lambda z, c: np.where(z > c, z / c, z * c),
+            ),
+            "another factor": each(
+                "change",
+                *(
+                    lambda z, c, of=of: _smaller(z, of(c))
+                    for of in (np.square, np.sqrt, lambda c: 1 + c, np.exp)
+                ),
             ),
             "absolute value": each(
                 "change",
@@ -146,7 +207,22 @@ REPETITION_PENALTY = Check(
                 lambda z, c: np.abs(z) / c,
             ),
             "every occurrence counts": ({"times": lambda ids: 0, "each": True},),
-            "subtracted": each("change", lambda z, c: z - c, lambda z, c: z - np.log(c)),
+            "repeated ones alone": each(
+                "seen",
+                lambda ids, n: np.bincount(ids, minlength=n) > 1,
+                lambda ids, n: np.bincount(ids, minlength=n) == 1,
+            ),
+            "token off by one": each(
+                "seen", lambda ids, n: _seen(ids + 1, n), lambda ids, n: _seen(ids - 1, n)
+            ),
+            "subtracted": each(
+                "change",
+                lambda z, c: z - c,
+                lambda z, c: z - np.log(c),
+                lambda z, c: z - (c - 1),
+                lambda z, c: np.where(z > 0, z / c, z - c),
+            ),
+            "others lost": each("other", lambda z: 0 * z, lambda z: np.full_like(z, -np.inf)),
             "others penalised": each("seen", lambda ids, n: ~_seen(ids, n)),
             "all tokens": each("seen", lambda ids, n: np.arange(n) >= 0),
             "last token alone": each("seen", lambda ids, n: np.isin(np.arange(n), ids[-1:])),
@@ -158,11 +234,16 @@ REPETITION_PENALTY = Check(
             "banned": each("change", lambda z, c: np.full_like(z, -np.inf)),
             "of log probabilities": each("enter", _log_softmax),
             "of probabilities": (
-                {"enter": lambda z: np.exp(_log_softmax(z)), "change": lambda z, c: z / c},
-                {"enter": lambda z: np.exp(_log_softmax(z))},
-                *each("leave", lambda z: np.exp(_log_softmax(z)), _log_softmax),
+                {"enter": _softmax, "change": lambda z, c: z / c},
+                {"enter": _softmax},
+                *(
+                    {"enter": _softmax, "change": lambda z, c: z / c, "leave": leave}
+                    for leave in (np.log, lambda q: q / np.sum(q))
+                ),
+                *each("leave", _softmax, _log_softmax),
             ),
             "nothing changed": each("change", lambda z, c: z),
         },
     ),
+    properties=(the_right_ones_change,),
 )

@@ -85,6 +85,9 @@ _MISTAKES = mistakes(
         target[:-1].
     start replaced: The decoder reads another token in the place of the start. The target begins
         with its start token: read target[:-1].
+    label replaced: You put another token or a filler in the place of the first or the last label.
+        The first label is the token after the start, and the last one is the stop token.
+    one token read: The decoder reads one token at every place. Read target[:-1].
     stop not predicted: Your labels lack the stop token, so the model never learns to end.
     shifted by two: Your labels lie two places ahead of what is read. Shift by one.
     too little read: You leave out the last two tokens. Only the stop is not read: target[:-1].
@@ -113,6 +116,24 @@ _MISTAKES = mistakes(
         "start replaced": tuple(
             {"read": lambda t, x=x: np.concatenate([0 * t[..., :1] + x, t[..., 1:-1]], axis=-1)}
             for x in (0, -100, -1, 2)
+        ),
+        "label replaced": (
+            *(
+                {"label": lambda t, x=x: np.concatenate([t[..., 1:-1], 0 * t[..., :1] + x], -1)}
+                for x in (-100, 0, -1)
+            ),
+            *(
+                {"label": lambda t, x=x: np.concatenate([0 * t[..., :1] + x, t[..., 2:]], -1)}
+                for x in (-100, 0, -1)
+            ),
+            *each(
+                "label",
+                lambda t: np.concatenate([t[..., 1:-1], t[..., :1]], axis=-1),
+                lambda t: np.concatenate([t[..., 1:-1], t[..., -2:-1]], axis=-1),
+            ),
+        ),
+        "one token read": each(
+            "read", lambda t: 0 * t[..., :-1] + t[..., :1], lambda t: 0 * t[..., :-1]
         ),
         "stop not predicted": ({"label": _cut(1, -1)}, *_both(((0, -2), (1, -1)))),
         "shifted by two": ({"label": _cut(2, 0)}, *_both(((0, -2), (2, 0)))),

@@ -110,6 +110,13 @@ MISTAKES = mistakes(
     step taken: You return the table less its gradient. Return the gradient alone.
     rows of the table in front: You multiply each row of grad_output by the row that was looked up.
         Nothing was multiplied forward: add the rows of grad_output as they are.
+    summed over all tokens: You add the rows of all tokens, or repeat one, in every row. Each goes
+        to the row of its own token alone.
+    order lost: You sort or turn round the ids or the rows of grad_output. Row i of grad_output
+        belongs to token i.
+    other rows not 0: The rows of the tokens that do not occur have ones or the rows of the table.
+        Their gradient is 0.
+    first token lost: The row of the first token is added nowhere. Begin at place 0.
     last token lost: The row of the last token is added nowhere: the loop ends too early.
     id 0 taken for padding: The row of the token 0 gets no gradient. Here 0 is a token as any other.
     grad_output ignored: You count how often each token comes. Add the rows of grad_output.
@@ -152,6 +159,27 @@ MISTAKES = mistakes(
         "table added": each("leave", lambda d, i, E: d + E),
         "step taken": each("leave", lambda d, i, E: E - d),
         "rows of the table in front": each("incoming", lambda g, i, E: g * E[i]),
+        "summed over all tokens": (
+            *each(
+                "leave",
+                lambda d, i, E: np.sum(d, axis=0) + 0 * d,
+                lambda d, i, E: np.sum(d, axis=0) * (_counts(i, E) > 0),
+            ),
+            *each(
+                "incoming",
+                lambda g, i, E: 0 * g + g[..., :1, :],
+                lambda g, i, E: 0 * g + g[..., -1:, :],
+            ),
+        ),
+        "order lost": each("numbers", lambda i, E: np.sort(i, axis=-1), lambda i, E: i[..., ::-1]),
+        "other rows not 0": each(
+            "leave",
+            lambda d, i, E: np.where(_counts(i, E) > 0, d, 1),
+            lambda d, i, E: np.where(_counts(i, E) > 0, d, E),
+        ),
+        "first token lost": each(
+            "scatter", lambda i, E, g: scattered(i[..., 1:], E, g[..., 1:, :])
+        ),
         "last token lost": each(
             "scatter", lambda i, E, g: scattered(i[..., :-1], E, g[..., :-1, :])
         ),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.signatures import signed_as
-from attnbook.check.steps import Case, Check, Stage, each
+from attnbook.check.steps import Case, Check, Stage, Values, each
 
 
 @documented
@@ -44,7 +45,7 @@ def warmup_cosine(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 STEPS: dict[str, Any] = {
     "number": lambda step: step + 1,
-    "rising": lambda t, warmup: t / warmup,
+    "rising": lambda t, warmup, steps: t / warmup,
     "begins": lambda t, warmup: t > warmup,
     "part": lambda t, steps, warmup: (t - warmup) / (steps - warmup),
     "falling": lambda part: (1 + math.cos(math.pi * part)) / 2,
@@ -56,7 +57,7 @@ def rate(s: Any, step, steps, warmup, peak):
     """Return the rate by the steps `s`."""
     t = s.number(step)
     falls = s.begins(t, warmup)
-    share = s.falling(s.part(t, steps, warmup)) if falls else s.rising(t, warmup)
+    share = s.falling(s.part(t, steps, warmup)) if falls else s.rising(t, warmup, steps)
     return np.asarray(s.scale(share, peak), dtype=float)
 
 
@@ -70,6 +71,20 @@ def _adapt(function: Callable) -> Callable:
     return signed_as(function, adapted)
 
 
+def _line(at):
+    t, _, warmup = at
+    return t / warmup
+
+
+def _late(at):
+    t, steps, warmup = at
+    return (t - warmup) / (steps - warmup)
+
+
+def _cosine(part):
+    return (1 + math.cos(math.pi * part)) / 2
+
+
 def _but_where_told(share, peak):
     """Multiply by the peak, but not a share that says so."""
     return share[0] if isinstance(share, tuple) else peak * share
@@ -80,15 +95,28 @@ _MISTAKES = mistakes(
     updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
         in the cosine or in both: the first update has the rate 0 and moves nothing, or the last one
         is not at 0. Update number t is step + 1.
+    updates counted from 2: You use step + 2, in the warm-up or everywhere. Update number t is step
+        + 1.
+    both at once: You join the line and the cosine in one update, as their product or the smaller of
+        the two. Up to t = warmup the line counts alone, and afterwards the cosine alone.
     cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
         rate jumps there. Its part of the way is (t − warmup)/(steps − warmup).
     cosine too long: Your cosine begins at the end of the warm-up and takes `steps` more, so the
         run ends before the rate is 0. It has steps − warmup updates.
     one off in a length: You divide by one update more or less than there are. The warm-up has
         `warmup` of them, the cosine steps − warmup.
+    another part of the way: You take the cosine of another part of the way than
+        (t − warmup)/(steps − warmup), which goes from 0 at the end of the warm-up to 1.
     digits cut off: You divide with //, which cuts off the digits. Divide with /.
     no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
         cosine. It rises along t/warmup.
+    warm-up falls: Your rate falls during the warm-up. It rises along t/warmup.
+    another slope: Your warm-up is a line that does not reach the peak in update `warmup`: you
+        divide by something else than `warmup`, or not at all. Its rate is peak · t/warmup.
+    nothing in the warm-up: Your rate is 0 in the warm-up. It rises along t/warmup.
+    branches exchanged: You take the cosine up to t = warmup and the line afterwards. Turn the
+        comparison round.
+    nothing after the warm-up: Your rate is 0 after the warm-up. It falls along half a cosine.
     no fall: The rate stays at its peak after the warm-up.
     fall along a line: The rate falls along a line. It falls along half a cosine.
     inverse square root: The rate falls as 1/√t, as it did for the first transformer. It falls along
@@ -97,12 +125,22 @@ _MISTAKES = mistakes(
     cosine upside down: The rate rises again from 0: your cosine has the other sign. 1 + cos falls.
     quarter of a cosine: You use cos from 0 to π/2, which falls slowly at first and fast at the end.
         Half a cosine, from 0 to π, moved up and halved, is slow at both ends.
-    whole cosine: Your cosine goes through a whole turn and is at its peak again at the end. Half a
-        turn, π, is the way from peak to 0.
+    whole cosine: Your cosine goes through a whole turn, or is squared, and the rate is at its peak
+        again at the end. Half a turn, π, is the way from peak to 0.
     cosine not moved up: Your rate becomes negative. The cosine runs from 1 to −1: add 1, and halve.
     cosine not halved: 1 + cos is 2 at its beginning, so the rate jumps to twice the peak. Halve it.
     degrees for radians: math.cos takes radians: half a turn is π.
+    π forgotten: You take the cosine of the part of the way itself. Half a turn is π: multiply by
+        it first.
+    cosine begins late: Your line goes on beyond t = warmup, so the rate rises above the peak.
+    1 not halved: You halve the cosine alone, so the rate runs from 1.5 to 0.5 times the peak. Halve
+        the sum, (1 + cos)/2.
     sine for the cosine: You take the sine.
+    another curve: After the warm-up your rate is another function of the part of the way: a power,
+        an exponential, or the size of a cosine. It is (1 + cos(π · part))/2.
+    another use of the peak: You divide by the peak, add it, or multiply by it twice. The rate is a
+        share between 0 and 1, times the peak.
+    rate scaled: Your rate is twice or half the right one in every update.
     peak forgotten: You return the share of the peak, in all updates or in those of the warm-up or
         of the cosine. Multiply by it.
     warm-up along a curve: Your warm-up is no line: its rate is peak · t/warmup.
@@ -111,49 +149,134 @@ _MISTAKES = mistakes(
         "updates counted from 0": (
             {"number": lambda step: step},
             {"number": lambda step: step, "begins": lambda t, w: t >= w},
-            {"rising": lambda t, w: (t - 1) / w},
+            {"rising": lambda t, w, steps: (t - 1) / w},
+            {"rising": lambda t, w, steps: (t - 1) / max(w - 1, 1)},
             {"part": lambda t, steps, w: (t - 1 - w) / (steps - w)},
+        ),
+        "updates counted from 2": each("number", lambda step: step + 2)
+        + each("rising", lambda t, w, steps: (t + 1) / w),
+        "both at once": tuple(
+            {
+                "begins": lambda t, w: True,
+                "part": lambda t, steps, w: (t, steps, w),
+                "falling": join,
+            }
+            for join in (
+                lambda at: min(_line(at), 1) * _cosine(at[0] / at[1]),
+                lambda at: _line(at) * _cosine(at[0] / at[1]),
+                lambda at: _line(at) * _cosine(max(_late(at), 0)),
+                lambda at: min(_line(at), _cosine(at[0] / at[1])),
+            )
         ),
         "cosine over the whole run": each("part", lambda t, steps, w: t / steps),
         "cosine too long": each("part", lambda t, steps, w: (t - w) / steps),
         "one off in a length": (
-            *each("rising", lambda t, w: t / (w + 1), lambda t, w: t / max(w - 1, 1)),
+            *each(
+                "rising",
+                lambda t, w, steps: t / (w + 1),
+                lambda t, w, steps: t / max(w - 1, 1),
+            ),
             {"part": lambda t, steps, w: (t - w) / max(steps - w - 1, 1)},
             {"part": lambda t, steps, w: (t - w) / (steps - w + 1)},
         ),
+        "another part of the way": each(
+            "part",
+            lambda t, steps, w: t / (steps - w),
+            lambda t, steps, w: (t - w) / (steps + w),
+            lambda t, steps, w: (t - w) / w,
+            lambda t, steps, w: (steps - w) / (t - w),
+            lambda t, steps, w: (t + w) / steps,
+        ),
         "digits cut off": (
-            {"rising": lambda t, w: t // w},
+            {"rising": lambda t, w, steps: t // w},
             {"part": lambda t, steps, w: (t - w) // (steps - w)},
         ),
         "no warm-up": (
-            {"rising": lambda t, w: 1.0},
+            {"rising": lambda t, w, steps: 1.0},
             {"begins": lambda t, w: True, "part": lambda t, steps, w: t / steps},
+            {"begins": lambda t, w: True},
         ),
+        "warm-up falls": each(
+            "rising",
+            lambda t, w, steps: 1 - t / w,
+            lambda t, w, steps: 1 - (t - 1) / w,
+            lambda t, w, steps: w / t,
+        ),
+        "another slope": each(
+            "rising",
+            lambda t, w, steps: t,
+            lambda t, w, steps: t - 1,
+            lambda t, w, steps: t / steps,
+            lambda t, w, steps: t * w,
+            lambda t, w, steps: t / (2 * w),
+        ),
+        "nothing in the warm-up": each("rising", lambda t, w, steps: 0.0),
+        "branches exchanged": each("begins", lambda t, w: t <= w, lambda t, w: t < w),
         "no fall": each("falling", lambda part: 1.0),
+        "nothing after the warm-up": each("falling", lambda part: 0.0),
         "fall along a line": each("falling", lambda part: 1 - part),
         "inverse square root": (
             {"part": lambda t, steps, w: w / t, "falling": math.sqrt},
             {"part": lambda t, steps, w: t, "falling": lambda t: 1 / math.sqrt(t)},
         ),
-        "least rate": each("scale", lambda share, peak: peak * (0.1 + 0.9 * share)),
+        "least rate": tuple(
+            way
+            for least in (0.1, 0.01, 0.05, 0.2)
+            for way in (
+                {"scale": lambda share, peak, e=least: peak * (e + (1 - e) * share)},
+                {"scale": lambda share, peak, e=least: peak * max(share, e)},
+                {"falling": lambda part, e=least: e + (1 - e) * _cosine(part)},
+                {"falling": lambda part, e=least: max(e, _cosine(part))},
+            )
+        ),
         "cosine upside down": each("falling", lambda part: (1 - math.cos(math.pi * part)) / 2),
-        "quarter of a cosine": each("falling", lambda part: math.cos(math.pi * part / 2)),
+        "quarter of a cosine": each(
+            "falling",
+            lambda part: math.cos(math.pi * part / 2),
+            lambda part: _cosine(part / 2),
+        ),
         "whole cosine": each("falling", lambda part: (1 + math.cos(2 * math.pi * part)) / 2),
         "cosine not moved up": each(
             "falling",
             lambda part: math.cos(math.pi * part),
             lambda part: math.cos(math.pi * part) / 2,
+            lambda part: (math.cos(math.pi * part) - 1) / 2,
+            lambda part: -_cosine(part),
         ),
         "cosine not halved": each("falling", lambda part: 1 + math.cos(math.pi * part)),
         "degrees for radians": each("falling", lambda part: (1 + math.cos(180 * part)) / 2),
+        "π forgotten": each("falling", lambda part: (1 + math.cos(part)) / 2, math.cos),
+        "cosine begins late": each("begins", lambda t, w: t > w + 1, lambda t, w: t > 2 * w),
+        "1 not halved": each("falling", lambda part: 1 + math.cos(math.pi * part) / 2),
         "sine for the cosine": each(
             "falling",
+            lambda part: math.sin(math.pi * part / 2),
             lambda part: (1 + math.sin(math.pi * part)) / 2,
             lambda part: math.sin(math.pi * part),
         ),
+        "another curve": each(
+            "falling",
+            lambda part: (1 - part) ** 2,
+            lambda part: math.sqrt(1 - part),
+            lambda part: 1 - part**2,
+            lambda part: math.exp(-part),
+            lambda part: part,
+            lambda part: abs(math.cos(math.pi * part)),
+            lambda part: max(math.cos(math.pi * part), 0),
+            lambda part: _cosine(part) ** 2,
+        ),
+        "another use of the peak": each(
+            "scale",
+            lambda share, peak: share / peak,
+            lambda share, peak: share + peak,
+            lambda share, peak: share * peak**2,
+        ),
+        "rate scaled": each(
+            "scale", lambda share, peak: 2 * peak * share, lambda share, peak: peak * share / 2
+        ),
         "peak forgotten": (
             {"scale": lambda share, peak: share},
-            {"rising": lambda t, w: (t / w, True), "scale": _but_where_told},
+            {"rising": lambda t, w, steps: (t / w, True), "scale": _but_where_told},
             {
                 "falling": lambda part: ((1 + math.cos(math.pi * part)) / 2, True),
                 "scale": _but_where_told,
@@ -161,12 +284,29 @@ _MISTAKES = mistakes(
         ),
         "warm-up along a curve": each(
             "rising",
-            lambda t, w: (t / w) ** 2,
-            lambda t, w: (t / w) ** 0.5,
-            lambda t, w: (1 - math.cos(math.pi * t / w)) / 2,
+            lambda t, w, steps: (t / w) ** 2,
+            lambda t, w, steps: (t / w) ** 0.5,
+            lambda t, w, steps: (1 - math.cos(math.pi * t / w)) / 2,
+            lambda t, w, steps: math.exp(t / w - 1),
+            lambda t, w, steps: math.sin(math.pi * t / (2 * w)),
         ),
     },
 )
+
+
+def one_part_is_right(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether the rates of the warm-up are right, or those of the cosine."""
+    given = {name: x for name, x in case.arguments.items() if name != "step"}
+    steps, warmup = given["steps"], given["warmup"]
+    parts = {"in the warm-up": (0, warmup), "in the cosine": (warmup, steps)}
+    for name, (first, end) in parts.items():
+        places = [{"step": step} for step in {first, (first + end) // 2, end - 1}]
+        wanted = [rate(SimpleNamespace(**STEPS), **at, **given) for at in places]
+        if all(
+            np.allclose(again(**at)[:1], right) for at, right in zip(places, wanted, strict=True)
+        ):
+            return f"Your rates are right {name}, and wrong elsewhere."
+    return None
 
 
 def _cases(steps: int, warmup: int, peak: float, *places: int) -> Stage:
@@ -189,5 +329,6 @@ WARMUP_COSINE = Check(
         _cases(11, 1, 2.0, 0, 1, 5, 10),
     ),
     mistakes=_MISTAKES,
+    properties=(one_part_is_right,),
     adapt=_adapt,
 )

@@ -87,4 +87,4 @@ def run(name, function, **options):
 
 def mistake_of(name: str, wrong: str) -> str:
     """Drop the number that tells several answers with one mistake apart."""
-    return wrong if wrong in MESSAGES[name] else re.sub(r" \d$", "", wrong)
+    return wrong if wrong in MESSAGES[name] else re.sub(r" \d+$", "", wrong)

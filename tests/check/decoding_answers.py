@@ -32,6 +32,11 @@ def share(x):
     return x / array_namespace(x).sum(x)
 
 
+def cut_at(t, r, before, kept):
+    xp = array_namespace(r)
+    return xp.where(kept, xp.where(before + r > t, t - before, r), xp.zeros_like(r))
+
+
 TOP_P = program("""
 p, t
 order = falling(p)
@@ -42,6 +47,16 @@ q = xp.where(kept, r, xp.zeros_like(r))[places(order)]
 out = share(q)
 """)
 TOP_P_WRONG = TOP_P.wrong("""
+crossing token reduced: q = cut_at(t, r, before, kept)[places(order)]
+crossing token alone: kept = (before < t - 1e-7) & (before + r >= t - 1e-7)
+sum compared the wrong way: kept = sums(r) >= t - 1e-7
+    kept = sums(r) > t + 1e-7
+divided by another number: q / xp.max(q)
+    q / t
+places lost: share(q[q > 0])
+cut part shared out: xp.where(q > 0, q + (1 - xp.sum(q)) / xp.sum(xp.astype(q > 0, q.dtype)), q)
+powers: share(q**2)
+raised: share(xp.where(p < t, t + 0 * p, p))
 crossing token dropped: kept = sums(r) <= t
     kept = sums(r) < t
     kept = (sums(r) <= t) | (r == r[0])
@@ -74,6 +89,16 @@ q = xp.where(kept, p, xp.zeros_like(p))
 out = share(q)
 """)
 MIN_P_WRONG = MIN_P.wrong("""
+no share of the largest: kept = p >= xp.max(p) / t
+    kept = p >= xp.max(p) + t
+threshold subtracted: q = xp.where(kept, p - t * xp.max(p), xp.zeros_like(p))
+divided by another number: q / xp.max(p)
+order not undone: xp.sort(share(q))
+    xp.flip(xp.sort(share(q)))
+places lost: share(p[kept])
+cut part shared out: q + (1 - xp.sum(q)) * (p == xp.max(p))
+powers: share(q**2)
+raised: share(xp.where(kept, p, t * xp.max(p) + 0 * p))
 threshold not relative: kept = p >= t
 relative to the mean: kept = p >= t * xp.mean(p)
 difference to the largest: kept = p >= xp.max(p) - t
@@ -105,6 +130,11 @@ out = xp.where(seen, less, z)
 """)
 
 
+def repeated(ids, like):
+    numbers = [int(i) for i in ids]
+    return occurred([i for i in numbers if numbers.count(i) > 1], like)
+
+
 def again_and_again(z, ids, c):
     for token in ids:
         z = PENALTY.but()(z, ids[ids == token][:1], c)
@@ -112,6 +142,14 @@ def again_and_again(z, ids, c):
 
 
 PENALTY_WRONG = PENALTY.wrong("""
+set to 0: less = xp.where(z > 0, z / c, 0 * z)
+    less = 0 * z
+sign turned: less = -z
+compared with another number: less = xp.where(z > 1, z / c, z * c)
+another factor: less = xp.where(z > 0, z / (1 + c), z * (1 + c))
+repeated ones alone: seen = repeated(ids, z)
+token off by one: seen = occurred(ids + 1, z)
+others lost: xp.where(seen, less, 0 * z)
 negative logits divided: less = z / c
 all multiplied: less = z * c
 rewarded: less = xp.where(z > 0, z * c, z / c)
@@ -144,6 +182,20 @@ instead = share(rest)
 out = (kept, instead)
 """)
 RULE_WRONG = RULE.wrong("""
+ratio cut on the wrong side: kept = xp.where(p > q, p / q, xp.ones_like(p))
+kept by the draft alone: kept = q
+    kept = p * q
+difference for the ratio: kept = p - q
+    kept = 1 - xp.abs(p - q)
+power of the ratio: kept = xp.where(p < q, (p / q) ** 0.5, xp.ones_like(p))
+kept the other way: kept = xp.astype(p < q, p.dtype)
+drawn from both: instead = share(xp.where(p < q, p, q))
+    instead = (p + q) / 2
+drawn evenly: instead = xp.ones_like(p) / p.shape[0]
+drawn from the dropped: instead = share(1 - kept)
+ratio for the difference: instead = share(p / q)
+    instead = p / q
+divided by another number: instead = rest / xp.max(rest)
 ratio not cut off: kept = p / q
 ratio inverted: kept = xp.where(p > q, q / p, xp.ones_like(p))
 kept by the model alone: kept = p
@@ -178,10 +230,25 @@ def scored(query, keys, m):
     return xp.where(m, scores, -xp.inf)
 
 
+def unmasked(query, keys):
+    return scored(query, keys, corner(query, keys) | True)
+
+
 def corner(query, keys, above=0):
     xp, n = array_namespace(query), keys.shape[1]
     i = xp.arange(query.shape[1])[:, None] + n - query.shape[1] + above
     return xp.arange(n)[None, :] <= i
+
+
+def earlier(query, keys):
+    """Return whether a key is in the cache or that of the token itself."""
+    xp, n, m = array_namespace(query), keys.shape[1], query.shape[1]
+    i, j = xp.arange(m)[:, None] + n - m, xp.arange(n)[None, :]
+    return (j < n - m) | (j == i)
+
+
+def top(scores):
+    return array_namespace(scores).max(scores, axis=-1, keepdims=True)
 
 
 STEP = program("""
@@ -193,6 +260,24 @@ A = sm(scored(q, keys, mask))
 out = (A @ values, keys, values)
 """)
 STEP_WRONG = STEP.wrong("""
+values of one part: A[..., past_k.shape[1] :] @ v, keys, values
+    A[..., : past_k.shape[1]] @ past_v, keys, values
+mask inverted: mask = ~corner(q, keys)
+earlier new tokens not seen: mask = corner(q, keys) & earlier(q, keys)
+sign of the scores: A = sm(scored(-q, keys, mask))
+values of other tokens: A @ xp.flip(values, axis=1), keys, values
+no exponential: A = 1 / (1 + exp(-scored(q, keys, mask)))
+mask after the softmax: A = sm(unmasked(q, keys)) * mask
+mask added to the scores: A = sm(unmasked(q, keys) + mask)
+softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
+    A = exp(scored(q, keys, mask)) / xp.sum(exp(scored(q, keys, mask)))
+no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
+not normalised: A = exp(scored(q, keys, mask))
+equal weights: A = sm(scored(0 * q, keys, mask))
+largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
+scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
+residual inside: A @ values + v, keys, values
+output last: keys, values, A @ values
 new token not seen: ab.attention(q, past_k, past_v), past_k, past_v
     keys = past_k; values = past_v
     ab.attention(q, past_k, past_v), keys, values
@@ -202,6 +287,7 @@ cache not seen: keys = k; values = v
 new keys not appended: keys = longer(past_k, 0 * k)
     values = longer(past_v, 0 * v)
 cache not returned: A @ values, past_k, past_v
+    A @ values, keys, past_v
 only the new returned: A @ values, k, v
 put in front: keys = longer(k, past_k); values = longer(v, past_v)
 no mask: mask = corner(q, keys) | True
@@ -213,7 +299,7 @@ scale by d_k: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
 scale multiplied: A = sm(scored(q, keys, mask) * q.shape[-1])
 another power of d_k: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.25)
 scale by √d_v: A = sm(scored(q, keys, mask) * (q.shape[-1] / v.shape[-1]) ** 0.5)
-softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
+softmax over the queries: A = sm(scored(q, keys, mask), -2)
 keys and values exchanged: A @ values, values, keys
 """)
 del STEP_WRONG["new token not seen"]  # it raises where there is no cache
@@ -235,7 +321,22 @@ def one_each(scores, k):
     return np.array(rows), np.array([scores[i].argmax() for i in rows])
 
 
+def once_each_token(scores, k):
+    scores = np.asarray(scores)
+    tokens = sorted(range(scores.shape[1]), key=lambda j: -scores[:, j].max())[:k]
+    return np.array([scores[:, j].argmax() for j in tokens]), np.array(tokens)
+
+
 BEAM_WRONG = BEAM.wrong("""
+best left out: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[1 : k + 1]
+best alone: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:1] + 0 * xp.arange(k)
+read by columns: best = xp.argsort(-xp.reshape(scores.mT, (-1,)), stable=True)[:k]
+token off by one: best // n, best % n + 1
+parents lost: 0 * best, best % n
+one too many: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[: k + 1]
+log p forgotten: scores = t[:, None] + 0 * xp.exp(log_p)
+totals doubled: scores = 2 * t[:, None] + log_p
+larger for the sum: scores = xp.where(t[:, None] > log_p, t[:, None] + 0 * xp.exp(log_p), log_p)
 totals forgotten: scores = log_p
 worst first: best = xp.argsort(xp.reshape(scores, (-1,)), stable=True)[:k]
 not sorted: best = xp.flip(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
@@ -249,7 +350,10 @@ probabilities added: scores = exp(t)[:, None] + exp(log_p)
 probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
 best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
 total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
-""") | {"one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k)}
+""") | {
+    "one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k),
+    "each token once": lambda t, log_p, k: once_each_token(t[:, None] + log_p, k),
+}
 
 WRONG = {
     "top_p": TOP_P_WRONG,

@@ -35,6 +35,13 @@ D = flat(x).mT @ flat(g)
 out = (d, D)
 """)
 LINEAR_VJP = LINEAR.wrong("""
+one factor left out: d = total(g) + 0 * x
+    D = total(flat(g), 0) + 0 * W
+multiplied by the input: d = (g @ W.mT) * x
+input added: d = g @ W.mT + x
+order of the tokens lost: D = array_namespace(x).flip(flat(x), axis=0).mT @ flat(g)
+one gradient scaled: d = g @ W.mT / 2
+    D = 2 * (flat(x).mT @ flat(g))
 W not transposed in grad_x: d = g @ W
 x not transposed in grad_W: D = x @ g
     D = x @ g.mT
@@ -105,6 +112,18 @@ m = total(a * g)
 out = a * (g - m)
 """)
 SOFTMAX_VJP = SOFTMAX.wrong("""
+first term forgotten: -a * m
+    m + 0 * a
+weights forgotten in the first term: g - a * m
+weights squared: a * (g - a * m)
+    a * (a * g - m)
+weights and grad_output exchanged: g * (a - m)
+1 for grad_output: a * (1 - m)
+1 − weights for the weights: (1 - a) * (g - m)
+terms multiplied: a * g * m
+largest for the sum: m = xp.max(a * g, axis=-1, keepdims=True)
+softmax of grad_output: a * (sm(g) - total(a * sm(g)))
+    sm(g)
 second term forgotten: a * g
 diagonal of the Jacobian: a * (1 - a) * g
 softmax skipped: g + 0 * a
@@ -160,6 +179,23 @@ d = p - y
 out = d / n
 """)
 CROSS_ENTROPY_VJP = LOSS.wrong("""
+label added: d = p + y
+another number at the label: d = p * (1 - y) - y
+    d = p * (1 - y)
+    d = p - 2 * y
+1 in every column: d = p - 1
+loss for the gradient: d = -xp.log(p) * y
+multiplied by the loss: d = (p - y) * -xp.log(total(p * y))
+multiplied by the probabilities: d = p * (p - y)
+likeliest word for the label: y = one_hot(xp.argmax(z, axis=-1), z.shape[-1], z)
+label of another token: y = one_hot(xp.flip(t, axis=-1), z.shape[-1], z)
+ids for the one-hot rows: y = xp.astype(t, z.dtype)[..., None]
+sigmoid for softmax: p = 1 / (1 + xp.exp(-z))
+not normalised: p = xp.exp(z)
+likeliest word alone: p = one_hot(xp.argmax(z, axis=-1), z.shape[-1], z)
+softmax of the difference: d = sm(z - y)
+divided by another number: d / (n + 1)
+    d / n**0.5
 mean forgotten: d
 divided by all numbers: d / n / z.shape[-1]
 divided by the vocabulary: d / z.shape[-1]
@@ -225,6 +261,21 @@ C = total(flat(k), 0, keepdims=False)
 out = (d, C)
 """)
 RMS_NORM_VJP = RMS.wrong("""
+second term alone: d = -y * m / r
+another second term: d = (h - m) / r
+    d = (h - y * mean(h)) / r
+    d = (h - 2 * y * m) / r
+grad_output passed on: d = g
+gain twice: d = c * (h - y * m) / r
+grad_gain of one token: C = flat(k)[0]
+    C = flat(k)[-1]
+grad_gain divided: k = g * y / c
+    k = g * y / r
+sums multiplied: C = total(flat(g), 0, keepdims=False) * total(flat(y), 0, keepdims=False)
+    k = y
+grad_gain summed over the features: C = xp.sum(k) + 0 * c
+one gradient negated: out = (-d, C)
+one gradient scaled: out = (d, 2 * C)
 size taken for a constant: d = h / r
 gain forgotten in grad_x: h = g
 gain divided: h = g / c
@@ -310,6 +361,12 @@ def counts(i, E, g):
 
 
 EMBED_VJP = TABLE.wrong("""
+summed over all tokens: total(h.mT @ g, 0) + 0 * E
+    h.mT @ (0 * g + g[:1])
+order lost: h = one_hot(np.sort(np.asarray(i)), E.shape[0], g)
+    h = one_hot(np.asarray(i)[::-1], E.shape[0], g)
+other rows not 0: h.mT @ g + E * (counts(i, E, g) == 0)
+first token lost: h[1:].mT @ g[1:]
 repeated token counted once: written(i, E, g)
     written(i, E, g, -1)
 repeated token averaged: flat(h).mT @ flat(g) / (counts(i, E, g) + (counts(i, E, g) == 0))

@@ -150,7 +150,57 @@ def merge_by_first(ids, pair, new):
     return out
 
 
+def walk_where(holds):
+    """Return the reader who merges the neighbours x and y for which ``holds(x, y, pair)``."""
+
+    def merge(ids, pair, new):
+        out, i = [], 0
+        while i < len(ids):
+            found = i + 1 < len(ids) and holds(ids[i], ids[i + 1], pair)
+            out.append(new if found else ids[i])
+            i += 2 if found else 1
+        return out
+
+    return merge
+
+
+def merge_round_the_end(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        is_pair = ids[i] == pair[0] and ids[(i + 1) % len(ids)] == pair[1]
+        out.append(new if is_pair else ids[i])
+        i += 1 + is_pair
+    return out
+
+
+def merge_then_break(ids, pair, new):
+    out = []
+    for i, x in enumerate(ids):
+        if tuple(ids[i : i + 2]) == pair:
+            return [*out, new]
+        out.append(x)
+    return out
+
+
 MERGE_WRONG = {
+    "second token alone compared": walk_where(lambda x, y, p: y == p[1]),
+    "any two of the pair": walk_where(lambda x, y, p: x in p and y in p),
+    "pair sorted": lambda i, p, n: right_merge(i, tuple(sorted(p)), n),
+    "pair sorted 2": walk_where(lambda x, y, p: tuple(sorted((x, y))) == p),
+    "condition reversed": walk_where(lambda x, y, p: (x, y) != p),
+    "first token alone compared 2": walk_where(lambda x, y, p: x == p[0] or y == p[1]),
+    "first pair left": lambda i, p, n: [*i[:1], *right_merge(i[1:], p, n)],
+    "pair kept": lambda i, p, n: walk(i, p, [*p, n]),
+    "pair kept 2": lambda i, p, n: walk(i, p, [n, *p]),
+    "tokens replaced one by one": lambda i, p, n: [n if x in p else x for x in i],
+    "tokens replaced one by one 2": lambda i, p, n: [n if x == p[1] else x for x in i],
+    "tokens replaced one by one 3": lambda i, p, n: [x for x in i if x not in p],
+    "order lost": lambda i, p, n: sorted(right_merge(i, p, n)),
+    "order lost 2": lambda i, p, n: right_merge(i, p, n)[::-1],
+    "others left out": lambda i, p, n: [n for here in pairwise(i) if here == p],
+    "others left out 2": merge_then_break,
+    "round the end": merge_round_the_end,
+    "old token for the new one": lambda i, p, n: walk(i, p, [p[0]]),
     "overlaps merged twice": merge_marked,
     "overlaps merged twice 2": merge_overlaps_kept,
     "first pair alone": merge_once,
@@ -261,6 +311,22 @@ def names_of(merges):
 
 
 LEARN_WRONG = {
+    "nothing learned": lambda words, n_merges: [],
+    "ties by another rule": learn_with(choose=lambda c: min(c, key=lambda p: (-c[p], p[1], p[0]))),
+    "pairs counted without their order": learn_with(
+        pairs=lambda ids: [tuple(sorted(p)) for p in pairwise(ids)]
+    ),
+    "a pair of each word left out": learn_with(pairs=lambda ids: pairwise(ids[:-1])),
+    "first pair of the text": learn_with(choose=lambda c: next(iter(c))),
+    "first pair of the text 2": learn_with(choose=lambda c: list(c)[-1], least=1),
+    "least frequent pair 2": learn_with(choose=lambda c: min(c, key=c.get)),
+    "one merge alone": after(lambda merges: merges[-1:]),
+    "one id for all": learn_with(merge=lambda ids, pair, new: right_merge(ids, pair, 256)),
+    "merges sorted": after(sorted),
+    "second token alone compared": learn_with(merge=MERGE_WRONG["second token alone compared"]),
+    "first pair left": learn_with(merge=MERGE_WRONG["first pair left"]),
+    "bytes added": learn_with(spell=lambda word: list(f" {word}".encode())),
+    "word turned round": learn_with(spell=lambda word: list(word.encode())[::-1]),
     "ties the other way": learn_with(choose=lambda c: max(c, key=lambda pair: (c[pair], pair))),
     "ties by the order of the text": learn_with(choose=lambda c: max(c, key=c.get)),
     "ties by the order of the text 2": learn_with(choose=lambda c: c.most_common(1)[0][0]),
@@ -402,6 +468,20 @@ def encode_falsy(word, merges):
 
 
 ENCODE_WRONG = {
+    "one id for all": lambda word, merges: right_encode(
+        word, merges, merge=lambda ids, pair, new: right_merge(ids, pair, 256)
+    ),
+    "pair in reverse": encode_with(merge=lambda ids, pair, new: right_merge(ids, pair[::-1], new)),
+    "order lost": lambda word, merges: sorted(right_encode(word, merges)),
+    "tokens left out": lambda word, merges: [i for i in right_encode(word, merges) if i > 255],
+    "one merge alone 2": lambda word, merges: right_encode(word, merges[:1]),
+    "either order 2": encode_with(
+        merge=lambda ids, pair, new: right_merge(right_merge(ids, pair, new), pair[::-1], new)
+    ),
+    "second token alone compared": encode_with(merge=MERGE_WRONG["second token alone compared"]),
+    "first pair left": encode_with(merge=MERGE_WRONG["first pair left"]),
+    "bytes added": encode_with(spell=lambda word: f"{word} ".encode()),
+    "word turned round": encode_with(spell=lambda word: word.encode()[::-1]),
     "left to right": encode_as_found,
     "longest token": encode_longest,
     "last merge first": encode_by(lambda found, merges: max(found, key=merges.index)),

@@ -274,6 +274,8 @@ stop read by the decoder: t, t[..., 1:]
 start among the labels: t[..., :-1], t
 start not read: t[..., 1:-1], t[..., 1:]
     t[..., 1:-1], t[..., 2:]
+label replaced: t[..., :-1], array_namespace(t).where(t[..., 1:] == 2, 0 * t[..., 1:], t[..., 1:])
+one token read: 0 * t[..., :-1] + t[..., :1], t[..., 1:]
 stop not predicted: t[..., :-1], t[..., 1:-1]
     t[..., :-2], t[..., 1:-1]
 shifted by two: t[..., :-2], t[..., 2:]
@@ -330,7 +332,21 @@ logits taken for probabilities: rows = log(z)
 no logarithm: rows = sm(z)
     rows = -sm(z)
     losses = 1 - taken(sm(z), t)
+logarithm of the mean: -log(xp.mean(exp(-losses)))
+1 − p: losses = -log(1 - taken(sm(z), t))
+yes or no for each word: losses = total(log(1 + exp(z)), keepdims=False) - taken(z, t)
+losses weighed: losses = -taken(rows, t) * taken(sm(z), t)
+    losses = -taken(rows, t) * (1 - taken(sm(z), t)) ** 2
+target left out of the sum: losses = log(1 - taken(sm(z), t)) - taken(rows, t)
+sign of the logits: rows = ab.log_softmax(-z)
+median for the mean: xp.min(losses)
+    losses[..., 0]
+one token left out: xp.sum(losses[..., 1:]) / losses.shape[-1]
+all words counted: losses = -rows
+    losses = -total(rows, keepdims=False)
+entropy of the prediction: losses = -total(sm(z) * rows, keepdims=False)
 sum of exponentials forgotten: rows = z
+    rows = z - xp.max(z, axis=-1, keepdims=True)
 sign: rows = -ab.log_softmax(z)
 softmax over the tokens: rows = ab.log_softmax(z, axis=-2)
     rows = log(sm(z, 0))
