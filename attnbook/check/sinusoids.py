@@ -112,9 +112,11 @@ _MISTAKES = mistakes(
     angle inverted: You multiply the position by 10000^(2l/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
     product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
+    angles near 0: Your angles are as good as 0, so every row is that of position 0. Look at the
+        brackets: ** is done before * and /, so that p / 10000 ** 2 * l / d is (p / 10000²) · l / d.
+        The exponent is all of 2l/d: 10000 ** (2 * l / d).
     exponent without brackets: Not all of 2l/d is the exponent of 10000. ** is done before * and /,
-        so that p / 10000 ** 2 * l / d is (p / 10000²) · l / d. Write 10000 ** (2 * l / d), and p
-        outside.
+        so that 10000 ** 2 * l / d is (10000²) · l / d. Write 10000 ** (2 * l / d), and p outside.
     logarithm of base 10: You take exp of −2l/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
@@ -170,12 +172,10 @@ _MISTAKES = mistakes(
         ),
         "angle inverted": each("frequency", lambda b, e: b**e),
         "product for a power": each("frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e),
+        "angles near 0": each("frequency", lambda b, e: b**-2.0 * e / 2, lambda b, e: 0 * e),
         "exponent without brackets": (
-            {"frequency": lambda b, e: b**-2.0 * e / 2},
             {"frequency": lambda b, e: 1 / (b**2.0 * e / 2)},
-            {"frequency": lambda b, e: 2 / (b**2.0 * np.where(e == 0, 1, e))},
             {"exponent": lambda i, d: 2 * i + np.log(d) / np.log(10000.0)},
-            {"exponent": lambda i, d: i, "frequency": lambda b, i: b**-2.0 * i},
             {"frequency": lambda b, e: e, "angle": lambda p, e: (p / 10000.0) ** e},
             {"frequency": lambda b, e: e / b},
         ),
