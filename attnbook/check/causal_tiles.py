@@ -4,10 +4,12 @@ Both checks of kernels, of tiles that are skipped and of heads that share keys, 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import attnbook
 from attnbook.check import attention_cases as cases
 from attnbook.check import normalization as soft
 from attnbook.check.engine import documented, run
@@ -242,7 +244,10 @@ TILE_MISTAKES = (
     """,
         {
             "softmax over the query axis": {"compute": _at_once(lambda s: soft.normal(s, -2))},
-            "softmax over the heads": {"compute": _at_once(lambda s: soft.normal(s, 0))},
+            "softmax over the heads": each(
+                "compute",
+                *(_at_once(partial(weigh, axis=0)) for weigh in (soft.normal, attnbook.softmax)),
+            ),
             "softmax twice": {"compute": _at_once(lambda s: soft.normal(soft.normal(s, -1), -1))},
             "mask after the softmax": {
                 "compute": _at_once(lambda s: np.tril(soft.normal(s, -1)), hide=hide_nothing)

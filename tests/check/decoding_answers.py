@@ -213,7 +213,7 @@ scale by d_k: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
 scale multiplied: A = sm(scored(q, keys, mask) * q.shape[-1])
 another power of d_k: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.25)
 scale by √d_v: A = sm(scored(q, keys, mask) * (q.shape[-1] / v.shape[-1]) ** 0.5)
-softmax over the queries: A = sm(xp.where(mask, scored(q, keys, True), -xp.inf), -2)
+softmax over the queries: A = sm(scored(q, keys, mask), -2)
 keys and values exchanged: A @ values, values, keys
 """)
 del STEP_WRONG["new token not seen"]  # it raises where there is no cache

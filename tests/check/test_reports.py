@@ -1,6 +1,5 @@
 """What the checks of attention and of the transformer say of single answers."""
 
-
 import attention_answers as answers
 import layer_answers as layers
 import numpy as np
