@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Attempt
-from attnbook.check.relations import related
+from attnbook.check.relations import multiples, related, relations
 from attnbook.check.remembered import digest, digests_of, near
 from attnbook.check.report import show
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
@@ -36,7 +36,7 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
         return ()  # two mistakes make NaN of anything
     unfinished = _unfinished(check, attempts)
-    simple = unfinished or related(check, attempts)
+    simple = unfinished or related(check, attempts, relations)
     if simple:  # two mistakes that cancel each other may give the same
         return (simple,)
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
@@ -44,7 +44,8 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
-    return ()
+    multiple = related(check, attempts, multiples)
+    return (multiple,) if multiple else ()
 
 
 def _unfinished(check: Check, attempts: list[Attempt]) -> Mistake | None:

@@ -74,7 +74,7 @@ _MISTAKES = mistakes(
     root rounded: You round √d_model to an integer. Keep its fraction: math.sqrt(d_model).
     root added: You add √d_model to the rows. They are multiplied by it.
     root of the vocabulary: Your factor comes from the rows, V. It is √d_model, of the columns.
-    root of the length: Your factor is √n. It is the root of the width, √d_model.
+    root of the length: Your factor is √n, or 1/√n. It is the root of the width, √d_model.
     another factor: Your factor is another function of d_model. It is its square root.
     id one too small: You take the row before that of the token. Ids count from 0, as rows do.
     id one too large: You take the row after that of the token. Ids count from 0, as rows do.
@@ -100,7 +100,9 @@ _MISTAKES = mistakes(
     """,
     {
         "no √d_model": each("factor", lambda i, E: 1.0),
-        "divided by √d_model": each("multiply", np.divide),
+        "divided by √d_model": each(
+            "multiply", lambda rows, factor: rows / math.sqrt(rows.shape[-1])
+        ),
         "times d_model": each("factor", lambda i, E: float(E.shape[1])),
         "root rounded": each(
             "factor", *(lambda i, E, to=to: to(E.shape[1] ** 0.5) for to in (int, round, math.ceil))
@@ -112,7 +114,9 @@ _MISTAKES = mistakes(
             lambda i, E: E.shape[0] ** -0.5,
             lambda i, E: E.shape[0],
         ),
-        "root of the length": each("factor", lambda i, E: math.sqrt(i.shape[-1])),
+        "root of the length": each(
+            "factor", lambda i, E: math.sqrt(i.shape[-1]), lambda i, E: i.shape[-1] ** -0.5
+        ),
         "another factor": each(
             "factor",
             lambda i, E: math.log(E.shape[1]),

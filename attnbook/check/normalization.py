@@ -133,6 +133,8 @@ NORMALIZATION_MISTAKES = mistakes(
         Divide by their sum.
     not normalised: You return the exponentials themselves, at most divided by the largest one. They
         are positive, but they do not sum to one until each row is divided by its sum.
+    scores returned: You return the scores less their maximum. exp makes positive numbers of them,
+        and each row is divided by its sum then.
     length instead of sum: You divide by the length of the row, √Σx². Then the squares sum to one,
         not the weights. Divide by the plain sum.
     no exponential: You divide the scores by their sum without taking exp first. Scores may be
@@ -201,6 +203,7 @@ NORMALIZATION_MISTAKES = mistakes(
         },
         "mean instead of sum": {"total": along(np.mean)},
         "not normalised": {"divide": lambda powers, total: powers},
+        "scores returned": {"power": lambda x: x, "divide": lambda powers, total: powers},
         "length instead of sum": (
             {"total": along(_length)},
             {"power": lambda x: x, "total": along(_length)},

@@ -13,6 +13,8 @@ from attnbook.check.steps import Case, Check, Mistake, agree
 Pair = tuple[np.ndarray, np.ndarray, Case]
 """What was returned, what is right, and for which input."""
 
+Kinds = Callable[[Check, list[Pair]], Iterator[tuple[str, str]]]
+
 _OF_NUMBERS: dict[str, Callable] = {
     "1 less the right one": lambda x: 1 - x,
     "1 divided by the right one": lambda x: 1 / x,
@@ -72,8 +74,8 @@ _MOVED: dict[str, Callable] = {
 }
 
 
-def related(check: Check, attempts: list[Attempt]) -> Mistake | None:
-    """Return what the wrong results are of the right ones, the same for all `attempts`."""
+def related(check: Check, attempts: list[Attempt], kinds: Kinds) -> Mistake | None:
+    """Return what the wrong results are of the right ones for all `attempts`, if that is known."""
     wrong = {}
     for i, name in enumerate(check.results):
         pairs = [(a.values[i], a.expected[i], a.case) for a in attempts]
@@ -84,7 +86,7 @@ def related(check: Check, attempts: list[Attempt]) -> Mistake | None:
     if len(numbers) < (2 if check.kind == "bool" else 3):  # too few to tell one from another
         return None
     with np.errstate(all="ignore"):
-        name, holds = next(_relations(check, pairs), ("", ""))
+        name, holds = next(kinds(check, pairs), ("", ""))
     if not holds:
         return None
     who = "Your result" if len(check.results) == 1 else f"Your {' and your '.join(wrong)}"
@@ -92,8 +94,8 @@ def related(check: Check, attempts: list[Attempt]) -> Mistake | None:
     return Mistake(name, f"{who} {verb} {holds}.")
 
 
-def _relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
-    """Yield the name of a mistake and what it makes of the right result."""
+def relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of what makes all wrong results of the right ones."""
 
     def holds(change: Callable, *names: str) -> bool:
         def of(right: np.ndarray, case: Case) -> np.ndarray:
@@ -106,8 +108,11 @@ def _relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
 
     if check.kind == "bool" and holds(np.logical_not):
         yield "everything inverted", "the right one with True and False exchanged"
-    if check.kind == "real floating":
-        yield from _multiples(pairs, holds)
+    one = _factor(max(pairs, key=lambda pair: np.max(np.abs(pair[1]), initial=0)))
+    if check.kind == "real floating" and holds(lambda x: one * x):
+        if abs(one + 1) < 1e-3:
+            yield "result negated", "minus the right one"
+        yield "result scaled", f"{_short(one)} times the right one"
     if check.kind != "bool":
         got, right, _ = max(pairs, key=lambda pair: pair[1].size)
         constant = (got - right).flat[0] if got.shape == right.shape else 0
@@ -126,13 +131,10 @@ def _relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
                     yield f"{name} in the result", text.format(name)
 
 
-def _multiples(pairs: list[Pair], holds: Callable) -> Iterator[tuple[str, str]]:
-    """Yield by which factor all results are too large, or that each has another factor."""
-    one = _factor(max(pairs, key=lambda pair: np.max(np.abs(pair[1]), initial=0)))
-    if holds(lambda x: one * x):
-        if abs(one + 1) < 1e-3:
-            yield "result negated", "minus the right one"
-        yield "result scaled", f"{_short(one)} times the right one"
+def multiples(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of a factor that changes from case to case."""
+    if check.kind != "real floating":
+        return
     own = {_factor(pair): pair[2] for pair in pairs if len(np.unique(pair[1])) > 2}
     if len(own) > 1 and all(agree((x,), (_factor((x, y, z)) * y,), z) for x, y, z in pairs):
         least, most = min(own, key=abs), max(own, key=abs)
@@ -148,9 +150,9 @@ def _short(factor: float) -> str:
 
 
 def _factor(pair: Pair) -> float:
-    """Return what the largest of the right numbers is multiplied by."""
+    """Return what the largest of the right numbers was multiplied by."""
     got, right, _ = pair
-    if got.shape != right.shape or not right.size:
+    if got.shape != right.shape or not right.size or right.dtype.kind != "f":
         return np.nan
     place = np.argmax(np.abs(right))
     return (got.flat[place] / right.flat[place]).item()

@@ -115,6 +115,7 @@ wrong axis: sm(x, 0)
 one sum for all: e / xp.sum(e)
 not normalised: e
     shifted_e
+scores returned: x - top(x)
 length instead of sum: e / total(e * e) ** 0.5
     unit(x)
 no exponential: x / total(x)

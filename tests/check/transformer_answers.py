@@ -244,6 +244,7 @@ times d_model: E[ids] * E.shape[-1]
 root of the vocabulary: E[ids] * math.sqrt(len(E))
     E[ids] / math.sqrt(len(E))
 root of the length: E[ids] * math.sqrt(ids.shape[-1])
+    E[ids] / math.sqrt(ids.shape[-1])
 id one too small: E[ids - 1] * root
 id one too large: E[(ids + 1) % len(E)] * root
 columns for rows: E.T[ids] * root
