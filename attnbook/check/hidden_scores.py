@@ -88,11 +88,12 @@ MASK_MISTAKES = mistakes(
         "mask after the exponential": RENORMALIZED,
         "mask with a large negative number": filled_with(-1e9),
         "hidden scores not low enough": (
-            *map(filled_with, (-1.0, -2.0, -5.0, -10.0, -20.0)),
+            *map(filled_with, (-1.0, -2.0, -3.0, -4.0, -5.0, -8.0, -10.0, -15.0, -20.0)),
             *each(
                 "hide",
                 *(lambda s, mask, by=by: hide(s, mask, s - by) for by in (2.0, 5.0, 10.0)),
                 lambda s, mask: hide(s, mask, np.min(s)),
+                lambda s, mask: hide(s, mask, -np.max(np.abs(s))),
                 lambda s, mask: hide(s, mask, np.min(s, axis=-1, keepdims=True)),
             ),
         ),
@@ -103,6 +104,8 @@ MASK_MISTAKES = mistakes(
             lambda mask: np.flip(mask, (-1, -2)),
             lambda mask: np.roll(mask, 1, -1),
             lambda mask: np.roll(mask, -1, -1),
+            lambda mask: np.roll(mask, 1, -2),
+            lambda mask: np.roll(mask, -1, -2),
         ),
         "own place always visible": each(
             "see", lambda mask: mask | (np.eye(*mask.shape[-2:]) == 1)

@@ -298,7 +298,7 @@ _OF_A_SOFTMAX_ALONE = mistakes(
     """
     maximum in one place: You subtract the maximum in the numerator or in the sum alone. The factor
         cancels only if both have it.
-    divided by a root: You divide the scores by the root of their number. Attention scales its
+    divided by a root: You divide the scores by their number or its root. Attention scales its
         scores, by the root of d_k; the softmax does not.
     """,
     {
@@ -307,7 +307,11 @@ _OF_A_SOFTMAX_ALONE = mistakes(
             lambda x, axis=-1: np.exp(x) / np.sum(_shifted(x, axis), axis, keepdims=True),
             lambda x, axis=-1: _shifted(x, axis) / np.sum(np.exp(x), axis, keepdims=True),
         ),
-        "divided by a root": each("exponents", lambda x, axis: x / np.sqrt(x.shape[axis])),
+        "divided by a root": each(
+            "exponents",
+            lambda x, axis: x / np.sqrt(x.shape[axis]),
+            lambda x, axis: x / x.shape[axis],
+        ),
     },
 )
 

@@ -26,12 +26,14 @@ _OF_NUMBERS: dict[str, Callable] = {
     "the right one with 0 in the place of negative numbers": lambda x: np.maximum(x, 0),
     "the right one, rounded": np.round,
     "the right one, rounded to two decimals": partial(np.round, decimals=2),
+    "the hyperbolic tangent of the right one": np.tanh,
     "a softmax of the right one": attnbook.softmax,
     "the right one, its rows divided by their sums": lambda x: x / np.sum(x, -1, keepdims=True),
     "the right one, its rows divided by their lengths": lambda x: (
         x / np.linalg.norm(x, axis=-1, keepdims=True)
     ),
     "the right one, its rows with mean 0 and variance 1": attnbook.layer_norm,
+    "the right one, its rows with the mean square 1": attnbook.rms_norm,
 }
 _WITH_INPUT: dict[str, Callable] = {
     "the right one plus `{}`": lambda y, x: y + x,

@@ -168,6 +168,7 @@ SCORE_MISTAKES = mistakes(
         "softmax over the query axis": (
             *each("axis", lambda x, axis: -2, lambda x, axis: 0),
             {"total": soft.along(np.sum, -2)},
+            {"after": lambda weights, *others: weights / np.sum(weights, -2, keepdims=True)},
         ),
         "no softmax": {"finish": lambda weights, x, axis: x},
         "key not transposed": {"product": lambda q, k: q @ k},

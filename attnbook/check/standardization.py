@@ -170,8 +170,8 @@ NORM_MISTAKES = mistakes(
         once more. Once is enough.
     mean not subtracted: You divide by the size of a row but never subtract its mean. RMS
         normalisation does so, another layer. Here the mean of each token goes first.
-    sign of the difference: You subtract the row from its mean, or drop the sign of the difference:
-        x − μ.
+    sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
+        the sign of x − μ is dropped.
     largest number for the mean: You subtract the largest number of a row, its smallest or its
         first. Subtract its mean.
     mean added: You add the mean of a row where you should subtract it.

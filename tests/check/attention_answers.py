@@ -172,6 +172,7 @@ scale by √n_k: s = q @ k.mT / len(k) ** 0.5
 scale by √n_q: s = q @ k.mT / len(q) ** 0.5
 scale after the softmax: w = sm(q @ k.mT) / d**0.5
 softmax over the query axis: w = sm(s, 0)
+    w = sm(s) / total(sm(s), -2)
 no softmax: w = s
 key not transposed: s = q @ k / d**0.5
 cosine similarity: s = unit(q) @ unit(k).mT
@@ -223,7 +224,7 @@ mask with a large negative number: sm(hidden(s, mask, -1e9))
     sm(s - 1e9 * (1 - as_numbers(mask, s)))
     sm(s - 1e6 * (1 - as_numbers(mask, s)))
     sm(s - 1e4 * (1 - as_numbers(mask, s)))
-hidden scores not low enough: sm(hidden(s, mask, -5.0))
+hidden scores not low enough: sm(hidden(s, mask, -3.0))
     sm(s - 2 * (1 - as_numbers(mask, s)))
 mask in another order: safe_softmax(hidden(s, array_namespace(mask).roll(mask, 1, axis=-1)))
 own place always visible: safe_softmax(hidden(s, mask | (own_place(s) == 1)))
