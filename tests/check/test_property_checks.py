@@ -408,6 +408,6 @@ def test_a_model_that_ignores_its_input_is_remarked_upon():
         "permutation_equivariance": lambda x: np.zeros_like(x),
         "padding_invariance": lambda x, mask: np.zeros_like(x),
     }.items():
-        report = getattr(check, name)(model, x)
+        report = getattr(attnbook.check, name)(model, x)
         assert report
         assert report.remarks[0].startswith("it returns the same numbers for two different inputs")
