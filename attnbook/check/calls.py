@@ -81,10 +81,14 @@ class Finding:
 def class_passed(cls: type, call: str = "{}") -> Finding:
     """Say what to pass in the place of a class; `call` holds {} where it belongs."""
     name = cls.__name__
+    what, given = "that", f"{name}(…)"
+    if not any("__call__" in vars(base) for base in cls.__mro__):
+        methods = [m for m, x in vars(cls).items() if callable(x) and not m.startswith("_")]
+        what, given = "its method", f"{given}.{methods[0] if len(methods) == 1 else 'method'}"
     return Finding(
         "class for an object",
-        f"You pass the class `{name}`. Make an object of it first, and pass that: "
-        f"{call.format(f'{name}(…)')}.",
+        f"You pass the class `{name}`. Make an object of it first, and pass {what}: "
+        f"{call.format(given)}.",
     )
 
 

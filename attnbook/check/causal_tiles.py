@@ -4,10 +4,12 @@ Both checks of kernels, of tiles that are skipped and of heads that share keys, 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import attnbook
 from attnbook.check import attention_cases as cases
 from attnbook.check import normalization as soft
 from attnbook.check.engine import documented, run
@@ -16,7 +18,7 @@ from attnbook.check.masked import MASKED_ATTENTION
 from attnbook.check.merging import MERGE_ATTENTION
 from attnbook.check.outputs import ATTENTION_STEPS, OUTPUT_MISTAKES, outputs_between_values
 from attnbook.check.report import Report
-from attnbook.check.scores import SCORE_MISTAKES, hide_nothing
+from attnbook.check.scores import SCORE_MISTAKES, dot_products, hide_nothing
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Mistake, Stage, Values, Way, each, only, without
 
@@ -141,6 +143,19 @@ def _within_the_tile(mask):
     return place[:, np.newaxis] >= place
 
 
+def _at_once(weigh: Callable, hide: Callable = ATTENTION_STEPS["hide"]) -> Callable:
+    """Return causal attention without tiles whose weights are made of the scores by `weigh`."""
+
+    def compute(query, key, value):
+        own = np.arange(len(query)) * len(key) // len(query)
+        q, k, v = (x.astype(float) for x in (query, key[own], value[own]))
+        scores = dot_products(q, k) / np.sqrt(q.shape[-1])
+        weights = weigh(hide(scores, np.tri(q.shape[-2], dtype=bool)))
+        return (weights @ v).astype(query.dtype)
+
+    return compute
+
+
 def _shares(p, value):
     total = np.sum(p, axis=-1, keepdims=True)
     return total, soft.guarded(p, total) @ value
@@ -161,8 +176,14 @@ VARIANTS: tuple[Way, ...] = (
 )
 """Not wrong as long as every row sees a key, and as nobody counts the tiles."""
 
-_SCORES = ("no scale", "scale by d_k", "scale multiplied", "another power of d_k", "scale by √n_k")
-_MASKS = ("mask inverted", "mask multiplies the scores", "mask transposed", "+∞ for hidden scores")
+_SCORES = ("no scale", "scale by d_k", "scale multiplied", "scale by √n_k")
+_MASKS = (
+    "hidden scores not low enough",
+    "mask inverted",
+    "mask multiplies the scores",
+    "mask transposed",
+    "+∞ for hidden scores",
+)
 _OUTPUTS = (
     *("query and key swapped", "value used as key", "key used as value", "key and value swapped"),
     *("query used as value", "query compared with itself", "keys compared with themselves"),
@@ -171,6 +192,17 @@ _OUTPUTS = (
 TILE_MISTAKES = (
     *mistakes(
         """
+    softmax over the query axis: Your softmax runs over the queries. It runs over the keys that a
+        query sees, the last axis of the scores.
+    softmax over the heads: Your softmax runs over the heads, which share out each key among them.
+        It runs over the keys that a query sees, the last axis of the scores.
+    softmax twice: You apply the softmax to weights that are already softmaxed. Apply it once.
+    mask after the softmax: You set hidden weights to zero after the softmax, so what they had is
+        lost and the rows no longer sum to one. Hide the scores, with −∞, before the softmax.
+    sign of the scores: The smallest score gets the largest weight: a minus sign has crept in
+        between the dot product and exp. Look also at the order of score and maximum.
+    another power of d_k: You divide the scores by another number than √16: by 2, by 256, by √32 or
+        √15 or √17, or by 16 twice. It is √d_k, the root of the width.
     no mask: Every query sees all keys, those of its future too: nothing is hidden. Where the place
         of a key is after that of the query, the score is −∞.
     diagonal one too far: Each query sees one key too many, the one that follows it: with ≥ and <
@@ -211,6 +243,17 @@ TILE_MISTAKES = (
         move with the head. One head is n · d numbers long.
     """,
         {
+            "softmax over the query axis": {"compute": _at_once(lambda s: soft.normal(s, -2))},
+            "softmax over the heads": each(
+                "compute",
+                *(_at_once(partial(weigh, axis=0)) for weigh in (soft.normal, attnbook.softmax)),
+            ),
+            "softmax twice": {"compute": _at_once(lambda s: soft.normal(soft.normal(s, -1), -1))},
+            "mask after the softmax": {
+                "compute": _at_once(lambda s: np.tril(soft.normal(s, -1)), hide=hide_nothing)
+            },
+            "sign of the scores": {"product": lambda q, k: -dot_products(q, k)},
+            "another power of d_k": only(SCORE_MISTAKES, "another power of d_k")[0].ways,
             "no mask": {"hide": hide_nothing, **_EVERY},
             "diagonal one too far": {"see": _tri(1)},
             "query cannot see itself": (
@@ -257,8 +300,8 @@ TILE_MISTAKES = (
         base_2={"power": np.exp2},
     ),
     *only(SCORE_MISTAKES, *_SCORES),
-    *only(MASK_MISTAKES, *_MASKS),
     *only(MASKED_ATTENTION.mistakes, "mask with −10⁴"),
+    *only(MASK_MISTAKES, *_MASKS),
     *only(OUTPUT_MISTAKES, *_OUTPUTS),
 )
 

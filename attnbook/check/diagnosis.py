@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.calls import Attempt
+from attnbook.check.relations import multiples, related, relations
 from attnbook.check.remembered import digest, digests_of, near
 from attnbook.check.report import show
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
@@ -20,7 +21,7 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     """Return the mistake, or the two, whose numbers are those of all `attempts`; none if unknown.
 
     The mistakes that are listed first win, and one wins over two. Before two, it is asked whether
-    the function computes anything.
+    the function computes anything, and whether its results are simply related to the right ones.
     """
     # where the function is wrong most models differ, and small inputs are cheap
     attempts = sorted(attempts, key=lambda attempt: (not attempt.wrong, attempt.case.size))
@@ -35,14 +36,16 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
     if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
         return ()  # two mistakes make NaN of anything
     unfinished = _unfinished(check, attempts)
-    if unfinished:  # two mistakes that cancel each other may give the same
-        return (unfinished,)
+    simple = unfinished or related(check, attempts, relations)
+    if simple:  # two mistakes that cancel each other may give the same
+        return (simple,)
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
     pairs = itertools.islice(_pairs(check, seen), MOST_PAIRS)
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
-    return ()
+    multiple = related(check, attempts, multiples)
+    return (multiple,) if multiple else ()
 
 
 def _unfinished(check: Check, attempts: list[Attempt]) -> Mistake | None:

@@ -55,6 +55,12 @@ def _by_position(ids, table):
     return np.broadcast_to(np.arange(ids.shape[-1]) % len(table), ids.shape)
 
 
+def _placed(rows, interleaved):
+    n, d = rows.shape[-2:]
+    waves = attnbook.positions.sinusoidal(n, d + d % 2, interleaved=interleaved)
+    return rows + waves[:, :d]
+
+
 def _one_hot(ids, table):
     return np.eye(len(table))[ids]
 
@@ -68,7 +74,7 @@ _MISTAKES = mistakes(
     root rounded: You round √d_model to an integer. Keep its fraction: math.sqrt(d_model).
     root added: You add √d_model to the rows. They are multiplied by it.
     root of the vocabulary: Your factor comes from the rows, V. It is √d_model, of the columns.
-    root of the length: Your factor is √n. It is the root of the width, √d_model.
+    root of the length: Your factor is √n, or 1/√n. It is the root of the width, √d_model.
     another factor: Your factor is another function of d_model. It is its square root.
     id one too small: You take the row before that of the token. Ids count from 0, as rows do.
     id one too large: You take the row after that of the token. Ids count from 0, as rows do.
@@ -84,13 +90,19 @@ _MISTAKES = mistakes(
         its 1 at the id of token i: (n, V) times (V, d_model).
     one-hot returned: You return the one-hot rows, (n, V), and never multiply them by the table.
     rows normalised: You normalise the rows. They are taken as they are, times √d_model.
-    last token lost: The last token has no row in your result: the loop or the slice ends too early.
+    last token lost: The last token has no row in your result, or the first: the loop or the slice
+        ends too early, or begins too late.
+    rows counted from the end: Token i gets row V − 1 − i. Row i belongs to it.
+    positions added: You add positions to the rows. That is a step of its own; the embedding is the
+        rows times √d_model, and nothing else.
     id 0 taken for padding: The token 0 gets zeros. Here 0 is a token as any other.
     summed over the tokens: You sum or average the rows of all tokens. Each keeps its own.
     """,
     {
         "no √d_model": each("factor", lambda i, E: 1.0),
-        "divided by √d_model": each("multiply", np.divide),
+        "divided by √d_model": each(
+            "multiply", lambda rows, factor: rows / math.sqrt(rows.shape[-1])
+        ),
         "times d_model": each("factor", lambda i, E: float(E.shape[1])),
         "root rounded": each(
             "factor", *(lambda i, E, to=to: to(E.shape[1] ** 0.5) for to in (int, round, math.ceil))
@@ -102,7 +114,9 @@ _MISTAKES = mistakes(
             lambda i, E: E.shape[0] ** -0.5,
             lambda i, E: E.shape[0],
         ),
-        "root of the length": each("factor", lambda i, E: math.sqrt(i.shape[-1])),
+        "root of the length": each(
+            "factor", lambda i, E: math.sqrt(i.shape[-1]), lambda i, E: i.shape[-1] ** -0.5
+        ),
         "another factor": each(
             "factor",
             lambda i, E: math.log(E.shape[1]),
@@ -156,7 +170,14 @@ _MISTAKES = mistakes(
         "last token lost": each(
             "leave",
             lambda r: r[..., :-1, :],
+            lambda r: r[..., 1:, :],
             lambda r: r * (np.arange(r.shape[-2]) < r.shape[-2] - 1)[:, np.newaxis],
+        ),
+        "rows counted from the end": each("numbers", lambda i, E: len(E) - 1 - i),
+        "positions added": each(
+            "leave",
+            *(partial(_placed, interleaved=interleaved) for interleaved in (False, True)),
+            lambda r: r + np.arange(r.shape[-2])[:, np.newaxis],
         ),
         "id 0 taken for padding": each("look_up", lambda i, E: E[i] * (i != 0)[..., np.newaxis]),
         "summed over the tokens": each(

@@ -110,7 +110,8 @@ def either(checks: dict[str, Check], function: Callable, time_limit: float) -> R
             break
     begun = [report for report in failed if report.began_right]  # their convention is the reader's
     one = [report for report in telling if len(report.mistakes) == 1]
-    return (begun or one or telling or failed)[0]
+    named = [report for report in failed if report.mistake]
+    return (begun or one or telling or named or failed)[0]
 
 
 class Examination:
@@ -215,7 +216,10 @@ class Examination:
     def _repeat(self, case: Case, name: str) -> None:
         first, second = self.calls.attempt(case, name), self.calls.attempt(case, name)
         raised = any(attempt.error is not None for attempt in (first, second))
-        if raised or agree(first.values, second.values, case):
+        if raised:
+            return
+        if agree(first.values, second.values, case):
+            self._find_memory(first, name)
             return
         finding = Finding(
             "not deterministic",
@@ -225,6 +229,22 @@ class Examination:
             replace(second, expected=first.values).failing,
         )
         raise Found(finding)
+
+    def _find_memory(self, first: Attempt, name: str) -> None:
+        """Find out whether other numbers of the same shapes give the old result."""
+        if first.wrong or not self.check.legible:
+            return
+        other = self._again(first.case, name, **_rounded(_floats_of(first.case)))
+        if other.wrong and agree(other.values, first.values, first.case):
+            finding = Finding(
+                "earlier result returned",
+                "Your function returns the result of an earlier input, which had the same shapes "
+                "and other numbers. Look for a cache whose key is the shape, or for a variable "
+                "outside the function that keeps the first result.",
+                difference(self.check, other.case, other.values, other.expected),
+                other.failing,
+            )
+            raise Found(finding)
 
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
         attempts = [self.calls.attempt(case, name) for case in stage.cases]
@@ -297,11 +317,10 @@ class Examination:
 
     def _legible(self, attempt: Attempt, name: str) -> Attempt:
         """Return what the function makes of rounded numbers, if it is wrong on these as well."""
-        floats = {key: x for key, x in attempt.case.arrays.items() if x.dtype.kind == "f"}
+        floats = _floats_of(attempt.case)
         if not self.check.legible or any(np.max(np.abs(x)) > 8 for x in floats.values() if x.size):
             return attempt
-        rounded = {key: np.round(2 * x) + 0 for key, x in floats.items()}  # no -0
-        plain = self._again(attempt.case, name, **rounded)
+        plain = self._again(attempt.case, name, **_rounded(floats))
         return plain if plain.wrong else attempt
 
     def _again(self, case: Case, name: str, **arrays: np.ndarray) -> Attempt:
@@ -332,6 +351,14 @@ def _partly(check: Check, attempt: Attempt) -> str:
         return ""
     right, wrong = (" and ".join(names[key]) for key in (True, False))
     return f" Here you return {right} right, and only {wrong} wrong."
+
+
+def _floats_of(case: Case) -> dict[str, np.ndarray]:
+    return {key: x for key, x in case.arrays.items() if x.dtype.kind == "f"}
+
+
+def _rounded(floats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key: np.round(2 * x) + 0 for key, x in floats.items()}  # no -0
 
 
 def _happens(error: BaseException | None) -> str:

@@ -74,10 +74,14 @@ MISTAKES = mistakes(
     sigmoid for the activation: Your gate is σ(x W_gate): the first gated unit, GLU. Here it is silu
         h · σ(h), which makes it SwiGLU.
     sigmoid turned: The gate holds σ(−h), which is 1 − σ(h), for σ(h). It is h · σ(h), silu.
-    another activation: On your gate stands another function: GELU, ReLU, tanh or a softmax. It is
-        h · σ(h) here, silu.
+    another activation: On your gate stands another function: GELU, ReLU, tanh, a softmax or a
+        comparison. It is h · σ(h) here, silu.
     sign of the gate: You take the silu of −x W_gate, or minus that of x W_gate. Look at the sign.
     branches added: You add the two branches. They are multiplied, number by number.
+    branches joined otherwise: You subtract or divide one branch, or take the larger number or the
+        mean of both. They are multiplied, number by number.
+    branches multiplied too late: You multiply each branch by W_2, and the two results then. The
+        branches are multiplied before W_2, where both have the width d_ff.
     branches multiplied as matrices: You take a matrix product of the two branches. They are
         multiplied number by number, *, where both have the shape (n, d_ff).
     one added to the gate: You multiply by 1 + the gate. The gate itself multiplies.
@@ -94,11 +98,13 @@ MISTAKES = mistakes(
         square. The rows of W_gate and W_1 belong to the features of x: x @ W_gate.
     residual inside: You add x to the result. The residual connection belongs to the layer, which
         adds it once more.
-    normalised inside: You normalise the result. The layer does that, around this network.
+    normalised inside: You normalise x or the result. The layer does that, around this network.
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
     """,
     {
-        "activation on the wrong branch": {"open": same, "pass_on": silu},
+        "activation on the wrong branch": tuple(
+            {"open": same, "pass_on": activation} for activation in (silu, sigmoid)
+        ),
         "activation on both branches": each("pass_on", silu),
         "activation on the product": {"open": same, "combine": lambda a, b: silu(a * b)},
         "activation after the second matrix": (
@@ -112,9 +118,21 @@ MISTAKES = mistakes(
         "no activation": each("open", same),
         "sigmoid for the activation": each("open", sigmoid),
         "sigmoid turned": each("open", lambda h: h * sigmoid(-h), lambda h: sigmoid(-h)),
-        "another activation": each("open", *OTHER_ACTIVATIONS, relu, np.exp),
+        "another activation": each(
+            "open",
+            *(*OTHER_ACTIVATIONS, relu, np.exp, np.sin, lambda h: silu(silu(h)), np.sign),
+            *(lambda h: np.where(h > 0, h, 0.01 * h), lambda h: (h > 0) * 1.0),
+            lambda h: h * sigmoid(2 * h),
+        ),
         "sign of the gate": each("open", lambda h: silu(-h), lambda h: -silu(h)),
         "branches added": each("combine", np.add),
+        "branches joined otherwise": each(
+            "combine",
+            *(np.subtract, lambda a, b: b - a, np.divide, np.maximum, lambda a, b: (a + b) / 2),
+        ),
+        "branches multiplied too late": {
+            "compute": lambda x, G, A, B: (silu(x @ G) @ B) * (x @ A @ B)
+        },
         "branches multiplied as matrices": each(
             "combine",
             lambda a, b: a @ b,
@@ -139,8 +157,9 @@ MISTAKES = mistakes(
             lambda G, A, B: (G, A, B.T),
         ),
         "residual inside": each("leave", np.add),
-        "normalised inside": each(
-            "leave", lambda y, x: attnbook.rms_norm(y), lambda y, x: attnbook.layer_norm(y)
+        "normalised inside": (
+            *each("leave", lambda y, x: attnbook.rms_norm(y), lambda y, x: attnbook.layer_norm(y)),
+            *each("enter", attnbook.rms_norm, attnbook.layer_norm),
         ),
         "hidden layer returned": each("back", same),
     },

@@ -133,37 +133,34 @@ class _Mode:
             return Finding("wrong shape", message, where, shown)
         if not all(np.isfinite(output).all() for output in outputs):
             return Finding("NaN", "Your output holds NaN or infinity.", where, shown)
-        name, k = self.projection(outputs)
+        name = self.projection(outputs)
         if name:
-            return Finding(name, HEADS[name].format(k=k), where, shown)
+            return Finding(name, HEADS[name], where, shown)
         return self.mixed(outputs[0]) or Finding(None, HEADS["unknown"], where, shown)
 
-    def projection(self, outputs: list[np.ndarray]) -> tuple[str | None, float]:
+    def projection(self, outputs: list[np.ndarray]) -> str | None:
         """Tell what one matrix does to the right heads, if it gives the output everywhere."""
         if self.layout.axis is not None:
-            return None, 0.0
+            return None
         width = outputs[0].shape[-1]
         n = outputs[0].size // width
         inputs = [self.layout.draw(seed) for seed in range(100, 101 + 3 * width // n)]
         heads = np.concatenate([self.layout.reference(*x).reshape(-1, width) for x in inputs])
         output = np.concatenate([self.run(x).reshape(-1, width) for x in inputs])
         if not np.isfinite(output).all():
-            return None, 0.0
+            return None
         heads = np.column_stack([heads, np.ones(len(heads))])
         matrix = np.linalg.lstsq(heads, output, rcond=None)[0]
         if not self.close(output, heads @ matrix, 1e-3):
-            return None, 0.0
+            return None
         matrix, bias = matrix[:-1], matrix[-1]
-        k, unbiased = float(matrix[0, 0]), np.abs(bias).max() < 1e-2
-        if unbiased and np.allclose(matrix, k * np.eye(width), atol=1e-3):
-            return "output scaled", k
         sources = np.argmax(matrix, axis=0)
         order = np.eye(width)[:, sources]
         permutes = len(set(sources.tolist())) == width and np.allclose(matrix, order, atol=5e-3)
-        if unbiased and permutes:
+        if permutes and np.abs(bias).max() < 1e-2:
             whole = (np.diff(sources.reshape(self.layout.h, -1), axis=1) == 1).all()
-            return f"{'heads' if whole else 'features'} in another order", 0.0
-        return "output projection", 0.0
+            return f"{'heads' if whole else 'features'} in another order"
+        return "output projection"
 
     def mixed(self, output: np.ndarray) -> Finding | None:
         """Change one block at a time, and see whether another moves."""

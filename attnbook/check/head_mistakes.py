@@ -62,8 +62,6 @@ HEADS = sentences(
         of the output must be head i. Look at how heads are collected and joined.
     features in another order: The right heads are there, but their features are mixed up: block i
         of the output must be head i, with its features in order. Look at the reshape of the merge.
-    output scaled: The right heads are there, each number {k:.4g} times as large as it should be.
-        The output of a head is softmax(q · k/√d_head) times the values, and nothing else.
     output projection: The right heads are there, but mixed by a matrix: an output projection W_O
         stands behind them. Check the part before it, or with the identity as W_O.
     mixed: The heads mix: one block of the output depends on another block of the inputs. Look at

@@ -47,6 +47,10 @@ def _first_for_all(x, n_heads):
     return np.broadcast_to(heads[..., :1, :, :], heads.shape)
 
 
+def _counted(heads):
+    return np.expand_dims(np.arange(heads.shape[-3]), (-1, -2))
+
+
 def _same(x, *others):
     return x
 
@@ -151,6 +155,12 @@ HEADS_MISTAKES = mistakes(
         side. In a loop, look whether each turn overwrites the last one or returns too early.
     one head for all: All heads are the same one: each reads the same columns of the projections.
         Head i reads the columns i·d to (i + 1)·d − 1.
+    one head left out: One head, the first or the last, is 0 where the heads are joined: the loop
+        over the heads begins too late or ends too early.
+    keys or values of another head: A head reads the keys or the values of its neighbour. Head i
+        reads the columns i·d to (i + 1)·d − 1 of all three projections.
+    number and width swapped: You take n_heads for the width of a head, and get d heads of width h.
+        There are n_heads heads, each of width h·d / n_heads.
     heads averaged: You average the heads. Heads that look for different things blur into one. Join
         them side by side, (n, h·d), and let W_O mix them.
     heads summed: You add the heads up, and what each of them found can no longer be told apart.
@@ -161,8 +171,8 @@ HEADS_MISTAKES = mistakes(
         all heads sum to one. Not the heads compete but the keys: the softmax belongs to the last
         axis.
     scale by √d_model: You divide the scores by √d_model, the root of the width of all heads
-        together. The dot products are taken within a head, where each has d_k = d_model / h terms:
-        divide by the root of the width of one head.
+        together, or by that width. The dot products are taken within a head, where each has d_k =
+        d_model / h terms: divide by the root of the width of one head.
     scale by √h: You divide the scores by √h, the root of the number of heads. What makes them large
         is the number of terms in each dot product, the width d_k of a head.
     scale from the width of the input: You take d_k to be the width of the input, divided by the
@@ -217,6 +227,17 @@ HEADS_MISTAKES = mistakes(
             _in_place_of_all(lambda heads: heads[..., -1:, :, :]),
             *(_split(_first_for_all, name) for name in _ALL),
         ),
+        "one head left out": each(
+            "arrange",
+            lambda heads: heads * (_counted(heads) < heads.shape[-3] - 1),
+            lambda heads: heads * (_counted(heads) > 0),
+        ),
+        "keys or values of another head": tuple(
+            _split(lambda x, h, by=by: np.roll(cut.heads_of(x, h), by, axis=-3), name)
+            for name in ("key", "value")
+            for by in (-1, 1)
+        ),
+        "number and width swapped": _split(lambda x, h: cut.heads_of(x, x.shape[-1] // h)),
         "heads averaged": (*_merged(np.mean), {"arrange": lambda heads: heads / heads.shape[-3]}),
         "heads summed": _merged(np.sum),
         "weights averaged over the heads": {
@@ -228,6 +249,8 @@ HEADS_MISTAKES = mistakes(
             lambda x, y, a, c, h: a.shape[-1],
             lambda x, y, a, c, h: x.shape[-1],
             lambda x, y, a, c, h: y.shape[-1],
+            lambda x, y, a, c, h: a.shape[-1] ** 2,
+            lambda x, y, a, c, h: x.shape[-1] ** 2,
         ),
         "scale by √h": {"width": lambda x, y, a, c, h: h},
         "scale from the width of the input": each(

@@ -104,8 +104,10 @@ FEED_MISTAKES = mistakes(
         what is added to the residual must be able to be negative.
     activation before the first matrix: Your ReLU is applied to x itself, not between the two
         matrices.
-    another activation: Between your matrices stands another function: GELU, tanh, a sigmoid or a
-        softmax. It is max(0, h) here.
+    another activation: Between your matrices stands another function: GELU, tanh, a sigmoid, a
+        softmax, or a ReLU that begins or ends elsewhere. It is max(0, h) here.
+    number multiplied: You multiply or divide by a number that is not in the formula, before the
+        first matrix or between the two: by √d_model, by √d_ff, or as a dropout does.
     sign of the activation: You keep negative numbers, or drop the sign. The ReLU is max(0, h).
     comparison for the activation: You pass on where h > 0, as 0 and 1, and lose how large it is: h
         · (h > 0), or max(0, h).
@@ -120,7 +122,7 @@ FEED_MISTAKES = mistakes(
     bias multiplied: You multiply by a bias. Both are added.
     residual inside: You add x to the result. The residual connection belongs to the layer, which
         adds it once more.
-    normalised inside: You normalise the result. The layer does that, around this network.
+    normalised inside: You normalise x or the result. The layer does that, around this network.
     first matrix used twice: Your second matrix is W_1 transposed. It is W_2, of its own.
     matrices transposed: You multiply by the transposed matrices. It runs only where they are
         square. The rows of W_1 belong to the features of x: x @ W_1.
@@ -140,7 +142,24 @@ FEED_MISTAKES = mistakes(
             {"enter_feed": relu},
         ),
         "another activation": each(
-            "activate", *OTHER_ACTIVATIONS, silu, sigmoid, np.square, lambda h: np.clip(h, 0, 6)
+            "activate",
+            *(*OTHER_ACTIVATIONS, silu, sigmoid, np.square, lambda h: np.clip(h, 0, 6)),
+            *(np.exp, np.sin, lambda h: np.clip(h, 0, 1), lambda h: np.clip(h, -1, 1), np.sign),
+            *(lambda h: np.maximum(h, 1), lambda h: np.where(h > 1, h, 0), lambda h: relu(h - 1)),
+            lambda h: h + relu(h),
+        ),
+        "number multiplied": (
+            *each("activate", *(lambda h, by=by: by * relu(h) for by in (0.5, 0.8, 0.9, 2.0))),
+            *each(
+                "activate",
+                lambda h: relu(h) / np.sqrt(h.shape[-1]),
+                lambda h: relu(h) / h.shape[-1],
+            ),
+            *each(
+                "enter_feed",
+                lambda x: x / np.sqrt(x.shape[-1]),
+                lambda x: x * np.sqrt(x.shape[-1]),
+            ),
         ),
         "sign of the activation": each(
             "activate", lambda h: np.minimum(h, 0), lambda h: relu(-h), np.abs
@@ -174,8 +193,11 @@ FEED_MISTAKES = mistakes(
         ),
         "bias multiplied": ({"shift_hidden": np.multiply}, {"shift_back": np.multiply}),
         "residual inside": each("keep", np.add),
-        "normalised inside": each(
-            "keep", lambda y, x: attnbook.layer_norm(y), lambda y, x: attnbook.layer_norm(x + y)
+        "normalised inside": (
+            *each(
+                "keep", lambda y, x: attnbook.layer_norm(y), lambda y, x: attnbook.layer_norm(x + y)
+            ),
+            *each("enter_feed", attnbook.layer_norm, attnbook.rms_norm),
         ),
         "first matrix used twice": each(
             "feed_matrices", lambda W_1, W_2: (W_1, W_1.T), lambda W_1, W_2: (W_1, W_1)

@@ -51,6 +51,13 @@ MASK_MISTAKES = mistakes(
         maximum.
     mask with a large negative number: You hide scores with a large negative number. Scores that are
         lower still are outbid by it, and the hidden keys win. Only −∞ is below every score.
+    hidden scores not low enough: You give hidden scores a number such as −1 or −10, or take such a
+        number away from them. exp does not make 0 of it, so hidden keys keep some weight. A hidden
+        score must be −∞.
+    mask in another order: Your mask is reversed along an axis, or moved by one place, before it
+        hides anything. Its row i belongs to query i, and its column j to key j.
+    own place always visible: Each query sees the key at its own place, where the mask hides it too.
+        Use the mask as it is given.
     0 times infinity: You multiply −∞ by a mask of 0 and 1. 0 · ∞ is NaN, so the scores that should
         stay are lost. Choose instead of multiplying: where(mask, scores, −∞).
     +∞ for hidden scores: You hide scores with +∞. The largest score wins, so the hidden keys take
@@ -80,6 +87,29 @@ MASK_MISTAKES = mistakes(
         "−∞ after the softmax": _after(hide),
         "mask after the exponential": RENORMALIZED,
         "mask with a large negative number": filled_with(-1e9),
+        "hidden scores not low enough": (
+            *map(filled_with, (-1.0, -2.0, -3.0, -4.0, -5.0, -8.0, -10.0, -15.0, -20.0)),
+            *each(
+                "hide",
+                *(lambda s, mask, by=by: hide(s, mask, s - by) for by in (2.0, 5.0, 10.0)),
+                lambda s, mask: hide(s, mask, np.min(s)),
+                lambda s, mask: hide(s, mask, -np.max(np.abs(s))),
+                lambda s, mask: hide(s, mask, np.min(s, axis=-1, keepdims=True)),
+            ),
+        ),
+        "mask in another order": each(
+            "see",
+            lambda mask: np.flip(mask, -1),
+            lambda mask: np.flip(mask, -2),
+            lambda mask: np.flip(mask, (-1, -2)),
+            lambda mask: np.roll(mask, 1, -1),
+            lambda mask: np.roll(mask, -1, -1),
+            lambda mask: np.roll(mask, 1, -2),
+            lambda mask: np.roll(mask, -1, -2),
+        ),
+        "own place always visible": each(
+            "see", lambda mask: mask | (np.eye(*mask.shape[-2:]) == 1)
+        ),
         "0 times infinity": each(
             "hide",
             lambda s, mask: s + (1.0 - mask) * -np.inf,

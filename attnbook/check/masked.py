@@ -114,6 +114,8 @@ _OWN = mistakes(
         leaves them out.
     first row of the mask for all: Every query has the mask of the first one. Each has a row of its
         own.
+    one row made of the mask: Every query has the same mask, that of the last query or what any
+        or all of them may see. Each has a row of its own.
     rows with a hidden key emptied: A query that may not see every key gets zeros. Only a query that
         may see no key does: any, where you have all.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
@@ -147,6 +149,12 @@ _OWN = mistakes(
         "outputs of padding zeroed": {"output": _padding_zeroed},
         "first row of the mask for all": each(
             "see", lambda mask: mask[..., :1, :] | (mask & False)
+        ),
+        "one row made of the mask": each(
+            "see",
+            lambda mask: mask[..., -1:, :] | (mask & False),
+            lambda mask: np.any(mask, axis=-2, keepdims=True) | (mask & False),
+            lambda mask: np.all(mask, axis=-2, keepdims=True) | (mask & False),
         ),
         "rows with a hidden key emptied": {
             "output": lambda output, mask: output * np.all(mask, axis=-1, keepdims=True)

@@ -1,6 +1,7 @@
 """The causal mask in steps, the ways to get each wrong, and the check of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,12 @@ def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
     >>> check.causal_mask(lambda n_q, n_k: np.tri(n_q, n_k, dtype=bool)).mistake
     'aligned to the first key'
     """
-    return run(CAUSAL_MASK, f, time_limit)
+    report = run(CAUSAL_MASK, f, time_limit)
+    if report.case is None or not _takes_two(f):
+        return report
+    n_q = report.case.arguments["n_q"]  # the case is called again with both sizes by position
+    sizes = {"n_q": n_q, "n_k": report.case.input.get("n_k", n_q)}
+    return replace(report, case=replace(report.case, arguments=sizes, options={}))
 
 
 _STEPS: dict[str, Callable] = {
@@ -98,6 +104,12 @@ _MISTAKES = mistakes(
         after it is hidden, and its own is not: j ≤ i.
     upside down: The first query sees everything and the last one a single key: the rows are in
         reverse order, or the columns. The later the query, the more it sees.
+    diagonal two places off: Your diagonal is two places too high or too low: a query sees the two
+        keys after its own, or does not see its own and the one before it. It is j ≤ i.
+    neighbour alone: Each query sees the place before its own, or the one after it, and no other. It
+        sees its own place and all before it.
+    short window: Each query sees its own place and two or three before it, no more. A causal mask
+        shows all before.
     window of two: Each query sees its own place and the one before, no more. A causal mask shows
         all before.
     aligned to the first key: You align the first query with the first key. With more keys, as with
@@ -113,7 +125,7 @@ _MISTAKES = mistakes(
     last row empty: The last query sees nothing: the loop over the queries ends too early.
     shape transposed: Your mask has a row for each key. The scores are (n_q, n_k), a row for each
         query, and so is the mask.
-    square only: You return a square mask, whatever the other size is. The mask has a row for each
+    square only: You return a square mask, though the two sizes differ. The mask has a row for each
         query and a column for each key: (n_q, n_k).
     """,
     {
@@ -127,6 +139,13 @@ _MISTAKES = mistakes(
         "diagonal alone": {"compare": lambda i, j: j == i},
         "own place alone hidden": {"compare": lambda i, j: j != i},
         "upside down": each("result", lambda mask: mask[::-1], lambda mask: mask[:, ::-1]),
+        "diagonal two places off": tuple(
+            {"compare": lambda i, j, by=by: j <= i + by} for by in (2, -2)
+        ),
+        "neighbour alone": tuple({"compare": lambda i, j, by=by: j == i + by} for by in (-1, 1)),
+        "short window": tuple(
+            {"compare": lambda i, j, n=n: (j <= i) & (j > i - n)} for n in (3, 4)
+        ),
         "window of two": {"compare": lambda i, j: (j <= i) & (j >= i - 1)},
         "aligned to the first key": {"offset": lambda n_q, n_k: 0},
         "offset never negative": each(
@@ -144,7 +163,10 @@ _MISTAKES = mistakes(
             {"sizes": lambda n_q, n_k: (n_k, n_q), "offset": lambda n_q, n_k: 0},
             {"result": np.transpose},
         ),
-        "square only": each("sizes", lambda n_q, n_k: (n_q, n_q), lambda n_q, n_k: (n_k, n_k)),
+        "square only": tuple(
+            {"sizes": lambda n_q, n_k, size=size: (size(n_q, n_k),) * 2}
+            for size in (lambda n_q, n_k: n_q, lambda n_q, n_k: n_k, max, min)
+        ),
     },
     {
         "additive mask": _looks_additive,
@@ -154,10 +176,14 @@ _MISTAKES = mistakes(
 )
 
 
+def _takes_two(function: Callable) -> bool:
+    signature = signature_of(function)
+    return signature is None or binds(signature, 2)
+
+
 def _adapt(function: Callable) -> Callable:
     """Return `function` as one of n_q, and of n_k too if it takes two sizes."""
-    signature = signature_of(function)
-    if signature is None or binds(signature, 2):
+    if _takes_two(function):
         return lambda n_q, n_k=None: function(n_q, n_q if n_k is None else n_k)
     return function
 

@@ -91,7 +91,8 @@ def _shifted(x, axis):
     return np.exp(x - plain_maximum(x, axis))
 
 
-def _softmax(x, axis):
+def normal(x, axis):
+    """Return the softmax."""
     return normalized(_shifted(x, axis), axis)
 
 
@@ -102,6 +103,20 @@ def _length(x, axis, keepdims):
 _NO_SHIFT: Way = {"shift": lambda x, axis: 0}
 _NO_KEEPDIMS: Way = {"total": along(np.sum, keepdims=False)}
 _NO_KEEPDIMS_OF_MAXIMUM: Way = {"shift": along(np.max, keepdims=False)}
+
+_EXP_ALONE: Way = {**_NO_SHIFT, "divide": lambda powers, total: powers}
+_BOUNDS = (20, 30, 50, 80, 88, 100, 500, 700, 709)
+"""What exp may be kept below, to keep it from overflowing."""
+
+
+def _of_finite(change: Callable, *numbers: float) -> Callable:
+    """Return the step that changes all scores but those that are hidden by −∞."""
+    return lambda x, axis: np.where(x == -np.inf, x, change(x, *numbers))
+
+
+def _sum_without(powers, place, axis):
+    return np.sum(np.delete(powers, place, axis), axis, keepdims=True)
+
 
 VARIANTS = ({"divide": unguarded}, _NO_SHIFT)
 """Not wrong as long as no sum is 0, and as no score is large."""
@@ -116,8 +131,10 @@ NORMALIZATION_MISTAKES = mistakes(
         up to it. Begin each row with a sum of its own.
     mean instead of sum: You divide by the mean of the exponentials, so a row sums to its length.
         Divide by their sum.
-    not normalised: You return the exponentials themselves. They are positive, but they do not sum
-        to one until each row is divided by its sum.
+    not normalised: You return the exponentials themselves, at most divided by the largest one. They
+        are positive, but they do not sum to one until each row is divided by its sum.
+    scores returned: You return the scores less their maximum. exp makes positive numbers of them,
+        and each row is divided by its sum then.
     length instead of sum: You divide by the length of the row, √Σx². Then the squares sum to one,
         not the weights. Divide by the plain sum.
     no exponential: You divide the scores by their sum without taking exp first. Scores may be
@@ -146,8 +163,8 @@ NORMALIZATION_MISTAKES = mistakes(
         softmax is its smooth form and gives every score a share, so that gradients can flow.
     sigmoid: You apply the sigmoid to each score on its own, so the scores do not compete and a row
         does not sum to one. Divide by the sum over the row, not by 1 + exp(−x).
-    one added to the sum: You add 1 to the sum of the exponentials, so a row sums to less than one.
-        The sum of the shifted exponentials is never 0: it needs no addition.
+    one added to the sum: You add 1, or a smaller number, to the sum of the exponentials, so a row
+        sums to less than one. The sum of the shifted exponentials is never 0: it needs no addition.
     keepdims forgotten: The axis that you reduce is gone, so row i is combined with the maximum or
         the sum of row j. It runs only on a square or one row. Pass keepdims=True.
     no maximum: exp overflows: exp(1000) is infinite, and ∞/∞ is NaN. Far below zero every
@@ -163,6 +180,17 @@ NORMALIZATION_MISTAKES = mistakes(
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is not: there your
         weights sum to one over the wrong axis. Write −1, which is the last axis of any array.
     axis ignored: Your function takes `axis` and works on the last one. Pass it to maximum and sum.
+    temperature: Your scores are multiplied or divided by a number, such as 2 or 10, before exp is
+        taken of them. That is a temperature, which nobody asked for here.
+    scores clipped: You cut the scores off at a number, or squeeze them with tanh, before exp. Two
+        scores beyond it then get the same weight. The maximum is subtracted, so that exp does not
+        overflow, and nothing need be cut off.
+    scores normalised: You divide the scores by their own size before exp, with or without their
+        mean subtracted. How far the scores lie apart must count: it says how sure the choice is.
+    divided by another number: You divide the exponentials by the smallest of them, by their product
+        or by how many they are. Divide by their sum.
+    one left out of the sum: The first or the last exponential is missing in the sum by which you
+        divide: a loop or a slice leaves it out, so a row sums to more than one.
     """,
     {
         "wrong axis": (
@@ -175,6 +203,7 @@ NORMALIZATION_MISTAKES = mistakes(
         },
         "mean instead of sum": {"total": along(np.mean)},
         "not normalised": {"divide": lambda powers, total: powers},
+        "scores returned": {"power": lambda x: x, "divide": lambda powers, total: powers},
         "length instead of sum": (
             {"total": along(_length)},
             {"power": lambda x: x, "total": along(_length)},
@@ -186,7 +215,7 @@ NORMALIZATION_MISTAKES = mistakes(
         ),
         "squares or absolute values": (
             *each("power", np.square, np.abs),
-            {"exponents": lambda x, axis: np.abs(x)},
+            *each("exponents", lambda x, axis: np.abs(x), lambda x, axis: np.square(x)),
         ),
         "negative scores dropped": {**_NO_SHIFT, "power": lambda x: np.maximum(x, 0)},
         "divided before the exponential": (
@@ -201,12 +230,15 @@ NORMALIZATION_MISTAKES = mistakes(
         "base 10": {"power": lambda x: 10.0**x},
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
         "one minus the weights": {"finish": lambda weights, x, axis: 1 - weights},
-        "softmax twice": {"finish": lambda weights, x, axis: _softmax(weights, axis)},
+        "softmax twice": {"finish": lambda weights, x, axis: normal(weights, axis)},
         "hard maximum": {
             "finish": lambda weights, x, axis: np.where(x == plain_maximum(x, axis), 1.0, 0.0)
         },
         "sigmoid": {"finish": lambda weights, x, axis: 1 / (1 + np.exp(-x))},
-        "one added to the sum": {"divide": lambda powers, total: powers / (1 + total)},
+        "one added to the sum": each(
+            "divide",
+            *(lambda powers, total, e=e: powers / (e + total) for e in (1, 0.1, 1e-2, 1e-3, 1e-4)),
+        ),
         "keepdims forgotten": (
             _NO_KEEPDIMS,
             _NO_KEEPDIMS_OF_MAXIMUM,
@@ -230,6 +262,34 @@ NORMALIZATION_MISTAKES = mistakes(
             {"total": along(np.sum, -1)},
             {"shift": along(np.max, -1)},
         ),
+        "temperature": each(
+            "exponents",
+            *(lambda x, axis, by=by: by * x for by in (2, 0.5, 10, 0.1, 3, 1 / 3, 4, 0.25, 100)),
+        ),
+        "scores clipped": each(
+            "exponents",
+            *(_of_finite(np.clip, -at, at) for at in (1, 2, 3, 5, 10, *_BOUNDS)),
+            *(lambda x, axis, at=at: np.minimum(x, at) for at in (0, 1, 10, *_BOUNDS)),
+            _of_finite(np.maximum, 0),
+            _of_finite(np.tanh),
+        ),
+        "scores normalised": each(
+            "exponents",
+            lambda x, axis: (x - np.mean(x, axis, keepdims=True)) / np.std(x, axis, keepdims=True),
+            lambda x, axis: x / np.std(x, axis, keepdims=True),
+            lambda x, axis: x / _length(x, axis, True),
+            lambda x, axis: x / np.max(x, axis, keepdims=True),
+            lambda x, axis: x / np.max(x),
+        ),
+        "divided by another number": (
+            *each("total", along(np.min), along(np.prod), lambda powers, axis: powers.shape[axis]),
+            {"exponents": lambda x, axis: x - np.sum(x, axis, keepdims=True), **_EXP_ALONE},
+        ),
+        "one left out of the sum": tuple(
+            {"total": lambda powers, axis, i=i: _sum_without(powers, i, axis), "divide": divide}
+            for i in (-1, 0)
+            for divide in (guarded, unguarded)
+        ),
     },
 )
 """Mistakes of any softmax; those of the axis are a matter of a reader's own."""
@@ -238,7 +298,7 @@ _OF_A_SOFTMAX_ALONE = mistakes(
     """
     maximum in one place: You subtract the maximum in the numerator or in the sum alone. The factor
         cancels only if both have it.
-    divided by a root: You divide the scores by the root of their number. Attention scales its
+    divided by a root: You divide the scores by their number or its root. Attention scales its
         scores, by the root of d_k; the softmax does not.
     """,
     {
@@ -247,7 +307,11 @@ _OF_A_SOFTMAX_ALONE = mistakes(
             lambda x, axis=-1: np.exp(x) / np.sum(_shifted(x, axis), axis, keepdims=True),
             lambda x, axis=-1: _shifted(x, axis) / np.sum(np.exp(x), axis, keepdims=True),
         ),
-        "divided by a root": each("exponents", lambda x, axis: x / np.sqrt(x.shape[axis])),
+        "divided by a root": each(
+            "exponents",
+            lambda x, axis: x / np.sqrt(x.shape[axis]),
+            lambda x, axis: x / x.shape[axis],
+        ),
     },
 )
 

@@ -97,6 +97,8 @@ def _find(probe: SequenceProbe, mode: str) -> Finding | None:
             "that is still on: F.dropout wants training=self.training.",
         )
     wrong = _first_difference(probe, mode)
+    if wrong is None:
+        probe.remark_if_idle(probe.outputs(probe.examples.base(0), mode), mode)
     return None if wrong is None else Finding(*_name(probe, mode), *wrong)
 
 

@@ -96,6 +96,10 @@ OUTPUT_MISTAKES = (
         to attention: return the mixed values alone.
     output divided again: You divide the mixed values once more, by the number of keys or by a root
         of a width. The weights of a query sum to one, so the mixture is a mean already.
+    values in another order: The values come in another order than the keys, reversed or moved by
+        one place. Weight j belongs to value j, as score j belongs to key j.
+    values not weighed: Your output is the sum or the largest of the values, whatever the query asks
+        for. Each output is their mean, weighed by the weights of the query.
     scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
         are dot products of query and key, which have d_k terms.
     """,
@@ -119,6 +123,17 @@ OUTPUT_MISTAKES = (
                 lambda output, query, value: output / value.shape[-2],
                 lambda output, query, value: output / math.sqrt(value.shape[-1]),
                 lambda output, query, value: output / math.sqrt(query.shape[-1]),
+            ),
+            "values in another order": each(
+                "inputs",
+                lambda q, k, v: (q, k, v[..., ::-1, :]),
+                lambda q, k, v: (q, k, np.roll(v, 1, axis=-2)),
+                lambda q, k, v: (q, k, np.roll(v, -1, axis=-2)),
+            ),
+            "values not weighed": each(
+                "mix",
+                lambda weights, value: 0 * (weights @ value) + np.sum(value, -2, keepdims=True),
+                lambda weights, value: 0 * (weights @ value) + np.max(value, -2, keepdims=True),
             ),
             "scale by √d_v": sized(-0.5, 2),
         },

@@ -154,6 +154,8 @@ class _Mode:
     def leaks(self) -> Iterator[Finding]:
         random = self.probe.is_random(self.mode, mask=self.mask(self.lengths, self.draws.n))
         x = self.draws.base(0)
+        mask = self.mask(self.lengths, self.draws.n)
+        self.probe.remark_if_idle(self.run(x), self.mode, mask=mask)
         for lengths in self.all_lengths:
             self.lengths = lengths
             output = self.run(x)

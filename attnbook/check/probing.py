@@ -302,6 +302,15 @@ class SequenceProbe(Probe):
             )
         return bool(self.far(other, first, SAME_ORDER).any())
 
+    def remark_if_idle(self, output: np.ndarray, mode: str, **more: Any) -> None:
+        """Remark upon a model that gives `output`, made of the first input, for another as well."""
+        if np.array_equal(self.outputs(self.examples.base(1), mode, **more), output):
+            self.remark(
+                "it returns the same numbers for two different inputs{mode}: what ignores its "
+                "input has this property, and may not be finished.",
+                mode,
+            )
+
 
 def finite_rows(output: np.ndarray) -> np.ndarray:
     """Tell which positions (the first two axes) hold finite numbers alone."""

@@ -118,6 +118,10 @@ PROJECTION_MISTAKES = mistakes(
     W_Q used for the values: You project the values with W_Q. They have a matrix of their own, W_V.
     W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input has its
         own matrix.
+    key and value exchanged: You project the argument `value` with W_K to get the keys, and `key`
+        with W_V to get the values. The two arguments have changed places.
+    queries from the key: You project the argument `key`, or `value`, to get the queries. They come
+        from the argument `query`.
     self-attention only: You take keys or values from the query, so the head only looks at itself.
         In cross-attention they come from elsewhere: project `key` and `value`.
     values from the key: You project the argument `key` to get the values. They come from the
@@ -141,6 +145,13 @@ PROJECTION_MISTAKES = mistakes(
         "W_K used for the values": _by(value="zb"),
         "W_Q used for the values": _by(value="za"),
         "W_K and W_V swapped": _by(key="yc", value="zb"),
+        "key and value exchanged": _by(key="zb", value="yc"),
+        "queries from the key": (
+            _by(query="ya"),
+            _by(query="za"),
+            _by(query="ya", key="xb"),
+            _by(query="za", value="xc"),
+        ),
         "self-attention only": (_by(key="xb", value="xc"), _by(key="xb"), _by(value="xc")),
         "values from the key": _by(value="yc"),
     },
@@ -149,7 +160,7 @@ PROJECTION_MISTAKES = mistakes(
 
 _OUTPUT_MATRIX_MISTAKES = mistakes(
     """
-    scale by d_model: You divide the scores by the root of the width of the input. The dot products
+    scale by d_model: You divide the scores by the width of the input or its root. The dot products
         are taken after the projection, where each has d_k terms: divide by √d_k.
     W_O forgotten: Your function takes `W_O` and does not use it: the output keeps the width d_v.
         Multiply the mixed values by W_O at the end.
@@ -158,7 +169,10 @@ _OUTPUT_MATRIX_MISTAKES = mistakes(
     """,
     {
         "scale by d_model": each(
-            "width", lambda x, y, a, c, h: x.shape[-1], lambda x, y, a, c, h: y.shape[-1]
+            "width",
+            lambda x, y, a, c, h: x.shape[-1],
+            lambda x, y, a, c, h: y.shape[-1],
+            lambda x, y, a, c, h: x.shape[-1] ** 2,
         ),
         "W_O forgotten": {"output": lambda output, W_O: output},
         "W_O transposed": {"output": lambda output, W_O: output @ W_O.T},

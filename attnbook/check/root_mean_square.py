@@ -98,8 +98,13 @@ MISTAKES = mistakes(
     square of the mean: You square the mean of a row, where the mean of the squares belongs: square
         first.
     mean of the absolute values: You divide by the mean of |x|. Take the root of the mean of x².
-    largest number for the size: You divide by the largest |x| of a row. Take the root of the mean
-        of x².
+    largest number for the size: You divide by the largest |x| of a row, by its smallest or by its
+        median. Take the root of the mean of x².
+    another root: You divide by another root or power of the mean of the squares than its square
+        root, such as its fourth root or its square.
+    size subtracted: You subtract √(mean of x² + ε) from the row. The row is divided by it.
+    normalised twice: You normalise twice: the rows that come out, times the gain, are normalised
+        once more. Once is enough.
     root forgotten: You divide by the mean of the squares. Divide by its root.
     root multiplied: You multiply by √(mean of x²) where you should divide: large rows get larger.
     not divided: You multiply by the gain and never divide by the size of a row.
@@ -145,7 +150,13 @@ MISTAKES = mistakes(
         "largest number for the size": (
             {"squares": np.abs, "mean": partial(np.max, keepdims=True), "size": np.add},
             {"squares": np.abs, "mean": partial(np.max, keepdims=True), "size": lambda m, e: m},
+            *each("mean", *(partial(f, keepdims=True) for f in (np.max, np.min, np.median))),
         ),
+        "another root": each(
+            "size", *(lambda m, e, p=p: (m + e) ** p for p in (0.25, 2, 1 / 3, 1.5))
+        ),
+        "size subtracted": each("divide", np.subtract),
+        "normalised twice": each("enter_norm", attnbook.rms_norm),
         "root forgotten": each("size", np.add),
         "root multiplied": each("divide", np.multiply),
         "not divided": each("divide", lambda x, size: x),

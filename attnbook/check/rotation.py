@@ -85,6 +85,10 @@ _STEPS: dict[str, Any] = {
 }
 
 
+def _counted(frequencies):
+    return np.arange(len(frequencies))
+
+
 def _rotated(steps: Any, x, start=0):
     n, d = x.shape[-2:]
     p = np.asarray(steps.places(steps.start(start), n))[:, np.newaxis]
@@ -95,6 +99,18 @@ def _rotated(steps: Any, x, start=0):
 
 def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable]) -> tuple:
     """Return the mistakes of one layout, and with them what takes it for the other."""
+
+    def partly(begin, end):
+        """Rotate the features from one quarter to another as if there were no others."""
+
+        def leave(y, x, angles):
+            first, last = (x.shape[-1] * n // 8 * 2 for n in (begin, end))
+            if first == last:
+                return x
+            rotated = positions.rotary(x[..., first:last], interleaved=join is _alternating)
+            return np.concatenate([x[..., :first], rotated, x[..., last:]], axis=-1)
+
+        return leave
 
     def table_of_the_other(y, x, angles):
         """Multiply by a table of the other layout, as `rotate_half` does."""
@@ -115,6 +131,9 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
         changed number used again: You put the new a in the place of the old before b is computed.
             Both rows need the old a and b.
         cosines alone: You multiply by the cosines and leave the sines out.
+        sines alone: You multiply by the sines and leave the cosines out.
+        part of the features rotated: You rotate some of the features, and the others hardly or not
+            at all. Some models do so; here each pair is rotated, by i/10000^(2l/d).
         added, not rotated: You add sines and cosines to x. They are the entries of a rotation that
             multiplies each pair.
         put together in another order: You take the pairs apart in one layout and put them together
@@ -127,6 +146,7 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             by i·ω.
         one position for all: You rotate every row by the same angles.
         angles doubled: You rotate twice, or by twice the angle, i·ω.
+        angles halved: You rotate by half the angle, i·ω.
         product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
         turns for radians: You multiply the angles by 2π, or take them for degrees. They are
             radians: cos(i·ω) itself.
@@ -143,11 +163,18 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
                 lambda a, b, c, s: (a * c - b * s, b * c - a * s),
                 lambda a, b, c, s: (a * c - b * s, a * s - b * c),
                 lambda a, b, c, s: (a * c + b * s, a * s - b * c),
+                lambda a, b, c, s: (a * c - b * s, -a * s - b * c),
+                lambda a, b, c, s: (b * s - a * c, a * s + b * c),
             ),
             "sines and cosines exchanged": (
                 {"cosines": np.sin, "sines": np.cos},
                 {"sines": np.cos},
                 {"cosines": np.sin},
+                *each(
+                    "rotate",
+                    lambda a, b, c, s: (a * c - b * s, a * c + b * s),
+                    lambda a, b, c, s: (a * s - b * c, a * s + b * c),
+                ),
             ),
             "half of a pair kept": each(
                 "rotate",
@@ -158,6 +185,19 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
                 "rotate", lambda a, b, c, s: (a * c - b * s, (a * c - b * s) * s + b * c)
             ),
             "cosines alone": each("rotate", lambda a, b, c, s: (a * c, b * c)),
+            "sines alone": each("rotate", lambda a, b, c, s: (-b * s, a * s)),
+            "part of the features rotated": (
+                *each("leave", partly(0, 2), partly(2, 4), partly(0, 1)),
+                *each(
+                    "angle",
+                    lambda p, w: p * w * (_counted(w) < (len(w) + 1) // 2),
+                    lambda p, w: p * w * (_counted(w) < len(w) // 2),
+                    lambda p, w: p * w * (_counted(w) >= len(w) // 2),
+                    lambda p, w: p * w * (_counted(w) < len(w) - 1),
+                    lambda p, w: p * w * (_counted(w) > 0),
+                    lambda p, w: p * w * (_counted(w) == 0),
+                ),
+            ),
             "added, not rotated": each(
                 "leave",
                 lambda y, x, t: x + _side_by_side(np.sin(t), np.cos(t)),
@@ -176,11 +216,15 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
                 "places", lambda start, n: np.full(n, n), lambda start, n: np.full(n, n - 1)
             ),
             "angles doubled": each("angle", lambda p, w: 2 * p * w),
+            "angles halved": each("angle", lambda p, w: p * w / 2),
             "product for a power": each(
                 "frequency", lambda b, e: 1 / np.where(e == 0, 1, b * e), lambda b, e: b * e
             ),
             "turns for radians": each(
-                "angle", lambda p, w: 2 * math.pi * p * w, lambda p, w: np.deg2rad(p * w)
+                "angle",
+                lambda p, w: 2 * math.pi * p * w,
+                lambda p, w: np.deg2rad(p * w),
+                lambda p, w: np.rad2deg(p * w),
             ),
             "start ignored": each("start", lambda start: 0),
             "start taken wrong": each(

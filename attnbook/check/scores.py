@@ -76,6 +76,14 @@ def causal_to_the_last(scores):
     return causal(scores, scores.shape[-1] - scores.shape[-2])
 
 
+def _off_diagonal(scores):
+    return np.eye(*scores.shape[-2:]) == 0
+
+
+def _all_but(place, scores):
+    return np.arange(scores.shape[-1]) != place % scores.shape[-1]
+
+
 def _unit(x):
     return x / np.sqrt(np.sum(x**2, axis=-1, keepdims=True))
 
@@ -98,8 +106,8 @@ SCORE_MISTAKES = mistakes(
         grow instead of shrinking, and one key takes nearly all the weight.
     root cut to an integer: You divide by the integer part of √d_k, as int(√d_k) or √d_k // 1 does.
         The root of 7 is 2.65, not 2: keep the fraction.
-    another power of d_k: You divide the scores by another power of d_k, its fourth root or its
-        square, or by √(2 d_k). It is the square root, √d_k.
+    another power of d_k: You divide the scores by another power of d_k, such as its fourth root or
+        its square, or by √(2 d_k) or √(d_k ± 1). It is the square root, √d_k.
     scale by √n_k: You divide by √n_k, the root of the number of keys. What makes the scores large
         is the number of terms in a dot product, the width d_k: the last axis of the key.
     scale by √n_q: You divide by √n_q, the root of the number of queries. What makes the scores
@@ -128,6 +136,10 @@ SCORE_MISTAKES = mistakes(
     causal by itself: Your scores of later keys are hidden though nobody asked for it: a causal mask
         stands inside. Every query may see every key here; hide what the argument `mask` hides, if
         your function takes one, and nothing else.
+    own place hidden: No query sees the key at its own place: the diagonal of the scores or of the
+        weights is hidden, though nobody asked for it. Every query may see every key here.
+    one key left out: The first key gets no weight, or the last: a loop or a slice leaves it out.
+        Every query may see every key.
     scores ignored: Every key gets the same weight, whatever the query asks: the scores have no
         effect.
     sign of the scores: The smallest score gets the largest weight: a minus sign has crept in
@@ -141,7 +153,10 @@ SCORE_MISTAKES = mistakes(
         "another power of d_k": (
             sized(-0.25),
             sized(-2.0),
+            *map(sized, (-1 / 3, -0.75, -1.5)),
             scaled_by(lambda q, k, v: (2 * q.shape[-1]) ** -0.5),
+            scaled_by(lambda q, k, v: (q.shape[-1] + 1) ** -0.5),
+            scaled_by(lambda q, k, v: max(q.shape[-1] - 1, 1) ** -0.5),
         ),
         "scale by √n_k": (sized(-0.5, 1, -2), sized(-1, 1, -2)),
         "scale by √n_q": (sized(-0.5, 0, -2), sized(-1, 0, -2)),
@@ -153,6 +168,7 @@ SCORE_MISTAKES = mistakes(
         "softmax over the query axis": (
             *each("axis", lambda x, axis: -2, lambda x, axis: 0),
             {"total": soft.along(np.sum, -2)},
+            {"after": lambda weights, *others: weights / np.sum(weights, -2, keepdims=True)},
         ),
         "no softmax": {"finish": lambda weights, x, axis: x},
         "key not transposed": {"product": lambda q, k: q @ k},
@@ -175,6 +191,20 @@ SCORE_MISTAKES = mistakes(
                 lambda scores, factor: causal_to_the_last(scores * factor),
             ),
             {"after": lambda weights, *others: np.tril(weights)},
+        ),
+        "own place hidden": (
+            {"rescale": lambda scores, factor: hide(scores * factor, _off_diagonal(scores), -1e9)},
+            {"rescale": lambda scores, factor: hide(scores * factor, _off_diagonal(scores))},
+            {"after": lambda weights, *others: weights * _off_diagonal(weights)},
+        ),
+        "one key left out": tuple(
+            way
+            for i in (-1, 0)
+            for way in (
+                {"exponents": lambda x, axis, i=i: hide(x, _all_but(i, x))},
+                {"after": lambda weights, *others, i=i: weights * _all_but(i, weights)},
+                {"exponents": lambda x, axis, i=i: hide(x, _all_but(i, x) | (x.shape[-1] == 1))},
+            )
         ),
         "scores ignored": {"product": lambda q, k: 0 * dot_products(q, k)},
         "sign of the scores": (

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from attnbook.check.causal_tiles import SLOPES, arrays, check_of, unmoved_sums
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
@@ -69,6 +71,12 @@ GROUPED_ATTENTION = check_of(
         group.
     first key head for all: Every query head reads the first head of keys or of values. Head h reads
         head h // group of both.
+    last key head for all: Every query head reads the last head of keys or of values. Head h reads
+        head h // group of both.
+    neighbouring key head: A query head reads keys or values of the head after its own, or before.
+        Head h reads head h // group of both.
+    key heads averaged: You average the heads of keys or of values, or add them up. Each keeps to
+        itself: query head h reads head h // group of both.
     groups in reverse: The first query heads read the last heads of keys or of values. Head 0
         reads head 0.
     """,
@@ -76,6 +84,26 @@ GROUPED_ATTENTION = check_of(
             "heads in turn": _both(lambda h, n_heads, n_own: h % n_own),
             "divided by the number of key heads": _both(lambda h, n_heads, n_own: h // n_own),
             "first key head for all": _both(lambda h, n_heads, n_own: 0),
+            "last key head for all": _both(lambda h, n_heads, n_own: n_own - 1),
+            "neighbouring key head": tuple(
+                way
+                for key_head in (
+                    lambda h, n_heads, n_own: (h * n_own // n_heads + 1) % n_own,
+                    lambda h, n_heads, n_own: (h * n_own // n_heads - 1) % n_own,
+                    lambda h, n_heads, n_own: min(h * n_own // n_heads + 1, n_own - 1),
+                    lambda h, n_heads, n_own: max(h * n_own // n_heads - 1, 0),
+                )
+                for way in _both(key_head)
+            ),
+            "key heads averaged": tuple(
+                {"inputs": change}
+                for f in (np.mean, np.sum)
+                for change in (
+                    lambda q, k, v, f=f: (q, 0 * k + f(k, 0), 0 * v + f(v, 0)),
+                    lambda q, k, v, f=f: (q, 0 * k + f(k, 0), v),
+                    lambda q, k, v, f=f: (q, k, 0 * v + f(v, 0)),
+                )
+            ),
             "groups in reverse": _both(
                 lambda h, n_heads, n_own: n_own - 1 - h * n_own // n_heads,
             ),

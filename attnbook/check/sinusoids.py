@@ -97,17 +97,26 @@ _MISTAKES = mistakes(
     sign of a wave: A wave has the wrong sign: take sin(i·ω) and cos(i·ω) themselves.
     another wave: Your table holds another function of the angles than sine and cosine.
     another base: Your wavelengths grow to another length: the base is 10000.
-    exponent halved: Your exponent is l/d where l counts the pairs, so it ends at 1/2. There are d/2
-        pairs and pair l has the exponent 2l/d, which ends just below 1.
-    exponent doubled: Your exponent is 4l/d: an index that already runs over 0, 2, 4, … is doubled
-        again. Pair l has the exponent 2l/d.
+    exponent halved: Your exponent is l/d where l counts the pairs, so it ends at 1/2, or your base
+        is 100, which is the same. There are d/2 pairs and pair l has the exponent 2l/d, which ends
+        just below 1.
+    exponent doubled: Your exponent is 4l/d, as where an index that already runs over 0, 2, 4, … is
+        doubled again, or your base is 10⁸, which is the same. Pair l has the exponent 2l/d.
+    exponent not divided by d: Your exponent is l or 2l. It is divided by the width, 2l/d.
+    pairs that share a frequency: Your exponent comes from l // 2, so two pairs have one frequency,
+        or one pair another. Where l counts the pairs, 0 to d/2 − 1, it is 2l/d.
     sine and cosine of different frequencies: Each feature has a frequency of its own. A sine and
         its cosine belong together and have the same: compute d/2 frequencies and use each twice.
-    frequencies to the very end: You spread the d/2 exponents from 0 to 1 with both ends, i/(d/2 −
-        1). The formula has 2l/d, which never reaches 1.
+    frequencies to the very end: You divide by one less than the width, so that the exponents end at
+        1 or nearer to it: i/(d/2 − 1) or 2i/(d − 1). The formula has 2l/d, which never reaches 1.
     angle inverted: You multiply the position by 10000^(2l/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
     product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
+    angles near 0: Your angles are as good as 0, so every row is that of position 0. Look at the
+        brackets: ** is done before * and /, so that p / 10000 ** 2 * l / d is (p / 10000²) · l / d.
+        The exponent is all of 2l/d: 10000 ** (2 * l / d).
+    exponent without brackets: Not all of 2l/d is the exponent of 10000. ** is done before * and /,
+        so that 10000 ** 2 * l / d is (10000²) · l / d. Write 10000 ** (2 * l / d), and p outside.
     logarithm of base 10: You take exp of −2l/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
@@ -116,7 +125,9 @@ _MISTAKES = mistakes(
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
     positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
         position i.
-    pairs from 1: You count the pairs from 1, so the fastest frequency, 1, is missing. Start at 0.
+    pairs from 1: You count the pairs from 1, from 1/2 or from below 0, so the first frequency is
+        not 1. Start at 0.
+    a row too many: Your table has a row too many or too few: its positions are 0 to n − 1.
     position and pair exchanged: Your position is in the exponent. The angle is i/10000^(2l/d).
     turns for radians: You multiply the angles by 2π. Take the sine of i/10000^(2l/d) itself.
     degrees for radians: You turn the angles as if they were degrees. They are radians already.
@@ -145,6 +156,8 @@ _MISTAKES = mistakes(
         "another base": each("base", 1000.0, 1e5, 10.0, 5e5, 1e6, math.e, 2.0, 1024.0, 5000.0, 2e4),
         "exponent halved": each("exponent", lambda i, d: i / d),
         "exponent doubled": each("exponent", lambda i, d: 4 * i / d),
+        "exponent not divided by d": each("exponent", lambda i, d: 2.0 * i, lambda i, d: 1.0 * i),
+        "pairs that share a frequency": each("index", lambda i, *others: i // 2),
         "sine and cosine of different frequencies": each(
             "index",
             lambda i, j, c: j,
@@ -159,6 +172,13 @@ _MISTAKES = mistakes(
         ),
         "angle inverted": each("frequency", lambda b, e: b**e),
         "product for a power": each("frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e),
+        "angles near 0": each("frequency", lambda b, e: b**-2.0 * e / 2, lambda b, e: 0 * e),
+        "exponent without brackets": (
+            {"frequency": lambda b, e: 1 / (b**2.0 * e / 2)},
+            {"exponent": lambda i, d: 2 * i + np.log(d) / np.log(10000.0)},
+            {"frequency": lambda b, e: e, "angle": lambda p, e: (p / 10000.0) ** e},
+            {"frequency": lambda b, e: e / b},
+        ),
         "logarithm of base 10": each(
             "frequency", lambda b, e: np.exp(-e * np.log10(b)), lambda b, e: np.exp(-e * np.log2(b))
         ),
@@ -172,9 +192,18 @@ _MISTAKES = mistakes(
             "places",
             lambda n: np.arange(n)[::-1],
             lambda n: np.arange(n) / n,
+            lambda n: np.arange(n) / max(n - 1, 1),
             lambda n: -np.arange(n),
         ),
-        "pairs from 1": each("index", lambda i, *others: i + 1),
+        "pairs from 1": each(
+            "index", *(lambda i, *others, by=by: i + by for by in (1, 0.5, -0.5, -1))
+        ),
+        "a row too many": each(
+            "places",
+            lambda n: np.arange(n + 1),
+            lambda n: np.arange(n - 1),
+            lambda n: np.arange(1, n),
+        ),
         "position and pair exchanged": {
             "frequency": lambda b, e: e,
             "angle": lambda p, e: (e / 2) * 10000.0 ** (-2.0 * p),
@@ -209,6 +238,7 @@ ANGLE_MISTAKES = only(
     _MISTAKES,
     *("another base", "exponent halved", "exponent doubled", "frequencies to the very end"),
     *("angle inverted", "one frequency for all", "frequencies in reverse", "pairs from 1"),
+    *("exponent not divided by d", "pairs that share a frequency", "exponent without brackets"),
 )
 """What goes wrong with the angles of a rotation as well."""
 

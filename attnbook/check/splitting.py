@@ -152,6 +152,15 @@ _MISTAKES = mistakes(
     number and width swapped: You take n_heads for the width of a head and get d heads of width h.
         There are n_heads heads, each of width h·d / n_heads.
     not split: Your function gives back what it got, and does not cut the rows.
+    column by column: You reshape in the order of Fortran, order="F", which reads x column by column
+        and fills the result so. Reshape in the usual order, to (n, h, d), and then exchange the
+        axes of tokens and heads.
+    full width kept: Each of your heads has the full width h·d: x is repeated, or the columns of the
+        other heads are set to 0. A head has its own d columns and no others.
+    heads below each other: Your result has no axis for the heads: the rows of one stand below those
+        of another, (h·n, d). Stack them along an axis of their own: (h, n, d).
+    heads missing: Your result does not hold all heads: the first one alone, all but one, or their
+        mean. There are n_heads of them, (h, n, d).
     axes counted from the front: You exchange the axes 0 and 1. For a matrix these are tokens and
         heads, for a batch they are not. Count from the end: tokens and heads are axes −3 and −2.
     batch in the sequence: You reshape a batch as if it were one long sequence: its axis is gone.
@@ -183,6 +192,37 @@ _MISTAKES = mistakes(
         "cut along the sequence": _whole(along_the_sequence),
         "number and width swapped": {"count": lambda x, h: x.shape[-1] // h},
         "not split": (_whole(lambda x, h: x), _whole(lambda x, h: np.expand_dims(x, -3))),
+        "column by column": (
+            _whole(
+                lambda x, h: np.moveaxis(
+                    np.reshape(
+                        np.moveaxis(x, (-2, -1), (0, 1)),
+                        (h, x.shape[-2], -1, *x.shape[:-2]),
+                        order="F",
+                    ),
+                    (0, 1, 2),
+                    (-3, -2, -1),
+                )
+            ),
+        ),
+        "full width kept": (
+            _whole(lambda x, h: np.stack([x] * h, axis=-3)),
+            _whole(
+                lambda x, h: x[..., None, :, :] * np.repeat(np.eye(h), x.shape[-1] // h, 1)[:, None]
+            ),
+        ),
+        "heads below each other": {
+            "order": lambda heads: heads.reshape(*heads.shape[:-3], -1, heads.shape[-1])
+        },
+        "heads missing": tuple(
+            {"order": order}
+            for order in (
+                lambda heads: heads[..., 0, :, :],
+                lambda heads: heads[..., :1, :, :],
+                lambda heads: heads[..., :-1, :, :],
+                lambda heads: np.mean(heads, axis=-3),
+            )
+        ),
         "axes counted from the front": {"arrange": lambda pieces: np.swapaxes(pieces, 0, 1)},
         "batch in the sequence": {"cut": lambda x, h: not_swapped(x.reshape(-1, x.shape[-1]), h)},
     },

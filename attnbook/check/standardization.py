@@ -138,6 +138,7 @@ _OUTSIDE = tuple(
     }
     for factor in (1.0, 0.1, 0.001, 0.01, 10.0)
 )
+_INSIDE_AND_OUTSIDE = {"deviation": lambda variance, epsilon: np.sqrt(variance + epsilon) + epsilon}
 
 NORM_MISTAKES = mistakes(
     """
@@ -149,18 +150,30 @@ NORM_MISTAKES = mistakes(
         torch.std and torch.var use d − 1 unless they are told unbiased=False.
     epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
         PyTorch does. With trained weights the same ε must be used as in training.
-    epsilon outside the root: You add ε to the standard deviation, √σ² + ε. It belongs under the
-        root, √(σ² + ε). Where the variance is of the size of ε the difference is large.
+    epsilon outside the root: You add ε to the standard deviation, outside the root. It belongs
+        under the root and nowhere else, √(σ² + ε). Where the variance is of the size of ε the
+        difference is large.
     variance with n − 1 and epsilon outside: You divide by a standard deviation with d − 1 below its
         sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
         normalisation divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
+    epsilon subtracted: You subtract ε. It is added, so that nothing is divided by 0.
     epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
+    another root of the variance: You divide by another power of σ² + ε, such as its square or its
+        fourth root. Divide by its square root, √(σ² + ε).
     variance without the root: You divide by the variance σ² + ε. Divide by its root.
     root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
-    mean not subtracted: You divide by the size of a row but never subtract its mean. That is RMS
-        normalisation, another layer. Here the mean of each token goes first.
+    not normalised: You apply gain and bias to x as it is. First the mean of each row is subtracted,
+        and the row divided by √(σ² + ε).
+    normalised twice: You normalise twice: the rows that come out, with gain and bias, go through it
+        once more. Once is enough.
+    mean not subtracted: You divide by the size of a row but never subtract its mean. RMS
+        normalisation does so, another layer. Here the mean of each token goes first.
+    sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
+        the sign of x − μ is dropped.
+    largest number for the mean: You subtract the largest number of a row, its smallest or its
+        first. Subtract its mean.
     mean added: You add the mean of a row where you should subtract it.
     mean subtracted last: You divide before you subtract the mean: (x − μ)/√(σ² + ε).
     median for the mean: You take the median of a row. Layer normalisation takes its mean.
@@ -180,10 +193,13 @@ NORM_MISTAKES = mistakes(
         multiplies; the bias, which starts at 0, is added.
     gain or bias used twice: You use the gain, or the bias, in the place of the other too: g · x̂ +
         b.
-    bias before the gain: You add the bias before you multiply by the gain: g · x̂ + b.
-    bias not added: You subtract the bias, or multiply by it. It is added: g · x̂ + b.
-    gain not multiplied: You add the gain, divide by it, or use 1 + g. It multiplies: g · x̂ + b.
-    gain and bias before: You apply gain and bias to x and normalise afterwards. They come after the
+    bias before the gain: You add the bias, or subtract it, before you multiply by the gain: g · x̂ +
+        b.
+    bias not added: You subtract the bias, multiply by it, or add it to the gain. It is added: g · x̂
+        + b.
+    gain not multiplied: You add the gain, divide by it, or use 1 + g or g². The gain itself
+        multiplies: g · x̂ + b.
+    gain and bias before: You apply gain or bias to x and normalise afterwards. They come after the
         division, so that they can give each feature a mean and a scale of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
         of token j. It runs only where the array is square. Pass keepdims=True.
@@ -193,7 +209,7 @@ NORM_MISTAKES = mistakes(
         "over the sequence": each("axes", (-2, -2), (0, 0), (-2, -1), (-1, -2)),
         "over all axes": each("axes", (None, None), ((-1, -2), (-1, -2)), (None, -1), (-1, None)),
         "variance with n − 1": each("variance", _unbiased),
-        "epsilon outside the root": _OUTSIDE,
+        "epsilon outside the root": (*_OUTSIDE, _INSIDE_AND_OUTSIDE),
         "variance with n − 1 and epsilon outside": tuple(
             {**way, "variance": _unbiased} for way in _OUTSIDE[:3]
         ),
@@ -202,12 +218,31 @@ NORM_MISTAKES = mistakes(
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
         "epsilon of another size": OTHER_EPSILONS,
+        "epsilon subtracted": (
+            {"epsilon": lambda e: -e},
+            {"deviation": lambda variance, epsilon: np.sqrt(variance) - epsilon},
+        ),
         "epsilon as a floor": each("deviation", *FLOORS),
+        "another root of the variance": each(
+            "deviation", *(lambda v, e, p=p: (v + e) ** p for p in (0.25, 2, 1 / 3, 1.5))
+        ),
         "variance without the root": each("deviation", np.add),
+        "not normalised": {"centre": lambda x, m: x, "standardise": lambda y, m, s: y},
+        "normalised twice": each("enter_norm", lambda x, g, b: attnbook.layer_norm(x, g, b)),
         "root multiplied": each("standardise", lambda y, m, s: y * s),
         "mean not subtracted": (
             {"centre": lambda x, m: x, "variance": _about_zero},
             {"centre": lambda x, m: x},
+        ),
+        "sign of the difference": each("centre", lambda x, m: m - x, lambda x, m: np.abs(x - m)),
+        "largest number for the mean": tuple(
+            {"mean": number, **variance}
+            for number in (
+                partial(np.max, keepdims=True),
+                partial(np.min, keepdims=True),
+                lambda x, axis: np.take(x, [0], axis),
+            )
+            for variance in ({}, {"variance": _about_the_mean})
         ),
         "mean added": each("centre", np.add),
         "mean subtracted last": {
@@ -246,17 +281,26 @@ NORM_MISTAKES = mistakes(
         "gain or bias used twice": each(
             "affine", lambda x, g, b: g * x + g, lambda x, g, b: b * x + b
         ),
-        "bias before the gain": each("affine", lambda x, g, b: g * (x + b)),
-        "bias not added": each("affine", lambda x, g, b: g * x - b, lambda x, g, b: g * x * b),
+        "bias before the gain": each(
+            "affine", lambda x, g, b: g * (x + b), lambda x, g, b: g * (x - b)
+        ),
+        "bias not added": each(
+            "affine",
+            lambda x, g, b: g * x - b,
+            lambda x, g, b: g * x * b,
+            lambda x, g, b: x * (g + b),
+        ),
         "gain not multiplied": each(
             "affine",
             lambda x, g, b: x / g + b,
             lambda x, g, b: x + g + b,
             lambda x, g, b: (1 + g) * x + b,
+            lambda x, g, b: g * g * x + b,
         ),
         "gain and bias before": (
             {"enter_norm": lambda x, g, b: g * x + b, "affine": lambda x, g, b: x},
             {"enter_norm": lambda x, g, b: g * x, "affine": lambda x, g, b: x + b},
+            {"enter_norm": lambda x, g, b: x + b, "affine": lambda x, g, b: g * x},
         ),
         "keepdims forgotten": (
             *each("variance", *_LOST_AXIS),

@@ -290,13 +290,15 @@ _OF_HEADS = (
 _NOT_OF_FEED = (
     *("sign of the activation", "comparison for the activation", "maximum over an axis"),
     *("bias multiplied", "normalised inside", "first matrix used twice", "matrices exchanged"),
-    "hidden layer returned",
+    *("hidden layer returned", "number multiplied"),
 )
 _NOT_OF_NORM = (
     *("epsilon as a floor", "mean added", "mean subtracted last", "median for the mean"),
     *("variance as a difference", "range for the deviation", "mean absolute deviation"),
     *("gain or bias used twice", "bias not added", "gain not multiplied", "keepdims forgotten"),
     *("squares overflow in half precision", "axis 1 of a batch", "epsilon ignored"),
+    *("sign of the difference", "largest number for the mean", "another root of the variance"),
+    *("normalised twice", "epsilon subtracted", "not normalised"),
 )
 """What goes wrong inside of the pieces and is looked for in a layer too, or is not."""
 

@@ -57,8 +57,10 @@ _OF_WEIGHTS = sentences(
     """
     one sum for all: All weights together sum to one: you divide by the sum over all queries. Each
         query shares out one unit of attention, so each row needs its own sum.
-    not normalised: Your weights are exponentials that nobody divided by their sum, so the rows do
-        not sum to one. Divide each row by its sum.
+    not normalised: Your weights are exponentials, at most divided by the largest one of the row, so
+        the rows do not sum to one. Divide each row by its sum.
+    temperature: Your scores are multiplied or divided by a number, such as 2 or 10, beside 1/√d_k.
+        That is a temperature, which nobody asked for here.
     logarithm returned: You use the logarithm of the softmax as weights. They are negative; their
         exponentials sum to one, not they themselves.
     sigmoid: You apply the sigmoid to each score on its own, so the keys do not compete and a row

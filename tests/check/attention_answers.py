@@ -52,6 +52,17 @@ def as_numbers(mask, like):
     return array_namespace(like).astype(mask, like.dtype)
 
 
+def own_place(scores):
+    xp, at = array_namespace(scores), device(scores)
+    n_q, n_k = scores.shape[-2:]
+    return xp.eye(n_q, n_k, dtype=scores.dtype, device=at)
+
+
+def all_but(scores, place):
+    n = scores.shape[-1]
+    return array_namespace(scores).arange(n, device=device(scores)) != place % n
+
+
 def one_hot(x):
     xp = array_namespace(x)
     places = xp.arange(x.shape[-1], device=device(x))
@@ -104,6 +115,7 @@ wrong axis: sm(x, 0)
 one sum for all: e / xp.sum(e)
 not normalised: e
     shifted_e
+scores returned: x - top(x)
 length instead of sum: e / total(e * e) ** 0.5
     unit(x)
 no exponential: x / total(x)
@@ -127,6 +139,19 @@ not the maximum: shifted(x, -top(-x))
     shifted(x, x[..., :1])
     shifted(x, np.median(np.asarray(x), axis=-1, keepdims=True))
 axis 1 of a batch: sm(x, 1)
+one added to the sum: e / (1 + total(e))
+    shifted_e / (total(shifted_e) + 1e-3)
+temperature: sm(2 * x)
+    sm(x / 10)
+scores clipped: sm(xp.clip(x, -1, 1))
+    sm(xp.clip(x, max=50))
+    sm(xp.tanh(x))
+scores normalised: sm(unit(x))
+    sm(x / xp.max(x))
+divided by another number: e / top(-e) * -1
+    e / xp.prod(e, axis=-1, keepdims=True)
+one left out of the sum: e / total(e[..., :-1])
+    shifted_e / total(shifted_e[..., 1:])
 """) | SOFTMAX_PROGRAM.taking("axis=-1").wrong("axis ignored: out = sm(x)")
 
 
@@ -147,6 +172,7 @@ scale by √n_k: s = q @ k.mT / len(k) ** 0.5
 scale by √n_q: s = q @ k.mT / len(q) ** 0.5
 scale after the softmax: w = sm(q @ k.mT) / d**0.5
 softmax over the query axis: w = sm(s, 0)
+    w = sm(s) / total(sm(s), -2)
 no softmax: w = s
 key not transposed: s = q @ k / d**0.5
 cosine similarity: s = unit(q) @ unit(k).mT
@@ -169,6 +195,13 @@ no maximum: w = exp(s) / total(exp(s))
 maximum of the whole array: w = shifted(s, array_namespace(s).max(s))
 not the maximum: w = shifted(s, -top(-s))
     w = shifted(s, total(s) / s.shape[-1])
+temperature: w = sm(s / 2)
+scores clipped: w = sm(array_namespace(s).clip(s, -10, 10))
+scores normalised: w = sm(s / array_namespace(s).max(s))
+another power of d_k: s = q @ k.mT / (d + 1) ** 0.5
+own place hidden: w = sm(s) * (own_place(s) == 0)
+one key left out: w = sm(s) * as_numbers(all_but(s, -1), s)
+    w = sm(hidden(s, all_but(s, 0))) if s.shape[-1] > 1 else sm(s)
 all axes reversed: s = q @ k.T / d**0.5
     s = q @ k.T / q.shape[1] ** 0.5
     w = sm(q @ k.T / k.shape[1] ** 0.5, 1)
@@ -191,6 +224,10 @@ mask with a large negative number: sm(hidden(s, mask, -1e9))
     sm(s - 1e9 * (1 - as_numbers(mask, s)))
     sm(s - 1e6 * (1 - as_numbers(mask, s)))
     sm(s - 1e4 * (1 - as_numbers(mask, s)))
+hidden scores not low enough: sm(hidden(s, mask, -3.0))
+    sm(s - 2 * (1 - as_numbers(mask, s)))
+mask in another order: safe_softmax(hidden(s, array_namespace(mask).roll(mask, 1, axis=-1)))
+own place always visible: safe_softmax(hidden(s, mask | (own_place(s) == 1)))
 empty row NaN: sm(hidden(s, mask))
 empty row uniform: sm(hidden(s, mask, array_namespace(s).finfo(s.dtype).min))
     sm(hidden(s, mask, -1e20))
@@ -244,6 +281,10 @@ value used as key: w = right_weights(q, v)
 key used as value: out = w @ k
 query compared with itself: w = right_weights(q, q)
 scale by √d_v: s = q @ k.mT / v.shape[-1] ** 0.5
+values in another order: out = w @ xp.flip(v, axis=-2)
+    out = w @ xp.roll(v, 1, axis=-2)
+values not weighed: out = 0 * (w @ v) + total(v, -2)
+    out = 0 * (w @ v) + top(v, -2)
 """)
 
 
@@ -268,6 +309,8 @@ W_K used for the values: zc = z @ B
 self-attention only: yb = x @ B; zc = x @ C
     yb = x @ B
 values from the key: zc = y @ C
+key and value exchanged: yb = z @ B; zc = y @ C
+queries from the key: xa = y @ A
 """
 HEAD_PROGRAM = program(
     f"x, y, z, A, B, C{PROJECTIONS}q = xa\nk = yb\nv = zc{ATTENTION_PROGRAM.lines}"
@@ -346,6 +389,11 @@ not split: x
     x[..., None, :, :]
 axes counted from the front: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1)
 batch in the sequence: x.reshape(-1, h, x.shape[-1] // h).swapaxes(0, 1)
+column by column: np.asarray(x).reshape((h, len(x), -1), order="F")
+full width kept: stack([x] * h, -3)
+heads below each other: array_namespace(x).concat(heads, axis=-2)
+heads missing: heads[0]
+    stack(heads, -3)[..., :-1, :, :]
 """)
 
 HEADS_PROGRAM = program(f"""
@@ -434,6 +482,9 @@ scale from the width of the input: s = q @ k.mT / (x.shape[-1] / h) ** 0.5
 scale by √d_v: s = q @ k.mT / (C.shape[1] // h) ** 0.5
 W_O forgotten: out = joined
 W_O transposed: out = joined @ W.T
+one head left out: joined = right_join(stack([a[..., i, :, :] * (i > 0) for i in range(h)], -3))
+keys or values of another head: v = xp.roll(split(zc, h), 1, axis=-3)
+number and width swapped: split = lambda x, h: right_split(x, x.shape[-1] // h)
 axes counted from the front: split = lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1);
         join = lambda x: x.swapaxes(0, 1).reshape(*x.swapaxes(0, 1).shape[:-2], -1)
 """)
@@ -561,6 +612,9 @@ own place hidden: j < i + s
 next place visible: j <= i + s + 1
     np.tri(n_q, n_k, 1, dtype=bool)
 everything visible: np.ones((n_q, n_k), dtype=bool)
+diagonal two places off: j <= i + s + 2
+neighbour alone: j == i + s - 1
+short window: (j <= i + s) & (j > i + s - 3)
 diagonal alone: np.eye(n_q, n_k, dtype=bool)
     np.eye(n_q, n_k, n_k - n_q, dtype=bool)
 aligned to the first key: np.tri(n_q, n_k, dtype=bool)
@@ -572,6 +626,7 @@ shape transposed: right_causal(n_k, n_q)
     np.tri(n_k, n_q, dtype=bool)
 square only: np.tri(n_k, dtype=bool)
     np.tri(n_q, dtype=bool)
+    np.tri(max(n_q, n_k), dtype=bool)
 """) | {
     "additive mask 3": lambda n: np.where(np.tri(n) == 0, np.finfo(np.float32).min, 0),
     "inverted 3": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
@@ -640,6 +695,10 @@ softmax over axis 1 of a batch: w = safe_softmax(h, 1)
 weights returned: out = w
 key used as value: out = w @ k
 mean of the visible values: s = 0 * (q @ k.mT)
+one row made of the mask: seen = mask[..., -1:, :] if mask.ndim > 1 else mask
+temperature: s = q @ k.mT / d**0.5 / 2
+values in another order: out = w @ xp.flip(v, axis=-2)
+one key left out: w = safe_softmax(hidden(h, all_but(h, -1)))
 first visible key alone: w = one_hot(as_numbers(mask, s))
 score 0 taken for hidden: seen = s * mask != 0
 another mask: seen = xp.tril(xp.ones_like(mask))

@@ -188,7 +188,7 @@ heads in another order | of_scores(softmax, order=[1, 2, 0])
 one head for all | of_scores(softmax, order=[0, 0, 0])
 features in another order | lambda *arrays: np.moveaxis(
         attend(*(split(x, H) for x in arrays)), -3, -1).reshape(arrays[0].shape)
-output scaled | lambda *arrays: 2 * heads(H)(*arrays)
+result scaled | lambda *arrays: 2 * heads(H)(*arrays)
 scale without the root | of_scores(softmax, 4.0)
 scale multiplied | of_scores(softmax, 0.5)
 no softmax | of_scores(np.exp)

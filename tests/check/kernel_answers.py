@@ -139,6 +139,28 @@ COMMON = {
     **{bug: kernel(bug, skip=False) for bug in FULL},
     **{bug: kernel(factor=factor) for bug, factor in FACTORS.items()},
 }
+
+
+def at_once(weigh, fill=-np.inf, sign=1):
+    """Return causal attention that makes its weights of all scores at once."""
+
+    def attend(query, key, value):
+        own = [h * len(key) // len(query) for h in range(len(query))]
+        scores = sign * query @ key[own].mT / query.shape[-1] ** 0.5
+        scores = np.where(np.tri(query.shape[1]) == 1, scores, fill)
+        return (weigh(scores.astype(float)) @ value[own]).astype(query.dtype)
+
+    return attend
+
+
+COMMON |= {
+    "softmax over the query axis": at_once(lambda s: ab.softmax(s, -2)),
+    "softmax over the heads": at_once(lambda s: np.nan_to_num(ab.softmax(s, 0))),
+    "softmax twice": at_once(lambda s: ab.softmax(ab.softmax(s))),
+    "mask after the softmax": lambda q, k, v: repeated(q, k, v, np.tril),
+    "sign of the scores": at_once(ab.softmax, sign=-1),
+    "hidden scores not low enough": at_once(ab.softmax, fill=-5.0),
+}
 WRONG = {
     "tiled_attention": {
         **COMMON,
@@ -158,6 +180,9 @@ WRONG = {
         "heads in turn 2": lambda q, k, v: repeated(
             q, np.repeat(k, len(q) // len(k), axis=0), np.tile(v, (len(q) // len(k), 1, 1))
         ),
+        "last key head for all": mixed_up(lambda h, heads, own: own - 1),
+        "neighbouring key head": mixed_up(lambda h, heads, own: (h // (heads // own) + 1) % own),
+        "key heads averaged": lambda q, k, v: repeated(q, *(0 * x + x.mean(0) for x in (k, v))),
         "groups in reverse": mixed_up(lambda h, heads, own: own - 1 - h // (heads // own)),
         "total not rescaled 2": kernel("total not rescaled", skip=False),
     },
@@ -177,10 +202,12 @@ DOUBLES = {
 }
 
 
-def repeated(query, key, value):
-    """Return the package's attention with the keys and values repeated."""
+def repeated(query, key, value, late=None):
+    """Return the package's attention with the keys and values repeated, or masked too late."""
     group = len(query) // len(key)
     key, value = (np.repeat(x, group, axis=0) for x in (key, value))
+    if late is not None:
+        return late(ab.attention_weights(query, key)) @ value
     return ab.attention(query, key, value, is_causal=True)
 
 

@@ -47,6 +47,10 @@ squares with n − 1: size = root(total(square) / (x.shape[-1] - 1) + 1e-5)
 square of the mean: size = root(mean(x) ** 2 + 1e-5)
 mean of the absolute values: size = mean(xp.abs(x)) + 1e-5
 largest number for the size: size = largest(x) + 1e-5
+    size = root(xp.max(square, axis=-1, keepdims=True) + 1e-5)
+another root: size = root(root(mean(square) + 1e-5))
+size subtracted: (x - size) * g
+normalised twice: ab.rms_norm(ab.rms_norm(x, g), g)
 root forgotten: size = mean(square) + 1e-5
 root multiplied: x * size * g
 not divided: x * g
@@ -100,6 +104,7 @@ def sigmoid(h):
 
 GATED_FEED_FORWARD = GATE.wrong("""
 activation on the wrong branch: (x @ G * ab.silu(up)) @ B
+    (x @ G * sigmoid(up)) @ B
 activation on both branches: h = gate * ab.silu(up)
 activation on the product: h = ab.silu(x @ G * up)
 activation after the second matrix: ab.silu((x @ G * up) @ B)
@@ -109,8 +114,12 @@ sigmoid for the activation: gate = sigmoid(x @ G)
 another activation: gate = ab.gelu(x @ G)
     gate = ab.relu(x @ G)
     gate = xp.tanh(x @ G)
+    gate = xp.astype(x @ G > 0, x.dtype)
 sign of the gate: gate = -ab.silu(x @ G)
 branches added: h = gate + up
+branches joined otherwise: h = gate - up
+    h = (gate + up) / 2
+branches multiplied too late: (gate @ B) * (up @ B)
 branches multiplied as matrices: h = gate @ up.mT @ up
 one added to the gate: h = (1 + gate) * up
 gate forgotten: h = up
@@ -123,6 +132,7 @@ way back transposed: h @ A.mT
 matrices transposed: (ab.silu(x @ G.mT) * (x @ A.mT)) @ B.mT
 residual inside: x + h @ B
 normalised inside: ab.rms_norm(h @ B)
+    GATE.but()(ab.rms_norm(x), G, A, B)
 hidden layer returned: h
 """)
 
@@ -184,6 +194,17 @@ def half_turned(x, interleaved, repeated):
     return x * np.cos(t) + other * np.sin(t)
 
 
+def partly_turned(inter):
+    """Return a rotation of the first half of the features, and of no others."""
+
+    def answer(x):
+        half = x.shape[-1] // 2 // 2 * 2
+        x = np.asarray(x, dtype=float)
+        return np.concatenate([turned(interleaved=inter)(x[..., :half]), x[..., half:]], axis=-1)
+
+    return answer
+
+
 def rotary_wrong(inter):
     """Return the wrong rotations of one layout."""
 
@@ -220,6 +241,18 @@ def rotary_wrong(inter):
         "pairs from 1": wrong(lambda p, i, d: p / 10000 ** (2 * (i + 1) / d)),
         "angles doubled": wrong(lambda p, i, d: 2 * p / 10000 ** (2 * i / d)),
         "turns for radians": wrong(lambda p, i, d: 2 * math.pi * p / 10000 ** (2 * i / d)),
+        "angles halved": wrong(lambda p, i, d: p / 10000 ** (2 * i / d) / 2),
+        "sines alone": wrong(row=lambda a, b, c, s: (-b * s, a * s)),
+        "sines and cosines exchanged 2": wrong(
+            row=lambda a, b, c, s: (a * c - b * s, a * c + b * s)
+        ),
+        "part of the features rotated": wrong(
+            lambda p, i, d: p / 10000 ** (2 * i / d) * (i < d // 2 // 2)
+        ),
+        "part of the features rotated 2": partly_turned(inter),
+        "exponent not divided by d": wrong(lambda p, i, d: p / 1e4**i),
+        "pairs that share a frequency": wrong(lambda p, i, d: p / 10000 ** (2 * (i // 2) / d)),
+        "exponent without brackets": wrong(lambda p, i, d: p / 10000.0 ** (2 * i) / d),
         "start ignored": lambda x, start=0: turned(interleaved=inter)(x),
     }
 

@@ -74,6 +74,15 @@ class Attend:
         return right(query, key, value)
 
 
+class Forward:
+    def forward(self, query, key, value):
+        return right(query, key, value)
+
+
+class Empty:
+    pass
+
+
 PARTIAL = functools.partial(attnbook.attention, scale=None)
 WITHOUT_SIGNATURE = operator.itemgetter("a")
 
@@ -139,6 +148,17 @@ def changes_mask(query, key, value, mask=None):
 
 def drifts(x, counter=itertools.count()):  # noqa: B008
     return sm(x) + next(counter)
+
+
+def of_the_first_shape():
+    """Return attention with a cache whose key is the shapes."""
+    known = {}
+
+    def remembers(query, key, value):
+        shapes = (type(query), query.shape, key.shape, value.shape)
+        return known.setdefault(shapes, right(query, key, value))
+
+    return remembers
 
 
 def prints(x):
@@ -221,7 +241,11 @@ softmax(WITHOUT_SIGNATURE)
 softmax(np.ones((2, 3)))
     called already: without calling it: check.softmax(my_function)
 attention(Attend)
-    class for an object: You pass the class `Attend`. Make an object of it first
+    class for an object: Make an object of it first, and pass that: check.attention(Attend(…)).
+attention(Forward)
+    class for an object: first, and pass its method: check.attention(Forward(…).forward).
+attention(Empty)
+    class for an object: first, and pass its method: check.attention(Empty(…).method).
 
 attention(lambda query, key, value: None)
     no return: Your function returns None: is the `return` missing? It was given query (3, 3),
@@ -266,7 +290,7 @@ attention_vjp(lambda q, k, v, g: [q, k, v, v])
 attention_vjp(lambda q, k, v, g: q)
     wrong number of results: in this order; it returns an ndarray.
 attention_vjp(one_gradient_wrong)
-    unknown: grad_key[0, 0] is
+    result scaled: Your grad_key is 1.5 times the right one. With… grad_key[0, 0] is
 attention(lambda q, k, v: right(q, k, v) * math.nan)
     NaN: Your result holds NaN or infinity where the right numbers are finite. The usual causes:
     exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.… is nan, expected
@@ -307,6 +331,8 @@ attention(changes_key)
     what it was. Compute a new array instead, without +=, *= or an assignment to a slice of it.
 attention(changes_mask)
     changes mask: its input `mask` in place
+attention(of_the_first_shape())
+    earlier result returned: had the same shapes and other numbers.… With query (3, 3), key (3, 3)
 softmax(drifts)
     not deterministic: Your function gives two results for one input. Look for random numbers, a
     dropout that is still on, or a variable outside the function that it changes. With x (3, 3) of
@@ -751,7 +777,7 @@ engine.run(toy(mistakes=(NEITHER,)), lambda x: 3 * x, 9)
     a: A.
 engine.run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
     nothing added: Add one.
-engine.run(toy(variants=ALMOST), lambda x: 3 * x + 1, 9)
+engine.run(toy(variants=ALMOST), lambda x: 3 * x**3 + 1, 9)
     unknown: Your numbers differ
 engine.run(toy(any_length=True), lambda x: x[:, 0], 9)
     unknown: Your result has the wrong shape: (
@@ -776,7 +802,80 @@ def test_only_what_is_finite_in_the_right_result_can_be_lost(factor, mistake, mo
     monkeypatch.setattr(engine, "present", lambda: ["numpy"])
     hidden = np.array([np.nan, 1.0])
     half = replace(TIMES_5, reference=lambda x: x * hidden)
-    assert engine.run(half, lambda x: factor * x * hidden, 9).mistake == mistake
+    assert engine.run(half, lambda x: factor * x**3 * hidden, 9).mistake == mistake
+
+
+RELATED = """
+softmax(lambda x: 3 * sm(x))
+    result scaled: Your result is 3 times the right one.
+softmax(lambda x: 1.001 * sm(x))
+    result scaled: Your result is 1.001 times the right one.
+softmax(lambda x: sm(x) / x.shape[-1])
+    result scaled: Your result is a multiple of the right one, by a factor that changes: 0.2 with x
+    (2, 5) of float64, and 0.3333 with x (3, 3) of float64.
+softmax(lambda x: -sm(x))
+    result negated: Your result is minus the right one.
+attention(lambda q, k, v: right(q, k, v) - 0.5)
+    number added: Your result is the right one plus -0.5.
+attention(lambda q, k, v: right(q, k, v).mT)
+    result rearranged: Your result is the right one with its last two axes exchanged.
+attention(lambda q, k, v: right(q, k, v)[..., ::-1, :] if isinstance(q, np.ndarray) else q)
+    result rearranged: Your result is the right one in reverse order along axis −2.
+attention_weights(lambda q, k: np.roll(answers.right_weights(q, k), 1, -1))
+    result rearranged: Your result is the right one, moved on by one place along axis −1.
+split_heads(lambda x, h: 0 * answers.right_split(x, h) + answers.right_split(x, h)[..., :1, :])
+    result rearranged: the same everywhere along axis −2, which is right for the first place.
+layer_norm(lambda x, g, b: attnbook.layer_norm(x, g, b) + x)
+    x in the result: Your result is the right one plus `x`.
+softmax(lambda x: x - sm(x))
+    x in the result: Your result is `x` less the right one.
+softmax(lambda x: sm(x) ** 2)
+    function of the result: Your result is the square of the right one.
+attention_vjp(lambda *given: tuple(x + 1 for x in answers.gradients(*given)))
+    number added: Your grad_query and your grad_key and your grad_value are each the right one plus
+    1.
+causal_mask(lambda n_q, n_k: answers.right_causal(n_q, n_k) & (np.arange(n_k) > 0))
+    result rearranged: Your result is right but for the first place along axis −1, which holds 0.
+teacher_forcing(lambda t: (t[..., :-1] + 1, t[..., 1:]))
+    number added: Your decoder_input is the right one plus 1.
+rotary(lambda x: -attnbook.positions.rotary(x, interleaved=True))
+    result negated: Your result is minus the right one.
+softmax(lambda x: np.round(sm(x) * 8) / 8)
+    unknown: Your numbers differ
+"""
+
+
+@pytest.mark.parametrize(("call", "mistake", "said"), report_rows(RELATED))
+def test_what_is_said_of_results_that_are_simply_related_to_the_right_ones(call, mistake, said):
+    assert_report(call, mistake, said, globals())
+
+
+def test_a_relation_needs_three_different_numbers():
+    ones = replace(TIMES_5, reference=lambda x: np.ones_like(x))
+    assert engine.run(ones, lambda x: 2 + 0 * x, 9).mistake == "constant"
+    signs = replace(TIMES_5, reference=lambda x: np.sign(x))
+    assert engine.run(signs, lambda x: 2 * np.sign(x), 9).mistake is None
+
+
+def test_booleans_are_turned_round():
+    positive = Check(
+        *("positive", ("x",), {"y": "x.shape"}, toy().stages, ()),
+        reference=lambda x: x > 0,
+        kind="bool",
+    )
+    report = engine.run(positive, lambda x: x <= 0, 9)
+    assert report.mistake == "everything inverted"
+    assert report.message == "Your result is the right one with True and False exchanged."
+
+
+def test_the_case_of_a_causal_mask_is_called_again_with_both_sizes():
+    def two(a, b):
+        return np.tri(a, b, 1, dtype=bool)
+
+    for function in (two, lambda n: np.tri(n, k=1, dtype=bool)):
+        case = check.causal_mask(function).case
+        np.testing.assert_array_equal(function(*case.arguments.values()), case.got)
+        assert case.options == {}
 
 
 def test_a_long_line_is_cut():

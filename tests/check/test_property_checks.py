@@ -400,3 +400,14 @@ def test_a_mode_that_was_left_out_is_not_called_right():
         assert not report
         assert "It happens" not in report.message
         assert report.remarks[0] == "it is random in train mode, which was left out."
+
+
+def test_a_model_that_ignores_its_input_is_remarked_upon():
+    x = np.random.default_rng(0).normal(size=(3, 7, 5))
+    for name, model in {
+        "permutation_equivariance": lambda x: np.zeros_like(x),
+        "padding_invariance": lambda x, mask: np.zeros_like(x),
+    }.items():
+        report = getattr(attnbook.check, name)(model, x)
+        assert report
+        assert report.remarks[0].startswith("it returns the same numbers for two different inputs")

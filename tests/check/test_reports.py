@@ -1,7 +1,5 @@
 """What the checks of attention and of the transformer say of single answers."""
 
-from dataclasses import replace
-
 import attention_answers as answers
 import layer_answers as layers
 import numpy as np
@@ -69,8 +67,7 @@ class Block:
 
     def __call__(self, x):
         mask = ab.masking.causal(x.shape[-2], like=x)
-        turned = ab.positions.Rotary()
-        return ab.decoder_layer(x, None, replace(self.weights, positions=turned), mask)
+        return ab.decoder_layer(x, None, self.weights, mask, rotate=True)
 
 
 def width_of_the_model(query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=None):
@@ -402,12 +399,17 @@ def last_value_added(query, key, value):
     return output
 
 
+def first_two_exchanged(x):
+    order = list(range(x.shape[-2]))
+    return x[..., order[1:2] + order[:1] + order[2:], :]
+
+
 UNKNOWN = """
-split_heads(lambda x, h: right_split(x, h) * 2)
+split_heads(lambda x, h: right_split(x, h) + x[..., -1:, :1])
     unknown: A split only moves numbers; here some are changed, lost or there twice.
-split_heads(lambda x, h: right_split(x[..., ::-1, :], h))
+split_heads(lambda x, h: right_split(first_two_exchanged(x), h))
     unknown: Your numbers differ from the reference, and not in a way that this check knows. With
-multi_head_attention(lambda *given: right_heads(*given) * 1.5)
+multi_head_attention(lambda *given: right_heads(*given) ** 3)
     unknown: Your numbers differ from the reference, and not in a way that this check knows. With
 multi_head_attention(heads_of_their_own_size)
     unknown: Reversing the heads in all four matrices together must change nothing; here it changes
@@ -416,20 +418,20 @@ masked_attention(leaky)
     unknown: A key that query 0 may not attend to still changes its output.
 masked_attention(fives_in_empty_rows)
     unknown: A query that may attend to nothing must get zeros; here it gets 5.
-softmax(lambda x: sm(x) * 1.5)
-    unknown: Weights must sum to 1; here a sum is 1.5.
+softmax(lambda x: sm(x) ** 3)
+    unknown: Weights must sum to 1; here a sum is 0.
 softmax(lambda x: 9 * sm(x) - 8 / x.shape[-1])
     unknown: No weight is below 0; here one is -1.038.
 softmax(lambda x: sm(x**3))
     unknown: Adding 1 to every score must change nothing; here it changes the weights.
 softmax(lambda x: sm(0.3 * x))
     unknown: Your numbers differ from the reference, and not in a way that this check knows. With
-attention_weights(lambda q, k: answers.right_weights(q, k) / 2)
-    unknown: Weights must sum to 1; here a sum is 0.5.
-attention(lambda q, k, v: right_attention(q, k, v) + 9)
+attention_weights(lambda q, k: answers.right_weights(q, k) ** 3)
+    unknown: Weights must sum to 1; here a sum is 0.
+attention(lambda q, k, v: right_attention(q, k, v) + 9 + q[..., :1] ** 2)
     unknown: Each output is a weighted mean of the values and lies between the smallest and the
     largest of its column; here one lies outside.
-attention(lambda q, k, v: right_attention(q, k, v) - 9)
+attention(lambda q, k, v: right_attention(q, k, v) - 9 - q[..., :1] ** 2)
     unknown: Each output is a weighted mean of the values and lies between the smallest and the
     largest of its column; here one lies outside.
 attention(lambda q, k, v: (v[..., :1, :] + v[..., -1:, :] * 2) / 3 + 0 * q[..., :1])
@@ -439,7 +441,7 @@ attention(smaller_under_a_mask)
     unknown: A key that query 0 may not attend to still changes its output.
 attention(lambda q, k, v: answers.right_weights(q, k * 0.3) @ v)
     unknown: Your numbers differ from the reference, and not in a way that this check knows. With
-attention_vjp(lambda *given: tuple(x + 1 for x in answers.gradients(*given)))
+attention_vjp(lambda *given: tuple(x + 1 + x**2 for x in answers.gradients(*given)))
     unknown: Adding one vector to every key changes no weight, so the rows of grad_key must sum to
     zero; here they do not.
 attention_vjp(lambda q, k, v, g: (*answers.gradients(q, k, v, g)[:2], v * 2))
@@ -447,17 +449,17 @@ attention_vjp(lambda q, k, v, g: (*answers.gradients(q, k, v, g)[:2], v * 2))
     those of grad_output; here they do not.
 merge_attention(merged(lambda a, b, out: (out[0], out[1] + a[0] / 7, out[2])))
     unknown: Exchanging
-merge_attention(merged(lambda a, b, out: (out[0], 3 * out[1], out[2])))
+merge_attention(merged(lambda a, b, out: (out[0], 2 * out[1] ** 3, out[2])))
     unknown: read nothing
 merge_attention(merged(product_added))
     unknown: 1 added
 causal_mask(last_row_without(0))
     unknown: last
-layer_norm(lambda x, g, b: ab.layer_norm(x, g, b) + 1)
+layer_norm(lambda x, g, b: ab.layer_norm(x, g, b) + 1 + x[..., :1] ** 2)
     unknown: a row
 feed_forward(lambda x, *w: transformer.FEED.but()(x, *w) + transformer.mean(x, -2))
     unknown: Changing the last token
-positional_encoding(lambda n, d: 1.5 * ab.positions.sinusoidal(n, d))
+positional_encoding(lambda n, d: ab.positions.sinusoidal(n, d) + np.arange(n)[:, None])
     unknown: sin² + cos² = 1
 encoder_layer(lambda x, w: ab.encoder_layer(x, w) + x - x[..., :1, :])
     unknown: reversing the order
@@ -493,13 +495,13 @@ stable_hash(codes_in_float32)
     unknown: is something computed in float32?
 collision_probability(estimated)
     unknown: nearly right: is this an estimate
-collision_probability(lambda c, r: 2 * sketches.right_probability(c, r))
+collision_probability(lambda c, r: 1 + sketches.right_probability(c, r) ** 3)
     unknown: A probability lies between 0 and 1; here one does not.
 collision_probability(lambda c, r: sketches.right_probability(c, r) * c / 9)
     unknown: At twice the distance the probability must not be larger; here it is larger.
 collision_probability(lambda c, r: sketches.right_probability(c + 0.3, r))
     unknown: Doubling distance and width together must change nothing; here the result changes.
-sketch_attention(lambda *given: 3 * sketches.right_sketch(*given))
+sketch_attention(lambda *given: 3 * sketches.right_sketch(*given) ** 3)
     unknown: lies between the smallest and the largest of its column; here one lies outside.
 sketch_attention(partly_all_keys)
     unknown: keys that share no bucket with a query must not change its output; here the output

@@ -11,7 +11,7 @@ from answer_programs import Program
 from array_api_compat import array_namespace, device
 from attention_answers import exp, sm, total  # noqa: F401 (for the programs)
 
-import attnbook as ab  # noqa: F401 (for the programs)
+import attnbook as ab
 
 program = partial(Program, globals())
 
@@ -87,6 +87,16 @@ keepdims forgotten: c = x - mean(x, keepdims=False); var = spread(x, keepdims=Fa
     var = spread(x, keepdims=False)
 squares overflow in half precision: var = mean(xp.pow(c, xp.full_like(c, 2)))
 axis 1 of a batch: c / std * g + b if x.ndim < 3 else normed(1)(x, g, b)
+epsilon subtracted: std = root(var - 1e-5)
+another root of the variance: std = root(root(var + 1e-5))
+not normalised: x * g + b
+normalised twice: right_norm(right_norm(x, g, b), g, b)
+sign of the difference: -c / std * g + b
+    abs(c) / std * g + b
+largest number for the mean: c = x - xp.max(x, axis=-1, keepdims=True); var = spread(x)
+gain not multiplied: c / std * g * g + b
+bias not added: c / std * (g + b)
+bias before the gain: (c / std - b) * g
 """) | NORM.taking("epsilon=1e-5").wrong("epsilon ignored: std = root(var + 1e-5)")
 
 
@@ -179,6 +189,14 @@ def positions_wrong(inter):
         "pairs from 1": wrong(lambda p, i, d: right_angle(p, i + 1, d)),
         "turns for radians": wrong(lambda p, i, d: 2 * math.pi * right_angle(p, i, d)),
         "degrees for radians": wrong(lambda p, i, d: math.radians(right_angle(p, i, d))),
+        "exponent not divided by d": wrong(lambda p, i, d: p / 10000.0 ** (2 * i)),
+        "pairs that share a frequency": wrong(lambda p, i, d: p / 10000 ** (2 * (i // 2) / d)),
+        "angles near 0": wrong(lambda p, i, d: p / 10000**2 * i / d),
+        "exponent without brackets": wrong(lambda p, i, d: p / 10000.0 ** (2 * i) / d),
+        "exponent without brackets 2": wrong(lambda p, i, d: (p / 10000) ** (2 * i / d)),
+        "pairs from 1 2": wrong(lambda p, i, d: p / 10000 ** ((2 * i + 1) / d)),
+        "a row too many": lambda n, d: right(n + 1, d),
+        "a row too many 2": lambda n, d: right(n - 1, d),
         "transposed": lambda n, d: right(n, d).T,
         "axis too many": lambda n, d: right(n, d)[None],
         "axis too many 2": lambda n, d: right(n, d)[:, None, :],
@@ -205,6 +223,10 @@ def _by_rank(ids, E):
     return E[[order[token] for token in ids.tolist()]] * E.shape[1] ** 0.5
 
 
+def waves(n, d):
+    return ab.positions.sinusoidal(n, d + d % 2)[:, :d]
+
+
 def one_hot(ids, E):
     xp = array_namespace(E)
     words = xp.arange(E.shape[0], device=device(E))
@@ -222,6 +244,7 @@ times d_model: E[ids] * E.shape[-1]
 root of the vocabulary: E[ids] * math.sqrt(len(E))
     E[ids] / math.sqrt(len(E))
 root of the length: E[ids] * math.sqrt(ids.shape[-1])
+    E[ids] / math.sqrt(ids.shape[-1])
 id one too small: E[ids - 1] * root
 id one too large: E[(ids + 1) % len(E)] * root
 columns for rows: E.T[ids] * root
@@ -231,6 +254,10 @@ transposed: E[ids].mT * root
 rows by position: E[[i % len(E) for i in range(len(ids))]] * root
 rows by rank: _by_rank(ids, E)
 one-hot over the wrong axis: one_hot(ids, E).mT @ E * root
+last token lost: E[ids][..., 1:, :] * root
+rows counted from the end: E[len(E) - 1 - ids] * root
+positions added: E[ids] * root + xp.arange(ids.shape[-1], device=device(ids))[:, None]
+    E[ids] * root + xp.asarray(waves(*E[ids].shape), dtype=E.dtype, device=device(E))
 summed over the tokens: E[ids].sum(-2) * root
     E[ids].sum(0) * root
 """)
@@ -420,10 +447,13 @@ activation before the first matrix: (relu(x) @ A + a) @ B + b
 another activation: f = ab.gelu(h)
     f = xp.tanh(h)
     f = sm(h)
+    f = exp(h)
 sign of the activation: f = relu(-h)
     f = abs(h)
 comparison for the activation: f = xp.astype(h > 0, h.dtype)
 maximum over an axis: f = xp.max(h, axis=0)
+number multiplied: f = 0.9 * relu(h)
+    h = x @ A / x.shape[-1] ** 0.5 + a
 leaky activation: f = relu(h) - 0.01 * relu(-h)
 both biases forgotten: relu(x @ A) @ B
 b_1 forgotten: h = x @ A
@@ -431,6 +461,7 @@ b_2 forgotten: f @ B
 b_1 after the activation: f = relu(x @ A) + a
 bias subtracted: relu(x @ A - a) @ B - b
 residual inside: x + f @ B + b
+normalised inside: h = ab.layer_norm(x) @ A + a
 first matrix used twice: f @ A.T + b
 matrices transposed: relu(x @ A.T + a) @ B.T + b
 hidden layer returned: f
