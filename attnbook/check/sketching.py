@@ -89,6 +89,10 @@ def _by_table(join: Callable) -> Way:
     return {"combine": combine}
 
 
+def _at_least_1(counts):
+    return np.maximum(counts, 1)[:, np.newaxis]
+
+
 _OF_TABLES = mistakes(
     """
     duplicates kept: A key that is found in several tables counts several times: t buckets give it t
@@ -97,6 +101,11 @@ _OF_TABLES = mistakes(
         joined by OR (any), and it is the projections within a table that are joined by AND.
     two tables or more: You ask for the same bucket in at least two tables, or in half of them. One
         is enough: more tables are there to find more keys.
+    exactly one table: You leave out keys that are found in several tables: you ask for the same
+        bucket in exactly one, or in an odd number of them, as an exclusive or does. One or more is
+        right.
+    most tables alone: You keep the keys that are found in the most tables alone. One table is
+        enough for any key.
     sum over the tables: You take a softmax in each table and add the results up. The weights of a
         query then sum to the number of its tables that hold something, not to 1. Join the buckets
         first, and take one softmax.
@@ -109,15 +118,23 @@ _OF_TABLES = mistakes(
     one table alone: You look into one table: the first, the last, or the first in which the query
         finds something. A near key may be missed by one table; that is why there are several. Look
         into all of them.
+    one key a bucket: Each bucket of yours holds one key, the last that was put in or the first.
+        Keys of one signature share a bucket: collect them in a list.
     one table left out: You leave out the first or the last table. Look into all of them.
     tables mixed up: You compare signatures of different tables: the signature of a query in table t
         with that of a key in another. Each table has its own directions, so that equality means
         nothing.
     signatures added up: You add the signatures of all tables up and compare the sums. Compare table
         by table.
-    signatures in fewer bits: You turn the signatures into floats, or into integers of 32 bits, and
-        different ones become equal. A float64 holds 53 bits exactly and a float32 holds 24: compare
-        int64.
+    first query for all: You look up the signatures of the first query for every query. Each has
+        signatures of its own.
+    sign of the signatures: You take the absolute value of the signatures, or compare them by < or
+        >. A bucket has one number, positive or negative: compare by ==.
+    divided by a number: You divide the output by the number of candidates or of tables. The weights
+        of the candidates sum to 1 already.
+    signatures in fewer bits: You turn the signatures into floats, keep some of their bits, or take
+        a remainder, and different ones become equal. A float64 holds 53 bits exactly and a float32
+        holds 24: compare int64.
     empty rows left out: Queries that find no key are missing from your result, so later rows move
         up. Keep a row of zeros for each.
     """,
@@ -130,6 +147,17 @@ _OF_TABLES = mistakes(
             lambda meets: 2 * np.sum(meets, axis=-1) > meets.shape[-1],
             lambda meets: 2 * np.sum(meets, axis=-1) >= meets.shape[-1],
         ),
+        "exactly one table": steps.each(
+            "join",
+            lambda meets: np.sum(meets, axis=-1) == 1,
+            lambda meets: np.sum(meets, axis=-1) % 2 == 1,
+        ),
+        "most tables alone": {
+            "join": lambda meets: (
+                np.any(meets, axis=-1)
+                & (meets.sum(axis=-1) == np.max(meets.sum(axis=-1), axis=-1, keepdims=True))
+            )
+        },
         "sum over the tables": _by_table(lambda outputs, found: np.sum(outputs, axis=0)),
         "mean over all tables": _by_table(lambda outputs, found: np.mean(outputs, axis=0)),
         "mean over the tables": _by_table(
@@ -139,6 +167,13 @@ _OF_TABLES = mistakes(
             *steps.each("join", lambda meets: meets[..., 0], lambda meets: meets[..., -1]),
             _by_table(  # the first whose bucket is not empty
                 lambda outputs, found: outputs[found.argmax(0)[:, 0], np.arange(len(outputs[0]))]
+            ),
+        ),
+        "one key a bucket": steps.each(
+            "join",
+            lambda meets: np.any(meets & (np.cumsum(meets, axis=1) == 1), axis=-1),
+            lambda meets: np.any(
+                meets & (np.cumsum(meets[:, ::-1], axis=1)[:, ::-1] == 1), axis=-1
             ),
         ),
         "one table left out": steps.each(
@@ -152,8 +187,28 @@ _OF_TABLES = mistakes(
             lambda query, key: _meets_in(query, key[:, ::-1]),
         ),
         "signatures added up": {"signatures": lambda x: np.sum(x, axis=-1, keepdims=True)},
+        "first query for all": {
+            "meets": lambda query, key: _meets_in(np.broadcast_to(query[:1], query.shape), key)
+        },
+        "sign of the signatures": (
+            {"signatures": np.abs},
+            *steps.each(
+                "meets",
+                *(
+                    lambda query, key, f=f: f(query[:, np.newaxis], key)
+                    for f in (np.less_equal, np.greater_equal)
+                ),
+            ),
+        ),
+        "divided by a number": steps.each(
+            "rows",
+            lambda output, meets: output / _at_least_1(np.any(meets, axis=-1).sum(axis=-1)),
+            lambda output, meets: output / _at_least_1(np.sum(meets, axis=(1, 2))),
+            lambda output, meets: output / meets.shape[-1],
+        ),
         "signatures in fewer bits": steps.each(
             "signatures",
+            *(lambda x, n=n: x % n for n in (4, 8, 16, 64, 1024)),
             *(lambda x, t=t: x.astype(t) for t in ("float64", "float32", "int32", "int16", "int8")),
         ),
         "empty rows left out": {"rows": lambda output, meets: output[np.any(meets, axis=(1, 2))]},
@@ -162,8 +217,8 @@ _OF_TABLES = mistakes(
 
 _TEXTS = sentences(
     """
-    buckets ignored: You attend to every key: the signatures are not used. That is exact attention,
-        whose cost a sketch is there to avoid.
+    buckets ignored: You attend to every key, as if the signatures were not there. That is exact
+        attention, whose cost a sketch is there to avoid.
     candidates inverted: You attend to the keys that share no bucket with the query. Those that
         share one are the candidates.
     softmax over all keys: You take the softmax over all keys and then drop those that are no
@@ -260,6 +315,14 @@ def _outputs_between_candidates(case: Case, values: Values, again: Callable) -> 
     return None
 
 
+def _nothing_found_is_zero(case: Case, values: Values, again: Callable) -> str | None:
+    *_, of_queries, of_keys = case.arguments.values()
+    lost = ~np.any(_candidates(of_queries, of_keys), axis=-1)
+    if values[0].shape[:1] != lost.shape or not np.any(values[0][lost]):
+        return None
+    return "A query that shares no bucket with any key must get zeros; here it gets something else."
+
+
 def _reversed(axis: int, *names: str) -> Callable:
     return lambda given: {name: np.flip(given[name], axis=axis) for name in names}
 
@@ -271,6 +334,7 @@ def _unseen_by_the_first(given: dict) -> dict:
 
 
 _PROPERTIES = (
+    _nothing_found_is_zero,
     moved(
         _unseen_by_the_first,
         lambda output, other: np.isclose(output, other)[0],
