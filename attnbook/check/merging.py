@@ -53,7 +53,12 @@ def _sum(factors, pair):
     return factors[0] * pair[0] + factors[1] * pair[1]
 
 
-_STEPS: dict[str, Callable] = {
+def _sum_with(change: Callable) -> Callable:
+    """Return the sum of two totals, or weighted sums, whose factors are changed."""
+    return lambda factors, pair, *others: _sum(change(factors), pair)
+
+
+MERGE_STEPS: dict[str, Callable] = {
     "maximum": np.maximum,
     "base": lambda m_1, m_2, m: _finite(m),  # what the exponents are relative to
     "first_factor": _factor,  # own maximum, the other's, base
@@ -64,7 +69,8 @@ _STEPS: dict[str, Callable] = {
 }
 
 
-def _from_steps(s, m_1, z_1, u_1, m_2, z_2, u_2):
+def merge_from_steps(s, m_1, z_1, u_1, m_2, z_2, u_2):
+    """Return the part of both by the steps `s`."""
     m = s.maximum(m_1, m_2)
     base = s.base(m_1, m_2, m)
     f = s.first_factor(m_1, m_2, base), s.second_factor(m_2, m_1, base)
@@ -116,9 +122,11 @@ _MISTAKES = mistakes(
         sum of the same exponentials and needs the same two factors.
     weighted not rescaled: You rescale the totals and add the weighted sums as they are. They are
         relative to the two old maxima as well and need the same two factors.
-    one part rescaled: You multiply one part by its factor and take the other as it is. Either may
+    one part rescaled: You multiply one part by its factor and take the other, or one of its two
+        sums, as it is. Either may
         have the smaller maximum, in each row: both need a factor; that of the larger is 1.
-    factors exchanged: You multiply each part by the factor of the other. A part's factor is made of
+    factors exchanged: You multiply each part, or one of its sums, by the factor of the other. A
+        part's factor is made of
         its own maximum: exp(its maximum − the common maximum).
     compared with the other part: You take exp(own maximum − the maximum of the other part).
         Subtract the common maximum, the larger of both.
@@ -130,12 +138,20 @@ _MISTAKES = mistakes(
         larger. Where it is not, exponents above 0 may overflow. Take the larger of the two.
     sum or mean of the maxima: You add or average the two maxima. The largest of all scores is the
         larger.
+    factors divided by their sum: Your two factors add up to 1, as the weights of a mean do. Nothing
+        is averaged: multiply by exp(its maximum − the common maximum), which is 1 for the larger
+        part, and add.
+    smooth maximum: You take the logarithm of a sum of exponentials for the larger of the two
+        maxima. The maximum of a part is its largest score, and the sums are relative to it.
+    maximum from 0: Your maximum is never below 0, as if it began there. Where all scores lie far
+        below 0 every exponential underflows. A part that has read nothing has the maximum −∞.
     one maximum for all rows: You take one maximum for all rows. Each query has a maximum of its
         own, and a row far below another's underflows to 0. Compare entry by entry.
     maximum not updated: Total and weighted are relative to the larger maximum, but you return that
         of one part. The next merge would rescale by the wrong factor.
-    no maximum: You take exp of a maximum before the common one is subtracted. That undoes the
-        shift: exp(1000) is infinite, exp(−1000) is 0. Subtract the larger in the exponent.
+    no maximum: You take exp of a maximum, or of its negative, before the common one is subtracted.
+        That undoes the shift: exp(1000) is infinite, exp(−1000) is 0. Subtract the larger in the
+        exponent.
     one part dropped: You return one of the two parts. The keys of the other count too, by the
         factor exp(its maximum − the common maximum).
     outputs added: You divide each part by its own total and add or average the outputs. A part with
@@ -157,17 +173,31 @@ _MISTAKES = mistakes(
     maximum and total exchanged: The order is (maximum, total, weighted).
     empty parts NaN: Where neither part has read a key both maxima are −∞, and −∞ − (−∞) is NaN.
         Subtract 0 there instead of the maximum: exp(−∞ − 0) is 0, and so are total and weighted.
+    total of nothing: Where neither part has read a key you return a total above 0. A sum of no
+        exponentials is 0; what keeps a division from 0/0 belongs to the division, after the last
+        merge.
     maximum of nothing: Where neither part has read a key you return a finite maximum. A later part
         whose scores lie below it would be rescaled to nothing. The maximum of no scores is −∞.
     totals averaged: You average totals or weighted sums. Add the rescaled ones.
+    logarithm of the total: You return the logarithm of the total, or add totals as if they were
+        logarithms. A total is the sum of exponentials itself.
     totals multiplied: You multiply the totals, sums of exponentials. Add the rescaled ones.
     """,
     {
         "no rescaling": _factors(_one),
         "total not rescaled": {"total": lambda f, z: z[0] + z[1]},
         "weighted not rescaled": {"weighted": lambda f, u, z: u[0] + u[1]},
-        "one part rescaled": ({"second_factor": _one}, {"first_factor": _one}),
-        "factors exchanged": _factors(lambda own, other, base: np.exp(other - base)),
+        "one part rescaled": (
+            {"second_factor": _one},
+            {"first_factor": _one},
+            *each("total", _sum_with(lambda f: (f[0], 1)), _sum_with(lambda f: (1, f[1]))),
+            *each("weighted", _sum_with(lambda f: (f[0], 1)), _sum_with(lambda f: (1, f[1]))),
+        ),
+        "factors exchanged": (
+            _factors(lambda own, other, base: np.exp(other - base)),
+            {"total": _sum_with(lambda f: f[::-1])},
+            {"weighted": _sum_with(lambda f: f[::-1])},
+        ),
         "compared with the other part": _factors(lambda own, other, base: np.exp(own - other)),
         "sign of the exponent": (
             {**_factors(lambda own, other, base: np.exp(base - own)), "base": _bare_base},
@@ -180,6 +210,12 @@ _MISTAKES = mistakes(
         "sum or mean of the maxima": _relative_to(
             lambda m_1, m_2: m_1 + m_2, lambda m_1, m_2: (m_1 + m_2) / 2
         ),
+        "smooth maximum": (
+            {"maximum": np.logaddexp},
+            {"results": lambda m, z, u, m_1, m_2: (np.logaddexp(m_1, m_2), z, u)},
+            {"results": lambda m, z, u, *maxima: (m + np.log(z), z, u)},
+        ),
+        "maximum from 0": {"maximum": lambda m_1, m_2: np.maximum(np.maximum(m_1, m_2), 0)},
         "one maximum for all rows": _relative_to(
             lambda m_1, m_2: np.broadcast_to(np.max(np.maximum(m_1, m_2)), m_1.shape)
         ),
@@ -190,6 +226,7 @@ _MISTAKES = mistakes(
         ),
         "no maximum": (
             _factors(lambda own, other, base: np.exp(own)),
+            _factors(lambda own, other, base: np.exp(-own)),
             {**_factors(lambda own, other, base: np.exp(own) / np.exp(base)), "base": _bare_base},
             {
                 **_factors(lambda own, other, base: np.exp(own)),
@@ -241,14 +278,26 @@ _MISTAKES = mistakes(
             {"base": _bare_base},
             _factors(lambda own, other, base: np.exp(np.minimum(own - other, 0))),
         ),
+        "total of nothing": {"results": lambda m, z, u, *maxima: (m, _safe(z), u)},
         "maximum of nothing": tuple(
             {"results": lambda m, z, u, *_, x=x: (np.where(m == -np.inf, x, m), z, u)}
-            for x in (0.0, -1e4, -1e9, -1e30)
+            for x in (0.0, -1e4, -1e9, -1e30, np.finfo(float).min)
         ),
         "totals averaged": (
             {"total": lambda f, z: _sum(f, z) / 2, "weighted": lambda f, u, z: _sum(f, u) / 2},
             {"total": lambda f, z: _sum(f, z) / 2},
             {"weighted": lambda f, u, z: _sum(f, u) / 2},
+        ),
+        "factors divided by their sum": (
+            {
+                "total": lambda f, z: _sum(f, z) / (f[0] + f[1]),
+                "weighted": lambda f, u, z: _sum(f, u) / (f[0] + f[1]),
+            },
+            {"weighted": lambda f, u, z: _sum(f, u) / (f[0] + f[1])},
+        ),
+        "logarithm of the total": (
+            {"results": lambda m, z, u, *maxima: (m, np.log(z), u)},
+            *each("total", lambda f, z: np.logaddexp(*z)),
         ),
         "totals multiplied": each(
             "total", lambda f, z: f[0] * z[0] * f[1] * z[1], lambda f, z: z[0] * z[1]
@@ -359,8 +408,8 @@ MERGE_ATTENTION = Check(
     name="merge_attention",
     parameters=("first", "second"),
     results={"maximum": "(..., n_q, 1)", "total": "(..., n_q, 1)", "weighted": "(..., n_q, d_v)"},
-    compute=_from_steps,
-    steps=_STEPS,
+    compute=merge_from_steps,
+    steps=MERGE_STEPS,
     stages=(
         Stage(_plain()),
         Stage(_plain("float32")[:2]),
