@@ -8,7 +8,7 @@ import numpy as np
 
 from attnbook.arrays.array import array_namespace
 from attnbook.check.engine import documented, run
-from attnbook.check.merging import MERGE_ATTENTION, MERGE_STEPS, merge_from_steps
+from attnbook.check.merge_mistakes import MERGE_MISTAKES, MERGE_STEPS, merge_from_steps
 from attnbook.check.normalization import maximum
 from attnbook.check.outputs import OUTPUT_MISTAKES, SCALE_MISTAKES
 from attnbook.check.report import Report
@@ -257,7 +257,7 @@ RING_ATTENTION = Check(
                 )
             ),
             "not rescaled": (
-                *only(MERGE_ATTENTION.mistakes, "no rescaling")[0].ways,
+                *only(MERGE_MISTAKES, "no rescaling")[0].ways,
                 {"join": _running(total=False, weighted=False)},
             ),
             "old total not rescaled": each("join", _running(total=False, weighted=True)),
@@ -283,7 +283,7 @@ RING_ATTENTION = Check(
             ),
         },
     )
-    + only(MERGE_ATTENTION.mistakes, *_OF_MERGING)
+    + only(MERGE_MISTAKES, *_OF_MERGING)
     + only(OUTPUT_MISTAKES, *_OF_INPUTS),
     adapt=_adapt,
 )
