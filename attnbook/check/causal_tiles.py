@@ -31,9 +31,9 @@ def tiled_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check causal attention in tiles of 16 queries and 16 keys that skips what it need not read.
 
     Runs `f` on one tile and on several, on lengths that no tile divides, on scores that rise,
-    fall and lie far below 0, and in float16, where the sums must be kept in more digits. Then it
-    makes a late value infinite. A weight of 0 times infinity is NaN, so the rows that become NaN
-    tell which tiles were read.
+    slowly and steeply, that fall and that lie far below 0, and in float16, where the sums must be
+    kept in more digits. Then it makes a late value infinite. A weight of 0 times infinity is NaN,
+    so the rows that become NaN tell which tiles were read.
 
     Parameters
     ----------
