@@ -89,6 +89,12 @@ def probability_from_steps(s, distance, width):
     return np.where(c == 0, s.at_zero, s.finish(s.probability(s, s.ratio(apart, r), apart, r)))
 
 
+def _integral(s, t, end):
+    """Return ∫ 2φ(z)(1 − z/t) dz from 0 to `end`."""
+    end = np.asarray(end, dtype=float)
+    return 2 * s.phi(end) - 1 - 2 / _ROOT / t * (1 - np.exp(-(end**2) / 2))
+
+
 def _of_t(*functions: Callable) -> tuple[Way, ...]:
     """Return ways that have another formula altogether, of t = r/c."""
     return each("probability", *(lambda s, t, c, r, f=f: f(t) for f in functions))
@@ -118,8 +124,9 @@ _MISTAKES = mistakes(
     SimHash's probability: You use an arcsine, or the angle. 1 − (2/π)·arcsin(D/2) belongs to
         sign-SimHash and unit vectors, which know no width. Here two projections, a distance of
         D·|N(0, 1)| apart, must fall into one interval of length r.
-    D and r exchanged: You exchange distance and width: the argument of Φ is −r/D, and the exponent
-        −r²/(2D²). Yours is 0 at distance 0 and grows with the distance.
+    D and r exchanged: You exchange distance and width, in one place or in all: the argument of Φ is
+        −r/D, and the exponent −r²/(2D²).
+    argument of Φ: Φ takes −r/D. Yours takes its half, its double or its square.
     one tail: You subtract Φ(−r/D) once. A projection can differ by more than r to either side:
         there are two tails, 2Φ(−r/D).
     tails of the other side: You count the tails with a wrong factor: they are 2Φ(−r/D), two of
@@ -132,11 +139,14 @@ _MISTAKES = mistakes(
         chance to be below.
     exponent without the 2: Your exponential is exp(−r²/D²). The exponent of a normal density has a
         2 below: exp(−r²/(2D²)). Mind that −r**2 / 2 * D**2 multiplies by D².
+    another exponent: A square or the factor 2 stands in the wrong place of your exponent. It is
+        −r²/(2D²): both r and D are squared, and the 2 stands below.
     exponent without the square: Your exponential is exp(−r/(2D)), or exp(−r/D). The ratio is
         squared: exp(−r²/(2D²)).
     sign of the exponent: Your exponential grows: the sign in exp(−r²/(2D²)) is missing. In Python
         -x**2 is −(x²), and (-x)**2 is x².
-    no 1 − exp: You multiply by exp(−r²/(2D²)), or by nothing. The factor is 1 − exp(−r²/(2D²)).
+    no 1 − exp: You multiply by exp(−r²/(2D²)), by 1 + exp(−r²/(2D²)), or by nothing. The factor is
+        1 − exp(−r²/(2D²)).
     second term added: You add the last term. It is subtracted: it is the chance that the offset ξ
         puts an end of an interval between the two.
     second term forgotten: You return 1 − 2Φ(−r/D), the chance that the projections are less than r
@@ -156,12 +166,18 @@ _MISTAKES = mistakes(
     mean of the distance: You put the mean distance of the projections, √(2/π) D, into 1 − z/r, or
         average 1 − z/r without cutting it off at 0. That is a tangent of p: it is right for small D
         alone.
-    Gaussian kernel: You return exp(−D²/(2r²)), or exp(−D²/r²). That is a kernel of the distance,
-        and has its shape, but it is not this probability.
+    integral to another end: You integrate to 1 or to r, in a variable that ends at r/D: what it
+        stands for is the distance of the projections, D z, and that ends at r.
+    density without 1/D: Your numbers are D times as large as they should be. The density of D·|N(0,
+        1)| at t is 2φ(t/D)/D.
+    Gaussian kernel: You return exp(−D²/(2r²)), exp(−D²/r²) or exp(−D/r). That is a kernel of the
+        distance, and has its shape, but it is not this probability.
     product for the ratio: You use r·D where r/D belongs: your numbers grow with the distance, or
         change with its unit.
     several projections: You return p², for two projections a table, or 1 − (1 − p)², for two
         tables. This is the chance for one projection.
+    distance scaled: You take twice the distance, its half, or √2 times more or less of it. a · x −
+        a · y is normal with standard deviation D, without another factor.
     distance squared: You use D² for D, or √D. `distance` is the Euclidean distance itself.
     not colliding: Your numbers are 1 − p: the chance to fall into two intervals.
     width ignored: Your numbers do not depend on the width, as if it were 1. It is measured in the
@@ -178,6 +194,11 @@ _MISTAKES = mistakes(
         "D and r exchanged": (
             {"ratio": lambda c, r: c / r},
             {"ratio": lambda c, r: c / r, "at_zero": math.nan},
+            {"argument": lambda t: -1 / t},
+            {"exponent": lambda t, c, r: -1 / (2 * t * t)},
+        ),
+        "argument of Φ": each(
+            "argument", lambda t: -t / 2, lambda t: -2 * t, lambda t: -t * t, lambda t: -t * t / 2
         ),
         "one tail": {"tails": 1.0},
         "tails of the other side": each("tails", 0.5, -2.0),
@@ -195,15 +216,33 @@ _MISTAKES = mistakes(
         "exponent without the 2": each(
             "exponent", lambda t, c, r: -t * t, lambda t, c, r: -(r**2) / 2 * c**2
         ),
+        "another exponent": each(
+            "exponent",
+            lambda t, c, r: -r * r / (2 * c),
+            lambda t, c, r: -r / (2 * c * c),
+            lambda t, c, r: -t * t / 4,
+            lambda t, c, r: -2 * t * t,
+        ),
         "exponent without the square": each("exponent", lambda t, c, r: -t / 2, lambda t, c, r: -t),
         "sign of the exponent": each(
             "exponent", lambda t, c, r: t * t / 2, lambda t, c, r: t * t, lambda t, c, r: t / 2
         ),
-        "no 1 − exp": each("bracket", lambda power: power, lambda power: 1.0),
+        "no 1 − exp": each(
+            "bracket", lambda power: power, lambda power: 1 + power, lambda power: 1.0
+        ),
         "second term added": {"combine": lambda near, term: near + term},
         "second term forgotten": {"combine": lambda near, term: near},
         "root of 2π": (
-            {"front": lambda factor, t, c, r: factor * c * r},
+            *each(
+                "front",
+                lambda factor, t, c, r: factor * c * r,
+                lambda factor, t, c, r: factor * c,
+                lambda factor, t, c, r: factor / r,
+                lambda factor, t, c, r: factor / t**2,
+                lambda factor, t, c, r: factor * np.sqrt(r) / t,
+                lambda factor, t, c, r: 1.0,
+            ),
+            *each("factor", 2.0, math.sqrt(2)),
             *each("factor", *(2 / x for x in (2 * math.pi, math.sqrt(2) * math.pi, math.pi))),
             *each("factor", *(x / math.sqrt(math.pi) for x in (1, 2))),
             *each("factor", 2 * _ROOT, math.sqrt(2) * math.pi),
@@ -216,9 +255,20 @@ _MISTAKES = mistakes(
         "mean of the distance": _of_t(
             lambda t: 1 - _MEAN / t, lambda t: np.maximum(1 - _MEAN / t, 0)
         ),
-        "Gaussian kernel": _of_t(lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2)),
+        "integral to another end": each(
+            "probability",
+            lambda s, t, c, r: _integral(s, t, 1.0),
+            lambda s, t, c, r: _integral(s, t, r),
+        ),
+        "density without 1/D": each("probability", lambda s, t, c, r: c * _closed_form(s, t, c, r)),
+        "Gaussian kernel": _of_t(
+            lambda t: np.exp(-0.5 / t**2), lambda t: np.exp(-1 / t**2), lambda t: np.exp(-1 / t)
+        ),
         "product for the ratio": {"ratio": lambda c, r: r * c},
         "several projections": each("finish", lambda p: p**2, lambda p: 1 - (1 - p) ** 2),
+        "distance scaled": each(
+            "distance", *(lambda c, k=k: k * c for k in (2, 0.5, math.sqrt(2), math.sqrt(0.5)))
+        ),
         "distance squared": each("distance", np.square, np.sqrt),
         "not colliding": {"finish": lambda p: 1 - p},
         "width ignored": {"width": lambda r: 1.0},

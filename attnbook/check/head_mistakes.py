@@ -34,12 +34,29 @@ HEADS = sentences(
     scale without the root: The scores are divided by d_head. Divide them by its square root,
         √d_head.
     scale multiplied: The scores are multiplied by √d_head. Divide them by it.
+    scale by another size: The scores are divided by the root of the number of heads, or by d_model
+        itself. A dot product in one head has d_head terms: divide by √d_head.
     no softmax: The values are weighed by the scores, or by their exponentials: the weights of a
         query do not sum to one. Take a softmax over the keys.
     softmax over the heads: The softmax runs over the heads, so they share out each key between
         them. It runs over the keys, the last axis of the scores.
     softmax over the queries: The softmax runs over the queries. It runs over the keys, the last
         axis of the scores.
+    softmax over all scores: One softmax runs over all scores of a head, or over those of all heads.
+        Each query shares itself out among its keys: the softmax runs over the last axis alone.
+    weights transposed: The weights are transposed before the values are mixed. Their columns belong
+        to the keys, which are the rows of the values.
+    best key alone: Each query gets the value of its best key alone. Attention weighs all of them.
+    mean of the values: Each query gets the mean of all values, so the scores are not used.
+    one input split otherwise: Query, key or value is split in another way than the other two: by a
+        bare reshape, or into every h-th feature. Reshape each of them from (n, h·d) to (n, h, d),
+        then swap the axes of n and h.
+    one input in reverse: The heads of the query, of the key or of the value stand in reverse. Head
+        i takes block i of all three.
+    scores of all heads added: The scores of all heads are added up before the softmax, so all heads
+        attend alike. Each has scores of its own.
+    weights of one head for all: All heads attend with the weights of the first or of the last, or
+        with the sum of all. Each has weights of its own.
     one head: There is one head over the whole width: the heads are never split, so all features
         share one set of weights.
     heads averaged: The heads are averaged or added up. They are put side by side, (n, h·d): each
@@ -48,14 +65,19 @@ HEADS = sentences(
         weights of its own.
     one head left out: A block of the output is 0, the first or the last: the loop over the heads
         begins too late or ends too early.
-    first keys or values for all: All heads read the keys, or the values, of the first head.
-    keys or values of another head: A head reads the keys or the values of its neighbour.
+    first keys or values for all: All heads read the queries, the keys or the values of the first
+        head. Each takes its own block of all three.
+    keys or values of another head: A head reads the keys or the values of its neighbour, or both.
     keys compared with themselves: The scores are K Kᵀ. They compare queries with keys, Q Kᵀ.
     one head for all: The same head, the first or the last, stands in every block of the output.
         Block i is head i.
     key used as value: The output is made of the keys. The keys are for the scores; the values are
         what is added up.
     query used as key: The scores are those of the queries with each other: the key is not used.
+    key and value swapped: Key and value have changed places: the scores compare queries and values,
+        and the keys are added up.
+    value used as key: The scores compare queries and values. They compare queries and keys, Q Kᵀ.
+    query used as value: The output is made of the queries. The values are what is added up.
     query and key swapped: Query and key have changed places, which shows in their masks and their
         lengths: the rows of the scores belong to the queries, the columns to the keys.
     heads in another order: The right heads are there, but not side by side in their order: block i
@@ -157,6 +179,41 @@ def _repeated(head: Callable) -> Callable:
     return lambda layout, heads: layout.merge(0 * heads + head(heads))
 
 
+def _over(axes: tuple[int, ...]) -> Callable:
+    """Return the softmax over several axes at once."""
+
+    def normalise(scores, axis):
+        powers = np.exp(scores - np.max(scores, axis=axes, keepdims=True))
+        return powers / np.sum(powers, axis=axes, keepdims=True)
+
+    return normalise
+
+
+def _alike(one: Callable) -> Callable:
+    """Return the weights that ``one(weights)`` has in common for all heads."""
+    return lambda s, axis: np.broadcast_to(one(np.asarray(softmax(s, axis))), s.shape)
+
+
+def _otherwise(x):
+    """Return the heads of a bare reshape of what was split."""
+    return x.swapaxes(-2, -3).reshape(x.shape)
+
+
+def _every_hth(x):
+    *leading, h, n, d = x.shape
+    return np.moveaxis(x.swapaxes(-2, -3).reshape(*leading, n, d, h), -1, -3)
+
+
+def _one_of(change: Callable) -> tuple[Way, ...]:
+    """Return the ways that change query, key or value."""
+    return each(
+        "heads",
+        lambda q, k, v: (change(q), k, v),
+        lambda q, k, v: (q, change(k), v),
+        lambda q, k, v: (q, k, change(v)),
+    )
+
+
 _OF_THE_WIDTH: dict[str, Way | tuple[Way, ...]] = {
     "bare reshape": {"split": _bare_split, "merge": _bare_merge},
     "bare reshape in the split": {"split": _bare_split},
@@ -178,6 +235,29 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
     "no scale": {"factor": lambda layout, d: 1.0},
     "scale without the root": {"factor": lambda layout, d: 1 / d},
     "scale multiplied": {"factor": lambda layout, d: math.sqrt(d)},
+    "scale by another size": each(
+        "factor",
+        lambda layout, d: 1 / math.sqrt(layout.h),
+        lambda layout, d: 1 / (layout.h * d),
+    ),
+    "softmax over all scores": each("normalise", _over((-2, -1)), _over((-3, -2, -1))),
+    "weights transposed": each(
+        "normalise", lambda s, axis: np.asarray(softmax(s, axis)).swapaxes(-1, -2)
+    ),
+    "best key alone": each("normalise", lambda s, axis: 1.0 * (s == np.max(s, -1, keepdims=True))),
+    "mean of the values": each("normalise", lambda s, axis: np.full(s.shape, 1 / s.shape[-1])),
+    "scores of all heads added": each(
+        "normalise",
+        lambda s, axis: softmax(np.broadcast_to(np.sum(s, axis=-3, keepdims=True), s.shape), axis),
+    ),
+    "weights of one head for all": each(
+        "normalise",
+        _alike(lambda w: w[..., :1, :, :]),
+        _alike(lambda w: w[..., -1:, :, :]),
+        _alike(lambda w: np.sum(w, axis=-3, keepdims=True)),
+    ),
+    "one input split otherwise": _one_of(_otherwise) + _one_of(_every_hth),
+    "one input in reverse": _one_of(lambda x: np.flip(x, axis=-3)),
     "softmax over the heads": {"axis": -3},
     "softmax over the queries": {"axis": -2},
     "no softmax": each(
@@ -190,7 +270,7 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
     ),
     "weights averaged": each(
         "normalise",
-        lambda s, axis: 0 * s + np.mean(np.asarray(softmax(s, axis)), axis=-3, keepdims=True),
+        _alike(lambda w: np.mean(w, axis=-3, keepdims=True)),
     ),
     "one head left out": each(
         "merge",
@@ -199,6 +279,7 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
     ),
     "first keys or values for all": each(
         "heads",
+        lambda q, k, v: (_first_of(q), k, v),
         lambda q, k, v: (q, _first_of(k), v),
         lambda q, k, v: (q, k, _first_of(v)),
         lambda q, k, v: (q, _first_of(k), _first_of(v)),
@@ -207,6 +288,7 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
         "heads",
         *(lambda q, k, v, by=by: (q, np.roll(k, by, axis=-3), v) for by in (-1, 1)),
         *(lambda q, k, v, by=by: (q, k, np.roll(v, by, axis=-3)) for by in (-1, 1)),
+        *(lambda q, k, v, by=by: (q, *(np.roll(x, by, axis=-3) for x in (k, v))) for by in (-1, 1)),
     ),
     "keys compared with themselves": {"take": lambda query, key, value: (key, key, value)},
     "one head for all": each(
@@ -214,6 +296,9 @@ _OF_THE_HEADS: dict[str, Way | tuple[Way, ...]] = {
     ),
     "heads in another order": {"merge": lambda layout, x: layout.merge(np.flip(x, axis=-3))},
     "key used as value": {"take": lambda query, key, value: (query, key, key)},
+    "key and value swapped": {"take": lambda query, key, value: (query, value, key)},
+    "value used as key": {"take": lambda query, key, value: (query, value, value)},
+    "query used as value": {"take": lambda query, key, value: (query, key, query)},
     "query used as key": {"take": lambda query, key, value: (query, query, value)},
     "query and key swapped": {"take": lambda query, key, value: (key, query, value)},
 }

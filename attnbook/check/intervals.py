@@ -66,6 +66,8 @@ def _unit(x):
     return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
 
 
+_REMAINDERS = (2, 4, 7, 8, 10, 16, 32, 64, 97, 100, 101, 128, 256, 1000, 1024, 2**16)
+
 _MISTAKES = mistakes(
     """
     floats for integers: Your codes are floating-point numbers: floor keeps the dtype. A code is
@@ -73,52 +75,75 @@ _MISTAKES = mistakes(
     truncated: You cut off the digits, which rounds towards 0: the interval around 0 is twice as
         long as the others, and vectors on either side of 0 meet in it. Take the floor before you
         turn the number into an integer.
-    rounded: You round to the nearest integer, which moves every interval by half a width. Take the
-        floor.
-    rounded up: You round up, or add 1 after the floor. Take the floor alone: an interval holds its
-        left end and not its right one.
+    rounded: You round to the nearest integer, or add half a width before the floor, so every
+        interval moves by half a width. Take the floor alone.
+    rounded up: You round up, or add 1 after the floor, or the width before it. Take the floor
+        alone: an interval holds its left end and not its right one.
     right ends: Your intervals hold their right end, and not the left one: ⌈t⌉ − 1 is ⌊t⌋ but for
         integers. A vector of zeros, such as padding, may lie on an end. Take the floor.
+    one too low: You subtract 1 after the floor, or the width before it. Take the floor alone.
     offset forgotten: You do not use the offsets, or you add them after the floor, where they
         vanish. Without them 0 is an end of an interval in every projection, so two vectors on
         either side of it never meet, however near they are.
+    width forgotten: You do not divide by the width, so your intervals have length 1 whatever it is.
     offset divided alone: You divide the offset and not the projection: in a + ξ / r the division
         comes first. Write (a + ξ) / r.
     offset outside the division: You add the offset after you divide by the width. It is measured in
         the unit of the vectors, from 0 to r, and is added before: (a · x + ξ) / r.
     offset subtracted: You subtract the offset. It is added: (a · x + ξ) / r. The hash would be as
         good, but its codes are others, and codes of two rules never meet.
-    width forgotten: You do not divide by the width, so your intervals have length 1 whatever it is.
+    offset counted twice: You add the offset twice, or its double. Add it once: (a · x + ξ) / r.
     width multiplied: You multiply by the width. A larger width must give longer intervals, so fewer
         codes: divide by it.
     width squared: You divide by the square of the width. Divide by the width: (a · x + ξ) / r.
-    rounded twice: You take a floor before you divide, and another one after. Unless the width is an
+    another width: You divide by the half, the double or the root of the width. Divide by the width
+        itself: it is the length of an interval.
+    ratio upside down: You divide the width by the projection. The code counts how many widths fit:
+        (a · x + ξ) / r.
+    rest of the division: You take the remainder, the place inside the interval. The code is the
+        number of the interval: divide by the width and take the floor.
+    rounded twice: You round before you divide, and once more after. Unless the width is an
         integer that moves the ends of the intervals. Divide first, then take the floor.
     sign for the floor: You keep the sign alone. That is SimHash; this hash numbers the intervals of
         a line.
-    no negative codes: You take the absolute value, so vectors on opposite sides of 0 meet. A code
-        may be negative.
+    no negative codes: You take an absolute value, or put 0 in the place of what is negative, so
+        vectors on opposite sides of 0 meet. A code may be negative.
+    codes negated: Your codes have the opposite sign, or the projections have. The code is ⌊(a · x +
+        ξ) / r⌋ as it is.
     vectors normalised: You divide the vectors, or the directions, by their length. This hash looks
         at distances, and lengths are part of them; cosines are the business of SimHash.
+    projections scaled: You divide the projections by the number of features or by its root, as
+        attention does with its scores. Nothing is scaled here but by the width.
+    vectors centred: You subtract the mean of the vectors, or of each vector, before you hash them.
+        Distances stay as they are, but a vector that is hashed in another batch gets another code.
+    distances for projections: You take the distance of a vector from each direction, or its square.
+        A direction is no point: project onto it, a · x.
     codes summed: You add up the codes of a vector, so that different ones can give one sum. Return
         them all, (n, n_projections); how they are joined to one key is another step.
     transposed: Your result has a row for each projection. It has a row for each vector, (n,
         n_projections).
     offset of the vector: You add an offset for each vector, where each projection has one:
         (n_projections,) is added along the last axis. It runs only where n is n_projections.
-    one offset for all: You add the first offset to every projection. Each has its own.
+    one offset for all: You add one number to every projection: one of the offsets, their mean or
+        their sum. Each projection has an offset of its own.
+    one projection for all: Every column of yours is the first one. Each projection has its own
+        direction and offset.
+    projections in another order: Your columns are in reverse, or a row is sorted. The code of
+        projection j stands in column j: codes in another order are other buckets.
     directions transposed: You take the columns of `directions` for the directions. Its rows are,
         (n_projections, d): multiply x by its transpose. It runs only where n_projections is d.
     int32: Your codes are cut to int32: those beyond 2³¹ are wrong. A code grows with the length of
         a vector over the width, so use int64.
-    remainder: You take a remainder of the codes, so intervals far apart get one code. A code may
-        have any size; what brings it into the range of a table comes later.
+    remainder: You take a remainder of the codes, or cut them to a few bits, so intervals far apart
+        get one code. A code may have any size; what brings it into the range of a table comes
+        later.
     """,
     {
         "truncated": {"cut": np.trunc},
         "rounded": each("cut", np.rint, lambda t: np.floor(t + 0.5)),
         "rounded up": each("cut", np.ceil, lambda t: np.floor(t) + 1),
         "right ends": {"cut": lambda t: np.ceil(t) - 1},
+        "one too low": {"show": lambda codes: codes - 1},
         "offset forgotten": {"offset": lambda b: 0.0},
         "offset divided alone": {"inside": lambda along, b, r: along + b / r},
         "offset outside the division": (
@@ -130,6 +155,7 @@ _MISTAKES = mistakes(
         ),
         "offset subtracted": {"offset": lambda b: -b},
         "width forgotten": {"width": lambda r: 1.0},
+        "offset counted twice": {"offset": lambda b: 2 * b},
         "width multiplied": (
             {"width": lambda r: 1 / r},
             {"inside": lambda along, b, r: along * r + b},
@@ -138,9 +164,12 @@ _MISTAKES = mistakes(
             {"width": lambda r: r**2},
             {"inside": lambda along, b, r: (along / r + b) / r},
         ),
+        "another width": each("width", lambda r: r / 2, lambda r: 2 * r, np.sqrt),
+        "ratio upside down": {"inside": lambda along, b, r: r / (along + b)},
+        "rest of the division": {"inside": lambda along, b, r: (along + b) % r},
         "rounded twice": each(
             "inside",
-            lambda along, b, r: (np.floor(along) + b) / r,
+            *(lambda along, b, r, f=f: (f(along) + b) / r for f in (np.floor, np.trunc, np.rint)),
             *(lambda along, b, r, f=f: f(along + b) / r for f in (np.floor, np.trunc, np.rint)),
         ),
         "sign for the floor": each("cut", lambda t: t >= 0, lambda t: t > 0, np.sign),
@@ -148,6 +177,26 @@ _MISTAKES = mistakes(
             {"project": lambda x, a: np.abs(x @ a.T)},
             {"inside": lambda along, b, r: np.abs(along + b) / r},
             *each("cut", lambda t: np.abs(np.floor(t)), lambda t: np.maximum(np.floor(t), 0)),
+        ),
+        "codes negated": (
+            {"show": np.negative},
+            {"project": lambda x, a: -x @ a.T},
+            {"inside": lambda along, b, r: -(along + b) / r},
+        ),
+        "projections scaled": each(
+            "project",
+            lambda x, a: x @ a.T / a.shape[-1] ** 0.5,
+            lambda x, a: x @ a.T / a.shape[-1],
+        ),
+        "vectors centred": each(
+            "project",
+            lambda x, a: (x - np.mean(x, axis=0)) @ a.T,
+            lambda x, a: (x - np.mean(x, axis=-1, keepdims=True)) @ a.T,
+        ),
+        "distances for projections": each(
+            "project",
+            lambda x, a: np.sqrt(np.sum((x[:, np.newaxis] - a) ** 2, axis=-1)),
+            lambda x, a: np.sum((x[:, np.newaxis] - a) ** 2, axis=-1),
         ),
         "vectors normalised": each(
             "project",
@@ -158,11 +207,15 @@ _MISTAKES = mistakes(
         "codes summed": {"show": partial(np.sum, axis=-1)},
         "transposed": {"show": np.transpose},
         "offset of the vector": {"offset": lambda b: b[:, np.newaxis]},
-        "one offset for all": each("offset", lambda b: b[0], np.mean),
-        "directions transposed": {"project": lambda x, directions: x @ directions},
-        "remainder": each(
-            "hold", *(lambda codes, n=n: codes % n for n in (2, 8, 10, 16, 64, 100, 256, 2**16))
+        "one offset for all": each(
+            "offset", lambda b: b[0], lambda b: b[-1], *(np.mean, np.sum, np.min, np.max)
         ),
+        "one projection for all": {"show": lambda codes: 0 * codes + codes[:, :1]},
+        "projections in another order": each(
+            "show", lambda codes: codes[:, ::-1], partial(np.sort, axis=-1)
+        ),
+        "directions transposed": {"project": lambda x, directions: x @ directions},
+        "remainder": each("hold", *(lambda codes, n=n: codes % n for n in _REMAINDERS)),
         "int32": each(
             "hold",
             lambda codes: codes.astype(np.int64).astype(np.int32),

@@ -121,6 +121,14 @@ _MISTAKES = mistakes(
     """
     own bucket left out: The bucket of the query itself is missing. It crosses no plane, and comes
         first: nothing else is as likely to hold a near vector.
+    own bucket alone: You return the bucket of the query itself again and again. Each further one
+        lies behind other planes.
+    own bucket twice: The bucket of the query comes twice. It crosses no plane and is there once, in
+        front.
+    own bucket last: You put the bucket of the query itself at the end. It comes first: nothing else
+        is as likely to hold a near vector.
+    likeliest last: You return the right buckets from the least likely to the likeliest. The
+        likeliest comes first.
     single planes alone: You flip single bits alone, or take pairs only when they are used up. Two
         planes that are both very near are crossed together more often than one that is far: compare
         sums of squares.
@@ -137,19 +145,27 @@ _MISTAKES = mistakes(
     directions normalised: You divide the directions by their lengths. They are taken as they are.
     signed products: You order by the products themselves, so that a plane far away on the negative
         side comes first. The distance has no sign: square it.
-    distances not squared: You add up |x · a|. Near vectors differ by normal noise, whose density
-        falls with the square: add up (x · a)².
-    nearest plane decides: You order sets of planes by their nearest or their farthest one. All of
-        them have to be crossed: add up the squares.
+    sum before the square: You add up the products x · a and then take the square, or the absolute
+        value, so that planes on two sides of 0 cancel each other. Square each, and add then.
+    distances not squared: You add up |x · a|, its root or its cube. Near vectors differ by normal
+        noise, whose density falls with the square: add up (x · a)².
+    nearest plane decides: You order sets of planes by their nearest or their farthest one alone, or
+        by a power so high that the farthest decides. All of them have to be crossed: add up the
+        squares.
     not their sum: You order by the product or by the mean of the squares. Add them up.
-    one order for all rows: You order the planes by the first row alone. Each row has distances of
-        its own.
+    one order for all rows: You order the planes by the first row, or by a mean over the rows. Each
+        row has distances of its own.
+    rank for the plane: You flip the bit whose number is the rank of a plane. argsort tells which
+        plane comes first, and that is the bit to flip; another argsort of it tells ranks.
     sorted: You return the buckets by their numbers. They come in the order in which they are looked
         into, the likeliest first.
     flips alone: You return which bits are flipped. The bucket is the own signature with these bits
         flipped, own ^ flips.
-    added for flipped: You add 2^j, or take an or, where bit j is to be flipped. That is right where
-        the bit is 0 alone; the exclusive or ^ flips it either way.
+    added for flipped: You add or subtract 2^j, set the bit or clear it, where it is to be flipped.
+        Each of these is right for one of the two values of a bit; the exclusive or ^ flips it
+        either way.
+    next bit flipped: You flip the bit beside the right one. Bit j has the weight 2^j, with j from
+        0: 1 << j.
     number of the bit flipped: You flip j itself into the signature, signature ^ j. Bit j has the
         weight 2^j: signature ^ (1 << j).
     bits reversed: Your first projection is the highest bit. It is the lowest one here, as in
@@ -159,6 +175,12 @@ _MISTAKES = mistakes(
     """,
     {
         "own bucket left out": each("sets", _but_own),
+        "own bucket alone": each("results", lambda buckets: 0 * buckets + buckets[:, :1]),
+        "own bucket twice": each(
+            "results", lambda buckets: np.concatenate([buckets[:, :1], buckets[:, :-1]], axis=1)
+        ),
+        "own bucket last": each("results", lambda buckets: np.roll(buckets, -1, axis=1)),
+        "likeliest last": each("results", lambda buckets: buckets[:, ::-1]),
         "single planes alone": each("total", _single_price),
         "pairs at most": each("total", partial(_single_price, most=2)),
         "one after the other": {
@@ -183,7 +205,12 @@ _MISTAKES = mistakes(
             {"price": lambda p: p},
             {"price": lambda p: p - np.min(p, axis=-1, keepdims=True) + 1e-3},
         ),
-        "distances not squared": each("price", np.abs),
+        "sum before the square": (
+            {"price": lambda p: p, "total": lambda price, crossed: abs(price @ crossed.T)},
+        ),
+        "distances not squared": each(
+            "price", np.abs, lambda p: np.sqrt(np.abs(p)), lambda p: np.abs(p) ** 3
+        ),
         "nearest plane decides": each(
             "total",
             lambda price, crossed: np.max(price[:, np.newaxis] * crossed, axis=-1),
@@ -197,10 +224,24 @@ _MISTAKES = mistakes(
             _own_first(lambda price, crossed: np.log(price) @ crossed.T),
             _own_first(lambda price, crossed: price @ crossed.T / np.maximum(crossed.sum(-1), 1)),
         ),
-        "one order for all rows": each("price", lambda p: np.square(p[:1]) + 0 * p),
+        "one order for all rows": each(
+            "price",
+            lambda p: np.square(p[:1]) + 0 * p,
+            lambda p: np.mean(np.square(p), axis=0) + 0 * p,
+            lambda p: np.mean(np.abs(p), axis=0) + 0 * p,
+        ),
+        "rank for the plane": {
+            "compute": _flipped_by(lambda planes: 1 << np.argsort(planes, axis=-1))
+        },
         "sorted": each("results", lambda buckets: np.sort(buckets, axis=-1)),
         "flips alone": each("flip", lambda own, flips: flips + 0 * own),
-        "added for flipped": each("flip", np.add, np.bitwise_or),
+        "added for flipped": each(
+            "flip", np.add, np.subtract, np.bitwise_or, lambda own, flips: own & ~flips
+        ),
+        "next bit flipped": (
+            *each("flip", lambda own, flips: own ^ (flips << 1), lambda own, f: own ^ (f >> 1)),
+            *each("compute", _flipped_by(lambda p: 2 << p), _flipped_by(lambda p: (1 << p) >> 1)),
+        ),
         "number of the bit flipped": {"compute": _flipped_by(lambda planes: planes)},
         "bits reversed": each("order", lambda places: places[::-1]),
         "directions transposed": each("project", lambda x, directions: x @ directions),

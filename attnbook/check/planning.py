@@ -1,5 +1,6 @@
 """The check of a planner in steps: how many tables a promise needs, and what a query then costs."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,13 +50,15 @@ def table_costs(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 
 def _costs(s: Any, n, d, p_near, p_other, delta, costs):
-    k = s.kappa(np.arange(1, MOST + 1))
-    needed = s.miss(delta, s.table_has(p_near, k))
-    tables = s.whole(needed)
+    k, (n, d) = s.kappa(np.arange(1, MOST + 1)), s.sizes(n, d)
     sample = np.asarray(p_other, dtype=np.float64)[:, np.newaxis]
+    needed = s.miss(s.promise(delta, n), s.table_has(p_near, k, sample))
+    tables = s.whole(needed)
+    paid = s.paid(tables, needed)
     shares = s.share(sample, k, p_near)
-    terms = (s.hashing(d, k, tables), tables, s.candidates(n, tables, shares, sample, k))
-    total = sum(s.price(cost) * term for cost, term in zip(costs, s.terms(terms), strict=True))
+    terms = (s.hashing(d, k, paid, n), paid, s.candidates(n, paid, shares, sample, k))
+    prices = [s.price(cost) for cost in costs]
+    total = s.add([p * term for p, term in zip(prices, s.terms(terms, k, d), strict=True)])
     return s.results(tables * 1.0, total)
 
 
@@ -71,21 +74,41 @@ def _adapt(function: Callable) -> Callable:
 
 _STEPS: dict[str, Callable] = {
     "kappa": lambda k: k,
-    "table_has": lambda p, k: p**k,
+    "sizes": lambda n, d: (n, d),
+    "promise": lambda delta, n: delta,
+    "table_has": lambda p, k, sample: p**k,
     "miss": lambda delta, f: np.log(delta) / np.log1p(-f),
     "whole": np.ceil,
+    "paid": lambda tables, needed: tables,
     "share": lambda p, k, near: np.mean(p**k, axis=0),
-    "hashing": lambda d, k, tables: d * k * tables,
+    "hashing": lambda d, k, tables, n: d * k * tables,
     "candidates": lambda n, tables, share, p, k: n * tables * share,
     "price": lambda cost: cost,
-    "terms": lambda terms: terms,
+    "terms": lambda terms, k, d: terms,
+    "add": sum,
     "results": lambda tables, total: (tables, total),
 }
+
+
+def _any_of(p, k, sample):
+    return 1 - (1 - p) ** k
+
+
+_ORDERS = tuple(itertools.permutations(range(3)))[1:]
 
 _MISTAKES = mistakes(
     """
     one projection for all: The number of tables does not grow with κ. All κ projections of a table
         must agree, which has the chance p_near to the power of κ.
+    one projection enough: You take the chance that one projection or more agrees, 1 − (1 − p)^κ.
+        All κ projections of a table must agree: p^κ.
+    other for near: You count tables by the chance of other keys. The promise is about a near key:
+        p_near^κ.
+    promise for all keys: You divide δ by the number of keys. The promise is about one near key: δ
+        is taken as it is.
+    kappa from 2: Your first number is that of κ = 2. κ runs from 1 to 32.
+    n and d exchanged: You exchange the number of keys and their width: hashing costs d κ L
+        products, and there are n keys to be candidates.
     kappa from 0: Your first number is that of κ = 0. κ runs from 1 to 32.
     all tables must have it: You ask that all tables have the key, or that a mean number of them
         does, or your fraction is upside down. One table is enough: all L miss it with probability
@@ -93,15 +116,20 @@ _MISTAKES = mistakes(
     delta and one minus delta: You take 1 − δ for δ. δ is the chance of a miss.
     found for missed: You take the logarithm of p^κ. A table has the key with the chance p^κ and
         misses it with 1 − p^κ.
+    wrong sign: A sign is wrong: ln δ and ln(1 − p^κ) are both below 0, and their ratio is above 0.
+        Look at the minus in front and at the one inside.
     approximated: You divide by p^κ in place of −ln(1 − p^κ). That is near only where p^κ is small.
     one table too many: You take a table more than are needed: ⌈x⌉ is enough.
     rounded down: You round the number of tables down, or to the nearest. Then the promise is
         broken: round up.
-    not rounded: The number of tables is not whole: round up.
+    not rounded: The number of tables is not whole, in what you return or in the cost: round up
+        first.
     mean before the power: You take the mean of p_other and then its power κ. Take the powers first:
         the keys that lie nearest are found far more often than the mean of all would be.
-    not the mean: You take the median, the largest or the geometric mean over the sample. The number
-        of candidates is a sum over the keys: take the plain mean.
+    not agreeing: You take the chance that other keys do not agree. A candidate is a key on which
+        all κ projections agree: p_other^κ.
+    not the mean: You take the median, the smallest, the largest or the geometric mean over the
+        sample. The number of candidates is a sum over the keys: take the plain mean.
     power forgotten: Your share of candidates does not fall with κ. Another key is a candidate where
         all κ projections agree: take p_other to the power of κ.
     mean over κ too: You take the mean over all κ at once. Each κ has a mean of its own, over the
@@ -115,6 +143,18 @@ _MISTAKES = mistakes(
     share for a number: You forget to multiply by n: p_other^κ is the share of the keys in a bucket.
     one projection to hash: Your cost of hashing lacks κ, L or d. A query is multiplied with κ
         directions for each of L tables, of d numbers each.
+    sum for a product: You add in the cost of hashing where d κ L is a product: each of κ L
+        directions costs d products.
+    keys hashed too: You count the hashing of all n keys. That is done once, when the tables are
+        made; a query is hashed alone.
+    one look-up: You count one look-up. A query looks into each of its L tables.
+    tables counted twice: L stands twice in the cost, in one of its terms or in all. Each term has
+        it once: d κ L, L and n L · mean(p_other^κ).
+    candidates times a width: You multiply the candidates by κ or by d. What one of them costs is
+        given, and is counted once for each.
+    prices not used: You add the numbers of products, look-ups and candidates without their costs.
+    not their total: You take the largest, the mean or the product of the three costs. A query pays
+        for all of them: add them up.
     look-ups of projections: You count a look-up for each projection. The projections of a table
         make one signature, which is looked up once.
     costs in another order: `costs` are those of a product, of a look-up and of a candidate, in this
@@ -125,7 +165,17 @@ _MISTAKES = mistakes(
     exchanged: You return the two results in the other order.
     """,
     {
-        "one projection for all": each("table_has", lambda p, k: p + 0 * k),
+        "one projection for all": each("table_has", lambda p, k, sample: p + 0 * k),
+        "one projection enough": (
+            {"table_has": _any_of},
+            {"table_has": _any_of, "whole": lambda x: np.maximum(np.ceil(x), 1)},
+        ),
+        "other for near": each(
+            "table_has",
+            lambda p, k, sample: np.mean(sample) ** k,
+            lambda p, k, sample: np.mean(sample**k, axis=0),
+        ),
+        "promise for all keys": each("promise", lambda delta, n: delta / n),
         "all tables must have it": each(
             "miss",
             lambda delta, f: np.log(1 - delta) / np.log(f),
@@ -134,24 +184,38 @@ _MISTAKES = mistakes(
         ),
         "delta and one minus delta": each("miss", lambda delta, f: np.log1p(-delta) / np.log1p(-f)),
         "found for missed": each("miss", lambda delta, f: np.log(delta) / np.log(f)),
+        "wrong sign": each(
+            "miss",
+            lambda delta, f: -np.log(delta) / np.log1p(-f),
+            lambda delta, f: -np.log(delta) / np.log1p(f),
+            lambda delta, f: np.log(delta) / np.log1p(f),
+        ),
         "approximated": each("miss", lambda delta, f: -np.log(delta) / f),
         "one table too many": each("whole", lambda x: np.ceil(x) + 1),
         "rounded down": each("whole", np.floor, np.rint, lambda x: np.maximum(np.floor(x), 1)),
-        "not rounded": each("whole", lambda x: x),
+        "not rounded": each("whole", lambda x: x) + each("paid", lambda tables, needed: needed),
         "kappa from 0": (
             {"kappa": lambda k: k - 1},
             {"kappa": lambda k: k - 1, "whole": lambda x: np.maximum(np.ceil(x), 1)},
         ),
+        "kappa from 2": {"kappa": lambda k: k + 1},
+        "n and d exchanged": {"sizes": lambda n, d: (d, n)},
         "mean before the power": each("share", lambda p, k, near: np.mean(p) ** k),
         "not the mean": each(
             "share",
             lambda p, k, near: np.median(p**k, axis=0),
             lambda p, k, near: np.max(p**k, axis=0),
+            lambda p, k, near: np.min(p**k, axis=0),
             lambda p, k, near: np.exp(np.mean(np.log(p), axis=0) * k),
         ),
         "power forgotten": each("share", lambda p, k, near: np.mean(p) + 0.0 * k),
         "mean over κ too": each("share", lambda p, k, near: np.mean(p**k) + 0 * k),
         "sum for the mean": each("share", lambda p, k, near: np.sum(p**k, axis=0)),
+        "not agreeing": each(
+            "share",
+            lambda p, k, near: np.mean((1 - p) ** k, axis=0),
+            lambda p, k, near: 1 - np.mean(p**k, axis=0),
+        ),
         "near for other": each("share", lambda p, k, near: near**k),
         "candidates of one table": each("candidates", lambda n, tables, share, p, k: n * share),
         "each candidate once": each(
@@ -162,19 +226,48 @@ _MISTAKES = mistakes(
         "share for a number": each("candidates", lambda n, tables, share, p, k: tables * share),
         "one projection to hash": each(
             "hashing",
-            lambda d, k, tables: d * tables,
-            lambda d, k, tables: d * k,
-            lambda d, k, tables: k * tables,
+            lambda d, k, tables, n: d * tables,
+            lambda d, k, tables, n: d * k,
+            lambda d, k, tables, n: k * tables,
+        ),
+        "sum for a product": each(
+            "hashing",
+            lambda d, k, tables, n: d + k + tables,
+            lambda d, k, tables, n: d * (k + tables),
+            lambda d, k, tables, n: (d + k) * tables,
+        ),
+        "keys hashed too": each(
+            "hashing",
+            lambda d, k, tables, n: n * d * k * tables,
+            lambda d, k, tables, n: (n + 1) * d * k * tables,
         ),
         "look-ups of projections": each(
-            "terms", lambda t: (t[0], t[1] * np.arange(1, MOST + 1), t[2])
+            "terms", lambda t, k, d: (t[0], t[1] * k, t[2]), lambda t, k, d: (t[0], k, t[2])
+        ),
+        "one look-up": each("terms", lambda t, k, d: (t[0], 1, t[2])),
+        "tables counted twice": each(
+            "terms",
+            lambda t, k, d: (t[0] * t[1], t[1], t[2]),
+            lambda t, k, d: (t[0], t[1] ** 2, t[2]),
+            lambda t, k, d: (t[0], t[1], t[2] * t[1]),
+            lambda t, k, d: tuple(term * t[1] for term in t),
+        ),
+        "candidates times a width": each(
+            "terms", lambda t, k, d: (*t[:2], t[2] * k), lambda t, k, d: (*t[:2], t[2] * d)
+        ),
+        "prices not used": each("price", lambda cost: 1.0),
+        "not their total": each(
+            "add",
+            lambda costs: np.max(costs, axis=0),
+            lambda costs: np.mean(costs, axis=0),
+            lambda costs: np.prod(costs, axis=0),
         ),
         "costs in another order": each(
-            "terms", lambda t: t[::-1], lambda t: (t[1], t[0], t[2]), lambda t: (t[0], t[2], t[1])
+            "terms", *(lambda t, k, d, order=order: [t[i] for i in order] for order in _ORDERS)
         ),
-        "hashing left out": each("terms", lambda t: (0 * t[0], *t[1:])),
-        "look-ups left out": each("terms", lambda t: (t[0], 0 * t[1], t[2])),
-        "candidates left out": each("terms", lambda t: (*t[:2], 0 * t[2])),
+        "hashing left out": each("terms", lambda t, k, d: (0 * t[0], *t[1:])),
+        "look-ups left out": each("terms", lambda t, k, d: (t[0], 0 * t[1], t[2])),
+        "candidates left out": each("terms", lambda t, k, d: (*t[:2], 0 * t[2])),
         "exchanged": each("results", lambda tables, total: (total, tables)),
     },
 )

@@ -8,7 +8,8 @@ from attnbook.check.causal_tiles import SLOPES, arrays, check_of, unmoved_sums
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Stage, Way
+from attnbook.check.steps import Case, Stage, each
+from attnbook.check.tile_mistakes import of_heads
 
 
 @documented
@@ -38,20 +39,10 @@ def grouped_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(GROUPED_ATTENTION, f, time_limit)
 
 
-def _both(key_head: Callable) -> tuple[Way, ...]:
-    """Return the ways to read keys, values or both of the heads that a function tells."""
-
-    def of_value(own, h, n_heads, n_own):
-        return key_head(h, n_heads, n_own)
-
-    def right(own, h, n_heads, n_own):
-        return h * n_own // n_heads
-
-    return (
-        {"key_head": key_head},
-        {"key_head": key_head, "value_head": right},
-        {"value_head": of_value},
-    )
+def _grouped(query, n_own, one: Callable):
+    """Return the queries with one for each group, in the place of all of its heads."""
+    group = len(query) // n_own
+    return np.repeat(one(query.reshape(n_own, group, *query.shape[1:])), group, axis=0)
 
 
 GROUPED_ATTENTION = check_of(
@@ -69,42 +60,63 @@ GROUPED_ATTENTION = check_of(
     divided by the number of key heads: Query head h reads keys or values of head h // n_kv_heads.
         Divide by the number of query heads that share one, group = n_heads / n_kv_heads: h //
         group.
-    first key head for all: Every query head reads the first head of keys or of values. Head h reads
-        head h // group of both.
-    last key head for all: Every query head reads the last head of keys or of values. Head h reads
-        head h // group of both.
-    neighbouring key head: A query head reads keys or values of the head after its own, or before.
+    first key head for all: Every query head reads the first head of keys or of values, or the last.
         Head h reads head h // group of both.
-    key heads averaged: You average the heads of keys or of values, or add them up. Each keeps to
-        itself: query head h reads head h // group of both.
+    ends of the groups: A group begins or ends at the wrong head, or query head h reads head h as
+        long as there is one. A group has n_heads / n_kv_heads neighbours: h // group.
+    first head of each group alone: All but the first head of each group are 0. Every head of
+        queries has an output of its own.
+    groups taken apart: The outputs are right, and stand in another order: the heads of a group are
+        not side by side. Output h is that of query head h.
+    key heads averaged: You take the mean or the sum of the heads of keys, of values, or of both,
+        for all. Each group reads its own head.
+    one query for a group: All heads of a group have one output, of their mean or of the first of
+        them. They share keys and values; each has queries of its own.
     groups in reverse: The first query heads read the last heads of keys or of values. Head 0
         reads head 0.
     """,
         {
-            "heads in turn": _both(lambda h, n_heads, n_own: h % n_own),
-            "divided by the number of key heads": _both(lambda h, n_heads, n_own: h // n_own),
-            "first key head for all": _both(lambda h, n_heads, n_own: 0),
-            "last key head for all": _both(lambda h, n_heads, n_own: n_own - 1),
-            "neighbouring key head": tuple(
-                way
-                for key_head in (
-                    lambda h, n_heads, n_own: (h * n_own // n_heads + 1) % n_own,
-                    lambda h, n_heads, n_own: (h * n_own // n_heads - 1) % n_own,
-                    lambda h, n_heads, n_own: min(h * n_own // n_heads + 1, n_own - 1),
-                    lambda h, n_heads, n_own: max(h * n_own // n_heads - 1, 0),
-                )
-                for way in _both(key_head)
+            "heads in turn": of_heads(lambda h, n_heads, n_own: h % n_own),
+            "divided by the number of key heads": of_heads(lambda h, n_heads, n_own: h // n_own),
+            "first key head for all": (
+                *of_heads(lambda h, n_heads, n_own: 0),
+                *of_heads(lambda h, n_heads, n_own: n_own - 1),
             ),
-            "key heads averaged": tuple(
-                {"inputs": change}
-                for f in (np.mean, np.sum)
-                for change in (
-                    lambda q, k, v, f=f: (q, 0 * k + f(k, 0), 0 * v + f(v, 0)),
-                    lambda q, k, v, f=f: (q, 0 * k + f(k, 0), v),
-                    lambda q, k, v, f=f: (q, k, 0 * v + f(v, 0)),
-                )
+            "ends of the groups": (
+                *of_heads(lambda h, n_heads, n_own: min((h + 1) * n_own // n_heads, n_own - 1)),
+                *of_heads(lambda h, n_heads, n_own: max((h - 1) * n_own // n_heads, 0)),
+                *of_heads(lambda h, n_heads, n_own: min(h, n_own - 1)),
+                *of_heads(lambda h, n_heads, n_own: h // (n_heads // n_own + 1)),
             ),
-            "groups in reverse": _both(
+            "first head of each group alone": each(
+                "store",
+                lambda x, n_own: x * (np.arange(len(x)) % (len(x) // n_own) == 0)[:, None, None],
+            ),
+            "groups taken apart": each(
+                "store",
+                lambda x, n_own: x.reshape(n_own, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape),
+                lambda x, n_own: x.reshape(-1, n_own, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape),
+            ),
+            "key heads averaged": each(
+                "inputs",
+                *(
+                    change
+                    for f in (np.mean, np.sum)
+                    for change in (
+                        lambda q, k, v, f=f: (q, 0 * k + f(k, axis=0), 0 * v + f(v, axis=0)),
+                        lambda q, k, v, f=f: (q, 0 * k + f(k, axis=0), v),
+                        lambda q, k, v, f=f: (q, k, 0 * v + f(v, axis=0)),
+                    )
+                ),
+            ),
+            "one query for a group": each(
+                "inputs",
+                *(
+                    lambda q, k, v, f=f: (_grouped(q, len(k), f), k, v)
+                    for f in (lambda x: np.mean(x, axis=1), lambda x: x[:, 0])
+                ),
+            ),
+            "groups in reverse": of_heads(
                 lambda h, n_heads, n_own: n_own - 1 - h * n_own // n_heads,
             ),
         },

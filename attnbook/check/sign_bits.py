@@ -56,6 +56,10 @@ STEPS: dict[str, Callable] = {
 }
 
 
+def _length(x):
+    return np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
+
+
 def simhash_from_steps(s, x, directions):
     """Return the signatures by the steps `s`; numbers in the place of bits are cut to integers."""
     bits = s.order(s.choose(s.bit(s.project(x, directions)).astype(np.int64)))
@@ -71,6 +75,12 @@ _MISTAKES = mistakes(
         beyond are lost.
     bits reversed: Your first projection is the highest bit. It is the lowest one here: bit j has
         the weight 2^j. Signatures in two orders never meet.
+    vector of zeros: A vector of zeros gets no ones, as if it were compared with NaN. It lies on
+        every plane, and x · a ≥ 0 holds for each of them, so all its bits are 1. If you divide the
+        vectors by their lengths, 0 / 0 is NaN, and no comparison with NaN is true. The signs need
+        no division.
+    half a bit for 0: A projection of exactly 0 counts as half a one: np.sign gives 0 there, and (0
+        + 1) / 2 is a half. The bit is 1 where x · a ≥ 0: compare, and no half comes up.
     strict sign: A projection of exactly 0 gives you the bit 0: you compare with > 0. The bit is 1
         where x · a ≥ 0. What matters is that keys and queries are hashed by one rule; a vector of
         zeros, such as padding, lies on every plane.
@@ -82,18 +92,22 @@ _MISTAKES = mistakes(
         another hash, ⌊(a · x + b)/r⌋, whose codes may have any size. SimHash keeps the sign alone.
     bits summed: You count the ones. Two vectors with as many ones, on different planes, then share
         a bucket. Give bit j the weight 2^j.
+    all bits 1: Every bit is 1, whatever the vectors are, as if a square or an absolute value were
+        compared with 0. The bit is 1 where x · a ≥ 0, and 0 on the other side.
+    any or all: You keep one bit of all: whether any projection is at least 0, or whether all are.
+        Every projection has a bit of its own: give bit j the weight 2^j.
     parity: You keep one bit of all: whether the number of ones is odd. Give bit j the weight 2^j.
     exclusive or for the power: In Python 2 ^ j is the exclusive or of 2 and j. The power is 2 ** j,
         or the shift 1 << j.
-    2·j for the power: The weight of bit j is 2j in your sum. It is 2 to the power of j: 2 ** j, or
-        1 << j.
+    2·j for the power: The weight of bit j is 2j, j, j + 1 or j² in your sum. It is 2 to the power
+        of j: 2 ** j, or 1 << j.
     powers of 10: You write the bits as the digits of a decimal number. No two signatures meet that
         should not, but 19 projections fill an int64. Use powers of 2.
     shifted once more: Your signatures are twice as large as they should be: the first projection
         has the weight 2. Its weight is 1, 2^0.
     packed into bytes: np.packbits puts eight bits into a byte, so more than eight projections make
         more than one number for a vector, and it begins with the highest bit unless
-        bitorder='little'. Add up bit j times 2^j in int64.
+        bitorder='little'; the first byte is the lowest one. Add up bit j times 2^j in int64.
     first projection alone: Your signature holds one projection, the first or the last. All of them
         go into it.
     one projection left out: A projection is missing from your signature, the last one or the first:
@@ -101,9 +115,9 @@ _MISTAKES = mistakes(
     another threshold: You compare the projections with another number than 0, so a long vector and
         a short one in the same direction get different bits. The planes go through the origin: x ·
         a ≥ 0.
-    mean for a threshold: You compare the projections with their mean. A bit then depends on the
-        other projections, or on the other vectors; the bit is 1 where x · a ≥ 0, whatever the
-        others are.
+    mean for a threshold: You compare the projections with their mean or median. A bit then depends
+        on the other projections, or on the other vectors; the bit is 1 where x · a ≥ 0, whatever
+        the others are.
     vectors centred: You subtract the mean of the vectors before you hash them. Then the signature
         of a vector depends on the others of its batch, and a query, hashed alone, meets none of
         them.
@@ -124,6 +138,11 @@ _MISTAKES = mistakes(
     {
         "bits not packed": {"join": lambda bits, places: bits},
         "bits reversed": {"order": lambda bits: bits[:, ::-1]},
+        "vector of zeros": {"project": lambda x, a: x / _length(x) @ a.T},
+        "half a bit for 0": {
+            "bit": lambda along: np.sign(along) + 1,  # twice the bit
+            "join": lambda bits, places: np.sum(bits * places, axis=-1) // 2,
+        },
         "strict sign": {"bit": lambda along: along > 0},
         "sign inverted": each("bit", lambda along: along < 0, lambda along: along <= 0),
         "signs for bits": each(
@@ -131,10 +150,16 @@ _MISTAKES = mistakes(
         ),
         "floor for the sign": each("bit", np.floor, np.trunc, np.rint),
         "bits summed": {"join": lambda bits, places: bits.sum(axis=-1)},
+        "all bits 1": {"bit": np.ones_like},
+        "any or all": each(
+            "join", lambda bits, places: bits.any(axis=-1), lambda bits, places: bits.all(axis=-1)
+        ),
         "parity": {"join": lambda bits, places: bits.sum(axis=-1) % 2},
         "exclusive or for the power": {"places": lambda k: 2 ^ np.arange(k)},
         "2·j for the power": each(
-            "places", lambda k: 2 * np.arange(k), np.arange, lambda k: np.arange(1, k + 1)
+            "places",
+            *(lambda k, f=f: f(np.arange(k)) for f in (lambda j: 2 * j, lambda j: j, np.square)),
+            lambda k: np.arange(1, k + 1),
         ),
         "powers of 10": each(
             "places", lambda k: 10 ** np.arange(k), lambda k: 10 ** np.arange(k)[::-1]
@@ -144,6 +169,11 @@ _MISTAKES = mistakes(
             "join",
             lambda bits, places: np.packbits(bits.astype(bool), axis=-1),
             lambda bits, places: np.packbits(bits.astype(bool), axis=-1, bitorder="little"),
+        )
+        + each(
+            "places",
+            lambda k: 1 << (-k % 8 + np.arange(k)[::-1]),
+            lambda k: 1 << ((k - 1) // 8 * 8 - np.arange(k) // 8 * 8 + np.arange(k) % 8),
         ),
         "first projection alone": each(
             "choose", lambda bits: bits[:, :1], lambda bits: bits[:, -1:]
@@ -158,7 +188,10 @@ _MISTAKES = mistakes(
             "bit", *(lambda along, t=t: along >= t for t in (1.0, 0.5, -1.0, -0.5, 0.1))
         ),
         "mean for a threshold": each(
-            "bit", lambda p: p >= np.mean(p, axis=-1, keepdims=True), lambda p: p >= np.mean(p)
+            "bit",
+            *(lambda p, f=f: p >= f(p, axis=-1, keepdims=True) for f in (np.mean, np.median)),
+            *(lambda p, f=f: p >= f(p) for f in (np.mean, np.median)),
+            lambda p: p >= np.median(p, axis=0),
         ),
         "vectors centred": (
             {"project": lambda x, a: (x - np.mean(x, axis=0)) @ a.T},
@@ -180,9 +213,14 @@ _MISTAKES = mistakes(
         "packed in floats": tuple(
             {
                 "places": lambda k: 2.0 ** np.arange(k),
-                "join": lambda b, p, t=t: np.sum(b * p, -1, t),
+                "join": lambda b, p, t=t, add=add: add(b.astype(t), p.astype(t)),
             }
             for t in ("float64", "float32")
+            for add in (
+                lambda b, p: np.sum(b * p, axis=-1),
+                lambda b, p: np.cumsum(b * p, axis=-1)[:, -1],
+                np.matmul,
+            )
         ),
     },
     {"bits not packed": returns("bool"), "floats for integers": returns("float")},

@@ -9,7 +9,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.scores import transposed
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, Values, sized
+from attnbook.check.steps import Case, Check, Stage, Values, each, sized
 
 
 @documented
@@ -143,6 +143,10 @@ _MISTAKES = mistakes(
     features before heads: The features come first, (d, n, h). The order is heads, tokens, features.
     heads in reverse: The first head gets the last columns. Head i gets the columns i·d to (i + 1)·d
         − 1.
+    heads shifted by one: Head i gets the columns of its neighbour, of head i + 1 or i − 1. Count
+        from 0: head 0 begins with column 0.
+    one head left out: The first or the last head holds zeros: the loop over the heads begins too
+        late or ends too early.
     one head for all: All heads are the same one: each holds the same columns. Head i gets the
         columns i·d to (i + 1)·d − 1; look at where the slice begins.
     columns shifted by one: Head i begins one column too late or too early, or the heads overlap.
@@ -180,6 +184,14 @@ _MISTAKES = mistakes(
         "axes reversed": {"arrange": lambda pieces: pieces.T},
         "features before heads": {"arrange": lambda pieces: np.moveaxis(pieces, -1, -3)},
         "heads in reverse": {"order": reversed_heads},
+        "heads shifted by one": each(
+            "order", *(lambda heads, by=by: np.roll(heads, by, axis=-3) for by in (-1, 1))
+        ),
+        "one head left out": each(
+            "order",
+            lambda heads: heads * (np.arange(heads.shape[-3]) > 0)[:, None, None],
+            lambda heads: heads * (np.arange(heads.shape[-3])[::-1] > 0)[:, None, None],
+        ),
         "one head for all": tuple(
             {"order": lambda heads, i=i: np.broadcast_to(heads[..., [i], :, :], heads.shape)}
             for i in (0, -1)

@@ -96,7 +96,8 @@ MISTAKES = mistakes(
         in grad_output.
     averaged over the vocabulary: You divide by V. Nothing is averaged.
     times √d_model: You multiply by √d_model. Here the rows were taken as they are.
-    divided by √d_model: You divide by √d_model. Here the rows were taken as they are.
+    divided by √d_model: You divide by √d_model, or by d_model. Here the rows were taken as they
+        are.
     rows of grad_output returned: You return grad_output. The gradient has a row for each known
         token, (V, d_model), as the table has.
     rows by position: Row i of grad_output goes to row i of the table. It goes to the row of token
@@ -106,22 +107,27 @@ MISTAKES = mistakes(
         of 0: return (V, d_model).
     gathered for scattered: You look up rows of grad_output by ids. That is the way forward; on the
         way back each token adds its row to the row of its id.
+    one gradient for all rows: Rows of the table get the sum or the mean of grad_output, or all get
+        one row of it. A row gets those of its own token alone.
+    rows of other tokens: Your tokens and the rows of grad_output do not belong together: one of the
+        two is sorted, turned round or moved by a place. Row i of grad_output is that of token i.
+    begun with ones: You add the rows to a table of ones. Begin with zeros.
     table added: You add the table to its gradient. Weight decay belongs to the optimizer.
-    step taken: You return the table less its gradient. Return the gradient alone.
+    step taken: You return the table less its gradient, or less a part of it. Return the gradient
+        alone.
     rows of the table in front: You multiply each row of grad_output by the row that was looked up.
         Nothing was multiplied forward: add the rows of grad_output as they are.
-    summed over all tokens: You add the rows of all tokens, or repeat one, in every row. Each goes
-        to the row of its own token alone.
-    order lost: You sort or turn round the ids or the rows of grad_output. Row i of grad_output
-        belongs to token i.
     other rows not 0: The rows of the tokens that do not occur have ones or the rows of the table.
         Their gradient is 0.
     first token lost: The row of the first token is added nowhere. Begin at place 0.
     last token lost: The row of the last token is added nowhere: the loop ends too early.
+    last row left out: The last row of the table gets no gradient: the loop over the ids ends too
+        early.
     id 0 taken for padding: The row of the token 0 gets no gradient. Here 0 is a token as any other.
     grad_output ignored: You count how often each token comes. Add the rows of grad_output.
     id one too small: Rows go one above the right one. Ids count from 0, as rows do.
     id one too large: Rows go one below the right one. Ids count from 0, as rows do.
+    ids counted from the end: Rows go to V − 1 − id, or to −id. The row of a token is its id.
     transposed: Your result is (d_model, V). A gradient has the shape of what it belongs to.
     gradient negated: Your gradient has the wrong sign. The minus belongs to the step.
     gradient scaled: Your gradient is the right one times 2 or 1/2.
@@ -139,7 +145,11 @@ MISTAKES = mistakes(
         ),
         "averaged over the vocabulary": each("leave", lambda d, i, E: d / len(E)),
         "times √d_model": each("incoming", lambda g, i, E: g * math.sqrt(E.shape[1])),
-        "divided by √d_model": each("incoming", lambda g, i, E: g / math.sqrt(E.shape[1])),
+        "divided by √d_model": each(
+            "incoming",
+            lambda g, i, E: g / math.sqrt(E.shape[1]),
+            lambda g, i, E: g / E.shape[1],
+        ),
         "rows of grad_output returned": each("scatter", lambda i, E, g: g),
         "rows by position": each(
             "numbers",
@@ -156,22 +166,40 @@ MISTAKES = mistakes(
             lambda i, E, g: g[i],
             lambda i, E, g: g[i % g.shape[-2]],
         ),
-        "table added": each("leave", lambda d, i, E: d + E),
-        "step taken": each("leave", lambda d, i, E: E - d),
-        "rows of the table in front": each("incoming", lambda g, i, E: g * E[i]),
-        "summed over all tokens": (
+        "one gradient for all rows": (
             *each(
-                "leave",
-                lambda d, i, E: np.sum(d, axis=0) + 0 * d,
-                lambda d, i, E: np.sum(d, axis=0) * (_counts(i, E) > 0),
+                "scatter",
+                *(
+                    lambda i, E, g, f=f: np.tile(f(g.reshape(-1, g.shape[-1]), axis=0), (len(E), 1))
+                    for f in (np.sum, np.mean)
+                ),
             ),
+            *each("leave", lambda d, i, E: np.sum(d, axis=0) * (_counts(i, E) > 0)),
             *each(
                 "incoming",
                 lambda g, i, E: 0 * g + g[..., :1, :],
                 lambda g, i, E: 0 * g + g[..., -1:, :],
             ),
         ),
-        "order lost": each("numbers", lambda i, E: np.sort(i, axis=-1), lambda i, E: i[..., ::-1]),
+        "rows of other tokens": (
+            *each(
+                "numbers",
+                lambda i, E: i[..., ::-1],
+                lambda i, E: np.sort(i, axis=-1),
+                *(lambda i, E, by=by: np.roll(i, by, axis=-1) for by in (-1, 1)),
+            ),
+            *each(
+                "scatter",
+                lambda i, E, g: scattered(i[..., 1:], E, g[..., :-1, :]),
+                lambda i, E, g: scattered(i[..., :-1], E, g[..., 1:, :]),
+            ),
+        ),
+        "begun with ones": each("leave", lambda d, i, E: d + 1),
+        "table added": each("leave", lambda d, i, E: d + E),
+        "step taken": each(
+            "leave", *(lambda d, i, E, rate=rate: E - rate * d for rate in (1, 0.1, 0.01, 0.001))
+        ),
+        "rows of the table in front": each("incoming", lambda g, i, E: g * E[i]),
         "other rows not 0": each(
             "leave",
             lambda d, i, E: np.where(_counts(i, E) > 0, d, 1),
@@ -183,12 +211,16 @@ MISTAKES = mistakes(
         "last token lost": each(
             "scatter", lambda i, E, g: scattered(i[..., :-1], E, g[..., :-1, :])
         ),
+        "last row left out": each(
+            "leave", lambda d, i, E: d * (np.arange(len(E)) < len(E) - 1)[:, np.newaxis]
+        ),
         "id 0 taken for padding": each(
             "leave", lambda d, i, E: d * (np.arange(len(E)) > 0)[:, np.newaxis]
         ),
         "grad_output ignored": each("incoming", lambda g, i, E: np.ones_like(g)),
         "id one too small": each("numbers", lambda i, E: i - 1),
         "id one too large": each("numbers", lambda i, E: (i + 1) % len(E)),
+        "ids counted from the end": each("numbers", lambda i, E: len(E) - 1 - i, lambda i, E: -i),
         "transposed": each("leave", lambda d, i, E: d.T),
         "gradient negated": each("leave", lambda d, i, E: -d),
         "gradient scaled": each("leave", lambda d, i, E: 2 * d, lambda d, i, E: d / 2),

@@ -66,6 +66,11 @@ MESSAGES = sentences(
         slot as deleted is lost when entries are moved to a larger table, or by a swap.
     keys not compared: Two keys are taken for one: get returns, or insert overwrites, what stands in
         the slot without comparing the keys. That two keys want one slot says nothing about them.
+    keys changed: Two different keys are taken for one, though colliding ones are told apart:
+        something is done to a key before it is stored or looked for, such as abs or a remainder.
+        That is for its home; store and compare the key as it is.
+    not a stored value: get returns something that was never stored as a value, such as the key, the
+        number of its slot or a value that was changed on the way. Return the value as it came.
     collision overwrites: When two keys want one slot, the second one replaces the first, which is
         lost. It has to walk on to another slot, or to carry on the one that it pushes out.
     search gives up: A key is lost that had to go past its own slot. insert and get must walk alike:
@@ -196,9 +201,11 @@ class _Case:
         Two random keys share a slot with chance 1/n, and the last slot with chance 1/n². In a
         larger table that is too rare to tell.
         """
+        return self._two_in_few_slots() and share < 0.4 / N_SLOTS
+
+    def _two_in_few_slots(self) -> bool:
         n_slots = self.tables.n_slots or (N_SLOTS if self.tables.made_with else None)
-        two = len(self.others | {self.key}) == 2
-        return two and n_slots == N_SLOTS and share < 0.4 / N_SLOTS
+        return len(self.others | {self.key}) == 2 and n_slots == N_SLOTS
 
     # The rules.
 
@@ -245,7 +252,12 @@ class _Case:
             return "freed slot taken too early" if self.deletes_of_others else "second entry"
         if self.deletes_own:
             return "deleted keys come back"
-        return "large keys" if self._cut_off() else "keys not compared"
+        return "large keys" if self._cut_off() else self._taken_for_one()
+
+    def _taken_for_one(self) -> str:
+        """Tell by how often two random keys are taken for one: one time in 8 if they collide."""
+        changed = self._two_in_few_slots() and self._share() < 0.2 / N_SLOTS
+        return "keys changed" if changed else "keys not compared"
 
     def _cut_off(self) -> bool:
         """Tell whether an int32 or a float takes the key for the one whose value came back."""
@@ -346,11 +358,11 @@ class _Case:
         if older and equal(self.failure.got, sum(step.value for step in self.own_inserts)):
             return "values added up"
         if not any(equal(self.failure.got, step.value) for step in self.inserts):
-            return None
+            return "not a stored value"
         if self._cut_off():
             return "large keys"
         two = len(self.others) == 1 and not self.deletes
-        return "keys not compared" if two else "key and value parted"
+        return self._taken_for_one() if two else "key and value parted"
 
     def _answer(self) -> str | None:
         """Ask get: it may be right about a key of which delete says another thing."""

@@ -105,16 +105,19 @@ ZIGZAG_SHARDS = Check(
         """
         contiguous: You give each process one run of n/p neighbours. The process with the last run
             has nearly all of the work. Cut 2p runs and give each process two.
-        neighbouring runs: You give process r the runs 2r and 2r + 1, which are neighbours. The
+        neighbouring runs: You give process r the runs 2r and 2r + 1, or r and r + 1, which are
+            neighbours. The
             second of the two comes from the other end.
         striped: You give process r the places r, r + p, r + 2p …: that is the striped order.
             Balanced too, but not the zigzag, in which neighbours stay together.
         same direction: You pair run r with run p + r. The second run goes backwards: process 0
             has the last one.
-        early run alone: You return one of the two runs. Each process has both.
+        counted from the middle: Your second run is p − 1 − r, as if there were p runs. There are
+            2p: the r-th from the end has the number 2p − 1 − r.
+        early run alone: You return one of the two runs, once or twice. Each process has both.
         late run first: You put the late run in front. The places of a process rise.
-        late run reversed: You turn the late run round. The runs are taken in turned order; the
-            tokens in a run are not.
+        late run reversed: You turn a run round, or both of them. The runs are taken in turned
+            order; the tokens in a run are not.
         one too far: Your late run is one beside the right one. Counted from 0, the r-th of 2p runs
             from the end has the number 2p − 1 − r.
         last run for all: You give every process the last run. Process r has the r-th from the end.
@@ -131,12 +134,23 @@ ZIGZAG_SHARDS = Check(
             "neighbouring runs": (
                 {"early": lambda r, p: 2 * r, "late": lambda r, p: 2 * r + 1},
                 {"early": lambda r, p: 2 * r + 1, "late": lambda r, p: 2 * r},
+                {"late": lambda r, p: r + 1},
             ),
             "striped": each("all", lambda x, n, p: np.arange(n).reshape(-1, p).T),
             "same direction": each("late", lambda r, p: p + r),
-            "early run alone": each("pair", lambda a, b: (a,), lambda a, b: (b,)),
+            "early run alone": each(
+                "pair",
+                *(lambda a, b: (a,), lambda a, b: (b,), lambda a, b: (a, a), lambda a, b: (b, b)),
+            ),
+            "counted from the middle": each("late", lambda r, p: p - 1 - r),
             "late run first": each("all", lambda x, n, p: [np.roll(a, len(a) // 2) for a in x]),
-            "late run reversed": each("pair", lambda a, b: (a, b[::-1])),
+            "late run reversed": each(
+                "pair",
+                lambda a, b: (a, b[::-1]),
+                lambda a, b: (a[::-1], b),
+                lambda a, b: (a[::-1], b[::-1]),
+                lambda a, b: (b[::-1], a[::-1]),
+            ),
             "one too far": each(
                 "late", lambda r, p: (2 * p - r) % (2 * p), lambda r, p: 2 * p - 2 - r
             )
@@ -147,7 +161,11 @@ ZIGZAG_SHARDS = Check(
             ),
             "last run for all": each("late", lambda r, p: 2 * p - 1),
             "runs of single tokens": each(
-                "all", lambda x, n, p: [_dealt(n, p, r) for r in range(p)]
+                "all",
+                lambda x, n, p: [_dealt(n, p, r) for r in range(p)],
+                lambda x, n, p: [
+                    [*range(r, n, 2 * p), *range(_late(r, p), n, 2 * p)] for r in range(p)
+                ],
             ),
             "runs interleaved": each("all", lambda x, n, p: [_in_pairs(a) for a in x]),
             "run numbers": each("runs", lambda n, p: np.arange(2 * p)[:, np.newaxis]),

@@ -371,6 +371,10 @@ SPLIT_HEADS = program("x, h\nheads = [columns(x, h, i) for i in range(h)]\nout =
 list of heads: heads
     tuple(heads)
 bare reshape: x.reshape(*x.shape[:-2], h, x.shape[-2], x.shape[-1] // h)
+heads shifted by one: stack([*heads[1:], heads[0]], -3)
+    stack([heads[-1], *heads[:-1]], -3)
+one head left out: stack([*heads[:-1], 0 * heads[-1]], -3)
+    stack([0 * heads[0], *heads[1:]], -3)
 axes not exchanged: x.reshape(*x.shape[:-1], h, -1)
     stack(heads, -2)
 interleaved features: cut_in_bands(x, h)
@@ -754,7 +758,16 @@ total not rescaled: z = z1 + z2
 weighted not rescaled: u = u1 + u2
 one part rescaled: f2 = xp.ones_like(m2)
     f1 = xp.ones_like(m1)
+    z = f1 * z1 + z2
+    u = u1 + f2 * u2
 factors exchanged: f1 = xp.exp(m2 - m); f2 = xp.exp(m1 - m)
+    z = f2 * z1 + f1 * z2
+    u = f2 * u1 + f1 * u2
+factors divided by their sum: f1 = 1 / (1 + xp.exp(m2 - m1)); f2 = 1 / (1 + xp.exp(m1 - m2))
+smooth maximum: m = xp.log(xp.exp(m1) + xp.exp(m2))
+    out = (xp.log(xp.exp(m1) + xp.exp(m2)), z, u)
+    out = (m + xp.log(z), z, u)
+maximum from 0: m = xp.maximum(xp.maximum(m1, m2), 0 * z1)
 sign of the exponent: f1 = xp.exp(m - m1); f2 = xp.exp(m - m2)
 minimum: m = xp.minimum(m1, m2)
     f1 = xp.exp(m1 - xp.minimum(m1, m2)); f2 = xp.exp(m2 - xp.minimum(m1, m2))
@@ -767,6 +780,7 @@ one maximum for all rows: m = xp.max(xp.maximum(m1, m2)) + xp.zeros_like(m1)
 maximum not updated: out = (m1, z, u)
     out = (m2, z, u)
 no maximum: f1 = xp.exp(m1); f2 = xp.exp(m2)
+    f1 = xp.exp(-m1); f2 = xp.exp(-m2)
     m = xp.zeros_like(m1); f1 = xp.exp(m1); f2 = xp.exp(m2)
     f1 = xp.exp(m1) / xp.exp(m); f2 = xp.exp(m2) / xp.exp(m)
 one part dropped: out = (m1, z1, u1)
@@ -788,6 +802,9 @@ no exponential: f1 = m1 - m; f2 = m2 - m
 maximum and total exchanged: out = (z, m, u)
 empty parts NaN: safe = m
     f1 = xp.exp(xp.minimum(m1 - m2, 0 * z1)); f2 = xp.exp(xp.minimum(m2 - m1, 0 * z1))
+total of nothing: out = (m, xp.where(z == 0, xp.ones_like(z), z), u)
+logarithm of the total: out = (m, xp.log(z), u)
+    z = xp.log(xp.exp(z1) + xp.exp(z2))
 maximum of nothing: out = (safe, z, u)
     out = (xp.where(m == -xp.inf, xp.full_like(m, -1e9), m), z, u)
 """)

@@ -1,5 +1,6 @@
 """Answers to the exercises on many machines, right and wrong, as readers write them."""
 
+import functools
 import math
 
 import numpy as np
@@ -25,10 +26,19 @@ ZIGZAG_WRONG = {
     "neighbouring runs": paired(lambda r, p: (2 * r, 2 * r + 1)[::-1]),
     "striped": lambda n, p: [list(range(r, n, p)) for r in range(p)],
     "same direction": paired(lambda r, p: (r, p + r)),
+    "neighbouring runs 2": paired(lambda r, p: (r, r + 1)),
+    "counted from the middle": paired(lambda r, p: (r, p - 1 - r)),
     "early run alone": paired(lambda r, p: (r,)),
+    "early run alone 2": paired(lambda r, p: (r, r)),
     "late run first": paired(lambda r, p: (2 * p - 1 - r, r)),
     "late run reversed": lambda n, p: [
         runs_of(n, p)[r] + runs_of(n, p)[2 * p - 1 - r][::-1] for r in range(p)
+    ],
+    "late run reversed 2": lambda n, p: [
+        (runs_of(n, p)[r] + runs_of(n, p)[-1 - r])[::-1] for r in range(p)
+    ],
+    "runs of single tokens 2": lambda n, p: [
+        [*range(r, n, 2 * p), *range(2 * p - 1 - r, n, 2 * p)] for r in range(p)
     ],
     "one too far": paired(lambda r, p: (r, -r)),
     "last run for all": paired(lambda r, p: (r, -1)),
@@ -57,9 +67,9 @@ def part(q, k, v, scale=True):
     return m, w.sum(-1, keepdims=True), w @ v
 
 
-def merge(a, b, rescaled=True):
-    m = np.maximum(a[0], b[0])
-    f, g = (np.exp(x[0] - m) if rescaled else 1 for x in (a, b))
+def merge(a, b, rescaled=True, factor=lambda own, m: np.exp(own - m), largest=np.maximum):
+    m = largest(a[0], b[0])
+    f, g = (factor(x[0], m) if rescaled else 1 for x in (a, b))
     return m, f * a[1] + g * b[1], f * a[2] + g * b[2]
 
 
@@ -81,6 +91,20 @@ def travelling(steps=lambda p: p, *, first=0, values_travel=True, scale=True, re
     return ring
 
 
+def merged_by(join, steps=lambda p: p):
+    """Return a ring whose shards come from the other neighbour; `join` takes each new part in."""
+
+    def ring(query, key, value):
+        p = len(query)
+        places = [[(r + i) % p for i in range(steps(p))] for r in range(p)]
+        return [
+            functools.reduce(join, [part(q, key[s], value[s]) for s in found])
+            for q, found in zip(query, places, strict=True)
+        ]
+
+    return ring
+
+
 def divided(ring, by=lambda z, p: z):
     return lambda *given: np.stack([u / by(z, len(given[0])) for _, z, u in ring(*given)])
 
@@ -90,7 +114,7 @@ def sum_of_outputs(query, key, value):
     return np.stack([sum(u / z for _, z, u in of_rank) for of_rank in parts])
 
 
-def running(total, weighted):
+def running(total, weighted, step=-1):
     """Return a ring that rescales what it has, in part, where a larger score comes."""
 
     def ring(query, key, value):
@@ -98,7 +122,8 @@ def running(total, weighted):
         for r, q in enumerate(query):
             m, z, u = part(q, key[r], value[r])
             for i in range(1, len(query)):
-                m_2, z_2, u_2 = part(q, key[r - i], value[r - i])
+                there = (r + step * i) % len(query)
+                m_2, z_2, u_2 = part(q, key[there], value[there])
                 top = np.maximum(m, m_2)
                 z = z * (np.exp(m - top) if total else 1) + np.exp(m_2 - top) * z_2
                 u = u * (np.exp(m - top) if weighted else 1) + np.exp(m_2 - top) * u_2
@@ -107,6 +132,17 @@ def running(total, weighted):
         return np.stack(outputs)
 
     return ring
+
+
+def weighed_by_maxima(query, key, value):
+    outputs = []
+    for q in query:
+        parts = [part(q, k, v) for k, v in zip(key, value, strict=True)]
+        weights = [np.exp(m - np.max([top for top, *_ in parts], axis=0)) for m, *_ in parts]
+        outputs.append(
+            sum(w * u / z for w, (_, z, u) in zip(weights, parts, strict=True)) / sum(weights)
+        )
+    return np.stack(outputs)
 
 
 def overwritten(query, key, value):
@@ -141,6 +177,46 @@ RING_WRONG = {
     "scale by √d_v": lambda q, k, v: np.stack(
         [ab.attention(r, *map(np.concatenate, (k, v)), scale=v.shape[-1] ** -0.5) for r in q]
     ),
+    "last keys alone": divided(merged_by(lambda before, new: new)),
+    "one step too few 2": divided(merged_by(merge, lambda p: max(1, p - 1))),
+    "old total not rescaled 2": running(total=False, weighted=True, step=1),
+    "values stay 2": lambda q, k, v: divided(travelling())(q, k, np.roll(v, 1, axis=0)),
+    "not home 2": lambda *given: divided(travelling())(*given)[::-1],
+    "total not rescaled": divided(
+        merged_by(lambda a, b: (merge(a, b)[0], a[1] + b[1], merge(a, b)[2]))
+    ),
+    "one part rescaled": divided(
+        merged_by(lambda a, b: merge(a, b, factor=lambda x, m: 1 if x is b[0] else np.exp(x - m)))
+    ),
+    "base 2": divided(merged_by(lambda a, b: merge(a, b, factor=lambda x, m: 2 ** (x - m)))),
+    "factors exchanged": divided(
+        merged_by(lambda a, b: (merge(a, b)[0], *merge((b[0], *a[1:]), (a[0], *b[1:]))[1:]))
+    ),
+    "sign of the exponent": divided(
+        merged_by(lambda a, b: merge(a, b, factor=lambda x, m: np.exp(m - x)))
+    ),
+    "minimum": divided(merged_by(lambda a, b: merge(a, b, largest=np.minimum))),
+    "divided already": divided(
+        merged_by(lambda a, b: (*merge(a, b)[:2], merge(a, b)[2] / merge(a, b)[1]))
+    ),
+    "outputs weighed by their maxima": weighed_by_maxima,
+    "mean of the outputs 2": lambda *given: np.stack(
+        [
+            u / z
+            for _, z, u in merged_by(
+                lambda a, b: (a[0], 1 + 0 * a[1], (a[2] / a[1] + b[2] / b[1]) / 2)
+            )(*given)
+        ]
+    ),
+    "not divided 2": divided(travelling(), lambda z, p: p),
+    "scale by a length": lambda q, k, v: np.stack(
+        [ab.attention(r, *map(np.concatenate, (k, v)), scale=k.shape[1] ** -0.5) for r in q]
+    ),
+    "query and key swapped": lambda q, k, v: divided(travelling())(k, q, v),
+    "key used as value": lambda q, k, v: divided(travelling())(q, k, k),
+    "causal 2": lambda q, k, v: np.stack(
+        [ab.attention(q[r], *(np.concatenate(x[: r + 1]) for x in (k, v))) for r in range(len(q))]
+    ),
     "causal": lambda q, k, v: ab.attention(
         *(x.reshape(-1, x.shape[-1]) for x in (q, k, v)), is_causal=True
     ).reshape(*q.shape[:2], -1),
@@ -166,5 +242,10 @@ RIGHT = {
         lambda n, p: np.stack(shard_sequence(np.arange(n), p, axis=0)).astype(np.int32),
         lambda n, p: torch_shards(n, p),
     ],
-    "ring_attention": [divided(travelling()), whole, lambda *given: tuple(whole(*given))],
+    "ring_attention": [
+        divided(travelling()),
+        divided(merged_by(merge)),
+        whole,
+        lambda *given: tuple(whole(*given)),
+    ],
 }

@@ -361,10 +361,6 @@ def counts(i, E, g):
 
 
 EMBED_VJP = TABLE.wrong("""
-summed over all tokens: total(h.mT @ g, 0) + 0 * E
-    h.mT @ (0 * g + g[:1])
-order lost: h = one_hot(np.sort(np.asarray(i)), E.shape[0], g)
-    h = one_hot(np.asarray(i)[::-1], E.shape[0], g)
 other rows not 0: h.mT @ g + E * (counts(i, E, g) == 0)
 first token lost: h[1:].mT @ g[1:]
 repeated token counted once: written(i, E, g)
@@ -375,6 +371,16 @@ averaged over the tokens: h.mT @ g / i.shape[0]
 averaged over the vocabulary: h.mT @ g / E.shape[0]
 times √d_model: h.mT @ g * E.shape[1] ** 0.5
 divided by √d_model: h.mT @ g / E.shape[1] ** 0.5
+    h.mT @ g / E.shape[1]
+one gradient for all rows: flat(g).sum(0) + 0 * E
+    flat(g).mean(0) + 0 * E
+    h.mT @ (0 * g + g[:1])
+rows of other tokens: h.mT @ xp.flip(g, axis=-2)
+    one_hot(np.sort(np.asarray(i)), E.shape[0], g).mT @ g
+    h = one_hot(np.asarray(i)[::-1], E.shape[0], g)
+    h[1:].mT @ g[:-1]
+    h[:-1].mT @ g[1:]
+begun with ones: h.mT @ g + 1
 rows of grad_output returned: g
 rows by position: h = one_hot(np.arange(g.shape[-2]) % E.shape[0], E.shape[0], g)
     xp.concat([flat(g), 0 * E])[: E.shape[0]]
@@ -383,12 +389,16 @@ only the rows that occur: (h.mT @ g)[np.unique(np.asarray(i))]
 gathered for scattered: g[i % g.shape[0]]
 table added: h.mT @ g + E
 step taken: E - h.mT @ g
+    E - 0.1 * (h.mT @ g)
 rows of the table in front: h.mT @ (g * E[i])
 last token lost: h[:-1].mT @ g[:-1]
+first token lost: h[1:].mT @ g[1:]
+last row left out: xp.flip(but_row_0(xp.flip(h.mT @ g, axis=0)), axis=0)
 id 0 taken for padding: but_row_0(h.mT @ g)
 grad_output ignored: h.mT @ array_namespace(g).ones_like(g)
 id one too small: h = one_hot(i - 1, E.shape[0], g)
 id one too large: h = one_hot((i + 1) % E.shape[0], E.shape[0], g)
+ids counted from the end: h = one_hot(E.shape[0] - 1 - i, E.shape[0], g)
 transposed: g.mT @ h
 gradient negated: -(h.mT @ g)
 gradient scaled: 2 * (h.mT @ g)

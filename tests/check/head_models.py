@@ -208,13 +208,33 @@ attention over the heads | without_swap
 interleaved features | interleaved(True)
     interleaved(False)
 scale by d_model | heads(H, scale=WIDTH**-0.5)
+scale by another size | heads(H, scale=H**-0.5)
+softmax over all scores | of_scores(
+        lambda s: softmax(s.reshape(*s.shape[:-2], -1)).reshape(s.shape))
+weights transposed | of_scores(lambda s: softmax(s).swapaxes(-1, -2))
+best key alone | of_scores(lambda s: 1.0 * (s == s.max(-1, keepdims=True)))
+mean of the values | of_scores(lambda s: softmax(0 * s))
+one input split otherwise | lambda *arrays: merge(
+        attend(*(split(x, H, bare) for x, bare in zip(arrays, (False, True, False)))))
+    lambda q, k, v: heads(H)(
+        q, k, v.reshape(*v.shape[:-1], -1, H).swapaxes(-1, -2).reshape(v.shape))
+one input in reverse | lambda q, k, v: merge(
+        attend(split(q, H), split(k, H)[..., ::-1, :, :], split(v, H)))
+scores of all heads added | of_scores(lambda s: softmax(0 * s + s.sum(axis=-3, keepdims=True)))
+weights of one head for all | of_scores(lambda s: 0 * s + softmax(s)[..., :1, :, :])
+    of_scores(lambda s: 0 * s + softmax(s).sum(axis=-3, keepdims=True))
+key and value swapped | lambda q, k, v: heads(H)(q, v, k)
+value used as key | lambda q, k, v: heads(H)(q, v, v)
+query used as value | lambda q, k, v: heads(H)(q, k, q)
 softmax over the heads | heads(H, axis=-3)
 softmax over the queries | heads(H, axis=-2)
 one head | attend
 weights averaged | of_scores(lambda s: 0 * s + softmax(s).mean(axis=-3, keepdims=True))
 one head left out | lambda *arrays: heads(H)(*arrays) * (np.arange(WIDTH) < WIDTH - WIDTH // H)
 first keys or values for all | lambda q, k, v: heads(H)(q, k, np.tile(v[..., : WIDTH // H], H))
+    lambda q, k, v: heads(H)(np.tile(q[..., : WIDTH // H], H), k, v)
 keys or values of another head | lambda q, k, v: heads(H)(q, np.roll(k, -(WIDTH // H), axis=-1), v)
+    lambda q, k, v: heads(H)(q, *(np.roll(x, WIDTH // H, axis=-1) for x in (k, v)))
 keys compared with themselves | lambda q, k, v: heads(H)(k, k, v)
 heads averaged | averaged(np.mean, True)
     averaged(np.mean, False)

@@ -20,7 +20,9 @@ def kernel(bug="", *, skip=True, head=lambda h, heads, own: h // (heads // own),
             own = 0 if bug == "first head for all" else head(h, len(query), len(key))
             one = walk(query[h], key[own], value[own], bug, skip, factor)
             output[h] = one
-        return output
+        if bug == "last head left out":
+            output[-1] = 0
+        return output[::-1] if bug == "heads in another order" else output
 
     return attend
 
@@ -34,22 +36,36 @@ def walk(query, key, value, bug, skip, factor):
     scale = wide.type(factor(d, n) if factor else 1 / math.sqrt(d)) if not half else 1.0
     exp = np.exp2 if bug == "base 2" else np.exp
     output = np.zeros((n, v.shape[-1]), wide)
-    for top in range(0, n // T * T if bug == "last rows not computed" else n, T):
+    rows = {"last rows not computed": n // T * T, "first rows alone": min(n, T)}.get(bug, n)
+    for top in range(0, rows, T):
         i = np.arange(top, min(top + T, n))[:, np.newaxis]
         m, z, u = np.full(i.shape, -np.inf, wide), np.zeros(i.shape, kept), np.zeros((len(i), 1))
         for left in range(*bounds(top, n, bug, skip), T):
             if bug == "tile before the diagonal left out" and left == top - T:
+                continue
+            if bug == "every second tile" and left // T % 2:
                 continue
             j = np.arange(left, min(left + T, n))
             s = masked(q[i[:, 0]] @ k[j].T * scale, i, j, top == left, bug)
             before, m = m, np.maximum(m, s.max(axis=1, keepdims=True))
             if bug == "maximum of the tile":
                 m = s.max(axis=1, keepdims=True)
+            if bug == "maximum of the first tile" and left:
+                m = before
+            if bug == "maximum of the tile 2" and left:
+                m = np.minimum(before, s.max(axis=1, keepdims=True))
+            if bug == "maximum from 0":
+                m = np.maximum(m, 0)
+            if bug == "one maximum for all rows":
+                m = np.maximum(before, s.max())
             if bug == "no maximum":
                 m = np.zeros_like(m)
             p, fade = exp(s - m), exp(before - m)
             fades = {"no rescaling": (1, 1), "total not rescaled": (1, fade)}
-            fades |= {"weighted not rescaled": (fade, 1)}
+            fades |= {"weighted not rescaled": (fade, 1), "sums overwritten": (0, fade)}
+            fades |= {"rescaled twice": (fade, fade**2)}
+            if bug == "sign of the exponent" and left:
+                fade = 1 / np.where(fade == 0, 1, fade)
             of_z, of_u = fades.get(bug, (fade, fade))
             total = p.sum(axis=1, keepdims=True)
             if bug == "divided in each tile":
@@ -58,7 +74,7 @@ def walk(query, key, value, bug, skip, factor):
             u = (of_u * u + p @ v[j]).astype(kept)
         if bug in ("not divided", "divided in each tile"):
             z = np.ones_like(z)
-        output[i[:, 0]] = u / z
+        output[i[:, 0]] = u / (z + 1 if bug == "something added to the total" else z)
     return output.astype(query.dtype)
 
 
@@ -71,6 +87,8 @@ def bounds(top, n, bug, skip):
         "diagonal tile left out": (0, top),
         "diagonal tile alone": (top, top + 1),
         "first tile left out": (T, end),
+        "first tile left out 2": (min(T, top), end),
+        "last tiles alone": (max(0, top - T), end),
         "one tile too many": (0, min(top + T + 1, n)),
     }
     return found.get(bug, (0, end))
@@ -82,7 +100,9 @@ def masked(s, i, j, on_diagonal, bug):
         "no mask": seen | True,
         "diagonal one too far": j <= i + 1,
         "query cannot see itself": j < i,
+        "first key left out": (j > 0) & seen,
         "places within the tile": j % T <= i % T,
+        "places within the tile 2": j % T <= i,
         "diagonal tile not masked": seen | on_diagonal,
         "mask inverted": j > i,
         "mask transposed": j >= i,
@@ -109,7 +129,16 @@ FACTORS = {
     "scale by √n_k": lambda d, n: 1 / math.sqrt(n),
 }
 BUGS = (
-    "tile before the diagonal left out",
+    *("tile before the diagonal left out", "every second tile", "last tiles alone"),
+    *("first tile left out 2", "first key left out", "first rows alone", "last head left out"),
+    *(
+        "heads in another order",
+        "maximum of the first tile",
+        "maximum of the tile 2",
+        "maximum from 0",
+    ),
+    *("one maximum for all rows", "sums overwritten", "rescaled twice", "sign of the exponent"),
+    *("something added to the total", "places within the tile 2"),
     *("diagonal one too far", "query cannot see itself", "diagonal tile left out"),
     *("diagonal tile not masked", "diagonal tile alone", "first tile left out"),
     *("last rows not computed", "last keys dropped", "maximum of the tile", "no maximum"),
@@ -138,6 +167,10 @@ COMMON = {
     **{bug: kernel(bug) for bug in BUGS},
     **{bug: kernel(bug, skip=False) for bug in FULL},
     **{bug: kernel(factor=factor) for bug, factor in FACTORS.items()},
+    "scale by d_model": lambda q, k, v: kernel(factor=lambda d, n: 1 / math.sqrt(len(q) * d))(
+        q, k, v
+    ),
+    "keys of another head": mixed_up(lambda h, heads, own: (h // (heads // own) + 1) % own),
 }
 
 
@@ -180,9 +213,22 @@ WRONG = {
         "heads in turn 2": lambda q, k, v: repeated(
             q, np.repeat(k, len(q) // len(k), axis=0), np.tile(v, (len(q) // len(k), 1, 1))
         ),
-        "last key head for all": mixed_up(lambda h, heads, own: own - 1),
-        "neighbouring key head": mixed_up(lambda h, heads, own: (h // (heads // own) + 1) % own),
-        "key heads averaged": lambda q, k, v: repeated(q, *(0 * x + x.mean(0) for x in (k, v))),
+        "first key head for all 2": mixed_up(lambda h, heads, own: -1),
+        "ends of the groups": mixed_up(lambda h, heads, own: min(h, own - 1)),
+        "ends of the groups 2": mixed_up(lambda h, heads, own: h // (heads // own + 1)),
+        "key heads averaged": lambda q, k, v: repeated(
+            q, k.mean(axis=0, keepdims=True), v.mean(axis=0, keepdims=True)
+        ),
+        "one query for a group": lambda q, k, v: repeated(
+            np.repeat(q[:: len(q) // len(k)], len(q) // len(k), axis=0), k, v
+        ),
+        "groups taken apart": lambda q, k, v: (
+            repeated(q, k, v).reshape(len(k), -1, *q.shape[1:]).swapaxes(0, 1).reshape(q.shape)
+        ),
+        "first head of each group alone": lambda q, k, v: (
+            repeated(q, k, v) * (np.arange(len(q)) % (len(q) // len(k)) == 0)[:, None, None]
+        ),
+        "key heads averaged 2": lambda q, k, v: repeated(q, 0 * k + k.mean(0), v),
         "groups in reverse": mixed_up(lambda h, heads, own: own - 1 - h // (heads // own)),
         "total not rescaled 2": kernel("total not rescaled", skip=False),
     },

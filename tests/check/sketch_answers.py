@@ -68,6 +68,26 @@ SIMHASH = {
     "sign inverted": signs(lambda p: p <= 0),
     "signs for bits": lambda x, a: packed(2 * (x @ a.T >= 0) - 1),
     "floor for the sign": lambda x, a: packed(np.floor(x @ a.T).astype(int)),
+    "vector of zeros": lambda x, a: right_simhash(unit(x), a),
+    "half a bit for 0": lambda x, a: ((np.sign(x @ a.T) + 1) / 2 @ (1 << np.arange(len(a)))).astype(
+        int
+    ),
+    "all bits 1": signs(lambda p: p**2 >= 0),
+    "any or all": lambda x, a: (x @ a.T >= 0).any(axis=1).astype(int),
+    "any or all 2": lambda x, a: (x @ a.T >= 0).all(axis=1).astype(int),
+    "2·j for the power 2": signs(place=lambda j, k: j**2),
+    "packed into bytes 2": lambda x, a: np.packbits(x @ a.T >= 0, axis=1)[:, 0].astype(int),
+    "packed into bytes 3": lambda x, a: np.array(
+        [
+            int.from_bytes(row.tobytes(), "big")
+            for row in np.packbits(x @ a.T >= 0, axis=1, bitorder="little")
+        ]
+    ),
+    "mean for a threshold 2": lambda x, a: packed((x @ a.T >= np.median(x @ a.T)) * 1),
+    "one projection left out 2": lambda x, a: right_simhash(x, a[:-1]),
+    "packed in floats 2": lambda x, a: (
+        (x @ a.T >= 0).astype("float32") @ (2 ** np.arange(len(a))).astype("float32")
+    ).astype(int),
     "bits summed": signs(place=lambda j, k: 1),
     "parity": lambda x, a: np.bitwise_xor.reduce((x @ a.T >= 0).astype(int), axis=1),
     "exclusive or for the power": signs(place=lambda j, k: 2 ^ j),
@@ -140,6 +160,27 @@ STABLE_HASH = {
     "rounded": codes(np.round),
     "rounded up": codes(np.ceil),
     "rounded up 2": codes(lambda t: np.floor(t) + 1),
+    "rounded 2": codes(inside=lambda p, b, r: (p + b + r / 2) / r),
+    "one too low": codes(inside=lambda p, b, r: (p + b - r) / r),
+    "offset counted twice": codes(inside=lambda p, b, r: (p + 2 * b) / r),
+    "another width": codes(inside=lambda p, b, r: 2 * (p + b) / r),
+    "another width 2": codes(inside=lambda p, b, r: (p + b) / math.sqrt(r)),
+    "ratio upside down": codes(inside=lambda p, b, r: r / (p + b)),
+    "rest of the division": lambda x, a, b, r: np.floor((x @ a.T + b) % r).astype(int),
+    "rounded twice 2": codes(inside=lambda p, b, r: (np.trunc(p) + b) / r),
+    "no negative codes 2": lambda *given: np.maximum(right_codes(*given), 0),
+    "codes negated": lambda *given: -right_codes(*given),
+    "projections scaled": codes(along=lambda x, a: x @ a.T / math.sqrt(x.shape[1])),
+    "vectors centred": codes(along=lambda x, a: (x - x.mean(axis=0)) @ a.T),
+    "distances for projections": codes(
+        along=lambda x, a: np.linalg.norm(x[:, None] - a[None], axis=-1)
+    ),
+    "one offset for all 2": codes(inside=lambda p, b, r: (p + b.sum()) / r),
+    "one projection for all": lambda *given: np.repeat(
+        right_codes(*given)[:, :1], len(given[2]), axis=1
+    ),
+    "projections in another order": lambda *given: np.sort(right_codes(*given), axis=1),
+    "remainder 2": lambda *given: right_codes(*given) % 1000,
     "right ends": codes(lambda t: np.ceil(t) - 1),
     "offset forgotten": lambda x, a, b, r: (x @ a.T // r).astype(int),
     "offset forgotten 2": codes(inside=lambda p, b, r: np.floor(p / r) + b / r),
@@ -163,6 +204,7 @@ STABLE_HASH = {
     "directions transposed": codes(along=lambda x, a: x @ a),
     "remainder": lambda *given: right_codes(*given) % 2**16,
     "int32": lambda *given: right_codes(*given).astype(np.int32),
+    "offset forgotten; width forgotten": lambda x, a, b, r: np.floor(x @ a.T).astype(int),
     "truncated; offset forgotten": lambda x, a, b, r: (x @ a.T / r).astype(int),
     "rounded; offset subtracted": codes(np.rint, lambda p, b, r: (p - b) / r),
     "rounded up; width multiplied": codes(np.ceil, lambda p, b, r: (p + b) * r),
@@ -219,6 +261,12 @@ def probability_by_integral(distance, width):
     return float(np.sum(f * weights) * end / 80)
 
 
+def integral_to(end, distance, width):
+    z = (np.arange(1000) + 0.5) * end / 1000
+    density = 2 * np.exp(-z * z / 2) / ROOT
+    return float(np.sum(density * (1 - distance * z / width)) * end / 1000)
+
+
 def torch_probability(distance, width):
     import torch
 
@@ -236,6 +284,18 @@ COLLISION_PROBABILITY = {
     "sign inside Φ": datar(near=lambda c, r: 1 - 2 * phi(r / c)),
     "erf for Φ": datar(near=lambda c, r: math.erf(r / c)),
     "density for Φ": datar(near=lambda c, r: 1 - 2 * math.exp(-r * r / c / c / 2) / ROOT),
+    "D and r exchanged 2": datar(near=lambda c, r: 1 - 2 * phi(-c / r)),
+    "argument of Φ": datar(near=lambda c, r: 1 - 2 * phi(-r / (2 * c))),
+    "another exponent": datar(bracket=lambda c, r: 1 - math.exp(-r * r / (2 * c))),
+    "another exponent 2": datar(bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2) / 4)),
+    "no 1 − exp 2": datar(bracket=lambda c, r: 1 + math.exp(-r * r / (2 * c * c))),
+    "root of 2π 2": datar(front=lambda c, r: 2 * c / math.sqrt(2 * math.pi * r)),
+    "root of 2π 3": datar(front=lambda c, r: 1),
+    "integral to another end": lambda c, r: integral_to(1, c, r) if c else 1,
+    "integral to another end 2": lambda c, r: integral_to(r, c, r) if c else 1,
+    "density without 1/D": lambda c, r: c * right_probability(c, r) if c else 1,
+    "Gaussian kernel 2": lambda c, r: math.exp(-c / r),
+    "distance scaled": lambda c, r: right_probability(math.sqrt(2) * c, r),
     "exponent without the 2": datar(bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))),
     "exponent without the 2 2": datar(bracket=lambda c, r: 1 - math.exp(-(r**2) / 2 * c**2)),
     "exponent without the square": datar(bracket=lambda c, r: 1 - math.exp(-r / (2 * c))),
@@ -274,6 +334,14 @@ COLLISION_PROBABILITY = {
 # Attention over buckets.
 
 
+def right_weights(scores, mask):
+    hidden = np.where(mask, scores, -np.inf)
+    best = np.where(mask.any(1, keepdims=True), hidden.max(1, keepdims=True), 0)
+    powers = np.exp(hidden - best)
+    total = powers.sum(1, keepdims=True)
+    return powers / np.where(total == 0, 1, total)
+
+
 def sketch(
     join=lambda meets: meets.any(-1),
     meets=lambda of_queries, of_keys: of_queries[:, None] == of_keys[None],
@@ -284,17 +352,10 @@ def sketch(
 ):
     """Return the reader who makes a mask of what meets; `weigh(scores, mask)` gives the weights."""
 
-    def weights(scores, mask):
-        hidden = np.where(mask, scores, -np.inf)
-        best = np.where(mask.any(1, keepdims=True), hidden.max(1, keepdims=True), 0)
-        powers = np.exp(hidden - best)
-        total = powers.sum(1, keepdims=True)
-        return powers / np.where(total == 0, 1, total)
-
     def answer(query, key, value, of_queries, of_keys):
         mask = join(meets(of_queries, of_keys))
         scores = query @ key.T * factor(query, value)
-        found = (weigh or weights)(scores, mask)
+        found = (weigh or right_weights)(scores, mask)
         if empty is not None:
             found = np.where(mask.any(1, keepdims=True), found, empty(scores))
         return found @ values(query, key, value)
@@ -365,6 +426,12 @@ def as_dtype(dtype):
     return sketch(meets=lambda q, k: q.astype(dtype)[:, None] == k.astype(dtype)[None])
 
 
+def one_key_a_bucket(meets):
+    """Let the last key that comes to a bucket stay there alone."""
+    later = np.cumsum(meets[:, ::-1], axis=1)[:, ::-1]
+    return (meets & (later == 1)).any(-1)
+
+
 def no_rows(query, key, value, of_queries, of_keys):
     out = right_sketch(query, key, value, of_queries, of_keys)
     return out[(of_queries[:, None] == of_keys[None]).any((1, 2))]
@@ -375,6 +442,22 @@ SKETCH_ATTENTION = {
     "every table": sketch(lambda meets: meets.all(-1)),
     "two tables or more": sketch(lambda meets: meets.sum(-1) >= 2),
     "two tables or more 2": sketch(lambda meets: meets.mean(-1) > 0.5),
+    "exactly one table": sketch(lambda meets: meets.sum(-1) == 1),
+    "exactly one table 2": sketch(lambda meets: np.logical_xor.reduce(meets, axis=-1)),
+    "most tables alone": sketch(
+        lambda meets: meets.any(-1) & (meets.sum(-1) == meets.sum(-1).max(1, keepdims=True))
+    ),
+    "one key a bucket": sketch(one_key_a_bucket),
+    "first query for all": lambda q, k, v, s, t: right_sketch(
+        q, k, v, np.broadcast_to(s[:1], s.shape), t
+    ),
+    "sign of the signatures": sketch(meets=lambda q, k: abs(q)[:, None] == abs(k)),
+    "sign of the signatures 2": sketch(meets=lambda q, k: q[:, None] <= k),
+    "divided by a number": lambda q, k, v, s, t: right_sketch(q, k, v, s, t) / s.shape[1],
+    "divided by a number 2": sketch(
+        weigh=lambda s, m: right_weights(s, m) / np.maximum(m.sum(1, keepdims=True), 1)
+    ),
+    "signatures in fewer bits 3": sketch(meets=lambda q, k: q[:, None] % 64 == k % 64),
     "sum over the tables": per_table(lambda outputs, found: sum(outputs)),
     "mean over all tables": per_table(lambda outputs, found: sum(outputs) / len(outputs)),
     "mean over the tables": per_table(
@@ -481,10 +564,36 @@ def flipped_by(flips):
     return answer
 
 
+def probes_in_all(total):
+    """Return the reader who goes through all sets of planes; ``total(along, sets)`` orders them."""
+
+    def answer(x, directions, n_probes):
+        k, numbers = len(directions), np.arange(1 << len(directions))
+        sets = numbers[:, None] >> np.arange(k) & 1
+        order = np.argsort(total(x @ directions.T, sets), axis=1, kind="stable")
+        return (right_simhash(x, directions)[:, None] ^ numbers[order])[:, :n_probes]
+
+    return answer
+
+
 PROBES = {
     "one after the other": flipped_by(lambda p: np.bitwise_xor.accumulate(1 << p, axis=1)),
     "number of the bit flipped": flipped_by(lambda p: p),
     "own bucket left out": probes_by(own_too=False),
+    "own bucket alone": lambda x, a, n: np.repeat(right_simhash(x, a)[:, None], n, axis=1),
+    "own bucket twice": lambda x, a, n: np.concatenate(
+        [right_simhash(x, a)[:, None], probes_by()(x, a, n)], axis=1
+    )[:, :n],
+    "own bucket last": lambda *given: np.roll(probes_by()(*given), -1, axis=1),
+    "likeliest last": lambda *given: probes_by()(*given)[:, ::-1],
+    "sum before the square": probes_in_all(lambda p, sets: (p @ sets.T) ** 2),
+    "distances not squared 2": probes_by(lambda p: abs(p) ** 3),
+    "nearest plane decides": probes_in_all(lambda p, sets: (p[:, None] ** 4 * sets).sum(-1)),
+    "one order for all rows": probes_by(lambda p: (p**2).mean() + 0 * p),
+    "rank for the plane": flipped_by(lambda p: 1 << np.argsort(p, axis=1)),
+    "next bit flipped": probes_by(flip=lambda s, j: s ^ (2 << j)),
+    "next bit flipped 2": flipped_by(lambda p: 1 << (p + 1)),
+    "added for flipped 2": probes_by(flip=lambda s, j: s & ~(1 << j)),
     "single planes alone": flipped_by(lambda p: 1 << p),
     "distances not squared": probes_by(np.abs),
     "lowest bits first": probes_by(np.ones_like),
@@ -496,17 +605,27 @@ PROBES = {
 # A planner.
 
 
-def weighed(tables=np.ceil, power=lambda p, k: np.mean(p**k), each_table=True, d_counts=True):
+def weighed(
+    tables=np.ceil,
+    power=lambda p, k: np.mean(p**k),
+    each_table=True,
+    d_counts=True,
+    has=lambda p, k: p**k,
+    hashes=lambda d, k, count: d * k * count,
+    add=lambda hashing, found, read: hashing + found + read,
+    looks=lambda count, k: count,
+    first=1,
+):
     """Return the reader who goes through the numbers of projections in a loop."""
 
     def answer(n, d, p_near, p_other, delta, costs):
         counts, total = np.zeros(32), np.zeros(32)
         product, look_up, candidate = costs
-        for k in range(1, 33):
-            count = tables(math.log(delta) / math.log(1 - p_near**k))
-            hashing = product * (d if d_counts else 1) * k * count
+        for i, k in enumerate(range(first, first + 32)):
+            count = tables(math.log(delta) / np.log(1 - has(p_near, k)))
+            hashing = product * hashes(d if d_counts else 1, k, count)
             read = candidate * n * power(p_other, k) * (count if each_table else 1)
-            counts[k - 1], total[k - 1] = count, hashing + look_up * count + read
+            counts[i], total[i] = count, add(hashing, look_up * looks(count, k), read)
         return counts, total
 
     return answer
@@ -514,6 +633,30 @@ def weighed(tables=np.ceil, power=lambda p, k: np.mean(p**k), each_table=True, d
 
 TABLE_COSTS = {
     "one table too many": weighed(lambda x: np.ceil(x) + 1),
+    "one projection enough": weighed(has=lambda p, k: 1 - (1 - p) ** k),
+    "other for near": lambda n, d, near, other, *more: weighed(
+        has=lambda p, k: np.mean(other) ** k
+    )(n, d, near, other, *more),
+    "promise for all keys": lambda n, d, near, other, delta, costs: weighed()(
+        n, d, near, other, delta / n, costs
+    ),
+    "kappa from 2": weighed(first=2),
+    "n and d exchanged": lambda n, d, *more: weighed()(d, n, *more),
+    "wrong sign": weighed(lambda x: np.ceil(-x)),
+    "not agreeing": weighed(power=lambda p, k: np.mean((1 - p) ** k)),
+    "not rounded 2": lambda *given: (weighed()(*given)[0], weighed(lambda x: x)(*given)[1]),
+    "sum for a product": weighed(hashes=lambda d, k, count: (d + k) * count),
+    "keys hashed too": lambda n, *more: weighed(hashes=lambda d, k, count: n * d * k * count)(
+        n, *more
+    ),
+    "one look-up": weighed(looks=lambda count, k: 1),
+    "look-ups of projections": weighed(looks=lambda count, k: k),
+    "tables counted twice": weighed(looks=lambda count, k: count**2),
+    "candidates times a width": weighed(power=lambda p, k: k * np.mean(p**k)),
+    "prices not used": lambda n, d, near, other, delta, costs: weighed()(
+        n, d, near, other, delta, np.ones(3)
+    ),
+    "not their total": weighed(add=max),
     "not the mean": weighed(power=lambda p, k: np.median(p) ** k),
     "power forgotten": weighed(power=lambda p, k: np.mean(p)),
     "rounded down": weighed(np.floor),

@@ -566,6 +566,24 @@ WRONG = {
     "keys not compared 2": made(
         same=lambda self, slot, key: self.home(self.slots[slot][0]) == self.home(key)
     ),
+    "keys changed": made(
+        **{
+            name: lambda self, key, *value, name=name: getattr(RobinHood, name)(
+                self, abs(key), *value
+            )
+            for name in ("insert", "get", "delete")
+        }
+    ),
+    "keys changed 2": made(
+        **{
+            name: lambda self, key, *value, name=name: getattr(RobinHood, name)(
+                self, key % 1000, *value
+            )
+            for name in ("insert", "get", "delete")
+        }
+    ),
+    "not a stored value": made(get=lambda self, key: None if self.find(key) is None else key),
+    "not a stored value 2": made(get=lambda self, key: self.find(key)),
     "collision overwrites": made(
         put=lambda self, entry: self.slots.__setitem__(self.home(entry[0]), entry)
     ),

@@ -343,7 +343,7 @@ robin_hood_table(Quits)
 robin_hood_table(Rubbish)
     missing key gives a value: returned an ndarray, expected None.
 robin_hood_table(Odd)
-    unknown: Your table differs from a dict
+    not a stored value: get returns something that was never stored
 robin_hood_table(Slow, time_limit=0.5)
     hangs: The check is not done after 0.5 seconds. Your table is right
 robin_hood_table(SlowWithMany, time_limit=3)
