@@ -22,6 +22,9 @@ LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
 
+UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
+"""What Python raises where it cannot read a program, or a sum of a thousand terms is too deep."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -99,14 +102,14 @@ def mark(
 
 def is_untouched(exercise: Exercise, source: str) -> bool:
     """Return whether an answer has no statement but words and those that the student was given."""
+    given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
     try:
         own = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        words = (node.value for node in own if isinstance(node, ast.Expr))
+        given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
+        return given.issuperset(map(ast.dump, own))
+    except UNREADABLE:
         return False
-    given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
-    words = (node.value for node in own if isinstance(node, ast.Expr))
-    given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
-    return given.issuperset(map(ast.dump, own))
 
 
 def without_given(exercise: Exercise, source: str) -> str:
@@ -116,17 +119,14 @@ def without_given(exercise: Exercise, source: str) -> str:
     """
     try:
         own, given = ast.parse(source).body, ast.parse(exercise.given).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        first = int(
+            bool(own) and isinstance(own[0], ast.Expr) and isinstance(own[0].value, ast.Constant)
+        )
+        begun = own[first : first + len(given)]
+        is_given = list(map(ast.dump, begun)) == list(map(ast.dump, given))
+    except UNREADABLE:
         return source
-    first = int(
-        bool(own) and isinstance(own[0], ast.Expr) and isinstance(own[0].value, ast.Constant)
-    )
-    begun = own[first : first + len(given)]
-    if (
-        not given
-        or "\r" in source.replace("\r\n", "")
-        or list(map(ast.dump, begun)) != list(map(ast.dump, given))
-    ):
+    if not given or not is_given or "\r" in source.replace("\r\n", ""):
         return source
     lines, last = source.split("\n"), begun[-1].end_lineno or 0
     rest = own[first + len(given) :]

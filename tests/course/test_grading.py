@@ -722,10 +722,12 @@ def test_what_is_given_does_not_run_twice(source, left):
         "import math\rx = [1]\ry = 2",
         "def (",
         "import math\nx = [1]\n\0",
+        f"y = {'y + ' * 2000}y",  # too deep to be compared
     ],
 )
 def test_an_answer_that_begins_otherwise_stays_as_it_is(source):
     assert judge.without_given(GIVEN, source) == source
+    assert judge.is_untouched(GIVEN, source) == (source in ("", "import math"))
 
 
 def test_what_a_check_stands_on_is_made_once_and_kept_from_answers(monkeypatch):
