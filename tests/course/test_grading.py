@@ -254,6 +254,40 @@ def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
     assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
 
 
+def test_a_number_beside_a_function_may_be_absent(marked):
+    exercise = sample(
+        "beside",
+        names=["twice", "one"],
+        calls=["check_beside(twice, one)"],
+        check="def check_beside(twice, one):\n"
+        "    return ['right' if twice(2) == 4 else 'wrong', 'right' if one == 1 else 'wrong']",
+        answer="def twice(x):\n    return 2 * x\none = 1",
+    )
+    for rest in ("", "one = ..."):
+        mark = marked(exercise, f"def twice(x):\n    return 2 * x\n{rest}")
+        assert mark.share == 0.5
+        assert mark.message == (
+            "`one` has no value. Of 2 parts, in their order, these are right: 1."
+        )
+    assert marked(exercise, "one = 1").mistakes == ("not handed in",)
+    assert marked(exercise, "two = 1").message == "Your submission has no `twice`, `one`."
+
+
+@pytest.mark.parametrize("left", ["", "three = ...", "three = 3.0"])
+def test_an_answer_without_which_the_check_cannot_go_on_is_named(left, marked):
+    exercise = sample(
+        "sizes",
+        names=["two", "three"],
+        calls=["check_sizes(two, three)"],
+        check="def check_sizes(two, three):\n    return [[0] * two == [0, 0], len([0] * three)]",
+        answer="two = 2\nthree = 3",
+    )
+    mark = marked(exercise, f"two = 2\n{left}")
+    assert (mark.share, mark.mistakes) == (0, ("raises",))
+    wanted = "does not fit: can't multiply" if "3.0" in left else "has no value. The check ends"
+    assert mark.message.startswith(f"`three` {wanted}")
+
+
 def test_nobody_is_told_of_the_judges_own_classes(marked):
     for returned in ("...", "{1}"):
         mark = marked(SQUARES, f"def squares(x):\n    return {returned}")
