@@ -616,6 +616,31 @@ def test_of_two_answers_the_highest_is_graded_and_the_teacher_is_told(tmp_path):
     assert found.doubts == ["squares of b/squares.py is graded, not of a/old/squares.py"]
 
 
+def test_of_a_cell_and_its_copies_the_first_with_an_answer_is_graded(tmp_path):
+    for student, codes in (("ada", "s12"), ("bob", "1s"), ("eve", "1")):
+        cells = [
+            {
+                "source": SQUARES.stub if code == "s" else f"x = {code}",
+                "metadata": {"nbgrader": {"grade_id": "answer-squares"}},
+            }
+            for code in codes
+        ]
+        (tmp_path / student).mkdir()
+        book = {"cells": [*cells, {"cell_type": "raw"}]}  # a cell that nobody asks for
+        (tmp_path / student / "book.ipynb").write_text(json.dumps(book))
+    found = submissions.read(tmp_path, EXERCISES)
+    assert [one.answers for one in found] == 3 * [{"squares": "x = 1"}]
+    doubt = "squares of book.ipynb is graded, not of another cell of book.ipynb"
+    assert [one.doubts for one in found] == [[doubt], [], []]
+
+
+def test_a_name_of_a_file_does_nothing_to_a_terminal(tmp_path):
+    pupils.write_programs(tmp_path / "ada", {"squares": "x = 1"})
+    pupils.write_programs(tmp_path / "ada/\n\x1b[2J\x9b", {"squares": "x = 2"})
+    (doubt,) = read_one(tmp_path).doubts
+    assert doubt.isprintable()
+
+
 def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     book = notebooks.notebook([SQUARES, PENCIL], "s")
     for cell in book["cells"]:
