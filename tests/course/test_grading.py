@@ -400,6 +400,24 @@ def test_a_bound_of_memory_ends():
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
+FIRST_PRODUCT = """
+import numpy as np
+from attnbook.course import grading, limits
+grading._begin(".")
+with limits.bounded(8):
+    np.ones((300, 300)) @ np.ones((300, 300))
+print("done")
+"""
+
+
+def test_the_first_product_does_not_end_the_judge():
+    """OpenBLAS takes its memory then, and ends the process where it gets none."""
+    environment = {**os.environ, **parents_module.FEW_THREADS}
+    words = [sys.executable, "-c", FIRST_PRODUCT]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_what_an_exercise_uses():
     assert functions_of([]) == {}
     found = functions_of(["softmax", "masking", "masking.causal"])
