@@ -120,9 +120,11 @@ def test_tasks_of_an_earlier_call_go_and_nothing_else(tmp_path):
     assert {path.name: path.read_text() for path in (tmp_path / "bob").iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["../evil", "bob/x", "bob\\x", "..", ".", "", "\0"])
+@pytest.mark.parametrize("name", ["../evil", "bob/x", "bob\\x", "..", ".", ".x", "", "\0"])
 def test_a_name_that_is_no_folder_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="students must be names of folders, got '"):
+    with pytest.raises(
+        ValueError, match="students must be names of folders that are not hidden, got '"
+    ):
         variants.write(["ada", name], "s", tmp_path / "in")
     assert [*tmp_path.iterdir()] == []
 
