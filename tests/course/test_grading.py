@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 import numpy as np
@@ -155,11 +156,17 @@ def test_a_part_that_shows_how_another_way_fails_earns_nothing():
     assert hidden.share_of([False, True], [True, True]) == 0.5
 
 
+def test_what_only_broadcasts_to_the_right_numbers_earns_nothing():
+    for found in (2.0, [2.0], [[2.0, 2.0]], [[2.0], 2.0]):
+        assert hidden.share_of([found], [np.array([2.0, 2.0])]) == 0
+    assert hidden.share_of([[2.0, 2.0]], [np.array([2.0, 2.0])]) == 1
+
+
 def test_half_of_the_points_for_ordinary_numbers(marked):
     """Of a check of the package: where its first stage, ordinary numbers, is right."""
     later = WEIGHTS.answer.replace("np.where(total == 0, 1, total)", "total")
     mark = marked(WEIGHTS, later)
-    assert (mark.share, len(mark.mistakes)) == (0.5, 1), mark
+    assert (mark.share, mark.mistakes) == (0.5, ("empty row NaN",)), mark
     for wrong in ("return query @ key.swapaxes(-1, -2)", "return np.full((3, 3), 1 / 3)"):
         source = f"def my_weights(query, key, mask=None):\n    {wrong}"
         assert marked(WEIGHTS, source).share == 0
@@ -664,10 +671,13 @@ def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     for cell in book["cells"]:
         about = cell["metadata"]["nbgrader"]
         about["grade_id"] = about["grade_id"].replace("answer-squares", "cell-123")
-    (tmp_path / "ada").mkdir()
-    (tmp_path / "ada/book.ipynb").write_text(json.dumps(book))
+    for student in ("ada", "bob"):
+        (tmp_path / student).mkdir()
+        (tmp_path / student / "book.ipynb").write_text(json.dumps(book))
+    (tmp_path / "bob/squares.py").write_text(SQUARES.answer)
     handed_in = submissions.read(tmp_path, EXERCISES)
-    (result,) = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    result, other = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    assert other.marks["squares"].message == "Right."
     mark = result.marks["squares"]
     assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
@@ -974,6 +984,22 @@ def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkey
         f"        threading.Event().wait({seconds})\n        ab.softmax(s)"
     )
     assert marked(SHARES, source, Limits(seconds=30)).mistakes == ("waits",)
+
+
+def test_a_check_that_takes_long_between_its_calls_is_no_waiting(marked, monkeypatch):
+    passed = types.SimpleNamespace(now=0.0, thread_time=time.thread_time)
+    passed.monotonic = lambda: passed.now
+    monkeypatch.setattr(session, "time", passed)
+    check = """\
+from attnbook.course import session
+
+def check_squares(squares):
+    for _ in range(99):
+        session.time.now += 5
+        squares(2)
+    return [True]"""
+    exercise = dataclasses.replace(SQUARES, check=check)
+    assert marked(exercise, SQUARES.answer).message == "Right."
 
 
 def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(monkeypatch):

@@ -129,6 +129,15 @@ def test_a_name_that_is_no_folder_is_refused(name, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_number_in_the_place_of_a_list_is_wrong():
+    for seed in range(9):
+        exercise = variants.causal_mask(np.random.default_rng(seed))
+        right = solved(exercise)
+        for weights in (right["weights"][0], [right["weights"]]):
+            found = hidden.outcome(exercise, {**right, "weights": weights}, 5)
+            assert found == [[False, True]]
+
+
 @pytest.fixture(scope="module")
 def of_book():
     read = exercises.read(WRITTEN)
