@@ -26,7 +26,6 @@ from attnbook.course.sizes import resized
 VARIABLE = "ATTNBOOK_CHECK_SEED"
 """What `attnbook.check` reads when it is imported."""
 
-
 DRAWN = ("backprop-suspect",)
 """Exercises whose check draws what the text asks, so that another seed would ask something else."""
 

@@ -22,6 +22,9 @@ LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
 
+UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
+"""What Python raises where it cannot read a program, or a sum of a thousand terms is too deep."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -77,14 +80,14 @@ def mark(
         try:
             answers = session.answers(solution.numbers)
             with bounded(limits.megabytes):  # results may broadcast to huge ones
-                found, notes = judged(exercise, answers, solution, seed)
+                found = judged(exercise, answers, solution, seed, notes)
         except Ending:
             found = []
         except Exception as error:
             kept = session.kept
             if not session.ending.name:
                 text = f"The check ends with {type(error).__name__}: {error}."
-                return Mark(exercise.label, 0.0, ("raises",), text, kept)
+                return Mark(exercise.label, 0.0, ("raises",), _after(notes, text), kept)
         ending, kept = session.ending, session.kept
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
@@ -92,21 +95,21 @@ def mark(
     mistakes, sentences = told(found)
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
-    said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found))
-    message = " ".join([*(f"`{name}` {note}." for name, note in notes.items()), said])
-    return Mark(exercise.label, share, () if share == 1 else mistakes, message, kept)
+    said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found, solution.found))
+    mistakes = () if share == 1 else mistakes
+    return Mark(exercise.label, share, mistakes, _after(notes, said), kept)
 
 
 def is_untouched(exercise: Exercise, source: str) -> bool:
     """Return whether an answer has no statement but words and those that the student was given."""
+    given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
     try:
         own = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        words = (node.value for node in own if isinstance(node, ast.Expr))
+        given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
+        return given.issuperset(map(ast.dump, own))
+    except UNREADABLE:
         return False
-    given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
-    words = (node.value for node in own if isinstance(node, ast.Expr))
-    given |= {ast.dump(ast.Expr(word)) for word in words if isinstance(word, ast.Constant)}
-    return given.issuperset(map(ast.dump, own))
 
 
 def without_given(exercise: Exercise, source: str) -> str:
@@ -116,17 +119,14 @@ def without_given(exercise: Exercise, source: str) -> str:
     """
     try:
         own, given = ast.parse(source).body, ast.parse(exercise.given).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        first = int(
+            bool(own) and isinstance(own[0], ast.Expr) and isinstance(own[0].value, ast.Constant)
+        )
+        begun = own[first : first + len(given)]
+        is_given = list(map(ast.dump, begun)) == list(map(ast.dump, given))
+    except UNREADABLE:
         return source
-    first = int(
-        bool(own) and isinstance(own[0], ast.Expr) and isinstance(own[0].value, ast.Constant)
-    )
-    begun = own[first : first + len(given)]
-    if (
-        not given
-        or "\r" in source.replace("\r\n", "")
-        or list(map(ast.dump, begun)) != list(map(ast.dump, given))
-    ):
+    if not given or not is_given or "\r" in source.replace("\r\n", ""):
         return source
     lines, last = source.split("\n"), begun[-1].end_lineno or 0
     rest = own[first + len(given) :]
@@ -183,14 +183,14 @@ def solved(exercise: Exercise, seed: int) -> Solved:
 
 
 def judged(
-    exercise: Exercise, answers: dict[str, Any], solution: Solved, seed: int
-) -> tuple[list[Any], dict[str, str]]:
-    """Return what the check gives for answers, and what to say of those that it cannot be given.
+    exercise: Exercise, answers: dict[str, Any], solution: Solved, seed: int, notes: dict[str, str]
+) -> list[Any]:
+    """Return what the check gives for answers, and note of which it cannot be given, and why.
 
     In the place of these, which are no numbers or fit nowhere, it is given wrong ones, so that the
     others earn their share.
     """
-    right, notes = solution.numbers, {}
+    right = solution.numbers
     for name in right:
         got = answers[name]
         if not is_numbers(got):
@@ -203,17 +203,17 @@ def judged(
     for name in solution.functions:
         own[name] = passed_on(answers[name], lambda x: filled(x, solution.usual))
     try:
-        return outcome(exercise, answers, seed, own), notes
+        return outcome(exercise, answers, seed, own)
     except Exception:
         if right.keys() != own.keys():  # an answer would be called with the solution's
             raise
-    for name in right:
+    for name in [name for name in right if name not in notes]:
         try:
             outcome(exercise, {**right, name: own[name]}, seed)
         except Exception as error:
             notes[name] = f"does not fit: {error}"
             own[name] = wrong(right[name])
-    return outcome(exercise, own, seed), notes
+    return outcome(exercise, own, seed)
 
 
 def expected(exercise: Exercise, seed: int) -> list[Any]:
@@ -235,12 +235,23 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
     return tuple(dict.fromkeys(mistakes)), [sentence for sentence in sentences if sentence]
 
 
-def _in_words(found: list[Any]) -> str:
+def _after(notes: dict[str, str], text: str) -> str:
+    return " ".join([*(f"`{name}` {note}." for name, note in notes.items()), text])
+
+
+def _in_words(found: list[Any], expected: list[Any]) -> str:
     """Say which parts of a result are right, where a check says no more than that."""
-    parts = found[0] if len(found) == 1 else found
-    parts = [*parts.values()] if isinstance(parts, dict) else parts
-    if isinstance(parts, (list, tuple)) and len(parts) > 1:
-        right = [i + 1 for i, part in enumerate(parts) if part is True or str(part) == "True"]
-        listed = ", ".join(map(str, right)) or "none"
+    parts, wanted = _parts(found), _parts(expected)
+    if len(parts) == len(wanted) > 1:
+        pairs = enumerate(zip(parts, wanted, strict=True), 1)
+        right = [str(i) for i, pair in pairs if share_of(*pair) == 1]
+        listed = ", ".join(right) or "none"
         return f"Of {len(parts)} parts, in their order, these are right: {listed}."
     return "The check says that it is wrong."
+
+
+def _parts(found: list[Any]) -> list[Any]:
+    """Return the parts of what one call gives, or what each of several gives."""
+    parts = found[0] if len(found) == 1 else found
+    parts = [*parts.values()] if isinstance(parts, dict) else parts
+    return list(parts) if isinstance(parts, (list, tuple)) else [parts]

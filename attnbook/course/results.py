@@ -18,7 +18,6 @@ from attnbook.course.grading import Result
 STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}"
 STYLE += "td,th{padding:.2em .8em;text-align:left;vertical-align:top}"
 
-
 REFUSED = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 """What some system does not take in the name of a file."""
 
@@ -52,8 +51,8 @@ def write(results: Iterable[Result], exercises: Iterable[Exercise], folder: Path
             done.append(result)
             place = folder / "students" / file_name(result.student, taken)
             told = json.dumps(gradescope(result, exercises), indent=1, ensure_ascii=False)
-            texts = {f"{place}.html": page(result, exercises), f"{place}.json": told}
-            written += write_texts({Path(path): text for path, text in texts.items()})
+            texts = {Path(f"{place}.html"): page(result, exercises), Path(f"{place}.json"): told}
+            written += write_texts(texts)
     finally:
         of_class = {"grades.csv": table(done, exercises), "class.html": report(done, exercises)}
         written += write_texts({folder / name: text for name, text in of_class.items()})

@@ -141,7 +141,7 @@ class Session:
     def answers(self, optional: Collection[str] = ()) -> dict[str, Any]:
         """Run the submission and return what it hands over, by name.
 
-        Some of the `optional` names may be absent, which counts as None.
+        Those of the `optional` names may be absent, though not all names, which counts as None.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class Session:
         if "raised" in told:
             raise self._end(*_of_error(told))
         absent = told.get("absent", ())
-        if absent and not set(absent) < set(optional):
+        if absent and (set(absent) - set(optional) or len(absent) == len(self.job["names"])):
             listed = ", ".join(f"`{name}`" for name in absent)
             raise self._end("not handed in", f"Your submission has no {listed}.")
         return {name: self.ask(i) for i, name in enumerate(self.job["names"])}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ CELL = "answer-"
 
 TASK = "task-"
 """What the name of a cell with a task begins with there."""
+
+UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What moves a cursor, and what Python has in the place of bytes that are no text."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def read(folder: Path, exercises: Iterable[Exercise]) -> list[Submission]:
 
 def _submission(folder: Path, exercises: list[Exercise]) -> Submission:
     submission = Submission(_in_words(Path(folder.name)))
-    found: dict[str, dict[str, str]] = {exercise.label: {} for exercise in exercises}
+    found: dict[str, list[tuple[str, str]]] = {exercise.label: [] for exercise in exercises}
     for path in _files(folder):
         name = _in_words(path.relative_to(folder))
         try:
@@ -68,27 +72,29 @@ def _submission(folder: Path, exercises: list[Exercise]) -> Submission:
         cells = _cells(text) if path.suffix == ".ipynb" else {}
         for exercise in exercises:
             cell = f"{CELL}{exercise.label}"
-            if path.name == f"{exercise.module}.py":
-                found[exercise.label][name] = text
-            elif cell in cells:
-                found[exercise.label][name] = cells[cell]
-            elif f"{TASK}{exercise.label}" in cells:
+            given = [text] if path.name == f"{exercise.module}.py" else cells.get(cell, [])
+            found[exercise.label] += ((name, code) for code in given)
+            if not given and f"{TASK}{exercise.label}" in cells:
                 submission.lacking[exercise.label] = f"The cell `{cell}` is not in {name}."
     for exercise in exercises:
-        given = found[exercise.label]
-        own = {name: text for name, text in given.items() if not is_untouched(exercise, text)}
-        if given:
-            first = next(iter(own or given))
-            submission.answers[exercise.label] = given[first]
-            others = ", ".join(name for name in own if own[name] != given[first])
+        every = found[exercise.label]
+        own = [(name, code) for name, code in every if not is_untouched(exercise, code)]
+        if every:
+            first, answer = (own or every)[0]
+            submission.answers[exercise.label] = answer
+            others = ", ".join(
+                name if name != first else f"another cell of {name}"
+                for name, code in own
+                if code != answer
+            )
             if others:
                 submission.doubts.append(f"{exercise.label} of {first} is graded, not of {others}")
     return submission
 
 
 def _in_words(path: Path) -> str:
-    """Return a path as text that can be written, also where the system has it in no UTF-8."""
-    return os.fsencode(path.as_posix()).decode("utf8", "replace")
+    """Return a path as text that can be written and printed, whatever the system has in it."""
+    return UNPRINTED.sub("\N{REPLACEMENT CHARACTER}", path.as_posix())
 
 
 def _files(folder: Path) -> list[Path]:
@@ -108,13 +114,14 @@ def _is_foreign(folder: Path) -> bool:
     return folder.name.startswith(".") or is_installed
 
 
-def _cells(text: str) -> dict[str, str]:
-    """Return the cells of a notebook that nbgrader names, by their names."""
-    found = {}
+def _cells(text: str) -> dict[str, list[str]]:
+    """Return the cells of a notebook by nbgrader's names; whoever copies one copies its name."""
+    found: dict[str, list[str]] = {}
     try:
         for cell in json.loads(text)["cells"]:
             name = str(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", ""))
-            found[name] = "".join(cell["source"])
+            if name:
+                found.setdefault(name, []).append("".join(cell["source"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found

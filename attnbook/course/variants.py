@@ -217,6 +217,8 @@ def check_students(students: Iterable[str]) -> list[str]:
     """Return the names of students, or raise ValueError unless each can be that of a folder."""
     students = list(students)
     for student in students:
-        if student in ("", ".", "..") or re.search(r"[/\\\0]", student):
-            raise ValueError(f"students must be names of folders, got {student!r}")
+        if not student or student.startswith(".") or re.search(r"[/\\\0]", student):
+            raise ValueError(
+                f"students must be names of folders that are not hidden, got {student!r}"
+            )
     return students

@@ -20,7 +20,8 @@ from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles, w
 ROWS, COLUMNS = 256, 512  # 512 KiB of scores in float32: they stay in the cache of a core
 WORTH = 2**19  # multiplications and additions that pay for waking a thread
 
-_turn = threading.Lock()  # two calls at once would each restore what the other had set
+# two calls at once would each restore what the other had set; a signal may call within a turn
+_turn = threading.RLock()
 if hasattr(os, "register_at_fork"):  # no child process begins in the midst of a turn
     os.register_at_fork(
         before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 import numpy as np
@@ -155,11 +156,17 @@ def test_a_part_that_shows_how_another_way_fails_earns_nothing():
     assert hidden.share_of([False, True], [True, True]) == 0.5
 
 
+def test_what_only_broadcasts_to_the_right_numbers_earns_nothing():
+    for found in (2.0, [2.0], [[2.0, 2.0]], [[2.0], 2.0]):
+        assert hidden.share_of([found], [np.array([2.0, 2.0])]) == 0
+    assert hidden.share_of([[2.0, 2.0]], [np.array([2.0, 2.0])]) == 1
+
+
 def test_half_of_the_points_for_ordinary_numbers(marked):
     """Of a check of the package: where its first stage, ordinary numbers, is right."""
     later = WEIGHTS.answer.replace("np.where(total == 0, 1, total)", "total")
     mark = marked(WEIGHTS, later)
-    assert (mark.share, len(mark.mistakes)) == (0.5, 1), mark
+    assert (mark.share, mark.mistakes) == (0.5, ("empty row NaN",)), mark
     for wrong in ("return query @ key.swapaxes(-1, -2)", "return np.full((3, 3), 1 / 3)"):
         source = f"def my_weights(query, key, mask=None):\n    {wrong}"
         assert marked(WEIGHTS, source).share == 0
@@ -252,6 +259,40 @@ def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
     assert mark.message.startswith(note)
     right = "1, 3" if "row" in wrong else "1, 2"
     assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
+
+
+def test_a_number_beside_a_function_may_be_absent(marked):
+    exercise = sample(
+        "beside",
+        names=["twice", "one"],
+        calls=["check_beside(twice, one)"],
+        check="def check_beside(twice, one):\n"
+        "    return ['right' if twice(2) == 4 else 'wrong', 'right' if one == 1 else 'wrong']",
+        answer="def twice(x):\n    return 2 * x\none = 1",
+    )
+    for rest in ("", "one = ..."):
+        mark = marked(exercise, f"def twice(x):\n    return 2 * x\n{rest}")
+        assert mark.share == 0.5
+        assert mark.message == (
+            "`one` has no value. Of 2 parts, in their order, these are right: 1."
+        )
+    assert marked(exercise, "one = 1").mistakes == ("not handed in",)
+    assert marked(exercise, "two = 1").message == "Your submission has no `twice`, `one`."
+
+
+@pytest.mark.parametrize("left", ["", "three = ...", "three = 3.0"])
+def test_an_answer_without_which_the_check_cannot_go_on_is_named(left, marked):
+    exercise = sample(
+        "sizes",
+        names=["two", "three"],
+        calls=["check_sizes(two, three)"],
+        check="def check_sizes(two, three):\n    return [[0] * two == [0, 0], len([0] * three)]",
+        answer="two = 2\nthree = 3",
+    )
+    mark = marked(exercise, f"two = 2\n{left}")
+    assert (mark.share, mark.mistakes) == (0, ("raises",))
+    wanted = "does not fit: can't multiply" if "3.0" in left else "has no value. The check ends"
+    assert mark.message.startswith(f"`three` {wanted}")
 
 
 def test_nobody_is_told_of_the_judges_own_classes(marked):
@@ -364,6 +405,24 @@ def test_a_bound_of_memory_ends():
     with limits.bounded(512), limits.bounded(4096):
         pass
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+FIRST_PRODUCT = """
+import numpy as np
+from attnbook.course import grading, limits
+grading._begin(".")
+with limits.bounded(8):
+    np.ones((300, 300)) @ np.ones((300, 300))
+print("done")
+"""
+
+
+def test_the_first_product_does_not_end_the_judge():
+    """OpenBLAS takes its memory then, and ends the process where it gets none."""
+    environment = {**os.environ, **parents_module.FEW_THREADS}
+    words = [sys.executable, "-c", FIRST_PRODUCT]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_what_an_exercise_uses():
@@ -582,15 +641,43 @@ def test_of_two_answers_the_highest_is_graded_and_the_teacher_is_told(tmp_path):
     assert found.doubts == ["squares of b/squares.py is graded, not of a/old/squares.py"]
 
 
+def test_of_a_cell_and_its_copies_the_first_with_an_answer_is_graded(tmp_path):
+    for student, codes in (("ada", "s12"), ("bob", "1s"), ("eve", "1")):
+        cells = [
+            {
+                "source": SQUARES.stub if code == "s" else f"x = {code}",
+                "metadata": {"nbgrader": {"grade_id": "answer-squares"}},
+            }
+            for code in codes
+        ]
+        (tmp_path / student).mkdir()
+        book = {"cells": [*cells, {"cell_type": "raw"}]}  # a cell that nobody asks for
+        (tmp_path / student / "book.ipynb").write_text(json.dumps(book))
+    found = submissions.read(tmp_path, EXERCISES)
+    assert [one.answers for one in found] == 3 * [{"squares": "x = 1"}]
+    doubt = "squares of book.ipynb is graded, not of another cell of book.ipynb"
+    assert [one.doubts for one in found] == [[doubt], [], []]
+
+
+def test_a_name_of_a_file_does_nothing_to_a_terminal(tmp_path):
+    pupils.write_programs(tmp_path / "ada", {"squares": "x = 1"})
+    pupils.write_programs(tmp_path / "ada/\n\x1b[2J\x9b", {"squares": "x = 2"})
+    (doubt,) = read_one(tmp_path).doubts
+    assert doubt.isprintable()
+
+
 def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     book = notebooks.notebook([SQUARES, PENCIL], "s")
     for cell in book["cells"]:
         about = cell["metadata"]["nbgrader"]
         about["grade_id"] = about["grade_id"].replace("answer-squares", "cell-123")
-    (tmp_path / "ada").mkdir()
-    (tmp_path / "ada/book.ipynb").write_text(json.dumps(book))
+    for student in ("ada", "bob"):
+        (tmp_path / student).mkdir()
+        (tmp_path / student / "book.ipynb").write_text(json.dumps(book))
+    (tmp_path / "bob/squares.py").write_text(SQUARES.answer)
     handed_in = submissions.read(tmp_path, EXERCISES)
-    (result,) = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    result, other = grading.grade(handed_in, EXERCISES, "s", limits=QUICK, workers=1)
+    assert other.marks["squares"].message == "Right."
     mark = result.marks["squares"]
     assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
@@ -722,10 +809,12 @@ def test_what_is_given_does_not_run_twice(source, left):
         "import math\rx = [1]\ry = 2",
         "def (",
         "import math\nx = [1]\n\0",
+        f"y = {'y + ' * 2000}y",  # too deep to be compared
     ],
 )
 def test_an_answer_that_begins_otherwise_stays_as_it_is(source):
     assert judge.without_given(GIVEN, source) == source
+    assert judge.is_untouched(GIVEN, source) == (source in ("", "import math"))
 
 
 def test_what_a_check_stands_on_is_made_once_and_kept_from_answers(monkeypatch):
@@ -895,6 +984,22 @@ def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkey
         f"        threading.Event().wait({seconds})\n        ab.softmax(s)"
     )
     assert marked(SHARES, source, Limits(seconds=30)).mistakes == ("waits",)
+
+
+def test_a_check_that_takes_long_between_its_calls_is_no_waiting(marked, monkeypatch):
+    passed = types.SimpleNamespace(now=0.0, thread_time=time.thread_time)
+    passed.monotonic = lambda: passed.now
+    monkeypatch.setattr(session, "time", passed)
+    check = """\
+from attnbook.course import session
+
+def check_squares(squares):
+    for _ in range(99):
+        session.time.now += 5
+        squares(2)
+    return [True]"""
+    exercise = dataclasses.replace(SQUARES, check=check)
+    assert marked(exercise, SQUARES.answer).message == "Right."
 
 
 def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(monkeypatch):

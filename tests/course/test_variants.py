@@ -120,11 +120,22 @@ def test_tasks_of_an_earlier_call_go_and_nothing_else(tmp_path):
     assert {path.name: path.read_text() for path in (tmp_path / "bob").iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["../evil", "bob/x", "bob\\x", "..", ".", "", "\0"])
+@pytest.mark.parametrize("name", ["../evil", "bob/x", "bob\\x", "..", ".", ".x", "", "\0"])
 def test_a_name_that_is_no_folder_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="students must be names of folders, got '"):
+    with pytest.raises(
+        ValueError, match="students must be names of folders that are not hidden, got '"
+    ):
         variants.write(["ada", name], "s", tmp_path / "in")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_number_in_the_place_of_a_list_is_wrong():
+    for seed in range(9):
+        exercise = variants.causal_mask(np.random.default_rng(seed))
+        right = solved(exercise)
+        for weights in (right["weights"][0], [right["weights"]]):
+            found = hidden.outcome(exercise, {**right, "weights": weights}, 5)
+            assert found == [[False, True]]
 
 
 @pytest.fixture(scope="module")

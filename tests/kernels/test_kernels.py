@@ -443,6 +443,29 @@ def test_calls_at_once_leave_the_blas_its_threads(monkeypatch):
     assert (turns, blas.n_threads) == ([1, 1], 2)
 
 
+def test_a_call_within_a_turn_does_not_wait_for_its_end(monkeypatch):
+    """As of a handler of a signal, which may also begin a child process."""
+    need_rung("threads")
+    pytest.importorskip("threadpoolctl", reason="threadpoolctl is not installed")
+    threads, x, blas, inner = kernels.KERNELS["threads"].load(), np.ones((3, 2)), Blas(), []
+
+    def work(*_):
+        if not inner:
+            inner.append(1)
+            call()
+            inner.append(blas.n_threads)
+
+    def call():
+        attnbook.attention(x, x, x, impl="threads")
+
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    monkeypatch.setattr(threads, "in_parts", work)
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert (inner, blas.n_threads) == ([1, 1], 2)
+
+
 @on_the_cpu
 def test_memory_grows_with_the_length_alone(rung):
     if rung.changes is SMALL:
