@@ -13,7 +13,7 @@ from attnbook.check.remembered import digest, digests_of, near
 from attnbook.check.report import show
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
 
-MOST_PAIRS = 30_000
+MOST_PAIRS = 22_000
 """How many pairs of ways are computed at most."""
 
 
@@ -55,9 +55,9 @@ def _unfinished(check: Check, attempts: list[Attempt]) -> Mistake | None:
     for name in check.parameters:
         if all(_is_returned(attempt.case.input.get(name), attempt.values) for attempt in attempts):
             return Mistake("input returned", f"You return `{name}` as it came.")
-    numbers = {x for attempt in attempts for value in attempt.values for x in value.flat}
-    if len(numbers) == 1:
-        returned = f"Your function returns {show(numbers.pop())} for every input."
+    values = [value for attempt in attempts for value in attempt.values if value.size]
+    if values and all(np.all(value == values[0].flat[0]) for value in values):
+        returned = f"Your function returns {show(values[0].flat[0])} for every input."
         return Mistake("constant", f"{returned} Is it finished?")
     return None
 
@@ -98,10 +98,14 @@ def _digest(check: Check, way: Way, case: Case) -> array:
 def _pairs(
     check: Check, ways: list[tuple[Mistake, Way]]
 ) -> Iterator[tuple[tuple[Mistake, ...], Way]]:
-    """Yield two ways together: first two of one mistake, then of two, then beside a variant."""
+    """Yield two ways together: first two of one mistake, then of two, then beside a variant.
+
+    A pair comes before another one if the later of its two is listed earlier.
+    """
     pairs = [
         ((first, second), {**a, **b})
-        for (first, a), (second, b) in itertools.combinations(ways, 2)
+        for i, (second, b) in enumerate(ways)
+        for first, a in ways[:i]
         if _disjoint(a, b)
     ]
     yield from (((first,), way) for (first, second), way in pairs if first is second)

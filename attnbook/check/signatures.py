@@ -36,9 +36,11 @@ def bare(signature: inspect.Signature) -> inspect.Signature:
 
 
 def named_options(signature: inspect.Signature, options: tuple[str, ...]) -> frozenset[str]:
-    """Return which of `options` are arguments of that name."""
+    """Return which of `options` can be passed by name; ``**options`` takes a mask."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {name for name, p in signature.parameters.items() if p.kind in by_name}
+    if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        named.add("mask")
     return frozenset(named & set(options))
 
 
