@@ -248,8 +248,8 @@ class _Mode:
             return "neighbours mixed"
         if self.is_one_too_long(x, output):
             return "mask too long"
-        if self.draws.floats and self.is_affine(x, row):
-            return "padding added" if self.is_added(x, output, row) else "hidden score not −∞"
+        if self.draws.floats and self.is_affine(x):
+            return "padding added" if self.is_added(x, output) else "hidden score not −∞"
         others = [self.run(self.refill(x, 100 + seed))[row, 0] for seed in range(24)]
         changes = np.array([(other - output[row, 0]).ravel() for other in others])
         few = 0 < 4 * directions(changes) <= min(changes.shape)  # a head or so
@@ -276,18 +276,19 @@ class _Mode:
         y[first] = x[first]
         return not len(self.moved(self.run(y), output))
 
-    def is_added(self, x: np.ndarray, output: np.ndarray, row: int) -> bool:
-        """Tell whether padding changes all real outputs of a sequence by the same numbers."""
-        change = (self.run(self.refill(x, 9)) - output)[row, : self.lengths[row]]
-        return len(change) > 1 and np.allclose(change, change[0], atol=1e-6 * np.abs(change).max())
+    def is_added(self, x: np.ndarray, output: np.ndarray) -> bool:
+        """Tell whether padding changes all real outputs of each sequence by the same numbers."""
+        changes = self.run(self.refill(x, 9)) - output
+        rows = [c[:n] for c, n in zip(changes, self.lengths, strict=True)]
+        return all(np.allclose(c, c[0], atol=1e-6 * np.abs(c).max()) for c in rows)
 
-    def is_affine(self, x: np.ndarray, row: int) -> bool:
+    def is_affine(self, x: np.ndarray) -> bool:
         """Tell whether outputs change in proportion to what stands in the padding."""
         steps = []
         for factor in (0.0, 1.0, 2.0):
             y = x.copy()
             y[~self.real] = factor * self.draws.other(x, 9)[~self.real]
-            steps.append(self.run(y)[row, : self.lengths[row]])
+            steps.append(self.run(y)[self.real])
         first, second = steps[1] - steps[0], steps[2] - steps[1]
         return bool(np.abs(second - first).max() <= 1e-3 * np.abs(first).max())
 
