@@ -66,6 +66,11 @@ def _turned_back(x):
     return signs * _turn(signs * x)
 
 
+def _turn_by_head(x):
+    """Rotate by the number of the head, as where heads stand in the place of the tokens."""
+    return np.swapaxes(_turn(np.swapaxes(x, -3, -2)), -3, -2)
+
+
 def _turn_merged(x):
     """Rotate features as if all heads were one."""
     return _split(_turn(_merge(x)), x.shape[-3])
@@ -78,6 +83,7 @@ def _causal(n):
 STEPS: dict[str, Any] = {
     "order": lambda: "pre",
     "norms": lambda first, second: (first, second),
+    "turn_input": same,
     "turn_query": _turn,
     "turn_key": _turn,
     "turn_value": same,
@@ -96,9 +102,10 @@ STEPS: dict[str, Any] = {
 
 
 def _attend(s, x, w):
+    y = s.turn_input(x)
     q, k, v = (
-        _split(x @ W, n)
-        for W, n in ((w.W_Q, w.n_heads), (w.W_K, w.n_kv_heads), (w.W_V, w.n_kv_heads))
+        _split(z @ W, n)
+        for z, W, n in ((y, w.W_Q, w.n_heads), (y, w.W_K, w.n_kv_heads), (x, w.W_V, w.n_kv_heads))
     )
     q, k, v = s.turn_query(q), s.turn_key(k), s.turn_value(v)
     k, v = (s.share(y, w.n_heads // w.n_kv_heads) for y in (k, v))
@@ -160,6 +167,10 @@ MISTAKES = mistakes(
         halves: l with l + d_k/2.
     heads rotated as one: You rotate before you split into heads. Each head has d_k features, and
         its own pairs.
+    rotated before the projection: You rotate the tokens, and multiply by W_Q and W_K then. The
+        matrices mix what was turned: project first, and rotate the queries and the keys.
+    rotated by the head: You rotate by the number of the head: heads stand where the rotation counts
+        places. Rotate (h, n, d), where the tokens are the last axis but one.
     heads tiled: You repeat the key heads as 0 1 0 1. The first query heads share the first key
         head: 0 0 1 1, as np.repeat does and np.tile does not.
     scale of the model: You divide the scores by √d_model. It is √d_k, the width of a head.
@@ -217,6 +228,12 @@ MISTAKES = mistakes(
             ("turn_query", "turn_key"), lambda x: _turn(x, interleaved=True)
         ),
         "heads rotated as one": dict.fromkeys(("turn_query", "turn_key"), _turn_merged),
+        "rotated before the projection": {
+            "turn_input": _turn,
+            "turn_query": same,
+            "turn_key": same,
+        },
+        "rotated by the head": dict.fromkeys(("turn_query", "turn_key"), _turn_by_head),
         "heads tiled": each("share", _tiled),
         "scale of the model": each("width", lambda d_k, d_model: d_model),
         "no scale": each("width", lambda d_k, d_model: 1),

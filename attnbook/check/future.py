@@ -45,8 +45,9 @@ FUTURE = sentences(
         on earlier ones. The causal mask is inverted or transposed. Here True means that query i may
         attend to key j, for j ≤ i; for nn.MultiheadAttention True means that it may not.
     off by one: Each output depends on the next {k} and on nothing later: the diagonal of the causal
-        mask is too high. Query i may attend to keys j ≤ i: tril(…), and what is hidden is triu(…,
-        diagonal=1). If there are more keys than queries, see where the last query stands.
+        mask is too high, or a shift or a convolution looks ahead. Query i may attend to keys j ≤ i:
+        tril(…), and what is hidden is triu(…, diagonal=1). If there are more keys than queries, see
+        where the last query stands.
     window ahead: Each output depends on neighbours on both sides, as far as {k} ahead. Look for a
         convolution that is padded on both sides, and for a window that is not causal.
     next input alone: Each output depends on the next input and on no other, as after a shift by one

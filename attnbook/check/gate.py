@@ -103,7 +103,8 @@ MISTAKES = mistakes(
     """,
     {
         "activation on the wrong branch": tuple(
-            {"open": same, "pass_on": activation} for activation in (silu, sigmoid)
+            {"open": same, "pass_on": activation}
+            for activation in (silu, sigmoid, attnbook.gelu, relu)
         ),
         "activation on both branches": each("pass_on", silu),
         "activation on the product": {"open": same, "combine": lambda a, b: silu(a * b)},

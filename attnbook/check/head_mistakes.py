@@ -57,6 +57,8 @@ HEADS = sentences(
         attend alike. Each has scores of its own.
     weights of one head for all: All heads attend with the weights of the first or of the last, or
         with the sum of all. Each has weights of its own.
+    number and width swapped: There are d_head heads of width h: the number of heads and their width
+        have changed places. Reshape (n, h·d) to (n, h, d), then swap the axes of n and h.
     one head: There is one head over the whole width: the heads are never split, so all features
         share one set of weights.
     heads averaged: The heads are averaged or added up. They are put side by side, (n, h·d): each
@@ -223,6 +225,9 @@ _OF_THE_WIDTH: dict[str, Way | tuple[Way, ...]] = {
         {"split": _interleaved_split, "merge": _interleaved_merge},
     ),
     "features in another order": {"merge": _interleaved_merge},
+    "number and width swapped": {
+        "split": lambda layout, x: x.reshape(*x.shape[:-1], -1, layout.h).swapaxes(-2, -3)
+    },
     "one head": {"split": lambda layout, x: x, "merge": lambda layout, heads: heads},
 }
 """What can go wrong where the heads share the last axis."""

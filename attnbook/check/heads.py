@@ -141,7 +141,7 @@ HEADS_MISTAKES = mistakes(
         head holds a few tokens whole, and tokens meet only within their group. Exchange the axes of
         tokens and heads after the first reshape and before the second.
     attention between heads: You stop at (n, h, d), so tokens are taken for a batch: each token
-        attends from one of its heads to the others, and no token sees another. It runs only where
+        attends from one of its heads to the others, and no token sees another. It fits only where
         n_q = n_k. Exchange the axes of tokens and heads before the dot products: (h, n, d).
     cut along the sequence: You cut the tokens into n_heads groups, and tokens meet only within
         their group. Every head sees every token: cut the last axis, the features.

@@ -166,7 +166,8 @@ NORMALIZATION_MISTAKES = mistakes(
     one added to the sum: You add 1, or a smaller number, to the sum of the exponentials, so a row
         sums to less than one. The sum of the shifted exponentials is never 0: it needs no addition.
     keepdims forgotten: The axis that you reduce is gone, so row i is combined with the maximum or
-        the sum of row j. It runs only on a square or one row. Pass keepdims=True.
+        the sum of row j. It runs only on a square, one row or one column. Pass
+        keepdims=True.
     no maximum: exp overflows: exp(1000) is infinite, and ∞/∞ is NaN. Far below zero every
         exponential is 0, and 0/0 is NaN too. Subtract the largest score of each row before exp;
         this changes no weight, because the common factor cancels.

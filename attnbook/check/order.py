@@ -46,8 +46,8 @@ ORDER = sentences(
         where heads are split or merged.
     weights by place: The order of the inputs matters, though equal inputs have equal outputs: how
         much is taken from where depends on the place. Look for rotary positions, for a bias by
-        distance, for a mask, for a matrix over the places, and for a reshape without a transpose
-        where heads are split or merged.
+        distance, for a mask, for a shift, for one place that all others read, for a matrix over the
+        places, and for a reshape without a transpose where heads are split or merged.
     """
 )
 
@@ -57,8 +57,9 @@ def permutation_equivariance(model: Callable, example: Any, *, time_limit: float
     """Check that permuting the inputs of a model permutes its outputs, and no more: f(Px) = P f(x).
 
     So it is for attention without positions and without a mask. Each sequence of the batch is
-    permuted in its own way, so sequences that mix are found too. A `torch.nn.Module` is checked in
-    train mode and in eval mode (without gradients).
+    permuted in its own way, so sequences that mix place by place are found too; those that attend
+    to each other, whatever their order, are not. A `torch.nn.Module` is checked in train mode and
+    in eval mode (without gradients).
 
     Differences of less than 2e-4 of the largest output count as rounding, since sums run in
     another order. A mode with dropout is left out: what it drops depends on the position. A

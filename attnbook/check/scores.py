@@ -100,8 +100,9 @@ SCORE_MISTAKES = mistakes(
     """
     no scale: Your weights are those of attention without the 1/√d_k: dot products of d_k terms grow
         like √d_k, and the softmax saturates. Divide the scores by √d_k before the softmax.
-    scale by d_k: You divide the scores by d_k; the root is missing. A sum of d_k independent terms
-        has standard deviation √d_k, so dividing by d_k makes the weights ever more equal.
+    scale by d_k: You divide the scores by d_k: the root is missing, or you divide by it twice. A
+        sum of d_k independent terms has standard deviation √d_k, so dividing by d_k makes the
+        weights ever more equal.
     scale multiplied: You multiply the scores by √d_k where they are to be divided by it. The scores
         grow instead of shrinking, and one key takes nearly all the weight.
     root cut to an integer: You divide by the integer part of √d_k, as int(√d_k) or √d_k // 1 does.

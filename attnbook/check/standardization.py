@@ -168,8 +168,8 @@ NORM_MISTAKES = mistakes(
         and the row divided by √(σ² + ε).
     normalised twice: You normalise twice: the rows that come out, with gain and bias, go through it
         once more. Once is enough.
-    mean not subtracted: You divide by the size of a row but never subtract its mean. RMS
-        normalisation does so, another layer. Here the mean of each token goes first.
+    mean not subtracted: You divide each row and never subtract its mean from it. RMS normalisation
+        does without the mean too; it is another layer. Here the mean of each token goes first.
     sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
         the sign of x − μ is dropped.
     largest number for the mean: You subtract the largest number of a row, its smallest or its

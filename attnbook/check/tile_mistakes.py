@@ -173,6 +173,11 @@ def _tri(surplus: int) -> Callable:
 
 EVERY: Way = {"visit": lambda i, j: True}
 _DIVIDED_IN_EACH: Way = {"add": _shares, "divide": lambda weighted, total: weighted}
+_MEAN_OF_TILES: Way = {
+    "add": lambda p, value: (np.ones_like(p[..., :1]), _shares(p, value)[1]),
+    "fade_total": _one,
+    "fade_weighted": _one,
+}
 VARIANTS: tuple[Way, ...] = (
     {"divide": soft.unguarded},
     {"base": _bare},
@@ -253,8 +258,8 @@ TILE_MISTAKES = (
         exponential is 0. The running maximum makes each exponent at most 0.
     something added to the total: You add a number to the total before you divide, so the weights of
         a query sum to less than 1. The total is at least 1 where anything is visible.
-    divided in each tile: You divide by the total in each tile. A tile then
-        counts no more than another one. Add what is not divided, and divide once, at the end.
+    divided in each tile: You divide by the total in each tile, and add or average the tiles. A tile
+        then counts no more than another one. Add what is not divided, and divide once, at the end.
     not divided: You store the weighted values. Divide them by the total, once, after the last tile.
     sums in half precision: You carry the sums from tile to tile in the precision of the inputs.
         With float16 a large sum does not move any more when small numbers are added. Keep m, z and
@@ -335,6 +340,7 @@ TILE_MISTAKES = (
                 {"add": _shares, "fade_weighted": _one},
                 _DIVIDED_IN_EACH,
                 {**_DIVIDED_IN_EACH, "fade_weighted": _one},
+                _MEAN_OF_TILES,
             ),
             "not divided": {"divide": lambda weighted, total: weighted},
             "sums in half precision": {"keep": lambda sums, dtype: sums.astype(dtype)},

@@ -94,6 +94,10 @@ neighbours rotated: q = rotary(right_split(y @ h.W_Q, h.n_heads), interleaved=Tr
         rotary(right_split(y @ h.W_K, h.n_kv_heads), interleaved=True)
 heads rotated as one: q = as_one_head(y @ h.W_Q, h.n_heads); k = as_one_head(y @ h.W_K,
         h.n_kv_heads)
+rotated before the projection: q = right_split(rotary(y) @ h.W_Q, h.n_heads); k =
+        right_split(rotary(y) @ h.W_K, h.n_kv_heads)
+rotated by the head: q = rotary(right_split(y @ h.W_Q, h.n_heads).swapaxes(-3, -2)).swapaxes(
+        -3, -2); k = rotary(right_split(y @ h.W_K, h.n_kv_heads).swapaxes(-3, -2)).swapaxes(-3, -2)
 heads tiled: a = ab.attention(q, shared(k, h, True), shared(v, h, True), is_causal=True)
 scale of the model: a = ab.attention(q, shared(k, h), shared(v, h), is_causal=True,
         scale=x.shape[-1]**-0.5)

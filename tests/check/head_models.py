@@ -241,7 +241,8 @@ heads averaged | averaged(np.mean, True)
     averaged(np.sum, True)
 output projection | lambda *arrays: heads(H)(*arrays) @ W[3]
     lambda *arrays: heads(H)(*arrays) @ W[3] + 5
-unknown | heads(4)
+number and width swapped | heads(4)
+unknown | heads(2)
     heads(H, scale=0.1)
     lambda q, k, v: heads(H)(q, k, v) / abs(q).max(-1, keepdims=True)
     lambda q, k, v: heads(H)(q, k, v) + 1e-4 * np.roll(v, 4, -1)

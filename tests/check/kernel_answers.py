@@ -68,8 +68,10 @@ def walk(query, key, value, bug, skip, factor):
                 fade = 1 / np.where(fade == 0, 1, fade)
             of_z, of_u = fades.get(bug, (fade, fade))
             total = p.sum(axis=1, keepdims=True)
-            if bug == "divided in each tile":
+            if bug.startswith("divided in each tile"):
                 p = p / total
+            if bug == "divided in each tile 2":
+                total, of_z, of_u = np.ones_like(total), 1, 1
             z = (of_z * z + total).astype(kept)
             u = (of_u * u + p @ v[j]).astype(kept)
         if bug in ("not divided", "divided in each tile"):
@@ -142,6 +144,7 @@ BUGS = (
     *("diagonal one too far", "query cannot see itself", "diagonal tile left out"),
     *("diagonal tile not masked", "diagonal tile alone", "first tile left out"),
     *("last rows not computed", "last keys dropped", "maximum of the tile", "no maximum"),
+    "divided in each tile 2",
     *("divided in each tile", "not divided", "sums in half precision", "no rescaling"),
     *("total not rescaled", "weighted not rescaled", "base 2", "mask with −10⁴"),
     *("+∞ for hidden scores", "value used as key", "key used as value", "key and value swapped"),

@@ -105,6 +105,8 @@ def sigmoid(h):
 GATED_FEED_FORWARD = GATE.wrong("""
 activation on the wrong branch: (x @ G * ab.silu(up)) @ B
     (x @ G * sigmoid(up)) @ B
+    (x @ G * ab.gelu(up)) @ B
+    (x @ G * ab.relu(up)) @ B
 activation on both branches: h = gate * ab.silu(up)
 activation on the product: h = ab.silu(x @ G * up)
 activation after the second matrix: ab.silu((x @ G * up) @ B)

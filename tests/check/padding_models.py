@@ -35,6 +35,12 @@ def padded_head(hide=lambda s, mask: s, after=lambda w, mask: w, before=lambda x
     return attend
 
 
+def narrow_head(x, mask):
+    """Scores from two features alone, of which those of many keys are seldom all far below 0."""
+    scores = (x @ W[0][:, :2]) @ (x @ W[1][:, :2]).swapaxes(-1, -2)
+    return softmax(np.where(mask, scores, -1e4)) @ x
+
+
 class Encoder(nn.Module):
     """Tokens or vectors through two blocks, with a key_padding_mask of PyTorch."""
 
@@ -166,10 +172,12 @@ mask too long | lambda x, m: attnbook.attention(
         x, x, x, m | (np.roll(m, 1, axis=-1) & (np.arange(m.shape[-1]) > 0)))
 large negative number | padded_head(lambda s, m: np.where(m, s, -1e4))
     padded_head(lambda s, m: s - 1e4 * ~m)
+    narrow_head
 another sequence leaks in | lambda x, m: x + x.mean(axis=0)
 NaN | padded_head(lambda s, m: np.where(m & False, s, -np.inf))
 unknown | FloatMask(), LONG, lambda lengths, n: key_padding(lengths, n).astype(np.float32)
     padded_head(lambda s, m: s + m)
+    padded_head(lambda s, m: np.where(m, -1e9, s), before=lambda x, m: x - x.mean(1, keepdims=True))
     lambda x, m: sdpa(sdpa(x, attn_mask=m)), LONG_T
 """,
     globals(),
