@@ -235,8 +235,12 @@ _TOP_P_MISTAKES = mistakes(
             lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
         ),
         "crossing token reduced": (
-            {"numbers": _no_more_than_missing, "share": lambda q, p, t: q},
-            {"numbers": _no_more_than_missing},
+            {
+                "keeps": _nucleus,
+                "numbers": _no_more_than_missing,
+                "share": lambda q, p, t: q,
+            },
+            {"keeps": _nucleus, "numbers": _no_more_than_missing},
         ),
         "crossing token alone": each(
             "keeps", lambda r, t: np.arange(len(r)) == np.argmax(np.cumsum(r) >= t - 1e-9)
