@@ -212,6 +212,7 @@ _MISTAKES = mistakes(
             lambda n, c: c / (n + 1),
             lambda n, c: min(1.0, c / (n + 1)),
         ),
+        "length of 0": each("factor", lambda n, c: min(1.0, c / n) if n else np.nan),
         "set to zero": each("factor", lambda length, c: 0.0 if length > c else 1.0),
     },
 )
