@@ -152,7 +152,11 @@ ZIGZAG_SHARDS = Check(
             ),
             "counted from the middle": (
                 {"late": lambda r, p: p - 1 - r},
-                {"late": lambda r, p: p - 1 - r, "runs": _equal_runs},
+                {
+                    "all": lambda x, n, p: np.concatenate(
+                        [_equal_runs(n, p), _equal_runs(n, p)[::-1]], axis=1
+                    )
+                },
             ),
             "late run first": each("all", lambda x, n, p: [np.roll(a, len(a) // 2) for a in x]),
             "late run reversed": each(

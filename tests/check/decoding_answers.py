@@ -426,8 +426,10 @@ RIGHT = {
     "beam_step": [BEAM.but(), beams_in_a_loop],
 }
 DOUBLES = {
+    "min_p": {"nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p)},
     "top_p": {
-        "crossing token dropped; not renormalised": TOP_P.but("kept = sums(r) <= t; out = q")
+        "nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p),
+        "crossing token dropped; not renormalised": TOP_P.but("kept = sums(r) <= t; out = q"),
     },
     "speculative_rule": {
         "ratio not cut off; drawn from the model": RULE.but("kept = p / q; instead = p")
