@@ -61,13 +61,14 @@ def _beams(steps: Any, totals, log_p, n_beams):
     scores = steps.add(totals[:, None], log_p)
     best = steps.pick(scores, n_beams)
     divisor = steps.width(*log_p.shape)
-    return steps.results(best // divisor, best % divisor)
+    return steps.results(best // divisor, steps.tokens(best, divisor))
 
 
 _STEPS: dict[str, Callable] = {
     "add": np.add,
     "pick": _best,
     "width": lambda m, n_tokens: n_tokens,
+    "tokens": lambda best, divisor: best % divisor,
     "results": lambda parents, tokens: (parents, tokens),
 }
 
@@ -115,6 +116,7 @@ BEAM_STEP = Check(
         read by columns: You count the places column by column. The numbers of a row follow each
             other: parent = place // V, token = place % V.
         token off by one: Your tokens are one too large or too small. Ids count from 0.
+        places for tokens: Your tokens are places in the flat array. The token is place % V.
         parents lost: You return the first hypothesis as the parent of each. It is place // V.
         one too many: You return one continuation more than n_beams, or one less.
         log p forgotten: You compare the totals alone. Add log p of the token.
@@ -125,7 +127,7 @@ BEAM_STEP = Check(
         divided by the number of hypotheses: You divide the place in the flat array by the number of
             rows. A row has V numbers: parent = place // V, token = place % V.
         multiplied: You multiply logarithms. Probabilities multiply, so their logarithms add.
-        subtracted: You subtract the totals. They are added.
+        subtracted: You subtract the totals from log p, or log p from the totals. They are added.
         probabilities added: You take exp of the totals, or of log p, before you add. The sum of
             logarithms is the logarithm of the product.
         probabilities multiplied: You multiply probabilities. Those of a long sequence are too small
@@ -149,6 +151,7 @@ BEAM_STEP = Check(
                 },
             ),
             "token off by one": each("results", lambda i, j: (i, j + 1), lambda i, j: (i, j - 1)),
+            "places for tokens": each("tokens", lambda best, divisor: best),
             "parents lost": each("results", lambda i, j: (0 * i, j)),
             "one too many": each(
                 "pick", lambda s, k: _best(s, k + 1), lambda s, k: _best(s, k - 1)
@@ -162,7 +165,7 @@ BEAM_STEP = Check(
             "parents and tokens exchanged": each("results", lambda i, j: (j, i)),
             "divided by the number of hypotheses": each("width", lambda m, n_tokens: m),
             "multiplied": each("add", np.multiply),
-            "subtracted": each("add", lambda t, p: p - t),
+            "subtracted": each("add", lambda t, p: p - t, lambda t, p: t - p),
             "probabilities added": each(
                 "add",
                 lambda t, p: np.exp(t) + np.exp(p),
@@ -170,8 +173,12 @@ BEAM_STEP = Check(
                 lambda t, p: np.exp(t) + p,
             ),
             "probabilities multiplied": each("add", lambda t, p: np.exp(t) * np.exp(p)),
-            "best hypothesis alone": each(
-                "add", lambda t, p: np.where(t == np.max(t), t + p, -1e9 + p)
+            "best hypothesis alone": (
+                {"add": lambda t, p: np.where(t == np.max(t), t + p, -1e9 + p)},
+                {
+                    "add": lambda t, p: np.where(t == np.max(t), t + p, -np.inf),
+                    "pick": lambda s, k: _best(s, min(k, s.shape[1])),
+                },
             ),
             "total of another hypothesis": each(
                 "add", lambda t, p: t[::-1] + p, lambda t, p: np.resize(t, p.shape[1]) + p

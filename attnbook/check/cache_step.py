@@ -161,7 +161,8 @@ CACHED_ATTENTION = Check(
             0. Take their softmax.
         no softmax: You take the scores for weights. Take their softmax first.
         not normalised: You take the exponentials for weights. Divide them by their sum.
-        equal weights: Every key that is seen has the same weight, whatever its score.
+        equal weights: A new token that comes alone gives each key the same weight, whatever its
+            score. Is your mask turned round? A large negative number for every score does that too.
         largest score alone: You take the value of the largest score alone. Every key that is seen
             has a weight.
         scale by a number of tokens: You divide the scores by a number of tokens or of heads, or by

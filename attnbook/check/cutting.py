@@ -135,14 +135,14 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
         cut part shared out: You give what is cut to the tokens that stay in equal parts, or all of
             it to the likeliest. Divide by the sum: then they keep their proportions.
         powers: You square what is left, or take its root, before you divide by the sum.
+        nothing cut: You cut no token, however unlikely it is.
+        equal shares: You give all that is left the same number. Divide its own numbers by their
+            sum.
         raised: You raise what is unlikely to a least probability. It is set to 0.
         softmax of what is left: You take a softmax of probabilities. They are no logits: divide
             what is left by its sum.
-        equal shares: You give all that is left the same number. Divide its own numbers by their
-            sum.
         tail kept: You keep what should be cut and cut what should be kept.
         only the likeliest: You keep the likeliest token alone, whatever the threshold.
-        nothing cut: You return the distribution that you were given.
         """,
         {
             "not renormalised": each("share", lambda q, p, t: q),
@@ -174,6 +174,12 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
                 lambda q, p, t: q**2 / np.sum(q**2),
                 lambda q, p, t: np.sqrt(q) / np.sum(np.sqrt(q)),
             ),
+            "nothing cut": each("keeps", lambda r, t: r >= 0),
+            "equal shares": each(
+                "share",
+                lambda q, p, t: (q > 0) / np.sum(q > 0),
+                lambda q, p, t: (q > 0) * 1.0,
+            ),
             "raised": tuple(
                 {
                     "keeps": lambda r, t: r >= 0,
@@ -184,14 +190,8 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
             "softmax of what is left": each(
                 "share", _softmax, lambda q, p, t: np.exp(q) / np.sum(np.exp(q))
             ),
-            "equal shares": each(
-                "share",
-                lambda q, p, t: (q > 0) / np.sum(q > 0),
-                lambda q, p, t: (q > 0) * 1.0,
-            ),
             "tail kept": each("keeps", lambda r, t: ~keeps(r, t), lambda r, t: r <= t * np.max(r)),
             "only the likeliest": each("keeps", lambda r, t: np.arange(len(r)) == 0),
-            "nothing cut": each("keeps", lambda r, t: r >= 0),
         },
     )
 
@@ -235,8 +235,12 @@ _TOP_P_MISTAKES = mistakes(
             lambda r, t: np.cumsum(r) <= t + 1e-9, lambda r, t: np.cumsum(r) < t - 1e-9
         ),
         "crossing token reduced": (
-            {"numbers": _no_more_than_missing, "share": lambda q, p, t: q},
-            {"numbers": _no_more_than_missing},
+            {
+                "keeps": _nucleus,
+                "numbers": _no_more_than_missing,
+                "share": lambda q, p, t: q,
+            },
+            {"keeps": _nucleus, "numbers": _no_more_than_missing},
         ),
         "crossing token alone": each(
             "keeps", lambda r, t: np.arange(len(r)) == np.argmax(np.cumsum(r) >= t - 1e-9)

@@ -68,9 +68,9 @@ def clip(s: Any, first, second, longest):
 
 _MISTAKES = mistakes(
     """
-    each array by itself: You clip each array by its own length, which turns the gradient: the
-        arrays keep their directions, and the step as a whole points elsewhere. Take one length over
-        all arrays.
+    each array by itself: You clip each array by its own length, or compare that with `longest`,
+        which turns the gradient: the arrays keep their directions, and the step as a whole points
+        elsewhere. Take one length over all arrays.
     each row by itself: You clip each row, or each column, by its own length. That turns the
         gradient. Take one length over all arrays.
     each number cut: You cut the numbers one by one, at ±longest or at another bound. That turns the
@@ -115,6 +115,10 @@ _MISTAKES = mistakes(
             {
                 "lengths": lambda a, b: tuple((_length(x), _length(a, b)) for x in (a, b)),
                 "factor": lambda own, c: c / own[0] if own[1] > c else 1.0,
+            },
+            {
+                "lengths": lambda a, b: tuple((_length(x), _length(a, b)) for x in (a, b)),
+                "factor": lambda own, c: c / own[1] if own[0] > c else 1.0,
             },
         ),
         "each row by itself": each(
@@ -198,6 +202,7 @@ _MISTAKES = mistakes(
             *each(
                 "factor",
                 lambda n, c: c - n if n > c else 1.0,
+                lambda n, c: 1 - c / n if n > c else 1.0,
                 lambda n, c: n - c if n > c else 1.0,
             ),
         ),
@@ -212,6 +217,7 @@ _MISTAKES = mistakes(
             lambda n, c: c / (n + 1),
             lambda n, c: min(1.0, c / (n + 1)),
         ),
+        "length of 0": each("factor", lambda n, c: min(1.0, c / n) if n else np.nan),
         "set to zero": each("factor", lambda length, c: 0.0 if length > c else 1.0),
     },
 )

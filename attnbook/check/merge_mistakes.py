@@ -1,6 +1,7 @@
 """The merge of two running softmaxes in steps, and the ways to get each wrong."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -43,6 +44,19 @@ def merge_from_steps(s, m_1, z_1, u_1, m_2, z_2, u_2):
     f = s.first_factor(m_1, m_2, base), s.second_factor(m_2, m_1, base)
     z, u = (z_1, z_2), (u_1, u_2)
     return s.results(m, s.total(f, z), s.weighted(f, u, z), m_1, m_2)
+
+
+def _other_part(either: bool) -> Callable:
+    """Return the merge in which one empty row of the first part, or of either, drops the part."""
+
+    def merged(*parts):
+        if np.any(parts[0] == -np.inf):
+            return parts[3:]
+        if either and np.any(parts[3] == -np.inf):
+            return parts[:3]
+        return merge_from_steps(SimpleNamespace(**MERGE_STEPS), *parts)
+
+    return merged
 
 
 def _factors(function: Callable) -> dict[str, Callable]:
@@ -143,6 +157,8 @@ MERGE_MISTAKES = mistakes(
     total of nothing: Where neither part has read a key you return a total above 0. A sum of no
         exponentials is 0; what keeps a division from 0/0 belongs to the division, after the last
         merge.
+    one empty row for all: Where a row of one part has read no key you return the other part for all
+        rows. Each query has read keys of its own: decide row by row, as `where` does.
     maximum of nothing: Where neither part has read a key you return a finite maximum. A later part
         whose scores lie below it would be rescaled to nothing. The maximum of no scores is −∞.
     totals averaged: You average totals or weighted sums. Add the rescaled ones.
@@ -246,6 +262,7 @@ MERGE_MISTAKES = mistakes(
             _factors(lambda own, other, base: np.exp(np.minimum(own - other, 0))),
         ),
         "total of nothing": {"results": lambda m, z, u, *maxima: (m, _safe(z), u)},
+        "one empty row for all": each("compute", _other_part(False), _other_part(True)),
         "maximum of nothing": tuple(
             {"results": lambda m, z, u, *_, x=x: (np.where(m == -np.inf, x, m), z, u)}
             for x in (0.0, -1e4, -1e9, -1e30, np.finfo(float).min)

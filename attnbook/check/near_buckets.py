@@ -69,7 +69,7 @@ def _probed(s: Any, x, directions, n_probes):
     sets = s.sets(k)
     crossed = _crossed(sets, k)
     chosen = s.rank(s.total(s.price(along), crossed), n_probes)
-    flips = np.sum(crossed * places, axis=-1)[chosen]
+    flips = np.sum(crossed * s.flipped(places), axis=-1)[chosen]
     return s.results(s.flip(own[:, np.newaxis], flips).astype(np.int64))
 
 
@@ -87,6 +87,7 @@ def _flipped_by(flips: Callable) -> Callable:
 _STEPS: dict[str, Callable] = {
     "project": lambda x, directions: x @ directions.T,
     "order": lambda places: places,
+    "flipped": lambda places: places,
     "sets": _sets,
     "price": np.square,
     "total": lambda price, crossed: price @ crossed.T,
@@ -168,8 +169,9 @@ _MISTAKES = mistakes(
         0: 1 << j.
     number of the bit flipped: You flip j itself into the signature, signature ^ j. Bit j has the
         weight 2^j: signature ^ (1 << j).
-    bits reversed: Your first projection is the highest bit. It is the lowest one here, as in
-        `simhash`; else the buckets that you look into are those of other planes.
+    bits reversed: Your first projection is the highest bit, in the signature, in what you flip or
+        in both. It is the lowest one here, as in `simhash`; else the buckets that you look into are
+        those of other planes.
     directions transposed: You take the columns of `directions` for the directions. Its rows are,
         (n_projections, d): multiply x by its transpose.
     """,
@@ -243,7 +245,11 @@ _MISTAKES = mistakes(
             *each("compute", _flipped_by(lambda p: 2 << p), _flipped_by(lambda p: (1 << p) >> 1)),
         ),
         "number of the bit flipped": {"compute": _flipped_by(lambda planes: planes)},
-        "bits reversed": each("order", lambda places: places[::-1]),
+        "bits reversed": (
+            {"order": lambda places: places[::-1]},
+            {"flipped": lambda places: places[::-1]},
+            {"order": lambda places: places[::-1], "flipped": lambda places: places[::-1]},
+        ),
         "directions transposed": each("project", lambda x, directions: x @ directions),
     },
 )

@@ -309,7 +309,14 @@ _MISTAKES = mistakes(
         "step for the weights": each(
             "move", lambda W, lr, u: -lr * u, lambda W, lr, u: lr * u, lambda W, lr, u: u
         )
-        + each("finish", lambda new, W, *_: new - W, lambda new, W, *_: W - new),
+        + tuple(
+            {
+                "decayed": STEPS["decayed"],
+                "move": STEPS["move"],
+                "finish": lambda new, W, *_, sign=sign: sign * (new - W),
+            }
+            for sign in (1, -1)
+        ),
         "another step": each(
             "move",
             lambda W, lr, u: W - lr * lr * u,

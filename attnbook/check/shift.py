@@ -105,8 +105,14 @@ _MISTAKES = mistakes(
         last and the first token. Count the axis from the end: target[..., :-1].
     """,
     {
-        "no shift": _both(*((cut, cut) for cut in ((0, 0), (0, -1), (1, 0), (1, -1)))),
-        "shifted the wrong way": each("results", lambda read, labels: (labels, read)),
+        "no shift": _both(
+            *((cut, cut) for cut in ((0, 0), (0, -1), (1, 0), (1, -1))),
+            *(((0, 0), (0, -1)), ((1, 0), (1, -1))),
+        ),
+        "shifted the wrong way": (
+            {"results": lambda read, labels: (labels, read)},
+            *_both(((1, 0), (0, 0))),
+        ),
         "stop read by the decoder": each("read", _cut(0, 0)),
         "start among the labels": ({"label": _cut(0, 0)}, *_both(((1, -1), (0, -1)))),
         "start not read": (

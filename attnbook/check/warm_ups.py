@@ -107,7 +107,6 @@ _MISTAKES = mistakes(
         `warmup` of them, the cosine steps − warmup.
     another part of the way: You take the cosine of another part of the way than
         (t − warmup)/(steps − warmup), which goes from 0 at the end of the warm-up to 1.
-    digits cut off: You divide with //, which cuts off the digits. Divide with /.
     no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
         cosine. It rises along t/warmup.
     warm-up falls: Your rate falls during the warm-up. It rises along t/warmup.
@@ -118,6 +117,7 @@ _MISTAKES = mistakes(
         comparison round.
     nothing after the warm-up: Your rate is 0 after the warm-up. It falls along half a cosine.
     no fall: The rate stays at its peak after the warm-up.
+    digits cut off: You divide with //, which cuts off the digits. Divide with /.
     fall along a line: The rate falls along a line. It falls along half a cosine.
     inverse square root: The rate falls as 1/√t, as it did for the first transformer. It falls along
         half a cosine.
@@ -187,10 +187,6 @@ _MISTAKES = mistakes(
             lambda t, steps, w: (steps - w) / (t - w),
             lambda t, steps, w: (t + w) / steps,
         ),
-        "digits cut off": (
-            {"rising": lambda t, w, steps: t // w},
-            {"part": lambda t, steps, w: (t - w) // (steps - w)},
-        ),
         "no warm-up": (
             {"rising": lambda t, w, steps: 1.0},
             {"begins": lambda t, w: True, "part": lambda t, steps, w: t / steps},
@@ -213,6 +209,10 @@ _MISTAKES = mistakes(
         "nothing in the warm-up": each("rising", lambda t, w, steps: 0.0),
         "branches exchanged": each("begins", lambda t, w: t <= w, lambda t, w: t < w),
         "no fall": each("falling", lambda part: 1.0),
+        "digits cut off": (
+            {"rising": lambda t, w, steps: t // w},
+            {"part": lambda t, steps, w: (t - w) // (steps - w)},
+        ),
         "nothing after the warm-up": each("falling", lambda part: 0.0),
         "fall along a line": each("falling", lambda part: 1 - part),
         "inverse square root": (

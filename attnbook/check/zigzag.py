@@ -62,6 +62,10 @@ def shards(s: Any, n, p):
     return np.asarray(s.all([np.concatenate(pair) for pair in pairs], n, p), float)
 
 
+def _equal_runs(n, p):
+    return np.arange(n).reshape(p, -1)
+
+
 def _dealt(n, p, r):
     return np.arange(n).reshape(-1, 2 * p)[:, [r, 2 * p - 1 - r]].ravel()
 
@@ -130,7 +134,11 @@ ZIGZAG_SHARDS = Check(
         runs of half the length: You cut 4p runs and return a half of the places.
         """,
         {
-            "contiguous": each("all", lambda x, n, p: np.arange(n).reshape(p, -1)),
+            "contiguous": each(
+                "all",
+                lambda x, n, p: _equal_runs(n, p),
+                lambda x, n, p: [a[:: (-1) ** r] for r, a in enumerate(_equal_runs(n, p))],
+            ),
             "neighbouring runs": (
                 {"early": lambda r, p: 2 * r, "late": lambda r, p: 2 * r + 1},
                 {"early": lambda r, p: 2 * r + 1, "late": lambda r, p: 2 * r},
@@ -142,7 +150,14 @@ ZIGZAG_SHARDS = Check(
                 "pair",
                 *(lambda a, b: (a,), lambda a, b: (b,), lambda a, b: (a, a), lambda a, b: (b, b)),
             ),
-            "counted from the middle": each("late", lambda r, p: p - 1 - r),
+            "counted from the middle": (
+                {"late": lambda r, p: p - 1 - r},
+                {
+                    "all": lambda x, n, p: np.concatenate(
+                        [_equal_runs(n, p), _equal_runs(n, p)[::-1]], axis=1
+                    )
+                },
+            ),
             "late run first": each("all", lambda x, n, p: [np.roll(a, len(a) // 2) for a in x]),
             "late run reversed": each(
                 "pair",

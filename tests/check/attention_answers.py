@@ -805,6 +805,7 @@ empty parts NaN: safe = m
 total of nothing: out = (m, xp.where(z == 0, xp.ones_like(z), z), u)
 logarithm of the total: out = (m, xp.log(z), u)
     z = xp.log(xp.exp(z1) + xp.exp(z2))
+one empty row for all: out = second if xp.any(m1 == -xp.inf) else (m, z, u)
 maximum of nothing: out = (safe, z, u)
     out = (xp.where(m == -xp.inf, xp.full_like(m, -1e9), m), z, u)
 """)

@@ -274,6 +274,7 @@ softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
 no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
 not normalised: A = exp(scored(q, keys, mask))
 equal weights: A = sm(scored(0 * q, keys, mask))
+    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
 largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
 scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
 residual inside: A @ values + v, keys, values
@@ -327,6 +328,11 @@ def once_each_token(scores, k):
     return np.array([scores[:, j].argmax() for j in tokens]), np.array(tokens)
 
 
+def best_of_row(log_p, i, k):
+    tokens = np.argsort(-np.asarray(log_p[i]), kind="stable")[:k]
+    return np.full(len(tokens), i), tokens
+
+
 BEAM_WRONG = BEAM.wrong("""
 best left out: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[1 : k + 1]
 best alone: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:1] + 0 * xp.arange(k)
@@ -345,6 +351,8 @@ parents and tokens exchanged: best % n, best // n
 divided by the number of hypotheses: n = log_p.shape[0]
 multiplied: scores = t[:, None] * log_p
 subtracted: scores = log_p - t[:, None]
+    scores = t[:, None] - log_p
+places for tokens: best // n, best
 probabilities added: scores = exp(t)[:, None] + exp(log_p)
     scores = t[:, None] + exp(log_p)
 probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
@@ -353,6 +361,7 @@ total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
 """) | {
     "one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k),
     "each token once": lambda t, log_p, k: once_each_token(t[:, None] + log_p, k),
+    "best hypothesis alone 2": lambda t, log_p, k: best_of_row(log_p, int(t.argmax()), k),
 }
 
 WRONG = {
@@ -417,6 +426,11 @@ RIGHT = {
     "beam_step": [BEAM.but(), beams_in_a_loop],
 }
 DOUBLES = {
+    "min_p": {"nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p)},
+    "top_p": {
+        "nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p),
+        "crossing token dropped; not renormalised": TOP_P.but("kept = sums(r) <= t; out = q"),
+    },
     "speculative_rule": {
         "ratio not cut off; drawn from the model": RULE.but("kept = p / q; instead = p")
     },

@@ -28,6 +28,12 @@ ZIGZAG_WRONG = {
     "same direction": paired(lambda r, p: (r, p + r)),
     "neighbouring runs 2": paired(lambda r, p: (r, r + 1)),
     "counted from the middle": paired(lambda r, p: (r, p - 1 - r)),
+    "counted from the middle 2": lambda n, p: [
+        np.arange(n).reshape(p, -1)[[r, p - 1 - r]].ravel() for r in range(p)
+    ],
+    "contiguous 2": lambda n, p: [
+        run[:: -1 if r % 2 else 1] for r, run in enumerate(np.arange(n).reshape(p, -1))
+    ],
     "early run alone": paired(lambda r, p: (r,)),
     "early run alone 2": paired(lambda r, p: (r, r)),
     "late run first": paired(lambda r, p: (2 * p - 1 - r, r)),

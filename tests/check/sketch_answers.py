@@ -593,6 +593,11 @@ PROBES = {
     "rank for the plane": flipped_by(lambda p: 1 << np.argsort(p, axis=1)),
     "next bit flipped": probes_by(flip=lambda s, j: s ^ (2 << j)),
     "next bit flipped 2": flipped_by(lambda p: 1 << (p + 1)),
+    "bits reversed": lambda x, a, n: (
+        right_simhash(x, a)[:, None]
+        ^ probes_by()(x, a[::-1], n)
+        ^ right_simhash(x, a[::-1])[:, None]
+    ),
     "added for flipped 2": probes_by(flip=lambda s, j: s & ~(1 << j)),
     "single planes alone": flipped_by(lambda p: 1 << p),
     "distances not squared": probes_by(np.abs),

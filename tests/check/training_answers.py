@@ -95,3 +95,19 @@ RIGHT = {
     ],
     "warmup_cosine": [by_the_package],
 }
+
+
+def rising_alone(step, steps, warmup, peak):
+    return peak * step / warmup if step < warmup else peak
+
+
+def adamw_uphill(W, g, mean, square, t, lr, decay):
+    mean, square = 0.9 * mean + 0.1 * g, 0.98 * square + 0.02 * g**2
+    direction = mean / (1 - 0.9**t) / ((square / (1 - 0.98**t)) ** 0.5 + 1e-8)
+    return W + lr * direction, mean, square
+
+
+DOUBLES = {
+    "adamw_step": {"decay forgotten; sign": adamw_uphill},
+    "warmup_cosine": {"updates counted from 0; no fall": rising_alone},
+}

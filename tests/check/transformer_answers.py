@@ -296,7 +296,10 @@ no shift: t, t
     t[..., :-1], t[..., :-1]
     t[..., 1:], t[..., 1:]
     t[..., 1:-1], t[..., 1:-1]
+    t, t[..., :-1]
+    t[..., 1:], t[..., 1:-1]
 shifted the wrong way: t[..., 1:], t[..., :-1]
+    t[..., 1:], t
 stop read by the decoder: t, t[..., 1:]
 start among the labels: t[..., :-1], t
 start not read: t[..., 1:-1], t[..., 1:]
