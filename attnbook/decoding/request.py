@@ -248,10 +248,14 @@ def _check_cache(cache):
 
 
 def _check_processors(processors):
-    if callable(processors) or not isinstance(processors, Iterable):
-        kind = type(processors).__name__
+    kind = type(processors).__name__
+    try:
+        processors = None if callable(processors) else tuple(processors)
+    except TypeError:  # None, or an array without axes
+        processors = None
+    if processors is None:
         raise TypeError(f"processors must be a sequence of callables, got {kind}")
-    for i, process in enumerate(processors := tuple(processors)):
+    for i, process in enumerate(processors):
         if not callable(process):
             raise TypeError(f"processors[{i}] must be callable, got {type(process).__name__}")
     return processors

@@ -23,6 +23,7 @@ values are repeated for it. PyTorch's autograd goes through whatever it does.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -191,7 +192,15 @@ def _attention(impl, query, *others):
 
 def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
-    output = function(query, key, value, mask, bias, scale, is_causal)
+    arguments = (query, key, value, mask, bias, scale, is_causal)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError) as error:  # what is written in C may not tell
+        raise TypeError(
+            "impl must take (query, key, value, mask, bias, scale, is_causal) by position, got "
+            f"{name_of(function)}: {error}"
+        ) from None
+    output = function(*arguments)
     name = f"the output of {name_of(function)}"
     check_same_home(name, output, "query", query)
     check_float(name, output)

@@ -232,6 +232,8 @@ decode(processors=ban(0))
     TypeError: processors must be a sequence of callables, got function
 decode(processors=1)
     TypeError: processors must be a sequence of callables, got int
+decode(processors=np.array(None))
+    TypeError: processors must be a sequence of callables, got ndarray
 decode(processors=[ban(0), 1])
     TypeError: processors[1] must be callable, got int
 decode(processors=[lambda log_p, prefixes: log_p[:, :2]])

@@ -187,6 +187,15 @@ def test_what_a_function_returns_must_fit():
     assert attend(np.ones((2, 6, 7, 2), np.float32)).dtype == np.float64
 
 
+@pytest.mark.parametrize("function", [len, int, lambda query, key, value: value])
+def test_a_function_must_take_all_seven_arguments(function):
+    message = (
+        r"^impl must take \(query, key, value, mask, bias, scale, is_causal\) by position, got "
+    )
+    with pytest.raises(TypeError, match=message + function.__name__):
+        attnbook.attention(*[np.ones((3, 2))] * 3, impl=function)
+
+
 def test_a_function_has_no_backward_pass_and_no_weights():
     given = [np.ones((3, 2))] * 4
     message = "^impl must be a str to have a backward pass, got of_my_own$"
