@@ -104,20 +104,10 @@ SPECULATIVE_RULE = Check(
         """
         ratio not cut off: Your probability of keeping a token exceeds 1 where the model gives it
             more than the draft does. Cut it at 1: min(1, p / p_draft).
-        ratio cut on the wrong side: You take max(1, p / p_draft), which is no probability. Cut it
-            at 1 with the minimum.
         ratio inverted: You keep a token with p_draft / p. A token that the draft gives too often is
             the one to be dropped: p / p_draft.
         kept by the model alone: You keep a token with probability p. The draft has already made it
             rare or frequent: divide by p_draft.
-        kept by the draft alone: You keep a token with probability p_draft, or with p times p_draft.
-            It was drafted already: keep it with p divided by p_draft.
-        difference for the ratio: You keep a token by the difference of p and p_draft. It is their
-            ratio that says how much too often the draft gives it.
-        power of the ratio: You keep a token with the root or the square of p / p_draft. Take the
-            ratio itself.
-        kept the other way: You keep a token if the model gives it less than the draft does. It is
-            the one to be dropped at times.
         kept if likelier: You keep a token if the model gives it at least as much as the draft does,
             and never otherwise. Between them it is kept with probability p / p_draft.
         the smaller one returned: You return min(p, p_draft): that is how often a token is drafted
@@ -130,13 +120,6 @@ SPECULATIVE_RULE = Check(
         drawn from the model: You draw the token instead from p. What the draft gives often is then
             made too often, once kept and once drawn. Draw from max(p − p_draft, 0), renormalised.
         drawn from the draft: You draw the token instead from the draft model again.
-        drawn from both: You draw the token instead from the smaller, the larger or the sum of p and
-            p_draft. What is missing is max(p − p_draft, 0).
-        drawn evenly: You draw every token instead with the same chance. Draw what is missing.
-        drawn from the dropped: You draw the token instead from those that are dropped. The draft
-            gives them too often: what is missing is max(p − p_draft, 0).
-        ratio for the difference: You draw the token instead by the ratio of p and p_draft. What is
-            missing is their difference.
         difference the other way: You draw instead from max(p_draft − p, 0), which the draft gives
             too often. What is missing is max(p − p_draft, 0).
         size of the difference: You draw instead from the size or the square of p − p_draft. Only
@@ -151,6 +134,23 @@ SPECULATIVE_RULE = Check(
             sum.
         softmax: You take a softmax of the differences. Divide them by their sum.
         exchanged: You return the two results in the other order.
+        ratio cut on the wrong side: You take max(1, p / p_draft), which is no probability. Cut it
+            at 1 with the minimum.
+        kept by the draft alone: You keep a token with probability p_draft, or with p times p_draft.
+            It was drafted already: keep it with p divided by p_draft.
+        difference for the ratio: You keep a token by the difference of p and p_draft. It is their
+            ratio that says how much too often the draft gives it.
+        power of the ratio: You keep a token with the root or the square of p / p_draft. Take the
+            ratio itself.
+        kept the other way: You keep a token if the model gives it less than the draft does. It is
+            the one to be dropped at times.
+        drawn from both: You draw the token instead from the smaller, the larger or the sum of p and
+            p_draft. What is missing is max(p − p_draft, 0).
+        drawn evenly: You draw every token instead with the same chance. Draw what is missing.
+        drawn from the dropped: You draw the token instead from those that are dropped. The draft
+            gives them too often: what is missing is max(p − p_draft, 0).
+        ratio for the difference: You draw the token instead by the ratio of p and p_draft. What is
+            missing is their difference.
         """,
         {
             "ratio not cut off": each("kept", lambda p, q: p / q),

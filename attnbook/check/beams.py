@@ -110,18 +110,8 @@ BEAM_STEP = Check(
             searches side by side. The best of all continuations stay, and a hypothesis may have
             several of them or none.
         worst first: You keep the least likely. argsort sorts upwards: turn the sign.
-        best left out: You leave out the best continuation. Begin at place 0.
-        best alone: You return the best continuation again and again. Return the n_beams best.
-        each token once: You keep each token once. Two hypotheses may go on with the same one.
-        read by columns: You count the places column by column. The numbers of a row follow each
-            other: parent = place // V, token = place % V.
         token off by one: Your tokens are one too large or too small. Ids count from 0.
         places for tokens: Your tokens are places in the flat array. The token is place % V.
-        parents lost: You return the first hypothesis as the parent of each. It is place // V.
-        one too many: You return one continuation more than n_beams, or one less.
-        log p forgotten: You compare the totals alone. Add log p of the token.
-        totals doubled: The totals count twice as much as log p. Add them as they are.
-        larger for the sum: You take the larger or the smaller of total and log p. Add them.
         not sorted: You keep the right continuations, but not with the best one first.
         parents and tokens exchanged: You return the tokens first and then the parents.
         divided by the number of hypotheses: You divide the place in the flat array by the number of
@@ -135,6 +125,16 @@ BEAM_STEP = Check(
         best hypothesis alone: You continue the best hypothesis alone.
         total of another hypothesis: You add the totals to the wrong rows. Write totals[:, None], so
             that row i of log p gets total i.
+        best left out: You leave out the best continuation. Begin at place 0.
+        best alone: You return the best continuation again and again. Return the n_beams best.
+        each token once: You keep each token once. Two hypotheses may go on with the same one.
+        read by columns: You count the places column by column. The numbers of a row follow each
+            other: parent = place // V, token = place % V.
+        parents lost: You return the first hypothesis as the parent of each. It is place // V.
+        one too many: You return one continuation more than n_beams, or one less.
+        log p forgotten: You compare the totals alone. Add log p of the token.
+        totals doubled: The totals count twice as much as log p. Add them as they are.
+        larger for the sum: You take the larger or the smaller of total and log p. Add them.
         """,
         {
             "totals forgotten": each("add", lambda t, p: p + 0),

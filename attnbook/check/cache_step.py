@@ -126,8 +126,6 @@ CACHED_ATTENTION = Check(
             them.
         new keys not appended: You attend with the old keys and the new values, or the reverse. Both
             get longer.
-        values of one part: You weigh the new values alone, or the old ones alone. Every key has a
-            weight, and a value that belongs to it.
         cache not returned: The cache that you return, or one half of it, is not longer than it was.
             The next step will not see this token.
         only the new returned: You return the new keys and values alone. The next step needs those
@@ -139,8 +137,6 @@ CACHED_ATTENTION = Check(
             token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
         mask inverted: You hide the keys that a token may see and show those that it may not. Turn
             the mask round.
-        earlier new tokens not seen: A new token sees the cache and itself, but not the new tokens
-            before it. New token i sees the keys j ≤ n + i.
         mask after the softmax: You hide weights after the softmax, so the rest does not sum to 1.
             Hide the scores before it, with −∞.
         mask added to the scores: You add the mask to the scores as a number, or subtract its
@@ -151,24 +147,28 @@ CACHED_ATTENTION = Check(
             and sees the keys j ≤ n + i.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
             last axis.
-        softmax over more than the keys: Your softmax runs over the heads, or over all scores of a
-            head or of all heads. Each query has a softmax of its own, over the keys.
         sign of the scores: You take the softmax of the scores with a minus. The best key has the
             largest score.
-        values of other tokens: The weight of a key falls on the value of another token. Keys and
-            values stand in one order.
         no exponential: Your weights are another function of the scores: a sigmoid, or what is above
             0. Take their softmax.
         no softmax: You take the scores for weights. Take their softmax first.
         not normalised: You take the exponentials for weights. Divide them by their sum.
+        residual inside: You add the value to the output. That belongs to the layer around it.
+        keys and values exchanged: You return values and keys in the other order.
+        values of one part: You weigh the new values alone, or the old ones alone. Every key has a
+            weight, and a value that belongs to it.
+        earlier new tokens not seen: A new token sees the cache and itself, but not the new tokens
+            before it. New token i sees the keys j ≤ n + i.
+        softmax over more than the keys: Your softmax runs over the heads, or over all scores of a
+            head or of all heads. Each query has a softmax of its own, over the keys.
+        values of other tokens: The weight of a key falls on the value of another token. Keys and
+            values stand in one order.
         equal weights: A new token that comes alone gives each key the same weight, whatever its
             score. Is your mask turned round? A large negative number for every score does that too.
         largest score alone: You take the value of the largest score alone. Every key that is seen
             has a weight.
         scale by a number of tokens: You divide the scores by a number of tokens or of heads, or by
             its root. Divide them by √d_k.
-        residual inside: You add the value to the output. That belongs to the layer around it.
-        keys and values exchanged: You return values and keys in the other order.
         output last: You return the cache first. Return the output, the keys, the values.
         """,
         {

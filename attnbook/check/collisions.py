@@ -126,7 +126,6 @@ _MISTAKES = mistakes(
         D·|N(0, 1)| apart, must fall into one interval of length r.
     D and r exchanged: You exchange distance and width, in one place or in all: the argument of Φ is
         −r/D, and the exponent −r²/(2D²).
-    argument of Φ: Φ takes −r/D. Yours takes its half, its double or its square.
     one tail: You subtract Φ(−r/D) once. A projection can differ by more than r to either side:
         there are two tails, 2Φ(−r/D).
     tails of the other side: You count the tails with a wrong factor: they are 2Φ(−r/D), two of
@@ -139,8 +138,6 @@ _MISTAKES = mistakes(
         chance to be below.
     exponent without the 2: Your exponential is exp(−r²/D²). The exponent of a normal density has a
         2 below: exp(−r²/(2D²)). Mind that −r**2 / 2 * D**2 multiplies by D².
-    another exponent: A square or the factor 2 stands in the wrong place of your exponent. It is
-        −r²/(2D²): both r and D are squared, and the 2 stands below.
     exponent without the square: Your exponential is exp(−r/(2D)), or exp(−r/D). The ratio is
         squared: exp(−r²/(2D²)).
     sign of the exponent: Your exponential grows: the sign in exp(−r²/(2D²)) is missing. In Python
@@ -166,18 +163,12 @@ _MISTAKES = mistakes(
     mean of the distance: You put the mean distance of the projections, √(2/π) D, into 1 − z/r, or
         average 1 − z/r without cutting it off at 0. That is a tangent of p: it is right for small D
         alone.
-    integral to another end: You integrate to 1 or to r, in a variable that ends at r/D: what it
-        stands for is the distance of the projections, D z, and that ends at r.
-    density without 1/D: Your numbers are D times as large as they should be. The density of D·|N(0,
-        1)| at t is 2φ(t/D)/D.
     Gaussian kernel: You return exp(−D²/(2r²)), exp(−D²/r²) or exp(−D/r). That is a kernel of the
         distance, and has its shape, but it is not this probability.
     product for the ratio: You use r·D where r/D belongs: your numbers grow with the distance, or
         change with its unit.
     several projections: You return p², for two projections a table, or 1 − (1 − p)², for two
         tables. This is the chance for one projection.
-    distance scaled: You take twice the distance, its half, or √2 times more or less of it. a · x −
-        a · y is normal with standard deviation D, without another factor.
     distance squared: You use D² for D, or √D. `distance` is the Euclidean distance itself.
     not colliding: Your numbers are 1 − p: the chance to fall into two intervals.
     width ignored: Your numbers do not depend on the width, as if it were 1. It is measured in the
@@ -187,6 +178,15 @@ _MISTAKES = mistakes(
     distance 0: At distance 0 your function divides by 0, or returns something else than 1. A vector
         always meets its equal: return 1 there. In an array, make the distance safe before you
         divide, as where(D == 0, 1, D) does, and choose afterwards.
+    argument of Φ: Φ takes −r/D. Yours takes its half, its double or its square.
+    another exponent: A square or the factor 2 stands in the wrong place of your exponent. It is
+        −r²/(2D²): both r and D are squared, and the 2 stands below.
+    integral to another end: You integrate to 1 or to r, in a variable that ends at r/D: what it
+        stands for is the distance of the projections, D z, and that ends at r.
+    density without 1/D: Your numbers are D times as large as they should be. The density of D·|N(0,
+        1)| at t is 2φ(t/D)/D.
+    distance scaled: You take twice the distance, its half, or √2 times more or less of it. a · x −
+        a · y is normal with standard deviation D, without another factor.
     """,
     {
         "arccos": _of_angles(np.arccos),

@@ -104,9 +104,9 @@ PREFIX_MISTAKES = mistakes(
     start not read: You leave the start token out of what the model is given. It reads it first.
     read backwards: Each new token is put in front of the others. It is appended at the end, where
         the model looks for the next one.
+    last token not read: The model is not given the newest token.
     something else read: The model is given more than the tokens so far: a filler behind them or the
         start token twice.
-    last token not read: The model is not given the newest token.
     """,
     {
         "first position": each("row", lambda z: z[0]),
@@ -189,7 +189,6 @@ TOKEN_MISTAKES = mistakes(
     repeats avoided: You never take a token twice. Greedy decoding does if it is the likeliest.
     stop ignored: You go on after the stop token. Leave the loop there.
     stop noticed late: A token comes after the stop token: look for it before you append the next.
-    another limit: You end at another number of tokens than max_length.
     one token too few: You end one token before the limit. max_length counts the tokens after the
         start; the start token itself is given and does not count.
     one token too many: You append one token more than max_length allows.
@@ -201,10 +200,11 @@ TOKEN_MISTAKES = mistakes(
     last token alone returned: You return the newest token alone. Collect them all.
     order lost: Your ids come sorted, or each once only. They come in the order in which they were
         found.
-    stop added: You append the stop token yourself. It comes where the model gives it.
     returned backwards: Your ids come in reverse. The first token comes first.
     batch axis kept: You return (1, n). For one start return (n,): ids[0].
     filled up: You fill one sequence up to max_length. It ends with its stop token.
+    another limit: You end at another number of tokens than max_length.
+    stop added: You append the stop token yourself. It comes where the model gives it.
     """,
     {
         "smallest logit": each("pick", np.argmin),

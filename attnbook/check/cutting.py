@@ -130,19 +130,19 @@ def _of_both(keeps: Callable) -> tuple[Mistake, ...]:
             threshold or by a number of tokens. Divide it by its sum.
         order not undone: Your result stands in the order of the probabilities. Put each number back
             where its token stands in the vocabulary.
+        nothing cut: You cut no token, however unlikely it is.
+        equal shares: You give all that is left the same number. Divide its own numbers by their
+            sum.
+        softmax of what is left: You take a softmax of probabilities. They are no logits: divide
+            what is left by its sum.
+        tail kept: You keep what should be cut and cut what should be kept.
+        only the likeliest: You keep the likeliest token alone, whatever the threshold.
         places lost: You return the numbers of the tokens that stay, and nothing for the others. Put
             0 where a token is cut, so that each number stands at its token.
         cut part shared out: You give what is cut to the tokens that stay in equal parts, or all of
             it to the likeliest. Divide by the sum: then they keep their proportions.
         powers: You square what is left, or take its root, before you divide by the sum.
-        nothing cut: You cut no token, however unlikely it is.
-        equal shares: You give all that is left the same number. Divide its own numbers by their
-            sum.
         raised: You raise what is unlikely to a least probability. It is set to 0.
-        softmax of what is left: You take a softmax of probabilities. They are no logits: divide
-            what is left by its sum.
-        tail kept: You keep what should be cut and cut what should be kept.
-        only the likeliest: You keep the likeliest token alone, whatever the threshold.
         """,
         {
             "not renormalised": each("share", lambda q, p, t: q),
@@ -209,12 +209,6 @@ _TOP_P_MISTAKES = mistakes(
         has more. Keep each token before which the sum is below the threshold.
     one token too many: You keep one token more than are needed. Where the sum has reached the
         threshold, the next token goes.
-    crossing token reduced: The token with which the sum reaches the threshold gets what was missing
-        to it, and no more. It stays with its whole probability.
-    crossing token alone: You keep the token with which the sum reaches the threshold, and no other.
-        All those before it stay as well.
-    sum compared the wrong way: You keep the tokens at which the sum has reached the threshold: the
-        unlikely ones. Keep each before which it is below.
     threshold on each token: You compare each probability with the threshold. It is the sum of the
         likeliest that must reach it.
     one minus the threshold: You let the sum reach 1 − threshold. It reaches the threshold itself.
@@ -229,6 +223,12 @@ _TOP_P_MISTAKES = mistakes(
     likely ones cut: You sort from the least likely token. Begin with the likeliest.
     order applied twice: You apply the sorting order a second time where it should be undone. With
         order = argsort(−p), write q[order] = …, not q = …[order].
+    crossing token reduced: The token with which the sum reaches the threshold gets what was missing
+        to it, and no more. It stays with its whole probability.
+    crossing token alone: You keep the token with which the sum reaches the threshold, and no other.
+        All those before it stay as well.
+    sum compared the wrong way: You keep the tokens at which the sum has reached the threshold: the
+        unlikely ones. Keep each before which it is below.
     """,
     {
         "crossing token dropped": _with_the_first(
@@ -285,14 +285,14 @@ _MIN_P_MISTAKES = mistakes(
         share of the largest: multiply.
     relative to the mean: You compare with a share of the mean or the median. It is the largest
         probability that counts.
-    no share of the largest: You divide the largest probability by the threshold or the reverse, add
-        the two, or raise one to the power of the other. Multiply them.
-    threshold subtracted: You subtract the threshold, or its share of the largest, from what stays.
-        What stays keeps its probability, and all are divided by their sum.
     equal one dropped: You drop a token of exactly the threshold. At least that much is enough: ≥.
     top-p: You add probabilities until the sum reaches the threshold: that is top-p. Min-p compares
         each with the largest.
     one minus the threshold: You compare with 1 − threshold times the largest probability.
+    no share of the largest: You divide the largest probability by the threshold or the reverse, add
+        the two, or raise one to the power of the other. Multiply them.
+    threshold subtracted: You subtract the threshold, or its share of the largest, from what stays.
+        What stays keeps its probability, and all are divided by their sum.
     """,
     {
         "threshold not relative": each("keeps", lambda r, t: r >= t),

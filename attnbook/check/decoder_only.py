@@ -167,10 +167,6 @@ MISTAKES = mistakes(
         halves: l with l + d_k/2.
     heads rotated as one: You rotate before you split into heads. Each head has d_k features, and
         its own pairs.
-    rotated before the projection: You rotate the tokens, and multiply by W_Q and W_K then. The
-        matrices mix what was turned: project first, and rotate the queries and the keys.
-    rotated by the head: You rotate by the number of the head: heads stand where the rotation counts
-        places. Rotate (h, n, d), where the tokens are the last axis but one.
     heads tiled: You repeat the key heads as 0 1 0 1. The first query heads share the first key
         head: 0 0 1 1, as np.repeat does and np.tile does not.
     scale of the model: You divide the scores by √d_model. It is √d_k, the width of a head.
@@ -207,6 +203,10 @@ MISTAKES = mistakes(
     no activation: There is no SiLU on your gate.
     another activation: On your gate stands another function: GELU, ReLU or a sigmoid. It is h ·
         σ(h), silu.
+    rotated before the projection: You rotate the tokens, and multiply by W_Q and W_K then. The
+        matrices mix what was turned: project first, and rotate the queries and the keys.
+    rotated by the head: You rotate by the number of the head: heads stand where the rotation counts
+        places. Rotate (h, n, d), where the tokens are the last axis but one.
     """,
     {
         "post-norm for pre-norm": each("order", lambda: "post"),

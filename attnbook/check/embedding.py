@@ -92,11 +92,11 @@ _MISTAKES = mistakes(
     rows normalised: You normalise the rows. They are taken as they are, times √d_model.
     last token lost: The last token has no row in your result, or the first: the loop or the slice
         ends too early, or begins too late.
+    id 0 taken for padding: The token 0 gets zeros. Here 0 is a token as any other.
+    summed over the tokens: You sum or average the rows of all tokens. Each keeps its own.
     rows counted from the end: Token i gets row V − 1 − i. Row i belongs to it.
     positions added: You add positions to the rows. That is a step of its own; the embedding is the
         rows times √d_model, and nothing else.
-    id 0 taken for padding: The token 0 gets zeros. Here 0 is a token as any other.
-    summed over the tokens: You sum or average the rows of all tokens. Each keeps its own.
     """,
     {
         "no √d_model": each("factor", lambda i, E: 1.0),

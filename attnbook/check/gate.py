@@ -78,10 +78,6 @@ MISTAKES = mistakes(
         comparison. It is h · σ(h) here, silu.
     sign of the gate: You take the silu of −x W_gate, or minus that of x W_gate. Look at the sign.
     branches added: You add the two branches. They are multiplied, number by number.
-    branches joined otherwise: You subtract or divide one branch, or take the larger number or the
-        mean of both. They are multiplied, number by number.
-    branches multiplied too late: You multiply each branch by W_2, and the two results then. The
-        branches are multiplied before W_2, where both have the width d_ff.
     branches multiplied as matrices: You take a matrix product of the two branches. They are
         multiplied number by number, *, where both have the shape (n, d_ff).
     one added to the gate: You multiply by 1 + the gate. The gate itself multiplies.
@@ -100,6 +96,10 @@ MISTAKES = mistakes(
         adds it once more.
     normalised inside: You normalise x or the result. The layer does that, around this network.
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
+    branches joined otherwise: You subtract or divide one branch, or take the larger number or the
+        mean of both. They are multiplied, number by number.
+    branches multiplied too late: You multiply each branch by W_2, and the two results then. The
+        branches are multiplied before W_2, where both have the width d_ff.
     """,
     {
         "activation on the wrong branch": tuple(

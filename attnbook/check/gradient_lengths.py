@@ -71,8 +71,6 @@ _MISTAKES = mistakes(
     each array by itself: You clip each array by its own length, or compare that with `longest`,
         which turns the gradient: the arrays keep their directions, and the step as a whole points
         elsewhere. Take one length over all arrays.
-    each row by itself: You clip each row, or each column, by its own length. That turns the
-        gradient. Take one length over all arrays.
     each number cut: You cut the numbers one by one, at ±longest or at another bound. That turns the
         gradient. Multiply all of it by one factor.
     always scaled: You give every gradient the length `longest`, short ones too. Near a minimum the
@@ -90,12 +88,15 @@ _MISTAKES = mistakes(
     largest for the length: You take the largest number for the length.
     lengths added: You add the lengths of the arrays. Add their squares, and take the root at the
         end.
-    lengths joined otherwise: You take the longer, the shorter, the mean or the product of the two
-        lengths, or the root of their sum. Add their squares, and take the root at the end.
     one array counted: You measure one array and scale both. The length is that of both together.
     one array clipped: You multiply one of the arrays. Both are shortened by the same factor.
     factor upside down: You multiply by length divided by longest, so long gradients get longer.
     divided by the length: You divide by the length and forget to multiply by `longest`.
+    set to zero: You throw away a gradient that is too long. Shorten it.
+    each row by itself: You clip each row, or each column, by its own length. That turns the
+        gradient. Take one length over all arrays.
+    lengths joined otherwise: You take the longer, the shorter, the mean or the product of the two
+        lengths, or the root of their sum. Add their squares, and take the root at the end.
     length forgotten: You multiply or divide by `longest` alone. The factor is longest divided by
         the length.
     difference for the quotient: You take the difference of length and longest. Divide one by the
@@ -106,7 +107,6 @@ _MISTAKES = mistakes(
         `longest`.
     length of 0: A gradient of 0 has the length 0, and you divide by it. Compare first, and divide
         where the length is more than `longest`.
-    set to zero: You throw away a gradient that is too long. Shorten it.
     """,
     {
         "each array by itself": (

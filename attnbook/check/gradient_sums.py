@@ -80,10 +80,6 @@ _MISTAKES = mistakes(
     divided by the largest: You divide by the largest count. Divide by the sum of the counts.
     divided by another number: You divide by another number than the sum of the counts: their mean,
         the first of them, one more or less, or twice as many.
-    weighed by something else: You weigh by a function of the counts, such as a softmax, a logarithm
-        or 1 more. The count itself is the weight.
-    counts in another order: You weigh the pieces by the counts of others. Piece i has count i.
-    one piece alone: You return the gradient of the piece with the most or the fewest labels.
     median for the mean: You return the median of the gradients. Add them, each weighed by its
         count.
     sign: Your gradient has the wrong sign. The minus belongs to the step.
@@ -103,6 +99,10 @@ _MISTAKES = mistakes(
         mean: multiply it by its number of labels first.
     first piece alone: You return the gradient of the first piece.
     empty pieces counted as one: You give a piece without labels the weight 1. It has none.
+    weighed by something else: You weigh by a function of the counts, such as a softmax, a logarithm
+        or 1 more. The count itself is the weight.
+    counts in another order: You weigh the pieces by the counts of others. Piece i has count i.
+    one piece alone: You return the gradient of the piece with the most or the fewest labels.
     """,
     {
         "mean of the means": (

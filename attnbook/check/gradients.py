@@ -147,18 +147,6 @@ _BACKWARD_MISTAKES = mistakes(
         weighted mean is subtracted from ∂L/∂A, not the other way round.
     sign of the second term: In the softmax Jacobian you add the weighted mean of ∂L/∂A. It is
         subtracted: what one key gains, the others of its row lose.
-    first term of the softmax Jacobian: Your gradient of the scores is the second term alone, A
-        times the row sum of A ⊙ ∂L/∂A. It is subtracted from the first one, A ⊙ ∂L/∂A.
-    weights in the place of their gradient: You make grad_query and grad_key of the weights A. They
-        are made of the gradient of the scores.
-    grad_output left out: Your grad_query and grad_key do not depend on grad_output. It hands down
-        the loss, through the weights as well.
-    one gradient scaled: One of the three gradients is the right one times 2 or 1/2.
-    sign of grad_value: Your grad_value has the wrong sign. It is Aᵀ times grad_output.
-    grad_value averaged: You divide grad_value by the number of queries. A value collects what all
-        queries hand down: a sum.
-    weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
-        whatever its weights. It gets Aᵀ times grad_output.
     all gradients negated: All three gradients have the wrong sign: they point where the loss falls.
         A gradient points where it grows; the minus belongs to the step of the optimizer.
     all gradients scaled: All three gradients are the right ones times 2 or 1/2. grad_output is what
@@ -189,6 +177,18 @@ _BACKWARD_MISTAKES = mistakes(
         grad_output. It says how the loss depends on each output; every gradient passes through it.
     all axes reversed: On a batch, .T reverses all axes: batch and tokens change places, and where
         the sizes fit by chance the numbers are wrong. Exchange the last two axes only.
+    first term of the softmax Jacobian: Your gradient of the scores is the second term alone, A
+        times the row sum of A ⊙ ∂L/∂A. It is subtracted from the first one, A ⊙ ∂L/∂A.
+    weights in the place of their gradient: You make grad_query and grad_key of the weights A. They
+        are made of the gradient of the scores.
+    grad_output left out: Your grad_query and grad_key do not depend on grad_output. It hands down
+        the loss, through the weights as well.
+    one gradient scaled: One of the three gradients is the right one times 2 or 1/2.
+    sign of grad_value: Your grad_value has the wrong sign. It is Aᵀ times grad_output.
+    grad_value averaged: You divide grad_value by the number of queries. A value collects what all
+        queries hand down: a sum.
+    weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
+        whatever its weights. It gets Aᵀ times grad_output.
     """,
     {
         **_OF_A_SOFTMAX,

@@ -155,10 +155,6 @@ HEADS_MISTAKES = mistakes(
         side. In a loop, look whether each turn overwrites the last one or returns too early.
     one head for all: All heads are the same one: each reads the same columns of the projections.
         Head i reads the columns i·d to (i + 1)·d − 1.
-    one head left out: One head, the first or the last, is 0 where the heads are joined: the loop
-        over the heads begins too late or ends too early.
-    keys or values of another head: A head reads the keys or the values of its neighbour. Head i
-        reads the columns i·d to (i + 1)·d − 1 of all three projections.
     number and width swapped: You take n_heads for the width of a head, and get d heads of width h.
         There are n_heads heads, each of width h·d / n_heads.
     heads averaged: You average the heads. Heads that look for different things blur into one. Join
@@ -199,6 +195,10 @@ HEADS_MISTAKES = mistakes(
         sequence needs an axis of length 1 for the heads, (batch, 1, n_q, n_k), as it has here.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
         sequence has its own: keep the leading axes of the mask.
+    one head left out: One head, the first or the last, is 0 where the heads are joined: the loop
+        over the heads begins too late or ends too early.
+    keys or values of another head: A head reads the keys or the values of its neighbour. Head i
+        reads the columns i·d to (i + 1)·d − 1 of all three projections.
     """,
     {
         "bare reshape in the split": tuple(

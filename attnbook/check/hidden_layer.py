@@ -106,8 +106,6 @@ FEED_MISTAKES = mistakes(
         matrices.
     another activation: Between your matrices stands another function: GELU, tanh, a sigmoid, a
         softmax, or a ReLU that begins or ends elsewhere. It is max(0, h) here.
-    number multiplied: You multiply or divide by a number that is not in the formula, before the
-        first matrix or between the two: by √d_model, by √d_ff, or as a dropout does.
     sign of the activation: You keep negative numbers, or drop the sign. The ReLU is max(0, h).
     comparison for the activation: You pass on where h > 0, as 0 and 1, and lose how large it is: h
         · (h > 0), or max(0, h).
@@ -129,6 +127,8 @@ FEED_MISTAKES = mistakes(
     matrices exchanged: Your first matrix is W_2 and your second is W_1, or the transposed of them.
         W_1 comes first: (d_model, d_ff), then W_2: (d_ff, d_model).
     hidden layer returned: You return the hidden layer, (n, d_ff). W_2 brings it back to d_model.
+    number multiplied: You multiply or divide by a number that is not in the formula, before the
+        first matrix or between the two: by √d_model, by √d_ff, or as a dropout does.
     """,
     {
         "no activation": each("activate", same),

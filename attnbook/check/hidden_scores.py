@@ -51,13 +51,6 @@ MASK_MISTAKES = mistakes(
         maximum.
     mask with a large negative number: You hide scores with a large negative number. Scores that are
         lower still are outbid by it, and the hidden keys win. Only −∞ is below every score.
-    hidden scores not low enough: You give hidden scores a number such as −1 or −10, or take such a
-        number away from them. exp does not make 0 of it, so hidden keys keep some weight. A hidden
-        score must be −∞.
-    mask in another order: Your mask is reversed along an axis, or moved by one place, before it
-        hides anything. Its row i belongs to query i, and its column j to key j.
-    own place always visible: Each query sees the key at its own place, where the mask hides it too.
-        Use the mask as it is given.
     0 times infinity: You multiply −∞ by a mask of 0 and 1. 0 · ∞ is NaN, so the scores that should
         stay are lost. Choose instead of multiplying: where(mask, scores, −∞).
     +∞ for hidden scores: You hide scores with +∞. The largest score wins, so the hidden keys take
@@ -71,6 +64,13 @@ MASK_MISTAKES = mistakes(
         `mask if mask.any() else None`: every query attends to all keys. All rows must be zero.
     empty row sees everything: A query that may attend to nothing attends to every key, as if it had
         no mask: what was to be hidden leaks. Such a row must be zero.
+    hidden scores not low enough: You give hidden scores a number such as −1 or −10, or take such a
+        number away from them. exp does not make 0 of it, so hidden keys keep some weight. A hidden
+        score must be −∞.
+    mask in another order: Your mask is reversed along an axis, or moved by one place, before it
+        hides anything. Its row i belongs to query i, and its column j to key j.
+    own place always visible: Each query sees the key at its own place, where the mask hides it too.
+        Use the mask as it is given.
     """,
     {
         "mask inverted": (

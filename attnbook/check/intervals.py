@@ -81,7 +81,6 @@ _MISTAKES = mistakes(
         alone: an interval holds its left end and not its right one.
     right ends: Your intervals hold their right end, and not the left one: ⌈t⌉ − 1 is ⌊t⌋ but for
         integers. A vector of zeros, such as padding, may lie on an end. Take the floor.
-    one too low: You subtract 1 after the floor, or the width before it. Take the floor alone.
     offset forgotten: You do not use the offsets, or you add them after the floor, where they
         vanish. Without them 0 is an end of an interval in every projection, so two vectors on
         either side of it never meet, however near they are.
@@ -92,32 +91,19 @@ _MISTAKES = mistakes(
         the unit of the vectors, from 0 to r, and is added before: (a · x + ξ) / r.
     offset subtracted: You subtract the offset. It is added: (a · x + ξ) / r. The hash would be as
         good, but its codes are others, and codes of two rules never meet.
-    offset counted twice: You add the offset twice, or its double. Add it once: (a · x + ξ) / r.
     width multiplied: You multiply by the width. A larger width must give longer intervals, so fewer
         codes: divide by it.
     width squared: You divide by the square of the width. Divide by the width: (a · x + ξ) / r.
-    another width: You divide by the half, the double or the root of the width. Divide by the width
-        itself: it is the length of an interval.
-    ratio upside down: You divide the width by the projection. The code counts how many widths fit:
-        (a · x + ξ) / r.
-    rest of the division: You take the remainder, the place inside the interval. The code is the
-        number of the interval: divide by the width and take the floor.
     rounded twice: You round before you divide, and once more after. Unless the width is an
         integer that moves the ends of the intervals. Divide first, then take the floor.
     sign for the floor: You keep the sign alone. That is SimHash; this hash numbers the intervals of
         a line.
     no negative codes: You take an absolute value, or put 0 in the place of what is negative, so
         vectors on opposite sides of 0 meet. A code may be negative.
-    codes negated: Your codes have the opposite sign, or the projections have. The code is ⌊(a · x +
-        ξ) / r⌋ as it is.
     vectors normalised: You divide the vectors, or the directions, by their length. This hash looks
         at distances, and lengths are part of them; cosines are the business of SimHash.
-    projections scaled: You divide the projections by the number of features or by its root, as
-        attention does with its scores. Nothing is scaled here but by the width.
     vectors centred: You subtract the mean of the vectors, or of each vector, before you hash them.
         Distances stay as they are, but a vector that is hashed in another batch gets another code.
-    distances for projections: You take the distance of a vector from each direction, or its square.
-        A direction is no point: project onto it, a · x.
     codes summed: You add up the codes of a vector, so that different ones can give one sum. Return
         them all, (n, n_projections); how they are joined to one key is another step.
     transposed: Your result has a row for each projection. It has a row for each vector, (n,
@@ -128,8 +114,6 @@ _MISTAKES = mistakes(
         their sum. Each projection has an offset of its own.
     one projection for all: Every column of yours is the first one. Each projection has its own
         direction and offset.
-    projections in another order: Your columns are in reverse, or a row is sorted. The code of
-        projection j stands in column j: codes in another order are other buckets.
     directions transposed: You take the columns of `directions` for the directions. Its rows are,
         (n_projections, d): multiply x by its transpose. It runs only where n_projections is d.
     int32: Your codes are cut to int32: those beyond 2³¹ are wrong. A code grows with the length of
@@ -137,6 +121,22 @@ _MISTAKES = mistakes(
     remainder: You take a remainder of the codes, or cut them to a few bits, so intervals far apart
         get one code. A code may have any size; what brings it into the range of a table comes
         later.
+    one too low: You subtract 1 after the floor, or the width before it. Take the floor alone.
+    offset counted twice: You add the offset twice, or its double. Add it once: (a · x + ξ) / r.
+    another width: You divide by the half, the double or the root of the width. Divide by the width
+        itself: it is the length of an interval.
+    ratio upside down: You divide the width by the projection. The code counts how many widths fit:
+        (a · x + ξ) / r.
+    rest of the division: You take the remainder, the place inside the interval. The code is the
+        number of the interval: divide by the width and take the floor.
+    codes negated: Your codes have the opposite sign, or the projections have. The code is ⌊(a · x +
+        ξ) / r⌋ as it is.
+    projections scaled: You divide the projections by the number of features or by its root, as
+        attention does with its scores. Nothing is scaled here but by the width.
+    distances for projections: You take the distance of a vector from each direction, or its square.
+        A direction is no point: project onto it, a · x.
+    projections in another order: Your columns are in reverse, or a row is sorted. The code of
+        projection j stands in column j: codes in another order are other buckets.
     """,
     {
         "truncated": {"cut": np.trunc},

@@ -91,14 +91,6 @@ MISTAKES = mistakes(
         factor holds the other one.
     grad_output passed on: You return grad_output as grad_x. It is the gradient of the output;
         multiply it by Wᵀ.
-    one factor left out: In one of the gradients you leave W or x out, as if all its numbers were 1.
-        Every number of grad_output is multiplied by a number of the other factor.
-    multiplied by the input: You multiply grad_x by x, or grad_W by W, number by number. The
-        derivative by one factor holds the other one alone.
-    input added: You add x to grad_x, or subtract grad_x from it. Return the gradient alone.
-    order of the tokens lost: You join each row of x with that of another token in grad_W. Row i of
-        x goes with row i of grad_output.
-    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     weights added to the gradient: You add W, or a part of it, to grad_W. Weight decay belongs to
         the optimizer.
     step taken: You return W − grad_W, the weights after a step. Return the gradient alone.
@@ -114,6 +106,14 @@ MISTAKES = mistakes(
     batch not summed: For a batch you return a grad_W for each sequence. They all used one W: sum
         over every axis but the last, x.reshape(-1, d).T @ grad_output.reshape(-1, d_out).
     batch averaged: For a batch you take the mean over the sequences. The gradients of one W add up.
+    one factor left out: In one of the gradients you leave W or x out, as if all its numbers were 1.
+        Every number of grad_output is multiplied by a number of the other factor.
+    multiplied by the input: You multiply grad_x by x, or grad_W by W, number by number. The
+        derivative by one factor holds the other one alone.
+    input added: You add x to grad_x, or subtract grad_x from it. Return the gradient alone.
+    order of the tokens lost: You join each row of x with that of another token in grad_W. Row i of
+        x goes with row i of grad_output.
+    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     """,
     {
         "W not transposed in grad_x": each("back", lambda g, W, x: g @ W),

@@ -121,18 +121,7 @@ LOSS_MISTAKES = mistakes(
     exponential forgotten: You divide logits by their sum. The softmax divides exponentials.
     no logarithm: You return the mean probability of the targets, or what it lacks of 1. The loss is
         that of −log p.
-    logarithm of the mean: You average or add the probabilities of the targets and take one
-        logarithm. Take that of each token, and average the logarithms.
-    1 − p: You take the logarithm of 1 − p, of all that the target is not. The loss is −log p.
-    yes or no for each word: You add −log(1 − p) of all other words, as if each word were a question
-        of its own. The softmax has them in it already: −log p of the target is enough.
-    losses weighed: You multiply the loss of a token by its p or by a power of 1 − p. Every token
-        that counts counts alike.
     squared error: You square the error of the probabilities. The loss is −log p.
-    target left out of the sum: Your sum of exponentials lacks that of the target. It runs over all
-        words.
-    sign of the logits: You take the softmax of the logits with a minus. The largest is the
-        likeliest.
     sum of exponentials forgotten: Your loss is minus the logit of the target, or its distance to
         the largest logit. The logarithm of the sum of all exponentials, which the other words
         raise, belongs in the place of that.
@@ -154,8 +143,6 @@ LOSS_MISTAKES = mistakes(
         Row i belongs to target i alone: pick with [arange(n), targets], or with take_along_axis.
     targets ignored: Your loss is that of the likeliest word of each token, or of the first word,
         whatever the target is.
-    all words counted: You average or add −log p of all words, whatever the target is. Only the word
-        of the target counts.
     share of the hits: You count how often the likeliest word is right. That has no gradient: take
         −log p.
     entropy of the prediction: You return the entropy −Σ p log p. Only the word of the target
@@ -200,6 +187,19 @@ LOSS_MISTAKES = mistakes(
         once.
     divided by the number of sequences: You divide by the number of sequences, not by that of all
         tokens that count.
+    logarithm of the mean: You average or add the probabilities of the targets and take one
+        logarithm. Take that of each token, and average the logarithms.
+    1 − p: You take the logarithm of 1 − p, of all that the target is not. The loss is −log p.
+    yes or no for each word: You add −log(1 − p) of all other words, as if each word were a question
+        of its own. The softmax has them in it already: −log p of the target is enough.
+    losses weighed: You multiply the loss of a token by its p or by a power of 1 − p. Every token
+        that counts counts alike.
+    target left out of the sum: Your sum of exponentials lacks that of the target. It runs over all
+        words.
+    sign of the logits: You take the softmax of the logits with a minus. The largest is the
+        likeliest.
+    all words counted: You average or add −log p of all words, whatever the target is. Only the word
+        of the target counts.
     """,
     {
         "softmax twice": each("prepare", lambda z, mask: _by_softmax(z, -1)),

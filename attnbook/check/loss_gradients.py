@@ -90,24 +90,8 @@ MISTAKES = mistakes(
     multiplied by the number: You multiply by the number of tokens. Divide.
     every target in every row: You subtract 1 in the columns of all targets in every row. Row i has
         target i alone: g[np.arange(n), targets] -= 1.
-    label added: You add 1 at the label. Subtract it: p − y.
-    another number at the label: At the label you put another number than p − 1, such as −1, 0,
-        1 − p or p − 2. The other logits have their probabilities.
-    1 in every column: You subtract 1 from every probability, or every one from 1. It is subtracted
-        at the label alone.
-    loss for the gradient: You return the loss, or its parts. Its gradient by the logits is p − y.
-    multiplied by the loss: You multiply the gradient of a token by its loss.
-    multiplied by the probabilities: You multiply p − y by p, or by p(1 − p) as for a sigmoid. The
-        softmax has been passed already.
-    likeliest word for the label: You subtract 1 at the likeliest word. It belongs at the target.
-    label of another token: You subtract 1 at the target of another token. Row i has target i.
-    ids for the one-hot rows: You subtract the number of the target from every probability. Subtract
-        1 in its column.
     sigmoid for softmax: You take a sigmoid of each logit. The words compete: take the softmax.
     not normalised: You take the exponentials for probabilities. Divide them by their sum.
-    likeliest word alone: You put 1 at the likeliest word in the place of the probabilities.
-    softmax of the difference: You subtract the label from the logits, and take the softmax then.
-        Take the softmax first.
     label forgotten: You return the probabilities alone. At the label 1 is subtracted.
     label alone: Your gradient is 0 but at the label. The other logits have one as well: their
         probabilities.
@@ -136,6 +120,22 @@ MISTAKES = mistakes(
     exp overflows: You do not subtract the largest logit before exp. At 1000 it overflows.
     divided by the length alone: For a batch you divide by the length of a sequence. The mean is
         over the tokens of all sequences.
+    label added: You add 1 at the label. Subtract it: p − y.
+    another number at the label: At the label you put another number than p − 1, such as −1, 0,
+        1 − p or p − 2. The other logits have their probabilities.
+    1 in every column: You subtract 1 from every probability, or every one from 1. It is subtracted
+        at the label alone.
+    loss for the gradient: You return the loss, or its parts. Its gradient by the logits is p − y.
+    multiplied by the loss: You multiply the gradient of a token by its loss.
+    multiplied by the probabilities: You multiply p − y by p, or by p(1 − p) as for a sigmoid. The
+        softmax has been passed already.
+    likeliest word for the label: You subtract 1 at the likeliest word. It belongs at the target.
+    label of another token: You subtract 1 at the target of another token. Row i has target i.
+    ids for the one-hot rows: You subtract the number of the target from every probability. Subtract
+        1 in its column.
+    likeliest word alone: You put 1 at the likeliest word in the place of the probabilities.
+    softmax of the difference: You subtract the label from the logits, and take the softmax then.
+        Take the softmax first.
     """,
     {
         "mean forgotten": each("tokens", lambda z: 1),

@@ -114,8 +114,6 @@ _OWN = mistakes(
         leaves them out.
     first row of the mask for all: Every query has the mask of the first one. Each has a row of its
         own.
-    one row made of the mask: Every query has the same mask, that of the last query or what any
-        or all of them may see. Each has a row of its own.
     rows with a hidden key emptied: A query that may not see every key gets zeros. Only a query that
         may see no key does: any, where you have all.
     mask of the first sequence: You use the mask of the first sequence for the whole batch. Each
@@ -123,6 +121,8 @@ _OWN = mistakes(
     mask broadcast over the wrong axis: You drop the axis of the queries from a mask of shape
         (batch, 1, n_k). Then its first axis, the batch, is taken for that of the queries, and fits
         by chance where the two sizes are equal. Keep the axis of length 1.
+    one row made of the mask: Every query has the same mask, that of the last query or what any
+        or all of them may see. Each has a row of its own.
     """,
     {
         "mean of the visible values": {"product": lambda q, k: 0 * dot_products(q, k)},

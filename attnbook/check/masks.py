@@ -104,12 +104,6 @@ _MISTAKES = mistakes(
         after it is hidden, and its own is not: j ≤ i.
     upside down: The first query sees everything and the last one a single key: the rows are in
         reverse order, or the columns. The later the query, the more it sees.
-    diagonal two places off: Your diagonal is two places too high or too low: a query sees the two
-        keys after its own, or does not see its own and the one before it. It is j ≤ i.
-    neighbour alone: Each query sees the place before its own, or the one after it, and no other. It
-        sees its own place and all before it.
-    short window: Each query sees its own place and two or three before it, no more. A causal mask
-        shows all before.
     window of two: Each query sees its own place and the one before, no more. A causal mask shows
         all before.
     aligned to the first key: You align the first query with the first key. With more keys, as with
@@ -127,6 +121,12 @@ _MISTAKES = mistakes(
         query, and so is the mask.
     square only: You return a square mask, though the two sizes differ. The mask has a row for each
         query and a column for each key: (n_q, n_k).
+    diagonal two places off: Your diagonal is two places too high or too low: a query sees the two
+        keys after its own, or does not see its own and the one before it. It is j ≤ i.
+    neighbour alone: Each query sees the place before its own, or the one after it, and no other. It
+        sees its own place and all before it.
+    short window: Each query sees its own place and two or three before it, no more. A causal mask
+        shows all before.
     """,
     {
         "list of nothing": {"result": lambda mask: mask if len(mask) else np.zeros(0, dtype=bool)},

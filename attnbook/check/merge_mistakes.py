@@ -119,13 +119,6 @@ MERGE_MISTAKES = mistakes(
         larger. Where it is not, exponents above 0 may overflow. Take the larger of the two.
     sum or mean of the maxima: You add or average the two maxima. The largest of all scores is the
         larger.
-    factors divided by their sum: Your two factors add up to 1, as the weights of a mean do. Nothing
-        is averaged: multiply by exp(its maximum − the common maximum), which is 1 for the larger
-        part, and add.
-    smooth maximum: You take the logarithm of a sum of exponentials for the larger of the two
-        maxima. The maximum of a part is its largest score, and the sums are relative to it.
-    maximum from 0: Your maximum is never below 0, or another number that it begins with. Where all
-        scores lie far below that, every exponential underflows. The maximum of no scores is −∞.
     one maximum for all rows: You take one maximum for all rows. Each query has a maximum of its
         own, and a row far below another's underflows to 0. Compare entry by entry.
     maximum not updated: Total and weighted are relative to the larger maximum, but you return that
@@ -154,17 +147,24 @@ MERGE_MISTAKES = mistakes(
     maximum and total exchanged: The order is (maximum, total, weighted).
     empty parts NaN: Where neither part has read a key both maxima are −∞, and −∞ − (−∞) is NaN.
         Subtract 0 there instead of the maximum: exp(−∞ − 0) is 0, and so are total and weighted.
+    maximum of nothing: Where neither part has read a key you return a finite maximum. A later part
+        whose scores lie below it would be rescaled to nothing. The maximum of no scores is −∞.
+    totals averaged: You average totals or weighted sums. Add the rescaled ones.
+    totals multiplied: You multiply the totals, sums of exponentials. Add the rescaled ones.
+    factors divided by their sum: Your two factors add up to 1, as the weights of a mean do. Nothing
+        is averaged: multiply by exp(its maximum − the common maximum), which is 1 for the larger
+        part, and add.
+    smooth maximum: You take the logarithm of a sum of exponentials for the larger of the two
+        maxima. The maximum of a part is its largest score, and the sums are relative to it.
+    maximum from 0: Your maximum is never below 0, or another number that it begins with. Where all
+        scores lie far below that, every exponential underflows. The maximum of no scores is −∞.
     total of nothing: Where neither part has read a key you return a total above 0. A sum of no
         exponentials is 0; what keeps a division from 0/0 belongs to the division, after the last
         merge.
     one empty row for all: Where a row of one part has read no key you return the other part for all
         rows. Each query has read keys of its own: decide row by row, as `where` does.
-    maximum of nothing: Where neither part has read a key you return a finite maximum. A later part
-        whose scores lie below it would be rescaled to nothing. The maximum of no scores is −∞.
-    totals averaged: You average totals or weighted sums. Add the rescaled ones.
     logarithm of the total: You return the logarithm of the total, or add totals as if they were
         logarithms. A total is the sum of exponentials itself.
-    totals multiplied: You multiply the totals, sums of exponentials. Add the rescaled ones.
     """,
     {
         "no rescaling": _factors(_one),

@@ -122,14 +122,6 @@ _MISTAKES = mistakes(
     """
     own bucket left out: The bucket of the query itself is missing. It crosses no plane, and comes
         first: nothing else is as likely to hold a near vector.
-    own bucket alone: You return the bucket of the query itself again and again. Each further one
-        lies behind other planes.
-    own bucket twice: The bucket of the query comes twice. It crosses no plane and is there once, in
-        front.
-    own bucket last: You put the bucket of the query itself at the end. It comes first: nothing else
-        is as likely to hold a near vector.
-    likeliest last: You return the right buckets from the least likely to the likeliest. The
-        likeliest comes first.
     single planes alone: You flip single bits alone, or take pairs only when they are used up. Two
         planes that are both very near are crossed together more often than one that is far: compare
         sums of squares.
@@ -146,8 +138,6 @@ _MISTAKES = mistakes(
     directions normalised: You divide the directions by their lengths. They are taken as they are.
     signed products: You order by the products themselves, so that a plane far away on the negative
         side comes first. The distance has no sign: square it.
-    sum before the square: You add up the products x · a and then take the square, or the absolute
-        value, so that planes on two sides of 0 cancel each other. Square each, and add then.
     distances not squared: You add up |x · a|, its root or its cube. Near vectors differ by normal
         noise, whose density falls with the square: add up (x · a)².
     nearest plane decides: You order sets of planes by their nearest or their farthest one alone, or
@@ -156,8 +146,6 @@ _MISTAKES = mistakes(
     not their sum: You order by the product or by the mean of the squares. Add them up.
     one order for all rows: You order the planes by the first row, or by a mean over the rows. Each
         row has distances of its own.
-    rank for the plane: You flip the bit whose number is the rank of a plane. argsort tells which
-        plane comes first, and that is the bit to flip; another argsort of it tells ranks.
     sorted: You return the buckets by their numbers. They come in the order in which they are looked
         into, the likeliest first.
     flips alone: You return which bits are flipped. The bucket is the own signature with these bits
@@ -165,8 +153,6 @@ _MISTAKES = mistakes(
     added for flipped: You add or subtract 2^j, set the bit or clear it, where it is to be flipped.
         Each of these is right for one of the two values of a bit; the exclusive or ^ flips it
         either way.
-    next bit flipped: You flip the bit beside the right one. Bit j has the weight 2^j, with j from
-        0: 1 << j.
     number of the bit flipped: You flip j itself into the signature, signature ^ j. Bit j has the
         weight 2^j: signature ^ (1 << j).
     bits reversed: Your first projection is the highest bit, in the signature, in what you flip or
@@ -174,6 +160,20 @@ _MISTAKES = mistakes(
         those of other planes.
     directions transposed: You take the columns of `directions` for the directions. Its rows are,
         (n_projections, d): multiply x by its transpose.
+    own bucket alone: You return the bucket of the query itself again and again. Each further one
+        lies behind other planes.
+    own bucket twice: The bucket of the query comes twice. It crosses no plane and is there once, in
+        front.
+    own bucket last: You put the bucket of the query itself at the end. It comes first: nothing else
+        is as likely to hold a near vector.
+    likeliest last: You return the right buckets from the least likely to the likeliest. The
+        likeliest comes first.
+    sum before the square: You add up the products x · a and then take the square, or the absolute
+        value, so that planes on two sides of 0 cancel each other. Square each, and add then.
+    rank for the plane: You flip the bit whose number is the rank of a plane. argsort tells which
+        plane comes first, and that is the bit to flip; another argsort of it tells ranks.
+    next bit flipped: You flip the bit beside the right one. Bit j has the weight 2^j, with j from
+        0: 1 << j.
     """,
     {
         "own bucket left out": each("sets", _but_own),

@@ -92,9 +92,6 @@ MISTAKES = mistakes(
     second term over the tokens: In the second term you average over the tokens, or over everything.
         Each row has a size of its own.
     sign of the second term: You add the second term. It is subtracted.
-    second term alone: Your grad_x is the second term alone. It is subtracted from the first one.
-    another second term: Your second term is not the normalised row times the mean of grad_output ·
-        gain · normalised row: it holds another factor, or one too many or too few.
     second term with x: The second term holds x itself. It holds the normalised row, x/size.
     second term without the gain: In the second term you use grad_output without the gain.
     gain after the second term: You multiply by the gain at the end. It belongs to grad_output,
@@ -116,6 +113,15 @@ MISTAKES = mistakes(
     gradients swapped: You return (grad_gain, grad_x). Return them in the order of the arguments.
     grad_output ignored: Your gradients are those of the sum of all outputs.
     grad_output passed on: You return grad_output as grad_x. It passes the gain and the division.
+    one gradient negated: One of the two gradients has the wrong sign.
+    all gradients negated: Both gradients have the wrong sign. The minus belongs to the step.
+    all gradients scaled: Both gradients are the right ones times 2 or 1/2.
+    batch not summed: For a batch you return a grad_gain for each sequence. They all used one gain:
+        sum over every axis but the last.
+    epsilon ignored: Your function takes `epsilon` but always uses 1e-5.
+    second term alone: Your grad_x is the second term alone. It is subtracted from the first one.
+    another second term: Your second term is not the normalised row times the mean of grad_output ·
+        gain · normalised row: it holds another factor, or one too many or too few.
     gain twice: You multiply grad_x by the gain twice.
     grad_gain of one token: You return the grad_gain of the first or of the last token. Sum over
         all.
@@ -125,13 +131,7 @@ MISTAKES = mistakes(
         each row by its grad_output, then sum.
     grad_gain summed over the features: You sum grad_gain over the features as well. Each has a gain
         of its own.
-    one gradient negated: One of the two gradients has the wrong sign.
     one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
-    all gradients negated: Both gradients have the wrong sign. The minus belongs to the step.
-    all gradients scaled: Both gradients are the right ones times 2 or 1/2.
-    batch not summed: For a batch you return a grad_gain for each sequence. They all used one gain:
-        sum over every axis but the last.
-    epsilon ignored: Your function takes `epsilon` but always uses 1e-5.
     """,
     {
         "size taken for a constant": each("subtract", lambda h, second: h),

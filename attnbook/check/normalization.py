@@ -133,8 +133,6 @@ NORMALIZATION_MISTAKES = mistakes(
         Divide by their sum.
     not normalised: You return the exponentials themselves, at most divided by the largest one. They
         are positive, but they do not sum to one until each row is divided by its sum.
-    scores returned: You return the scores less their maximum. exp makes positive numbers of them,
-        and each row is divided by its sum then.
     length instead of sum: You divide by the length of the row, √Σx². Then the squares sum to one,
         not the weights. Divide by the plain sum.
     no exponential: You divide the scores by their sum without taking exp first. Scores may be
@@ -181,6 +179,10 @@ NORMALIZATION_MISTAKES = mistakes(
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is not: there your
         weights sum to one over the wrong axis. Write −1, which is the last axis of any array.
     axis ignored: Your function takes `axis` and works on the last one. Pass it to maximum and sum.
+    divided by another number: You divide the exponentials by the smallest of them, by their product
+        or by how many they are. Divide by their sum.
+    scores returned: You return the scores less their maximum. exp makes positive numbers of them,
+        and each row is divided by its sum then.
     temperature: Your scores are multiplied or divided by a number, such as 2 or 10, before exp is
         taken of them. That is a temperature, which nobody asked for here.
     scores clipped: You cut the scores off at a number, or squeeze them with tanh, before exp. Two
@@ -188,8 +190,6 @@ NORMALIZATION_MISTAKES = mistakes(
         overflow, and nothing need be cut off.
     scores normalised: You divide the scores by their own size before exp, with or without their
         mean subtracted. How far the scores lie apart must count: it says how sure the choice is.
-    divided by another number: You divide the exponentials by the smallest of them, by their product
-        or by how many they are. Divide by their sum.
     one left out of the sum: The first or the last exponential is missing in the sum by which you
         divide: a loop or a slice leaves it out, so a row sums to more than one.
     """,

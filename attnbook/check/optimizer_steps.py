@@ -93,21 +93,12 @@ _MISTAKES = mistakes(
     means not corrected: You use the running means as they are. They began at 0, so after t steps
         they are too small by the factors 1 − β₁ᵗ and 1 − β₂ᵗ: divide by these.
     one mean not corrected: You correct one of the two running means. Both began at 0.
-    corrected by βt: You multiply β by t. The factor is 1 − βᵗ, with a power.
-    corrected by the other β: You correct a running mean by the β of the other one: β₁ belongs to
-        the mean of g, β₂ to that of g².
-    root corrected: You take the root of the mean of the squares and divide the root by 1 − β₂ᵗ.
-        Divide the mean by it, then take the root.
     corrected by multiplying: You multiply by 1 − βᵗ. The means are too small by it: divide.
     corrected by 1 − β: You divide by 1 − β in each step. The factor is 1 − βᵗ with the number t of
         the step.
-    another correction: You correct the running means, or one of them, in another way. Divide each
-        by 1 − βᵗ.
     step counted from 0: You use t − 1. The first step has t = 1; with 0 the correction divides by
         0.
     step counted from 2: You use t + 1. The first step has t = 1.
-    means not updated: You return the running means, or one of them, as they came. The next step
-        goes on from the new ones.
     corrected means kept: You return the means after their correction. What the next step goes on
         from are the running means themselves.
     means of the step before: You move by the means as they were before this gradient. Update them
@@ -115,23 +106,12 @@ _MISTAKES = mistakes(
     gradient not squared: The second mean is that of g, not of g². Its root is no size.
     square of the mean: You square the running mean, the new or the old one. The second mean is that
         of g².
-    one size for all: You sum or average the squares over the array, so all its numbers are divided
-        by one size. Each number has a mean of its own.
-    root kept: You return the root of the mean of the squares. The next step goes on from the mean
-        itself.
-    put together otherwise: You put the two means together in another way: a quotient turned round,
-        another root or a square. The direction is the mean of g over the root of the mean of g².
     no root: You divide by the mean of the squares. Divide by its root, which has the unit of the
         gradient.
-    multiplied by the root: You multiply by the root of the mean of the squares. Divide.
     no division: You never divide by the size of the gradient. That is descent with momentum.
     no mean of the gradient: You move by g itself, divided by its size. The running mean of g takes
         its place.
     plain descent: You move by −lr · g and leave the means out.
-    sign of the gradient: You move by the sign alone, of g or of its mean.
-    epsilon above the line: You add ε to the mean of g. It is added to the root, which may be 0.
-    epsilon before the correction: You add ε to the root of the running mean, and correct it
-        afterwards. It is added to the root of the corrected mean.
     epsilon forgotten: You divide by the root alone. Where every gradient was 0 that is 0/0.
     epsilon under the root: You add ε under the root. Here it is added to the root.
     another epsilon: Your ε is not 1e-8, or it is a floor of the root. It is added to every root.
@@ -141,23 +121,43 @@ _MISTAKES = mistakes(
         the step.
     decay without the rate: You take off decay · W. It is lr · decay · W.
     decay after the step: You let the new W decay. The old one decays, before the step.
-    another decay: You take off something else than lr · decay · W for the decay.
     decay added: You add lr · decay · W, so the weights grow.
     betas exchanged: You use β₂ for the mean of g and β₁ for that of its square.
     shares exchanged: You keep 1 − β of the old mean. It keeps β, and the new value gets 1 − β.
-    shares of two means: You keep β₁ of an old mean and give the new value 1 − β₂, or the reverse.
-        The two shares of a mean come from one β.
     another beta: Your β₁ or β₂ is not the one asked for: 0.9 and 0.98.
     means summed: You add the new value to a mean without the factor 1 − β.
+    sign: You add the step. The gradient points uphill: subtract.
+    rate forgotten: You leave out the learning rate.
+    results in another order: Return W, then the mean of g, then the mean of its square.
+    corrected by βt: You multiply β by t. The factor is 1 − βᵗ, with a power.
+    corrected by the other β: You correct a running mean by the β of the other one: β₁ belongs to
+        the mean of g, β₂ to that of g².
+    root corrected: You take the root of the mean of the squares and divide the root by 1 − β₂ᵗ.
+        Divide the mean by it, then take the root.
+    another correction: You correct the running means, or one of them, in another way. Divide each
+        by 1 − βᵗ.
+    means not updated: You return the running means, or one of them, as they came. The next step
+        goes on from the new ones.
+    one size for all: You sum or average the squares over the array, so all its numbers are divided
+        by one size. Each number has a mean of its own.
+    root kept: You return the root of the mean of the squares. The next step goes on from the mean
+        itself.
+    put together otherwise: You put the two means together in another way: a quotient turned round,
+        another root or a square. The direction is the mean of g over the root of the mean of g².
+    multiplied by the root: You multiply by the root of the mean of the squares. Divide.
+    sign of the gradient: You move by the sign alone, of g or of its mean.
+    epsilon above the line: You add ε to the mean of g. It is added to the root, which may be 0.
+    epsilon before the correction: You add ε to the root of the running mean, and correct it
+        afterwards. It is added to the root of the corrected mean.
+    another decay: You take off something else than lr · decay · W for the decay.
+    shares of two means: You keep β₁ of an old mean and give the new value 1 − β₂, or the reverse.
+        The two shares of a mean come from one β.
     old mean kept whole: You add to a mean without the factor β in front of it, so it forgets
         nothing and grows without end.
     weights not moved: You return W as it came, or only its decay: the step is not taken.
     step for the weights: What you return as W is the step or its direction. Take the step off W.
     another step: You multiply by the learning rate twice, divide by it, or multiply the step by W.
         Take off the learning rate times the direction.
-    sign: You add the step. The gradient points uphill: subtract.
-    rate forgotten: You leave out the learning rate.
-    results in another order: Return W, then the mean of g, then the mean of its square.
     """,
     {
         "means not corrected": {"fair": lambda m, b, t: m, "fair_square": lambda m, b, t: m},

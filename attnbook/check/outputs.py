@@ -96,12 +96,12 @@ OUTPUT_MISTAKES = (
         to attention: return the mixed values alone.
     output divided again: You divide the mixed values once more, by the number of keys or by a root
         of a width. The weights of a query sum to one, so the mixture is a mean already.
+    scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
+        are dot products of query and key, which have d_k terms.
     values in another order: The values come in another order than the keys, reversed or moved by
         one place. Weight j belongs to value j, as score j belongs to key j.
     values not weighed: Your output is the sum or the largest of the values, whatever the query asks
         for. Each output is their mean, weighed by the weights of the query.
-    scale by √d_v: You divide the scores by √d_v, the root of the width of the values. The scores
-        are dot products of query and key, which have d_k terms.
     """,
         {
             "weights returned": {"mix": lambda weights, value: weights},

@@ -155,16 +155,16 @@ _MISTAKES = mistakes(
     not merged: You return the bytes. Is the result of the merges thrown away?
     ids of new tokens: Your new tokens have other ids. Those of the bytes end at 255: merges[i]
         makes the id 256 + i.
-    one id for all: All new tokens have the same id: merges[i] makes the id 256 + i.
     pair in reverse: You look for y before x. The pair is (x, y), in this order.
     order lost: Your ids come sorted, or each once only. They stand where their bytes stand.
-    tokens left out: You return the new tokens alone, or the bytes that no merge took. Return all.
     case lost: You write the word in small letters. Its bytes stay as they are.
     returned backwards: Your ids come in reverse. The first byte of the word comes first.
     number of tokens: You return how many tokens there are. Return their ids.
     bytes for ids: You return the bytes or the letters of the tokens. Return their ids.
     no pair left: Where no neighbours are a pair of the merges your function raises: the smallest of
         nothing is asked for. Return the ids there as they are.
+    one id for all: All new tokens have the same id: merges[i] makes the id 256 + i.
+    tokens left out: You return the new tokens alone, or the bytes that no merge took. Return all.
     """,
     {
         "left to right": each("join", _first_found, _stacked),

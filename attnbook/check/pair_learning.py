@@ -136,11 +136,11 @@ BYTE_MISTAKES = mistakes(
         "é" is two bytes in UTF-8, and "😀" is four: begin with word.encode(), so that 256 ids are
         enough for any text.
     another encoding: You encode the words by something else than UTF-8, which word.encode() is.
+    bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
+        nothing needs to be left out.
     bytes added: You put a space, a marker or a 0 before or behind the bytes of a word. Its bytes
         are all there is.
     word turned round: You begin with the last byte of each word. The first one comes first.
-    bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
-        nothing needs to be left out.
     """,
     {
         "characters for bytes": each("bytes", lambda word: list(map(ord, word))),
@@ -171,17 +171,12 @@ ONE_ID = each("new", lambda i: 256, lambda i: -1, lambda i: 0)
 
 _MISTAKES = mistakes(
     """
-    nothing learned: You return no merges. Is each pair appended to them, and is it the most
-        frequent one that must occur twice?
     ties the other way: Of pairs that occur equally often you take the larger one. Any rule would
         do if everybody kept to it; the one here is the smaller pair, as in Hugging Face's
         tokenizers: min(counts, key=lambda pair: (-counts[pair], pair)).
     ties by the order of the text: Of pairs that occur equally often you take the one that you met
         first, or last, so the order of the words decides. Take the smaller pair: a rule about the
         pairs alone gives the same tokens whatever the order.
-    ties by another rule: Of pairs that occur equally often you do not take the smaller one: that is
-        the one with the smaller first id, and of two with the same first id the one with the
-        smaller second.
     borders crossed: You count pairs that begin in one word and end in the next one. Merges stay
         within a word; otherwise the end of one word and the beginning of another become a token.
     words counted once: You count each different word once. A word that occurs a hundred times
@@ -190,16 +185,10 @@ _MISTAKES = mistakes(
     overlaps left out: In "aaa" you count the pair (a, a) once. Here every two neighbours count, so
         "aaa" holds it twice; that is how the usual programs count.
     case lost: You write the words in small letters. Their bytes stay as they are.
-    pairs counted without their order: You sort the two ids of each pair. (x, y) and (y, x) are two
-        pairs, and x stands first in the text.
-    a pair of each word left out: You leave out the first or the last pair of each word. Each token
-        but the last one begins a pair: zip(ids, ids[1:]).
     every second pair: You count the pairs at even places alone. Each token but the last one begins
         a pair: zip(ids, ids[1:]).
     least frequent pair: You take the pair that occurs least often. The most frequent one saves
         most tokens.
-    first pair of the text: You take the first or the last pair that you meet, not the most
-        frequent.
     largest pair: You take the largest pair of ids, not the most frequent: max(counts) compares the
         keys. Say max(counts, key=counts.get).
     smallest pair: You take the smallest pair of ids, not the most frequent: min(counts) compares
@@ -216,10 +205,6 @@ _MISTAKES = mistakes(
     n_merges ignored: You never look at n_merges. End after as many merges.
     ids of new tokens: Your new tokens have other ids. Those of the bytes end at 255: merge number
         i, counted from 0, makes the id 256 + i.
-    one id for all: All new tokens have the same id. Merge number i, counted from 0, makes the id
-        256 + i.
-    merges sorted: You sort the merges, or return a set of them. They stay in the order in which
-        they were learned, since encoding must repeat them so.
     merges in reverse: You return the merges in reverse. The first one learned comes first, since
         encoding must repeat them in this order.
     pair turned around: You return (y, x) for the pair (x, y). x stands first in the text.
@@ -229,6 +214,21 @@ _MISTAKES = mistakes(
         pair: several pairs can be written the same.
     no pair left: With no pair left your function raises: the largest of nothing is asked for. A
         word of one token has no pair; end there.
+    nothing learned: You return no merges. Is each pair appended to them, and is it the most
+        frequent one that must occur twice?
+    ties by another rule: Of pairs that occur equally often you do not take the smaller one: that is
+        the one with the smaller first id, and of two with the same first id the one with the
+        smaller second.
+    pairs counted without their order: You sort the two ids of each pair. (x, y) and (y, x) are two
+        pairs, and x stands first in the text.
+    a pair of each word left out: You leave out the first or the last pair of each word. Each token
+        but the last one begins a pair: zip(ids, ids[1:]).
+    first pair of the text: You take the first or the last pair that you meet, not the most
+        frequent.
+    one id for all: All new tokens have the same id. Merge number i, counted from 0, makes the id
+        256 + i.
+    merges sorted: You sort the merges, or return a set of them. They stay in the order in which
+        they were learned, since encoding must repeat them so.
     """,
     {
         "ties the other way": each("pick", _largest),

@@ -222,19 +222,8 @@ _MISTAKES = mistakes(
     ids as text: You write the ids as one text and replace in it, so that 12 is found in 112.
         Compare whole ids, or put a border around each.
     first token kept: You keep the first token of the pair before the new one. Both go.
-    pair kept: You put the new token in and keep both tokens of the pair. They go.
-    tokens replaced one by one: You replace every y, or every x and every y, or take them out,
-        wherever they stand. Only an x with y behind it is replaced, and the two together.
     order lost: Your ids come sorted, in reverse, or each once only. What belongs to no pair stays
         where it is.
-    others left out: You return the new tokens alone, or leave out what stands behind the first
-        pair. All other tokens stay.
-    round the end: You compare the last token with the first one. The last token has no neighbour.
-    old token for the new one: You put a token of the pair where `new` belongs.
-    any two of the pair: You merge any two neighbours that both occur in the pair, such as x and x.
-        It is x that must stand first, and y behind it.
-    pair sorted: You sort the pair, or the two neighbours, before you compare. Which of them stands
-        first counts: (x, y) and (y, x) are two pairs.
     condition reversed: You merge the neighbours that are no pair. Turn the comparison round.
     new token left out: The pair is taken out, and nothing is put in its place.
     new token at the end: You append the new token at the end. It belongs where the pair stood.
@@ -250,6 +239,17 @@ _MISTAKES = mistakes(
     nothing merged: You return the ids as they came. Is the result of the merge thrown away?
     pair as one token: Your list holds a tuple, or a list. Put `new` where the pair stood.
     beyond the end: You look at the token behind the last one. The last token has no neighbour.
+    pair kept: You put the new token in and keep both tokens of the pair. They go.
+    tokens replaced one by one: You replace every y, or every x and every y, or take them out,
+        wherever they stand. Only an x with y behind it is replaced, and the two together.
+    others left out: You return the new tokens alone, or leave out what stands behind the first
+        pair. All other tokens stay.
+    round the end: You compare the last token with the first one. The last token has no neighbour.
+    old token for the new one: You put a token of the pair where `new` belongs.
+    any two of the pair: You merge any two neighbours that both occur in the pair, such as x and x.
+        It is x that must stand first, and y behind it.
+    pair sorted: You sort the pair, or the two neighbours, before you compare. Which of them stands
+        first counts: (x, y) and (y, x) are two pairs.
     """,
     {
         "ids as text": each("merge", _as_text),

@@ -135,25 +135,15 @@ REPETITION_PENALTY = Check(
             negative ones, not the reverse.
         one sign alone: You leave the logits of one sign as they are. Those above 0 are divided,
             those below are multiplied.
-        set to 0: You put 0 in the place of a logit: of the negative ones, of the positive ones, or
-            of both. Positive ones are divided and negative ones multiplied.
-        sign turned: You turn the sign of logits. It stays: those above 0 are divided, those below
-            are multiplied.
-        compared with another number: You compare with another number than 0, such as 1 or the mean
-            of the logits. Those above 0 are divided.
         another factor: You divide and multiply by another number than the penalty: its square, its
             root or 1 more.
         absolute value: You multiply or divide the size of a logit and lose its sign.
         every occurrence counts: A token that occurred three times gets the penalty three times. It
             gets it once, however often it occurred.
-        repeated ones alone: You change the tokens that occurred more than once, or exactly once.
-            Every token that occurred gets the penalty.
         token off by one: You change the logit of the token before or behind each. Ids count from 0.
         subtracted: You subtract from the logits of tokens that occurred. That is the presence
             penalty, another one; this penalty is a factor.
         others penalised: You change the logits of the tokens that did not occur. Those stay.
-        others lost: The tokens that did not occur get 0, or no chance at all. They stay as they
-            are.
         all tokens: You change the logits of all tokens, whether or not they occurred.
         last token alone: You change the logit of the last token alone. All tokens so far count.
         first token alone: You change the logit of the first token alone. All tokens so far count.
@@ -166,6 +156,16 @@ REPETITION_PENALTY = Check(
         of probabilities: You take a softmax, or a softmax and its logarithm, around the penalty. It
             changes the logits and returns them.
         nothing changed: You return the logits that you were given.
+        set to 0: You put 0 in the place of a logit: of the negative ones, of the positive ones, or
+            of both. Positive ones are divided and negative ones multiplied.
+        sign turned: You turn the sign of logits. It stays: those above 0 are divided, those below
+            are multiplied.
+        compared with another number: You compare with another number than 0, such as 1 or the mean
+            of the logits. Those above 0 are divided.
+        repeated ones alone: You change the tokens that occurred more than once, or exactly once.
+            Every token that occurred gets the penalty.
+        others lost: The tokens that did not occur get 0, or no chance at all. They stay as they
+            are.
         """,
         {
             "negative logits divided": each("change", lambda z, c: z / c),

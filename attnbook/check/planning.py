@@ -100,15 +100,6 @@ _MISTAKES = mistakes(
     """
     one projection for all: The number of tables does not grow with κ. All κ projections of a table
         must agree, which has the chance p_near to the power of κ.
-    one projection enough: You take the chance that one projection or more agrees, 1 − (1 − p)^κ.
-        All κ projections of a table must agree: p^κ.
-    other for near: You count tables by the chance of other keys. The promise is about a near key:
-        p_near^κ.
-    promise for all keys: You divide δ by the number of keys. The promise is about one near key: δ
-        is taken as it is.
-    kappa from 2: Your first number is that of κ = 2. κ runs from 1 to 32.
-    n and d exchanged: You exchange the number of keys and their width: hashing costs d κ L
-        products, and there are n keys to be candidates.
     kappa from 0: Your first number is that of κ = 0. κ runs from 1 to 32.
     all tables must have it: You ask that all tables have the key, or that a mean number of them
         does, or your fraction is upside down. One table is enough: all L miss it with probability
@@ -116,8 +107,6 @@ _MISTAKES = mistakes(
     delta and one minus delta: You take 1 − δ for δ. δ is the chance of a miss.
     found for missed: You take the logarithm of p^κ. A table has the key with the chance p^κ and
         misses it with 1 − p^κ.
-    wrong sign: A sign is wrong: ln δ and ln(1 − p^κ) are both below 0, and their ratio is above 0.
-        Look at the minus in front and at the one inside.
     approximated: You divide by p^κ in place of −ln(1 − p^κ). That is near only where p^κ is small.
     one table too many: You take a table more than are needed: ⌈x⌉ is enough.
     rounded down: You round the number of tables down, or to the nearest. Then the promise is
@@ -126,8 +115,6 @@ _MISTAKES = mistakes(
         first.
     mean before the power: You take the mean of p_other and then its power κ. Take the powers first:
         the keys that lie nearest are found far more often than the mean of all would be.
-    not agreeing: You take the chance that other keys do not agree. A candidate is a key on which
-        all κ projections agree: p_other^κ.
     not the mean: You take the median, the smallest, the largest or the geometric mean over the
         sample. The number of candidates is a sum over the keys: take the plain mean.
     power forgotten: Your share of candidates does not fall with κ. Another key is a candidate where
@@ -143,6 +130,27 @@ _MISTAKES = mistakes(
     share for a number: You forget to multiply by n: p_other^κ is the share of the keys in a bucket.
     one projection to hash: Your cost of hashing lacks κ, L or d. A query is multiplied with κ
         directions for each of L tables, of d numbers each.
+    look-ups of projections: You count a look-up for each projection. The projections of a table
+        make one signature, which is looked up once.
+    costs in another order: `costs` are those of a product, of a look-up and of a candidate, in this
+        order.
+    hashing left out: The cost of hashing is missing: d κ L products.
+    look-ups left out: The cost of looking up is missing: one in each table.
+    candidates left out: The cost of the candidates is missing.
+    exchanged: You return the two results in the other order.
+    one projection enough: You take the chance that one projection or more agrees, 1 − (1 − p)^κ.
+        All κ projections of a table must agree: p^κ.
+    other for near: You count tables by the chance of other keys. The promise is about a near key:
+        p_near^κ.
+    promise for all keys: You divide δ by the number of keys. The promise is about one near key: δ
+        is taken as it is.
+    kappa from 2: Your first number is that of κ = 2. κ runs from 1 to 32.
+    n and d exchanged: You exchange the number of keys and their width: hashing costs d κ L
+        products, and there are n keys to be candidates.
+    wrong sign: A sign is wrong: ln δ and ln(1 − p^κ) are both below 0, and their ratio is above 0.
+        Look at the minus in front and at the one inside.
+    not agreeing: You take the chance that other keys do not agree. A candidate is a key on which
+        all κ projections agree: p_other^κ.
     sum for a product: You add in the cost of hashing where d κ L is a product: each of κ L
         directions costs d products.
     keys hashed too: You count the hashing of all n keys. That is done once, when the tables are
@@ -155,14 +163,6 @@ _MISTAKES = mistakes(
     prices not used: You add the numbers of products, look-ups and candidates without their costs.
     not their total: You take the largest, the mean or the product of the three costs. A query pays
         for all of them: add them up.
-    look-ups of projections: You count a look-up for each projection. The projections of a table
-        make one signature, which is looked up once.
-    costs in another order: `costs` are those of a product, of a look-up and of a candidate, in this
-        order.
-    hashing left out: The cost of hashing is missing: d κ L products.
-    look-ups left out: The cost of looking up is missing: one in each table.
-    candidates left out: The cost of the candidates is missing.
-    exchanged: You return the two results in the other order.
     """,
     {
         "one projection for all": each("table_has", lambda p, k, sample: p + 0 * k),

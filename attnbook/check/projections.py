@@ -118,14 +118,14 @@ PROJECTION_MISTAKES = mistakes(
     W_Q used for the values: You project the values with W_Q. They have a matrix of their own, W_V.
     W_K and W_V swapped: You project the keys with W_V and the values with W_K. Each input has its
         own matrix.
-    key and value exchanged: You project the argument `value` with W_K to get the keys, and `key`
-        with W_V to get the values. The two arguments have changed places.
-    queries from the key: You project the argument `key`, or `value`, to get the queries. They come
-        from the argument `query`.
     self-attention only: You take keys or values from the query, so the head only looks at itself.
         In cross-attention they come from elsewhere: project `key` and `value`.
     values from the key: You project the argument `key` to get the values. They come from the
         argument `value`.
+    key and value exchanged: You project the argument `value` with W_K to get the keys, and `key`
+        with W_V to get the values. The two arguments have changed places.
+    queries from the key: You project the argument `key`, or `value`, to get the queries. They come
+        from the argument `query`.
     """,
     {
         "nothing projected": _by(query="x", key="y", value="z"),

@@ -184,8 +184,6 @@ RING_ATTENTION = Check(
         own keys alone: Each process attends to its own keys alone, once or in every step. Keys have
             to go round: in step i process r has those of process r − i, and after p steps every
             query has met every key.
-        last keys alone: Each step overwrites what the steps before have found, so only the keys
-            that came last are left. Merge each new part with what you have.
         one step too few: One process is left out. With p processes there are p steps, the first of
             them with the keys of the process itself.
         one step too many: You go on after a whole turn, so the first keys count twice.
@@ -207,8 +205,6 @@ RING_ATTENTION = Check(
             the weighted sums. Multiply both by exp(old maximum − new maximum).
         sum of the outputs: You add the outputs of the steps. Merge the parts, and divide once at
             the end.
-        outputs weighed by their maxima: You weigh the output of each step by exp of its maximum
-            alone. How many keys count besides the largest is in the totals: merge the parts.
         mean of the outputs: You take the mean of the outputs of the steps, or of what you have and
             of each new output. A step in which large
             scores were met counts more: merge the parts, and divide once at the end.
@@ -216,10 +212,14 @@ RING_ATTENTION = Check(
             by the total at the end.
         divided by the number of processes: You divide once more by the number of processes. The
             totals have all keys in them already.
-        scale by a length: You divide the scores by the root of a number of keys or of processes,
-            or have it in the root beside d_k. A score has d_k terms: divide by √d_k alone.
         causal: You hide the keys, or the shards, that come after the query. Here every query sees
             all keys.
+        last keys alone: Each step overwrites what the steps before have found, so only the keys
+            that came last are left. Merge each new part with what you have.
+        outputs weighed by their maxima: You weigh the output of each step by exp of its maximum
+            alone. How many keys count besides the largest is in the totals: merge the parts.
+        scale by a length: You divide the scores by the root of a number of keys or of processes,
+            or have it in the root beside d_k. A score has d_k terms: divide by √d_k alone.
         """,
         {
             "own keys alone": each("steps", lambda p: 1),

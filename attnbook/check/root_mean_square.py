@@ -100,9 +100,6 @@ MISTAKES = mistakes(
     mean of the absolute values: You divide by the mean of |x|. Take the root of the mean of x².
     largest number for the size: You divide by the largest |x| of a row, by its smallest or by its
         median. Take the root of the mean of x².
-    another root: You divide by another root or power of the mean of the squares than its square
-        root, such as its fourth root or its square.
-    size subtracted: You subtract √(mean of x² + ε) from the row. The row is divided by it.
     normalised twice: You normalise twice: the rows that come out, times the gain, are normalised
         once more. Once is enough.
     root forgotten: You divide by the mean of the squares. Divide by its root.
@@ -123,6 +120,9 @@ MISTAKES = mistakes(
         division, so that each feature can have a size of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i is divided by the size of token
         j. It runs only where the array is square. Pass keepdims=True.
+    another root: You divide by another root or power of the mean of the squares than its square
+        root, such as its fourth root or its square.
+    size subtracted: You subtract √(mean of x² + ε) from the row. The row is divided by it.
     """
     + IN_EVERY_NORM,
     {

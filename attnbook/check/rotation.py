@@ -132,8 +132,6 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             Both rows need the old a and b.
         cosines alone: You multiply by the cosines and leave the sines out.
         sines alone: You multiply by the sines and leave the cosines out.
-        part of the features rotated: You rotate some of the features, and the others hardly or not
-            at all. Some models do so; here each pair is rotated, by i/10000^(2l/d).
         added, not rotated: You add sines and cosines to x. They are the entries of a rotation that
             multiplies each pair.
         put together in another order: You take the pairs apart in one layout and put them together
@@ -146,7 +144,6 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             by i·ω.
         one position for all: You rotate every row by the same angles.
         angles doubled: You rotate twice, or by twice the angle, i·ω.
-        angles halved: You rotate by half the angle, i·ω.
         product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
         turns for radians: You multiply the angles by 2π, or take them for degrees. They are
             radians: cos(i·ω) itself.
@@ -154,6 +151,9 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             tokens in a cache the next one stands at n.
         start taken wrong: Your positions do not begin at `start`: you subtract it, double it or
             move it by one. They are start, start + 1, …
+        part of the features rotated: You rotate some of the features, and the others hardly or not
+            at all. Some models do so; here each pair is rotated, by i/10000^(2l/d).
+        angles halved: You rotate by half the angle, i·ω.
         """,
         {
             "rotated backwards": each("rotate", lambda a, b, c, s: (a * c + b * s, b * c - a * s)),

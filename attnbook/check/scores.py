@@ -139,12 +139,12 @@ SCORE_MISTAKES = mistakes(
         your function takes one, and nothing else.
     own place hidden: No query sees the key at its own place: the diagonal of the scores or of the
         weights is hidden, though nobody asked for it. Every query may see every key here.
-    one key left out: The first key gets no weight, or the last: a loop or a slice leaves it out.
-        Every query may see every key.
     scores ignored: Every key gets the same weight, whatever the query asks: the scores have no
         effect.
     sign of the scores: The smallest score gets the largest weight: a minus sign has crept in
         between the dot product and exp. Look also at the order of score and maximum.
+    one key left out: The first key gets no weight, or the last: a loop or a slice leaves it out.
+        Every query may see every key.
     """,
     {
         "no scale": sized(0),

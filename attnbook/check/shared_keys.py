@@ -62,6 +62,8 @@ GROUPED_ATTENTION = check_of(
         group.
     first key head for all: Every query head reads the first head of keys or of values, or the last.
         Head h reads head h // group of both.
+    groups in reverse: The first query heads read the last heads of keys or of values. Head 0
+        reads head 0.
     ends of the groups: A group begins or ends at the wrong head, or query head h reads head h as
         long as there is one. A group has n_heads / n_kv_heads neighbours: h // group.
     first head of each group alone: All but the first head of each group are 0. Every head of
@@ -72,8 +74,6 @@ GROUPED_ATTENTION = check_of(
         for all. Each group reads its own head.
     one query for a group: All heads of a group have one output, of their mean or of the first of
         them. They share keys and values; each has queries of its own.
-    groups in reverse: The first query heads read the last heads of keys or of values. Head 0
-        reads head 0.
     """,
         {
             "heads in turn": of_heads(lambda h, n_heads, n_own: h % n_own),

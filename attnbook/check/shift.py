@@ -85,9 +85,6 @@ _MISTAKES = mistakes(
         target[:-1].
     start replaced: The decoder reads another token in the place of the start. The target begins
         with its start token: read target[:-1].
-    label replaced: You put another token or a filler in the place of the first or the last label.
-        The first label is the token after the start, and the last one is the stop token.
-    one token read: The decoder reads one token at every place. Read target[:-1].
     stop not predicted: Your labels lack the stop token, so the model never learns to end.
     shifted by two: Your labels lie two places ahead of what is read. Shift by one.
     too little read: You leave out the last two tokens. Only the stop is not read: target[:-1].
@@ -103,6 +100,9 @@ _MISTAKES = mistakes(
     backwards: You turn the target round. The tokens keep their order.
     shifted along the batch: On a batch you leave out the last and the first sequence instead of the
         last and the first token. Count the axis from the end: target[..., :-1].
+    label replaced: You put another token or a filler in the place of the first or the last label.
+        The first label is the token after the start, and the last one is the stop token.
+    one token read: The decoder reads one token at every place. Read target[:-1].
     """,
     {
         "no shift": _both(

@@ -75,12 +75,6 @@ _MISTAKES = mistakes(
         beyond are lost.
     bits reversed: Your first projection is the highest bit. It is the lowest one here: bit j has
         the weight 2^j. Signatures in two orders never meet.
-    vector of zeros: A vector of zeros gets no ones, as if it were compared with NaN. It lies on
-        every plane, and x · a ≥ 0 holds for each of them, so all its bits are 1. If you divide the
-        vectors by their lengths, 0 / 0 is NaN, and no comparison with NaN is true. The signs need
-        no division.
-    half a bit for 0: A projection of exactly 0 counts as half a one: np.sign gives 0 there, and (0
-        + 1) / 2 is a half. The bit is 1 where x · a ≥ 0: compare, and no half comes up.
     strict sign: A projection of exactly 0 gives you the bit 0: you compare with > 0. The bit is 1
         where x · a ≥ 0. What matters is that keys and queries are hashed by one rule; a vector of
         zeros, such as padding, lies on every plane.
@@ -92,10 +86,6 @@ _MISTAKES = mistakes(
         another hash, ⌊(a · x + b)/r⌋, whose codes may have any size. SimHash keeps the sign alone.
     bits summed: You count the ones. Two vectors with as many ones, on different planes, then share
         a bucket. Give bit j the weight 2^j.
-    all bits 1: Every bit is 1, whatever the vectors are, as if a square or an absolute value were
-        compared with 0. The bit is 1 where x · a ≥ 0, and 0 on the other side.
-    any or all: You keep one bit of all: whether any projection is at least 0, or whether all are.
-        Every projection has a bit of its own: give bit j the weight 2^j.
     parity: You keep one bit of all: whether the number of ones is odd. Give bit j the weight 2^j.
     exclusive or for the power: In Python 2 ^ j is the exclusive or of 2 and j. The power is 2 ** j,
         or the shift 1 << j.
@@ -134,6 +124,16 @@ _MISTAKES = mistakes(
     packed in floats: You add up floating-point numbers and turn the sum into an integer. A float64
         holds 53 bits and a float32 holds 24: the lowest projections are rounded away. Shift and add
         in int64.
+    vector of zeros: A vector of zeros gets no ones, as if it were compared with NaN. It lies on
+        every plane, and x · a ≥ 0 holds for each of them, so all its bits are 1. If you divide the
+        vectors by their lengths, 0 / 0 is NaN, and no comparison with NaN is true. The signs need
+        no division.
+    half a bit for 0: A projection of exactly 0 counts as half a one: np.sign gives 0 there, and (0
+        + 1) / 2 is a half. The bit is 1 where x · a ≥ 0: compare, and no half comes up.
+    all bits 1: Every bit is 1, whatever the vectors are, as if a square or an absolute value were
+        compared with 0. The bit is 1 where x · a ≥ 0, and 0 on the other side.
+    any or all: You keep one bit of all: whether any projection is at least 0, or whether all are.
+        Every projection has a bit of its own: give bit j the weight 2^j.
     """,
     {
         "bits not packed": {"join": lambda bits, places: bits},

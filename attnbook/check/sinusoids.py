@@ -102,9 +102,6 @@ _MISTAKES = mistakes(
         just below 1.
     exponent doubled: Your exponent is 4l/d, as where an index that already runs over 0, 2, 4, … is
         doubled again, or your base is 10⁸, which is the same. Pair l has the exponent 2l/d.
-    exponent not divided by d: Your exponent is l or 2l. It is divided by the width, 2l/d.
-    pairs that share a frequency: Your exponent comes from l // 2, so two pairs have one frequency,
-        or one pair another. Where l counts the pairs, 0 to d/2 − 1, it is 2l/d.
     sine and cosine of different frequencies: Each feature has a frequency of its own. A sine and
         its cosine belong together and have the same: compute d/2 frequencies and use each twice.
     frequencies to the very end: You divide by one less than the width, so that the exponents end at
@@ -112,11 +109,6 @@ _MISTAKES = mistakes(
     angle inverted: You multiply the position by 10000^(2l/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
     product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
-    angles near 0: Your angles are as good as 0, so every row is that of position 0. Look at the
-        brackets: ** is done before * and /, so that p / 10000 ** 2 * l / d is (p / 10000²) · l / d.
-        The exponent is all of 2l/d: 10000 ** (2 * l / d).
-    exponent without brackets: Not all of 2l/d is the exponent of 10000. ** is done before * and /,
-        so that 10000 ** 2 * l / d is (10000²) · l / d. Write 10000 ** (2 * l / d), and p outside.
     logarithm of base 10: You take exp of −2l/d · log10(10000). Take the natural logarithm.
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
@@ -127,7 +119,6 @@ _MISTAKES = mistakes(
         position i.
     pairs from 1: You count the pairs from 1, from 1/2 or from below 0, so the first frequency is
         not 1. Start at 0.
-    a row too many: Your table has a row too many or too few: its positions are 0 to n − 1.
     position and pair exchanged: Your position is in the exponent. The angle is i/10000^(2l/d).
     turns for radians: You multiply the angles by 2π. Take the sine of i/10000^(2l/d) itself.
     degrees for radians: You turn the angles as if they were degrees. They are radians already.
@@ -137,6 +128,15 @@ _MISTAKES = mistakes(
         of each. There are d/2 frequencies.
     one half alone: Your table has d/2 columns. Each frequency gives two, a sine and a cosine.
     waves scaled: You multiply the waves, which have size 1. It is the embedding that is scaled.
+    exponent not divided by d: Your exponent is l or 2l. It is divided by the width, 2l/d.
+    pairs that share a frequency: Your exponent comes from l // 2, so two pairs have one frequency,
+        or one pair another. Where l counts the pairs, 0 to d/2 − 1, it is 2l/d.
+    angles near 0: Your angles are as good as 0, so every row is that of position 0. Look at the
+        brackets: ** is done before * and /, so that p / 10000 ** 2 * l / d is (p / 10000²) · l / d.
+        The exponent is all of 2l/d: 10000 ** (2 * l / d).
+    exponent without brackets: Not all of 2l/d is the exponent of 10000. ** is done before * and /,
+        so that 10000 ** 2 * l / d is (10000²) · l / d. Write 10000 ** (2 * l / d), and p outside.
+    a row too many: Your table has a row too many or too few: its positions are 0 to n − 1.
     """,
     {
         "sin and cos swapped": {"first": np.cos, "second": np.sin},

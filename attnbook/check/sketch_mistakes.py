@@ -67,11 +67,6 @@ _OF_TABLES = mistakes(
         joined by OR (any), and it is the projections within a table that are joined by AND.
     two tables or more: You ask for the same bucket in at least two tables, or in half of them. One
         is enough: more tables are there to find more keys.
-    exactly one table: You leave out keys that are found in several tables: you ask for the same
-        bucket in exactly one, or in an odd number of them, as an exclusive or does. One or more is
-        right.
-    most tables alone: You keep the keys that are found in the most tables alone. One table is
-        enough for any key.
     sum over the tables: You take a softmax in each table and add the results up. The weights of a
         query then sum to the number of its tables that hold something, not to 1. Join the buckets
         first, and take one softmax.
@@ -84,25 +79,30 @@ _OF_TABLES = mistakes(
     one table alone: You look into one table: the first, the last, or the first in which the query
         finds something. A near key may be missed by one table; that is why there are several. Look
         into all of them.
-    one key a bucket: Each bucket of yours holds one key, the last that was put in or the first.
-        Keys of one signature share a bucket: collect them in a list.
     one table left out: You leave out the first or the last table. Look into all of them.
     tables mixed up: You compare signatures of different tables: the signature of a query in table t
         with that of a key in another. Each table has its own directions, so that equality means
         nothing.
     signatures added up: You add the signatures of all tables up and compare the sums. Compare table
         by table.
+    signatures in fewer bits: You turn the signatures into floats, keep some of their bits, or take
+        a remainder, and different ones become equal. A float64 holds 53 bits exactly and a float32
+        holds 24: compare int64.
+    empty rows left out: Queries that find no key are missing from your result, so later rows move
+        up. Keep a row of zeros for each.
+    exactly one table: You leave out keys that are found in several tables: you ask for the same
+        bucket in exactly one, or in an odd number of them, as an exclusive or does. One or more is
+        right.
+    most tables alone: You keep the keys that are found in the most tables alone. One table is
+        enough for any key.
+    one key a bucket: Each bucket of yours holds one key, the last that was put in or the first.
+        Keys of one signature share a bucket: collect them in a list.
     first query for all: You look up the signatures of the first query for every query. Each has
         signatures of its own.
     sign of the signatures: You take the absolute value of the signatures, or compare them by < or
         >. A bucket has one number, positive or negative: compare by ==.
     divided by a number: You divide the output by the number of candidates or of tables. The weights
         of the candidates sum to 1 already.
-    signatures in fewer bits: You turn the signatures into floats, keep some of their bits, or take
-        a remainder, and different ones become equal. A float64 holds 53 bits exactly and a float32
-        holds 24: compare int64.
-    empty rows left out: Queries that find no key are missing from your result, so later rows move
-        up. Keep a row of zeros for each.
     """,
     {
         "duplicates kept": {"combine": _counted},

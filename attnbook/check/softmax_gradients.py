@@ -56,17 +56,6 @@ def softmax_gradient(s: Any, weights, grad_output):
 
 MISTAKES = mistakes(
     """
-    first term forgotten: You return the second term alone, weights · row sum, or the row sum by
-        itself. It is subtracted from the first one, weights · grad_output.
-    weights forgotten in the first term: You subtract weights · row sum from grad_output. The
-        weights multiply both: weights · (grad_output − row sum).
-    weights squared: You multiply a term by the weights twice, or leave out the diagonal of the
-        Jacobian. The gradient is weights · (grad_output − row sum).
-    weights and grad_output exchanged: You multiply by grad_output where the weights belong. The
-        gradient is weights · (grad_output − row sum).
-    1 for grad_output: You subtract the row sum from 1. It is subtracted from grad_output.
-    1 − weights for the weights: You multiply by 1 − weights where the weights belong.
-    terms multiplied: You multiply or divide by the row sum. It is subtracted.
     second term forgotten: You return weights · grad_output alone. A larger score also takes weight
         from all others of its row: subtract the row sum of weights · grad_output first.
     diagonal of the Jacobian: You use a(1 − a), as for a sigmoid. A score changes every weight of
@@ -82,8 +71,6 @@ MISTAKES = mistakes(
         j. It runs only where the array is square. Pass keepdims=True.
     mean instead of sum: You take the mean of weights · grad_output. It is the sum: the weights in
         it sum to one already.
-    largest for the sum: You subtract the largest number of the row. Subtract the sum over the row
-        of weights · grad_output.
     sum without the weights: You sum or average grad_output without the weights. What is subtracted
         is its mean under the weights.
     weights squared in the sum: You multiply twice by the weights in the row sum. Once is right.
@@ -97,8 +84,6 @@ MISTAKES = mistakes(
     divided by the weights: You divide by the weights where you should multiply.
     weights taken for scores: You take the softmax of the weights again. They are its output
         already.
-    softmax of grad_output: You take a softmax of grad_output. It is a gradient, and is used as it
-        is.
     grad_output ignored: Your gradient does not depend on grad_output as it should: you take it for
         ones.
     gradient scaled: Your gradient is the right one times 2 or 1/2.
@@ -106,6 +91,21 @@ MISTAKES = mistakes(
         such factors already.
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is another one. Write
         −1.
+    first term forgotten: You return the second term alone, weights · row sum, or the row sum by
+        itself. It is subtracted from the first one, weights · grad_output.
+    weights forgotten in the first term: You subtract weights · row sum from grad_output. The
+        weights multiply both: weights · (grad_output − row sum).
+    weights squared: You multiply a term by the weights twice, or leave out the diagonal of the
+        Jacobian. The gradient is weights · (grad_output − row sum).
+    weights and grad_output exchanged: You multiply by grad_output where the weights belong. The
+        gradient is weights · (grad_output − row sum).
+    1 for grad_output: You subtract the row sum from 1. It is subtracted from grad_output.
+    1 − weights for the weights: You multiply by 1 − weights where the weights belong.
+    terms multiplied: You multiply or divide by the row sum. It is subtracted.
+    largest for the sum: You subtract the largest number of the row. Subtract the sum over the row
+        of weights · grad_output.
+    softmax of grad_output: You take a softmax of grad_output. It is a gradient, and is used as it
+        is.
     """,
     {
         "first term forgotten": each(

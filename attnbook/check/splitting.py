@@ -143,10 +143,6 @@ _MISTAKES = mistakes(
     features before heads: The features come first, (d, n, h). The order is heads, tokens, features.
     heads in reverse: The first head gets the last columns. Head i gets the columns i·d to (i + 1)·d
         − 1.
-    heads shifted by one: Head i gets the columns of its neighbour, of head i + 1 or i − 1. Count
-        from 0: head 0 begins with column 0.
-    one head left out: The first or the last head holds zeros: the loop over the heads begins too
-        late or ends too early.
     one head for all: All heads are the same one: each holds the same columns. Head i gets the
         columns i·d to (i + 1)·d − 1; look at where the slice begins.
     columns shifted by one: Head i begins one column too late or too early, or the heads overlap.
@@ -156,6 +152,14 @@ _MISTAKES = mistakes(
     number and width swapped: You take n_heads for the width of a head and get d heads of width h.
         There are n_heads heads, each of width h·d / n_heads.
     not split: Your function gives back what it got, and does not cut the rows.
+    axes counted from the front: You exchange the axes 0 and 1. For a matrix these are tokens and
+        heads, for a batch they are not. Count from the end: tokens and heads are axes −3 and −2.
+    batch in the sequence: You reshape a batch as if it were one long sequence: its axis is gone.
+        Keep the leading axes, x.shape[:-2], in each reshape.
+    heads shifted by one: Head i gets the columns of its neighbour, of head i + 1 or i − 1. Count
+        from 0: head 0 begins with column 0.
+    one head left out: The first or the last head holds zeros: the loop over the heads begins too
+        late or ends too early.
     column by column: You reshape in the order of Fortran, order="F", which reads x column by column
         and fills the result so. Reshape in the usual order, to (n, h, d), and then exchange the
         axes of tokens and heads.
@@ -165,10 +169,6 @@ _MISTAKES = mistakes(
         of another, (h·n, d). Stack them along an axis of their own: (h, n, d).
     heads missing: Your result does not hold all heads: the first one alone, all but one, or their
         mean. There are n_heads of them, (h, n, d).
-    axes counted from the front: You exchange the axes 0 and 1. For a matrix these are tokens and
-        heads, for a batch they are not. Count from the end: tokens and heads are axes −3 and −2.
-    batch in the sequence: You reshape a batch as if it were one long sequence: its axis is gone.
-        Keep the leading axes, x.shape[:-2], in each reshape.
     """,
     {
         "bare reshape": _whole(bare_reshape),

@@ -158,10 +158,7 @@ NORM_MISTAKES = mistakes(
         normalisation divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
-    epsilon subtracted: You subtract ε. It is added, so that nothing is divided by 0.
     epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
-    another root of the variance: You divide by another power of σ² + ε, such as its square or its
-        fourth root. Divide by its square root, √(σ² + ε).
     variance without the root: You divide by the variance σ² + ε. Divide by its root.
     root multiplied: You multiply by √(σ² + ε) where you should divide: large rows get larger.
     not normalised: You apply gain and bias to x as it is. First the mean of each row is subtracted,
@@ -170,10 +167,6 @@ NORM_MISTAKES = mistakes(
         once more. Once is enough.
     mean not subtracted: You divide each row and never subtract its mean from it. RMS normalisation
         does without the mean too; it is another layer. Here the mean of each token goes first.
-    sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
-        the sign of x − μ is dropped.
-    largest number for the mean: You subtract the largest number of a row, its smallest or its
-        first. Subtract its mean.
     mean added: You add the mean of a row where you should subtract it.
     mean subtracted last: You divide before you subtract the mean: (x − μ)/√(σ² + ε).
     median for the mean: You take the median of a row. Layer normalisation takes its mean.
@@ -203,6 +196,13 @@ NORM_MISTAKES = mistakes(
         division, so that they can give each feature a mean and a scale of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i gets the mean or the variance
         of token j. It runs only where the array is square. Pass keepdims=True.
+    epsilon subtracted: You subtract ε. It is added, so that nothing is divided by 0.
+    another root of the variance: You divide by another power of σ² + ε, such as its square or its
+        fourth root. Divide by its square root, √(σ² + ε).
+    sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
+        the sign of x − μ is dropped.
+    largest number for the mean: You subtract the largest number of a row, its smallest or its
+        first. Subtract its mean.
     """
     + IN_EVERY_NORM,
     {

@@ -107,27 +107,16 @@ MISTAKES = mistakes(
         of 0: return (V, d_model).
     gathered for scattered: You look up rows of grad_output by ids. That is the way forward; on the
         way back each token adds its row to the row of its id.
-    one gradient for all rows: Rows of the table get the sum or the mean of grad_output, or all get
-        one row of it. A row gets those of its own token alone.
-    rows of other tokens: Your tokens and the rows of grad_output do not belong together: one of the
-        two is sorted, turned round or moved by a place. Row i of grad_output is that of token i.
-    begun with ones: You add the rows to a table of ones. Begin with zeros.
     table added: You add the table to its gradient. Weight decay belongs to the optimizer.
     step taken: You return the table less its gradient, or less a part of it. Return the gradient
         alone.
     rows of the table in front: You multiply each row of grad_output by the row that was looked up.
         Nothing was multiplied forward: add the rows of grad_output as they are.
-    other rows not 0: The rows of the tokens that do not occur have ones or the rows of the table.
-        Their gradient is 0.
-    first token lost: The row of the first token is added nowhere. Begin at place 0.
     last token lost: The row of the last token is added nowhere: the loop ends too early.
-    last row left out: The last row of the table gets no gradient: the loop over the ids ends too
-        early.
     id 0 taken for padding: The row of the token 0 gets no gradient. Here 0 is a token as any other.
     grad_output ignored: You count how often each token comes. Add the rows of grad_output.
     id one too small: Rows go one above the right one. Ids count from 0, as rows do.
     id one too large: Rows go one below the right one. Ids count from 0, as rows do.
-    ids counted from the end: Rows go to V − 1 − id, or to −id. The row of a token is its id.
     transposed: Your result is (d_model, V). A gradient has the shape of what it belongs to.
     gradient negated: Your gradient has the wrong sign. The minus belongs to the step.
     gradient scaled: Your gradient is the right one times 2 or 1/2.
@@ -135,6 +124,17 @@ MISTAKES = mistakes(
         them up.
     batch averaged: For a batch you take the mean over the sequences. The gradients of one table add
         up.
+    one gradient for all rows: Rows of the table get the sum or the mean of grad_output, or all get
+        one row of it. A row gets those of its own token alone.
+    rows of other tokens: Your tokens and the rows of grad_output do not belong together: one of the
+        two is sorted, turned round or moved by a place. Row i of grad_output is that of token i.
+    begun with ones: You add the rows to a table of ones. Begin with zeros.
+    other rows not 0: The rows of the tokens that do not occur have ones or the rows of the table.
+        Their gradient is 0.
+    first token lost: The row of the first token is added nowhere. Begin at place 0.
+    last row left out: The last row of the table gets no gradient: the loop over the ids ends too
+        early.
+    ids counted from the end: Rows go to V − 1 − id, or to −id. The row of a token is its id.
     """,
     {
         "repeated token counted once": each("scatter", _last, _first),

@@ -230,34 +230,20 @@ TILE_MISTAKES = (
         diagonal a query still sees the later keys of its own tile. Hide those, in that tile.
     diagonal tile alone: Each tile of queries reads the keys of its own tile and no other. The
         loop begins at key 0 and goes up to its own tile.
-    last tiles alone: Each tile of queries reads the last two or three tiles of keys and no earlier
-        ones. The loop begins at key 0.
-    every second tile: Every second tile of keys is left out. The step of the loop is the width of a
-        tile.
     tile before the diagonal left out: The loop over whole tiles ends one tile early, and the one
         just before the diagonal is never read. It goes up to the tile on the diagonal, that one
         excluded.
     first tile left out: The loop begins with the second tile of keys. It begins at key 0.
-    first key left out: Key 0 is never read: the loop begins at 1. It begins at key 0.
-    first rows alone: Only the first tile of queries is computed: the grid has one program for each
-        head. It has one for each tile of queries, too.
     last rows not computed: The rows after the last whole tile are not computed. The number of
         tiles is n / 16 rounded up, triton.cdiv(n, 16), and what lies outside is masked at load and
         store.
     last keys dropped: The keys after the last whole tile are not read. The loop goes on to the
         tile that is only partly there, and its load is masked.
-    maximum of the first tile: The maximum stays that of the first tile. Where scores grow,
-        exponents above 0 overflow. The running maximum is the larger of the old one and that of the
-        tile.
-    sums overwritten: In each tile you set the total, or the weighted sum, to that of the tile
-        alone. Add it to what you have, rescaled.
     maximum of the tile: The maximum is that of the newest tile, or the smaller of the two, so
         exponents of earlier ones may be above 0, and overflow. The running maximum never falls: the
         larger of both.
     no maximum: You take exp of the scores as they are. Large ones overflow, and far below 0 every
         exponential is 0. The running maximum makes each exponent at most 0.
-    something added to the total: You add a number to the total before you divide, so the weights of
-        a query sum to less than 1. The total is at least 1 where anything is visible.
     divided in each tile: You divide by the total in each tile, and add or average the tiles. A tile
         then counts no more than another one. Add what is not divided, and divide once, at the end.
     not divided: You store the weighted values. Divide them by the total, once, after the last tile.
@@ -266,16 +252,30 @@ TILE_MISTAKES = (
         u in float32, and round once, when the output is stored.
     first head alone: Only the first head, or the first group of them, is not 0: the grid has no
         programs for the others, or they are not stored.
+    scale by d_model: You divide by the root of the width of all heads together. A score has the
+        terms of one head: divide by √d.
+    first head for all: All heads read the rows of the first one: the pointer of an array does not
+        move with the head. One head is n · d numbers long.
+    last tiles alone: Each tile of queries reads the last two or three tiles of keys and no earlier
+        ones. The loop begins at key 0.
+    every second tile: Every second tile of keys is left out. The step of the loop is the width of a
+        tile.
+    first key left out: Key 0 is never read: the loop begins at 1. It begins at key 0.
+    first rows alone: Only the first tile of queries is computed: the grid has one program for each
+        head. It has one for each tile of queries, too.
+    maximum of the first tile: The maximum stays that of the first tile. Where scores grow,
+        exponents above 0 overflow. The running maximum is the larger of the old one and that of the
+        tile.
+    sums overwritten: In each tile you set the total, or the weighted sum, to that of the tile
+        alone. Add it to what you have, rescaled.
+    something added to the total: You add a number to the total before you divide, so the weights of
+        a query sum to less than 1. The total is at least 1 where anything is visible.
     last head left out: The output of the last head is 0. The grid has a program for each head of
         queries, and each stores its output.
     keys of another head: A head reads the keys or the values of another one, its neighbour or the
         one counted from the other end.
     heads in another order: The outputs are right, and stand in another order. Output h is that of
         query head h.
-    scale by d_model: You divide by the root of the width of all heads together. A score has the
-        terms of one head: divide by √d.
-    first head for all: All heads read the rows of the first one: the pointer of an array does not
-        move with the head. One head is n · d numbers long.
     """,
         {
             "softmax over the query axis": {"compute": _at_once(lambda s: soft.normal(s, -2))},

@@ -95,27 +95,14 @@ _MISTAKES = mistakes(
     updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
         in the cosine or in both: the first update has the rate 0 and moves nothing, or the last one
         is not at 0. Update number t is step + 1.
-    updates counted from 2: You use step + 2, in the warm-up or everywhere. Update number t is step
-        + 1.
-    both at once: You join the line and the cosine in one update, as their product or the smaller of
-        the two. Up to t = warmup the line counts alone, and afterwards the cosine alone.
     cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
         rate jumps there. Its part of the way is (t − warmup)/(steps − warmup).
     cosine too long: Your cosine begins at the end of the warm-up and takes `steps` more, so the
         run ends before the rate is 0. It has steps − warmup updates.
     one off in a length: You divide by one update more or less than there are. The warm-up has
         `warmup` of them, the cosine steps − warmup.
-    another part of the way: You take the cosine of another part of the way than
-        (t − warmup)/(steps − warmup), which goes from 0 at the end of the warm-up to 1.
     no warm-up: The rate is at its peak from the first update on, or the warm-up is part of the
         cosine. It rises along t/warmup.
-    warm-up falls: Your rate falls during the warm-up. It rises along t/warmup.
-    another slope: Your warm-up is a line that does not reach the peak in update `warmup`: you
-        divide by something else than `warmup`, or not at all. Its rate is peak · t/warmup.
-    nothing in the warm-up: Your rate is 0 in the warm-up. It rises along t/warmup.
-    branches exchanged: You take the cosine up to t = warmup and the line afterwards. Turn the
-        comparison round.
-    nothing after the warm-up: Your rate is 0 after the warm-up. It falls along half a cosine.
     no fall: The rate stays at its peak after the warm-up.
     digits cut off: You divide with //, which cuts off the digits. Divide with /.
     fall along a line: The rate falls along a line. It falls along half a cosine.
@@ -130,20 +117,33 @@ _MISTAKES = mistakes(
     cosine not moved up: Your rate becomes negative. The cosine runs from 1 to −1: add 1, and halve.
     cosine not halved: 1 + cos is 2 at its beginning, so the rate jumps to twice the peak. Halve it.
     degrees for radians: math.cos takes radians: half a turn is π.
+    sine for the cosine: You take the sine.
+    peak forgotten: You return the share of the peak, in all updates or in those of the warm-up or
+        of the cosine. Multiply by it.
+    warm-up along a curve: Your warm-up is no line: its rate is peak · t/warmup.
+    updates counted from 2: You use step + 2, in the warm-up or everywhere. Update number t is step
+        + 1.
+    both at once: You join the line and the cosine in one update, as their product or the smaller of
+        the two. Up to t = warmup the line counts alone, and afterwards the cosine alone.
+    another part of the way: You take the cosine of another part of the way than
+        (t − warmup)/(steps − warmup), which goes from 0 at the end of the warm-up to 1.
+    warm-up falls: Your rate falls during the warm-up. It rises along t/warmup.
+    another slope: Your warm-up is a line that does not reach the peak in update `warmup`: you
+        divide by something else than `warmup`, or not at all. Its rate is peak · t/warmup.
+    nothing in the warm-up: Your rate is 0 in the warm-up. It rises along t/warmup.
+    branches exchanged: You take the cosine up to t = warmup and the line afterwards. Turn the
+        comparison round.
+    nothing after the warm-up: Your rate is 0 after the warm-up. It falls along half a cosine.
     π forgotten: You take the cosine of the part of the way itself. Half a turn is π: multiply by
         it first.
     cosine begins late: Your line goes on beyond t = warmup, so the rate rises above the peak.
     1 not halved: You halve the cosine alone, so the rate runs from 1.5 to 0.5 times the peak. Halve
         the sum, (1 + cos)/2.
-    sine for the cosine: You take the sine.
     another curve: After the warm-up your rate is another function of the part of the way: a power,
         an exponential, or the size of a cosine. It is (1 + cos(π · part))/2.
     another use of the peak: You divide by the peak, add it, or multiply by it twice. The rate is a
         share between 0 and 1, times the peak.
     rate scaled: Your rate is twice or half the right one in every update.
-    peak forgotten: You return the share of the peak, in all updates or in those of the warm-up or
-        of the cosine. Multiply by it.
-    warm-up along a curve: Your warm-up is no line: its rate is peak · t/warmup.
     """,
     {
         "updates counted from 0": (

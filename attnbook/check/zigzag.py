@@ -116,8 +116,6 @@ ZIGZAG_SHARDS = Check(
             Balanced too, but not the zigzag, in which neighbours stay together.
         same direction: You pair run r with run p + r. The second run goes backwards: process 0
             has the last one.
-        counted from the middle: Your second run is p − 1 − r, as if there were p runs. There are
-            2p: the r-th from the end has the number 2p − 1 − r.
         early run alone: You return one of the two runs, once or twice. Each process has both.
         late run first: You put the late run in front. The places of a process rise.
         late run reversed: You turn a run round, or both of them. The runs are taken in turned
@@ -132,6 +130,8 @@ ZIGZAG_SHARDS = Check(
         places from 1: You count the places from 1. The first of n has the number 0.
         ranks reversed: You give the shards in the reverse order of the processes.
         runs of half the length: You cut 4p runs and return a half of the places.
+        counted from the middle: Your second run is p − 1 − r, as if there were p runs. There are
+            2p: the r-th from the end has the number 2p − 1 − r.
         """,
         {
             "contiguous": each(
