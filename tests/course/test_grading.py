@@ -142,7 +142,7 @@ def test_a_mistake_is_named(marked):
 
 def test_parts_count(marked):
     mark = marked(SQUARES, "def squares(x):\n    return x + x")
-    assert mark.share == pytest.approx(2 / 3)
+    assert mark.share == pytest.approx(2 / 3), mark
     assert mark.mistakes == ("partly wrong",)
     assert mark.message == "Of 3 parts, in their order, these are right: 2, 3."
     mark = marked(PENCIL, "half = 0.5\npair = [2, 1]")
