@@ -139,12 +139,14 @@ _MISTAKES = mistakes(
         "diagonal alone": {"compare": lambda i, j: j == i},
         "own place alone hidden": {"compare": lambda i, j: j != i},
         "upside down": each("result", lambda mask: mask[::-1], lambda mask: mask[:, ::-1]),
-        "diagonal two places off": tuple(
-            {"compare": lambda i, j, by=by: j <= i + by} for by in (2, -2)
+        "diagonal two places off": each(
+            "compare", lambda i, j: j <= i + 2, lambda i, j: j <= i - 2
         ),
-        "neighbour alone": tuple({"compare": lambda i, j, by=by: j == i + by} for by in (-1, 1)),
-        "short window": tuple(
-            {"compare": lambda i, j, n=n: (j <= i) & (j > i - n)} for n in (3, 4)
+        "neighbour alone": each("compare", lambda i, j: j == i - 1, lambda i, j: j == i + 1),
+        "short window": each(
+            "compare",
+            lambda i, j: (j <= i) & (j > i - 3),
+            lambda i, j: (j <= i) & (j > i - 4),
         ),
         "window of two": {"compare": lambda i, j: (j <= i) & (j >= i - 1)},
         "aligned to the first key": {"offset": lambda n_q, n_k: 0},

@@ -194,13 +194,14 @@ def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
     arguments = (query, key, value, mask, bias, scale, is_causal)
     try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError) as error:  # what is written in C may not tell
+        output = function(*arguments)
+    except TypeError as error:
+        if _takes(function, arguments):  # it is the caller's own
+            raise
         raise TypeError(
             "impl must take (query, key, value, mask, bias, scale, is_causal) by position, got "
             f"{name_of(function)}: {error}"
-        ) from None
-    output = function(*arguments)
+        ) from error
     name = f"the output of {name_of(function)}"
     check_same_home(name, output, "query", query)
     check_float(name, output)
@@ -212,6 +213,15 @@ def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
             f"got {tuple(output.shape)} from {name_of(function)}"
         )
     return array_namespace(output).astype(output, query.dtype, copy=False)
+
+
+def _takes(function, arguments):
+    """Tell whether a function can be called with so many arguments, as far as it says so."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):  # what is written in C may not say
+        return False
+    return True
 
 
 def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):

@@ -196,6 +196,14 @@ def test_a_function_must_take_all_seven_arguments(function):
         attnbook.attention(*[np.ones((3, 2))] * 3, impl=function)
 
 
+def test_what_a_function_raises_itself_stays_as_it_is():
+    def attend(query, key, value, mask, bias, scale, is_causal):
+        return len(scale)
+
+    with pytest.raises(TypeError, match="^object of type 'float' has no len"):
+        attnbook.attention(*[np.ones((3, 2))] * 3, impl=attend)
+
+
 def test_a_function_has_no_backward_pass_and_no_weights():
     given = [np.ones((3, 2))] * 4
     message = "^impl must be a str to have a backward pass, got of_my_own$"
