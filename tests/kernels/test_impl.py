@@ -200,7 +200,7 @@ def test_what_a_function_raises_itself_stays_as_it_is():
     def attend(query, key, value, mask, bias, scale, is_causal):
         return len(scale)
 
-    with pytest.raises(TypeError, match="^object of type 'float' has no len"):
+    with pytest.raises(TypeError, match=r"^object of type 'float' has no len"):
         attnbook.attention(*[np.ones((3, 2))] * 3, impl=attend)
 
 
