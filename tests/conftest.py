@@ -4,8 +4,9 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import WEEKLY, ArrayLibrary, examples
@@ -118,10 +119,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require_site()
 
 
-def pytest_collection_finish() -> None:
-    """Hide from the garbage collector what lives to the end: its passes take most of a second."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Keep what is collected from the garbage collector: it lives to the end, and passes cost."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def _sees_a_gpu(name: str) -> bool:

@@ -17,7 +17,13 @@ import train_date_reader as tool  # noqa: E402
 from attnbook import TransformerWeights  # noqa: E402
 
 RECORD = json.loads((ROOT / "book/data/dates.cpu.json").read_text("utf8"))
-PAIRS, VOCABULARY = tool.parts()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pairs():
+    """The pairs that the script trains on, drawn when the first test needs them."""
+    global PAIRS, VOCABULARY
+    PAIRS, VOCABULARY = tool.parts()
 
 
 def test_no_day_is_in_two_parts():

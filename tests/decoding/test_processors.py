@@ -10,36 +10,43 @@ from decoding_models import RING, TRAP, Alone, chain, model
 from error_table import assert_raises, error_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.generation import logits_process as theirs
 
 import attnbook as ab
 from attnbook import decoding
 from attnbook.decoding import Prefix
 
 NOTHING = np.array([], dtype=int)
-PAIRS = {
-    "temperature": (theirs.TemperatureLogitsWarper, st.sampled_from((0.1, 0.7, 1.0, 3.0))),
-    "top_k": (theirs.TopKLogitsWarper, st.sampled_from((1, 2, 5, 13, 40))),
-    "top_p": (theirs.TopPLogitsWarper, st.sampled_from((0.01, 0.3, 0.75, 0.99))),
-    "min_p": (theirs.MinPLogitsWarper, st.sampled_from((0.0, 0.02, 0.3, 1.0))),
+KINDS = {
+    "temperature": ("TemperatureLogitsWarper", st.sampled_from((0.1, 0.7, 1.0, 3.0))),
+    "top_k": ("TopKLogitsWarper", st.sampled_from((1, 2, 5, 13, 40))),
+    "top_p": ("TopPLogitsWarper", st.sampled_from((0.01, 0.3, 0.75, 0.99))),
+    "min_p": ("MinPLogitsWarper", st.sampled_from((0.0, 0.02, 0.3, 1.0))),
     "repetition_penalty": (
-        theirs.RepetitionPenaltyLogitsProcessor,
+        "RepetitionPenaltyLogitsProcessor",
         st.sampled_from((0.5, 1.0, 1.3, 5.0)),
     ),
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.fixture(scope="module")
+def theirs():
+    """The processors of Hugging Face, whose import takes a second."""
+    return pytest.importorskip(
+        "transformers.generation.logits_process", reason="transformers is not installed"
+    )
+
+
+@pytest.mark.parametrize("name", KINDS)
 @given(st.data(), st.integers(0, 2**32 - 1), st.booleans())
-def test_a_processor_is_that_of_hugging_face(library, name, data, seed, logits):
+def test_a_processor_is_that_of_hugging_face(library, theirs, name, data, seed, logits):
     """On log p, as in its beam search, and on logits, as where it samples."""
-    kind, numbers = PAIRS[name]
+    kind, numbers = KINDS[name]
     number, rng = data.draw(numbers), np.random.default_rng(seed)
     scores = rng.normal(0, 2, size=(3, 13))  # no two are equal
     scores = scores if logits else ab.log_softmax(scores)
     prompt, made = rng.integers(13, size=(3, 4)), rng.integers(13, size=(3, 2))
     ids = torch.from_numpy(np.concatenate([prompt, made], axis=1))
-    expected = kind(number)(ids, torch.from_numpy(scores.copy())).numpy()
+    expected = getattr(theirs, kind)(number)(ids, torch.from_numpy(scores.copy())).numpy()
     prefixes = [Prefix(*pair) for pair in zip(prompt, made, strict=True)]
     given_scores = library.array(scores)
     got = getattr(decoding, name)(number)(given_scores, prefixes)
@@ -47,7 +54,7 @@ def test_a_processor_is_that_of_hugging_face(library, name, data, seed, logits):
     np.testing.assert_allclose(library.numpy(got), expected, rtol=1e-12)
 
 
-def test_the_order_is_that_of_hugging_face(library):
+def test_the_order_is_that_of_hugging_face(library, theirs):
     """Each sees what the one before leaves; the draws of one u after the other show it."""
     rng, options = np.random.default_rng(0), {"temperature": 1.3, "top_k": 7, "top_p": 0.8}
     scores = ab.log_softmax(rng.normal(0, 2, size=(1, 13)))

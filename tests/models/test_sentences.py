@@ -21,11 +21,8 @@ from attnbook.models import (
     sentence_encoder,
 )
 
-JUDGE = tiny_models.bert(attn_implementation="eager")
-STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "to", "be", "or", "not", "##ing", ",", ".", "?"]
 WORDS += [f"word{i}" for i in range(tiny_models.V - len(WORDS))]
-ENCODER = SentenceEncoder(from_transformers(STATE, JUDGE.config), WordPieces(WORDS), 11)
 TEXTS = ["To be", "", "or not to be, to be, or be", "be", "Being? Unknown.", "not to " * 9]
 
 
@@ -41,7 +38,14 @@ def judged(model, rows):
     return torch.cat([mean_of(x) for x in hidden]).double().numpy()
 
 
-EXACT = judged(JUDGE, [ENCODER.tokenizer.encode(text, 11) for text in TEXTS])
+@pytest.fixture(scope="module", autouse=True)
+def tiny_encoder():
+    """A tiny encoder and its judge: `transformers` takes seconds, so they are made when needed."""
+    global JUDGE, STATE, ENCODER, EXACT
+    JUDGE = tiny_models.bert(attn_implementation="eager")
+    STATE = {name: x.numpy() for name, x in JUDGE.state_dict().items()}
+    ENCODER = SentenceEncoder(from_transformers(STATE, JUDGE.config), WordPieces(WORDS), 11)
+    EXACT = judged(JUDGE, [ENCODER.tokenizer.encode(text, 11) for text in TEXTS])
 
 
 # The mean of the rows, at unit length
