@@ -206,6 +206,8 @@ check_part('part', leaf(1), Tree)
     TypeError: part must be Tree, got Leaf
 check_choice('order', 'around', ('pre', 'post'))
     ValueError: order must be one of pre, post, got 'around'
+check_choice('order', ONES, ('pre', 'post'))
+    ValueError: order must be one of pre, post, got ndarray
 """
 
 

@@ -150,6 +150,8 @@ Markov(np.ones((2, 2)))
     ValueError: transitions must have rows that are at least 0 and sum to 1
 Markov(np.array([[2.0, -1.0]] * 2))
     ValueError: transitions must have rows that are at least 0 and sum to 1
+Markov(np.full((2, 2), 0.500003))
+    ValueError: transitions must have rows that are at least 0 and sum to 1
 Markov(np.eye(2))
     ValueError: transitions must have one stationary distribution, got several: some symbols never
     come back to others
@@ -256,6 +258,8 @@ split_paragraphs("a b\n\n")
     ValueError: text must have two paragraphs, parted by an empty line, got fewer
 windows([1, 2, 3], 3)
     ValueError: ids must be at least length + 1 = 4, got 3
+windows([1, 2, 3], 0)
+    ValueError: length must be at least 1, got 0
 windows(["a", "b"], 1)
     TypeError: ids must be ints, got <U1
 windows([1, 2], 1, stride=0)

@@ -379,6 +379,7 @@ def test_a_lifted_hash_finds_the_largest_product():
     wanted = lifted.retrieval_probability(query, key[best])
     assert found == pytest.approx(wanted.mean(), abs=0.15)
     assert plain.n_tables == lifted.n_tables == 8
+    assert lifted.to("numpy", dtype="float32").hash.directions.dtype == np.float32
 
 
 def test_given_functions_side_by_side(library):

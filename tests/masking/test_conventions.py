@@ -59,6 +59,12 @@ def test_from_additive_refuses_a_bias(library, dtype, number):
         masking.from_additive(mask)
 
 
+def test_from_additive_needs_numbers_to_read():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    with pytest.raises(ValueError, match="mask must hold numbers that can be read, got"):
+        masking.from_additive(torch.zeros(2, device="meta"))
+
+
 # scaled_dot_product_attention
 
 

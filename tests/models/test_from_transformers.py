@@ -33,13 +33,18 @@ SCALING = {
 
 DECODERS = {
     "gpt2": tiny_models.gpt2,
-    "gpt2, exact gelu": partial(tiny_models.gpt2, activation_function="gelu", n_inner=None),
+    "gpt2, exact gelu, another ε": partial(
+        tiny_models.gpt2, activation_function="gelu", n_inner=None, layer_norm_epsilon=0.1
+    ),
     "gpt2, output of its own": partial(tiny_models.gpt2, tie_word_embeddings=False),
     "llama 2": partial(tiny_models.llama, num_key_value_heads=6, head_dim=None, hidden_size=24),
     "llama 3": partial(tiny_models.llama, rope_parameters=THETA),
     "llama 3.1": partial(tiny_models.llama, rope_parameters=THETA | SCALING),
     "llama, tied, with biases": partial(
         tiny_models.llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
+    ),
+    "llama, another activation and ε": partial(
+        tiny_models.llama, hidden_act="gelu", rms_norm_eps=0.1
     ),
 }
 """Decoders alone, one for each way of theirs to compute."""

@@ -85,6 +85,7 @@ def test_the_model_runs_in_pytorch():
     np.testing.assert_allclose(there.logits(TEXT), model.logits(TEXT), rtol=1e-10)
     np.testing.assert_allclose(there.surprisal(TEXT), model.surprisal(TEXT), rtol=1e-10)
     assert there.write(TEXT, 9) == model.write(TEXT, 9)
+    assert model.to("torch", dtype="float32").logits(TEXT).dtype == torch.float32
 
 
 def test_writing_follows_its_seed():

@@ -31,6 +31,7 @@ T5S = {
         num_decoder_layers=1,
         relative_attention_num_buckets=32,
         relative_attention_max_distance=128,
+        layer_norm_epsilon=0.1,
     ),
     "t5 1.1": partial(
         tiny_models.t5, untied=True, feed_forward_proj="gated-gelu", tie_word_embeddings=False

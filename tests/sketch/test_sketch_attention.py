@@ -491,6 +491,16 @@ def test_evidence_at_its_limits(impl, hash, options, missed, bound, chance):
     assert found["output"].any() == (hash is not NOTHING or "n_heavy" in options)
 
 
+def test_a_sample_without_any_weight_moves_nothing(impl):
+    """One heavy key has all the weight, so what the sample tells of the others is of no account."""
+    query, key, value = drawn()
+    key[7] = 1e4 * query[0]
+    sketch = sketch_of(NOTHING, key, value, impl=impl, tail="uniform", n_samples=N - 1, n_heavy=1)
+    found = evidence_of(sketch, query[:1])
+    assert found["bound"] == found["missed_mass"] == 0
+    np.testing.assert_allclose(found["output"], value[7:8], rtol=1e-6)
+
+
 def test_evidence_of_arrays_that_need_gradients():
     torch = pytest.importorskip("torch")
     x = torch.randn(30, 4, requires_grad=True, generator=torch.Generator().manual_seed(0))

@@ -213,7 +213,8 @@ def test_drop_is_applied_to_all_sublayers_and_to_the_hidden_units(library, kind,
         return 2 * y
 
     x, memory = tokens(2, 4, 6), tokens(7, 6, seed=1) if kind.cross else None
-    got = kind.run(library.place(weights), library.array(x), optional(library, memory), drop=drop)
+    given = (library.place(weights), library.array(x), optional(library, memory))
+    got = kind.run(*given, drop=drop)
     places = [(2, 4, 6)] * (1 + bool(kind.cross)) + [(2, 4, 5), (2, 4, 6)]
     assert seen == places * len(weights.layers)
     factors = {"W_O": 2, "b_O": 2, "W_2": 4, "b_2": 2}  # what a `drop` that doubles does
@@ -221,6 +222,8 @@ def test_drop_is_applied_to_all_sublayers_and_to_the_hidden_units(library, kind,
         {name: factors.get(name.split(".")[-1], 1) * x for name, x in weights.arrays().items()}
     )
     close(library.numpy(got), kind.exact(doubled, x, memory)[0], "float64", size=2000)
+    same = kind.run(*given, suffix="_with_weights", drop=drop)[0]
+    np.testing.assert_array_equal(library.numpy(same), library.numpy(got))
 
 
 # The weights.
