@@ -17,6 +17,9 @@ from attnbook import data
 from attnbook.data import digits, text
 
 ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("make_digits", ROOT / "tools/make_digits.py")
+make_digits = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(make_digits)
 PER_CLASS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
@@ -53,8 +56,6 @@ def test_equal_to_scikit_learn():
 
 def test_script_remakes_the_file(tmp_path):
     pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
-    from attnbook.data import make_digits
-
     contents = []
     for name in ("first.npz", "second.npz"):
         assert make_digits.main(["--output", str(tmp_path / name)]) == 0
@@ -67,8 +68,6 @@ def test_script_remakes_the_file(tmp_path):
 
 
 def test_script_without_scikit_learn_says_how_to_get_it(monkeypatch):
-    from attnbook.data import make_digits
-
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(SystemExit, match="pip install scikit-learn"):
         make_digits.from_scikit_learn()

@@ -272,6 +272,9 @@ def test_learned_positions_up_to_the_last():
     for cache in (True, False):
         result = decoding.greedy_decode(weights, prompt=1, max_length=6, cache=cache)
         assert result.lengths.tolist() == [6]
+        full = np.zeros((1, 6), dtype=int)
+        result = decoding.greedy_decode(weights, prompt=full, max_length=1, cache=cache)
+        assert result.lengths.tolist() == [1]
 
 
 TABLE = np.random.default_rng(3).normal(size=(8, 2))

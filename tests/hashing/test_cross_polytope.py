@@ -109,7 +109,12 @@ def test_chances_in_every_library(library):
         (lambda: CrossPolytopeHash(np.ones((1, 1, 3, 8), int), 8), TypeError, "signs must"),
         (lambda: CrossPolytopeHash.init(0, 64, 1, 10), ValueError, "up to 2^63, got (128)^10"),
         (lambda: CrossPolytopeHash.init(0, 0), ValueError, "d must be at least 1, got 0"),
-        (lambda: CrossPolytopeHash.collision_probability(4.0, 8), ValueError, "from 0 to π"),
+        (lambda: CrossPolytopeHash.init(0, 5, 0), ValueError, "n_tables must be at least 1, got"),
+        (
+            lambda: CrossPolytopeHash.collision_probability(4.0, 8),
+            ValueError,
+            "angle must be from 0 to π",
+        ),
         (lambda: CrossPolytopeHash.collision_probability(1.0, 0), ValueError, "D must be at least"),
         (
             lambda: CrossPolytopeHash.init(0, 5).signatures(np.ones((2, 8))),

@@ -1,6 +1,6 @@
-"""Write `digits.npz` from scikit-learn's copy of the UCI digits.
+"""Write `attnbook/data/digits.npz` from scikit-learn's copy of the UCI digits.
 
-Run ``python -m attnbook.data.make_digits``. Only whoever remakes the file needs scikit-learn.
+Run ``python tools/make_digits.py``. Only whoever remakes the file needs scikit-learn.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parent
+OUTPUT = Path(__file__).parents[1] / "attnbook/data/digits.npz"
 
 
 def from_scikit_learn() -> dict[str, np.ndarray]:
@@ -28,8 +28,8 @@ def from_scikit_learn() -> dict[str, np.ndarray]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m attnbook.data.make_digits")
-    parser.add_argument("--output", type=Path, default=HERE / "digits.npz", help="file to write")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="file to write")
     output = parser.parse_args(arguments).output
     found = from_scikit_learn()
     with open(output, "wb") as file:
