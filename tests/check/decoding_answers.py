@@ -328,6 +328,22 @@ def once_each_token(scores, k):
     return np.array([scores[:, j].argmax() for j in tokens]), np.array(tokens)
 
 
+def taken_in_turn(scores, k):
+    """Take the best k times, and hide what is taken: in the end all is hidden, and 0 the best."""
+    scores, taken = np.array(scores), []
+    for _ in range(k):
+        taken.append(int(scores.argmax()))
+        scores.flat[taken[-1]] = -math.inf
+    return np.array(taken) // scores.shape[1], np.array(taken) % scores.shape[1]
+
+
+def begun_again(scores, k):
+    """Begin with the best again where nothing else may come."""
+    scores = np.asarray(scores)
+    best = np.resize(np.argsort(-scores, axis=None)[: np.sum(scores > -math.inf)], k)
+    return best // scores.shape[1], best % scores.shape[1]
+
+
 def best_of_row(log_p, i, k):
     tokens = np.argsort(-np.asarray(log_p[i]), kind="stable")[:k]
     return np.full(len(tokens), i), tokens
@@ -359,6 +375,9 @@ probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
 best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
 total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
 """) | {
+    "one continuation twice": lambda *given: [np.append(x[:1], x[:-1]) for x in BEAM.but()(*given)],
+    "one continuation twice 2": lambda t, log_p, k: taken_in_turn(t[:, None] + log_p, k),
+    "one continuation twice 3": lambda t, log_p, k: begun_again(t[:, None] + log_p, k),
     "one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k),
     "each token once": lambda t, log_p, k: once_each_token(t[:, None] + log_p, k),
     "best hypothesis alone 2": lambda t, log_p, k: best_of_row(log_p, int(t.argmax()), k),
