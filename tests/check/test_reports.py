@@ -183,6 +183,8 @@ ab.multi_head_attention(query, key, value, weights, None if mask is None else ~m
     mask inverted: mask
 merge_attention(merged_by_math)
     no maximum: exp
+merge_attention(answers.MERGE_PROGRAM.but("z = f1 * z1 + f2 * z2 + 1e-6"))
+    number added: Your total is the right one plus 1e-06.
 
 attention_weights(mask_dropped)
     mask that hides everything dropped: mask
