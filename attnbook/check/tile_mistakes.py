@@ -198,7 +198,7 @@ _MASKS = (
     "mask inverted",
     "mask multiplies the scores",
     "mask transposed",
-    "+∞ for hidden scores",
+    "+∞ or NaN for hidden scores",
 )
 _OUTPUTS = (
     *("query and key swapped", "value used as key", "key used as value", "key and value swapped"),

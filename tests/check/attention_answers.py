@@ -704,6 +704,9 @@ temperature: s = q @ k.mT / d**0.5 / 2
 values in another order: out = w @ xp.flip(v, axis=-2)
 one key left out: w = safe_softmax(hidden(h, all_but(h, -1)))
 first visible key alone: w = one_hot(as_numbers(mask, s))
+rows with a hidden key NaN: w = safe_softmax(hidden(s, mask, math.nan))
+    w = sm(hidden(s, mask, math.inf))
+    w = shifted(h, xp.mean(h, axis=-1, keepdims=True))
 score 0 taken for hidden: seen = s * mask != 0
 another mask: seen = xp.tril(xp.ones_like(mask))
     seen = causal_like(s, 0)

@@ -112,7 +112,7 @@ def masked(s, i, j, on_diagonal, bug):
         "mask inverted": j > i,
         "mask transposed": j >= i,
     }
-    hidden = {"mask multiplies the scores": s * seen, "+∞ for hidden scores": np.inf}
+    hidden = {"mask multiplies the scores": s * seen, "+∞ or NaN for hidden scores": np.inf}
     hidden |= {"mask with −10⁴": -1e4}
     return np.where(other.get(bug, seen), s, hidden.get(bug, -np.inf)).astype(s.dtype)
 
@@ -150,7 +150,8 @@ BUGS = (
     *("last rows not computed 2", "last keys dropped 2", "divided in each tile 2"),
     *("divided in each tile", "not divided", "sums in half precision", "no rescaling"),
     *("total not rescaled", "weighted not rescaled", "base 2", "mask with −10⁴"),
-    *("+∞ for hidden scores", "value used as key", "key used as value", "key and value swapped"),
+    "+∞ or NaN for hidden scores",
+    *("value used as key", "key used as value", "key and value swapped"),
 )
 FULL = (
     *("no mask", "places within the tile", "mask inverted", "mask transposed"),

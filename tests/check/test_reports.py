@@ -202,6 +202,8 @@ causal_mask(lambda n: np.zeros((0, n)))
     wrong dtype: dtype
 attention(added_mask)
     mask inverted: mask
+attention(lambda q, k, v, mask=True: sm(np.where(mask, answers.right_scores(q, k), np.nan)) @ v)
+    +∞ or NaN for hidden scores: You hide scores with +∞ or with NaN
 attention(lambda q, k, v: right_attention(q, k, v, np.tri(len(q), len(k), dtype=bool)))
     causal by itself: causal
 attention_weights(lambda q, k: sm(q @ k.reshape(k.shape[1], -1) / k.shape[1] ** 0.5))
