@@ -263,6 +263,7 @@ STEP_WRONG = STEP.wrong("""
 values of one part: A[..., past_k.shape[1] :] @ v, keys, values
     A[..., : past_k.shape[1]] @ past_v, keys, values
 mask inverted: mask = ~corner(q, keys)
+    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
 earlier new tokens not seen: mask = corner(q, keys) & earlier(q, keys)
 sign of the scores: A = sm(scored(-q, keys, mask))
 values of other tokens: A @ xp.flip(values, axis=1), keys, values
@@ -274,7 +275,6 @@ softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
 no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
 not normalised: A = exp(scored(q, keys, mask))
 equal weights: A = sm(scored(0 * q, keys, mask))
-    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
 largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
 scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
 residual inside: A @ values + v, keys, values
@@ -445,6 +445,15 @@ RIGHT = {
     "beam_step": [BEAM.but(), beams_in_a_loop],
 }
 DOUBLES = {
+    "cached_attention": STEP.wrong("""
+no mask; no scale: mask = corner(q, keys) | True; A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
+next place visible; put in front: mask = corner(q, keys, 1); keys = longer(k, past_k);
+        values = longer(v, past_v)
+earlier new tokens not seen; not normalised: mask = corner(q, keys) & earlier(q, keys);
+        A = exp(scored(q, keys, mask))
+mask inverted; scale by d_k: mask = ~corner(q, keys);
+        A = sm(scored(q / q.shape[-1] ** 0.5, keys, mask))
+"""),
     "min_p": {"nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p)},
     "top_p": {
         "nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p),
