@@ -152,6 +152,17 @@ def merged_by_math(first, second):
     return m, np.exp(-m) * (f1 * z1 + f2 * z2), np.exp(-m) * (f1 * u1 + f2 * u2)
 
 
+def changed(name, place, change):
+    """Return the right gradients of a check, one of them changed."""
+
+    def gradients(*given):
+        found = list(RIGHT[name][0](*given))
+        found[place] = change(found[place])
+        return found
+
+    return gradients
+
+
 REPORTS = """
 split_heads(RIGHT["split_heads"][-1])
     right: on one sequence without a batch axis it raises ValueError, which is allowed.
@@ -215,7 +226,21 @@ softmax(lambda x: answers.shifted(x, np.max(x, 0)))
 attention_vjp(lambda *given: tuple(-x for x in answers.gradients(*given)))
     all gradients negated: gradients
 attention_vjp(lambda *given: tuple(2 * x for x in answers.gradients(*given)))
-    all gradients scaled: gradients
+    result scaled: Your grad_query and your grad_key and your grad_value are each 2 times the right
+attention_vjp(changed("attention_vjp", 2, lambda d: -d))
+    result negated: Your grad_value is minus the right one.
+linear_vjp(changed("linear_vjp", 0, lambda d: d / 2))
+    result scaled: Your grad_x is 0.5 times the right one.
+linear_vjp(changed("linear_vjp", 1, lambda d: -d))
+    result negated: Your grad_W is minus the right one.
+linear_vjp(lambda x, W, g: (g @ W.T + x, x.reshape(-1, len(W)).T @ g.reshape(-1, g.shape[-1])))
+    x in the result: Your grad_x is the right one plus `x`.
+rms_norm_vjp(changed("rms_norm_vjp", 1, lambda d: 2 * d))
+    result scaled: Your grad_gain is 2 times the right one.
+softmax_vjp(lambda *given: 2 * RIGHT["softmax_vjp"][0](*given))
+    result scaled: Your result is 2 times the right one.
+embed_vjp(lambda *given: RIGHT["embed_vjp"][0](*given) / 2)
+    result scaled: Your result is 0.5 times the right one.
 multi_head_attention(lambda q, k, v, A, B, C, W, h: right_heads(q, k, v, A.T, B.T, C.T, W.T, h))
     W transposed: W
 
