@@ -16,7 +16,8 @@ def beam_step(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check one step of beam search: the best of all continuations of all hypotheses.
 
     Runs `f` on hypotheses that are near and far, on places that hold none (−∞), on tokens that
-    may not come (−∞), on one hypothesis and on more beams than hypotheses.
+    may not come (−∞), on one hypothesis, on more beams than hypotheses and on fewer, and on as many
+    as there are continuations.
 
     Parameters
     ----------
@@ -41,6 +42,12 @@ def beam_step(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 def _best(scores, n_beams):
     return np.argsort(-scores, axis=None, kind="stable")[:n_beams]
+
+
+def _allowed(scores, n_beams, instead):
+    """Return the best continuations, with another place where only those of −∞ are left."""
+    best = _best(scores, n_beams)
+    return np.where(scores.flat[best] == -np.inf, instead, best)
 
 
 def _one_of_each(scores, n_beams):
@@ -96,10 +103,11 @@ BEAM_STEP = Check(
         Stage(
             (
                 *(_case(2, 5, 2), _case(3, 7, 3), _case(3, 7, 3, spread=3.0), _case(5, 3, 5)),
-                *(_case(1, 7, 4), _case(2, 5, 4), _case(4, 4, 4)),
+                *(_case(1, 7, 4), _case(2, 5, 4), _case(4, 4, 4), _case(5, 3, 2)),
             )
         ),
         Stage((_case(3, 7, 3, empty=(0, 2)), _case(3, 5, 3, barred=(1, 2)))),
+        Stage((_case(1, 5, 5, barred=(1,)),)),  # as many beams as there are continuations at all
         Stage((_case(3, 5, 3, lower=2000.0),)),
     ),
     mistakes=mistakes(
@@ -127,6 +135,8 @@ BEAM_STEP = Check(
             that row i of log p gets total i.
         best left out: You leave out the best continuation. Begin at place 0.
         best alone: You return the best continuation again and again. Return the n_beams best.
+        one continuation twice: You return a continuation again, such as the best one. Each comes
+            once: where fewer may come than there are beams, those of −∞ take the places left.
         each token once: You keep each token once. Two hypotheses may go on with the same one.
         read by columns: You count the places column by column. The numbers of a row follow each
             other: parent = place // V, token = place % V.
@@ -142,6 +152,14 @@ BEAM_STEP = Check(
             "worst first": each("pick", lambda s, k: np.argsort(s, axis=None, kind="stable")[:k]),
             "best left out": each("pick", lambda s, k: _best(s, k + 1)[1:]),
             "best alone": each("pick", lambda s, k: np.full(k, np.argmax(s))),
+            "one continuation twice": each(
+                "pick",
+                lambda s, k: _best(s, k)[np.maximum(np.arange(k) - 1, 0)],
+                lambda s, k: np.append(_best(s, k - 1), np.argmax(s)),
+                lambda s, k: _best(s, k)[np.minimum(np.arange(k), k - 2)],
+                lambda s, k: _allowed(s, k, np.argmax(s)),
+                lambda s, k: _allowed(s, k, 0),
+            ),
             "each token once": each("pick", _each_token_once),
             "read by columns": (
                 {"pick": lambda s, k: _best(s.T, k)},

@@ -113,8 +113,13 @@ CACHED_ATTENTION = Check(
     compute=_step,
     steps=_STEPS,
     stages=(
-        Stage((_case(1, 4), _case(1, 7, h=3), _case(1, 1), _case(1, 5, 4, 4))),
-        Stage((_case(1, 0), _case(3, 0), _case(3, 4), _case(2, 2, 3, 3), _case(5, 2))),
+        Stage(
+            (
+                *(_case(1, 4), _case(1, 7, h=3), _case(1, 1), _case(1, 5, 4, 4)),
+                *(_case(3, 4), _case(2, 2, 3, 3), _case(5, 2)),  # where the mask shows
+            )
+        ),
+        Stage((_case(1, 0), _case(3, 0))),
         Stage((_case(1, 4, dtype="float32"), _case(3, 2, dtype="float32"))),
     ),
     mistakes=SCALE_MISTAKES
@@ -163,8 +168,8 @@ CACHED_ATTENTION = Check(
             head or of all heads. Each query has a softmax of its own, over the keys.
         values of other tokens: The weight of a key falls on the value of another token. Keys and
             values stand in one order.
-        equal weights: A new token that comes alone gives each key the same weight, whatever its
-            score. Is your mask turned round? A large negative number for every score does that too.
+        equal weights: A new token gives each key that it sees the same weight, whatever its score.
+            The weights are the softmax of the scores.
         largest score alone: You take the value of the largest score alone. Every key that is seen
             has a weight.
         scale by a number of tokens: You divide the scores by a number of tokens or of heads, or by
@@ -207,7 +212,10 @@ CACHED_ATTENTION = Check(
             "put in front": _swapped(lambda past, new: np.concatenate([new, past], axis=1)),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
             "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
-            "mask inverted": each("mask", lambda m, n: ~_last_corner(m, n)),
+            "mask inverted": (
+                {"mask": lambda m, n: ~_last_corner(m, n)},
+                {"weigh": lambda softmax, scores, mask: softmax(np.where(mask, -1e9, scores))},
+            ),
             "earlier new tokens not seen": each(
                 "mask",
                 lambda m, n: (

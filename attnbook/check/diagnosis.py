@@ -33,7 +33,7 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
         for variant in check.variants:
             if _disjoint(way, variant) and _matches(check, {**variant, **way}, attempts):
                 return (mistake,)
-    if any(np.isnan(x).all() for a in attempts if a.wrong for x in a.values if x.dtype.kind == "f"):
+    if all(map(_is_nan, (attempt for attempt in attempts if attempt.wrong))):
         return ()  # two mistakes make NaN of anything
     unfinished = _unfinished(check, attempts)
     simple = unfinished or related(check, attempts, relations)
@@ -46,6 +46,10 @@ def explain(check: Check, attempts: list[Attempt]) -> tuple[Mistake, ...]:
             return mistakes
     multiple = related(check, attempts, multiples)
     return (multiple,) if multiple else ()
+
+
+def _is_nan(attempt: Attempt) -> bool:
+    return any(np.isnan(x).all() for x in attempt.values if x.dtype.kind == "f")
 
 
 def _unfinished(check: Check, attempts: list[Attempt]) -> Mistake | None:

@@ -159,6 +159,8 @@ class Examination:
         # anything on the arrays of another
         for name in wrong:
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} its result differs."]
+        if "numpy" in wrong:  # which is there on each machine, so the text may say it
+            self.general += self.calls.remarks["numpy"]
         for name, problem in raised.items():
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]

@@ -149,8 +149,6 @@ _BACKWARD_MISTAKES = mistakes(
         subtracted: what one key gains, the others of its row lose.
     all gradients negated: All three gradients have the wrong sign: they point where the loss falls.
         A gradient points where it grows; the minus belongs to the step of the optimizer.
-    all gradients scaled: All three gradients are the right ones times 2 or 1/2. grad_output is what
-        the loss hands down, every factor of it included.
     gradients averaged: Your gradients are divided by the number of queries or of outputs, as for a
         mean of the outputs. grad_output holds such factors already.
     grad_query and grad_key swapped: You return the gradient of the key where that of the query is
@@ -183,8 +181,6 @@ _BACKWARD_MISTAKES = mistakes(
         are made of the gradient of the scores.
     grad_output left out: Your grad_query and grad_key do not depend on grad_output. It hands down
         the loss, through the weights as well.
-    one gradient scaled: One of the three gradients is the right one times 2 or 1/2.
-    sign of grad_value: Your grad_value has the wrong sign. It is Aᵀ times grad_output.
     grad_value averaged: You divide grad_value by the number of queries. A value collects what all
         queries hand down: a sum.
     weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
@@ -212,12 +208,6 @@ _BACKWARD_MISTAKES = mistakes(
             lambda g, v: np.ones_like(g @ transposed(v)),
             lambda g, v: np.ones_like(g) @ transposed(v),
         ),
-        "one gradient scaled": tuple(
-            {"results": lambda grads, i=i, by=by: (*grads[:i], by * grads[i], *grads[i + 1 :])}
-            for i in range(3)
-            for by in (2, 0.5)
-        ),
-        "sign of grad_value": {"value_factor": lambda factor: -1},
         "grad_value averaged": each(
             "grad_value", lambda a, g, v, d: transposed(a) @ g / g.shape[-2]
         ),
@@ -227,7 +217,6 @@ _BACKWARD_MISTAKES = mistakes(
             lambda a, g, v, d: 0 * v + np.mean(g, axis=-2, keepdims=True),
         ),
         "all gradients negated": _each(np.negative),
-        "all gradients scaled": (_each(lambda x: 2 * x), _each(lambda x: x / 2)),
         "gradients averaged": each(
             "incoming", lambda g: g / g.shape[-2], lambda g: g / (g.shape[-1] * g.shape[-2])
         ),

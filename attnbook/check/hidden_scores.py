@@ -53,8 +53,8 @@ MASK_MISTAKES = mistakes(
         lower still are outbid by it, and the hidden keys win. Only −∞ is below every score.
     0 times infinity: You multiply −∞ by a mask of 0 and 1. 0 · ∞ is NaN, so the scores that should
         stay are lost. Choose instead of multiplying: where(mask, scores, −∞).
-    +∞ for hidden scores: You hide scores with +∞. The largest score wins, so the hidden keys take
-        everything, and ∞/∞ is NaN. A hidden score must be −∞.
+    +∞ or NaN for hidden scores: You hide scores with +∞ or with NaN, which makes NaN of the whole
+        row: ∞ − ∞ is NaN, and so is each sum with a NaN in it. A hidden score must be −∞.
     empty row NaN: A query that may attend to nothing gives NaN: its scores are all −∞, and −∞ −
         (−∞) and 0/0 are NaN. Such a row must be zero: shift it by 0 instead of its maximum, divide
         it by 1.
@@ -115,7 +115,7 @@ MASK_MISTAKES = mistakes(
             lambda s, mask: s + (1.0 - mask) * -np.inf,
             lambda s, mask: s + mask * -np.inf,
         ),
-        "+∞ for hidden scores": filled_with(np.inf),
+        "+∞ or NaN for hidden scores": filled_with(np.inf),
         "empty row NaN": {"divide": soft.unguarded},
         "empty row uniform": filled_with(-1e30),
         "mask that hides everything dropped": {"see": lambda mask: mask if mask.any() else ~mask},

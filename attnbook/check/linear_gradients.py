@@ -100,9 +100,6 @@ MISTAKES = mistakes(
         grad_output says how the loss depends on each output, and every gradient passes through it.
     all gradients negated: Both gradients have the wrong sign: they point where the loss falls. A
         gradient points where it grows; the minus belongs to the step of the optimizer.
-    all gradients scaled: Both gradients are the right ones times 2 or 1/2. grad_output is what the
-        loss hands down, every factor of it included.
-    one gradient negated: One of the two gradients has the wrong sign. There is no minus in x W.
     batch not summed: For a batch you return a grad_W for each sequence. They all used one W: sum
         over every axis but the last, x.reshape(-1, d).T @ grad_output.reshape(-1, d_out).
     batch averaged: For a batch you take the mean over the sequences. The gradients of one W add up.
@@ -110,10 +107,8 @@ MISTAKES = mistakes(
         Every number of grad_output is multiplied by a number of the other factor.
     multiplied by the input: You multiply grad_x by x, or grad_W by W, number by number. The
         derivative by one factor holds the other one alone.
-    input added: You add x to grad_x, or subtract grad_x from it. Return the gradient alone.
     order of the tokens lost: You join each row of x with that of another token in grad_W. Row i of
         x goes with row i of grad_output.
-    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     """,
     {
         "W not transposed in grad_x": each("back", lambda g, W, x: g @ W),
@@ -170,12 +165,7 @@ MISTAKES = mistakes(
             {"grad_W": lambda d, x, W: d * W},
             {"grad_x": lambda d, x: d * x, "grad_W": lambda d, x, W: d * W},
         ),
-        "input added": each("grad_x", lambda d, x: d + x, lambda d, x: x - d),
         "order of the tokens lost": each("collect", lambda x, g: rows(x)[::-1].T @ rows(g)),
-        "one gradient scaled": (
-            *each("grad_x", lambda d, x: 2 * d, lambda d, x: d / 2),
-            *each("grad_W", lambda d, x, W: 2 * d, lambda d, x, W: d / 2),
-        ),
         "weights added to the gradient": each("grad_W", lambda d, x, W: d + W),
         "step taken": each("grad_W", lambda d, x, W: W - d),
         "gradients swapped": each("results", lambda grads: grads[::-1]),
@@ -189,11 +179,6 @@ MISTAKES = mistakes(
             {"back": lambda g, W, x: np.ones_like(g) @ W.T},
         ),
         "all gradients negated": both(np.negative),
-        "all gradients scaled": (both(lambda d: 2 * d), both(lambda d: d / 2)),
-        "one gradient negated": (
-            {"grad_x": lambda d, x: -d},
-            {"grad_W": lambda d, x, W: -d},
-        ),
         "batch not summed": each("collect", lambda x, g: np.swapaxes(x, -1, -2) @ g),
         "batch averaged": each(
             "collect",

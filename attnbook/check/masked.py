@@ -93,6 +93,9 @@ _OWN = mistakes(
         whatever it asks for: the scores never reach the weights.
     first visible key alone: Each query gets the value of the first key that it may see, and no
         other. The mask says which keys take part; the softmax of their scores says how much.
+    rows with a hidden key NaN: You make NaN of every row with a hidden key: you hide its score with
+        +∞ or NaN, or subtract a number before exp that −∞ makes infinite, such as the mean of the
+        row. A hidden score must be −∞, and the largest of the row is subtracted.
     score 0 taken for hidden: You multiply the scores by the mask and then hide every score that is
         0. A visible key that is orthogonal to the query has score 0 too, and is lost. Choose by the
         mask itself, as where(mask, scores, −∞) does.
@@ -127,6 +130,7 @@ _OWN = mistakes(
     {
         "mean of the visible values": {"product": lambda q, k: 0 * dot_products(q, k)},
         "first visible key alone": {"finish": lambda weights, x, axis: _first_visible(x)},
+        "rows with a hidden key NaN": filled_with(np.nan),
         "score 0 taken for hidden": {"hide": lambda s, mask: hide(s, s * mask != 0)},
         "another mask": each(
             "hide",
@@ -237,7 +241,10 @@ MASKED_ATTENTION = Check(
             within="a batch (leading axes)",
         ),
     ),
-    mistakes=(*_OWN, *without(o.ATTENTION_MISTAKES, "mean of the values")),
+    mistakes=(
+        *_OWN,
+        *without(o.ATTENTION_MISTAKES, "mean of the values", "+∞ or NaN for hidden scores"),
+    ),
     properties=(
         o.empty_rows_are_zero,
         o.outputs_between_values,

@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, draw, each
 
 
 @documented
@@ -255,6 +255,17 @@ _MISTAKES = mistakes(
 )
 
 
+def buckets_exist(case: Case, values: Values, again: Callable) -> str | None:
+    most = (1 << len(case.arrays["directions"])) - 1
+    off = values[0][(values[0] < 0) | (values[0] > most)]
+    return f"The buckets are 0 to {most}; one of yours is {off[0]}." if off.size else None
+
+
+def each_bucket_once(case: Case, values: Values, again: Callable) -> str | None:
+    twice = np.argwhere(np.diff(np.sort(values[0], axis=1), axis=1) == 0)[:1, 0]
+    return f"Each bucket is looked into once; row {twice[0]} has one twice." if twice.size else None
+
+
 def _case(
     n: int, d: int, k: int, n_probes: int, dtype: str = "float64", of_length_1: bool = True
 ) -> Case:
@@ -274,10 +285,11 @@ PROBES = Check(
     steps=_STEPS,
     stages=(
         Stage((_case(5, 3, 5, 3), _case(7, 5, 3, 4), _case(2, 3, 3, 3))),
-        Stage((_case(5, 3, 5, 7), _case(1, 7, 5, 11), _case(3, 2, 4, 16), _case(11, 5, 5, 1))),
+        Stage((_case(5, 3, 5, 7), _case(1, 7, 5, 11), _case(3, 2, 5, 32), _case(11, 5, 5, 1))),
         Stage((_case(3, 5, 5, 7, "float32"), _case(3, 5, 11, 13))),
         Stage((_case(7, 3, 5, 7, of_length_1=False),)),
     ),
     mistakes=_MISTAKES,
+    properties=(buckets_exist, each_bucket_once),
     kind="integral",
 )

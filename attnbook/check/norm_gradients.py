@@ -113,9 +113,7 @@ MISTAKES = mistakes(
     gradients swapped: You return (grad_gain, grad_x). Return them in the order of the arguments.
     grad_output ignored: Your gradients are those of the sum of all outputs.
     grad_output passed on: You return grad_output as grad_x. It passes the gain and the division.
-    one gradient negated: One of the two gradients has the wrong sign.
     all gradients negated: Both gradients have the wrong sign. The minus belongs to the step.
-    all gradients scaled: Both gradients are the right ones times 2 or 1/2.
     batch not summed: For a batch you return a grad_gain for each sequence. They all used one gain:
         sum over every axis but the last.
     epsilon ignored: Your function takes `epsilon` but always uses 1e-5.
@@ -131,7 +129,6 @@ MISTAKES = mistakes(
         each row by its grad_output, then sum.
     grad_gain summed over the features: You sum grad_gain over the features as well. Each has a gain
         of its own.
-    one gradient scaled: One of the two gradients is the right one times 2 or 1/2.
     """,
     {
         "size taken for a constant": each("subtract", lambda h, second: h),
@@ -204,16 +201,7 @@ MISTAKES = mistakes(
             *each("of_gain", lambda g, y, x, gain: y),
         ),
         "grad_gain summed over the features": each("collect", lambda a: np.sum(a) + 0 * rows(a)[0]),
-        "one gradient negated": (
-            {"results": lambda grads: (-grads[0], grads[1])},
-            {"results": lambda grads: (grads[0], -grads[1])},
-        ),
-        "one gradient scaled": tuple(
-            {"results": lambda grads, a=a, b=b: (a * grads[0], b * grads[1])}
-            for a, b in ((2, 1), (0.5, 1), (1, 2), (1, 0.5))
-        ),
         "all gradients negated": both(np.negative),
-        "all gradients scaled": (both(lambda d: 2 * d), both(lambda d: d / 2)),
         "batch not summed": each("collect", lambda a: np.sum(a, axis=-2))
         + each("collect", lambda a: np.sum(a, axis=0)),
         "epsilon ignored": each("epsilon", lambda epsilon: EPSILON),

@@ -316,15 +316,15 @@ class _Mode:
 
     def large(self) -> Iterator[Finding]:
         # of few visible keys all scores may lie below a large negative number; of many, seldom
-        few = np.array([1, 2, 3, 1])[: self.draws.batch]
-        for lengths in (few, self.lengths):  # those of before stand again at the end
+        few = np.array([1, 1, 2, 1])[: self.draws.batch]
+        for lengths, draws in ((few, 6), (self.lengths, 3)):  # those of before stand at the end
             self.lengths = lengths
-            for size in LARGE if self.draws.floats else ():
-                for seed in (1, 2, 3):
-                    x = self.draws.base(seed, size)
-                    output = self.run(x)
-                    for _, what, case in self.content(x, output, 2 * seed + 1, 10 * size):
-                        if np.isfinite(case.expected).all():
-                            lost = not np.isfinite(case.got).all()
-                            name = "mask after the exponential" if lost else "large negative number"
-                            yield self.leak(name, what, case, size)
+            sizes = np.repeat(LARGE, draws) if self.draws.floats else ()
+            for seed, size in enumerate(sizes, start=1):  # each its own draw: its signs decide
+                x = self.draws.base(seed, size)
+                output = self.run(x)
+                for _, what, case in self.content(x, output, 2 * seed + 1, 10 * size):
+                    if np.isfinite(case.expected).all():
+                        lost = not np.isfinite(case.got).all()
+                        name = "mask after the exponential" if lost else "large negative number"
+                        yield self.leak(name, what, case, size)

@@ -101,7 +101,8 @@ class Report:
     remarks : tuple of str
         What else the check saw, such as an argument that it could not test.
     library_remarks : tuple of str
-        Remarks that hold for one array library only. They are not part of the text shown.
+        Remarks that hold for one array library only, but wrong results in NumPy, which are among
+        the others. They are not part of the text shown.
     cases : int
         How many cases ran, over all libraries.
     libraries : tuple of str

@@ -250,7 +250,7 @@ def _late(shift: Callable, divide: Callable) -> Way:
     }
 
 
-_FIRST = ("+∞ for hidden scores", "query without candidates", "empty row sees everything")
+_FIRST = ("+∞ or NaN for hidden scores", "query without candidates", "empty row sees everything")
 SKETCH_MISTAKES = (
     *_OF_TABLES,
     *steps.only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too

@@ -86,7 +86,6 @@ MISTAKES = mistakes(
         already.
     grad_output ignored: Your gradient does not depend on grad_output as it should: you take it for
         ones.
-    gradient scaled: Your gradient is the right one times 2 or 1/2.
     divided by the number of rows: You divide by the number of rows or of weights. grad_output holds
         such factors already.
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is another one. Write
@@ -181,7 +180,6 @@ MISTAKES = mistakes(
         + each("jacobian", lambda a, g, mean: attnbook.softmax(g)),
         "grad_output ignored": each("incoming", np.ones_like)
         + each("jacobian", lambda a, g, mean: a * (1 - a)),
-        "gradient scaled": each("leave", lambda d: 2 * d, lambda d: d / 2),
         "divided by the number of rows": each(
             "leave", lambda d: d / d.shape[-2], lambda d: d / d.shape[-1], lambda d: d / d.size
         ),

@@ -246,7 +246,7 @@ def close(got: np.ndarray, expected: np.ndarray, case: Case) -> np.ndarray:
     rtol, atol = tolerances(got, case)
     got, expected = got.astype(float), expected.astype(float)
     with np.errstate(all="ignore"):
-        near = abs(got - expected) <= atol + rtol * abs(expected)
+        near = abs(got - expected) < atol + rtol * abs(expected)
     same = (got == expected) | (np.isnan(got) & np.isnan(expected))
     return same | (near & np.isfinite(expected))
 

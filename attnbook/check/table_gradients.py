@@ -119,7 +119,6 @@ MISTAKES = mistakes(
     id one too large: Rows go one below the right one. Ids count from 0, as rows do.
     transposed: Your result is (d_model, V). A gradient has the shape of what it belongs to.
     gradient negated: Your gradient has the wrong sign. The minus belongs to the step.
-    gradient scaled: Your gradient is the right one times 2 or 1/2.
     batch not summed: For a batch you return a table for each sequence. They all read one table: add
         them up.
     batch averaged: For a batch you take the mean over the sequences. The gradients of one table add
@@ -223,7 +222,6 @@ MISTAKES = mistakes(
         "ids counted from the end": each("numbers", lambda i, E: len(E) - 1 - i, lambda i, E: -i),
         "transposed": each("leave", lambda d, i, E: d.T),
         "gradient negated": each("leave", lambda d, i, E: -d),
-        "gradient scaled": each("leave", lambda d, i, E: 2 * d, lambda d, i, E: d / 2),
         "batch not summed": each(
             "scatter",
             lambda i, E, g: np.swapaxes(np.eye(len(E), dtype=g.dtype)[i], -1, -2) @ g,

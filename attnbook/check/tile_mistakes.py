@@ -138,6 +138,10 @@ def _whole_tiles(n):
     return n // TILE * TILE
 
 
+def _to_the_last(n):
+    return n - (n % TILE == 1)  # a loop that ends at n - 1 lacks a tile of one place alone
+
+
 def _within_the_tile(of_query: bool, of_key: bool) -> Callable:
     """Return the mask of places of which one or both are counted within the tile."""
 
@@ -194,7 +198,7 @@ _MASKS = (
     "mask inverted",
     "mask multiplies the scores",
     "mask transposed",
-    "+∞ for hidden scores",
+    "+∞ or NaN for hidden scores",
 )
 _OUTPUTS = (
     *("query and key swapped", "value used as key", "key used as value", "key and value swapped"),
@@ -317,9 +321,9 @@ TILE_MISTAKES = (
             "first key left out": {"see": lambda mask: mask & (np.arange(len(mask)) > 0)},
             "first rows alone": {"rows": lambda n: min(n, TILE)},
             "last rows not computed": each(
-                "rows", _whole_tiles, lambda n: n if n < TILE else _whole_tiles(n)
+                "rows", _whole_tiles, lambda n: n if n < TILE else _whole_tiles(n), _to_the_last
             ),
-            "last keys dropped": {"keys": _whole_tiles},
+            "last keys dropped": each("keys", _whole_tiles, _to_the_last),
             "maximum of the first tile": {
                 "maximum": lambda m, tile: np.where(m == -np.inf, tile, m)
             },

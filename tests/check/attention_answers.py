@@ -533,9 +533,6 @@ second term of the softmax Jacobian: ds = w * dw * c
 first term of the softmax Jacobian: ds = -w * total(w * dw) * c
 weights in the place of their gradient: ds = w * c
 grad_output left out: dw = (g * 0 + 1) @ v.mT
-one gradient scaled: dq = 2 * (ds @ k)
-    dv = w.mT @ g / 2
-sign of grad_value: dv = -(w.mT @ g)
 grad_value averaged: dv = w.mT @ g / g.shape[-2]
 weights left out of grad_value: dv = total(g, -2) + 0 * v
 diagonal of the softmax Jacobian: ds = (w * dw - w * w * dw) * c
@@ -704,6 +701,9 @@ temperature: s = q @ k.mT / d**0.5 / 2
 values in another order: out = w @ xp.flip(v, axis=-2)
 one key left out: w = safe_softmax(hidden(h, all_but(h, -1)))
 first visible key alone: w = one_hot(as_numbers(mask, s))
+rows with a hidden key NaN: w = safe_softmax(hidden(s, mask, math.nan))
+    w = sm(hidden(s, mask, math.inf))
+    w = shifted(h, xp.mean(h, axis=-1, keepdims=True))
 score 0 taken for hidden: seen = s * mask != 0
 another mask: seen = xp.tril(xp.ones_like(mask))
     seen = causal_like(s, 0)

@@ -263,6 +263,7 @@ STEP_WRONG = STEP.wrong("""
 values of one part: A[..., past_k.shape[1] :] @ v, keys, values
     A[..., : past_k.shape[1]] @ past_v, keys, values
 mask inverted: mask = ~corner(q, keys)
+    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
 earlier new tokens not seen: mask = corner(q, keys) & earlier(q, keys)
 sign of the scores: A = sm(scored(-q, keys, mask))
 values of other tokens: A @ xp.flip(values, axis=1), keys, values
@@ -274,7 +275,6 @@ softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
 no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
 not normalised: A = exp(scored(q, keys, mask))
 equal weights: A = sm(scored(0 * q, keys, mask))
-    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
 largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
 scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
 residual inside: A @ values + v, keys, values
@@ -328,6 +328,22 @@ def once_each_token(scores, k):
     return np.array([scores[:, j].argmax() for j in tokens]), np.array(tokens)
 
 
+def taken_in_turn(scores, k):
+    """Take the best k times, and hide what is taken: in the end all is hidden, and 0 the best."""
+    scores, taken = np.array(scores), []
+    for _ in range(k):
+        taken.append(int(scores.argmax()))
+        scores.flat[taken[-1]] = -math.inf
+    return np.array(taken) // scores.shape[1], np.array(taken) % scores.shape[1]
+
+
+def begun_again(scores, k):
+    """Begin with the best again where nothing else may come."""
+    scores = np.asarray(scores)
+    best = np.resize(np.argsort(-scores, axis=None)[: np.sum(scores > -math.inf)], k)
+    return best // scores.shape[1], best % scores.shape[1]
+
+
 def best_of_row(log_p, i, k):
     tokens = np.argsort(-np.asarray(log_p[i]), kind="stable")[:k]
     return np.full(len(tokens), i), tokens
@@ -359,6 +375,9 @@ probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
 best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
 total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
 """) | {
+    "one continuation twice": lambda *given: [np.append(x[:1], x[:-1]) for x in BEAM.but()(*given)],
+    "one continuation twice 2": lambda t, log_p, k: taken_in_turn(t[:, None] + log_p, k),
+    "one continuation twice 3": lambda t, log_p, k: begun_again(t[:, None] + log_p, k),
     "one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k),
     "each token once": lambda t, log_p, k: once_each_token(t[:, None] + log_p, k),
     "best hypothesis alone 2": lambda t, log_p, k: best_of_row(log_p, int(t.argmax()), k),
@@ -426,6 +445,15 @@ RIGHT = {
     "beam_step": [BEAM.but(), beams_in_a_loop],
 }
 DOUBLES = {
+    "cached_attention": STEP.wrong("""
+no mask; no scale: mask = corner(q, keys) | True; A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
+next place visible; put in front: mask = corner(q, keys, 1); keys = longer(k, past_k);
+        values = longer(v, past_v)
+earlier new tokens not seen; not normalised: mask = corner(q, keys) & earlier(q, keys);
+        A = exp(scored(q, keys, mask))
+mask inverted; scale by d_k: mask = ~corner(q, keys);
+        A = sm(scored(q / q.shape[-1] ** 0.5, keys, mask))
+"""),
     "min_p": {"nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p)},
     "top_p": {
         "nothing cut; equal shares": lambda p, t: 0 * p + 1 / len(p),

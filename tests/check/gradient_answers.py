@@ -38,10 +38,7 @@ LINEAR_VJP = LINEAR.wrong("""
 one factor left out: d = total(g) + 0 * x
     D = total(flat(g), 0) + 0 * W
 multiplied by the input: d = (g @ W.mT) * x
-input added: d = g @ W.mT + x
 order of the tokens lost: D = array_namespace(x).flip(flat(x), axis=0).mT @ flat(g)
-one gradient scaled: d = g @ W.mT / 2
-    D = 2 * (flat(x).mT @ flat(g))
 W not transposed in grad_x: d = g @ W
 x not transposed in grad_W: D = x @ g
     D = x @ g.mT
@@ -71,10 +68,6 @@ grad_output ignored: d = xp.ones_like(g) @ W.mT; D = x.mT @ xp.ones_like(g)
     D = x.mT @ xp.ones_like(g)
     d = xp.ones_like(g) @ W.mT
 all gradients negated: out = (-d, -D)
-all gradients scaled: out = (2 * d, 2 * D)
-    out = (d / 2, D / 2)
-one gradient negated: out = (-d, D)
-    out = (d, -D)
 batch not summed: D = x.mT @ g
 batch averaged: D = flat(x).mT @ flat(g) / (x.shape[0] if x.ndim > 2 else 1)
 """)
@@ -145,7 +138,6 @@ cross-entropy for softmax: a - g
 weights taken for scores: m = total(sm(a) * g); out = sm(a) * (g - m)
 grad_output ignored: a * (1 - a)
     a * (1 - total(a))
-gradient scaled: 2 * a * (g - m)
 divided by the number of rows: a * (g - m) / a.shape[-2]
     a * (g - m) / a.shape[-1]
 axis 1 of a batch: m = total(a * g, 1)
@@ -274,8 +266,6 @@ grad_gain divided: k = g * y / c
 sums multiplied: C = total(flat(g), 0, keepdims=False) * total(flat(y), 0, keepdims=False)
     k = y
 grad_gain summed over the features: C = xp.sum(k) + 0 * c
-one gradient negated: out = (-d, C)
-one gradient scaled: out = (d, 2 * C)
 size taken for a constant: d = h / r
 gain forgotten in grad_x: h = g
 gain divided: h = g / c
@@ -303,7 +293,6 @@ grad_gain from grad_output alone: k = g
 gradients swapped: out = (C, d)
 grad_output ignored: h = xp.ones_like(g) * c; k = y
 all gradients negated: out = (-d, -C)
-all gradients scaled: out = (2 * d, 2 * C)
 batch not summed: C = total(k, -2, keepdims=False)
     C = total(k, 0, keepdims=False)
 """) | RMS.taking("epsilon=1e-5").wrong("epsilon ignored: r = root(mean(x * x) + 1e-5)")
@@ -401,7 +390,6 @@ id one too large: h = one_hot((i + 1) % E.shape[0], E.shape[0], g)
 ids counted from the end: h = one_hot(E.shape[0] - 1 - i, E.shape[0], g)
 transposed: g.mT @ h
 gradient negated: -(h.mT @ g)
-gradient scaled: 2 * (h.mT @ g)
 batch not summed: h.mT @ g
 batch averaged: flat(h).mT @ flat(g) / (i.shape[0] if i.ndim > 1 else 1)
 """)

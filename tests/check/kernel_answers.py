@@ -36,7 +36,8 @@ def walk(query, key, value, bug, skip, factor):
     scale = wide.type(factor(d, n) if factor else 1 / math.sqrt(d)) if not half else 1.0
     exp = np.exp2 if bug == "base 2" else np.exp
     output = np.zeros((n, v.shape[-1]), wide)
-    rows = {"last rows not computed": n // T * T, "first rows alone": min(n, T)}.get(bug, n)
+    rows = {"last rows not computed": n // T * T, "first rows alone": min(n, T)}
+    rows = (rows | {"last rows not computed 2": n - 1}).get(bug, n)
     for top in range(0, rows, T):
         i = np.arange(top, min(top + T, n))[:, np.newaxis]
         m, z, u = np.full(i.shape, -np.inf, wide), np.zeros(i.shape, kept), np.zeros((len(i), 1))
@@ -85,6 +86,8 @@ def bounds(top, n, bug, skip):
     end = top + 1 if skip else n
     if bug == "last keys dropped":
         end = min(end, n // T * T)
+    if bug == "last keys dropped 2":
+        end = min(end, n - 1)
     found = {
         "diagonal tile left out": (0, top),
         "diagonal tile alone": (top, top + 1),
@@ -109,7 +112,7 @@ def masked(s, i, j, on_diagonal, bug):
         "mask inverted": j > i,
         "mask transposed": j >= i,
     }
-    hidden = {"mask multiplies the scores": s * seen, "+∞ for hidden scores": np.inf}
+    hidden = {"mask multiplies the scores": s * seen, "+∞ or NaN for hidden scores": np.inf}
     hidden |= {"mask with −10⁴": -1e4}
     return np.where(other.get(bug, seen), s, hidden.get(bug, -np.inf)).astype(s.dtype)
 
@@ -144,10 +147,11 @@ BUGS = (
     *("diagonal one too far", "query cannot see itself", "diagonal tile left out"),
     *("diagonal tile not masked", "diagonal tile alone", "first tile left out"),
     *("last rows not computed", "last keys dropped", "maximum of the tile", "no maximum"),
-    "divided in each tile 2",
+    *("last rows not computed 2", "last keys dropped 2", "divided in each tile 2"),
     *("divided in each tile", "not divided", "sums in half precision", "no rescaling"),
     *("total not rescaled", "weighted not rescaled", "base 2", "mask with −10⁴"),
-    *("+∞ for hidden scores", "value used as key", "key used as value", "key and value swapped"),
+    "+∞ or NaN for hidden scores",
+    *("value used as key", "key used as value", "key and value swapped"),
 )
 FULL = (
     *("no mask", "places within the tile", "mask inverted", "mask transposed"),

@@ -457,6 +457,13 @@ def test_no_mistake_is_looked_for_in_a_library_once_another_is_right(monkeypatch
     assert report.library_remarks == ("right on NumPy; on PyTorch its result differs.",)
 
 
+def test_a_wrong_result_in_numpy_is_part_of_what_is_shown():
+    need_torch()
+    report = check.softmax(lambda x: sm(-x) if isinstance(x, np.ndarray) else sm(x))
+    for shown in (repr(report), report._repr_html_()):
+        assert "Note: right on PyTorch; on NumPy its result differs." in shown
+
+
 def test_an_array_of_another_library_is_named():
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
     report = check.softmax(lambda x: strict.asarray(answers.loop_softmax(x)))

@@ -152,6 +152,17 @@ def merged_by_math(first, second):
     return m, np.exp(-m) * (f1 * z1 + f2 * z2), np.exp(-m) * (f1 * u1 + f2 * u2)
 
 
+def changed(name, place, change):
+    """Return the right gradients of a check, one of them changed."""
+
+    def gradients(*given):
+        found = list(RIGHT[name][0](*given))
+        found[place] = change(found[place])
+        return found
+
+    return gradients
+
+
 REPORTS = """
 split_heads(RIGHT["split_heads"][-1])
     right: on one sequence without a batch axis it raises ValueError, which is allowed.
@@ -183,6 +194,8 @@ ab.multi_head_attention(query, key, value, weights, None if mask is None else ~m
     mask inverted: mask
 merge_attention(merged_by_math)
     no maximum: exp
+merge_attention(answers.MERGE_PROGRAM.but("z = f1 * z1 + f2 * z2 + 1e-6"))
+    number added: Your total is the right one plus 1e-06.
 
 attention_weights(mask_dropped)
     mask that hides everything dropped: mask
@@ -200,6 +213,8 @@ causal_mask(lambda n: np.zeros((0, n)))
     wrong dtype: dtype
 attention(added_mask)
     mask inverted: mask
+attention(lambda q, k, v, mask=True: sm(np.where(mask, answers.right_scores(q, k), np.nan)) @ v)
+    +∞ or NaN for hidden scores: You hide scores with +∞ or with NaN
 attention(lambda q, k, v: right_attention(q, k, v, np.tri(len(q), len(k), dtype=bool)))
     causal by itself: causal
 attention_weights(lambda q, k: sm(q @ k.reshape(k.shape[1], -1) / k.shape[1] ** 0.5))
@@ -211,7 +226,21 @@ softmax(lambda x: answers.shifted(x, np.max(x, 0)))
 attention_vjp(lambda *given: tuple(-x for x in answers.gradients(*given)))
     all gradients negated: gradients
 attention_vjp(lambda *given: tuple(2 * x for x in answers.gradients(*given)))
-    all gradients scaled: gradients
+    result scaled: Your grad_query and your grad_key and your grad_value are each 2 times the right
+attention_vjp(changed("attention_vjp", 2, lambda d: -d))
+    result negated: Your grad_value is minus the right one.
+linear_vjp(changed("linear_vjp", 0, lambda d: d / 2))
+    result scaled: Your grad_x is 0.5 times the right one.
+linear_vjp(changed("linear_vjp", 1, lambda d: -d))
+    result negated: Your grad_W is minus the right one.
+linear_vjp(lambda x, W, g: (g @ W.T + x, x.reshape(-1, len(W)).T @ g.reshape(-1, g.shape[-1])))
+    x in the result: Your grad_x is the right one plus `x`.
+rms_norm_vjp(changed("rms_norm_vjp", 1, lambda d: 2 * d))
+    result scaled: Your grad_gain is 2 times the right one.
+softmax_vjp(lambda *given: 2 * RIGHT["softmax_vjp"][0](*given))
+    result scaled: Your result is 2 times the right one.
+embed_vjp(lambda *given: RIGHT["embed_vjp"][0](*given) / 2)
+    result scaled: Your result is 0.5 times the right one.
 multi_head_attention(lambda q, k, v, A, B, C, W, h: right_heads(q, k, v, A.T, B.T, C.T, W.T, h))
     W transposed: W
 
@@ -366,6 +395,12 @@ def high_bit_turned(x, directions):
     return hashed(x, directions, 1 << 36 if len(directions) > 60 else 0)
 
 
+def padded_after_16(x, directions, n):
+    """Return the right buckets as far as 16, and then the last of them again."""
+    found = np.asarray(RIGHT["probes"][0](x, directions, n))
+    return found[:, np.minimum(np.arange(n), 15)]
+
+
 def estimated(c, r):
     drawn = np.abs(np.random.default_rng(0).normal(size=20000))
     return float(np.mean(np.maximum(0, 1 - c * drawn / r)))
@@ -491,6 +526,10 @@ simhash(high_bit_turned)
     unknown: signatures[0] is 3445870105879635809, expected 3445870037160159073.
 stable_hash(lambda *given: 3 * sketches.right_codes(*given))
     unknown: Adding the width to every offset must add 1 to every code; here it adds something else
+probes(padded_after_16)
+    unknown: Each bucket is looked into once; row 0 has one twice.
+probes(lambda x, a, n: np.asarray(RIGHT["probes"][0](x, a, n)) - (np.arange(n) == 2) * 64)
+    unknown: The buckets are 0 to 7; one of yours is -57.
 stable_hash(codes_in_float32)
     unknown: is something computed in float32?
 collision_probability(estimated)
