@@ -137,8 +137,8 @@ def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> li
         elif (text := literal(result)) is None:
             lines.append(f"print({call})")
         else:
-            right_one = "found" if text == "True" else f"found == {text}"
-            lines += [f"found = {call}", f"assert {right_one}, found"]
+            holds = "verdict" if text == "True" else f"verdict == {text}"
+            lines += [f"verdict = {call}", f"assert {holds}, verdict"]
     return lines
 
 

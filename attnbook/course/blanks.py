@@ -1,7 +1,7 @@
 """Blanks: what an answer has where the solution has numbers, and what its check is given instead.
 
 NaN is neither near a number nor far from it, and an array without numbers agrees with every number,
-so that a comparison may let both pass; None ends the check. Infinity is far from all numbers.
+so that a comparison may let both pass; None would end the check. Infinity is far from all numbers.
 """
 
 import functools
@@ -46,6 +46,13 @@ def passed_on(function: Callable, change: Callable[[Any], Any]) -> Callable:
         return change(function(*given, **options))
 
     return changed
+
+
+def guarded(x: Any, *usual: str) -> Any:
+    """Return an answer, numbers or a function, with infinity in the place of unusual blanks."""
+    if callable(x):
+        return passed_on(x, functools.partial(filled, usual={*usual}))
+    return filled(x, {*usual}) if is_numbers(x) else math.inf
 
 
 def nothing(*given: Any, **options: Any) -> None:

@@ -21,9 +21,11 @@ import pupils
 import pytest
 from cases import every_day
 from samples import (
+    BLANKS,
     ESSAY,
     EXERCISES,
     HOSTILE,
+    NEAR,
     NEEDS_LOCK,
     PENCIL,
     SHARES,
@@ -172,28 +174,7 @@ def test_half_of_the_points_for_ordinary_numbers(marked):
         assert marked(WEIGHTS, source).share == 0
 
 
-NEAR = sample(
-    "near",
-    names=["means", "rows"],
-    calls=["check_near(means)", "check_rows(rows)"],
-    check="""\
-import numpy as np
-
-
-def check_near(means):
-    x = np.random.default_rng(3).normal(size=(4, 3))
-    return [not np.any(abs(means(x) - x.mean(axis=1)) > 1e-9)]
-
-
-def check_rows(rows):
-    x = np.random.default_rng(3).normal(size=(4, 3))
-    return [np.allclose(rows(x), x[:2])]""",
-    given="import numpy as np",
-    answer="def means(x):\n    return x.mean(axis=1)\ndef rows(x):\n    return x[:2]",
-)
-
-
-@pytest.mark.parametrize("blank", ["np.nan", "np.full(4, np.nan)", "np.zeros((0, 1, 1))", "[]"])
+@pytest.mark.parametrize("blank", BLANKS)
 def test_a_blank_is_wrong_where_the_solution_has_a_number(blank, marked):
     assert marked(NEAR, NEAR.answer).share == 1
     fake = f"def means(x):\n    return {blank}\nrows = means"
