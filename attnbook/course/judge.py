@@ -14,7 +14,7 @@ from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
 from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
-from attnbook.course.session import USUAL, Ending, Limits, Session
+from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
 
 PASSED = "Right."
 NOTHING = "nothing handed in"
@@ -70,8 +70,12 @@ def mark(
     limits : Limits
         What the answer may use.
     """
-    if source is None or is_untouched(exercise, source):
-        return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
+    if source is None:
+        text = f"Nothing is handed in: there is no `{exercise.module}.py`."
+        return Mark(exercise.label, 0.0, (NOTHING,), text)
+    if is_untouched(exercise, source):
+        text = "Nothing is handed in: this is what you were given."
+        return Mark(exercise.label, 0.0, (NOTHING,), text)
     seed = seed_of(secret, exercise.label)
     solution = solved(exercise, seed)
     most = math.ceil(LEAST + TIMES * solution.seconds)
@@ -250,8 +254,10 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def ended(error: Exception) -> str:
-    """Say with which error a check ends."""
-    return f"The check ends with {type(error).__name__}: {error}."
+    """Say with which error a check ends, and whose it is."""
+    is_theirs = THEIRS in getattr(error, "__notes__", ())
+    said = "Your submission raises" if is_theirs else "The check ends with"
+    return f"{said} {type(error).__name__}: {error}."
 
 
 def _after(notes: dict[str, str], text: str) -> str:

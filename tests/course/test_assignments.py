@@ -100,6 +100,11 @@ def test_visible_tests_pass_with_the_solution_alone(exercise, made, tmp_path, mo
     run_test(tmp_path / "solutions", name, monkeypatch)
     with pytest.raises((AssertionError, TypeError, AttributeError)):
         run_test(tmp_path / "release", name, monkeypatch)
+    (tmp_path / f"release/{name}.py").write_text("")  # no error before the test runs
+    monkeypatch.delitem(sys.modules, name)
+    importlib.reload(sys.modules[f"test_{name}"])
+    with pytest.raises(ImportError):
+        run_test(tmp_path / "release", name, monkeypatch)
 
 
 @of_a_program
@@ -250,6 +255,7 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
     told = capsys.readouterr().out
     assert "sample: 1 exercises, 0 of them read by a person" in told
     assert "The notebooks are no release yet" in told
+    assert f"Students get {tmp_path / 'out/release'}." in told
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)
@@ -284,6 +290,7 @@ def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path
         ["grade", there, *words, "--exercises", absent],
         ["grade", there, *words],
         ["grade", absent, *words, "--secret", str(tmp_path / "students.txt")],
+        ["grade", there, *words, "--secret", str(tmp_path / "students.txt")],  # has no folder
     ):
         assert main([*given, *out]) == 1
         said = capsys.readouterr().err.splitlines()

@@ -131,6 +131,9 @@ def test_a_stub_gets_none(exercise, marked):
     for source in (None, "", exercise.stub):
         mark = marked(exercise, source)
         assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
+        says = "there is no `" if source is None else "this is what you were given."
+        assert mark.message.startswith("Nothing is handed in: ")
+        assert says in mark.message
     mark = marked(exercise, f"# mine\n{exercise.stub}")
     assert mark.share == 0
 
@@ -295,7 +298,8 @@ def test_a_call_that_cannot_be_made_takes_its_own_points_alone(marked):
     assert mark.message.startswith("`my_weights` is missing. The check ends with TypeError")
     mark = marked(exercise, f"{WEIGHTS.answer}\ndef one(x):\n    return y")
     assert (mark.share, mark.mistakes) == (0.5, ("raises",))
-    assert mark.message.startswith("The check ends with NameError: name 'y' is not defined")
+    place = "at line 10 of one: `return y`"
+    assert mark.message == f"Your submission raises NameError: name 'y' is not defined, {place}."
     both = "def one(x):\n    return y\nmy_weights = None"
     assert marked(exercise, both).mistakes == ("raises",)
 
@@ -737,7 +741,7 @@ def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
     assert result.marks["pencil"].share == 1
-    assert result.marks["shares"].message == "Nothing is handed in."
+    assert result.marks["shares"].message == "Nothing is handed in: there is no `shares.py`."
 
 
 STRANGE = (
