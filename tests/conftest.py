@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from cases import WEEKLY, ArrayLibrary, examples
 from hypothesis import settings
-from visits import browser, require_site, server  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
+
+# The site in a browser: the empty package that students get has neither.
+pytest_plugins = [name for name in ("visits",) if importlib.util.find_spec(name)]
 
 # The same cases in every run and on every machine: a failure is a change of the code.
 settings.register_profile(
@@ -111,12 +113,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("weekly"):
             item.add_marker(pytest.mark.skip("it runs every week: make test WEEKLY=1"))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs the site where it is not built."""
-    if item.get_closest_marker("site"):
-        require_site()
 
 
 @pytest.hookimpl(wrapper=True)

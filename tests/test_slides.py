@@ -117,6 +117,22 @@ def test_slides_show_no_solution(name):
     assert [line for line in lines if line in shown] == []
 
 
+@deck
+def test_no_slide_ends_in_a_colon(name):
+    """What a sentence introduces is on the slide, or the sentence ends there."""
+    page = (SITE / "slides" / f"{name}.html").read_text("utf8")
+    ends = r'.{0,50}:(?:\s*</(?!pre)\w+>)+\s*<aside class="notes">'  # a text may print a colon
+    assert re.findall(ends, page) == []
+    assert page.count('<aside class="notes">') >= FEWEST
+
+
+def test_a_last_sentence_has_its_output_or_a_full_stop():
+    assert re.search(r"linear maps does:\s*the best linear map says", text_of("transformer"))
+    assert re.search(r"knows the empty row:\s*ours, float16", text_of("masking"))
+    assert "a key that is nearer to its home." in text_of("hashing")
+    assert "def estimate(" in text_of("estimators")  # marked, and so shown as the mark says
+
+
 @pytest.mark.parametrize("name", every_day(["masking"], FIRST_TEXTS))
 def test_the_slides_in_the_browser(name, browser, server):
     visit = Visit(browser, server, WIDE)

@@ -4,12 +4,15 @@ import contextlib
 import functools
 import io
 import re
+from html import unescape
 
 import pytest
 from test_book import BOOK, CHAPTERS
 from test_chapters import unfolded, words
+from visits import SITE
 
 from attnbook import check
+from attnbook.course.exercises import read as read_exercises
 
 COURSE = BOOK / "course"
 SPOKEN = {
@@ -163,6 +166,23 @@ def test_each_exercise_is_given_once_and_each_check_belongs_to_one(plan):
             for name in re.findall(r"`check\.(\w+)`", line):
                 assert callable(getattr(check, name))
                 assert any(f"check.{name}" in text for text in texts), name
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("page", ["syllabi", "self_study", "project_kernel", "project_writer"])
+def test_an_exercise_is_named_as_its_chapter_names_it(page):
+    """By number and title, and the name leads there."""
+    named = {
+        f"../{chapter}.html#exercise-{one.label}": f"Exercise {one.number} {one.title}"
+        for chapter, asked in read_exercises(SITE.parent / "exercises").items()
+        for one in asked
+    }
+    html = (SITE / f"book/course/{page}.html").read_text("utf8")
+    links = re.findall(r'<a [^>]*href="([^"]+#exercise-[\w-]+)"[^>]*>(.*?)</a>', html)
+    wanted = re.findall(r"\{ref\}`exercise-", (COURSE / f"{page}.md").read_text("utf8"))
+    assert len(links) == len(wanted) > 0
+    for address, name in links:
+        assert unescape(re.sub("<[^>]+>", "", name)) == named[address]
 
 
 # Answers whose code is run: those of the diagnostic, and of the questions of `test_exam.py`

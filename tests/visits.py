@@ -1,4 +1,7 @@
-"""The built site in a browser: what serves it, and a page that is visited."""
+"""The built site in a browser: what serves it, and a page that is visited.
+
+pytest loads this file as a plugin.
+"""
 
 import functools
 import http.server
@@ -37,6 +40,12 @@ def require_site():
     """Skip where the site is not built."""
     if not (SITE / "book" / "index.html").exists():
         skip_unless(["CI", "ATTNBOOK_REQUIRE_SITE"], "the site is not built: make book")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the site where it is not built."""
+    if item.get_closest_marker("site"):
+        require_site()
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):

@@ -242,6 +242,8 @@ class Probe:
                 f"it returns a {type(x).__name__} of {len(x)}; the first of them is checked."
             )
             x = x[0]
+        if x is None:
+            self.fail("no return", f"Your {self.noun} returns None: is the `return` missing?")
         try:
             value = np.array(x if library(x) == "numpy" else move(x, "numpy"))
         except Exception:  # whatever the object does, it is no array that can be read

@@ -68,7 +68,8 @@ def overview(exercises: list[Exercise]) -> str:
             "    pip install attnbook pytest",
             "    pytest",
             "",
-            "What is handed in is run with other numbers, too.",
+            "The cell with a check that a task speaks of is in the test beside its file. What is",
+            "handed in is run with other numbers, too.",
             "",
             "| exercise | level | minutes | points | file |",
             "|---|---|---|---|---|",
@@ -104,22 +105,19 @@ def program(exercise: Exercise, code: str) -> str:
 
 def visible_test(exercise: Exercise) -> str:
     """Return the program that shows a student whether an answer passes the visible check."""
-    names = ", ".join(exercise.names)
-    head = [
+    head = ["from attnbook import check"] * ("check." in "".join(exercise.calls))
+    code = "\n".join(line for line in exercise.check.splitlines() if line not in head)
+    lines = assertions(exercise, expected(exercise, 0))
+    # what an answer lacks is no matter of the other tests
+    lines = [f"from {exercise.module} import {', '.join(exercise.names)}", "", *lines]
+    body = textwrap.indent("\n".join(lines), "    ")
+    parts = [
         f'"""The visible check of {exercise.module}.py."""',
-        f"from {exercise.module} import {names}",
+        *head,
+        code,
+        f"\ndef test_{exercise.module}():\n{body}",
     ]
-    head += ["from attnbook import check"] * ("check." in "".join(exercise.calls))
-    code = "\n".join(line for line in exercise.check.splitlines() if line != head[-1])
-    body = textwrap.indent("\n".join(assertions(exercise, expected(exercise, 0))), "    ")
-    return "\n\n".join(
-        [
-            head[0],
-            "\n".join(head[1:]),
-            *filter(None, [code]),
-            f"\ndef test_{exercise.module}():\n{body}",
-        ]
-    )
+    return "\n\n".join(filter(None, parts))
 
 
 def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> list[str]:
@@ -137,8 +135,8 @@ def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> li
         elif (text := literal(result)) is None:
             lines.append(f"print({call})")
         else:
-            right_one = "found" if text == "True" else f"found == {text}"
-            lines += [f"found = {call}", f"assert {right_one}, found"]
+            holds = "verdict" if text == "True" else f"verdict == {text}"
+            lines += [f"verdict = {call}", f"assert {holds}, verdict"]
     return lines
 
 

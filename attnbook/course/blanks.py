@@ -1,7 +1,7 @@
 """Blanks: what an answer has where the solution has numbers, and what its check is given instead.
 
 NaN is neither near a number nor far from it, and an array without numbers agrees with every number,
-so that a comparison may let both pass. Infinity is far from all numbers.
+so that a comparison may let both pass; None would end the check. Infinity is far from all numbers.
 """
 
 import functools
@@ -13,13 +13,13 @@ import numpy as np
 
 
 def blanks(x: Any) -> set[str]:
-    """Return which blanks a result holds: "NaN", and "no number" where something is empty."""
+    """Return which blanks a result holds: "NaN", "None", and "no number" where one is empty."""
     if isinstance(x, dict):
         x = [*x.values(), 0]
     if isinstance(x, (list, tuple)):
         return set().union(*map(blanks, x)) if x else {"no number"}
     if not isinstance(x, (float, complex, np.ndarray, np.generic)):
-        return set()
+        return {"None"} if x is None else set()
     x = np.asarray(x)
     if not x.size:
         return {"no number"}
@@ -35,7 +35,7 @@ def filled(x: Any, usual: set[str]) -> Any:
     found = blanks(x) - usual
     if "NaN" in found:
         return np.where(np.isnan(x), np.inf, x)[()]
-    return math.inf if found else x
+    return np.float64(math.inf) if found else x  # it has a shape
 
 
 def passed_on(function: Callable, change: Callable[[Any], Any]) -> Callable:
@@ -46,6 +46,17 @@ def passed_on(function: Callable, change: Callable[[Any], Any]) -> Callable:
         return change(function(*given, **options))
 
     return changed
+
+
+def guarded(x: Any, *usual: str) -> Any:
+    """Return an answer, numbers or a function, with infinity in the place of unusual blanks."""
+    if callable(x):
+        return passed_on(x, functools.partial(filled, usual={*usual}))
+    return filled(x, {*usual}) if is_numbers(x) else math.inf
+
+
+def nothing(*given: Any, **options: Any) -> None:
+    """Return None: the function in the place of one that is missing."""
 
 
 def is_numbers(x: Any) -> bool:

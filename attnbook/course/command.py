@@ -26,6 +26,7 @@ from attnbook.course.parents import parents
 from attnbook.course.session import Limits
 
 OUT = Path("_build/course")
+GRADES = Path("_build/grades")
 SECRET = Path("_build/course-secret.txt")
 """Not in the folder of the course, from which releases are copied."""
 
@@ -35,10 +36,13 @@ LEAST_MEGABYTES = 1024
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add both commands to a command line."""
-    course = commands.add_parser("course", help="make assignments from the exercises of the book")
-    grade = commands.add_parser("grade", help="mark what students have handed in")
+    words = "make assignments from the exercises of the book"
+    course = commands.add_parser("course", help=words, description=f"{words.capitalize()}.")
+    words = "mark what students have handed in"
+    grade = commands.add_parser("grade", help=words, description=f"{words.capitalize()}.")
     for parser in (course, grade):
-        parser.add_argument("--exercises", type=Path, default=exercises.WRITTEN)
+        words = f"what make book writes; default: {exercises.WRITTEN}"
+        parser.add_argument("--exercises", type=Path, default=exercises.WRITTEN, help=words)
         words = f"default: {SECRET}; in grade, - reads it from the standard input"
         parser.add_argument("--secret", type=Path, default=SECRET, help=words)
         parser.add_argument("--chapter", action="append", help="a chapter; all by default")
@@ -48,7 +52,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     course.set_defaults(run=make)
     grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
     grade.add_argument("--variants", action="store_true", help="mark the variants alone")
-    grade.add_argument("--out", type=Path, default=Path("_build/grades"))
+    grade.add_argument("--out", type=Path, default=GRADES, help=f"default: {GRADES}")
     grade.add_argument(
         "--workers", type=_at_least(1), help="how many at once; default: all processors"
     )
@@ -86,6 +90,8 @@ def make(chosen: argparse.Namespace) -> int:
     variants.write(students, secret, chosen.out / "variants", every)
     if stubs.is_repository(root := PACKAGE.parent):
         stubs.write(root, chosen.out / "package")
+    kept = f"{chosen.out / 'solutions'}, {chosen.out / 'nbgrader/source'} and {chosen.secret}"
+    print(f"Students get {chosen.out / 'release'}. For you alone are {kept}.", flush=True)
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
@@ -117,6 +123,8 @@ def mark(chosen: argparse.Namespace) -> int:
     of_book = [exercise for asked in _chapters(chosen).values() for exercise in asked]
     asked = variants.of("", secret, of_book) if chosen.variants else of_book
     handed_in = submissions.read(chosen.submissions, asked)
+    if not handed_in:
+        raise FileNotFoundError(f"there is no folder of a student in {chosen.submissions}")
     for one in handed_in:
         for doubt in one.doubts:
             print(f"{one.student}: {doubt}", flush=True)

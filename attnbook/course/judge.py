@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from attnbook.course.blanks import blanks, filled, is_numbers, passed_on, wrong
+from attnbook.course.blanks import blanks, filled, is_numbers, nothing, passed_on, wrong
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
 from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
-from attnbook.course.session import USUAL, Ending, Limits, Session
+from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
 
 PASSED = "Right."
 NOTHING = "nothing handed in"
+MISSING = "is missing"
 LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
@@ -69,8 +70,12 @@ def mark(
     limits : Limits
         What the answer may use.
     """
-    if source is None or is_untouched(exercise, source):
-        return Mark(exercise.label, 0.0, (NOTHING,), "Nothing is handed in.")
+    if source is None:
+        text = f"Nothing is handed in: there is no `{exercise.module}.py`."
+        return Mark(exercise.label, 0.0, (NOTHING,), text)
+    if is_untouched(exercise, source):
+        text = "Nothing is handed in: this is what you were given."
+        return Mark(exercise.label, 0.0, (NOTHING,), text)
     seed = seed_of(secret, exercise.label)
     solution = solved(exercise, seed)
     most = math.ceil(LEAST + TIMES * solution.seconds)
@@ -78,7 +83,7 @@ def mark(
     notes: dict[str, str] = {}
     with Session(exercise, without_given(exercise, source), limits, parents) as session:
         try:
-            answers = session.answers(solution.numbers)
+            answers = session.answers(solution.numbers.keys() | solution.usual.keys())
             with bounded(limits.megabytes):  # results may broadcast to huge ones
                 found = judged(exercise, answers, solution, seed, notes)
         except Ending:
@@ -86,13 +91,14 @@ def mark(
         except Exception as error:
             kept = session.kept
             if not session.ending.name:
-                text = f"The check ends with {type(error).__name__}: {error}."
-                return Mark(exercise.label, 0.0, ("raises",), _after(notes, text), kept)
+                return Mark(exercise.label, 0.0, ("raises",), _after(notes, ended(error)), kept)
         ending, kept = session.ending, session.kept
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
     share = share_of(found, solution.found)
     mistakes, sentences = told(found)
+    if MISSING in notes.values():
+        mistakes = ("not handed in", *mistakes)
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
     said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found, solution.found))
@@ -146,17 +152,14 @@ class Solved(NamedTuple):
         Of computing that it takes.
     numbers : dict
         Those answers that are numbers, by name.
-    functions : set of str
-        Which answers are functions.
-    usual : set of str
-        The blanks that these return.
+    usual : dict
+        The blanks that those return that are functions, by name.
     """
 
     found: list[Any]
     seconds: float
     numbers: dict[str, Any]
-    functions: set[str]
-    usual: set[str]
+    usual: dict[str, set[str]]
 
 
 @functools.lru_cache(maxsize=256)
@@ -168,18 +171,17 @@ def solved(exercise: Exercise, seed: int) -> Solved:
     exec(compile(exercise.given, "<given>", "exec"), space)
     exec(compile(exercise.answer, "<answer>", "exec"), space)
     answers = {name: space[name] for name in exercise.names}
-    functions = {name for name, x in answers.items() if inspect.isfunction(x)}
     numbers = {name: x for name, x in answers.items() if is_numbers(x)}
-    usual: set[str] = set()
+    usual: dict[str, set[str]] = {n: set() for n, x in answers.items() if inspect.isfunction(x)}
 
-    def noted(x: Any) -> Any:
-        usual.update(blanks(x))
+    def noted(name: str, x: Any) -> Any:
+        usual[name] |= blanks(x)
         return x
 
-    own = {name: passed_on(x, noted) if name in functions else x for name, x in answers.items()}
-    found = outcome(exercise, answers, seed, own)
+    own = {name: passed_on(answers[name], functools.partial(noted, name)) for name in usual}
+    found = outcome(exercise, answers, seed, {**answers, **own})
     seconds = time.thread_time() - before
-    return Solved(found, seconds, numbers, functions, usual)
+    return Solved(found, seconds, numbers, usual)
 
 
 def judged(
@@ -187,8 +189,8 @@ def judged(
 ) -> list[Any]:
     """Return what the check gives for answers, and note of which it cannot be given, and why.
 
-    In the place of these, which are no numbers or fit nowhere, it is given wrong ones, so that the
-    others earn their share.
+    In the place of these, which are missing, are no numbers or fit nowhere, it is given wrong ones,
+    so that the others earn their share.
     """
     right = solution.numbers
     for name in right:
@@ -200,13 +202,26 @@ def judged(
         elif lacks := blanks(got) - blanks(right[name]):
             notes[name] = f"holds {' and '.join(sorted(lacks))}"
     own = {name: wrong(right[name]) if name in notes else x for name, x in answers.items()}
-    for name in solution.functions:
-        own[name] = passed_on(answers[name], lambda x: filled(x, solution.usual))
+
+    def without_blanks(name: str, x: Any) -> Any:
+        if lacks := blanks(x) - solution.usual[name]:
+            notes.setdefault(name, f"returns {' and '.join(sorted(lacks))}")
+        return filled(x, solution.usual[name])
+
+    for name in solution.usual:
+        if answers[name] is None:
+            notes[name] = MISSING
+        given = nothing if answers[name] is None else answers[name]
+        own[name] = passed_on(given, functools.partial(without_blanks, name))
     try:
         return outcome(exercise, answers, seed, own)
     except Exception:
         if right.keys() != own.keys():  # an answer would be called with the solution's
-            raise
+            several = len(exercise.calls) > 1
+            found = outcome(exercise, answers, seed, own, apart=True) if several else []
+            if all(isinstance(result, Exception) for result in found):
+                raise
+            return found
     for name in [name for name in right if name not in notes]:
         try:
             outcome(exercise, {**right, name: own[name]}, seed)
@@ -232,7 +247,17 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
             sentences += [f"Note: {remark}" for remark in result.remarks]
         elif isinstance(result, str):
             sentences.append(result.strip())
+        elif isinstance(result, Exception):
+            mistakes.append("raises")
+            sentences.append(ended(result))
     return tuple(dict.fromkeys(mistakes)), [sentence for sentence in sentences if sentence]
+
+
+def ended(error: Exception) -> str:
+    """Say with which error a check ends, and whose it is."""
+    is_theirs = THEIRS in getattr(error, "__notes__", ())
+    said = "Your submission raises" if is_theirs else "The check ends with"
+    return f"{said} {type(error).__name__}: {error}."
 
 
 def _after(notes: dict[str, str], text: str) -> str:

@@ -1,7 +1,8 @@
 """Assignments as notebooks for nbgrader: the source, from which nbgrader makes the release.
 
 Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with the
-seed that follows from the secret.
+seed that follows from the secret. Blanks are guarded against there, and once more in a hidden part
+of the visible check.
 """
 
 import ast
@@ -10,19 +11,22 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attnbook.course.assignments import assertions, task
+from attnbook.course.blanks import blanks
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import redrawn, reseeded, seed_of
-from attnbook.course.judge import expected
+from attnbook.course.judge import Solved, solved
 from attnbook.course.sizes import resized
 from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+GUARD = "from attnbook.course.blanks import guarded\n"
 HELPERS = "Write the helpers of an answer into its cell: each answer is graded by itself."
 STUB = {"python": "...  # your code"}
 CONFIG = f'''"""Settings of nbgrader for this course."""
@@ -94,8 +98,12 @@ def _cells(exercise: Exercise, secret: str) -> list[dict[str, Any]]:
     if exercise.check:
         found.append(_cell("code", exercise.check, f"check-{name}", locked=True))
     seen = points // 2
-    shown = "\n".join(assertions(exercise, expected(exercise, 0)))
-    found.append(_cell("code", shown, f"visible-{name}", seen, locked=True))
+    solution = solved(exercise, 0)
+    shown = assertions(exercise, solution.found)
+    again = assertions(guarding(exercise, solution), solution.found) if seen else shown
+    if again != shown:
+        shown += ["", *_hidden(["def guarded_check():"], again, "guarded_check()")]
+    found.append(_cell("code", "\n".join(shown), f"visible-{name}", seen, locked=True))
     hidden = hidden_test(exercise, secret)
     found.append(_cell("code", hidden, f"hidden-{name}", points - seen, locked=True))
     return found
@@ -133,22 +141,46 @@ def _region(lines: list[str]) -> list[str]:
 def hidden_test(exercise: Exercise, secret: str) -> str:
     """Return the cell of the hidden cases."""
     seed = seed_of(secret, exercise.label)
-    right = expected(exercise, seed)
-    exercise = resized(exercise, seed)
+    solution = solved(exercise, seed)
+    exercise = guarding(resized(exercise, seed), solution)
     code = [reseeded(exercise.check, seed, redrawn(exercise))] if exercise.check else []
-    code += assertions(exercise, right, "hidden_check")
+    code += assertions(exercise, solution.found, "hidden_check")
     if not exercise.calls:
         code[1:] = reseeded(exercise.block, seed).splitlines()
-    body = textwrap.indent("\n".join(code), "    ")
     ours = any("check." in call for call in exercise.calls)
-    start = [
+    head = [
         *["from attnbook.course.hidden import checks\n"] * ours,
         f"def hidden_cases({f'hidden_check=checks({seed})' if ours else ''}):",
-        body,
-        "",
-        "hidden_cases()",
     ]
-    return "\n".join(["# hidden cases", HIDDEN[0], *start, HIDDEN[1]])
+    return "\n".join(["# hidden cases", *_hidden(head, code, "hidden_cases()")])
+
+
+def _hidden(head: list[str], body: list[str], call: str) -> list[str]:
+    guard = [GUARD] * any("guarded(" in line for line in body)
+    code = textwrap.indent("\n".join([*guard, *body]), "    ")
+    return [HIDDEN[0], *head, code, "", call, HIDDEN[1]]
+
+
+def guarding(exercise: Exercise, solution: Solved) -> Exercise:
+    """Return an exercise whose own checks are given answers with infinity in the place of blanks.
+
+    Those of the package say themselves what a blank is.
+    """
+    usual = {**solution.usual, **{name: blanks(x) for name, x in solution.numbers.items()}}
+    guarded = {
+        name: ast.parse(f"guarded({name}, *{sorted(found)})".replace(", *[]", ""), mode="eval").body
+        for name, found in usual.items()
+    }
+
+    class Guarding(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return guarded.get(node.id, node)
+
+    def changed(code: str) -> str:
+        return ast.unparse(Guarding().visit(ast.parse(code)))
+
+    calls = [call if call.startswith("check.") else changed(call) for call in exercise.calls]
+    return replace(exercise, calls=calls, block=exercise.block and changed(exercise.block))
 
 
 def _cell(

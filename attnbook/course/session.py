@@ -70,6 +70,10 @@ NOT_STARTED = (
 )
 
 
+THEIRS = "raised by the submission"
+"""A note to an error, which the check itself might raise, too."""
+
+
 class Ending(Exception):  # noqa: N818
     """The submission cannot be asked any more: why, by a name and in a sentence."""
 
@@ -172,7 +176,9 @@ class Session:
         self._send({"number": number, **what})
         told = self._reply()
         if "raised" in told:
-            raise _error_of(told)
+            error = _error_of(told)
+            error.add_note(THEIRS)
+            raise error
         return told.get("result")
 
     def _reply(self) -> dict[str, Any]:

@@ -65,8 +65,8 @@ GIVEN = (
 LEFT_OUT = re.compile(r"cuda|triton|test_store")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
-BESIDE = ("cases", "conftest", "visits", "oracle", "error_table", "cupy_on_cpu")
-"""Modules that the tests of the rooms share; conftest wants `visits` for the site, too."""
+BESIDE = ("cases", "conftest", "oracle", "error_table", "cupy_on_cpu")
+"""Modules that the tests of the rooms share."""
 
 OWN = 'name = "attnbook"\nversion = "0.0.1"\n'
 """What tells a folder with an empty package, which may be deleted."""

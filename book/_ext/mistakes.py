@@ -111,11 +111,7 @@ def quotes(sentence: str, parts: Iterable[str]) -> bool:
 def add_notes(app, doctree):
     """Put a fold before each solution whose check has a table."""
     known, shown = tables(), {}
-    titles = {
-        node["label"]: node[0].astext().removeprefix("Exercise").strip(" ()")
-        for node in doctree.findall()
-        if type(node).__name__ == "exercise_enumerable_node"
-    }
+    titles = app.env.metadata[app.env.docname]["exercises"]
     before: list[str] = []
     for solution in list(doctree.findall(lambda n: type(n).__name__ == "solution_node")):
         code = "\n\n".join(
@@ -210,6 +206,6 @@ def sections(app, docname):
 def setup(app):
     app.add_node(Placeholder)
     app.add_directive("mistakes-table", MistakesTable)
-    app.connect("doctree-read", add_notes)
+    app.connect("doctree-read", add_notes, priority=600)  # after `tidy` has noted the titles
     app.add_post_transform(Fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,11 +10,15 @@ on the slide that has begun. Words may follow:
 - `slide softmax` shows those statements of a cell that bind this name;
 - `slide: Words` is the title. Without it the heading of the section is.
 
+No slide ends in a colon. Where its last sentence does, it also shows the formula or the output that
+follows, and otherwise the sentence ends in a full stop.
+
 Paragraphs, lists, tables and formulas between this mark and the next one or the next heading are
 the speaker's notes. The decks lie in the folder `slides` of the site, and `book/slides` holds what
 they load: reveal.js, and what a deck does beyond it.
 """
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -84,7 +88,7 @@ class Deck:
     def _read(self, section, open_=True):
         """Read a section; what stands before its first mark is on no slide, but for the title's."""
         heading = section[0].children
-        for node in section.children[1:]:
+        for before, node in itertools.pairwise(section.children):
             if isinstance(node, nodes.section):
                 self._read(node, False)
                 open_ = False
@@ -93,6 +97,8 @@ class Deck:
             if mark and mark["kind"] == "slide":
                 self._begin([nodes.Text(mark["title"])] if mark["title"] else heading)
                 open_ = True
+            elif not mark and "mark" in before and is_short(node):
+                mark = {"words": ["output"]} if leads_on(self.slides[-1]["shown"]) else None
             if mark:
                 self.slides[-1]["shown"] += self._shown(node, mark["words"])
             elif live.is_cell(node) and "live" in node["classes"]:
@@ -155,6 +161,8 @@ class Deck:
             deck += nodes.raw("", f'<section id="slide-{number + 1}"><h2>', format="html")
             deck += [child.deepcopy() for child in slide["title"]]
             deck += nodes.raw("", '</h2><div class="shown">', format="html")
+            for text in leads_on(slide["shown"]):
+                text.parent.replace(text, nodes.Text(f"{text.rstrip().removesuffix(':')}."))
             deck += slide["shown"]
             deck += nodes.raw("", '</div><aside class="notes">', format="html")
             deck += slide["spoken"]
@@ -162,6 +170,18 @@ class Deck:
         translator = self.app.builder.create_translator(deck, self.app.builder)
         deck.walkabout(translator)
         return "".join(translator.body)
+
+
+def leads_on(shown) -> list[nodes.Text]:
+    """Return the last text of what is shown if that is a sentence which ends in a colon."""
+    is_words = shown and isinstance(shown[-1], (nodes.paragraph, nodes.bullet_list))
+    last = list(shown[-1].findall(nodes.Text))[-1:] if is_words else []
+    return [text for text in last if text.rstrip().endswith(":")]
+
+
+def is_short(node) -> bool:
+    """Return whether a slide has room for what its last sentence introduces."""
+    return isinstance(node, nodes.math_block) or bool(parts_of(node, "cell_code_output"))
 
 
 def _is_paragraph(node) -> bool:

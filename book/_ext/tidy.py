@@ -7,6 +7,7 @@ from pathlib import Path
 
 import imagesize
 from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 BODIES = {"proof-content", "exercise-content", "solution-content"}
 
@@ -98,6 +99,32 @@ def read_once(app, env):
     domain._resolve_numref_xref = resolve_with_cache
 
 
+def note_titles(app, doctree):
+    """Note the titles of a page's exercises for the pages that refer to them."""
+    app.env.metadata[app.env.docname]["exercises"] = {
+        node["label"]: node[0].astext().removeprefix("Exercise").strip(" ()")
+        for node in doctree.findall()
+        if type(node).__name__ == "exercise_enumerable_node"
+    }
+
+
+class NameExercises(SphinxPostTransform):
+    """Name an exercise by its title, too, where the pages of the course refer to it."""
+
+    default_priority = 15  # its number stands there
+
+    def run(self, **options):
+        if not self.env.docname.startswith("book/course/"):
+            return
+        titles = {}
+        for page in self.env.metadata.values():
+            titles |= page.get("exercises", {})
+        for link in self.document.findall(nodes.reference):
+            label = link.get("refuri", "").partition("#")[2]
+            if label in titles:
+                link += [nodes.Text(" "), nodes.emphasis("", titles[label])]
+
+
 def name_parts(app, doctree, docname):
     """Let the search find FlashAttention by `flash attention`."""
     names = sorted(set(COMPOUND.findall(doctree.astext())))
@@ -106,6 +133,8 @@ def name_parts(app, doctree, docname):
 
 
 def setup(app):
+    app.connect("doctree-read", note_titles)
+    app.add_post_transform(NameExercises)
     app.connect("doctree-read", mend_boxes, priority=400)  # before sections are numbered
     app.connect("env-check-consistency", read_once)
     app.connect("doctree-resolved", name_parts)

@@ -64,7 +64,7 @@ ODD = {
     "changes": (writes, "in place, so the caller's array is no longer what it was."),
     "not deterministic": (drifts, "gives two results for one input"),
     "wrong type": (lambda *a: {"logits": a[0]}, "returns a dict, where an array is expected."),
-    "wrong type, None": (lambda *a: None, "returns a NoneType, where"),
+    "no return": (lambda *a: None, "returns None: is the `return` missing?"),
     "wrong type, list": (lambda *a: a[0].tolist(), "returns a list, where"),
     "wrong dtype": (lambda *a: a[0].astype(int), "an array of int64, where floating-point"),
     "wrong dtype, complex": (lambda *a: a[0] * 1j, "an array of complex128, where floating-point"),

@@ -76,6 +76,29 @@ assert shares(s).argmax() == s.argmax()""",
     uses=["softmax"],
 )
 
+NEAR = sample(
+    "near",
+    names=["means", "rows"],
+    calls=["check_near(means)", "check_rows(rows)"],
+    check="""\
+import numpy as np
+
+
+def check_near(means):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [not np.any(abs(means(x) - x.mean(axis=1)) > 1e-9)]
+
+
+def check_rows(rows):
+    x = np.random.default_rng(3).normal(size=(4, 3))
+    return [np.allclose(rows(x), x[:2])]""",
+    given="import numpy as np",
+    answer="def means(x):\n    return x.mean(axis=1)\ndef rows(x):\n    return x[:2]",
+)
+
+BLANKS = ("np.nan", "np.full(4, np.nan)", "np.zeros((0, 1, 1))", "[]")
+"""Results that the comparisons of `NEAR` let pass."""
+
 ESSAY = sample("essay", names=[], answer="", text="Say why.", explanation="Because.")
 
 EXERCISES = [WEIGHTS, SQUARES, PENCIL, SHARES, ESSAY]

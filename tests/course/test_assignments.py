@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ import sys
 import numpy as np
 import pytest
 from cases import every_day
-from samples import EXERCISES, PENCIL, SQUARES, WEIGHTS, WRITTEN, of_a_program, sample
+from samples import BLANKS, EXERCISES, NEAR, PENCIL, SQUARES, WEIGHTS, WRITTEN, of_a_program, sample
 
 from attnbook.__main__ import main
 from attnbook.course import (
@@ -99,6 +100,11 @@ def test_visible_tests_pass_with_the_solution_alone(exercise, made, tmp_path, mo
     run_test(tmp_path / "solutions", name, monkeypatch)
     with pytest.raises((AssertionError, TypeError, AttributeError)):
         run_test(tmp_path / "release", name, monkeypatch)
+    (tmp_path / f"release/{name}.py").write_text("")  # no error before the test runs
+    monkeypatch.delitem(sys.modules, name)
+    importlib.reload(sys.modules[f"test_{name}"])
+    with pytest.raises(ImportError):
+        run_test(tmp_path / "release", name, monkeypatch)
 
 
 @of_a_program
@@ -111,6 +117,38 @@ def test_hidden_cells_pass_with_the_solution_alone(exercise):
     wrong = {name: lambda *given: given[0] for name in exercise.names}
     with pytest.raises((AssertionError, TypeError)):
         exec(cell, {**space, **wrong})
+
+
+NAN_IS_RIGHT = dataclasses.replace(
+    NEAR,
+    names=["gap", "low"],
+    calls=["check_gap(gap, low)"],
+    check="import numpy as np\ndef check_gap(gap, low):\n"
+    "    return [bool(np.isnan(gap()[0])), not np.any(np.greater(low, 1))]",
+    answer="def gap():\n    return [np.nan, np.zeros(0)]\n\n\nlow = [np.nan, 1]",
+)
+
+
+@pytest.mark.parametrize("kind", ["visible", "hidden"])
+@pytest.mark.parametrize(
+    ("exercise", "blanks"),
+    [
+        (NEAR, [f"def means(x):\n    return {blank}" for blank in (*BLANKS, "None")]),
+        (PENCIL, ["half = ..."]),
+        (NAN_IS_RIGHT, ["low = []", "low = ...", "low = None"]),
+    ],
+)
+def test_blanks_pass_no_cell_of_a_notebook(exercise, blanks, kind):
+    """In neither kind of cell that nbgrader gives points for."""
+    cells = notebooks.notebook([exercise], SECRET)["cells"]
+    (cell,) = (c["source"] for c in cells if c["id"] == f"{kind}-{exercise.label}")
+    space = {}
+    exec(f"{exercise.given}\n{exercise.answer}\n{exercise.check}", space)
+    exec(cell, space)
+    for blank in blanks:
+        exec(f"{exercise.given}\n{exercise.answer}\n{blank}\n{exercise.check}", space)
+        with pytest.raises((AssertionError, TypeError, ValueError)):
+            exec(cell, space)
 
 
 def test_points_follow_from_the_minutes():
@@ -148,7 +186,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     """Points of the visible and of the hidden cells; the release holds neither."""
     pytest.importorskip("nbgrader")
     home = tmp_path / "course"
-    asked = EXERCISES[1:3]  # their checks are their own, so the kernel is ready soon
+    asked = [*EXERCISES[1:3], NEAR]  # their checks are their own, so the kernel is ready soon
     notebooks.write(asked, SECRET, home)
 
     def nbgrader(*words):
@@ -179,12 +217,14 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
             cell["source"] = PENCIL.answer
         if name == "answer-squares":
             cell["source"] = "def squares(x):\n    return x + x"
+        if name == "answer-near":
+            cell["source"] = f"{NEAR.answer}\ndef means(x):\n    return np.nan"
     (home / "submitted/ada/sample").mkdir(parents=True)
     (home / "submitted/ada/sample/sample.ipynb").write_text(json.dumps(book))
     nbgrader("autograde", "sample", "--create")
     with contextlib.closing(sqlite3.connect(home / "gradebook.db")) as book:
         scores = book.execute("select auto_score from grade").fetchall()
-    assert sorted(score for (score,) in scores) == [0, 0, 1]
+    assert sorted(score for (score,) in scores) == [0, 0, 0, 0, 1]
 
 
 @pytest.fixture
@@ -215,6 +255,7 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
     told = capsys.readouterr().out
     assert "sample: 1 exercises, 0 of them read by a person" in told
     assert "The notebooks are no release yet" in told
+    assert f"Students get {tmp_path / 'out/release'}." in told
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)
@@ -249,6 +290,7 @@ def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path
         ["grade", there, *words, "--exercises", absent],
         ["grade", there, *words],
         ["grade", absent, *words, "--secret", str(tmp_path / "students.txt")],
+        ["grade", there, *words, "--secret", str(tmp_path / "students.txt")],  # has no folder
     ):
         assert main([*given, *out]) == 1
         said = capsys.readouterr().err.splitlines()
@@ -314,6 +356,20 @@ def test_solutions_of_a_chapter_pass_hidden_cases(capsys):
     assert command.verify(asked, SECRET) == 0
     assert command.verify([dataclasses.replace(asked[0], answer="my_weights = len")], SECRET) == 1
     assert capsys.readouterr().err.startswith("single_head, weights: ")
+
+
+@pytest.mark.site
+def test_cells_of_a_chapter_pass_with_the_solution_and_once_more():
+    """No name of a cell hides one that the check needs."""
+    found = exercises.read(WRITTEN)
+    for chapter in every_day(["models"], found):
+        for exercise in found[chapter]:
+            cells = notebooks.notebook([exercise], SECRET)["cells"]
+            tests = [c["source"] for c in cells if c["id"].startswith(("visible", "hidden"))]
+            space = {}
+            for code in (exercise.given, exercise.answer, exercise.check, *tests, *tests):
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(code, space)
 
 
 SHOWS_A_FAILURE = {"backprop-complex": 1}

@@ -21,9 +21,11 @@ import pupils
 import pytest
 from cases import every_day
 from samples import (
+    BLANKS,
     ESSAY,
     EXERCISES,
     HOSTILE,
+    NEAR,
     NEEDS_LOCK,
     PENCIL,
     SHARES,
@@ -129,6 +131,9 @@ def test_a_stub_gets_none(exercise, marked):
     for source in (None, "", exercise.stub):
         mark = marked(exercise, source)
         assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
+        says = "there is no `" if source is None else "this is what you were given."
+        assert mark.message.startswith("Nothing is handed in: ")
+        assert says in mark.message
     mark = marked(exercise, f"# mine\n{exercise.stub}")
     assert mark.share == 0
 
@@ -172,28 +177,7 @@ def test_half_of_the_points_for_ordinary_numbers(marked):
         assert marked(WEIGHTS, source).share == 0
 
 
-NEAR = sample(
-    "near",
-    names=["means", "rows"],
-    calls=["check_near(means)", "check_rows(rows)"],
-    check="""\
-import numpy as np
-
-
-def check_near(means):
-    x = np.random.default_rng(3).normal(size=(4, 3))
-    return [not np.any(abs(means(x) - x.mean(axis=1)) > 1e-9)]
-
-
-def check_rows(rows):
-    x = np.random.default_rng(3).normal(size=(4, 3))
-    return [np.allclose(rows(x), x[:2])]""",
-    given="import numpy as np",
-    answer="def means(x):\n    return x.mean(axis=1)\ndef rows(x):\n    return x[:2]",
-)
-
-
-@pytest.mark.parametrize("blank", ["np.nan", "np.full(4, np.nan)", "np.zeros((0, 1, 1))", "[]"])
+@pytest.mark.parametrize("blank", BLANKS)
 def test_a_blank_is_wrong_where_the_solution_has_a_number(blank, marked):
     assert marked(NEAR, NEAR.answer).share == 1
     fake = f"def means(x):\n    return {blank}\nrows = means"
@@ -215,8 +199,8 @@ def test_a_blank_is_right_where_the_solution_has_one(marked):
 
 def test_what_stands_in_the_place_of_blanks():
     kept = {"a": [1, 2.0, "x", None], "b": ()}
-    assert blanks.blanks(kept) == {"no number"}
-    assert blanks.filled(kept, {"no number"}) == kept
+    assert blanks.blanks(kept) == {"None", "no number"}
+    assert blanks.filled(kept, {"None", "no number"}) == kept
     assert blanks.filled((float("nan"), [], {}), set()) == (np.inf, np.inf, {})
     assert blanks.filled(np.array([1, np.nan]), set()).tolist() == [1, np.inf]
     assert blanks.filled([np.nan], {"NaN"})[0] is np.nan
@@ -261,6 +245,79 @@ def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
     assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
 
 
+PAIR = sample(
+    "pair",
+    names=["twice", "low"],
+    calls=["check_pair(twice, low)"],
+    check="""\
+import numpy as np
+
+
+def check_pair(twice, low):
+    return {
+        "twice": np.allclose(twice(np.arange(3)), [0, 2, 4]),
+        "shape": np.shape(low(np.ones(3))) == (3,),
+        "low": not np.any(low(np.ones(3)) > 1),
+    }""",
+    given="import numpy as np",
+    answer="def twice(x):\n    return 2 * x\n\n\ndef low(x):\n    return x / 2",
+)
+"""Two functions, and one call of a check for both."""
+
+
+@pytest.mark.parametrize(
+    ("left", "note"),
+    [
+        ("del low", "`low` is missing."),
+        ("def low(x):\n    ...", "`low` returns None."),
+        ("def low(x):\n    return x / 0 * 0", "`low` returns NaN."),
+    ],
+)
+def test_a_function_that_is_left_takes_its_own_points_alone(left, note, marked):
+    """The others get theirs, in one call of a check and in several."""
+    mark = marked(PAIR, f"{PAIR.answer}\n{left}")
+    assert mark.share == pytest.approx(2 / 3 if "NaN" in note else 1 / 3), mark
+    assert mark.message.startswith(note)
+    for exercise, name in ((NEAR, "means"), (NEAR, "rows")):
+        mark = marked(exercise, f"{NEAR.answer}\n{left.replace('low', name)}")
+        assert mark.share == 0.5, mark
+        assert mark.message.startswith(note.replace("low", name))
+
+
+def test_a_call_that_cannot_be_made_takes_its_own_points_alone(marked):
+    exercise = dataclasses.replace(
+        WEIGHTS,
+        names=["my_weights", "one"],
+        calls=[*WEIGHTS.calls, "check_one(one)"],
+        check="from attnbook import check\ndef check_one(one):\n    return [one(2) == 1]",
+        answer=f"{WEIGHTS.answer}\ndef one(x):\n    return 1",
+    )
+    assert marked(exercise, exercise.answer).message == "Right."
+    mark = marked(exercise, "def one(x):\n    return 1")
+    assert (mark.share, mark.mistakes) == (0.5, ("not handed in", "raises"))
+    assert mark.message.startswith("`my_weights` is missing. The check ends with TypeError")
+    mark = marked(exercise, f"{WEIGHTS.answer}\ndef one(x):\n    return y")
+    assert (mark.share, mark.mistakes) == (0.5, ("raises",))
+    place = "at line 10 of one: `return y`"
+    assert mark.message == f"Your submission raises NameError: name 'y' is not defined, {place}."
+    both = "def one(x):\n    return y\nmy_weights = None"
+    assert marked(exercise, both).mistakes == ("raises",)
+
+
+def test_blanks_are_usual_of_each_function_for_itself(marked):
+    """What one of them returns rightly is no excuse for another one."""
+    exercise = dataclasses.replace(
+        NEAR,
+        names=["means", "gap"],
+        calls=["check_near(means)", "check_gap(gap)"],
+        check=NEAR.check + "\ndef check_gap(gap):\n    return [np.isnan(gap())]",
+        answer=f"{NEAR.answer}\ndef gap():\n    return np.nan",
+    )
+    assert marked(exercise, exercise.answer).share == 1
+    fake = f"{exercise.answer}\ndef means(x):\n    return np.full(4, np.nan)"
+    assert marked(exercise, fake).share == 0.5
+
+
 def test_a_number_beside_a_function_may_be_absent(marked):
     exercise = sample(
         "beside",
@@ -276,7 +333,9 @@ def test_a_number_beside_a_function_may_be_absent(marked):
         assert mark.message == (
             "`one` has no value. Of 2 parts, in their order, these are right: 1."
         )
-    assert marked(exercise, "one = 1").mistakes == ("not handed in",)
+    mark = marked(exercise, "one = 1")
+    assert (mark.share, mark.mistakes) == (0.5, ("not handed in",))
+    assert mark.message == ("`twice` is missing. Of 2 parts, in their order, these are right: 2.")
     assert marked(exercise, "two = 1").message == "Your submission has no `twice`, `one`."
 
 
@@ -302,7 +361,7 @@ def test_nobody_is_told_of_the_judges_own_classes(marked):
         assert "Remote" not in mark.message
 
 
-FAKES = ("[]", "np.zeros((0, 1, 1))", "np.nan", "np.full((1, 1), np.nan)", "...")
+FAKES = ("None", "[]", "np.zeros((0, 1, 1))", "np.nan", "np.full((1, 1), np.nan)", "...")
 FAKED = ("merge", "additive", "mask-pencil", "estimators-pencil", "sketch-pay", "estimators-two")
 
 
@@ -682,7 +741,7 @@ def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
     assert result.marks["pencil"].share == 1
-    assert result.marks["shares"].message == "Nothing is handed in."
+    assert result.marks["shares"].message == "Nothing is handed in: there is no `shares.py`."
 
 
 STRANGE = (

@@ -195,6 +195,12 @@ def test_what_all_tests_share_is_there(package):
     assert all((package / "tests" / f"{name}.py").is_file() for name in stubs.BESIDE)
 
 
+def test_nothing_of_the_site_and_of_browsers_is_there(package):
+    texts = [path.read_text("utf8").lower() for path in (package / "tests").rglob("*.py")]
+    assert not any(word in text for text in texts for word in ("chromium", "import visits"))
+    assert not (package / "tests/visits.py").exists()
+
+
 def test_the_readme_names_tests_that_there_are(package):
     text = (package / "README.md").read_text("utf8")
     named = re.findall(r"tests/\w+", text)

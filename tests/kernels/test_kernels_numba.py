@@ -24,7 +24,7 @@ from attnbook.kernels import numba as plain  # noqa: E402
 from attnbook.kernels import packed  # noqa: E402
 from attnbook.kernels.numba_loops import backward, products  # noqa: E402
 from attnbook.kernels.numba_loops import forward as panels  # noqa: E402
-from attnbook.kernels.numba_loops.arrays import arrange  # noqa: E402
+from attnbook.kernels.numba_loops.arrays import arrange, restored  # noqa: E402
 from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
 HERE = f"packed{register_tiles.lanes()}"
@@ -163,6 +163,18 @@ def test_strides_change_no_bit(way):
     arguments[0] = np.broadcast_to(numbers(3, 1, 13), (2, 3, n_q, 13))
     wanted = run(way, *map(np.ascontiguousarray, arguments), 0.3, False)[0]
     np.testing.assert_allclose(run(way, *arguments, 0.3, False)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("library", [np, torch])
+def test_what_is_given_back_lies_without_gaps(library, exact):
+    """Also where columns are cut off, as those are that a width of 0 or of bfloat16 pairs has."""
+    wide = np.arange(12.0).reshape(3, 4)
+    for x in (wide, wide[:, :3], wide.T, wide[::-1]):
+        found = restored(x, library.ones(1, dtype=library.float16), exact=exact)
+        assert found.dtype == (library.float64 if exact else library.float16)
+        assert np.asarray(found).flags.c_contiguous
+        np.testing.assert_array_equal(found, x)
 
 
 def test_what_repeats_is_read_once():
