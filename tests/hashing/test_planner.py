@@ -104,6 +104,12 @@ def test_other_rows_are_the_queries_by_default():
     assert chosen.expected_candidates(sample) == pytest.approx(wanted)
 
 
+def test_chances_have_the_dtype_of_the_distances():
+    distance = np.array([0.5, 2.0], dtype=np.float32)
+    for n_probes in (1, 3):
+        assert plan(n_probes=n_probes).miss_probability(distance).dtype == np.float32
+
+
 def test_a_choice_has_the_least_expected_work():
     sample = np.random.default_rng(0).standard_normal((60, 64))
     chosen = plan(n_projections=None, sample=sample)

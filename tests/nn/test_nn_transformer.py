@@ -279,6 +279,7 @@ def test_repr_tells_the_structure():
         assert part in text
     one = ab.SingleHeadWeights.init(0, 5, 3, 7, d_k=2, d_v=4)
     assert repr(nn.Attention(one)) == "Attention(W_Q=(5, 2), W_K=(3, 2), W_V=(7, 4))"
+    assert repr(nn.Attention(one, impl="tiled")).endswith(", impl='tiled')")
 
 
 def test_every_module_is_public_and_documented():
