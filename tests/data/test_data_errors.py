@@ -122,6 +122,8 @@ BytePairs.from_dict([])
 # dates
 dates(0, -1, 0)
     ValueError: n_train must be at least 0, got -1
+dates(0, 0, -1)
+    ValueError: n_test must be at least 0, got -1
 dates(-1, 0, 0)
     ValueError: rng must be at least 0 if it is a seed, got -1
 dates(0, 1, 1, languages=["en", "xx"])
@@ -144,6 +146,8 @@ Markov([[1.0]])
     got list
 Markov(np.eye(2, dtype=int))
     TypeError: transitions must be a NumPy array of floats, got int64
+Markov(__import__("array_api_strict").ones((2, 2)))
+    TypeError: transitions must be a NumPy array of floats, got Array
 Markov(np.ones((2, 3)) / 3)
     ValueError: transitions must have 2 axes or more of one length of at least 1, got (2, 3)
 Markov(np.ones((2, 2)))

@@ -436,7 +436,10 @@ WRONG = [
     (lambda: lift_queries(np.full((1, 2), math.nan)), "query must be finite, got NaN or infinity"),
     (lambda: lift_keys(ONES, 1.0), "longest must be at least the length of every key, 2, got 1"),
     (lambda: LiftedHash(3, 1.0), "hash must have n_tables and signatures, got int"),
-    (lambda: LiftedHash(GivenHash(len), 1.0), "hash must be SimHash, StableHash or another that"),
+    (
+        lambda: LiftedHash(GivenHash(len), 1.0),
+        "hash must be SimHash, StableHash or another that has retrieval_probability, got GivenHash",
+    ),
     (lambda: LiftedHash(SIGNS, 0.0), "longest must be above 0, got 0.0"),
     (lambda: GivenHash(), "functions must hold at least one, got none"),
     (lambda: GivenHash(3), "functions must be callable, got int"),

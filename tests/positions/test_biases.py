@@ -268,6 +268,8 @@ def attend(bias, x=X):
 ERRORS = """
 alibi(0, 1, 1)
     ValueError: n_heads must be at least 1, got 0
+alibi(2, 1, -1)
+    ValueError: n_k must be at least 0, got -1
 alibi(2, -1, 1)
     ValueError: n_q must be at least 0, got -1
 alibi(2, 1, 1, like=np.ones(3, int))

@@ -232,6 +232,10 @@ Rotary(scaling=8.0)
     TypeError: scaling must be Llama3Scaling, got float
 Llama3Scaling(0)
     ValueError: factor must be above 0, got 0
+Llama3Scaling(8, "1", 4)
+    TypeError: low must be a real number, got str
+Llama3Scaling(8, 1, "4")
+    TypeError: high must be a real number, got str
 Llama3Scaling(8, 4, 4)
     ValueError: low must be below high = 4, got 4
 Llama3Scaling(n_positions=0)

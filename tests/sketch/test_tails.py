@@ -468,6 +468,7 @@ WRONG = [
     (lambda: tail(np.ones(3)), "query must have shape (..., n_q, 3), got (3,)"),
     (lambda: tail(scale=-1.0), "scale must be finite and at least 0, got -1.0"),
     (lambda: tail(scale="1"), "scale must be a real number, got str"),
+    (lambda: FITTED.limit(K, -1.0), "scale must be finite and at least 0, got -1.0"),
     (lambda: tail(below=np.ones(3)), "below must have shape (2,), got (3,)"),
     (lambda: tail(counts=np.ones(2)), "counts must have shape (2, 2), got (2,)"),
     (lambda: tail(counts=np.ones((2, 2), dtype=int)), "counts must have a real floating dtype"),
