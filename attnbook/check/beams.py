@@ -107,7 +107,7 @@ BEAM_STEP = Check(
             )
         ),
         Stage((_case(3, 7, 3, empty=(0, 2)), _case(3, 5, 3, barred=(1, 2)))),
-        Stage((_case(1, 5, 5, barred=(1,)),)),  # as many beams as there are continuations at all
+        Stage((_case(1, 5, 5, barred=(1,)),), may_raise="as many beams as continuations"),
         Stage((_case(3, 5, 3, lower=2000.0),)),
     ),
     mistakes=mistakes(

@@ -6,10 +6,21 @@ so that a comparison may let both pass; None would end the check. Infinity is fa
 
 import functools
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat
 import numpy as np
+
+from attnbook.arrays.move import move
+
+
+def read(x: Any) -> np.ndarray:
+    """Return numbers, or arrays of any library, as one array, with NaN in the place of a mask."""
+    if isinstance(x, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(x), np.nan, np.ma.getdata(x))
+    return move(x, "numpy") if array_api_compat.is_array_api_obj(x) else np.asarray(x)
 
 
 def blanks(x: Any) -> set[str]:
@@ -18,11 +29,13 @@ def blanks(x: Any) -> set[str]:
         x = [*x.values(), 0]
     if isinstance(x, (list, tuple)):
         return set().union(*map(blanks, x)) if x else {"no number"}
-    if not isinstance(x, (float, complex, np.ndarray, np.generic)):
+    if not isinstance(x, (float, complex)) and not hasattr(x, "__array__"):
         return {"None"} if x is None else set()
-    x = np.asarray(x)
+    x = read(x)
     if not x.size:
         return {"no number"}
+    if x.dtype.kind == "O":
+        return blanks(x.ravel().tolist())
     return {"NaN"} if x.dtype.kind in "fc" and np.isnan(x).any() else set()
 
 
@@ -31,10 +44,11 @@ def filled(x: Any, usual: set[str]) -> Any:
     if isinstance(x, dict):
         return {key: filled(part, usual) for key, part in x.items()}
     if isinstance(x, (list, tuple)) and x:
-        return type(x)(filled(part, usual) for part in x)
+        parts = [filled(part, usual) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     found = blanks(x) - usual
-    if "NaN" in found:
-        return np.where(np.isnan(x), np.inf, x)[()]
+    if "NaN" in found and (y := read(x)).dtype.kind in "fc":
+        return np.where(np.isnan(y), np.inf, y)[()]
     return np.float64(math.inf) if found else x  # it has a shape
 
 
@@ -52,7 +66,8 @@ def guarded(x: Any, *usual: str) -> Any:
     """Return an answer, numbers or a function, with infinity in the place of unusual blanks."""
     if callable(x):
         return passed_on(x, functools.partial(filled, usual={*usual}))
-    return filled(x, {*usual}) if is_numbers(x) else math.inf
+    known = isinstance(x, numbers.Number) or is_numbers(x)
+    return filled(x, {*usual}) if known else math.inf
 
 
 def nothing(*given: Any, **options: Any) -> None:
@@ -62,7 +77,7 @@ def nothing(*given: Any, **options: Any) -> None:
 def is_numbers(x: Any) -> bool:
     """Return whether this is a number, or an array or lists of numbers."""
     try:
-        return np.asarray(x).dtype.kind in "biufc"
+        return read(x).dtype.kind in "biufc"
     except ValueError:  # lists of several lengths
         return False
 

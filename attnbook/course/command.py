@@ -91,7 +91,8 @@ def make(chosen: argparse.Namespace) -> int:
     if stubs.is_repository(root := PACKAGE.parent):
         stubs.write(root, chosen.out / "package")
     kept = f"{chosen.out / 'solutions'}, {chosen.out / 'nbgrader/source'} and {chosen.secret}"
-    print(f"Students get {chosen.out / 'release'}. For you alone are {kept}.", flush=True)
+    print(f"Students get {chosen.out / 'release'}, what nbgrader releases, package beside it and")
+    print(f"each their folder of variants. For you alone are {kept}.", flush=True)
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:

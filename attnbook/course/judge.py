@@ -74,8 +74,8 @@ def mark(
         text = f"Nothing is handed in: there is no `{exercise.module}.py`."
         return Mark(exercise.label, 0.0, (NOTHING,), text)
     if is_untouched(exercise, source):
-        text = "Nothing is handed in: this is what you were given."
-        return Mark(exercise.label, 0.0, (NOTHING,), text)
+        what = "this is what you were given" if source.strip() else "the file is empty"
+        return Mark(exercise.label, 0.0, (NOTHING,), f"Nothing is handed in: {what}.")
     seed = seed_of(secret, exercise.label)
     solution = solved(exercise, seed)
     most = math.ceil(LEAST + TIMES * solution.seconds)
@@ -91,7 +91,9 @@ def mark(
         except Exception as error:
             kept = session.kept
             if not session.ending.name:
-                return Mark(exercise.label, 0.0, ("raises",), _after(notes, ended(error)), kept)
+                # what the check raises of a stand-in says nothing of the answer
+                said = "" if notes and not is_theirs(error) else ended(error)
+                return Mark(exercise.label, 0.0, ("raises",), _after(notes, said), kept)
         ending, kept = session.ending, session.kept
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
@@ -99,6 +101,7 @@ def mark(
     mistakes, sentences = told(found)
     if MISSING in notes.values():
         mistakes = ("not handed in", *mistakes)
+        share = share if share < 1 else 0.0  # a check that infinity passes
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
     said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found, solution.found))
@@ -211,7 +214,9 @@ def judged(
     for name in solution.usual:
         if answers[name] is None:
             notes[name] = MISSING
-        given = nothing if answers[name] is None else answers[name]
+        elif not callable(answers[name]):
+            notes[name] = f"must be a function, got {type(answers[name]).__name__}"
+        given = nothing if name in notes else answers[name]
         own[name] = passed_on(given, functools.partial(without_blanks, name))
     try:
         return outcome(exercise, answers, seed, own)
@@ -255,13 +260,17 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
 
 def ended(error: Exception) -> str:
     """Say with which error a check ends, and whose it is."""
-    is_theirs = THEIRS in getattr(error, "__notes__", ())
-    said = "Your submission raises" if is_theirs else "The check ends with"
+    said = "Your submission raises" if is_theirs(error) else "The check ends with"
     return f"{said} {type(error).__name__}: {error}."
 
 
+def is_theirs(error: Exception) -> bool:
+    """Return whether the submission raised this error."""
+    return THEIRS in getattr(error, "__notes__", ())
+
+
 def _after(notes: dict[str, str], text: str) -> str:
-    return " ".join([*(f"`{name}` {note}." for name, note in notes.items()), text])
+    return " ".join([*(f"`{name}` {note}." for name, note in notes.items()), text]).rstrip()
 
 
 def _in_words(found: list[Any], expected: list[Any]) -> str:

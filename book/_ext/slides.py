@@ -42,6 +42,7 @@ STAND_IN = 0xE000  # characters that stand for what is no text
 ADDRESS = re.compile(r'(?<= href=")(?!\w+:|\.\./)([^"]*)')
 FIRST = """<p class="deck-keys">S opens the speaker's window, O shows all slides, D changes to
 dark or light, F fills the screen, ? lists all keys.</p>"""
+LISTS = (nodes.bullet_list, nodes.enumerated_list)
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +81,6 @@ class Deck:
         (section,) = [child for child in doctree.children if isinstance(child, nodes.section)]
         self._begin(section[0].children)
         self._read(section)
-        self.slides[0]["shown"].append(nodes.raw("", FIRST, format="html"))
 
     def _begin(self, title):
         self.slides.append({"title": title, "shown": [], "spoken": []})
@@ -88,7 +88,8 @@ class Deck:
     def _read(self, section, open_=True):
         """Read a section; what stands before its first mark is on no slide, but for the title's."""
         heading = section[0].children
-        for before, node in itertools.pairwise(section.children):
+        blocks = [node for node in section.children if not isinstance(node, nodes.target)]
+        for before, node in itertools.pairwise(blocks):
             if isinstance(node, nodes.section):
                 self._read(node, False)
                 open_ = False
@@ -164,6 +165,7 @@ class Deck:
             for text in leads_on(slide["shown"]):
                 text.parent.replace(text, nodes.Text(f"{text.rstrip().removesuffix(':')}."))
             deck += slide["shown"]
+            deck += nodes.raw("", FIRST, format="html") if number == 0 else []
             deck += nodes.raw("", '</div><aside class="notes">', format="html")
             deck += slide["spoken"]
             deck += nodes.raw("", "</aside></section>\n", format="html")
@@ -174,7 +176,7 @@ class Deck:
 
 def leads_on(shown) -> list[nodes.Text]:
     """Return the last text of what is shown if that is a sentence which ends in a colon."""
-    is_words = shown and isinstance(shown[-1], (nodes.paragraph, nodes.bullet_list))
+    is_words = shown and isinstance(shown[-1], (nodes.paragraph, *LISTS))
     last = list(shown[-1].findall(nodes.Text))[-1:] if is_words else []
     return [text for text in last if text.rstrip().endswith(":")]
 

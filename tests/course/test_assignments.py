@@ -17,7 +17,18 @@ import sys
 import numpy as np
 import pytest
 from cases import every_day
-from samples import BLANKS, EXERCISES, NEAR, PENCIL, SQUARES, WEIGHTS, WRITTEN, of_a_program, sample
+from samples import (
+    BLANKS,
+    EXERCISES,
+    NEAR,
+    OF_NOTEBOOKS,
+    PENCIL,
+    SQUARES,
+    WEIGHTS,
+    WRITTEN,
+    of_a_program,
+    sample,
+)
 
 from attnbook.__main__ import main
 from attnbook.course import (
@@ -133,11 +144,12 @@ NAN_IS_RIGHT = dataclasses.replace(
 @pytest.mark.parametrize(
     ("exercise", "blanks"),
     [
-        (NEAR, [f"def means(x):\n    return {blank}" for blank in (*BLANKS, "None")]),
+        (NEAR, [f"def means(x):\n    return {blank}" for blank in (*BLANKS, *OF_NOTEBOOKS)]),
         (PENCIL, ["half = ..."]),
         (NAN_IS_RIGHT, ["low = []", "low = ...", "low = None"]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # of tensors beside arrays
 def test_blanks_pass_no_cell_of_a_notebook(exercise, blanks, kind):
     """In neither kind of cell that nbgrader gives points for."""
     cells = notebooks.notebook([exercise], SECRET)["cells"]
@@ -255,7 +267,7 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
     told = capsys.readouterr().out
     assert "sample: 1 exercises, 0 of them read by a person" in told
     assert "The notebooks are no release yet" in told
-    assert f"Students get {tmp_path / 'out/release'}." in told
+    assert f"Students get {tmp_path / 'out/release'}, " in told
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)

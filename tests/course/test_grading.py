@@ -15,10 +15,12 @@ import sys
 import tempfile
 import time
 import types
+from fractions import Fraction
 
 import numpy as np
 import pupils
 import pytest
+import torch
 from cases import every_day
 from samples import (
     BLANKS,
@@ -131,7 +133,8 @@ def test_a_stub_gets_none(exercise, marked):
     for source in (None, "", exercise.stub):
         mark = marked(exercise, source)
         assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
-        says = "there is no `" if source is None else "this is what you were given."
+        says = {None: "there is no `", "": "the file is empty."}
+        says = says.get(source, "this is what you were given.")
         assert mark.message.startswith("Nothing is handed in: ")
         assert says in mark.message
     mark = marked(exercise, f"# mine\n{exercise.stub}")
@@ -206,6 +209,32 @@ def test_what_stands_in_the_place_of_blanks():
     assert blanks.filled([np.nan], {"NaN"})[0] is np.nan
     assert blanks.wrong([True, False]).tolist() == [False, True]
     assert blanks.wrong(3) == np.inf
+    for number in (Fraction(1, 2), 10**30, np.float32(2), torch.tensor(2.0, requires_grad=True)):
+        assert blanks.guarded(number) is number
+    named = blanks.guarded(lambda: np.unique_counts([1, 1, 2]))()
+    assert named.counts.tolist() == [2, 1]
+    assert blanks.guarded(torch.tensor([1, np.nan])).tolist() == [1, np.inf]
+    assert blanks.guarded("half") == blanks.guarded(None) == np.inf
+
+
+def test_what_is_no_function_is_said(marked):
+    mark = marked(NEAR, f"{NEAR.answer}\nmeans = 3")
+    assert mark.share == 0.5
+    assert "`means` must be a function, got int." in mark.message
+
+
+def test_infinity_in_the_place_of_what_is_missing_gives_no_point(marked):
+    exercise = dataclasses.replace(
+        NEAR,
+        names=["bound", "rest"],
+        calls=["check_both(bound, rest)"],
+        check="def check_both(bound, rest):\n    return [bound(1) >= 1, rest == 1]",
+        answer="def bound(x):\n    return x\nrest = 1",
+    )
+    assert marked(exercise, exercise.answer).share == 1
+    mark = marked(exercise, "rest = 1")
+    assert mark.share == 0
+    assert mark.message.startswith("`bound` is missing.")
 
 
 THREE = sample(
