@@ -92,7 +92,8 @@ def mark(
             kept = session.kept
             if not session.ending.name:
                 # what the check raises of a stand-in says nothing of the answer
-                said = "" if notes and not is_theirs(error) else ended(error)
+                stopped = bool(notes) and not is_theirs(error)
+                said = "The check cannot go on." if stopped else ended(error)
                 return Mark(exercise.label, 0.0, ("raises",), _after(notes, said), kept)
         ending, kept = session.ending, session.kept
     if ending.name:
@@ -270,7 +271,7 @@ def is_theirs(error: Exception) -> bool:
 
 
 def _after(notes: dict[str, str], text: str) -> str:
-    return " ".join([*(f"`{name}` {note}." for name, note in notes.items()), text]).rstrip()
+    return " ".join([*(f"`{name}` {note}." for name, note in notes.items()), text])
 
 
 def _in_words(found: list[Any], expected: list[Any]) -> str:

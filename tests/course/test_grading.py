@@ -379,7 +379,7 @@ def test_an_answer_without_which_the_check_cannot_go_on_is_named(left, marked):
     )
     mark = marked(exercise, f"two = 2\n{left}")
     assert (mark.share, mark.mistakes) == (0, ("raises",))
-    wanted = "does not fit: can't multiply" if "3.0" in left else "has no value. The check ends"
+    wanted = "does not fit: can't multiply" if "3.0" in left else "has no value. The check cannot"
     assert mark.message.startswith(f"`three` {wanted}")
 
 
