@@ -91,8 +91,9 @@ def make(chosen: argparse.Namespace) -> int:
     if stubs.is_repository(root := PACKAGE.parent):
         stubs.write(root, chosen.out / "package")
     kept = f"{chosen.out / 'solutions'}, {chosen.out / 'nbgrader/source'} and {chosen.secret}"
-    print(f"Students get {chosen.out / 'release'}, what nbgrader releases, package beside it and")
-    print(f"each their folder of variants. For you alone are {kept}.", flush=True)
+    print(f"Students get {chosen.out / 'release'}, the folder package beside it, and what nbgrader")
+    print("releases. The folder of a student in variants is for this student.")
+    print(f"For you alone are {kept}.", flush=True)
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
