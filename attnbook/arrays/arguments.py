@@ -31,7 +31,9 @@ def check_array(name: str, x: Array) -> None:
             f"got {type(x).__name__}"
         )
     layout = str(getattr(x, "layout", "torch.strided")).removeprefix("torch.")
-    if layout != "strided" or getattr(x, "is_nested", False):
+    if layout == "strided" and getattr(x, "is_nested", False):
+        layout = "nested"
+    if layout != "strided":
         raise TypeError(f"{name} must be dense, got a {layout} array")
 
 

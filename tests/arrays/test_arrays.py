@@ -373,10 +373,12 @@ def test_names(library):
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_only_plain_and_dense_arrays_are_taken():
     dense, parts = torch.eye(3), [torch.ones(1, 3), torch.ones(2, 3)]
     jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    for layout, x in (("sparse_coo", dense.to_sparse()), ("jagged", jagged)):
+    nested = torch.nested.nested_tensor(parts)
+    for layout, x in (("sparse_coo", dense.to_sparse()), ("jagged", jagged), ("nested", nested)):
         message = rf"query must be dense, got a {layout} array"
         with pytest.raises(TypeError, match=f"^{message}$"):
             attnbook.attention_weights(x, dense)
