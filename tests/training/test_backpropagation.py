@@ -388,6 +388,24 @@ def test_attention(library, masked, scale):
     close(library, vjp(library.array(G)), torch_grads(forward, G, *given))
 
 
+@pytest.mark.parametrize("output", [True, False])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_heads(library, output, scale):
+    weights = MultiHeadWeights.init(0, 6, 4, n_kv_heads=2, d_k=5, d_v=3, output=output)
+    weights = replace(weights, scale=scale)
+    x, G = normal(0, (2, 7, 6), (2, 7, 6 if output else 12))
+    got, vjp = back.multi_head_with_vjp(library.array(x), library.place(weights))
+    grad_x, grads, _ = vjp(library.array(G))
+
+    def forward(x, *arrays):
+        placed = weights.with_arrays(dict(zip(weights.arrays(), arrays, strict=True)))
+        return attnbook.multi_head_attention(x, x, x, placed)
+
+    given = [x, *weights.arrays().values()]
+    close(library, [got], [forward(*map(torch.tensor, given)).numpy()])
+    close(library, [grad_x, *grads.arrays().values()], torch_grads(forward, G, *given))
+
+
 @pytest.mark.parametrize("pairs", ["halves", "interleaved", "part", "scaled"])
 def test_a_rotation_goes_back_by_its_transpose(library, pairs):
     """⟨Rx, y⟩ = ⟨x, R⁻¹y⟩, and R⁻¹R = 1."""
