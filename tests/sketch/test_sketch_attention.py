@@ -170,6 +170,14 @@ def test_numba_agrees_with_the_reference(kind, dtype, options):
         np.testing.assert_array_equal(*ids)
 
 
+@pytest.mark.parametrize("kind", HASHES)
+def test_the_output_is_the_same_without_evidence(impl, kind):
+    query, key, value = drawn()
+    sketch = sketch_of(HASHES[kind], key, value, impl=impl, estimator="importance")
+    wanted, _ = sketch.attention_output(query, return_evidence=True)
+    np.testing.assert_allclose(sketch.attention_output(query), wanted, rtol=1e-12)
+
+
 def test_blocks_of_queries_change_nothing(monkeypatch):
     query, key, value = drawn(n_q=29)
     outputs = []
@@ -298,6 +306,7 @@ def test_an_update_that_raises_changes_nothing():
         (key[:2], value[:2, :2], r"value must have shape \(\.\.\., 5\) to match the sketch"),
         (key[:2], value[:3], r"value must have shape \(2, d_v\) to match key, got \(3, 5\)"),
         (key[0], value[:2], r"key must have shape \(m, d\), got \(7,\)"),
+        (key[:2], value[0], r"value must have shape \(m, d_v\), got \(5,\)"),
     ]
     for k, v, message in wrong:
         with pytest.raises(ValueError, match=message):
