@@ -109,7 +109,7 @@ class KVCache:
         held, n = self._rooms[layer], self._lengths[layer]
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
-            capacity = -(-max(total, 2 * n, 1) // BLOCK) * BLOCK
+            capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
             held = self._rooms[layer] = _moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values

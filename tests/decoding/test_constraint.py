@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnbook import decoding
 from attnbook.data import BytePairs, Vocabulary
-from attnbook.decoding import Automaton, constrain
+from attnbook.decoding import Automaton, Prefix, constrain
 
 LETTERS = "ab1-"
 
@@ -204,6 +204,8 @@ Automaton([{"a": 0}], "0")
     TypeError: accepting must be a set or a list of states, got str
 Automaton({"a": 0}, [0])
     TypeError: transitions must be a sequence of mappings, one for each state
+Automaton(3, [0])
+    TypeError: transitions must be a sequence of mappings, one for each state
 Automaton([{"a": 1}, {"a": 1}], [])
     ValueError: transitions must lead from state 0 to one of accepting, so that a string is valid
 Automaton.of_pattern(1)
@@ -266,6 +268,12 @@ constrain(AB, ["", "a", "b"], -1)
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_automata_and_constraints_refuse(call, kind, message):
     assert_raises(call, kind, message, {"Automaton": Automaton, "AB": AB, "constrain": constrain})
+
+
+def test_a_constraint_needs_a_prefix_for_each_row():
+    process = constrain(AB, ["", "a", "b"], 0)
+    with pytest.raises(ValueError, match="shorter"):
+        process(np.zeros((2, 3)), [Prefix(np.array([0]), np.array([], dtype=int))])
 
 
 def test_parentheses_as_deep_as_one_likes_are_read_or_refused():

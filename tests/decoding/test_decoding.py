@@ -356,6 +356,31 @@ def test_pytorch_records_no_graph_and_keeps_its_mode():
     assert not decoding.sample(weights, rng=0, **options).scores.requires_grad
 
 
+def test_each_token_is_read_once_by_default():
+    read = []
+
+    def attend(query, key, value, *others):
+        read.append(query.shape[-2])
+        return ab.attention(query, key, value)
+
+    weights = model(0, encoder=False, n_layers=1)
+    options = {"prompt": np.array([[1, 2]]), "max_length": 4, "impl": attend}
+    for name, more in STRATEGIES.items():
+        result = getattr(decoding, name)(weights, **more, **options)
+        assert name != "stream" or len(list(result)) == 4
+        assert read == [2, 1, 1, 1]
+        read.clear()
+
+
+def test_greedy_decoding_stays_on_its_device():
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    weights = model(0).to("array_api_strict", device=device)
+    source = strict.asarray(np.array([[3, 1, 4]]), device=device)
+    found = decoding.greedy_decode(weights, source, prompt=1, max_length=3)
+    assert {x.device for x in vars(found).values()} == {device}
+
+
 # Errors.
 
 SOURCE, PROMPT = np.array([[3, 1, 4], [1, 5, 9]]), np.array([[1, 2], [3, 4]])

@@ -68,6 +68,15 @@ def test_reorder_gives_each_beam_what_its_parent_had(library):
         np.testing.assert_array_equal(library.numpy(cache.values(0)), values)
 
 
+def test_reorder_keeps_room_for_one_more_token_alone():
+    cache = KVCache()
+    cache.append(0, np.ones((2, 3, 4 * BLOCK, 5)), np.ones((2, 3, 4 * BLOCK, 7)))
+    for n, blocks in ((3 * BLOCK - 1, 3), (BLOCK, 2), (BLOCK - 1, 1), (0, 1)):
+        cache.truncate(n)
+        cache.reorder(np.array([[1, 0], [1, 1]]))
+        assert cache.nbytes == 2 * 2 * blocks * BLOCK * (5 + 7) * 8
+
+
 @pytest.mark.parametrize("decode", [greedy_decode, beam_search])
 def test_a_cache_of_the_caller_is_filled(library, decode):
     weights, cache = library.place(model(0, encoder=False, n_kv_heads=1)), KVCache()

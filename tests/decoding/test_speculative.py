@@ -222,6 +222,13 @@ def test_what_is_read_after_the_end_does_not_matter():
         assert np.isfinite(found.scores).all()
     with pytest.raises(ValueError, match=r"finite .* best token"):
         decoding.speculative_sample(weights, weights, rng=0, prompt=2, max_length=3)
+    # what the draft guesses after the stop of one sequence is read with the guesses for the other
+    table = np.diag([1.0, 1.0, 1.0, np.nan, 1.0])
+    weights = replace(chain(np.eye(5)[[1, 3, 2, 2, 0]]), target_embedding=table)
+    options["prompt"] = np.array([[0], [4]])
+    found = decoding.speculative_sample(weights, weights, rng=0, lookahead=3, **options)
+    assert found.tokens.tolist() == [[1, 3, 2], [0, 1, 3]]
+    assert np.isfinite(found.scores).all()
 
 
 def test_a_seed_repeats_and_a_generator_goes_on():
