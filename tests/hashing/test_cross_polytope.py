@@ -99,6 +99,15 @@ def test_chances_in_every_library(library):
     assert chances.tolist() == [1.0, CrossPolytopeHash.collision_probability(0.3, 8)]
 
 
+def test_everything_stays_on_its_device():
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    hash = CrossPolytopeHash.init(0, 5, 3).to("array_api_strict", device=device)
+    x = strict.asarray(np.eye(2, 5), device=device)
+    for got in (hash.signatures(x), hash.probes(x, 3), hash.retrieval_probability(x, x)):
+        assert got.device == device
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

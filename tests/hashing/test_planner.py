@@ -164,6 +164,15 @@ def test_probes_are_among_the_choices():
     assert free.predicted.look_ups == Costs().probe * 2 * free.n_probes
 
 
+@pytest.mark.parametrize(
+    ("n_probes", "step"), [(1, 1), pytest.param(None, 4, marks=pytest.mark.weekly)]
+)
+def test_numbers_of_projections_that_are_weighed(n_probes, step):
+    sample = np.random.default_rng(0).standard_normal((10, 4))
+    chosen = plan(n_projections=None, n_probes=n_probes, sample=sample)
+    assert {p.n_projections for p in chosen.considered} == set(range(step, 33, step))
+
+
 def test_memory_may_be_limited():
     sample = np.random.default_rng(0).standard_normal((30, 16))
     free = plan(10**6, n_tables=None, n_projections=16, sample=sample)

@@ -42,3 +42,10 @@ def test_candidates_are_rows_and_where_they_are():
     ):
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):
             Candidates.of(rows, found)
+
+
+def test_candidates_of_two_libraries_are_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    message = r"^found must be an array of the same library as rows \(numpy\), got torch$"
+    with pytest.raises(TypeError, match=message):
+        Candidates.of(ROWS, torch.tensor(FOUND))

@@ -284,6 +284,15 @@ def test_adding_equals_fitting_anew_and_removing_undoes_it(seed, n_cells, n):
         np.testing.assert_allclose(getattr(removed, name), getattr(first, name), atol=1e-9)
 
 
+def test_moments_stay_on_the_device_of_the_keys():
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    device = strict.Device("device1")
+    key, value = strict.ones((5, 3), device=device), strict.ones((5, 2), device=device)
+    fitted = Moments.fit(key, value)
+    for moments in (fitted, fitted.add(key, value), fitted.remove(key, value)):
+        assert {getattr(moments, name).device for name in FIELDS} == {device}
+
+
 def test_new_keys_go_to_the_nearest_mean_and_an_empty_sketch_fills(library):
     key, value, cells = draw(14, 41, n_cells=2)
     key = key + 50 * cells[:, None]
@@ -459,7 +468,7 @@ WRONG = [
     (lambda: FITTED.remove(K, V), "cells must say which cell each key is in, got None"),
     (
         lambda: FITTED.remove(K[:3], V[:3], np.array([1] * 3)),
-        "key must hold no more keys of a",
+        "key must hold no more keys of a cell than are in it, got 1 too many",
     ),
     (lambda: FITTED.add(V, V), "key must have shape (n, 3), got (5, 2)"),
     (lambda: FITTED.add(K, K), "value must have shape (n, 2), got (5, 3)"),
