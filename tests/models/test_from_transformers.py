@@ -107,6 +107,17 @@ def test_config_may_be_what_config_json_says():
         assert from_transformers(model.state_dict(), config).decoder.positions == Rotary(7.0)
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "t5"])
+def test_an_epsilon_that_config_lacks_is_theirs(kind):
+    model = getattr(tiny_models, kind)()
+    config = model.config.to_dict()
+    names = {"layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"} & config.keys()
+    (epsilon,) = {config.pop(name) for name in names}
+    weights = from_transformers(model.state_dict(), config)
+    stack = weights.encoder if kind == "bert" else weights.decoder
+    assert {layer.feed_forward_norm.epsilon for layer in stack.layers} == {epsilon}
+
+
 def test_bert_with_heads_and_former_names_is_the_same():
     model = tiny_models.shaken(theirs.BertForPreTraining(tiny_models.bert().config), 1.0, 0)
     state = model.state_dict()

@@ -365,6 +365,12 @@ def test_stream_and_heads_are_those_of_the_way_to_the_logits(positions):
         np.testing.assert_allclose(x, model.stream(text, layer + 1), atol=1e-12)
 
 
+def test_attention_of_a_model_in_bfloat16_is_in_numpy():
+    A = small().to("torch", dtype="bfloat16").attention(TEXT[:9])
+    assert (type(A), A.dtype) == (np.ndarray, np.float32)
+    np.testing.assert_allclose(A.sum(axis=-1), 1, atol=0.02)
+
+
 def test_without_a_layer_there_is_no_attention():
     with pytest.raises(ValueError, match=r"^weights must have at least 1 layer to attend, got 0$"):
         small(n_layers=0).attention(TEXT[:9])

@@ -599,6 +599,8 @@ def test_dropout_rate_and_mode_go_along():
     assert {m.p for m in back.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
     assert back.decoder.layers[1].multihead_attn.dropout == 0.3
     assert nn.Encoder.from_torch(theirs.encoder.train()).training
+    bare = torch.nn.TransformerEncoder(theirs.encoder.layers[0], num_layers=0)
+    assert nn.Encoder.from_torch(bare).dropout == 0
     theirs.encoder.layers[0].dropout1.p = 0.1
     with pytest.raises(ValueError, match=re.escape("module must drop at one rate, got [0.1, 0.3]")):
         nn.Transformer.from_torch(theirs)
