@@ -1,5 +1,7 @@
 """Work that several threads share."""
 
+import os
+
 import pytest
 
 from attnbook.arrays.threads import in_parts, n_threads_for
@@ -40,3 +42,7 @@ def test_number_of_threads(monkeypatch):
     assert n_threads_for(10**9) == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     assert n_threads_for(10**9) == n_threads_for(10**10) >= 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert n_threads_for(899, worth=300) == 2
+    assert n_threads_for(10**9) == 8

@@ -22,6 +22,8 @@ Batches(ONE, ONE, 2)
     ValueError: batch_size must be at most the data, 1, got 2
 Batches(ONE, ONE, 1.0)
     TypeError: batch_size must be an int, got float
+Batches(ONE, ONE, 1, seed=0.5)
+    TypeError: seed must be an int, got float
 Batches(ONE, ONE, 1, pool=0)
     ValueError: pool must be at least 1, got 0
 Batches(ONE, ONE, 1, pad=-1)

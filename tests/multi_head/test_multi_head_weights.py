@@ -180,6 +180,8 @@ weights(o=(12, 5), b_O=(12,))
     ValueError: b_O must have shape (5,) to match W_O, got (12,)
 weights(b_O=(12,))
     ValueError: b_O must be None where there is no W_O
+init(d_key=0)
+    ValueError: d_key must be at least 1, got 0
 init(None)
     TypeError: rng must be a numpy.random.Generator or an int, got NoneType
 init(0, 0)

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +154,7 @@ def test_the_files_are_safetensors_with_json_and_the_names_of_the_arrays(tmp_pat
     assert {name.split(".")[0] for name in header} == {"model", "optimizer", "history"}
 
 
+@dataclass(frozen=True, eq=False)
 class Foreign(attnbook.LayerNormWeights):
     """A class of a user."""
 
@@ -272,6 +273,10 @@ def test_a_flipped_bit_of_every_byte_and_truncations_are_found(tmp_path):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"run must hold attnbook weights"):
             load_weights(path)
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))  # where the last number stands
+    message = r"got a damaged file: its numbers do not have the stored checksum$"
+    with pytest.raises(ValueError, match=message):
+        load_weights(path)
 
 
 def test_headers_of_every_length_are_read(tmp_path):

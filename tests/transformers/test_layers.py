@@ -473,7 +473,7 @@ def test_error(call, kind, message):
 
 @kinds
 @pytest.mark.parametrize("suffix", ["", "_with_weights"])
-def test_flags_and_drop_are_checked(kind, suffix):
+def test_flags_drop_mask_and_bias_are_checked(kind, suffix):
     weights, memory = kind.made(), np.ones((5, 6)) if kind.cross else None
     for wrong in ("no", np.array(True), 1, None):
         message = f"^rotate must be a bool, got {type(wrong).__name__}$"
@@ -483,6 +483,10 @@ def test_flags_and_drop_are_checked(kind, suffix):
         message = f"^drop must be callable or None, got {type(wrong).__name__}$"
         with pytest.raises(TypeError, match=message):
             kind.run(weights, np.ones((4, 6)), memory, drop=wrong, suffix=suffix)
+    for name, wrong in (("mask", np.ones((4, 5), bool)), ("bias", np.ones((4, 5)))):
+        message = f"^{name} must broadcast to the shape of the scores"
+        with pytest.raises(ValueError, match=message):
+            kind.run(weights, np.ones((4, 6)), memory, **{name: wrong}, suffix=suffix)
 
 
 @kinds

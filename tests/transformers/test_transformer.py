@@ -417,6 +417,8 @@ alone(source_mask=np.ones((1, 5), bool))
     ValueError: source_mask must be None, since the weights have no encoder
 alone(memory_mask=np.ones((1, 5), bool))
     ValueError: memory_mask must be None, since the weights have no encoder
+call(target_mask=torch.ones(4, 4, dtype=torch.bool))
+    TypeError: target_mask must be an array of the same library as target (numpy), got torch
 call(target_mask=np.ones((4, 5), bool))
     ValueError: target_mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 3,
     4, 4), got (4, 5)

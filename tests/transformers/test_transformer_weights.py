@@ -10,6 +10,7 @@ from error_table import assert_raises, error_rows
 import attnbook
 from attnbook import DecoderWeights, EncoderWeights, LayerNormWeights, TransformerWeights
 from attnbook.arrays.projections import xavier
+from attnbook.positions import Alibi, Rotary
 
 SIZES = {"d_model": 6, "n_heads": 3, "d_ff": 5, "n_layers": 2}
 
@@ -88,6 +89,8 @@ def test_init_defaults():
     weights = init()
     assert (len(weights.encoder.layers), len(weights.decoder.layers)) == (2, 2)
     assert (weights.positions, weights.scale_embeddings) == ("sinusoidal", True)
+    assert init(positions=Alibi()).positions == "none"
+    assert init(positions=Rotary()).positions == "rotary"
     assert weights.output is weights.b_out is weights.source_embedding is None
     assert weights.target_positions is weights.source_positions is None
     layer = weights.decoder.layers[0]
@@ -239,6 +242,8 @@ init(0, 0)
     ValueError: target_vocabulary must be at least 1, got 0
 init(0, 7, 0)
     ValueError: source_vocabulary must be at least 1, got 0
+init(d_model=0, n_layers=0, final_norm=False)
+    ValueError: d_model must be at least 1, got 0
 init(0, 7, 11, n_encoder_layers=0)
     ValueError: source_vocabulary must be None where there is no encoder, got 11
 init(n_layers=-1)
