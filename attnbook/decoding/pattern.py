@@ -38,7 +38,7 @@ def positions_of(pattern: str | bytes) -> tuple[Any, ...]:
     if reader.i < len(reader.text):
         reader.fail("no ) without a (")
     symbols: list[Any] = []
-    follow: dict[int, set[int]] = {-1: set()}
+    follow: dict[int, set[int]] = {}
     nullable, first, last = _linked(tree, symbols, follow)
     follow[-1] = first
     made = symbols if is_text else [frozenset(map(ord, some)) for some in symbols]

@@ -71,7 +71,7 @@ class Kernel(Reference, abc.ABC):
     one_call: tuple[str, ...]  # the estimators that `output` knows
     query: Any  # the module with the kernel
 
-    def __init__(self, hash: Any, n_probes: int = 1):
+    def __init__(self, hash: Any, n_probes: int):
         super().__init__(hash, n_probes)
         self.compiled = isinstance(hash, (SimHash, StableHash))
         self.hash_refuses = self.compiled
@@ -186,7 +186,7 @@ class Numba(Kernel):
     array = np.ndarray
     one_call = ("union", "duplicates")
 
-    def __init__(self, hash: Any, n_probes: int = 1):
+    def __init__(self, hash: Any, n_probes: int):
         from attnbook.hashing import numba_signatures
         from attnbook.sketch import numba_query
 
@@ -222,7 +222,7 @@ class Cupy(Kernel):
 
     library = "cupy"
 
-    def __init__(self, hash: Any, n_probes: int = 1):
+    def __init__(self, hash: Any, n_probes: int):
         from attnbook.sketch import cuda_query
         from attnbook.sketch.cuda_hash import CudaHash, import_cupy
         from attnbook.sketch.cuda_index import CudaIndex

@@ -155,8 +155,7 @@ def save(
         moments = optimizer.state[p].items()
         arrays |= {f"optimizer.{name}.{key}": x for key, x in moments if x is not None}
     for name, values in asdict(progress.history).items():
-        shape = (-1, 2) if name == "evaluations" else (-1,)
-        arrays[f"history.{name}"] = np.array(values, dtype=np.float64).reshape(shape)
+        arrays[f"history.{name}"] = np.array(values, dtype=np.float64)
     weights = getattr(model, "weights", None)
     named = isinstance(weights, Weights) and all(
         name in state and state[name].shape == x.shape for name, x in weights.arrays().items()
