@@ -325,15 +325,14 @@ def speed(samples: Sequence[float], baseline: Sequence[float]) -> float:
 @contextlib.contextmanager
 def loaded_is_kept() -> Iterator[None]:
     """Let garbage collections inside, one for each measurement, not look at all that is loaded."""
-    if gc.get_freeze_count():  # somebody outside does so
-        yield
-        return
+    is_kept = gc.get_freeze_count()  # somebody outside does so
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not is_kept:
+            gc.unfreeze()
 
 
 # Record
