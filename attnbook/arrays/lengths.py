@@ -45,9 +45,9 @@ def lengths_of(name, lengths):
     return counts.astype(np.int64, copy=False)
 
 
-def placed(mask, like):
-    """Return the NumPy `mask` in the library and on the device of `like`."""
+def placed(x, like):
+    """Return the NumPy array `x` in the library and on the device of `like`."""
     if like is None or isinstance(like, np.ndarray):
-        return mask
+        return x
     _, device = home(like)
-    return move(mask, library(like), device=device)
+    return move(x, library(like), device=device)

@@ -13,17 +13,16 @@ import numbers
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_float, check_int, generator
-from attnbook.arrays.array import Array, array_namespace, library
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.erf import erf
+from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
-from attnbook.arrays.weights import ArrayTree
 from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.probing import cheapest, check_probes
-from attnbook.hashing.projections import pair, root, unit, widened
+from attnbook.hashing.projections import VectorHash, angle_of, joined, pair, widened
 
 ROTATIONS = 3
 """Rounds of signs and Hadamard matrix; with fewer, some vectors stay close to an axis."""
@@ -33,7 +32,7 @@ ANGLES = 65
 
 
 @dataclass(frozen=True, eq=False)
-class CrossPolytopeHash(ArrayTree):
+class CrossPolytopeHash(VectorHash):
     r"""L tables of κ corners each.
 
     A vector is filled up with zeros to D entries and rotated. Its code is i if the corner e_i is
@@ -155,17 +154,6 @@ class CrossPolytopeHash(ArrayTree):
         both = xp.concat([y, -y], axis=-1)
         return xp.astype(xp.argmax(both, axis=-1), xp.int64)
 
-    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
-        r"""Return the κ codes of a table as one int64, :math:`\sum_j (2D)^j \operatorname{code}_j`.
-
-        `x` is an array (..., d) of the library and device of `signs`; half precision is computed in
-        float32. Raises TypeError if it is not an array of floats of that library, and ValueError if
-        it has another width or device, or holds NaN or infinity.
-        """
-        codes = self.codes(x)
-        xp = array_namespace(codes)
-        return xp.sum(codes * self._multipliers_like(codes), axis=-1, dtype=xp.int64)
-
     def probes(
         self, x: Annotated[Array, "... d"], n_probes: int
     ) -> Annotated[Array, "... n_tables n_probes"]:
@@ -186,7 +174,7 @@ class CrossPolytopeHash(ArrayTree):
         near = xp.take_along_axis(both, order, axis=-1)
         corner = xp.astype(order, xp.int64)
         multipliers = self._multipliers_like(corner)
-        own = xp.sum(corner[..., 0] * multipliers, axis=-1, keepdims=True, dtype=xp.int64)
+        own = joined(corner[..., 0], multipliers)
         if n_probes == 1:
             return own
         gaps = near[..., :1] - near[..., 1:]
@@ -220,8 +208,7 @@ class CrossPolytopeHash(ArrayTree):
         xp = array_namespace(angle)
         flat = np.asarray(move(xp.reshape(angle, (-1,)), "numpy"), dtype=np.float64)
         chances: Any = np.asarray([_collision(float(a), D) for a in flat]).reshape(angle.shape)
-        chances = move(chances, library(angle), device=array_api_compat.device(angle))
-        return xp.astype(chances, angle.dtype, copy=False)
+        return xp.astype(placed(chances, angle), angle.dtype, copy=False)
 
     def retrieval_probability(
         self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
@@ -234,24 +221,18 @@ class CrossPolytopeHash(ArrayTree):
         The angle of a vector of zeros to any other counts as π/2, that to another vector of zeros
         as 0.
         """
-        q, k = pair(query, key, self.signs, self.d)
-        xp = array_namespace(q)
-        q, k = unit(q), unit(k)
-        apart, together = (root(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
+        angle = angle_of(*pair(query, key, self.signs, self.d))
+        xp = array_namespace(angle)
         # log p falls evenly with the square of sin(θ/2), about; and cells end where it is known
-        at = xp.clip(2 / math.pi * xp.atan2(apart, together), 0.0, 1.0) * (ANGLES - 1)
+        at = xp.clip(angle / math.pi, 0.0, 1.0) * (ANGLES - 1)
         cell = xp.clip(xp.astype(at, xp.int64), 0, ANGLES - 2)
         beyond = at - xp.astype(cell, at.dtype)
-        device = array_api_compat.device(at)
-        table = move(_log_collisions(int(self.signs.shape[3])), library(at), device=device)
+        table = placed(_log_collisions(int(self.signs.shape[3])), at)
         table = xp.astype(table, at.dtype, copy=False)
         flat = xp.reshape(cell, (-1,))
         low, high = (xp.reshape(xp.take(table, flat + i), cell.shape) for i in (0, 1))
         p = xp.exp(low + beyond * (high - low))
         return at_least_once(p, self.n_tables, self.n_projections)
-
-    def _multipliers_like(self, x):
-        return move(self.multipliers, library(x), device=array_api_compat.device(x))
 
 
 def corners_for(d: int) -> int:

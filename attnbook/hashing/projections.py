@@ -1,9 +1,8 @@
-"""Random projections: what both hashes of vectors, `SimHash` and `StableHash`, are made of."""
+"""Hashes of vectors: what they share, and the random projections that most are made of."""
 
 import abc
 from typing import Annotated, Any, ClassVar
 
-import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import (
@@ -13,22 +12,46 @@ from attnbook.arrays.arguments import (
     check_same_home,
     generator,
 )
-from attnbook.arrays.array import (
-    Array,
-    accumulation_dtype,
-    array_namespace,
-    broadcast_shapes,
-    library,
-)
-from attnbook.arrays.move import move
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.lengths import placed
 from attnbook.arrays.weights import ArrayTree
 
 
-class RandomProjections(ArrayTree, abc.ABC):
-    """Base of hashes whose codes each come from one projection a·x: L tables of κ codes."""
+class VectorHash(ArrayTree, abc.ABC):
+    """Base of the hashes of vectors: L tables of κ codes."""
+
+    multipliers: ClassVar[Any]  # κ numbers, int64, which join the codes of a table
+
+    @abc.abstractmethod
+    def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
+        """Return the κ codes of each table."""
+
+    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
+        r"""Return the κ codes of a table as one int64, :math:`\sum_j w_j \operatorname{code}_j`.
+
+        The w_j are the `multipliers`. `x` is an array (..., d) of the library and device of the
+        hash; half precision is computed in float32. Raises TypeError if it is not an array of
+        floats of that library, and ValueError if it has another width or device, holds NaN or
+        infinity, or lies so far out that a code does not fit an int64.
+        """
+        codes = self.codes(x)
+        return joined(codes, self._multipliers_like(codes))[..., 0]
+
+    @abc.abstractmethod
+    def probes(
+        self, x: Annotated[Array, "... d"], n_probes: int
+    ) -> Annotated[Array, "... n_tables n_probes"]:
+        """Return the signatures of the buckets to look into, the own one first."""
+
+    def _multipliers_like(self, x):
+        """Return the multipliers in the library and on the device of `x`."""
+        return placed(self.multipliers, x)
+
+
+class RandomProjections(VectorHash):
+    """Base of hashes whose codes each come from one projection a·x."""
 
     directions: Annotated[Array, "n_tables n_projections d"]
-    multipliers: ClassVar[Any]  # κ numbers, int64, which join the codes of a table
 
     @property
     def n_tables(self) -> int:
@@ -45,31 +68,12 @@ class RandomProjections(ArrayTree, abc.ABC):
         """Width of the vectors."""
         return int(self.directions.shape[2])
 
-    @abc.abstractmethod
-    def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables n_projections"]:
-        """Return the κ codes of each table."""
 
-    def signatures(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables"]:
-        r"""Return the κ codes of a table as one int64, :math:`\sum_j w_j \operatorname{code}_j`.
-
-        `x` is an array (..., d) of the library and device of `directions`; half precision is
-        computed in float32. Raises TypeError if it is not an array of floats of that library, and
-        ValueError if it has another width or device, holds NaN or infinity, or lies so far out that
-        a code does not fit an int64.
-        """
-        codes = self.codes(x)
-        xp, multipliers = array_namespace(codes), self._multipliers_like(codes)
-        return xp.sum(codes * multipliers, axis=-1, dtype=xp.int64)  # int64 wraps: modulo 2**64
-
-    @abc.abstractmethod
-    def probes(
-        self, x: Annotated[Array, "... d"], n_probes: int
-    ) -> Annotated[Array, "... n_tables n_probes"]:
-        """Return the signatures of the buckets to look into, the own one first."""
-
-    def _multipliers_like(self, x):
-        """Return the multipliers in the library and on the device of `x`."""
-        return move(self.multipliers, library(x), device=array_api_compat.device(x))
+def joined(codes: Array, multipliers: Array) -> Array:
+    """Return the codes (..., κ) of each table as one number (..., 1)."""
+    xp = array_namespace(codes)
+    # int64 wraps: modulo 2**64
+    return xp.sum(codes * multipliers, axis=-1, keepdims=True, dtype=xp.int64)
 
 
 def draw_directions(
@@ -161,3 +165,11 @@ def unit(x: Array) -> Array:
     scaled = x / xp.where(zero, xp.ones_like(largest), largest)
     lengths = root(xp.sum(scaled * scaled, axis=-1, keepdims=True))
     return scaled / xp.where(zero, xp.ones_like(lengths), lengths)
+
+
+def angle_of(x: Array, y: Array) -> Array:
+    """Return the angle between vectors: of one of zeros to any other π/2, to its like 0."""
+    xp = array_namespace(x)
+    x, y = unit(x), unit(y)
+    apart, together = (root(xp.sum(z * z, axis=-1)) for z in (x - y, x + y))
+    return 2 * xp.atan2(apart, together)  # acos would lose half of the digits near 0

@@ -15,12 +15,12 @@ from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.probing import cheapest, check_probes
 from attnbook.hashing.projections import (
     RandomProjections,
+    angle_of,
     check_directions,
     draw_directions,
+    joined,
     pair,
     projected,
-    root,
-    unit,
 )
 
 MOST_BITS = 63
@@ -122,9 +122,9 @@ class SimHash(RandomProjections):
         xp = array_namespace(along)
         multipliers = self._multipliers_like(along)
         bits = xp.astype(along >= 0, xp.int64)
-        own = xp.sum(bits * multipliers, axis=-1, keepdims=True, dtype=xp.int64)
         flips = (1 - 2 * bits) * multipliers
-        return own + cheapest((along * along)[..., None], flips[..., None], n_probes)
+        others = cheapest((along * along)[..., None], flips[..., None], n_probes)
+        return joined(bits, multipliers) + others
 
     @staticmethod
     def collision_probability(angle: Any) -> Any:
@@ -155,9 +155,5 @@ class SimHash(RandomProjections):
         everywhere, another vector half the time: its angle to any other counts as π/2, that to
         another vector of zeros as 0.
         """
-        q, k = pair(query, key, self.directions)
-        xp = array_namespace(q)
-        q, k = unit(q), unit(k)
-        apart, together = (root(xp.sum(x * x, axis=-1)) for x in (q - k, q + k))
-        angle = 2 * xp.atan2(apart, together)  # acos would lose half of the digits near 0
+        angle = angle_of(*pair(query, key, self.directions))
         return at_least_once(1 - angle / math.pi, self.n_tables, self.n_projections)

@@ -20,6 +20,7 @@ from attnbook.hashing.projections import (
     RandomProjections,
     check_directions,
     draw_directions,
+    joined,
     pair,
     projected,
     root,
@@ -152,9 +153,7 @@ class StableHash(RandomProjections):
         multipliers = self._multipliers_like(along)
         codes = xp.floor(along)
         beyond = along - codes  # from the lower end of the interval, in widths
-        own = xp.sum(
-            xp.astype(codes, xp.int64) * multipliers, axis=-1, keepdims=True, dtype=xp.int64
-        )
+        own = joined(xp.astype(codes, xp.int64), multipliers)
         costs = xp.stack([beyond * beyond, (1 - beyond) * (1 - beyond)], axis=-1)
         steps = xp.broadcast_to(xp.stack([-multipliers, multipliers], axis=-1), costs.shape)
         return own + cheapest(costs, steps, n_probes)

@@ -6,11 +6,11 @@ import numbers
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_float, check_floats, check_number
-from attnbook.arrays.array import Array, array_namespace, library
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.hashing.collision import at_least_once, check_within
 from attnbook.hashing.probe_chance import chance_of_probes
@@ -206,8 +206,7 @@ class Plan:
             return float(self._with_probes(np.asarray(float(distance))))
         xp = array_namespace(distance)
         found = self._with_probes(np.asarray(move(distance, "numpy"), dtype=np.float64))
-        found = move(found, library(distance), device=array_api_compat.device(distance))
-        return xp.astype(found, distance.dtype, copy=False)
+        return xp.astype(placed(found, distance), distance.dtype, copy=False)
 
     def _with_probes(self, distance):
         return chance_of_probes(distance / self.width, self.n_projections, self.n_probes)
