@@ -6,7 +6,7 @@ joined.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,16 +34,8 @@ def signatures(
     signatures whatever batch they come in. Raises TypeError and ValueError as the reference.
     """
     _check(hash, x)
-    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
-    arrays = HashArrays.of(hash, x.dtype)
     joined = np.empty((hash.n_tables, len(x)), dtype=np.int64)
-    n_bad = []
-
-    def join(start, stop, thread):
-        n_bad.append(_join_rows(TILE, x, arrays, joined, start, stop))
-
-    in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
-    _refuse(any(n_bad))
+    _write(_join_rows, hash, x, joined, n_threads)
     return joined.T
 
 
@@ -56,16 +48,8 @@ def probes(
     stand in another order. Raises TypeError and ValueError as the reference.
     """
     _check(hash, x)
-    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
-    arrays = HashArrays.of(hash, x.dtype)
     joined = np.empty((len(x), hash.n_tables * n_probes), dtype=np.int64)
-    n_bad = []
-
-    def join(start, stop, thread):
-        n_bad.append(probe_rows(TILE, x, arrays, joined, start, stop))
-
-    in_parts(join, len(x), n_threads_for(len(x), n_threads, WORTH))
-    _refuse(any(n_bad))
+    _write(probe_rows, hash, x, joined, n_threads)
     return joined.reshape(len(x), hash.n_tables, n_probes)
 
 
@@ -77,11 +61,6 @@ class HashArrays(NamedTuple):
     multipliers: np.ndarray  # (n_projections,)
     signs: bool  # of a SimHash
 
-    @classmethod
-    def of(cls, hash: SimHash | StableHash, dtype: np.dtype) -> "HashArrays":
-        """Return those of `hash` for vectors of this dtype."""
-        return cls(*_arrays_of(hash, dtype), isinstance(hash, SimHash))
-
 
 def _check(hash, x):
     if not isinstance(hash, (SimHash, StableHash)):
@@ -91,8 +70,16 @@ def _check(hash, x):
         raise ValueError(f"x must have shape (n, {d}) to match the directions, got {x.shape}")
 
 
-def _refuse(bad):
-    if bad:
+def _write(loop, hash, x, joined, n_threads):
+    """Write the signatures of all rows by a loop, or raise where one has none."""
+    x = read_only(x.astype(accumulation_dtype(np, x.dtype), copy=False))
+    arrays, n_bad = arrays_of(hash, x.dtype), []
+
+    def write(start, stop, thread):
+        n_bad.append(loop(TILE, x, arrays, joined, start, stop))
+
+    in_parts(write, len(x), n_threads_for(len(x), n_threads, WORTH))
+    if any(n_bad):
         raise ValueError(
             "x must be finite, and within 2**62 widths of 0 along every direction of a StableHash, "
             "got a point that is not"
@@ -100,8 +87,8 @@ def _refuse(bad):
 
 
 @functools.lru_cache(maxsize=16)  # a single query takes less time than to make them
-def _arrays_of(hash, dtype):
-    """Return what the loops read of a hash: directions in panels, offsets and multipliers."""
+def arrays_of(hash: Any, dtype: np.dtype) -> HashArrays:
+    """Return what the loops read of a SimHash or StableHash, for vectors of this dtype."""
     n_tables, n_projections, d = hash.directions.shape
     directions = np.zeros((-(-n_tables * n_projections // LANES) * LANES, d), dtype=dtype)
     directions[: n_tables * n_projections] = hash.directions.reshape(-1, d)
@@ -110,7 +97,8 @@ def _arrays_of(hash, dtype):
         directions /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
         offsets = (hash.offsets / hash.width).astype(dtype)
     panels = directions.reshape(-1, LANES, d).transpose(0, 2, 1)
-    return np.ascontiguousarray(panels), offsets, hash.multipliers
+    signs = isinstance(hash, SimHash)
+    return HashArrays(np.ascontiguousarray(panels), offsets, hash.multipliers, signs)
 
 
 def all_finite(x: np.ndarray, *, n_threads: int | None = None) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.compilers.register_tiles import prefetch
-from attnbook.hashing.numba_signatures import TILE, HashArrays, probe_rows
+from attnbook.hashing.numba_signatures import TILE, arrays_of, probe_rows
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_tables import BucketTables
@@ -88,7 +88,7 @@ class Prepared:
         self.dtype, self.d, self.d_v = key.dtype, key.shape[1], value.shape[1]
         limits = _limits(self.dtype, max_bucket, None, None, None)
         estimate = _estimate(self.dtype, scale, estimator, None)
-        arrays = HashArrays.of(hash, self.dtype)
+        arrays = arrays_of(hash, self.dtype)
         held = (read_only(key), read_only(value))
         self._given = (arrays, n_probes, *held, tables, limits, estimate)
 
