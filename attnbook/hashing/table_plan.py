@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_float, check_floats, check_number
+from attnbook.arrays.arguments import check_floats, check_number
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
@@ -262,7 +262,6 @@ def distances_of(sample, queries):
     arrays = {"sample": sample} if queries is None else {"sample": sample, "queries": queries}
     check_floats(**arrays)
     for name, x in arrays.items():
-        check_float(name, x)
         least = 2 if queries is None else 1
         if x.ndim != 2 or x.shape[0] < least or x.shape[1] != sample.shape[-1]:
             raise ValueError(

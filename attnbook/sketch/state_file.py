@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import check_choice, check_int, check_path
+from attnbook.arrays.arguments import check_choice, check_int
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
@@ -36,7 +36,6 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))[1:]
 
 def write(path: Path, state: SketchState) -> None:
     """Write all that a sketch holds to a file."""
-    path = check_path("path", path)
     arrays: dict[str, Any] = {}
     content: dict[str, Any] = {
         "hash": describe(state.settings.hash, "hash.", arrays),
@@ -66,7 +65,6 @@ def read(
     hash: Any = None,
 ) -> Any:
     """Return what a file holds as a sketch of the class `kind`, as `load_sketch` does."""
-    path = check_path("path", path)
     if library is not None:
         check_choice("library", library, LIBRARIES)
     if impl is not None:
