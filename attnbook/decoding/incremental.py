@@ -4,7 +4,7 @@ import contextlib
 import importlib
 from typing import Annotated, Any
 
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, library
+from attnbook.arrays.array import Array, array_namespace, library, to_accumulate
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import Impl
 from attnbook.single_head.softmax import log_softmax_of
@@ -111,8 +111,7 @@ class IncrementalDecoder:
                         f"after {self.n} tokens"
                     )
                 logits = xp.where(possible, logits, xp.nan)
-            wide = accumulation_dtype(xp, logits.dtype)
-            return log_softmax_of(xp.astype(logits, wide, copy=False), axis=-1)
+            return log_softmax_of(to_accumulate(logits), axis=-1)
 
     def follow(self, parents: Annotated[Array, "batch beams"]) -> None:
         """Go on with these beams of what was read, in this order."""

@@ -6,10 +6,10 @@ from typing import Annotated, Any, NamedTuple
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import (
     Array,
-    accumulation_dtype,
     array_namespace,
     broadcast_shapes,
     dtype_name,
+    to_accumulate,
 )
 from attnbook.arrays.empty_rows import finite, maximum, or_one
 
@@ -121,10 +121,7 @@ class RunningSoftmax:
                 f"value must have shape (..., {scores.shape[-1]}, d_v) to match scores of shape "
                 f"{tuple(scores.shape)}, got {tuple(value.shape)}"
             )
-        xp = array_namespace(scores)
-        wide = accumulation_dtype(xp, scores.dtype)
-        s, v = (xp.astype(x, wide, copy=False) for x in (scores, value))
-        return cls(*read_of(s, v), scores.dtype)
+        return cls(*read_of(to_accumulate(scores), to_accumulate(value)), scores.dtype)
 
     def merge(self, other: "RunningSoftmax") -> "RunningSoftmax":
         """Return the state of the keys of both, which must not overlap.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_float, check_int
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
 from attnbook.arrays.lengths import first_keys, placed
 from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
@@ -40,8 +40,7 @@ CONFIG = {
 def mean_vectors_of(x, is_token):
     """Return the mean over the rows of `x` where `is_token`, (..., n), at unit length."""
     xp = array_namespace(x)
-    wide = accumulation_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
+    y = to_accumulate(x)
     y = xp.where(is_token[..., None], y, xp.zeros_like(y))
     z = xp.sum(y, axis=-2)  # as long as the mean is once it has unit length
     return xp.astype(unit(z), x.dtype, copy=False)

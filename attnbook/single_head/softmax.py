@@ -9,7 +9,7 @@ nothing overflows. A slice that is −∞ everywhere has nothing to choose from:
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_axis, check_float
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.empty_rows import finite, maximum, or_one
 
 
@@ -94,9 +94,8 @@ def log_softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, 
 def _in_wide_dtype(function: Any, x: Array, axis: int) -> Array:
     check_float("x", x)
     axis = check_axis(axis, x.ndim)
-    xp = array_namespace(x)
-    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
-    return xp.astype(function(wide, axis), x.dtype, copy=False)
+    y = function(to_accumulate(x), axis)
+    return array_namespace(x).astype(y, x.dtype, copy=False)
 
 
 def softmax_of(x: Array, axis: int) -> Array:

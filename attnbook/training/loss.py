@@ -7,8 +7,9 @@ r"""Cross-entropy: how surprised a model is by the tokens that came.
 from typing import Annotated
 
 from attnbook.arrays.arguments import check_float, check_ids, check_number, check_same_home
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.attention_arguments import check_boolean
+from attnbook.arrays.empty_rows import or_one
 from attnbook.single_head.softmax import log_softmax_of
 
 
@@ -105,13 +106,11 @@ def _check_shape(name, x, logits):
 
 def cross_entropy_of(logits, targets, mask, smoothing):
     xp = array_namespace(logits)
-    wide = accumulation_dtype(xp, logits.dtype)
-    log_p = log_softmax_of(xp.astype(logits, wide, copy=False), -1)  # (..., n, V)
+    log_p = log_softmax_of(to_accumulate(logits), -1)  # (..., n, V)
     chosen = xp.astype(targets, xp.int64, copy=False)[..., None]
     surprise = -xp.take_along_axis(log_p, chosen, axis=-1)[..., 0]  # (..., n)
     if smoothing:
         surprise = (1 - smoothing) * surprise - smoothing * xp.mean(log_p, axis=-1)
-    counts = xp.ones_like(surprise) if mask is None else xp.astype(mask, wide)
-    total = xp.sum(counts)
+    counts = xp.ones_like(surprise) if mask is None else xp.astype(mask, log_p.dtype)
     surprise = xp.where(counts > 0, surprise, xp.zeros_like(surprise))
-    return xp.sum(surprise) / xp.where(total > 0, total, xp.ones_like(total))
+    return xp.sum(surprise) / or_one(xp.sum(counts))

@@ -8,7 +8,7 @@ import math
 from typing import Annotated
 
 from attnbook.arrays.arguments import check_float
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.erf import erf
 
 # The mathematics, of checked arrays.
@@ -20,22 +20,19 @@ def relu_of(x):
 
 
 def gelu_of(x):
-    xp = array_namespace(x)
-    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    xp, wide = array_namespace(x), to_accumulate(x)
     y = wide * (0.5 * (1 + erf(wide / math.sqrt(2))))
     return xp.astype(y, x.dtype, copy=False)
 
 
 def gelu_tanh_of(x):
-    xp = array_namespace(x)
-    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    xp, wide = array_namespace(x), to_accumulate(x)
     inner = wide * (math.sqrt(2 / math.pi) * (1 + 0.044715 * wide * wide))
     return xp.astype(wide * (0.5 * (1 + xp.tanh(inner))), x.dtype, copy=False)
 
 
 def silu_of(x):
-    xp = array_namespace(x)
-    wide = xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    xp, wide = array_namespace(x), to_accumulate(x)
     half = 0.5 * wide
     y = half + half * xp.tanh(half)  # exp(-x) would overflow
     return xp.astype(y, x.dtype, copy=False)
