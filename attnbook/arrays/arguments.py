@@ -101,6 +101,13 @@ def check_number(name: str, x: float) -> float:
     return number
 
 
+def check_positive(name: str, x: float) -> float:
+    """Return `x` as a finite float above 0, or raise."""
+    if (number := check_number(name, x)) == 0:
+        raise ValueError(f"{name} must be above 0, got {number}")
+    return number
+
+
 def check_int(name: str, n: int, at_least: int = 0, at_most: int = LARGEST) -> int:
     """Return `n` as an int from `at_least` to `at_most`, or raise."""
     if isinstance(n, bool) or not isinstance(n, numbers.Integral):

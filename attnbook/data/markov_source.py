@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_int, check_number, generator
+from attnbook.arrays.arguments import check_array, check_int, check_positive, generator
 from attnbook.data.ids import ids_of
 
 
@@ -181,8 +181,7 @@ def markov(
     """
     numbers = generator(rng)
     n, order = check_int("n_symbols", n_symbols, 1), check_int("order", order, 1)
-    if (weight := check_number("concentration", concentration)) == 0:
-        raise ValueError("concentration must be above 0, got 0.0")
+    weight = check_positive("concentration", concentration)
     return Markov(numbers.dirichlet([weight] * n, size=(n,) * order))
 
 

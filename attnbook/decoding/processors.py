@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.arguments import check_int, check_number, check_positive
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import numbers_of
@@ -266,8 +266,7 @@ def repetition_penalty(penalty: float) -> Processor:
     >>> repetition_penalty(2.0)(np.array([[-1.0, -1.0, -3.0]]), [prefix])
     array([[-2., -1., -6.]])
     """
-    if (penalty := check_number("repetition_penalty", penalty)) == 0:
-        raise ValueError("repetition_penalty must be above 0, got 0")
+    penalty = check_positive("repetition_penalty", penalty)
 
     def weaken(log_p, prefixes):
         if penalty == 1:

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from attnbook.arrays.arguments import check_float, check_number
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.arguments import check_float, check_number, check_positive
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.move import move
 from attnbook.hashing.given_hash import check_hash
 from attnbook.hashing.projections import root, unit
@@ -116,7 +116,7 @@ def _wide(name, x):
     xp = array_namespace(x)
     if not bool(xp.all(xp.isfinite(x))):
         raise ValueError(f"{name} must be finite, got NaN or infinity")
-    return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
+    return to_accumulate(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +155,7 @@ class LiftedHash:
                 "hash must be SimHash, StableHash or another that has retrieval_probability, got "
                 f"{type(self.hash).__name__}"
             )
-        object.__setattr__(self, "longest", check_number("longest", self.longest))
-        if self.longest == 0:
-            raise ValueError("longest must be above 0, got 0.0")
+        object.__setattr__(self, "longest", check_positive("longest", self.longest))
 
     @property
     def n_tables(self) -> int:

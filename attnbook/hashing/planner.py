@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int, check_number
+from attnbook.arrays.arguments import check_int, check_number, check_positive
 from attnbook.arrays.array import Array
 from attnbook.arrays.weights import check_part
 from attnbook.hashing.probe_chance import MOST_PROBED, distance_of_chance
@@ -105,11 +105,9 @@ def plan(
     True
     """
     check_int("n", n, at_least=1, at_most=2**62)
-    delta, d_avg = check_number("delta", delta), check_number("d_avg", d_avg)
+    delta, d_avg = check_number("delta", delta), check_positive("d_avg", d_avg)
     if not 0 < delta < 1:
         raise ValueError(f"delta must be above 0 and below 1, got {delta}")
-    if d_avg == 0:
-        raise ValueError("d_avg must be above 0, got 0.0")
     given = {"n_tables": n_tables, "n_projections": n_projections, "n_probes": n_probes}
     for name, count in given.items():
         if count is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_floats, check_number
+from attnbook.arrays.arguments import check_floats, check_positive
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.erf import erf
 from attnbook.hashing.collision import at_least_once, check_within
@@ -93,7 +93,7 @@ class StableHash(RandomProjections):
                 f"offsets must have shape {shape} to match directions, "
                 f"got {tuple(self.offsets.shape)}"
             )
-        object.__setattr__(self, "width", check_width(self.width))
+        object.__setattr__(self, "width", check_positive("width", self.width))
 
     @classmethod
     def init(
@@ -105,7 +105,7 @@ class StableHash(RandomProjections):
         length r of an interval. Raises TypeError or ValueError if one of the ints is below 1, or
         `width` is not a finite number above 0.
         """
-        width = check_width(width)
+        width = check_positive("width", width)
         directions, rng = draw_directions(rng, d, n_tables, n_projections)
         offsets = rng.uniform(0, width, size=directions.shape[:2])
         return cls(directions, offsets, width)
@@ -186,7 +186,7 @@ class StableHash(RandomProjections):
         >>> round(StableHash.collision_probability(0.5, width=1.0), 4)
         0.6095
         """
-        width = check_width(width)
+        width = check_positive("width", width)
         check_within("distance", distance, math.inf, "infinity")
         if isinstance(distance, (int, float, Fraction)):
             return _collision(np.asarray(float(distance)), width)[()].item()
@@ -206,13 +206,6 @@ class StableHash(RandomProjections):
         difference = (q - k) / self.width  # only the ratio counts, and its square fits a float
         distance = root(xp.sum(difference * difference, axis=-1))
         return at_least_once(_collision(distance, 1.0), self.n_tables, self.n_projections)
-
-
-def check_width(width: float) -> float:
-    """Return `width` as a finite float above 0, or raise."""
-    if (width := check_number("width", width)) == 0:
-        raise ValueError("width must be above 0, got 0.0")
-    return width
 
 
 def _collision(distance: Array, width: float) -> Array:

@@ -8,15 +8,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.arguments import check_number
 from attnbook.arrays.array import Array, array_namespace
-
-
-def check_base(base: float) -> float:
-    """Return `base` as a float above 0, or raise."""
-    if check_number("base", base) == 0:
-        raise ValueError("base must be above 0, got 0")
-    return float(base)
 
 
 def frequencies(d: int, base: float) -> np.ndarray:

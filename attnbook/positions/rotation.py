@@ -17,10 +17,11 @@ from attnbook.arrays.arguments import (
     check_float,
     check_int,
     check_number,
+    check_positive,
 )
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.weights import Weights
-from attnbook.positions.angles import angles, check_base, frequencies, placed
+from attnbook.positions.angles import angles, frequencies, placed
 from attnbook.positions.piece import AttentionPositions
 
 # The mathematics, of checked arguments.
@@ -84,8 +85,7 @@ class Llama3Scaling(Weights):
 
     def __post_init__(self):
         check_int("n_positions", self.n_positions, at_least=1)
-        if check_number("factor", self.factor) == 0:
-            raise ValueError("factor must be above 0, got 0")
+        check_positive("factor", self.factor)
         if check_number("low", self.low) >= check_number("high", self.high):
             raise ValueError(f"low must be below high = {self.high}, got {self.low}")
 
@@ -134,7 +134,7 @@ class Rotary(AttentionPositions):
     scaling: Llama3Scaling | None = None
 
     def __post_init__(self):
-        check_base(self.base)
+        check_positive("base", self.base)
         check_bool("interleaved", self.interleaved)
         if self.width is not None:
             check_width_of_pairs(self.width)
@@ -241,7 +241,7 @@ def rotary(
     if width is None and (x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2):
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
     check_bool("interleaved", interleaved)
-    known = frequencies(width or x.shape[-1], check_base(base))
+    known = frequencies(width or x.shape[-1], check_positive("base", base))
     return rotary_of(x, check_int("start", start), interleaved, known)
 
 

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_float, check_int
+from attnbook.arrays.arguments import check_bool, check_float, check_int, check_positive
 from attnbook.arrays.array import Array
-from attnbook.positions.angles import angles, check_base, frequencies, placed
+from attnbook.positions.angles import angles, frequencies, placed
 
 # The mathematics, of checked arguments.
 
@@ -84,7 +84,7 @@ def sinusoidal(
     n, d_model = check_int("n", n), check_int("d_model", d_model)
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model must be even and at least 2, got {d_model}")
-    start, base = check_int("start", start), check_base(base)
+    start, base = check_int("start", start), check_positive("base", base)
     check_bool("interleaved", interleaved)
     if like is not None:
         check_float("like", like)

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arrays.arguments import check_number, check_same_home
+from attnbook.arrays.arguments import check_number, check_positive, check_same_home
 from attnbook.arrays.array import array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.training.settings import check_betas
@@ -193,8 +193,8 @@ def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
     (array([0.6, 0.8]), 5.0)
     """
     check_part("gradients", gradients, Weights)
-    if longest is not None and (longest := check_number("longest", longest)) == 0:
-        raise ValueError("longest must be above 0, got 0.0")
+    if longest is not None:
+        longest = check_positive("longest", longest)
     grads = gradients.arrays()
     norm = _length([to_accumulate(x) for x in grads.values()])
     factor = 1.0 if longest is None else longest / (norm + 1e-6)

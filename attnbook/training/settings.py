@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from attnbook.arrays.arguments import check_choice, check_int, check_number
+from attnbook.arrays.arguments import check_choice, check_int, check_number, check_positive
 
 CHOICES = {
     "optimizer": ("adamw", "sgd"),
@@ -103,14 +103,12 @@ class Settings:
         for name in ("steps", "eval_every", "patience", "checkpoint_every"):
             if name == "steps" or getattr(self, name) is not None:
                 self._set(name, check_int(name, getattr(self, name), 1, at_most=2**63 - 1))
-        for name in ("lr", "weight_decay", "final_lr", "label_smoothing"):
+        for name in ("weight_decay", "final_lr", "label_smoothing"):
             self._set(name, check_number(name, getattr(self, name)))
         self._set("betas", check_betas(self.betas))
+        self._set("lr", check_positive("lr", self.lr))
         if self.clip is not None:
-            self._set("clip", check_number("clip", self.clip))
-        for name in ("lr", "clip"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"{name} must be above 0, got 0.0")
+            self._set("clip", check_positive("clip", self.clip))
         if self.label_smoothing >= 1:
             raise ValueError(f"label_smoothing must be below 1, got {self.label_smoothing}")
         self._check_together()

@@ -232,7 +232,7 @@ decoding.min_p(-0.5)
 decoding.min_p("0.5")
     TypeError: min_p must be a real number, got str
 decoding.repetition_penalty(0)
-    ValueError: repetition_penalty must be above 0, got 0
+    ValueError: repetition_penalty must be above 0, got 0.0
 decoding.repetition_penalty(None)
     TypeError: repetition_penalty must be a real number, got NoneType
 decode(processors=ban(0))

@@ -219,7 +219,7 @@ def test_interleaved_part_agrees_with_gpt_j():
 ONES = np.ones((3, 4))
 ERRORS = """
 Rotary(base=0)
-    ValueError: base must be above 0, got 0
+    ValueError: base must be above 0, got 0.0
 Rotary(base="1e4")
     TypeError: base must be a real number, got str
 Rotary(interleaved=1)
@@ -231,7 +231,7 @@ Rotary(width=0)
 Rotary(scaling=8.0)
     TypeError: scaling must be Llama3Scaling, got float
 Llama3Scaling(0)
-    ValueError: factor must be above 0, got 0
+    ValueError: factor must be above 0, got 0.0
 Llama3Scaling(8, "1", 4)
     TypeError: low must be a real number, got str
 Llama3Scaling(8, 1, "4")

@@ -149,7 +149,7 @@ positions.sinusoidal(3, 0)
 positions.sinusoidal(3, 4, start=-1)
     ValueError: start must be at least 0, got -1
 positions.sinusoidal(3, 4, base=0)
-    ValueError: base must be above 0, got 0
+    ValueError: base must be above 0, got 0.0
 positions.sinusoidal(3, 4, like=np.arange(3))
     TypeError: like must have a real floating dtype, got int64
 positions.learned(np.ones((2, 3, 4)), 1)
@@ -167,7 +167,7 @@ positions.rotary(np.ones((2, 3, 5)))
 positions.rotary(ONES, start=-1)
     ValueError: start must be at least 0, got -1
 positions.rotary(ONES, base=0)
-    ValueError: base must be above 0, got 0
+    ValueError: base must be above 0, got 0.0
 positions.sinusoidal(3, 4, interleaved=1)
     TypeError: interleaved must be a bool, got int
 positions.rotary(np.ones((3, 4)), interleaved="no")
