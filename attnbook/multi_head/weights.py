@@ -14,7 +14,7 @@ from attnbook.arrays.arguments import (
     generator,
 )
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.weights import Weights
+from attnbook.arrays.weights import Weights, check_part
 from attnbook.single_head.head import SingleHeadWeights
 
 
@@ -246,8 +246,7 @@ class MultiHeadWeights(Weights):
         if not heads:
             raise ValueError("heads must have at least 1 entry, got 0")
         for head in heads:
-            if not isinstance(head, SingleHeadWeights):
-                raise TypeError(f"heads must be SingleHeadWeights, got {type(head).__name__}")
+            check_part("heads", head, SingleHeadWeights)
         check_floats(**{f"heads[{i}]": head.W_Q for i, head in enumerate(heads)})
         shapes = [[x is not None and tuple(x.shape) for x in vars(head).values()] for head in heads]
         for i, shape in enumerate(shapes):

@@ -19,6 +19,7 @@ except ImportError as error:
     raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
 
 from attnbook.arrays.arguments import check_bool, check_path
+from attnbook.arrays.weights import check_part
 from attnbook.data.batches import Batch
 from attnbook.data.ids import iterator
 from attnbook.training.loss import cross_entropy
@@ -245,8 +246,7 @@ def _device(model):
 def _check(model, batches, settings, loss, validate, checkpoint):
     """Return the device of `model`, or raise if the arguments do not go together."""
     device = _device(model)
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings must be Settings, got {type(settings).__name__}")
+    check_part("settings", settings, Settings)
     for name, function in (("batches", batches), ("loss", loss), ("validate", validate)):
         if not callable(function) and (name == "batches" or function is not None):
             raise TypeError(f"{name} must be callable, got {type(function).__name__}")

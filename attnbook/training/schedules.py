@@ -3,6 +3,7 @@
 import math
 
 from attnbook.arrays.arguments import check_int
+from attnbook.arrays.weights import check_part
 from attnbook.training.settings import Settings
 
 
@@ -53,8 +54,7 @@ def learning_rate(step: int, settings: Settings) -> float:
     >>> [learning_rate(step, settings) for step in (0, 1, 3, 15)]
     [0.125, 0.25, 0.5, 0.25]
     """
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings must be Settings, got {type(settings).__name__}")
+    check_part("settings", settings, Settings)
     k = check_int("step", step, at_most=2**63 - 1) + 1
     w = max(settings.warmup, 1)
     if k <= w:
