@@ -11,9 +11,11 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import torch
+from array_api_compat import device
 
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace, dtype_name, library
+from attnbook.arrays.array import Array, array_namespace, dtype_name, library, to_accumulate
+from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.distributed.processes import Processes, flat, unflat
@@ -179,7 +181,7 @@ class ShardedSketch:
         bound = torch.where(nothing, math.inf, missed * longest)
         if n == 0:
             missed = bound = torch.zeros_like(missed)
-        count = move(whole.n_found[:, 0].to(torch.int64), library(query), device=_place(query))
+        count = move(whole.n_found[:, 0].to(torch.int64), library(query), device=device(query))
         rest = (self._like(x[:, 0], query) for x in (whole.probability, missed, bound))
         return output, Evidence(n, count, *rest)
 
@@ -205,7 +207,7 @@ class ShardedSketch:
 
     @staticmethod
     def _like(x, query):
-        return move(x, library(query), device=_place(query), dtype=dtype_name(query.dtype))
+        return move(x, library(query), device=device(query), dtype=dtype_name(query.dtype))
 
 
 def _named(hash):
@@ -220,14 +222,9 @@ def _named(hash):
     return f"hash {type(hash).__name__} with the digest {digest.hexdigest()[:8]} of its numbers"
 
 
-def _place(query):
-    return None if library(query) == "numpy" else query.device
-
-
 def _local(state, query, weigh):
     """Return what the near keys of this process say of the queries."""
-    xp = array_namespace(query)
-    wide = xp.astype(query, accumulation_dtype(xp, query.dtype), copy=False)
+    xp, wide = array_namespace(query), to_accumulate(query)
     signatures = state.engine.signatures(query, of_queries=True)
     weigh = weigh or state.settings.estimator == "importance"
     parts = []
@@ -257,5 +254,5 @@ def _merge(ours, theirs):
         torch.maximum(ours.largest, theirs.largest),
         torch.where(first, ours.probability, theirs.probability),
         ours.n_found + theirs.n_found,
-        both.weighted / torch.where(both.total == 0, 1, both.total),
+        both.weighted / or_one(both.total),
     )

@@ -3,17 +3,17 @@
 import codecs
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Self
 
-import array_api_compat
 import numpy as np
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_int, generator
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array
+from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.data.byte_pairs import BytePairs
@@ -22,7 +22,7 @@ from attnbook.data.records import packed
 from attnbook.decoding.generate import stream
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import speculative_stream
-from attnbook.kernels import REFERENCE
+from attnbook.kernels import REFERENCE, Impl
 from attnbook.masking import causal
 from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
@@ -34,8 +34,6 @@ from attnbook.transformers.transformer import (
     transformer_with_weights,
 )
 from attnbook.transformers.weights import TransformerWeights
-
-Impl = str | Callable[..., Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +91,7 @@ class LanguageModel:
 
     def ids(self, text: str) -> Annotated[Array, "n"]:
         """Return the token ids of `text`, in the library and on the device of the weights."""
-        return self._placed(self.tokenizer.encode(text))
+        return placed(self.tokenizer.encode(text), self.weights.target_embedding)
 
     def tokens(self, text: str) -> list[str]:
         """Return the text of every token of `text`."""
@@ -156,11 +154,12 @@ class LanguageModel:
         """
         ids = np.concatenate([[self.tokenizer.stop], self.tokenizer.encode(text)])
         n, half, bits = len(ids) - 1, self.context // 2, []
+        like = self.weights.target_embedding
         starts = range(0, max(n - half, 1), half)
         for start in starts:
             window = ids[start : start + self.context + 1]
             log_p = log_softmax(
-                transformer(None, self._placed(window[:-1]), self.weights, impl=impl)
+                transformer(None, placed(window[:-1], like), self.weights, impl=impl)
             )
             log_p = move(log_p, "numpy")
             cost = -log_p[np.arange(len(window) - 1), window[1:]] / math.log(2)
@@ -275,7 +274,7 @@ class LanguageModel:
         left = length
         while left:
             ids = ids[-(context // 2) :] if len(ids) >= context else ids
-            prompt = self._placed(np.array([ids]))
+            prompt = placed(np.array([ids]), self.weights.target_embedding)
             for step in steps(prompt=prompt, max_length=min(left, context - len(ids))):
                 token, left = int(step.tokens[0]), left - 1
                 if token == self.tokenizer.stop:
@@ -302,11 +301,6 @@ class LanguageModel:
         first = DecoderWeights(stack.layers[:n_layers], positions=stack.positions)
         rotate = weights.positions == "rotary" and stack.positions is None
         return decoder(x, None, first, causal(x.shape[0], like=x), rotate=rotate, impl=impl)
-
-    def _placed(self, ids: np.ndarray) -> Array:
-        like = self.weights.target_embedding
-        device = array_api_compat.device(like)
-        return array_namespace(like).asarray(ids, device=device)
 
 
 def writer() -> LanguageModel:
