@@ -24,16 +24,21 @@ def _stamp(package=Path(__file__).parents[1]):
 
 
 def _decorator(**options: Any) -> Any:
-    """Return a decorator that compiles at the first call, and keeps the machine code on disk."""
+    """Return a decorator that compiles with these options, as `kept` says."""
 
     def decorate(function):
         function.__qualname__ = f"{function.__name__}_{_stamp()}"
-        try:
-            return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
-        except RuntimeError:  # no folder that can be written to: every process compiles
-            return numba.njit(nogil=True, error_model="numpy", **options)(function)
+        return kept(function, **options)
 
     return decorate
+
+
+def kept(function: Any, **options: Any) -> Any:
+    """Let Numba compile a function at its first call, and keep the machine code on disk."""
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+    except RuntimeError:  # no folder that can be written to: every process compiles
+        return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # which compile sooner without

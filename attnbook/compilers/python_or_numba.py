@@ -1,5 +1,6 @@
 """One source for two speeds: the same functions run as Python, or compiled by Numba."""
 
+import importlib
 import types
 import zlib
 from collections.abc import Callable
@@ -20,9 +21,11 @@ def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
         If Numba is not installed.
     """
     try:
-        import numba
+        importlib.import_module("numba")
     except ImportError as error:
         raise ImportError("impl='numba' needs Numba: pip install 'attnbook[fast]'") from error
+    from attnbook.compilers import jit
+
     made = dict(vars(known)) if known is not None else {}
     for function in functions:
         # a copy that finds the compiled functions under the names of the plain ones
@@ -33,5 +36,5 @@ def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
         codes = [callee.py_func.__code__ for callee in made.values()]
         stamp = zlib.crc32(repr([(code.co_code, code.co_consts) for code in codes]).encode())
         copy.__qualname__ = f"{function.__name__}_{stamp:08x}"
-        made[function.__name__] = numba.njit(cache=True, nogil=True)(copy)
+        made[function.__name__] = jit.kept(copy)
     return types.SimpleNamespace(**made)

@@ -55,11 +55,12 @@ def test_code_on_disk_is_not_used_after_a_callee_has_changed():
     assert compiled(add_doubles, known=compiled(double)).add_doubles(1, 1) == 4
 
 
-def test_loops_compile_where_no_machine_code_can_be_kept():
+def test_functions_compile_where_no_machine_code_can_be_kept():
     from attnbook.compilers.jit import compile_loops
 
     made = {}
     exec(compile("def double(x):\n    return 2 * x", "in no folder", "exec"), made)
+    assert compiled(made["double"]).double(3) == 6
     assert compile_loops(made["double"])(3) == 6
 
 
