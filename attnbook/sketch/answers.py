@@ -82,7 +82,7 @@ def check_query(state: SketchState, query: Array) -> None:
     """Raise unless `query` is finite and fits the keys."""
     check_floats(query=query)
     state.check_rows("query", query, "n_q, d", state.key)
-    hashed = state.index is not None and state.engine.hash_refuses  # then the hash looks at it
+    hashed = state.index is not None and state.engine.compiled  # then the hash looks at it
     if not hashed and not state.engine.all_finite(query):
         raise ValueError("query must be finite, got NaN or infinity")
 

@@ -24,7 +24,7 @@ class Reference:
     """Plain functions on arrays of any library."""
 
     library: str | None = None  # the one that arrays must belong to; None for any
-    hash_refuses = False  # whether its hashing refuses NaN and infinity by itself
+    compiled = False  # whether it hashes by compiled code, which refuses NaN and infinity
 
     def __init__(self, hash: Any, n_probes: int = 1):
         self.hash, self.n_probes = hash, n_probes
@@ -74,7 +74,6 @@ class Kernel(Reference, abc.ABC):
     def __init__(self, hash: Any, n_probes: int):
         super().__init__(hash, n_probes)
         self.compiled = isinstance(hash, (SimHash, StableHash))
-        self.hash_refuses = self.compiled
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
         if not self.compiled:

@@ -22,7 +22,7 @@ def check_update(state: SketchState, key: Array, value: Array) -> None:
             f"value must have shape ({key.shape[0]}, d_v) to match key, got {tuple(value.shape)}"
         )
     # a pass over a million keys takes as long as a third of their hashing
-    hashed = state.engine.hash_refuses
+    hashed = state.engine.compiled
     for name, x in (("key", key), ("value", value)):
         if not (hashed and x is key) and not state.engine.all_finite(x):
             raise ValueError(f"{name} must be finite, got NaN or infinity")
