@@ -13,7 +13,7 @@ import numpy as np
 
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import Printed
-from attnbook.course.judge import expected
+from attnbook.course.judge import solved
 
 WIDTH = 88
 
@@ -107,7 +107,7 @@ def visible_test(exercise: Exercise) -> str:
     """Return the program that shows a student whether an answer passes the visible check."""
     head = ["from attnbook import check"] * ("check." in "".join(exercise.calls))
     code = "\n".join(line for line in exercise.check.splitlines() if line not in head)
-    lines = assertions(exercise, expected(exercise, 0))
+    lines = assertions(exercise, solved(exercise, 0).found)
     # what an answer lacks is no matter of the other tests
     lines = [f"from {exercise.module} import {', '.join(exercise.names)}", "", *lines]
     body = textwrap.indent("\n".join(lines), "    ")

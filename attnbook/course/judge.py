@@ -237,11 +237,6 @@ def judged(
     return outcome(exercise, own, seed)
 
 
-def expected(exercise: Exercise, seed: int) -> list[Any]:
-    """Return what the check gives for the solution."""
-    return solved(exercise, seed).found
-
-
 def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
     """Return the names of the mistakes that the results of a check hold, and their sentences."""
     mistakes: list[str] = []

@@ -13,7 +13,7 @@ import select
 import struct
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,11 +30,11 @@ class Ended(Exception):  # noqa: N818
     """The other side is gone, or has sent what is no message."""
 
 
-class Reference:
+class Reference(NamedTuple):
     """Something that stays on the side that owns it, by its number there."""
 
-    def __init__(self, number: int, about: dict[str, Any]):
-        self.number, self.about = number, about
+    number: int
+    about: dict[str, Any]
 
 
 def taken_apart(value: Any) -> dict[str, Any] | None:

@@ -210,9 +210,6 @@ def raised(error: BaseException) -> dict[str, str]:
 def describe(value: Any) -> dict[str, Any]:
     """Return what the judge may know of a thing that stays here."""
     about: dict[str, Any] = {"type": type(value).__name__, "callable": callable(value)}
-    about["module"] = str(getattr(value, "__module__", "") or "")[:100]
-    about["name"] = str(getattr(value, "__name__", "") or "")[:100]
-    about["class"] = inspect.isclass(value)
     with contextlib.suppress(Exception):
         about["signature"] = [
             [p.name, int(p.kind), p.default is not p.empty]

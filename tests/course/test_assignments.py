@@ -404,7 +404,7 @@ def test_no_part_of_a_solution_is_wrong_in_hidden_cases():
         for exercise in found[chapter]:
             if "check." not in "".join(exercise.calls):
                 for secret in "abc":
-                    right = judge.expected(exercise, hidden.seed_of(secret, exercise.label))
+                    right = judge.solved(exercise, hidden.seed_of(secret, exercise.label)).found
                     assert falses(right) == SHOWS_A_FAILURE.get(exercise.label, 0), exercise.label
 
 
@@ -434,5 +434,5 @@ def test_every_check_can_fail_in_a_test():
     for chapter in every_day([*found][::5], found):
         for exercise in found[chapter]:
             if exercise.calls and "check." not in "".join(exercise.calls):
-                lines = assignments.assertions(exercise, judge.expected(exercise, 0))
+                lines = assignments.assertions(exercise, judge.solved(exercise, 0).found)
                 assert not any(line.startswith("print(") for line in lines), exercise.label

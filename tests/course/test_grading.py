@@ -939,7 +939,7 @@ def test_what_a_check_prints_is_compared(marked):
     assert marked(exercise, exercise.answer).share == 1
     wrong = marked(exercise, "def f(x):\n    return x")
     assert (wrong.share, wrong.message) == (0, "f(2) is 2")
-    right = judge.expected(exercise, 0)
+    right = judge.solved(exercise, 0).found
     lines = "\n".join(assignments.assertions(exercise, right))
     for f, holds in ((lambda x: x + 1, True), (lambda x: x, False)):
         space = {"f": f}
