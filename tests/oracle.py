@@ -173,17 +173,6 @@ def mask_of(n_q, n_k, sees):
     return out
 
 
-def finite_difference(function, x, step=1e-6):
-    """Return the central difference of the number `function(x)` by every entry of `x`."""
-    out = np.zeros(x.shape)
-    for index in np.ndindex(x.shape):
-        up, down = x.copy(), x.copy()
-        up[index] += step
-        down[index] -= step
-        out[index] = (function(up) - function(down)) / (2 * step)
-    return out
-
-
 # The transformer. A `w` is a dataclass of weights; only its attributes are read.
 
 

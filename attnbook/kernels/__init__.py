@@ -112,21 +112,12 @@ IMPLS = (REFERENCE, *KERNELS)
 """The names that ``impl=`` takes."""
 
 
-def check_impl(impl: Impl, return_weights: bool = False) -> Impl:
-    """Return `impl` if it is a name of an implementation or a function, or raise.
-
-    The reference alone has attention weights to return, if they are wanted.
-    """
+def check_impl(impl: Impl) -> None:
+    """Raise unless `impl` is a name of an implementation or a function."""
     if not isinstance(impl, str) and not callable(impl):
         raise TypeError(f"impl must be a str or a function, got {type(impl).__name__}")
     if isinstance(impl, str) and impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
-    if return_weights and impl != REFERENCE:
-        raise ValueError(
-            f"return_weights must be False for impl={name_of(impl)}, which keeps no weights, "
-            f"got True"
-        )
-    return impl
 
 
 def name_of(impl: Impl) -> str:
