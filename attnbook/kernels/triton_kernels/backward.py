@@ -33,7 +33,7 @@ from attnbook.kernels.triton_kernels.forward import (
     tiles_of_keys,
     zeros,
 )
-from attnbook.kernels.triton_kernels.operands import Rows, launch
+from attnbook.kernels.triton_kernels.operands import Rows, aligned, launch
 from attnbook.kernels.triton_kernels.tiles import head_at, head_of
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
@@ -246,7 +246,7 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
     key_tile = key_tile or tiling.tile_of_keys(x)
     query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
     call, dtype, device = x.call, x.query.dtype, x.query.device
-    grad_output = x.with_grad(grad_output)
+    grad_output = aligned(grad_output.detach().reshape(*x.sizes[:4], x.d_v))  # (A, B, G, n_q, d_v)
     spaced_rows = tiling.cdiv(x.n_q, MOST_QUERIES.value) * MOST_QUERIES.value
     of_rows = x.query.new_empty((2, x.heads * spaced_rows), dtype=torch.float32).unbind()
     results = (output.contiguous(), log_total.contiguous())

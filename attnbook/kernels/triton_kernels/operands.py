@@ -144,10 +144,6 @@ class Operands:
         output = self.empty(self.n_q, self.d_v, self.query.dtype).zero_()
         return output, self.empty(self.n_q, 1, torch.float32).fill_(-torch.inf)
 
-    def with_grad(self, grad_output):
-        """Return the gradient of the output as an array (A, B, G, n_q, d_v)."""
-        return aligned(grad_output.detach().reshape(*self.sizes[:4], self.d_v))
-
 
 class Rows(TensorDescriptor):
     """A description of rows; what it would check, `aligned` has seen to, once a layout."""
