@@ -227,13 +227,6 @@ def test_weights_and_unknown_names_are_refused(name):
         function(*arrays, weights, *masks, **options, **tiled, return_weights=True)
 
 
-def test_a_kernel_of_other_arrays_is_refused():
-    x = torch.ones(7, 12, dtype=torch.float64)
-    message = "^query must be an array of numpy for impl='in_place', got torch$"
-    with pytest.raises(TypeError, match=message):
-        attnbook.multi_head_attention(x, x, x, HEADS.to("torch"), impl="in_place")
-
-
 def test_autocast_gives_what_it_gives_of_the_reference():
     weights = HEADS.to("torch", dtype="float32")
     x = torch.tensor(tokens(7, 12), dtype=torch.float32)

@@ -165,8 +165,6 @@ def test_return_weights_is_deprecated():
     wanted, wanted_A = transformer_with_weights(*given)
     np.testing.assert_array_equal(logits, wanted)
     assert A.keys() == wanted_A.keys()
-    with pytest.raises(ValueError, match=r"^return_weights must be False for impl='tiled', which"):
-        transformer(*given, return_weights=True, impl="tiled")
 
 
 def test_a_call_checks_once():
