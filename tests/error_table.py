@@ -8,6 +8,7 @@ A call or a message may go on in the next line.
 
 import builtins
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,6 +30,16 @@ def error_rows(table: str) -> list[Any]:
         text = " ".join(call)
         found.append(pytest.param(text, getattr(builtins, kind), message, id=text[:70]))
     return found
+
+
+def error_test(table: str, names: dict[str, Any]) -> Callable[..., None]:
+    """Return a test of all calls of a table, each evaluated with `names`."""
+
+    @pytest.mark.parametrize(("call", "kind", "message"), error_rows(table))
+    def test(call, kind, message):
+        assert_raises(call, kind, message, names)
+
+    return test
 
 
 def assert_raises(call: str, kind: type[Exception], message: str, names: dict[str, Any]) -> None:

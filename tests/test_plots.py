@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 matplotlib.use("agg")
@@ -94,7 +94,4 @@ plots.heatmap(np.zeros((2, 3)), query_labels="abc")
     ValueError: query_labels must have 2 entries, got 3
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_heatmap_errors(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_heatmap_errors = error_test(ERRORS, globals())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import ADDITIVE, AS_NUMBERS, IN_BIAS, NOT_BOOLEAN, SCORES
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -296,10 +296,7 @@ head(mask=np.ones((7, 3), bool))
     3)
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 # The same mistakes, in every library: shapes that do not fit, and a mask of the wrong type.

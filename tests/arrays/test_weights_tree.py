@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 from attnbook.arrays.arguments import check_choice
@@ -210,10 +210,7 @@ check_choice('order', ONES, ('pre', 'post'))
     ValueError: order must be one of pre, post, got ndarray
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 def test_parts_and_choices_that_fit_pass():

@@ -4,7 +4,7 @@ import datetime
 
 import numpy as np
 import pytest
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 from attnbook import data
 
@@ -289,10 +289,7 @@ written(DAY, languages=["en", []])
     ValueError: languages must be among ['de', 'en', 'es', 'fr', 'it'], got [[]]
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_data_refuses(call, kind, message):
-    assert_raises(call, kind, message, NAMES)
+test_data_refuses = error_test(ERRORS, NAMES)
 
 
 def test_transitions_of_another_library_are_refused():

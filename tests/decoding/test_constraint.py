@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import every_day
 from decoding_models import chain, model
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -264,10 +264,9 @@ constrain(AB, ["", "a", "b"], -1)
     ValueError: stop must be at least 0, got -1
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_automata_and_constraints_refuse(call, kind, message):
-    assert_raises(call, kind, message, {"Automaton": Automaton, "AB": AB, "constrain": constrain})
+test_automata_and_constraints_refuse = error_test(
+    ERRORS, {"Automaton": Automaton, "AB": AB, "constrain": constrain}
+)
 
 
 def test_a_constraint_needs_a_prefix_for_each_row():

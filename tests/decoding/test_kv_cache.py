@@ -5,7 +5,7 @@ import pytest
 import torch
 from cases import NOT_AN_ARRAY
 from decoding_models import model
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,7 +151,4 @@ filled().reorder([[0]])
 """
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_the_cache_refuses(call, kind, message):
-    names = {"np": np, "torch": torch, "KVCache": KVCache, "filled": filled}
-    assert_raises(call, kind, message, names)
+test_the_cache_refuses = error_test(ERRORS, globals() | {"torch": torch})

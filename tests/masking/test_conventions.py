@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import DTYPES, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import example, given
 from hypothesis.extra import numpy as npst
 
@@ -203,7 +203,4 @@ masking.to_mha(np.ones((7, 1, 1, 3, 13), bool), (2, 4, 3, 13))
     ValueError: mask must broadcast to (2, 4, 3, 13), got (7, 1, 1, 3, 13)
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -9,7 +9,7 @@ import oracle
 import pytest
 import torch
 from cases import many_heads
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -362,7 +362,4 @@ masking.draw(SQUARE, key_labels=['a', 'b'])
     ValueError: key_labels must have 3 entries, got 2
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals() | {"torch": torch})
+test_error = error_test(ERRORS, globals() | {"torch": torch})

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tiny_models
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from tiny_models import (
     KEEP,
     assert_same,
@@ -243,10 +243,7 @@ from_transformers({}, T5 | {"num_layers": 1, "feed_forward_proj": "gated-mish"})
     gelu, gelu_new, relu, silu, got 'gated-mish'
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_errors_say_what_was_expected_and_what_came(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_errors_say_what_was_expected_and_what_came = error_test(ERRORS, globals())
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])

@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 import torch
 from cases import DTYPES, EPSILON, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,10 +190,7 @@ mean_vectors(np.ones((3, 5)), [1, 2])
     ValueError: lengths must have shape (), got (2,)
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 def test_without_its_files_the_encoder_says_how_to_get_them(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from cases import (
     masks,
     need,
 )
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -332,10 +332,7 @@ attnbook.MultiHeadWeights.init(0, 8, 2), is_causal="no")
     TypeError: is_causal must be a bool, got str
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 def test_a_mask_that_says_which_axis_it_means_is_taken(library):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import many_heads
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 
@@ -224,7 +224,4 @@ MultiHeadWeights.init(0, 8, 2, output="no")
     TypeError: output must be a bool, got str
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, vars(attnbook) | globals())
+test_error = error_test(ERRORS, vars(attnbook) | globals())

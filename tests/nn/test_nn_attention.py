@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import many_heads
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 from attnbook import masking
@@ -194,10 +194,7 @@ into_theirs(replace(layer(), b_K=None))
     ValueError: torch.nn.MultiheadAttention has all four biases or none, got none for b_K
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
-def test_what_is_refused(call, kind, message):
-    assert_raises(call, kind, message, globals() | {"replace": replace, "np": np})
+test_what_is_refused = error_test(REFUSED, globals() | {"replace": replace, "np": np})
 
 
 def test_from_torch_leaves_dropout_behind():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from cases import shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook as ab
 from attnbook import nn, positions
@@ -78,7 +78,4 @@ nn.Encoder(ab.EncoderWeights.init(0, 1, 8, 2, 5, gated=True)).to_torch()
     got GatedFeedForward
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import WEEKLY, every_day, examples
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -693,9 +693,7 @@ def encoder_layer(**parts):
     return nn.EncoderLayer(replace(ab.EncoderLayerWeights.init(0, **SIZES), **parts))
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
-def test_what_is_refused(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_what_is_refused = error_test(REFUSED, globals())
 
 
 def test_the_rate_of_the_whole_goes_along():

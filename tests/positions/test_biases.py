@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 from attnbook import (
@@ -324,7 +324,4 @@ nn.MultiHeadAttention(replace(HEADS, scale=1.0)).to_torch()
     ValueError: scale must be None to fit torch.nn.MultiheadAttention, got 1.0
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -5,7 +5,7 @@ import oracle
 import pytest
 import torch
 from cases import need, shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -273,7 +273,4 @@ nn.Encoder(EncoderWeights.init(0, 1, 8, 2, 5, positions=Rotary())).to_torch()
     ValueError: positions must be None to fit torch.nn.TransformerEncoder, got Rotary
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, vars(attnbook) | globals())
+test_error = error_test(ERRORS, vars(attnbook) | globals())

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from forked import start
 from safetensors.torch import load_file
 from train_models import (
@@ -682,10 +682,7 @@ evaluate(Small(), [EMPTY])
 """
 EMPTY = Batch(None, np.zeros((2, 3), np.int64), None, np.array([1, 1]))
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_training_refuses(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_training_refuses = error_test(ERRORS, globals())
 
 
 def test_a_batch_without_labels_does_not_count():

@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import DTYPES, HALF, close, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 from attnbook import gelu, gelu_tanh, relu, silu
 from attnbook.transformers.activations import ACTIVATIONS
@@ -98,7 +98,4 @@ silu(np.ones(3, bool))
     TypeError: x must have a real floating dtype, got bool
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -5,7 +5,7 @@ import oracle
 import pytest
 import torch
 from cases import held, shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 from attnbook import TransformerWeights, nn, transformer
@@ -93,7 +93,4 @@ nn.EncoderLayer(EncoderWeights.init(0, 1, 4, 2, 8, normalization="rms").layers[0
     got RMSNorm
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, vars(attnbook) | globals())
+test_error = error_test(ERRORS, vars(attnbook) | globals())

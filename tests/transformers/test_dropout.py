@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import DTYPES, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +74,4 @@ dropout(ONES, 0.1, -1)
     ValueError: rng must be at least 0 if it is a seed, got -1
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import DTYPES, close, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,10 +94,7 @@ embed(np.array([1]), np.eye(3), scale="no")
     TypeError: scale must be a bool, got str
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int32"])

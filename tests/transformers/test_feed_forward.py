@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from cases import HALF, close, held, leaves_of, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,7 +210,4 @@ FeedForwardWeights.init(0, 3, 2, bias="no")
     TypeError: bias must be a bool, got str
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

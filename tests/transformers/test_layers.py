@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -465,10 +465,7 @@ one().with_arrays(None)
     TypeError: arrays must be a dict of arrays, got NoneType
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())
 
 
 @kinds

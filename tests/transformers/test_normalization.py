@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 from cases import DTYPES, HALF, close, need
-from error_table import assert_raises, error_rows
+from error_table import assert_raises, error_rows, error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -208,6 +208,4 @@ def test_both_refuse(norm, call, kind, message):
     assert_raises(call, kind, message, globals() | {"norm": norm})
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

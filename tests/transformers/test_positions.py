@@ -5,7 +5,7 @@ import oracle
 import pytest
 import torch
 from cases import DTYPES, HALF, close, need
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,7 +174,4 @@ positions.rotary(np.ones((3, 4)), interleaved="no")
     TypeError: interleaved must be a bool, got str
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

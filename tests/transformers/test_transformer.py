@@ -9,7 +9,7 @@ import oracle
 import pytest
 import torch
 from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, leaves_of, need, shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -441,7 +441,4 @@ call(drop=-1)
     TypeError: drop must be callable or None, got int
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, globals())
+test_error = error_test(ERRORS, globals())

@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,7 +151,4 @@ call(mask=np.ones((4, 5), bool))
     (4, 5)
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, vars(attnbook) | globals())
+test_error = error_test(ERRORS, vars(attnbook) | globals())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from error_table import assert_raises, error_rows
+from error_table import error_test
 
 import attnbook
 from attnbook import DecoderWeights, EncoderWeights, LayerNormWeights, TransformerWeights
@@ -264,7 +264,4 @@ init(bias=1)
     TypeError: bias must be a bool, got int
 """
 
-
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
-def test_error(call, kind, message):
-    assert_raises(call, kind, message, vars(attnbook) | globals() | {"torch": torch})
+test_error = error_test(ERRORS, vars(attnbook) | globals() | {"torch": torch})
