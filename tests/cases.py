@@ -122,6 +122,14 @@ def need(library: ArrayLibrary, dtype: str) -> None:
         pytest.skip(f"{library.name} has no {dtype}")
 
 
+def need_gpu(name: str) -> ModuleType:
+    """Return the library `name`; skip where it is not installed or sees no GPU."""
+    library = pytest.importorskip(name, reason=f"{name} is not installed")
+    if not library.cuda.is_available():
+        pytest.skip(f"{name} sees no CUDA device")
+    return library
+
+
 def close(got: np.ndarray, exact: np.ndarray, dtype: str, size: float = 1.0, steps: float = 16):
     """Assert that `got`, computed for `dtype`, is as near to `exact` as that dtype allows.
 

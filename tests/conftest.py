@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import WEEKLY, ArrayLibrary, examples
+from cases import WEEKLY, ArrayLibrary, examples, need_gpu
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
@@ -42,8 +42,8 @@ def library(request) -> Iterator[ArrayLibrary]:
     library: ArrayLibrary = request.param
     if importlib.util.find_spec(library.name) is None:
         pytest.skip(f"{library.name} is not installed")
-    if library.device == "cuda" and not _sees_a_gpu(library.name):
-        pytest.skip(f"{library.name} sees no CUDA device")
+    if library.device == "cuda":
+        need_gpu(library.name)
     if library.name != "array_api_strict":
         yield library
         return
@@ -125,8 +125,3 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
         gc.collect()
         gc.freeze()
-
-
-def _sees_a_gpu(name: str) -> bool:
-    module = importlib.import_module(name)
-    return bool(module.cuda.is_available())

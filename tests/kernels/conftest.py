@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import cupy_on_cpu
 import pytest
+from cases import need_gpu
 from cuda_rungs import TEMPLATES, Gpu, imported
 
 
@@ -26,9 +27,7 @@ def gpu(request) -> Iterator[Gpu]:
     if request.param == "cpu":
         yield request.getfixturevalue("stand_in")
         return
-    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("cupy sees no CUDA device")
+    cupy = need_gpu("cupy")
     with imported(cupy) as modules:
         pass
     yield Gpu(cupy, modules)

@@ -24,6 +24,7 @@ from cases import (
     attention_cases,
     close,
     examples,
+    need_gpu,
     register_lanes,
 )
 from error_table import assert_raises, error_rows
@@ -113,9 +114,8 @@ def rung(request):
     library = rung.library
     for package in {library.name, rung.kernel.needs} - {""}:
         pytest.importorskip(package, reason=f"{package} is not installed")
-    on_gpu = library.device == "cuda"
-    if on_gpu and not importlib.import_module(library.name).cuda.is_available():
-        pytest.skip(f"{library.name} sees no CUDA device")
+    if library.device == "cuda":
+        need_gpu(library.name)
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in rung.changes.items():

@@ -14,7 +14,7 @@ import formula
 import numpy as np
 import nvrtc
 import pytest
-from cases import close
+from cases import close, need_gpu
 from cuda_rungs import TEMPLATES
 
 import attnbook
@@ -195,9 +195,7 @@ def test_wide_heads(gpu):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_by_name_on_a_gpu(impl, dtype):
     """At sizes where every block of a GPU has something to do, against the reference there."""
-    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("cupy sees no CUDA device")
+    cupy = need_gpu("cupy")
     for n_q, n_k, d in ((1, 100_003, 64), (2053, 2053, 64), (1031, 1537, 128), (257, 259, 256)):
         arrays = [cupy.asarray(x) for x in drawn(20, (3,), n_q, n_k, d, d, dtype)]
         for is_causal in (False, True):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import WEEKLY, every_day
+from cases import WEEKLY, every_day, need_gpu
 
 import attnbook
 
@@ -58,16 +58,14 @@ def test_interpreted(interpreted, name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_gpu(name):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
+    need_gpu("torch")
     triton_cases.run(name, "cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", triton_cases.LARGE)
 def test_large_on_a_gpu(name):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
+    need_gpu("torch")
     triton_cases.check_large(name)
 
 

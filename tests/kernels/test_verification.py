@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import need_gpu
 
 import attnbook
 from attnbook.__main__ import main
@@ -280,6 +281,5 @@ def test_rungs_are_those_whose_packages_are_here(monkeypatch):
 
 @pytest.mark.gpu
 def test_on_a_gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
+    need_gpu("torch")
     assert verification.verify("triton") == []

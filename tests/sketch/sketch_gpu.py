@@ -10,6 +10,7 @@ from typing import Any
 import cupy_on_cpu
 import numpy as np
 import pytest
+from cases import need_gpu
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,7 @@ GPUS = ["stand-in", pytest.param("gpu", marks=pytest.mark.gpu)]
 def opened(name, folder):
     """Give the GPU, or its stand-in with the kernels compiled in `folder`; skip where it is not."""
     if name == "gpu":
-        cupy = pytest.importorskip("cupy", reason="cupy is not installed")
-        if not cupy.cuda.is_available():
-            pytest.skip("cupy sees no CUDA device")
-        yield Gpu(cupy)
+        yield Gpu(need_gpu("cupy"))
         return
     cupy_on_cpu.compiler()  # skips without one
     with pytest.MonkeyPatch.context() as patch:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import need_gpu
 from error_table import error_test
 from forked import start
 from safetensors.torch import load_file
@@ -523,8 +524,7 @@ def test_half_precision_keeps_the_parameters_and_the_loss_whole():
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_gpu_trains_and_goes_on(tmp_path, precision):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
+    need_gpu("torch")
     state = torch.cuda.get_rng_state()
     chosen = settings(10, precision=precision)
     straight, first, second = (Small(seed=seed).cuda() for seed in (0, 0, 1))
