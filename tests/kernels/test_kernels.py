@@ -571,16 +571,10 @@ def test_numbers_in_the_byte_order_of_another_processor(impl, dtype):
 # Gradients.
 
 
-def leaves_of(case, dtype=torch.float64, device="cpu"):
+def leaves_of(case, dtype="float64", device="cpu"):
     """Return query, key and value as leaves of a graph, and the options."""
-    arrays = (case.query, case.key, case.value)
-    leaves = [torch.tensor(x, dtype=dtype, device=device, requires_grad=True) for x in arrays]
-    options = {
-        "mask": None if case.mask is None else torch.tensor(case.mask, device=device),
-        "bias": None if case.bias is None else torch.tensor(case.bias, dtype=dtype, device=device),
-        "scale": case.scale,
-    }
-    return leaves, options
+    arrays, options = case.arrays(ArrayLibrary("torch", device), dtype)
+    return [x.requires_grad_() for x in arrays], options
 
 
 @functools.cache
@@ -667,7 +661,7 @@ def test_gradients_of_what_is_broadcast_are_rounded_once(rung):
 @pytest.mark.parametrize("name", ["everything", "grouped heads", "leading axes", "no keys"])
 def test_autograd_equals_the_vjp(rung, name):
     case, is_causal = CASES[name]
-    leaves, options = leaves_of(case, torch.float32, rung.library.device)
+    leaves, options = leaves_of(case, "float32", rung.library.device)
     output = rung(*leaves, **options, is_causal=is_causal)
     output.sum().backward()  # whose gradient is one number with strides of 0
     grads = rung.vjp(
@@ -684,7 +678,7 @@ def compared_gradients(size, dtype):
     mask = torch.tensor(seen(case, True).mask)
     found = []
     for precision in ("float64", dtype):
-        leaves, options = leaves_of(case, getattr(torch, precision))
+        leaves, options = leaves_of(case, precision)
         added = torch.where(mask, options["bias"], -math.inf)[None]
         query, key, value = (x.expand(2, -1, -1)[None] for x in leaves)
         attend = torch.nn.functional.scaled_dot_product_attention
@@ -706,7 +700,7 @@ def test_the_error_of_gradients_is_about_that_of_torch(rung, size):
         if dtype == "float64":
             continue
         case, exact, errors_of_torch = compared_gradients(size, dtype)
-        leaves, options = leaves_of(case, getattr(torch, dtype), rung.library.device)
+        leaves, options = leaves_of(case, dtype, rung.library.device)
         output = rung(*leaves, **options, is_causal=True)
         output.backward(grad_output_of(output))
         for leaf, wanted, theirs in zip(leaves, exact, errors_of_torch, strict=True):
@@ -719,7 +713,7 @@ def test_the_error_of_gradients_is_about_that_of_torch(rung, size):
 def test_gradients_of_empty_rows_are_zero_and_finite(rung):
     for name in ("more queries, causal", "mask with empty rows", "large logits"):
         case, is_causal = CASES[name]
-        leaves, options = leaves_of(case, torch.float32, rung.library.device)
+        leaves, options = leaves_of(case, "float32", rung.library.device)
         rung(*leaves, **options, is_causal=is_causal).sum().backward()
         assert all(bool(torch.isfinite(x.grad).all()) for x in leaves)
         hidden = ~seen(case, is_causal).mask.any(axis=-1) if name != "large logits" else []

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import WEEKLY, every_day, examples
+from cases import WEEKLY, every_day, examples, shaken
 from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,14 +23,6 @@ from attnbook.nn.module import WeightsModule
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 SIZES = {"d_model": 8, "n_heads": 2, "d_ff": 5}
-
-
-def shaken(weights, seed=7):
-    """Return the weights with noise on every array, gains and biases too."""
-    rng = np.random.default_rng(seed)
-    return weights.with_arrays(
-        {name: x + 0.1 * rng.normal(size=x.shape) for name, x in weights.arrays().items()}
-    )
 
 
 def features(*shape, seed=1, dtype=torch.float64):
