@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.check.engine import documented, run
 from attnbook.check.pair_learning import BYTE_MISTAKES, ONE_ID, OTHER_IDS, writes_text
-from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
+from attnbook.check.pair_merging import MERGE_MISTAKES, MERGE_STEPS, listed
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, each
@@ -58,7 +58,7 @@ def _picked_by(pick: Callable) -> Callable:
             if not pairs:
                 return ids
             pair = pick(pairs, merges)
-            ids = s.merge(ids, pair, s.new(merges.index(pair)))
+            ids = s.merge(s, ids, pair, s.new(merges.index(pair)))
         raise TooLong  # two mistakes together may never end
 
     return join
@@ -115,7 +115,7 @@ def _in_turn(ranks: Callable) -> Callable:
 
     def join(s, ids, merges):
         for i in ranks(len(merges)):
-            ids = s.merge(ids, merges[i], s.new(i))
+            ids = s.merge(s, ids, merges[i], s.new(i))
         return ids
 
     return join
@@ -124,7 +124,7 @@ def _in_turn(ranks: Callable) -> Callable:
 STEPS: dict[str, Callable] = {
     "bytes": lambda word: list(word.encode()),
     "join": _in_turn(range),
-    "merge": merged,
+    **MERGE_STEPS,
     "new": lambda i: 256 + i,
     "result": lambda ids, word: ids,
 }
@@ -188,7 +188,7 @@ _MISTAKES = mistakes(
             "join",
             lambda s, ids, merges: next(
                 (
-                    s.merge(ids, pair, s.new(i))
+                    s.merge(s, ids, pair, s.new(i))
                     for i, pair in enumerate(merges)
                     if pair in itertools.pairwise(ids)
                 ),
@@ -202,10 +202,13 @@ _MISTAKES = mistakes(
         "not merged": each("join", lambda s, ids, merges: ids),
         "ids of new tokens": (
             *OTHER_IDS,
-            {"result": lambda ids, word: [i - 256 if i > 255 else i for i in ids]},
+            *each(
+                "result",
+                *(lambda ids, word, by=by: [i + by * (i > 255) for i in ids] for by in (-256, 1)),
+            ),
         ),
         "one id for all": ONE_ID,
-        "pair in reverse": each("merge", lambda ids, pair, new: merged(ids, pair[::-1], new)),
+        "pair in reverse": each("found", lambda x, y, pair: (y, x) == pair),
         "order lost": each(
             "result", lambda ids, word: sorted(ids), lambda ids, word: list(dict.fromkeys(ids))
         ),

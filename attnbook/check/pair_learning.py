@@ -1,5 +1,6 @@
 """The learning of byte pairs in steps, the ways to get each wrong, and the check of it."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
-from attnbook.check.pair_merging import MERGE_MISTAKES, listed, merged
+from attnbook.check.pair_merging import MERGE_MISTAKES, MERGE_STEPS, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, Way, each
@@ -97,7 +98,7 @@ STEPS: dict[str, Callable] = {
     "bytes": lambda word: list(word.encode()),
     "count": count_pairs,
     "pick": _pick,
-    "merge": merged,
+    **MERGE_STEPS,
     "everywhere": lambda sequences, merge: list(map(merge, sequences)),
     "new": lambda i: 256 + i,
     "most": lambda n_merges: n_merges,
@@ -117,7 +118,8 @@ def learn(s: Any, words: list[str], n_merges: int) -> np.ndarray:
         if len(merges) > LONGEST:  # two mistakes together may never end
             raise TooLong
         new = s.new(len(merges))
-        sequences = s.everywhere(sequences, lambda ids, pair=pair, new=new: s.merge(ids, pair, new))
+        merge = functools.partial(s.merge, s, pair=pair, new=new)
+        sequences = s.everywhere(sequences, merge)
         merges.append(pair)
     rows = s.result(merges)
     return np.array(rows, dtype=np.int64).reshape(len(rows), -1 if rows else 2)
@@ -290,9 +292,9 @@ _MISTAKES = mistakes(
         "largest pair": each("pick", lambda counts, merges: max(counts)),
         "smallest pair": each("pick", lambda counts, merges: min(counts)),
         "nothing merged": (
-            {"merge": lambda ids, pair, new: ids},
+            {"merge": lambda s, ids, pair, new: ids},
             *(
-                {"merge": lambda ids, pair, new: ids, "pick": _fresh(pick), "least": least}
+                {"merge": lambda s, ids, pair, new: ids, "pick": _fresh(pick), "least": least}
                 for pick in (_pick, _largest, _first_met)
                 for least in (lambda: 2, lambda: 1)
             ),

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,50 +44,55 @@ def merge_pair(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(MERGE_PAIR, f, time_limit)
 
 
-def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
-    """Return `ids` with `new` in place of each `pair`, found from left to right."""
-    return _scan(ids, pair, [new])
-
-
-def _scan(ids, pair, put, step=2, most=None, behind=0):
-    """Put `put` for each pair and go on `step` tokens later; `most` times, not at the last ones."""
-    out, i = [], 0
-    while i < len(ids):
-        if tuple(ids[i : i + 2]) == tuple(pair) and most != 0 and i + 2 <= len(ids) - behind:
-            out += put
-            i += step
-            most = None if most is None else most - 1
+def scan(s: Any, ids, pair, new):
+    """Merge as the steps `s` say, from left to right."""
+    if s.backwards:
+        ids, pair = ids[::-1], pair[::-1]
+    out, i, made = [*ids[: s.begin]], s.begin, 0
+    while i < len(ids) + s.end:
+        two = ids[i : i + 2]
+        fits = len(two) == 2 and i + 2 <= len(ids) - s.behind and made != s.most_merges
+        if fits and s.found(*two, tuple(pair)):
+            out += s.put(pair, new, ids)
+            i += s.go_on
+            made += 1
         else:
             out.append(ids[i])
             i += 1
-    return out
+    return s.put_out(out[::-1] if s.backwards else out)
 
 
-def _backwards(ids, pair, new, most=None):
-    return _scan(ids[::-1], pair[::-1], [new], most=most)[::-1]
+MERGE_STEPS: dict[str, Any] = {
+    "merge": scan,
+    "backwards": False,
+    "begin": 0,
+    "end": 0,
+    "behind": 0,  # how many tokens at the end are in no pair
+    "most_merges": -1,
+    "found": lambda x, y, pair: (x, y) == pair,
+    "put": lambda pair, new, ids: [new],
+    "go_on": 2,
+    "put_out": lambda out: out,
+}
+
+
+def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    """Return `ids` with `new` in place of each `pair`, found from left to right."""
+    return scan(SimpleNamespace(**MERGE_STEPS), ids, pair, new)
 
 
 def _marked(ids, pair):
     return [here == tuple(pair) for here in itertools.pairwise(ids)] + [False]
 
 
-def _all_at_once(ids, pair, new, first=True):
+def _all_at_once(s, ids, pair, new, first=True):
     """Put `new` where a pair begins and drop where one ends; `first` says which of the two wins."""
     begins = _marked(ids, pair)
     places = zip(ids, begins, [False, *begins[:-1]], strict=True)
     return [new if begin else x for x, begin, end in places if not end or (begin and first)]
 
 
-def _either_order(ids, pair, new):
-    out = []
-    for x in ids:
-        out.append(x)
-        while len(out) > 1 and {tuple(out[-2:])} & {tuple(pair), tuple(pair[::-1])}:
-            out[-2:] = [new]
-    return out
-
-
-def _by_first_alone(ids, pair, new):
+def _by_first_alone(s, ids, pair, new):
     out, i = [], 0
     while i < len(ids):
         out.append(new if ids[i] == pair[0] else ids[i])
@@ -94,24 +100,10 @@ def _by_first_alone(ids, pair, new):
     return out
 
 
-def _where(holds: Callable) -> Callable:
-    """Return the merge of all neighbours x and y for which ``holds(x, y, pair)``."""
-
-    def merge(ids, pair, new):
-        out, i = [], 0
-        while i < len(ids):
-            found = i + 1 < len(ids) and holds(ids[i], ids[i + 1], tuple(pair))
-            out.append(new if found else ids[i])
-            i += 2 if found else 1
-        return out
-
-    return merge
-
-
 def _one_by_one(x_becomes: Callable, y_becomes: Callable) -> Callable:
     """Return what replaces every x and every y by one token or none, wherever it stands."""
 
-    def merge(ids, pair, new):
+    def merge(s, ids, pair, new):
         x, y = pair
         put = {y: y_becomes(y, new), x: x_becomes(x, new)}
         return [i for token in ids for i in put.get(token, [token])]
@@ -131,12 +123,7 @@ def _replaced(token, new):
     return [new]
 
 
-def _after_merge(change: Callable) -> Callable:
-    """Return the right merge with `change` made to the ids that it returns."""
-    return lambda ids, pair, new: change(merged(ids, pair, new))
-
-
-def _round_the_end(ids, pair, new):
+def _round_the_end(s, ids, pair, new):
     """Merge the last token with the first one as well."""
     out, i = [], 0
     while i < len(ids):
@@ -146,14 +133,14 @@ def _round_the_end(ids, pair, new):
     return out
 
 
-def _up_to_the_first(ids, pair, new):
+def _up_to_the_first(s, ids, pair, new):
     """Return the ids up to the first pair and the new token."""
     out = merged(ids, pair, new)
     places = [i for i, found in enumerate(_marked(ids, pair)) if found]
     return out[: places[0] + 1] if places else out
 
 
-def _as_text(ids, pair, new):
+def _as_text(s, ids, pair, new):
     text = " ".join(map(str, ids)).replace(" ".join(map(str, pair)), str(new))
     return [int(number) for number in text.split()]
 
@@ -161,16 +148,6 @@ def _as_text(ids, pair, new):
 def _holds_a_pair(returned):
     is_a_list = isinstance(returned, (list, tuple))
     return is_a_list and any(isinstance(x, (list, tuple)) for x in returned)
-
-
-def _without_the_last(ids, pair, new):
-    """Walk to the last pair, so that a last token that no pair holds is never appended."""
-    out, i = [], 0
-    while i < len(ids) - 1:
-        is_pair = tuple(ids[i : i + 2]) == tuple(pair)
-        out.append(new if is_pair else ids[i])
-        i += 2 if is_pair else 1
-    return out
 
 
 MERGE_MISTAKES = mistakes(
@@ -195,24 +172,21 @@ MERGE_MISTAKES = mistakes(
     """,
     {
         "overlaps merged twice": each("merge", _all_at_once, partial(_all_at_once, first=False)),
-        "first pair alone": each("merge", lambda i, p, n: _scan(i, p, [n], most=1)),
-        "right to left": each("merge", _backwards),
-        "last pair left": each("merge", lambda i, p, n: _scan(i, p, [n], behind=1)),
-        "last token lost": each("merge", _without_the_last),
-        "second token kept": each("merge", lambda i, p, n: _scan(i, p, [n], step=1)),
-        "either order": each(
-            "merge",
-            _either_order,
-            lambda i, p, n: merged(merged(i, p, n), p[::-1], n),
+        "first pair alone": {"most_merges": 1},
+        "right to left": {"backwards": True},
+        "last pair left": {"behind": 1},
+        "last token lost": {"end": -1},
+        "second token kept": {"go_on": 1},
+        "either order": (
+            {"found": lambda x, y, p: (x, y) in (p, p[::-1])},
+            {"merge": lambda s, i, p, n: merged(merged(i, p, n), p[::-1], n)},
         ),
-        "first token alone compared": each(
-            "merge",
-            _by_first_alone,
-            _where(lambda x, y, p: x == p[0]),
-            _where(lambda x, y, p: x == p[0] or y == p[1]),
+        "first token alone compared": (
+            {"merge": _by_first_alone},
+            *each("found", lambda x, y, p: x == p[0], lambda x, y, p: x == p[0] or y == p[1]),
         ),
-        "second token alone compared": each("merge", _where(lambda x, y, p: y == p[1])),
-        "first pair left": each("merge", lambda i, p, n: i[:1] + merged(i[1:], p, n)),
+        "second token alone compared": each("found", lambda x, y, p: y == p[1]),
+        "first pair left": {"begin": 1},
     },
 )
 """The ways to merge wrongly that learning and encoding can go wrong by as well."""
@@ -253,12 +227,12 @@ _MISTAKES = mistakes(
     """,
     {
         "ids as text": each("merge", _as_text),
-        "first token kept": each("merge", lambda i, p, n: _scan(i, p, [p[0], n])),
+        "first token kept": each("put", lambda p, n, i: [p[0], n]),
         "pair kept": each(
-            "merge",
-            lambda i, p, n: _scan(i, p, [*p, n]),
-            lambda i, p, n: _scan(i, p, [n, *p]),
-            lambda i, p, n: _scan(i, p, [p[0], n, p[1]]),
+            "put",
+            lambda p, n, i: [*p, n],
+            lambda p, n, i: [n, *p],
+            lambda p, n, i: [p[0], n, p[1]],
         ),
         "tokens replaced one by one": each(
             "merge",
@@ -269,58 +243,61 @@ _MISTAKES = mistakes(
             _one_by_one(_gone, _gone),
         ),
         "order lost": each(
-            "merge",
-            _after_merge(sorted),
-            _after_merge(lambda ids: ids[::-1]),
-            _after_merge(lambda ids: list(dict.fromkeys(ids))),
-            _after_merge(lambda ids: sorted(set(ids))),
+            "put_out",
+            sorted,
+            lambda ids: ids[::-1],
+            lambda ids: list(dict.fromkeys(ids)),
+            lambda ids: sorted(set(ids)),
         ),
         "others left out": each(
-            "merge", lambda i, p, n: [x for x in merged(i, p, n) if x == n], _up_to_the_first
+            "merge", lambda s, i, p, n: [x for x in merged(i, p, n) if x == n], _up_to_the_first
         ),
         "round the end": each("merge", _round_the_end),
-        "old token for the new one": each(
-            "merge", lambda i, p, n: _scan(i, p, p[:1]), lambda i, p, n: _scan(i, p, p[1:])
-        ),
-        "any two of the pair": each("merge", _where(lambda x, y, p: x in p and y in p)),
+        "old token for the new one": each("put", lambda p, n, i: p[:1], lambda p, n, i: p[1:]),
+        "any two of the pair": each("found", lambda x, y, p: x in p and y in p),
         "pair sorted": each(
-            "merge",
-            lambda i, p, n: merged(i, tuple(sorted(p)), n),
-            _where(lambda x, y, p: (min(x, y), max(x, y)) == p),
+            "found",
+            lambda x, y, p: (x, y) == tuple(sorted(p)),
+            lambda x, y, p: (min(x, y), max(x, y)) == p,
         ),
-        "condition reversed": each("merge", _where(lambda x, y, p: (x, y) != p)),
-        "new token left out": each("merge", lambda i, p, n: _scan(i, p, [])),
-        "new token at the end": each(
-            "merge",
-            lambda i, p, n: _scan(i, p, []) + [n] * (len(i) - len(merged(i, p, n))),
-            lambda i, p, n: _scan(i, p, []) + [n] * any(_marked(i, p)),
+        "condition reversed": each("found", lambda x, y, p: (x, y) != p),
+        "new token left out": each("put", lambda p, n, i: []),
+        "new token at the end": tuple(
+            {
+                "put": lambda p, n, i: [],
+                "merge": lambda s, i, p, n, of=of: scan(s, i, p, n) + [n] * of(i, p, n),
+            }
+            for of in (
+                lambda i, p, n: len(i) - len(merged(i, p, n)),
+                lambda i, p, n: any(_marked(i, p)),
+            )
         ),
-        "new token twice": each("merge", lambda i, p, n: _scan(i, p, [n, n])),
-        "skips the token behind": each("merge", lambda i, p, n: _scan(i, p, [n], step=3)),
-        "pair in reverse": each("merge", lambda i, p, n: merged(i, p[::-1], n)),
+        "new token twice": each("put", lambda p, n, i: [n, n]),
+        "skips the token behind": {"go_on": 3},
+        "pair in reverse": each("found", lambda x, y, p: (y, x) == p),
         "first token replaced alone": each(
-            "merge", lambda i, p, n: [n if x == p[0] else x for x in i]
+            "merge", lambda s, i, p, n: [n if x == p[0] else x for x in i]
         ),
         "steps of two": each(
             "merge",
-            lambda i, p, n: [
+            lambda s, i, p, n: [
                 x
                 for k in range(0, len(i), 2)
                 for x in ([n] if tuple(i[k : k + 2]) == tuple(p) else i[k : k + 2])
             ],
         ),
         "own id for the new token": each(
-            "merge",
-            lambda i, p, n: merged(i, p, max(i, default=0) + 1),
-            lambda i, p, n: merged(i, p, n + 1),
-            lambda i, p, n: merged(i, p, n - 1),
-            lambda i, p, n: merged(i, p, 256),
-            lambda i, p, n: merged(i, p, len(i)),
-            lambda i, p, n: merged(i, p, p[0] + p[1]),
+            "put",
+            lambda p, n, i: [max(i, default=0) + 1],
+            lambda p, n, i: [n + 1],
+            lambda p, n, i: [n - 1],
+            lambda p, n, i: [256],
+            lambda p, n, i: [len(i)],
+            lambda p, n, i: [p[0] + p[1]],
         ),
-        "last pair alone": each("merge", lambda i, p, n: _backwards(i, p, n, most=1)),
-        "pair returned": each("merge", lambda i, p, n: list(p)),
-        "nothing merged": each("merge", lambda i, p, n: i),
+        "last pair alone": {"backwards": True, "most_merges": 1},
+        "pair returned": each("merge", lambda s, i, p, n: list(p)),
+        "nothing merged": each("merge", lambda s, i, p, n: i),
     },
     {"pair as one token": _holds_a_pair},
 )
@@ -365,8 +342,8 @@ MERGE_PAIR = Check(
     name="merge_pair",
     parameters=("ids", "pair", "new"),
     results={"ids": "(n,)"},
-    compute=lambda s, ids, pair, new: np.array(s.merge(ids, pair, new), dtype=np.int64),
-    steps={"merge": merged},
+    compute=lambda s, ids, pair, new: np.array(s.merge(s, ids, pair, new), dtype=np.int64),
+    steps=MERGE_STEPS,
     stages=(
         Stage(
             (

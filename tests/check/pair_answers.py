@@ -537,6 +537,16 @@ RIGHT = {
     ],
 }
 DOUBLES = {
+    "merge_pair": {
+        "first pair alone; second token kept": lambda ids, pair, new: next(
+            ([*ids[:i], new, *ids[i + 1 :]] for i, p in enumerate(pairwise(ids)) if p == pair), ids
+        ),
+        "either order; new token twice": lambda ids, pair, new: [
+            token
+            for token in walk_where(lambda x, y, p: p in ((x, y), (y, x)))(ids, pair, new)
+            for _ in range(2 if token == new else 1)
+        ],
+    },
     "learn_byte_pairs": {
         "ids of new tokens; ties the other way": learn_with(
             first_id=257, choose=lambda c: max(c, key=lambda pair: (c[pair], pair))
