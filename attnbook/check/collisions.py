@@ -249,7 +249,9 @@ _MISTAKES = mistakes(
         ),
         "last term without its 2": each("factor", 1 / _ROOT, 4 / _ROOT),
         "last term upside down": {"front": lambda factor, t, c, r: factor * t},
-        "normal for its absolute value": {"finish": lambda p: p / 2},
+        "normal for its absolute value": tuple(
+            {"finish": lambda p: p / 2, "at_zero": at_zero} for at_zero in (1.0, 0.5)
+        ),
         "Cauchy": _of_t(lambda t: 2 * np.arctan(t) / math.pi - np.log1p(t * t) / (math.pi * t)),
         "no random direction": _of_t(lambda t: 1 - 1 / t, lambda t: np.maximum(1 - 1 / t, 0)),
         "mean of the distance": _of_t(
@@ -270,7 +272,9 @@ _MISTAKES = mistakes(
             "distance", *(lambda c, k=k: k * c for k in (2, 0.5, math.sqrt(2), math.sqrt(0.5)))
         ),
         "distance squared": each("distance", np.square, np.sqrt),
-        "not colliding": {"finish": lambda p: 1 - p},
+        "not colliding": tuple(
+            {"finish": lambda p: 1 - p, "at_zero": at_zero} for at_zero in (1.0, 0.0)
+        ),
         "width ignored": {"width": lambda r: 1.0},
         "ratio squared": each("ratio", lambda c, r: (r / c) ** 2, lambda c, r: np.sqrt(r / c)),
         "distance 0": each("at_zero", math.nan, 0.0, 0.5, math.inf, -math.inf),

@@ -143,6 +143,7 @@ _OWN = mistakes(
         ),
         "memory ignored": (
             *each("to_memory", _all_from_target),
+            {"to_memory": _all_from_target, "cross_mask": sublayers.no_mask},
             {"to_memory": _all_from_target, **_matrices({CROSS: SELF})[0]},
         ),
         "queries from the memory": each("to_memory", lambda x, memory: (memory, x, x)),

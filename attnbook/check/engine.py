@@ -6,7 +6,7 @@ before. What no mistake explains is described by the properties that do not hold
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -124,6 +124,7 @@ class Examination:
         self.general: list[str] = []
         self.failed_beyond: set[str] = set()
         self.began_right = False
+        self.later: list[Stage] = []
         self.settled = False  # an earlier library decides what is reported
         libraries = present()
         if not check.stages[0].cases[0].has_library:  # then the function chooses the library
@@ -189,10 +190,11 @@ class Examination:
         self._repeat(first, name)
         passed: list[Attempt] = []
         self.failed_beyond.clear()
-        for stage in self.check.stages:
-            if stage.within in self.failed_beyond:
-                continue
-            if not stage.option or stage.option in takes:
+        chosen = {"", *takes}
+        self.later = [stage for stage in self.check.stages if stage.option in chosen]
+        while self.later:
+            stage = self.later.pop(0)
+            if stage.within not in self.failed_beyond:
                 passed += self._stage(stage, name, passed)
                 self.began_right = True
 
@@ -263,7 +265,7 @@ class Examination:
         if wrong and self.settled:
             raise Found(Finding(None, ""))
         if wrong:
-            raise Found(self._diagnose(wrong, returned + passed, name))
+            raise Found(self._diagnose(wrong, returned + passed, name, self._later(name)))
         if not errors:
             return returned
         case, error = errors[0]
@@ -279,6 +281,19 @@ class Examination:
             finding = replace(_explain(case, error, attempts, name), case=given)
         raise Raises(finding, error)
 
+    def _later(self, name: str) -> Iterator[list[Attempt]]:
+        """Yield what the function returns in the stages that come after one that it fails."""
+        remarks = [*self.calls.remarks[name]]
+        try:
+            for stage in self.later:
+                if not stage.beyond and not stage.within:
+                    attempts = [self.calls.attempt(case, name) for case in stage.cases]
+                    yield [attempt for attempt in attempts if attempt.error is None]
+        except Found:  # it does not end, or returns something else
+            return
+        finally:
+            self.calls.remarks[name] = remarks
+
     def _beyond(self, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
         """Say what happens on inputs that a function for matrices need not take."""
         known = {mistake.name for mistake in self.check.mistakes}
@@ -289,12 +304,18 @@ class Examination:
         )
         return f"on {stage.beyond} {_happens(error)}.{more}"
 
-    def _diagnose(self, wrong: list[Attempt], returned: list[Attempt], name: str) -> Finding:
+    def _diagnose(
+        self,
+        wrong: list[Attempt],
+        returned: list[Attempt],
+        name: str,
+        later: Iterable[list[Attempt]] = (),
+    ) -> Finding:
         shaped = [attempt for attempt in wrong if not attempt.fits]
         smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
         shown = smallest if shaped else self._legible(smallest, name)
         detail = difference(self.check, shown.case, shown.values, shown.expected)
-        mistakes = explain(self.check, returned)
+        mistakes = explain(self.check, returned, later)
         if mistakes:
             messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
             message = " ".join([*messages, *(mistake.message for mistake in mistakes)])

@@ -102,10 +102,7 @@ MISTAKES = mistakes(
         branches are multiplied before W_2, where both have the width d_ff.
     """,
     {
-        "activation on the wrong branch": tuple(
-            {"open": same, "pass_on": activation}
-            for activation in (silu, sigmoid, attnbook.gelu, relu)
-        ),
+        "activation on the wrong branch": each("matrices", lambda G, A, B: (A, G, B)),
         "activation on both branches": each("pass_on", silu),
         "activation on the product": {"open": same, "combine": lambda a, b: silu(a * b)},
         "activation after the second matrix": (

@@ -34,18 +34,21 @@ def accumulate_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
 
 
 STEPS: dict[str, Any] = {
+    "pieces": lambda gradients, counts: (gradients, counts),
     "weights": lambda counts: counts,
     "weigh": lambda gradients, weights: gradients * weights[:, np.newaxis],
     "sum": lambda weighed: np.sum(weighed, axis=0),
     "total": np.sum,
     "divide": np.divide,
+    "leave": lambda gradient: gradient,
 }
 
 
 def accumulate(s: Any, gradients, counts):
     """Return the gradient that the steps `s` make of those of the pieces."""
+    gradients, counts = s.pieces(gradients, counts)
     weighed = s.weigh(gradients, s.weights(counts))
-    return s.divide(s.sum(weighed), s.total(counts))
+    return s.leave(s.divide(s.sum(weighed), s.total(counts)))
 
 
 def _softmax(counts):
@@ -91,6 +94,8 @@ _MISTAKES = mistakes(
         an assignment forgets it.
     shares cut to integers: Your shares are cut to integers by //, so nearly all are 0. Divide by /.
     last piece left out: Your loop ends before the last piece, and its gradient is missing.
+    first piece left out: Your loop begins with the second piece, and the gradient of the first is
+        missing.
     running mean of two: You take the mean of what you have and of the next piece, so the last one
         counts half. Weigh each by its number of labels.
     counts along the parameters: You multiply by the counts without an axis, so parameter j gets the
@@ -139,7 +144,7 @@ _MISTAKES = mistakes(
             "sum": lambda weighed: np.median(weighed, axis=0),
             "total": lambda n: 1,
         },
-        "sign": each("total", lambda n: -np.sum(n)),
+        "sign": each("leave", np.negative),
         "weighed upside down": (
             {"weights": lambda n: 1 / np.maximum(n, 1)},
             {
@@ -161,7 +166,11 @@ _MISTAKES = mistakes(
         "shares cut to integers": {"weights": lambda n: n // n.sum(), "total": lambda n: 1},
         "last piece left out": (
             {"weights": _but_the_last},
-            {"weights": _but_the_last, "total": lambda n: np.sum(n[:-1])},
+            {"pieces": lambda g, n: (g[:-1], n[:-1])},
+        ),
+        "first piece left out": (
+            {"weights": lambda n: n * (np.arange(len(n)) > 0)},
+            {"pieces": lambda g, n: (g[1:], n[1:])},
         ),
         "running mean of two": {"weights": _halved, "total": lambda n: 1},
         "counts along the parameters": each("weigh", np.multiply),

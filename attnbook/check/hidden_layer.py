@@ -79,6 +79,7 @@ FEED_STEPS: dict[str, Callable] = {
     "biases": lambda b_1, b_2: (b_1, b_2),
     "shift_hidden": np.add,
     "activate": relu,
+    "shift_late": lambda hidden, b_1: hidden,
     "back": np.matmul,
     "shift_back": np.add,
     "leave_feed": same,
@@ -91,6 +92,7 @@ def feed(steps: Any, x, W_1, b_1, W_2, b_2):
     W_1, W_2 = steps.feed_matrices(W_1, W_2)
     b_1, b_2 = steps.biases(b_1, b_2)
     hidden = steps.activate(steps.shift_hidden(steps.enter_feed(x) @ W_1, b_1))
+    hidden = steps.shift_late(hidden, b_1)
     return steps.keep(steps.leave_feed(steps.shift_back(steps.back(hidden, W_2), b_2)), x)
 
 
@@ -182,8 +184,8 @@ FEED_MISTAKES = mistakes(
         "b_1 forgotten": each("biases", lambda b_1, b_2: (0, b_2)),
         "b_2 forgotten": each("biases", lambda b_1, b_2: (b_1, 0)),
         "b_1 after the activation": {
-            "activate": same,
-            "shift_hidden": lambda h, b_1: relu(h) + b_1,
+            "shift_hidden": lambda h, b_1: h,
+            "shift_late": np.add,
         },
         "bias subtracted": each(
             "biases",

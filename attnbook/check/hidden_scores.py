@@ -86,7 +86,10 @@ MASK_MISTAKES = mistakes(
         "mask after the softmax": _after(lambda weights, mask: weights * mask),
         "−∞ after the softmax": _after(hide),
         "mask after the exponential": RENORMALIZED,
-        "mask with a large negative number": filled_with(-1e9),
+        "mask with a large negative number": (
+            filled_with(-1e9),
+            *each("hide", *(lambda s, mask, by=by: s - by * ~mask for by in (1e9, 1e6, 1e4))),
+        ),
         "hidden scores not low enough": (
             *map(filled_with, (-1.0, -2.0, -3.0, -4.0, -5.0, -8.0, -10.0, -15.0, -20.0)),
             *each(

@@ -129,7 +129,10 @@ _OWN = mistakes(
     """,
     {
         "mean of the visible values": {"product": lambda q, k: 0 * dot_products(q, k)},
-        "first visible key alone": {"finish": lambda weights, x, axis: _first_visible(x)},
+        "first visible key alone": tuple(
+            {"finish": lambda weights, x, axis: _first_visible(x), **empty}
+            for empty in ({}, {"see": lambda mask: mask | ~np.any(mask, axis=-1, keepdims=True)})
+        ),
         "rows with a hidden key NaN": filled_with(np.nan),
         "score 0 taken for hidden": {"hide": lambda s, mask: hide(s, s * mask != 0)},
         "another mask": each(
@@ -137,7 +140,10 @@ _OWN = mistakes(
             lambda scores, mask: causal(scores),
             lambda scores, mask: causal_to_the_last(scores),
         ),
-        "mask with −10⁴": (filled_with(-1e4), filled_with(-1e3)),
+        "mask with −10⁴": (
+            *map(filled_with, (-1e4, -1e3)),
+            *each("hide", lambda s, mask: s - 1e4 * ~mask),
+        ),
         "hidden keys in the maximum": tuple(
             {**way, **filled_with(fill), "shift": soft.maximum}
             for fill in (0.0, -1e4, -1e9)

@@ -190,8 +190,9 @@ MERGE_MISTAKES = mistakes(
         "one part's maximum for both": _relative_to(
             lambda m_1, m_2: m_1 + 0, lambda m_1, m_2: m_2 + 0
         ),
-        "sum or mean of the maxima": _relative_to(
-            lambda m_1, m_2: m_1 + m_2, lambda m_1, m_2: (m_1 + m_2) / 2
+        "sum or mean of the maxima": (
+            *_relative_to(lambda m_1, m_2: m_1 + m_2, lambda m_1, m_2: (m_1 + m_2) / 2),
+            {"results": lambda m, z, u, m_1, m_2: (m_1 + m_2, z, u)},
         ),
         "smooth maximum": (
             {"maximum": np.logaddexp},

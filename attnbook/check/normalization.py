@@ -232,9 +232,11 @@ NORMALIZATION_MISTAKES = mistakes(
         "sign of the scores": ({"exponents": lambda x, axis: -x}, {"power": lambda x: np.exp(-x)}),
         "one minus the weights": {"finish": lambda weights, x, axis: 1 - weights},
         "softmax twice": {"finish": lambda weights, x, axis: normal(weights, axis)},
-        "hard maximum": {
-            "finish": lambda weights, x, axis: np.where(x == plain_maximum(x, axis), 1.0, 0.0)
-        },
+        "hard maximum": each(
+            "finish",
+            lambda weights, x, axis: np.where(x == plain_maximum(x, axis), 1.0, 0.0),
+            lambda weights, x, axis: np.where(x == maximum(x, axis), 1.0, 0.0),
+        ),
         "sigmoid": {"finish": lambda weights, x, axis: 1 / (1 + np.exp(-x))},
         "one added to the sum": each(
             "divide",

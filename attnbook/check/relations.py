@@ -13,6 +13,8 @@ from attnbook.check.steps import Case, Check, Mistake, agree
 Pair = tuple[np.ndarray, np.ndarray, Case]
 """What was returned, what is right, and for which input."""
 
+RIGHT = "the right one"
+
 Kinds = Callable[[Check, list[Pair]], Iterator[tuple[str, str]]]
 
 _OF_NUMBERS: dict[str, Callable] = {
@@ -76,8 +78,13 @@ _MOVED: dict[str, Callable] = {
 }
 
 
-def related(check: Check, attempts: list[Attempt], kinds: Kinds) -> Mistake | None:
-    """Return what the wrong results are of the right ones for all `attempts`, if that is known."""
+def related(
+    check: Check, attempts: list[Attempt], kinds: Kinds, ones: str = RIGHT
+) -> Mistake | None:
+    """Return what the wrong results are of the right ones for all `attempts`, if that is known.
+
+    `ones` says what is expected, where that is something else than what is right.
+    """
     wrong = {}
     for i, name in enumerate(check.results):
         pairs = [(a.values[i], a.expected[i], a.case) for a in attempts]
@@ -93,11 +100,20 @@ def related(check: Check, attempts: list[Attempt], kinds: Kinds) -> Mistake | No
         return None
     who = "Your result" if len(check.results) == 1 else f"Your {' and your '.join(wrong)}"
     verb = "are each" if len(wrong) > 1 else "is"
-    return Mistake(name, f"{who} {verb} {holds}.")
+    return Mistake(name, f"{who} {verb} {holds}.".replace(RIGHT, ones))
 
 
-def relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of what makes all wrong results of the right ones."""
+def beside(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
+    """Yield what leaves the numbers of another mistake recognisable."""
+    yield from relations(check, pairs, alone=False)
+    yield from multiples(check, pairs)
+
+
+def relations(check: Check, pairs: list[Pair], alone: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield name and text of what makes all wrong results of the right ones.
+
+    What is not `alone`, but beside another mistake, is a factor or another order.
+    """
 
     def holds(change: Callable, *names: str) -> bool:
         def of(right: np.ndarray, case: Case) -> np.ndarray:
@@ -115,15 +131,15 @@ def relations(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:
         if abs(one + 1) < 1e-3:
             yield "result negated", "minus the right one"
         yield "result scaled", f"{_short(one)} times the right one"
-    if check.kind != "bool":
+    if alone and check.kind != "bool":
         got, right, _ = max(pairs, key=lambda pair: pair[1].size)
         constant = (got - right).flat[0] if got.shape == right.shape else 0
         if holds(lambda x: x + constant):
             yield "number added", f"the right one plus {show(constant)}"
     for text, change in _MOVED.items():
-        if holds(change):
+        if (alone or "everywhere" not in text) and holds(change):
             yield "result rearranged", text
-    if check.kind == "real floating":
+    if alone and check.kind == "real floating":
         for text, change in _OF_NUMBERS.items():
             if holds(change):
                 yield "function of the result", text

@@ -4,6 +4,7 @@ Both checks of kernels, of tiles that are skipped and of heads that share keys, 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -387,7 +388,10 @@ TILE_MISTAKES = (
         base_2={"power": np.exp2},
     ),
     *only(SCORE_MISTAKES, *_SCORES),
-    *only(MASKED_ATTENTION.mistakes, "mask with −10⁴"),
+    *(  # without what is added to the scores, which hides them here
+        replace(mistake, ways=mistake.ways[:2])
+        for mistake in only(MASKED_ATTENTION.mistakes, "mask with −10⁴")
+    ),
     *only(MASK_MISTAKES, *_MASKS),
     *only(OUTPUT_MISTAKES, *_OUTPUTS),
 )

@@ -141,7 +141,6 @@ ZIGZAG_SHARDS = Check(
             ),
             "neighbouring runs": (
                 {"early": lambda r, p: 2 * r, "late": lambda r, p: 2 * r + 1},
-                {"early": lambda r, p: 2 * r + 1, "late": lambda r, p: 2 * r},
                 {"late": lambda r, p: r + 1},
             ),
             "striped": each("all", lambda x, n, p: np.arange(n).reshape(-1, p).T),

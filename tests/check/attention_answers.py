@@ -111,20 +111,20 @@ out = shifted_e / total(shifted_e)
 """)
 SOFTMAX = SOFTMAX_PROGRAM.wrong("""
 wrong axis: sm(x, 0)
-    exp(x) / total(exp(x), -2)
+    sm(x, -2)
 one sum for all: e / xp.sum(e)
 not normalised: e
     shifted_e
 scores returned: x - top(x)
-length instead of sum: e / total(e * e) ** 0.5
+length instead of sum: shifted_e / total(shifted_e * shifted_e) ** 0.5
     unit(x)
 no exponential: x / total(x)
 squares or absolute values: x * x / total(x * x)
     abs(x) / total(abs(x))
 logarithm returned: x - xp.log(total(e))
-base 2: 2**x / total(2**x)
-base 10: 10**x / total(10**x)
-sign of the scores: exp(-x) / total(exp(-x))
+base 2: sm(x * math.log(2))
+base 10: sm(x * math.log(10))
+sign of the scores: sm(-x)
 softmax twice: sm(sm(x))
 hard maximum: one_hot(x)
 sigmoid: e / (1 + e)
@@ -148,9 +148,8 @@ scores clipped: sm(xp.clip(x, -1, 1))
     sm(xp.tanh(x))
 scores normalised: sm(unit(x))
     sm(x / xp.max(x))
-divided by another number: e / top(-e) * -1
-    e / xp.prod(e, axis=-1, keepdims=True)
-one left out of the sum: e / total(e[..., :-1])
+divided by another number: e / xp.prod(e, axis=-1, keepdims=True)
+one left out of the sum: shifted_e / total(shifted_e[..., :-1])
     shifted_e / total(shifted_e[..., 1:])
 """) | SOFTMAX_PROGRAM.taking("axis=-1").wrong("axis ignored: out = sm(x)")
 
@@ -602,35 +601,28 @@ additive mask: np.where(right, 0, -np.inf)
 numbers for booleans: np.tri(n_q, n_k, n_k - n_q)
     np.tri(n_q, n_k, dtype=int)
 inverted: ~right
-    j > i
-upper triangle: np.triu(np.ones((n_q, n_k), dtype=bool))
-    i + s <= j
-    np.triu(np.ones((n_q, n_k), dtype=bool), n_q - n_k)
-    right.T
-    np.tri(n_q, n_k, dtype=bool).T
+upper triangle: i + s <= j
 own place hidden: j < i + s
-    np.tri(n_q, n_k, -1, dtype=bool)
 next place visible: j <= i + s + 1
-    np.tri(n_q, n_k, 1, dtype=bool)
 everything visible: np.ones((n_q, n_k), dtype=bool)
 diagonal two places off: j <= i + s + 2
 neighbour alone: j == i + s - 1
 short window: (j <= i + s) & (j > i + s - 3)
-diagonal alone: np.eye(n_q, n_k, dtype=bool)
-    np.eye(n_q, n_k, n_k - n_q, dtype=bool)
+diagonal alone: np.eye(n_q, n_k, n_k - n_q, dtype=bool)
 aligned to the first key: np.tri(n_q, n_k, dtype=bool)
     ~(j > i)
 offset never negative: np.tri(n_q, n_k, max(s, 0), dtype=bool)
     j <= i + abs(s) / 2 + s / 2
 offset with the wrong sign: np.tri(n_q, n_k, -s, dtype=bool)
 shape transposed: right_causal(n_k, n_q)
+    right.T
     np.tri(n_k, n_q, dtype=bool)
 square only: np.tri(n_k, dtype=bool)
     np.tri(n_q, dtype=bool)
     np.tri(max(n_q, n_k), dtype=bool)
 """) | {
     "additive mask 3": lambda n: np.where(np.tri(n) == 0, np.finfo(np.float32).min, 0),
-    "inverted 3": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
+    "inverted 2": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
 }
 
 
@@ -760,7 +752,7 @@ one part rescaled: f2 = xp.ones_like(m2)
     f1 = xp.ones_like(m1)
     z = f1 * z1 + z2
     u = u1 + f2 * u2
-factors exchanged: f1 = xp.exp(m2 - m); f2 = xp.exp(m1 - m)
+factors exchanged: f1 = xp.exp(m2 - safe); f2 = xp.exp(m1 - safe)
     z = f2 * z1 + f1 * z2
     u = f2 * u1 + f1 * u2
 factors divided by their sum: f1 = 1 / (1 + xp.exp(m2 - m1)); f2 = 1 / (1 + xp.exp(m1 - m2))
@@ -794,7 +786,7 @@ divided already: u = (f1 * u1 + f2 * u2) / (f1 * z1 + f2 * z2)
 log-sum-exp for the maximum: out = (m + xp.log(z), xp.ones_like(z), u / z)
 weighted taken for an output: u = f1 * z1 * u1 + f2 * z2 * u2
     u = (f1 * z1 * u1 + f2 * z2 * u2) / (f1 * z1 + f2 * z2)
-rescaled twice: f1 = xp.exp(m1 - m) ** 2; f2 = xp.exp(m2 - m) ** 2
+rescaled twice: f1 = xp.exp(m1 - safe) ** 2; f2 = xp.exp(m2 - safe) ** 2
     u = f1 * f1 * u1 + f2 * f2 * u2
 base 2: f1 = 2 ** (m1 - safe); f2 = 2 ** (m2 - safe)
 no exponential: f1 = m1 - m; f2 = m2 - m
@@ -829,10 +821,18 @@ no scale; no softmax: out = q @ k.mT @ v
 no scale; softmax over the query axis: w = sm(q @ k.mT, 0)
 scale by d_k; softmax twice: w = sm(sm(q @ k.mT / d))
 scale by √n_k; key used as value: out = sm(q @ k.mT / len(k) ** 0.5) @ k
+no scale; no maximum: s = q @ k.mT; w = exp(s) / total(exp(s))
+"""),
+    "attention_weights": WEIGHTS_PROGRAM.taking("mask=None").wrong("""
+scale by d_k; mask inverted: s = q @ k.mT / d; w = sm(s if mask is None else hidden(s, ~mask))
+no scale; mask after the softmax: s = q @ k.mT; w = sm(s) * (1 if mask is None else mask)
 """),
     "softmax": SOFTMAX_PROGRAM.wrong("""
 wrong axis; base 2: out = 2**x / total(2**x, 0)
 sign of the scores; logarithm returned: out = xp.log(sm(-x))
+wrong axis; no maximum: out = exp(x) / total(exp(x), -2)
+base 2; no maximum: out = 2**x / total(2**x)
+divided by another number; no maximum: out = e / top(-e) * -1
 """),
     "multi_head_attention": HEADS_PROGRAM.wrong("""
 scale by √d_model; W_O forgotten: s = q @ k.mT / x.shape[-1] ** 0.5; out = joined
@@ -843,10 +843,21 @@ bare reshape in the join; no scale: s = q @ k.mT; join = reshaped_join
         "scale in grad_value; second term of the softmax Jacobian: ds = w * dw * c; "
         "dv = w.mT @ g * c"
     ),
-    "causal_mask": {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
-    "merge_attention": MERGE_PROGRAM.wrong(
-        "total not rescaled; maximum not updated: z = z1 + z2; out = (m1, z, u)"
-    ),
+    "causal_mask": CAUSAL_PROGRAM.wrong("""
+inverted; aligned to the first key: j > i
+upper triangle; aligned to the first key: np.triu(np.ones((n_q, n_k), dtype=bool))
+upper triangle; offset with the wrong sign: np.triu(np.ones((n_q, n_k), dtype=bool), n_q - n_k)
+shape transposed; aligned to the first key: np.tri(n_q, n_k, dtype=bool).T
+own place hidden; aligned to the first key: np.tri(n_q, n_k, -1, dtype=bool)
+next place visible; aligned to the first key: np.tri(n_q, n_k, 1, dtype=bool)
+diagonal alone; aligned to the first key: np.eye(n_q, n_k, dtype=bool)
+""")
+    | {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
+    "merge_attention": MERGE_PROGRAM.wrong("""
+total not rescaled; maximum not updated: z = z1 + z2; out = (m1, z, u)
+factors exchanged; empty parts NaN: f1 = xp.exp(m2 - m); f2 = xp.exp(m1 - m)
+one part rescaled; sum or mean of the maxima: f2 = xp.ones_like(m2); out = (m1 + m2, z, u)
+"""),
 }
 
 

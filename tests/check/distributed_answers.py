@@ -23,10 +23,9 @@ def paired(choose):
 
 ZIGZAG_WRONG = {
     "contiguous": lambda n, p: np.split(np.arange(n), p),
-    "neighbouring runs": paired(lambda r, p: (2 * r, 2 * r + 1)[::-1]),
     "striped": lambda n, p: [list(range(r, n, p)) for r in range(p)],
     "same direction": paired(lambda r, p: (r, p + r)),
-    "neighbouring runs 2": paired(lambda r, p: (r, r + 1)),
+    "neighbouring runs": paired(lambda r, p: (r, r + 1)),
     "counted from the middle": paired(lambda r, p: (r, p - 1 - r)),
     "counted from the middle 2": lambda n, p: [
         np.arange(n).reshape(p, -1)[[r, p - 1 - r]].ravel() for r in range(p)
@@ -254,4 +253,9 @@ RIGHT = {
         whole,
         lambda *given: tuple(whole(*given)),
     ],
+}
+DOUBLES = {
+    "zigzag_shards": {
+        "neighbouring runs; late run first": paired(lambda r, p: (2 * r + 1, 2 * r)),
+    }
 }

@@ -432,6 +432,8 @@ size taken for a constant; grad_gain averaged: d = h / r; C = mean(flat(k), 0, k
 """),
     "embed_vjp": TABLE.wrong("""
 repeated token counted once; gradient negated: -written(i, E, g)
+repeated token averaged; averaged over the tokens: (flat(h).mT @ flat(g)) / i.size / xp.clip(
+        xp.sum(flat(h), axis=0), 1)[:, None]
 """),
 }
 RIGHT = {

@@ -198,7 +198,7 @@ COMMON |= {
     "softmax over the heads": at_once(lambda s: np.nan_to_num(ab.softmax(s, 0))),
     "softmax twice": at_once(lambda s: ab.softmax(ab.softmax(s))),
     "mask after the softmax": lambda q, k, v: repeated(q, k, v, np.tril),
-    "sign of the scores": at_once(ab.softmax, sign=-1),
+    "sign of the scores": kernel(factor=lambda d, n: -1 / math.sqrt(d)),
     "hidden scores not low enough": at_once(ab.softmax, fill=-5.0),
 }
 WRONG = {
@@ -208,8 +208,6 @@ WRONG = {
         "hidden tiles read": kernel(skip=False),
         "hidden tiles read 2": lambda q, k, v: ab.attention(q, k, v, is_causal=True),
         "one tile too many": kernel("one tile too many"),
-        "no scale 2": kernel(skip=False, factor=FACTORS["no scale"]),
-        "total not rescaled 2": kernel("total not rescaled", skip=False),
         "diagonal one too far 2": kernel("diagonal one too far", skip=False),
     },
     "grouped_attention": {
@@ -246,6 +244,8 @@ DOUBLES = {
         "total not rescaled; scale by d_k": kernel(
             "total not rescaled", factor=FACTORS["scale by d_k"]
         ),
+        "no scale; hidden tiles read": kernel(skip=False, factor=FACTORS["no scale"]),
+        "sign of the scores; hidden tiles read": at_once(ab.softmax, sign=-1),
     },
     "grouped_attention": {
         "heads in turn; scale by d_k": kernel(

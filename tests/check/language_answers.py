@@ -104,9 +104,6 @@ def sigmoid(h):
 
 GATED_FEED_FORWARD = GATE.wrong("""
 activation on the wrong branch: (x @ G * ab.silu(up)) @ B
-    (x @ G * sigmoid(up)) @ B
-    (x @ G * ab.gelu(up)) @ B
-    (x @ G * ab.relu(up)) @ B
 activation on both branches: h = gate * ab.silu(up)
 activation on the product: h = ab.silu(x @ G * up)
 activation after the second matrix: ab.silu((x @ G * up) @ B)
@@ -295,6 +292,8 @@ over the sequence; gain forgotten: x / root(mean(square, -2) + 1e-5)
     "gated_feed_forward": GATE.wrong("""
 no activation; residual inside: x + (x @ G * up) @ B
 another activation; branches added: (ab.gelu(x @ G) + up) @ B
+activation on the wrong branch; sigmoid for the activation: (x @ G * sigmoid(up)) @ B
+activation on the wrong branch; another activation: (x @ G * ab.relu(up)) @ B
 """),
     "rotary": {
         "rotated backwards; positions from 1": turned(lambda p, i, d: -(p + 1) / 1e4 ** (2 * i / d))

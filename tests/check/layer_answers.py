@@ -592,6 +592,7 @@ over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
     "feed_forward": transformer.FEED.wrong("""
 another activation; b_2 forgotten: ab.gelu(h) @ B
 no activation; residual inside: x + h @ B + b
+another activation; b_1 after the activation: (xp.tanh(x @ A) + a) @ B + b
 """),
     "embed": {
         "no √d_model; id one too small": lambda ids, E: E[ids - 1],
@@ -606,6 +607,9 @@ no activation; residual inside: x + h @ B + b
     "cross_entropy": transformer.LOSS.wrong("""
 sign; sum for mean: -xp.sum(losses)
 softmax over the tokens; sum for mean: -xp.sum(taken(ab.log_softmax(z, axis=0), t))
+softmax over the tokens; logarithm of 0: rows = log(sm(z, 0))
+one softmax for all; exp overflows: rows = z - log(xp.sum(exp(z)))
+sign; base 2: rows = ab.log_softmax(z) / -math.log(2)
 """),
     "teacher_forcing": {"too little read; start among the labels": lambda t: (t[..., :-2], t)},
     "greedy_decode": {

@@ -112,6 +112,7 @@ SIMHASH = {
     "too few bits": lambda x, a: right_simhash(x, a).astype(np.int32),
     "too few bits 2": lambda x, a: right_simhash(x, a) % 2**31,
     "packed in floats": lambda x, a: ((x @ a.T >= 0) @ 2.0 ** np.arange(len(a))).astype(int),
+    "bits reversed; strict sign": lambda x, a: packed((x @ a.T > 0)[:, ::-1]),
     "bits reversed; signs for bits": lambda x, a: packed(np.sign(x @ a.T).astype(int)[:, ::-1]),
     "vectors centred 2": lambda x, a: packed((((x - x.mean(0)) @ a.T) > 0) * 1),
 }

@@ -642,7 +642,7 @@ def test_modules_are_built_from_the_weights_and_run_in_both_modes(call, mistake,
 def test_a_module_that_is_given_the_weights_is_given_back_as_it_was():
     layer = encoder_modules()["GivenWeights"]()
     report = check.decoder_layer(layer)
-    assert report.mistake == "mask ignored"
+    assert report.mistake == "mask ignored; memory_mask ignored"
     assert layer.training
     assert "In eval mode only" not in report.message  # in train mode another one is wrong
 

@@ -108,6 +108,10 @@ def adamw_uphill(W, g, mean, square, t, lr, decay):
 
 
 DOUBLES = {
+    "accumulate_gradients": {
+        "sum over the labels; first piece left out": lambda g, n: (g * n[:, None])[1:].sum(axis=0),
+        "divided by the pieces; sign": lambda g, n: -(g * n[:, None]).mean(axis=0),
+    },
     "adamw_step": {"decay forgotten; sign": adamw_uphill},
     "warmup_cosine": {"updates counted from 0; no fall": rising_alone},
 }

@@ -379,8 +379,7 @@ sum of exponentials forgotten: rows = z
     rows = z - xp.max(z, axis=-1, keepdims=True)
 sign: rows = -ab.log_softmax(z)
 softmax over the tokens: rows = ab.log_softmax(z, axis=-2)
-    rows = log(sm(z, 0))
-one softmax for all: rows = z - log(xp.sum(exp(z)))
+one softmax for all: rows = z - xp.max(z) - log(xp.sum(exp(z - xp.max(z))))
 base 2: rows = ab.log_softmax(z) / math.log(2)
 base 10: rows = ab.log_softmax(z) / math.log(10)
 every pair: losses = -rows[..., t] if z.ndim == 2 else -rows
