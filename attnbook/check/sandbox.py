@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ here. Where submissions are graded it is a process, and the seconds are fewer.""
 
 LONGEST_LOOK = 0.1
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
-busy, for whoever looks as well as for the thread."""
+busy, for whoever looks as well as for the thread. Nor does it wait if for half of the seconds it
+stands in line for a processor that others have."""
 
 LONGEST_LINE = 80
 """How much of a line of the reader's code is quoted."""
@@ -210,7 +212,7 @@ def _run(work: _Work, budget: Budget) -> str:
 
 def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
-    charged, mark = 0.0, budget.spent
+    charged, mark, in_line = 0.0, budget.spent, seconds_in_line()
     waited = moved = 0.0
     now = time.monotonic()
     while thread.is_alive():
@@ -224,12 +226,16 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
             budget.spend(computed - charged)
             charged = computed
         if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
-            mark, moved = budget.spent, waited
+            mark, moved, in_line = budget.spent, waited, seconds_in_line()
         if not thread.is_alive():
             break
         if budget.left <= 0:
             return _not_done(budget.seconds)
         if work.clock is not None and waited - moved > IDLE_SECONDS:
+            before, in_line = in_line, seconds_in_line()
+            if in_line - before > IDLE_SECONDS / 2:
+                moved = waited
+                continue
             return (
                 f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "
                 "next to nothing. Look for a sleep, for input(), or for a lock nobody releases."
@@ -239,6 +245,15 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     if work.seconds is not None:
         budget.spend(max(0.0, work.seconds - charged))
     return "" if budget.left > 0 else _not_done(budget.seconds)
+
+
+def seconds_in_line(process: int | str = "self") -> float:
+    """Return how long threads of a process stood in line for a processor; 0 where nobody tells."""
+    seconds = 0.0
+    for path in Path(f"/proc/{process}/task").glob("*/schedstat"):  # Linux alone has them
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            seconds += int(path.read_text().split()[1]) / 1e9
+    return seconds
 
 
 def _hush() -> None:

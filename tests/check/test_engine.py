@@ -507,6 +507,20 @@ def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(naps, monkeypat
     )
 
 
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_a_function_that_stands_in_line_for_a_processor_does_not_wait(others, monkeypatch):
+    monkeypatch.setattr(sandbox, "IDLE_SECONDS", 0.2)
+    in_line = itertools.count(step=others)
+    monkeypatch.setattr(sandbox, "seconds_in_line", lambda: next(in_line))
+    done = sandbox.call(lambda: time.sleep(1) or "done", (), {}, sandbox.Budget(10))
+    assert done.value == ("done" if others else None)
+    assert done.stopped.partition(":")[0] == ("" if others else "waits")
+
+
+def test_where_the_system_tells_of_no_processes_nobody_stands_in_line():
+    assert sandbox.seconds_in_line("no process") == 0 <= sandbox.seconds_in_line()
+
+
 @pytest.mark.parametrize("clock", [True, False])
 def test_a_machine_that_stands_still_for_an_hour_changes_nothing(clock, monkeypatch):
     if not clock:

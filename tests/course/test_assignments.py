@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import io
 import json
 import os
 import pathlib
@@ -370,18 +369,30 @@ def test_solutions_of_a_chapter_pass_hidden_cases(capsys):
     assert capsys.readouterr().err.startswith("single_head, weights: ")
 
 
+RUN_EACH = """
+import json, sys
+
+for cells in json.load(sys.stdin):
+    space = {}
+    for code in cells:
+        exec(code, space)
+"""
+
+
 @pytest.mark.site
 def test_cells_of_a_chapter_pass_with_the_solution_and_once_more():
     """No name of a cell hides one that the check needs."""
     found = exercises.read(WRITTEN)
     for chapter in every_day(["models"], found):
+        programs = []
         for exercise in found[chapter]:
             cells = notebooks.notebook([exercise], SECRET)["cells"]
             tests = [c["source"] for c in cells if c["id"].startswith(("visible", "hidden"))]
-            space = {}
-            for code in (exercise.given, exercise.answer, exercise.check, *tests, *tests):
-                with contextlib.redirect_stdout(io.StringIO()):
-                    exec(code, space)
+            programs.append([exercise.given, exercise.answer, exercise.check, *tests, *tests])
+        # in a process of its own, as in a notebook: Triton interprets or compiles for a whole one
+        python, given = [sys.executable, "-W", "error", "-c", RUN_EACH], json.dumps(programs)
+        done = subprocess.run(python, input=given, capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, f"{chapter}: {done.stderr[-2000:]}"
 
 
 SHOWS_A_FAILURE = {"backprop-complex": 1}

@@ -1064,6 +1064,19 @@ def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(mo
     assert not clock.is_idle()
 
 
+def test_a_worker_that_stands_in_line_for_a_processor_does_not_wait(monkeypatch):
+    now = in_line = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(session, "seconds_in_line", lambda process: in_line)
+    clock = session.Clock(process=0)
+    seconds = []
+    while not seconds or not clock.is_idle():
+        now += 0.25
+        in_line = min(now, 35.0)  # then it sleeps
+        seconds.append(now)
+    assert seconds[-1] == 3 * session.IDLE_SECONDS  # in line through the first, most of the next
+
+
 @pytest.mark.parametrize("seconds", [0.2, 0.3])
 def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkeypatch):
     monkeypatch.setattr(session, "IDLE_SECONDS", 2.0)
