@@ -1,5 +1,6 @@
 """Fixtures that every test of the package shares."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import WEEKLY, ArrayLibrary, examples, need_gpu
+from cases import WEEKLY, ArrayLibrary, examples
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
@@ -40,10 +41,6 @@ LIBRARIES = (
 def library(request) -> Iterator[ArrayLibrary]:
     """Each array library that can run here; the others skip and say why."""
     library: ArrayLibrary = request.param
-    if importlib.util.find_spec(library.name) is None:
-        pytest.skip(f"{library.name} is not installed")
-    if library.device == "cuda":
-        need_gpu(library.name)
     if library.name != "array_api_strict":
         yield library
         return
@@ -106,12 +103,24 @@ def triton_as_asked() -> Iterator[None]:
     ask_triton_as_before()
 
 
+@functools.cache
+def absent(library: ArrayLibrary) -> str:
+    """Return why a library cannot run here, or nothing if it can."""
+    if importlib.util.find_spec(library.name) is None:
+        return f"{library.name} is not installed"
+    if library.device == "cuda" and not importlib.import_module(library.name).cuda.is_available():
+        return f"{library.name} sees no CUDA device"
+    return ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what runs every week."""
-    if WEEKLY:
-        return
+    """Skip what runs every week, and the arrays of a library that cannot run here."""
     for item in items:
-        if item.get_closest_marker("weekly"):
+        call = getattr(item, "callspec", None)
+        library = call.params.get("library") if call else None
+        if isinstance(library, ArrayLibrary) and (reason := absent(library)):
+            item.add_marker(pytest.mark.skip(reason))
+        elif not WEEKLY and item.get_closest_marker("weekly"):
             item.add_marker(pytest.mark.skip("it runs every week: make test WEEKLY=1"))
 
 
