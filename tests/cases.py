@@ -1,5 +1,6 @@
 """The array libraries under test and the random inputs that the tests draw for them."""
 
+import functools
 import importlib.util
 import os
 import sys
@@ -122,12 +123,21 @@ def need(library: ArrayLibrary, dtype: str) -> None:
         pytest.skip(f"{library.name} has no {dtype}")
 
 
+@functools.cache
+def absent(library: ArrayLibrary) -> str:
+    """Return why a library cannot run here, or nothing if it can."""
+    if importlib.util.find_spec(library.name) is None:
+        return f"{library.name} is not installed"
+    if library.device == "cuda" and not importlib.import_module(library.name).cuda.is_available():
+        return f"{library.name} sees no CUDA device"
+    return ""
+
+
 def need_gpu(name: str) -> ModuleType:
     """Return the library `name`; skip where it is not installed or sees no GPU."""
-    library = pytest.importorskip(name, reason=f"{name} is not installed")
-    if not library.cuda.is_available():
-        pytest.skip(f"{name} sees no CUDA device")
-    return library
+    if reason := absent(ArrayLibrary(name, "cuda")):
+        pytest.skip(reason)
+    return importlib.import_module(name)
 
 
 def close(got: np.ndarray, exact: np.ndarray, dtype: str, size: float = 1.0, steps: float = 16):

@@ -1,6 +1,5 @@
 """Fixtures that every test of the package shares."""
 
-import functools
 import gc
 import importlib.util
 import os
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import WEEKLY, ArrayLibrary, examples
+from cases import WEEKLY, ArrayLibrary, absent, examples
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no part of the package
@@ -101,16 +100,6 @@ def triton_as_asked() -> Iterator[None]:
     ask_triton_as_before()
     yield
     ask_triton_as_before()
-
-
-@functools.cache
-def absent(library: ArrayLibrary) -> str:
-    """Return why a library cannot run here, or nothing if it can."""
-    if importlib.util.find_spec(library.name) is None:
-        return f"{library.name} is not installed"
-    if library.device == "cuda" and not importlib.import_module(library.name).cuda.is_available():
-        return f"{library.name} sees no CUDA device"
-    return ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,12 +27,12 @@ import numpy as np
 IDLE_SECONDS = 60.0
 IDLE_SHARE = 0.02
 """What computes less than this share of so many seconds on the clock on the wall waits: a thread
-here. Where submissions are graded it is a process, and the seconds are fewer."""
+here. Where submissions are graded it is a process, and the seconds are fewer. What stands in line
+for a processor that others have, for more than half of them, does not wait."""
 
 LONGEST_LOOK = 0.1
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
-busy, for whoever looks as well as for the thread. Nor does it wait if for half of the seconds it
-stands in line for a processor that others have."""
+busy, for whoever looks as well as for the thread."""
 
 LONGEST_LINE = 80
 """How much of a line of the reader's code is quoted."""
@@ -212,8 +212,9 @@ def _run(work: _Work, budget: Budget) -> str:
 
 def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     """Wait until the thread is done, and spend what it computes; return why it must be stopped."""
-    charged, mark, in_line = 0.0, budget.spent, seconds_in_line()
+    charged, mark = 0.0, budget.spent
     waited = moved = 0.0
+    in_line: float | None = None  # not asked of a call that is done at once
     now = time.monotonic()
     while thread.is_alive():
         # in short waits, for only between two of them does a check inside a check see that it is
@@ -226,15 +227,16 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
             budget.spend(computed - charged)
             charged = computed
         if budget.spent > mark + IDLE_SHARE * IDLE_SECONDS:  # also by a check within
-            mark, moved, in_line = budget.spent, waited, seconds_in_line()
+            mark, moved, in_line = budget.spent, waited, None
         if not thread.is_alive():
             break
+        if in_line is None:
+            in_line = seconds_in_line()
         if budget.left <= 0:
             return _not_done(budget.seconds)
         if work.clock is not None and waited - moved > IDLE_SECONDS:
-            before, in_line = in_line, seconds_in_line()
-            if in_line - before > IDLE_SECONDS / 2:
-                moved = waited
+            if seconds_in_line() - in_line > IDLE_SECONDS / 2:
+                moved, in_line = waited, None
                 continue
             return (
                 f"waits: for {IDLE_SECONDS:g} seconds on the clock on the wall it has computed "

@@ -28,8 +28,7 @@ checked, since a class holds many that wait."""
 
 LONGEST_LOOK = 0.5
 """Seconds that count at most between two looks: where more passed, the machine stood still or was
-busy, for whoever looks as well as for the worker. Nor does a worker wait if for half of the seconds
-it stands in line for a processor that others have."""
+busy, for whoever looks as well as for the worker."""
 
 LARGEST_CALL = 10**6
 """Numbers that a submission may pass to a function that runs on this side."""

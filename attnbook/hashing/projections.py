@@ -1,4 +1,4 @@
-"""Hashes of vectors: what they share, and the random projections that most are made of."""
+"""The base of all hashes of vectors, and of those whose codes come from random projections."""
 
 import abc
 from typing import Annotated, Any, ClassVar
