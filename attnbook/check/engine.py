@@ -1,18 +1,18 @@
-"""The engine of all checks: cases in stages, in every array library, and what went wrong in words.
+"""The engine of all checks: cases in stages, in every array library.
 
-The stages of a check run in order and the first that fails ends it. A mistake is recognised by
-computing it: its numbers must be those of the reader's function in the stage that failed and in all
-before. What no mistake explains is described by the properties that do not hold.
+The stages of a check run in order and the first that fails ends it.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from attnbook.arrays.arguments import check_number
+from attnbook.check import findings
 from attnbook.check.calls import (
     PRETTY,
     Attempt,
@@ -22,18 +22,10 @@ from attnbook.check.calls import (
     accepted_options,
     class_passed,
 )
-from attnbook.check.diagnosis import explain
-from attnbook.check.report import FailingCase, Report, names_in
+from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error, error_text
-from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
+from attnbook.check.steps import Case, Check, Stage, agree, difference
 from attnbook.kernels.backends import array_libraries as present
-
-HINTS = {
-    RecursionError: " It calls itself without end.",
-    SystemExit: " A function hands back its result with return; exit ends the whole program.",
-    KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
-}
-UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
 
 F = TypeVar("F", bound=Callable)
 FOR_ALL = """
@@ -214,7 +206,7 @@ class Examination:
             alone.error is not None or (batch.fits and not sums)
         )
         if self.calls.batches_only:
-            happens = _happens(alone.error)
+            happens = findings.happens(alone.error)
             self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
 
     def _repeat(self, case: Case, name: str) -> None:
@@ -238,7 +230,7 @@ class Examination:
         """Find out whether other numbers of the same shapes give the old result."""
         if first.wrong or not self.check.legible:
             return
-        other = self._again(first.case, name, **_rounded(_floats_of(first.case)))
+        other = self._again(name, first.case, **findings.rounded(first.case))
         if other.wrong and agree(other.values, first.values, first.case):
             finding = Finding(
                 "earlier result returned",
@@ -255,31 +247,33 @@ class Examination:
         self.cases += len(attempts)
         returned = [attempt for attempt in attempts if attempt.error is None]
         wrong = [attempt for attempt in returned if attempt.wrong]
-        errors = [(a.case, a.error) for a in attempts if a.error is not None]
-        if stage.beyond and (errors or wrong):
+        error = next((a.error for a in attempts if a.error is not None), None)
+        if stage.beyond and (error is not None or wrong):
             self.failed_beyond.add(stage.beyond)
             finding = self._diagnose(wrong, returned + passed, name) if wrong else None
-            error = errors[0][1] if errors else None
-            self.calls.remark(name, self._beyond(stage, error, finding))
+            self.calls.remark(name, findings.beyond(self.check, stage, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.settled:
             raise Found(Finding(None, ""))
         if wrong:
             raise Found(self._diagnose(wrong, returned + passed, name, self._later(name)))
-        if not errors:
+        if error is None:
             return returned
-        case, error = errors[0]
         if stage.may_raise:
             self.failed_beyond.add(stage.may_raise)
-            self.calls.remark(name, f"on {stage.may_raise} {_happens(error)}.")
+            self.calls.remark(name, f"on {stage.may_raise} {findings.happens(error)}.")
             return returned
-        known = [m for m in self.check.mistakes if m.name == stage.errors.get(type(error))]
-        given = FailingCase(case.arguments, case.options)
-        if known:
-            finding = Finding(known[0].name, known[0].message, f"It was given {case}.", given)
-        else:
-            finding = replace(_explain(case, error, attempts, name), case=given)
-        raise Raises(finding, error)
+        raise Raises(findings.of_error(self.check, stage, attempts, name), error)
+
+    def _diagnose(
+        self,
+        wrong: list[Attempt],
+        returned: list[Attempt],
+        name: str,
+        later: Iterable[list[Attempt]] = (),
+    ) -> Finding:
+        again = partial(self._again, name)
+        return findings.of_results(self.check, wrong, returned, again, later)
 
     def _later(self, name: str) -> Iterator[list[Attempt]]:
         """Yield what the function returns in the stages that come after one that it fails."""
@@ -294,100 +288,8 @@ class Examination:
         finally:
             self.calls.remarks[name] = remarks
 
-    def _beyond(self, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
-        """Say what happens on inputs that a function for matrices need not take."""
-        known = {mistake.name for mistake in self.check.mistakes}
-        more = (
-            f" {finding.message}"
-            if finding and known.intersection(names_in(finding.mistake))
-            else ""
-        )
-        return f"on {stage.beyond} {_happens(error)}.{more}"
-
-    def _diagnose(
-        self,
-        wrong: list[Attempt],
-        returned: list[Attempt],
-        name: str,
-        later: Iterable[list[Attempt]] = (),
-    ) -> Finding:
-        shaped = [attempt for attempt in wrong if not attempt.fits]
-        smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
-        shown = smallest if shaped else self._legible(smallest, name)
-        detail = difference(self.check, shown.case, shown.values, shown.expected)
-        mistakes = explain(self.check, returned, later)
-        if mistakes:
-            messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
-            message = " ".join([*messages, *(mistake.message for mistake in mistakes)])
-            name = "; ".join(mistake.name for mistake in mistakes)
-            return Finding(name, message, detail, shown.failing)
-        if shaped and not self.check.any_length:
-            pairs = zip(shown.values, shown.expected, strict=True)
-            misfit = tuple(e if x.shape == e.shape else x for x, e in pairs)
-            detail = difference(self.check, shown.case, misfit, shown.expected)
-            message = f"Your result has the wrong shape. {detail}"
-            return Finding("wrong shape", message, case=shown.failing)
-        if smallest.lost:
-            return Finding(
-                "NaN",
-                "Your result holds NaN or infinity where the right numbers are finite. The usual "
-                "causes: exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.",
-                detail,
-                shown.failing,
-            )
-        message = f"{self._describe(smallest, name)}{_partly(self.check, shown)}"
-        return Finding(None, message, detail, shown.failing)
-
-    def _legible(self, attempt: Attempt, name: str) -> Attempt:
-        """Return what the function makes of rounded numbers, if it is wrong on these as well."""
-        floats = _floats_of(attempt.case)
-        if not self.check.legible or any(np.max(np.abs(x)) > 8 for x in floats.values() if x.size):
-            return attempt
-        plain = self._again(attempt.case, name, **_rounded(floats))
-        return plain if plain.wrong else attempt
-
-    def _again(self, case: Case, name: str, **arrays: np.ndarray) -> Attempt:
+    def _again(self, name: str, case: Case, **arrays: np.ndarray) -> Attempt:
         return self.calls.attempt(replace(case, arguments={**case.arguments, **arrays}), name)
-
-    def _describe(self, attempt: Attempt, name: str) -> str:
-        def again(**arrays: np.ndarray) -> Values:
-            return self._again(attempt.case, name, **arrays).values
-
-        for holds in self.check.properties:
-            sentence = holds(attempt.case, attempt.values, again)
-            if sentence:
-                return f"{UNKNOWN} {sentence}"
-        if not attempt.fits:
-            got, wanted = attempt.values[0].shape, attempt.expected[0].shape
-            if len(got) != 1 or len(wanted) != 1:
-                return f"Your result has the wrong shape: {got}, where {wanted} is right."
-            return f"Your result holds {got[0]} numbers where {wanted[0]} are right."
-        return UNKNOWN
-
-
-def _partly(check: Check, attempt: Attempt) -> str:
-    """Say which of several results are right, where some are."""
-    names: dict[bool, list[str]] = {True: [], False: []}
-    for name, got, wanted in zip(check.results, attempt.values, attempt.expected, strict=True):
-        names[agree((got,), (wanted,), attempt.case)].append(f"`{name}`")
-    if not names[True]:
-        return ""
-    right, wrong = (" and ".join(names[key]) for key in (True, False))
-    return f" Here you return {right} right, and only {wrong} wrong."
-
-
-def _floats_of(case: Case) -> dict[str, np.ndarray]:
-    return {key: x for key, x in case.arrays.items() if x.dtype.kind == "f"}
-
-
-def _rounded(floats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {key: np.round(2 * x) + 0 for key, x in floats.items()}  # no -0
-
-
-def _happens(error: BaseException | None) -> str:
-    if error is None:
-        return "its result is wrong"
-    return f"it raises {type(error).__name__}, which is allowed"
 
 
 def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:
@@ -400,17 +302,3 @@ def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Find
         return unknown or "tensor" in error_text(raises.error).lower()
 
     return min(raised.values(), key=is_foreign).finding
-
-
-def _explain(case: Case, error: BaseException, attempts: list[Attempt], name: str) -> Finding:
-    message = f"Your function raises {describe_error(error)}."
-    for kind, hint in HINTS.items():
-        if isinstance(error, kind):
-            message += hint
-    if "only 0-dimensional arrays" in error_text(error):
-        message += " The functions of math take one number; NumPy's take arrays."
-    square = [attempt for attempt in attempts if attempt.case.is_square]
-    if square and all(attempt.error is None for attempt in square):
-        message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
-    arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
-    return Finding("raises", message, f"It was given {case}{arrays}.")

@@ -51,7 +51,7 @@ class Case:
         """Arguments and options together, by name."""
         return {**self.arguments, **self.options}
 
-    @property
+    @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
 
@@ -72,7 +72,7 @@ class Case:
         lists = (len(x) for x in arguments if isinstance(x, (list, str)))
         return sum(x.size for x in self.arrays.values()) + sum(ints) + sum(lists)
 
-    @property
+    @functools.cached_property
     def dtype(self) -> str:
         """That of the first array of floats, else of the first array; empty without one."""
         found = sorted((x.dtype for x in self.arrays.values()), key=lambda dtype: dtype.kind != "f")

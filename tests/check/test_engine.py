@@ -31,7 +31,7 @@ from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check import diagnosis, engine, sandbox
+from attnbook.check import diagnosis, engine, findings, sandbox
 from attnbook.check.report import FailingCase
 from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
 
@@ -452,7 +452,7 @@ def test_what_is_said_of_functions_for_pytorch(call, mistake, said):
 
 def test_no_mistake_is_looked_for_in_a_library_once_another_is_right(monkeypatch):
     need_torch()
-    monkeypatch.delattr(engine, "explain")
+    monkeypatch.delattr(findings, "explain")
     report = check.softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
     assert report.library_remarks == ("right on NumPy; on PyTorch its result differs.",)
 

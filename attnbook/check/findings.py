@@ -1,0 +1,143 @@
+"""What is said of a function that fails: the mistake or the property, and the input that shows it.
+
+A finding is made of attempts, which hold what the function returned and what is right.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from attnbook.check.calls import PRETTY, Attempt, Finding
+from attnbook.check.diagnosis import explain
+from attnbook.check.report import FailingCase, names_in
+from attnbook.check.sandbox import describe_error, error_text
+from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
+
+HINTS = {
+    RecursionError: " It calls itself without end.",
+    SystemExit: " A function hands back its result with return; exit ends the whole program.",
+    KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
+}
+UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
+
+Again = Callable[..., Attempt]
+"""``again(case, **arrays)`` calls the function once more with some arrays of a case replaced."""
+
+
+def of_results(
+    check: Check,
+    wrong: list[Attempt],
+    returned: list[Attempt],
+    again: Again,
+    later: Iterable[list[Attempt]] = (),
+) -> Finding:
+    """Say what is wrong with results: `wrong` are those that are, of all that were `returned`.
+
+    In the stages of `later` a second mistake may show.
+    """
+    shaped = [attempt for attempt in wrong if not attempt.fits]
+    smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
+    shown = smallest if shaped else _legible(check, smallest, again)
+    detail = difference(check, shown.case, shown.values, shown.expected)
+    mistakes = explain(check, returned, later)
+    if mistakes:
+        messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
+        message = " ".join([*messages, *(mistake.message for mistake in mistakes)])
+        name = "; ".join(mistake.name for mistake in mistakes)
+        return Finding(name, message, detail, shown.failing)
+    if shaped and not check.any_length:
+        pairs = zip(shown.values, shown.expected, strict=True)
+        misfit = tuple(e if x.shape == e.shape else x for x, e in pairs)
+        detail = difference(check, shown.case, misfit, shown.expected)
+        message = f"Your result has the wrong shape. {detail}"
+        return Finding("wrong shape", message, case=shown.failing)
+    if smallest.lost:
+        return Finding(
+            "NaN",
+            "Your result holds NaN or infinity where the right numbers are finite. The usual "
+            "causes: exp overflows, a sum that underflows to 0 is divided by, ∞ − ∞, or 0 · ∞.",
+            detail,
+            shown.failing,
+        )
+    message = f"{_described(check, smallest, again)}{_partly(check, shown)}"
+    return Finding(None, message, detail, shown.failing)
+
+
+def of_error(check: Check, stage: Stage, attempts: list[Attempt], name: str) -> Finding:
+    """Say what the first error in a stage means, on arrays of library `name`."""
+    case, error = next((a.case, a.error) for a in attempts if a.error is not None)
+    given = FailingCase(case.arguments, case.options)
+    for mistake in check.mistakes:
+        if mistake.name == stage.errors.get(type(error)):
+            return Finding(mistake.name, mistake.message, f"It was given {case}.", given)
+    message = f"Your function raises {describe_error(error)}."
+    for kind, hint in HINTS.items():
+        if isinstance(error, kind):
+            message += hint
+    if "only 0-dimensional arrays" in error_text(error):
+        message += " The functions of math take one number; NumPy's take arrays."
+    square = [attempt for attempt in attempts if attempt.case.is_square]
+    if square and all(attempt.error is None for attempt in square):
+        message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
+    arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
+    return Finding("raises", message, f"It was given {case}{arrays}.", given)
+
+
+def beyond(check: Check, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
+    """Say what happens on inputs that a function for matrices need not take."""
+    known = {mistake.name for mistake in check.mistakes}
+    is_known = finding is not None and known.intersection(names_in(finding.mistake))
+    more = f" {finding.message}" if finding and is_known else ""
+    return f"on {stage.beyond} {happens(error)}.{more}"
+
+
+def happens(error: BaseException | None) -> str:
+    """Say that a result is wrong, or that an error is raised, where both are allowed."""
+    if error is None:
+        return "its result is wrong"
+    return f"it raises {type(error).__name__}, which is allowed"
+
+
+def rounded(case: Case) -> dict[str, np.ndarray]:
+    """Return other numbers for the arrays of floats in a case, which are easy to read."""
+    return {key: np.round(2 * x) + 0 for key, x in _floats_of(case).items()}  # no -0
+
+
+def _floats_of(case: Case) -> dict[str, np.ndarray]:
+    return {key: x for key, x in case.arrays.items() if x.dtype.kind == "f"}
+
+
+def _legible(check: Check, attempt: Attempt, again: Again) -> Attempt:
+    """Return what the function makes of rounded numbers, if it is wrong on these as well."""
+    floats = _floats_of(attempt.case).values()
+    if not check.legible or any(np.max(np.abs(x)) > 8 for x in floats if x.size):
+        return attempt
+    plain = again(attempt.case, **rounded(attempt.case))
+    return plain if plain.wrong else attempt
+
+
+def _described(check: Check, attempt: Attempt, again: Again) -> str:
+    def values(**arrays: np.ndarray) -> Values:
+        return again(attempt.case, **arrays).values
+
+    for holds in check.properties:
+        sentence = holds(attempt.case, attempt.values, values)
+        if sentence:
+            return f"{UNKNOWN} {sentence}"
+    if not attempt.fits:
+        got, wanted = attempt.values[0].shape, attempt.expected[0].shape
+        if len(got) != 1 or len(wanted) != 1:
+            return f"Your result has the wrong shape: {got}, where {wanted} is right."
+        return f"Your result holds {got[0]} numbers where {wanted[0]} are right."
+    return UNKNOWN
+
+
+def _partly(check: Check, attempt: Attempt) -> str:
+    """Say which of several results are right, where some are."""
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for name, got, wanted in zip(check.results, attempt.values, attempt.expected, strict=True):
+        names[agree((got,), (wanted,), attempt.case)].append(f"`{name}`")
+    if not names[True]:
+        return ""
+    right, wrong = (" and ".join(names[key]) for key in (True, False))
+    return f" Here you return {right} right, and only {wrong} wrong."
