@@ -2,10 +2,12 @@
 
 The directive ``recorded-on NAME`` says on which device a record was made, when, with what, and the
 command that repeats it. ``recorded NAME`` is a table of a record, and a sentence that says how ours
-compare; records of several devices, such as `exact.cpu.json`, `exact.cuda.json` and
-`exact.cuda-h200.json`, stand side by side. In a chapter, ``:device: cuda`` shows those of GPUs
-alone, each with its name and date, and nothing where there is none. ``recorded-devices`` names all
-GPUs. So no number stands in the source of a page.
+compare; records of several devices, such as `exact.cpu.json` and `exact.cuda-h200.json`, stand side
+by side, without those that have no such table. ``:table:`` names a table, else it is `rows`, with
+`goals`, which are rows that were measured first. What was left out for want of time is not shown.
+In a chapter, ``:device: cuda`` shows those of GPUs alone, each with its name and date, and nothing
+where there is none. ``recorded-devices`` names all GPUs. So no number stands in the source of a
+page.
 """
 
 import json
@@ -112,13 +114,22 @@ def time(seconds: float) -> str:
     return f"{number(seconds / 1e-9)} ns"
 
 
-def rows_of(record: dict, table: str, where: dict[str, str]) -> list[dict]:
-    """Return the rows of a table whose fields, written as text, are those of `where`."""
-    found: Any = record
-    for part in table.split("."):
-        found = found[part] if isinstance(found, dict) else []
+def rows_of(record: dict, tables: str, where: dict[str, str]) -> list[dict]:
+    """Return the rows of tables whose fields, written as text, are those of `where`.
+
+    A record need not have them all. What was left out for want of time is no row.
+    """
+    rows: list[dict] = []
+    for table in tables.split():
+        found: Any = record
+        for part in table.split("."):
+            found = found.get(part, []) if isinstance(found, dict) else []
+        rows += found
     return [
-        row for row in found if all(_text(row.get(k)) in v.split("|") for k, v in where.items())
+        row
+        for row in rows
+        if not str(row.get("reason")).startswith("left out: ")
+        and all(_text(row.get(k)) in v.split("|") for k, v in where.items())
     ]
 
 
@@ -233,7 +244,7 @@ class Recorded(SphinxDirective):
         for device, record in found.items():
             if not device.startswith(kind):
                 continue
-            rows = rows_of(record, self.options.get("table", "rows"), where)
+            rows = rows_of(record, self.options.get("table", "rows goals"), where)
             if not rows:
                 continue
             part: list[nodes.Node] = [_table(*grid(rows, by, shown, across))]
