@@ -1,5 +1,6 @@
 """``python -m benchmarks NAME --device cpu`` measures and writes ``book/data/NAME.cpu.json``.
 
+The file of a GPU has its name, such as ``NAME.cuda-h200.json``.
 Without a name it lists the benchmarks. ``python -m benchmarks device`` does all that needs a GPU.
 """
 
@@ -91,7 +92,7 @@ def _measure(chosen: argparse.Namespace, line: str) -> int:
     default = provenance.ROOT / ("_build/benchmarks" if chosen.quick else "book/data")
     out = chosen.out or default
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{chosen.name}.{chosen.device}.json"
+    path = out / f"{chosen.name}.{provenance.place(record['provenance']['device'])}.json"
     usual = QUICK_SECONDS if chosen.quick else getattr(module, "SECONDS", SECONDS)
     only = getattr(chosen, "only", None)
     again = None

@@ -116,17 +116,19 @@ def rows(
         What measures the extra bytes, called as `extra_bytes`, the default.
     """
     pace = pace or Pace(rounds(quick), QUICK_SLICE_SECONDS if quick else SLICE_SECONDS[device])
-    free = cuda.freer(device)
+    free, wait = cuda.freer(device), synchronizer(device)
     with loaded_is_kept():
         found = []
         for candidate in candidates:
             found.append(_try(candidate, device, memory or extra_bytes))
+            if "reason" in found[-1]:
+                wait()  # raises where a fault has ended the GPU for all who follow
             free()
     able = [i for i in range(len(found)) if "reason" not in found[i]]
     timed = interleave(
         {i: candidates[i].run for i in able},
         pace=pace,
-        synchronize=synchronizer(device),
+        synchronize=wait,
         once={i: found[i].pop("once") for i in able},
         between=free,
     )

@@ -69,6 +69,14 @@ def same_machine(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one["device"]["name"] == other["device"]["name"]
 
 
+def place(device: Mapping[str, Any]) -> str:
+    """Return how file names call a described device: "cpu", or such as "cuda-h200"."""
+    if device["kind"] == "cpu":
+        return "cpu"
+    words = re.findall("[a-z0-9]+", device["name"].lower())
+    return "-".join([device["kind"], *(word for word in words if word != "nvidia")])
+
+
 def describe(device: str, command: str) -> dict[str, Any]:
     """Return where, when and with what a benchmark runs."""
     commit, dirty = _commit()

@@ -2,9 +2,10 @@
 
 A table is a list of steps, such as one for each size, the cheap ones first. Before each step the
 log says what comes and how long the rest may take. A step that would exceed the time of its table
-is left out, and leaves a row that says why. After each table the record so far is written beside
-the place of the whole one, so that an interrupted run loses one table. Tables that nobody asked for
-are passed over, and stay as they are in the record.
+is left out, and leaves a row that says why. Before each step and after each table the record so far
+is written beside the place of the whole one, so that an interrupted run loses one step. There a
+step that is still to come is a row left out, too: where the record has such rows, its table goes on
+with them. Tables that nobody asked for are passed over, and stay as they are in the record.
 """
 
 import json
@@ -18,6 +19,9 @@ from benchmarks import harness
 
 SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
 AGAIN = ("date", "commit", "device", "cpu", "load_average")  # what is kept of a later table
+LEFT_OUT = "left out: "  # so begins the reason in the row of a step that did not run
+TO_COME = f"{LEFT_OUT}the process ended before"
+UNDER_WAY = f"{LEFT_OUT}the process ended meanwhile"
 
 
 class Step(NamedTuple):
@@ -26,6 +30,16 @@ class Step(NamedTuple):
     about: Mapping[str, Any]  # what tells it from the others of its table
     work: float  # about how much, in any unit that the steps of a table share
     run: Callable[[], list[dict[str, Any]]]  # returns its rows
+
+
+def is_left_out(row: Mapping[str, Any]) -> bool:
+    """Return whether a row stands for a step that did not run."""
+    return str(row.get("reason", "")).startswith(LEFT_OUT)
+
+
+def is_whole(record: Mapping[str, Any], name: str) -> bool:
+    """Return whether a table of a record was measured, and no step of it left out."""
+    return name in record["table_seconds"] and not any(map(is_left_out, record[name]))
 
 
 class Tables:
@@ -101,40 +115,71 @@ class Tables:
     ) -> list[dict[str, Any]]:
         """Measure a table and return its rows; `told` are the fields that the log tells apart.
 
-        `steps` may be a function that returns them, called only if the table is asked for.
+        `steps` may be a function that returns them, called only if the table is asked for. Where
+        the record has rows of it that were left out, their steps alone are measured; what was under
+        way when a process ended comes last.
         """
         if not self._is_wanted(name):
             return self.record.get(name, [])
         steps = steps() if callable(steps) else steps
-        rows: list[dict[str, Any]] = []
-        self.record[name] = rows
+        rows, todo = self._to_do(name, steps)
         start, seen = self.clock(), list[tuple[float, float]]()
-        for i, step in enumerate(steps):
-            left = self.seconds - (self.clock() - start)
+        before = self.record["table_seconds"].get(name, 0.0)
+        for i, (step, row) in enumerate(todo):
+            spent = self.clock() - start
+            left = self.seconds - spent
             wanted = expected(seen, step.work)
-            title = f"{name} {i + 1} of {len(steps)}, {shown(step.about)}"
+            title = f"{name} {i + 1} of {len(todo)}, {shown(step.about)}"
             if seen and wanted > left:
-                reason = f"left out: it takes about {wanted:.0f} s, and {max(left, 0):.0f} s remain"
-                self.log(f"{title}: {reason}")
-                missing = dict.fromkeys(harness.MEASURED)
-                rows.append({**step.about, **missing, "reason": reason})
+                row["reason"] = (
+                    f"{LEFT_OUT}it takes about {wanted:.0f} s, and {max(left, 0):.0f} s remain"
+                )
+                self.log(f"{title}: {row['reason']}")
                 continue
-            rest = sum(expected(seen, later.work) for later in steps[i:])
+            rest = sum(expected(seen, later.work) for later, _ in todo[i:])
             soon = f"about {duration(min(rest, left))} to go, " if seen else ""
             self.log(f"{title}: {soon}{duration(left)} allowed")
-            before = self.clock()
+            row["reason"] = UNDER_WAY
+            self._keep(name, before + spent)
+            begun = self.clock()
             found = step.run()
-            seen.append((step.work, self.clock() - before))
-            rows += found
+            seen.append((step.work, self.clock() - begun))
+            place = next(j for j, other in enumerate(rows) if other is row)
+            rows[place : place + 1] = found
             if told and found:
                 self.log(harness.summary(found, *told))
-        self._close(name, start)
+        self._close(name, start, before)
         return rows
 
-    def _close(self, name: str, start: float) -> None:
+    def _to_do(
+        self, name: str, steps: Sequence[Step]
+    ) -> tuple[list[dict[str, Any]], list[tuple[Step, dict[str, Any]]]]:
+        """Return the rows of a table, and each step that is to be measured with its row there."""
+        earlier = self.record.get(name, [])
+        missing = [{**step.about, **dict.fromkeys(harness.MEASURED)} for step in steps]
+        for row in missing:
+            row["reason"] = TO_COME
+        todo = list(zip(steps, missing, strict=True))
+        if not any(map(is_left_out, earlier)):
+            self.record[name] = missing
+            self.record["table_seconds"].pop(name, None)
+            return missing, todo
+        known = {_named(row): row for row in earlier if is_left_out(row)}
+        todo = [(step, known[_named(row)]) for step, row in todo if _named(row) in known]
+        todo.sort(key=lambda pair: pair[1]["reason"] == UNDER_WAY)
+        wanted = [row for _, row in todo]
+        self.record[name] = rows = [row for row in earlier if not is_left_out(row) or row in wanted]
+        self.log(f"{name}: goes on with {len(todo)} of {len(steps)} steps, which were left out")
+        return rows, todo
+
+    def _close(self, name: str, start: float, before: float = 0.0) -> None:
         """Note how long a table took, and write the record so far."""
         seconds = self.clock() - start
         self.log(f"{name}: {duration(seconds)}")
+        self._keep(name, before + seconds)
+
+    def _keep(self, name: str, seconds: float) -> None:
+        """Write the record so far, with a table that took so long until now."""
         self.record["table_seconds"][name] = round(seconds, 1)
         if self.again is not None:
             later = {fact: self.again[fact] for fact in AGAIN}
@@ -148,6 +193,12 @@ class Tables:
             raise ValueError("path must be a place to write to, got None")
         harness.write(self.record, self.path.with_suffix(".partial")).replace(self.path)
         return self.path
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """Return what tells the row of a step that did not run from the others of its table."""
+    dropped = {"reason", *harness.MEASURED}
+    return json.dumps({k: x for k, x in row.items() if k not in dropped}, sort_keys=True)
 
 
 class Runs:

@@ -201,6 +201,51 @@ def test_a_table_tells_the_time_left_and_leaves_out_what_takes_too_long(clock):
     assert growing.record == {"rows": rows, "table_seconds": {"rows": 77.0}}
 
 
+def three_steps(clock, runs):
+    return [tables.Step({"n": n}, n, runs[n]) for n in runs]
+
+
+def test_a_table_goes_on_with_the_steps_that_were_left_out(clock):
+    runs = {n: clock.taking(9.0 * n, [{"n": n, "seconds": 9.0 * n}]) for n in (1, 2, 3)}
+    first = tables.Tables({}, seconds=12.0, log=lambda line: None, clock=clock)
+    first.measure("rows", three_steps(clock, runs))
+    assert not tables.is_whole(first.record, "rows")
+    assert [tables.is_left_out(row) for row in first.record["rows"]] == [False, True, True]
+    kept = json.loads(json.dumps(first.record))
+    lines = []
+    again = tables.Tables(kept, seconds=99.0, log=lines.append, clock=clock)
+    rows = again.measure("rows", three_steps(clock, runs))
+    assert lines[0] == "rows: goes on with 2 of 3 steps, which were left out"
+    assert [(row["n"], row["seconds"]) for row in rows] == [(1, 9.0), (2, 18.0), (3, 27.0)]
+    assert [run.calls for run in runs.values()] == [1, 1, 1]
+    assert again.record["table_seconds"] == {"rows": 54.0}
+    assert tables.is_whole(again.record, "rows")
+    # what is whole is measured anew
+    again.measure("rows", three_steps(clock, runs))
+    assert [run.calls for run in runs.values()] == [2, 2, 2]
+    assert again.record["table_seconds"] == {"rows": 54.0}
+
+
+def test_what_was_under_way_when_a_process_ended_comes_last(clock, tmp_path):
+    path = tmp_path / "x.cuda.json"
+    runs = {n: clock.taking(1.0, [{"n": n}]) for n in (1, 2, 3)}
+    broken = {**runs, 2: lambda: {}["a fault"]}
+    first = tables.Tables({}, path, log=lambda line: None, clock=clock)
+    with pytest.raises(KeyError):
+        first.measure("rows", three_steps(clock, broken))
+    kept = json.loads(path.with_suffix(".partial").read_text())
+    assert [row.get("reason") for row in kept["rows"]] == [None, tables.UNDER_WAY, tables.TO_COME]
+    lines = []
+    again = tables.Tables(kept, log=lines.append, clock=clock)
+    with pytest.raises(KeyError):
+        again.measure("rows", three_steps(clock, broken))
+    assert "rows 1 of 2, n = 3" in lines[1]
+    assert [row.get("reason") for row in again.record["rows"]] == [None, tables.UNDER_WAY, None]
+    # a step that there is no more is forgotten
+    del runs[2]
+    assert again.measure("rows", three_steps(clock, runs)) == [{"n": 1}, {"n": 3}]
+
+
 def test_a_machine_too_slow_for_the_first_step_still_has_a_row(clock):
     growing = tables.Tables({}, seconds=1.0, log=lambda line: None, clock=clock)
     slow = clock.taking(300.0, [{"n": 1}])
@@ -346,6 +391,50 @@ def test_memory_of_a_gpu_is_given_back_between_candidates(fake_torch, clock, mon
     assert frees[:2] == [0, 1]  # the first call of each
     rounds = 2
     assert fake_torch.frees == len(made) * (1 + rounds)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_fault_that_ends_the_gpu_is_no_row_of_those_who_follow(fake_torch, clock, monkeypatch):
+    monkeypatch.setattr(harness, "extra_bytes", lambda run, library, device: 0)
+    faults = []
+
+    def wait():
+        if faults:
+            raise RuntimeError("an illegal memory access")
+
+    def faulty():
+        faults.append(1)
+        wait()
+
+    def refuses():
+        raise TypeError("query must be float16")
+
+    fake_torch.synchronize = wait
+    run = clock.taking(1.0, np.ones(3))
+    given = {"about": {"n": 7}, "baseline": {"implementation": "b"}, "quick": True}
+    refused, fine = harness.rows([candidate("a", refuses), candidate("b", run)], "cuda", **given)
+    assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        harness.rows([candidate("a", faulty), candidate("b", wait)], "cuda", **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("NVIDIA H200", "cuda-h200"),
+        ("NVIDIA H100 80GB HBM3", "cuda-h100-80gb-hbm3"),
+        ("NVIDIA A100-SXM4-40GB", "cuda-a100-sxm4-40gb"),
+    ],
+)
+def test_a_record_has_the_name_of_its_gpu(monkeypatch, tmp_path, name, file):
+    device = {"kind": "cuda", "name": name}
+    assert origin.place(device) == file
+    assert origin.place({"kind": "cpu", "name": name}) == "cpu"
+    monkeypatch.setattr(origin, "require", lambda device: None)
+    monkeypatch.setattr(origin, "_device", lambda *given: device)
+    monkeypatch.setattr(attention, "measure", lambda device, quick, tables: None)
+    assert command_line.main(["attention", "--device", "cuda", "--out", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [f"attention.{file}.json"]
 
 
 def test_spread_and_speed(tmp_path):
