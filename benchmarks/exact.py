@@ -1,6 +1,7 @@
 """Exact attention: every rung of the ladder beside PyTorch and other peers, and the hardware.
 
-`rows`: self-attention, forward and with its backward pass, causal and not. `decode`: one query a
+`rows`: self-attention, forward and with its backward pass, causal and not; on a GPU its longest
+forward passes are `goals`, to be measured first. `decode`: one query a
 head against a long cache, beside what only reads that cache. `widths`: head sizes. `skipping`: what
 a causal mask saves each of them. `half`: float16 and bfloat16 beside float32. `bfloat16`: bfloat16
 against SDPA in float32. `avx2`: what a processor without AVX-512 would do. `pages` and `memory`:
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import (
+    exact_candidates,
     exact_ceilings,
     exact_imitated,
     exact_memory,
@@ -37,7 +39,8 @@ SIZES = {
     "cuda": {64: (1024, 4096, 16_384), 128: (1024, 4096, 16_384)},
 }
 QUICK_SIZES = {64: (256,)}
-FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (4096,)}  # each pass of a size is compiled
+GOAL = 16_384  # tokens of the forward passes on a GPU that come first
+FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (4096,)}  # beside the goals; each pass is compiled
 # the largest n of some: more scores need gigabytes, or a longer call takes seconds, as on a GPU
 # that of a loop in Python over the tiles of all heads
 MOST = {
@@ -63,7 +66,8 @@ HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
 BFLOAT16_N, QUICK_BFLOAT16_N = (256, 1024, 4096, 8192), (128,)
 ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
 PLAIN = ("tiled", "threads", "cupy_tiled")
-FAST = ("numba", "packed", "triton", exact_peers.SDPA)
+FAST = ("numba", "packed", "triton", "gluon", exact_peers.SDPA)
+PAIRED = ("packed", "triton", "gluon", exact_peers.SDPA)  # in `bfloat16`
 
 LONG, LONG_ROUNDS, PAUSE = 0.25, 3, 0.03  # see METHODS
 
@@ -89,11 +93,15 @@ METHODS = {
     ),
     "backward": "A forward pass and its backward pass, by PyTorch's autograd for all candidates.",
     "read": "Only in `decode`: keys and values are read and summed up, by the same threads.",
+    "alone": (
+        "On a GPU FlexAttention, and rungs that might end the measurement, come after all others, "
+        "beside SDPA alone, whose second row is not written."
+    ),
     "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
     "left out": (
         "By size: those whose scores would take gigabytes, or whose call would take many seconds: "
         f"the largest n is {MOST}, with a backward pass {MOST_BACKWARD}. FlexAttention: n in "
-        f"{FLEX_SIZES}."
+        f"{FLEX_SIZES}, and on a GPU all `goals`."
     ),
     "half": f"The largest n of {HALF_N} at which bfloat16 takes about a second or less.",
     "threads": "Each library with the number of threads that it chooses.",
@@ -113,6 +121,8 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     )
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
     tables.whole("ceilings", partial(exact_ceilings.ceilings, device, **given))
+    if device == "cuda":
+        tables.measure("goals", partial(goals, **given))
     for table in (self_attention, decode, widths, skipping, half, bfloat16):
         name = "rows" if table is self_attention else table.__name__
         tables.measure(name, partial(table, device, **given))
@@ -129,27 +139,62 @@ def shape(device: str, n: int, width: int) -> dict[str, int]:
     return {"batch": max(1, TOKENS // n), "heads": MODEL // width}
 
 
-def step(problem: Problem, **options: Any) -> Step:
-    """Return the step that measures who can take `problem`."""
+def steps(
+    problems: Sequence[Problem],
+    *,
+    only: tuple[str, ...] = (),
+    flex: Sequence[Problem] = (),
+    **options: Any,
+) -> list[Step]:
+    """Return a step for each problem, and then those of who is measured alone.
+
+    On a GPU these are rungs that may hang there, and FlexAttention, which takes seconds to compile;
+    `flex` are the problems in which it takes part.
+    """
+    device = problems[0].device
+    late = [name for name in exact_candidates.alone(device) if not only or name in only]
+    pairs = [(name, one) for name in late for one in problems if exact_candidates.takes(name, one)]
+    if device == "cuda":
+        pairs += [(exact_peers.FLEX, one) for one in flex]
+        flex = ()
+    beside = [_step(one, only=only, flex=one in flex, **options) for one in problems]
+    return beside + [_step(one, alone=name, **options) for name, one in pairs]
+
+
+def _step(problem: Problem, *, alone: str = "", **options: Any) -> Step:
+    """Return the step that measures who can take `problem`, or one of them beside SDPA."""
     about = problem.about()
     named = {name: about[name] for name in ("n", "width", "dtype", "is_causal", "backward")}
-    return Step(named, problem.flops, partial(rows, problem, **options))
+    named |= {"implementation": alone} if alone else {}
+    return Step(named, problem.flops, partial(rows, problem, alone=alone, **options))
+
+
+def goals(*, quick: bool, log: Callable[[str], None]) -> list[Step]:
+    """Return the steps of forward passes over many tokens, on a GPU, by which it is judged."""
+    n = QUICK_SIZES[64][-1] if quick else GOAL
+    problems = [
+        Problem("cuda", DTYPE["cuda"], n, width, **shape("cuda", n, width), is_causal=is_causal)
+        for width, is_causal in itertools.product((64, 128), (False, True))
+    ]
+    return steps(problems, quick=quick, log=log, flex=() if quick else problems)
 
 
 def self_attention(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
-    """Return the steps of all sizes and passes."""
-    found = []
-    for width, sizes in (QUICK_SIZES if quick else SIZES[device]).items():
-        for n, backward, is_causal in itertools.product(sizes, (False, True), (False, True)):
-            problem = Problem(
-                *(device, DTYPE[device], n, width),
-                **shape(device, n, width),
-                is_causal=is_causal,
-                backward=backward,
-            )
-            flex = not quick and width == 64 and n in FLEX_SIZES[device]
-            found.append(step(problem, quick=quick, log=log, flex=flex))
-    return found
+    """Return the steps of all sizes and passes, without those of `goals`."""
+    problems = [
+        Problem(
+            *(device, DTYPE[device], n, width),
+            **shape(device, n, width),
+            is_causal=is_causal,
+            backward=backward,
+        )
+        for width, many in (QUICK_SIZES if quick else SIZES[device]).items()
+        for n, backward, is_causal in itertools.product(many, (False, True), (False, True))
+        if device == "cpu" or n != GOAL or backward
+    ]
+    sizes = () if quick else FLEX_SIZES[device]
+    flex = [problem for problem in problems if problem.width == 64 and problem.n in sizes]
+    return steps(problems, quick=quick, log=log, flex=flex)
 
 
 def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
@@ -158,15 +203,16 @@ def decode(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step
     for name, cache in (QUICK_CACHES if quick else CACHES).items():
         problem = Problem(device, DTYPE[device], n_q=1, **cache)
         more = partial(exact_ceilings.reads, problem) if device == "cpu" else list
-        found.append(step(problem, quick=quick, log=log, more=more, cache=name))
-    return found
+        found += steps([problem], quick=quick, log=log, more=more, cache=name)
+    order = ["", *exact_candidates.alone(device)]  # who is measured alone comes last
+    return sorted(found, key=lambda step: order.index(step.about.get("implementation", "")))
 
 
 def widths(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
     """Return the steps of several head sizes, also those that are no power of two."""
     n = QUICK_WIDTHS_N if quick else WIDTHS_N
-    problems = (Problem(device, DTYPE[device], n, w, **shape(device, n, 64)) for w in WIDTHS)
-    return [step(problem, quick=quick, log=log, only=FAST) for problem in problems]
+    problems = [Problem(device, DTYPE[device], n, w, **shape(device, n, 64)) for w in WIDTHS]
+    return steps(problems, quick=quick, log=log, only=FAST)
 
 
 def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
@@ -207,27 +253,33 @@ def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
         n = harness.affordable(HALF_N, one_call, power=2)
         log(f"half: n = {n}, as large as bfloat16 allows here")
     only = (*FAST, "cupy_naive", "cupy_tiled")
-    problems = (Problem(device, dtype, n, **shape(device, n, 64)) for dtype in HALF)
-    return [step(problem, quick=quick, log=log, only=only) for problem in problems]
+    problems = [Problem(device, dtype, n, **shape(device, n, 64)) for dtype in HALF]
+    return steps(problems, quick=quick, log=log, only=only)
 
 
 def bfloat16(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
     """Return the steps of bfloat16 against SDPA in float32."""
-    found = []
-    for n, is_causal in itertools.product(QUICK_BFLOAT16_N if quick else BFLOAT16_N, (False, True)):
+    late = [name for name in exact_candidates.alone(device) if name in PAIRED]
+    sizes, found = QUICK_BFLOAT16_N if quick else BFLOAT16_N, []
+    for alone, n, is_causal in itertools.product(("", *late), sizes, (False, True)):
         pair = [
             Problem(device, dtype, n, **shape(device, n, 64), is_causal=is_causal)
             for dtype in ("float32", "bfloat16")
         ]
-        fast = [
-            one._replace(about={**one.about, **problem.about()})
-            for problem in pair
-            for one in candidates(problem, only=("packed", "triton", exact_peers.SDPA))
-        ]
-        baseline = BASELINE | {"dtype": "float32"}
-        run = partial(_measured, fast, pair[0], baseline, {}, quick=quick, log=log)
-        found.append(Step({"n": n, "is_causal": is_causal}, pair[0].flops, run))
+        about = {"n": n, "is_causal": is_causal} | ({"implementation": alone} if alone else {})
+        run = partial(_paired, pair, alone, quick=quick, log=log)
+        found.append(Step(about, pair[0].flops, run))
     return found
+
+
+def _paired(pair: Sequence[Problem], alone: str, **options: Any) -> list[dict[str, Any]]:
+    fast = [
+        one._replace(about={**one.about, **problem.about()})
+        for problem in pair
+        for one in _present(problem, alone, only=PAIRED)
+    ]
+    baseline = BASELINE | {"dtype": "float32"}
+    return _written(_measured(fast, pair[0], baseline, {}, **options), alone)
 
 
 def rows(
@@ -235,15 +287,35 @@ def rows(
     *,
     quick: bool,
     log: Callable[[str], None],
+    alone: str = "",
     only: tuple[str, ...] = (),
     flex: bool = False,
     more: Callable[[], list[harness.Candidate]] = list,
     **fields: str,
 ) -> list[dict[str, Any]]:
-    """Return one row for each who can take `problem`, and for those of `more`, with `fields`."""
-    found = _taking_part(problem, only=only, flex=flex)
+    """Return one row for each who can take `problem`, and for those of `more`, with `fields`.
+
+    With `alone` it is the row of this one, beside SDPA.
+    """
+    found = [*_present(problem, alone, only=only, flex=flex), *more()]
     about = problem.about() | fields
-    return _measured([*found, *more()], problem, BASELINE, about, quick=quick, log=log)
+    return _written(_measured(found, problem, BASELINE, about, quick=quick, log=log), alone)
+
+
+def _present(
+    problem: Problem, alone: str, *, only: tuple[str, ...] = (), flex: bool = False
+) -> list[harness.Candidate]:
+    """Return who is measured side by side: one of those that are measured alone, or no such one."""
+    if alone:
+        given = (exact_peers.SDPA, alone)
+        return _taking_part(problem, only=given, flex=alone == exact_peers.FLEX)
+    late = exact_candidates.alone(problem.device)
+    found = _taking_part(problem, only=only, flex=flex)
+    return [one for one in found if one.about["implementation"] not in late]
+
+
+def _written(rows: list[dict[str, Any]], alone: str) -> list[dict[str, Any]]:
+    return [row for row in rows if not alone or row["implementation"] == alone]
 
 
 def _taking_part(problem: Problem, **options: Any) -> list[harness.Candidate]:

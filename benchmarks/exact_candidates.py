@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any
 
 from attnbook import attention, kernels
+from attnbook.kernels.backends import DOCTOR
+from attnbook.kernels.verification import is_verified
 from benchmarks import exact_peers, harness, inputs
-from benchmarks.exact_problem import Arrays, Entry, Problem
+from benchmarks.exact_problem import Arrays, Entry, Problem, arrays
 
 
 def candidates(
@@ -16,19 +18,19 @@ def candidates(
 
     `only` names some of them. `flex` adds FlexAttention, which takes seconds to compile.
     """
-    arrays = Arrays(problem)
     here = inputs.libraries(problem.device)
     able = [name for name in here if problem.dtype in inputs.DTYPES[name]]
     if not able:
         return []
-    arrays.of(able[0])
+    numbers = arrays(problem)
+    numbers.of(able[0])
     makers = [exact_peers.sdpa] if "torch" in here else []
     makers += [_rungs, partial(exact_peers.others, only=only)]
     if flex and "torch" in here:
         makers.append(exact_peers.flex)
-    compare = arrays.errors()
+    compare = numbers.errors(problem.is_causal)
     found = []
-    for entry in (entry for maker in makers for entry in maker(problem, arrays)):
+    for entry in (entry for maker in makers for entry in maker(problem, numbers)):
         name = entry.about["implementation"]
         if not only or name in only:
             errors = partial(_compare, compare, entry.back)
@@ -48,7 +50,31 @@ def _rungs(problem: Problem, arrays: Arrays) -> Iterator[Entry]:
         if library is not None:
             function = partial(attention, is_causal=problem.is_causal, impl=kernel.name)
             about: dict[str, Any] = {"implementation": kernel.name, "library": library}
-            yield Entry(about, exact_peers.call(function, arrays.of(library)))
+            run = exact_peers.call(function, arrays.of(library))
+            if kernel.gated and not is_verified(kernel.name):
+                run = _not_verified
+            yield Entry(about, run)
+
+
+def _not_verified() -> Any:
+    raise RuntimeError(f"not verified on this device: {DOCTOR}")
+
+
+def alone(device: str) -> tuple[str, ...]:
+    """Return the rungs that are measured after all others, each beside SDPA alone.
+
+    They may hang or end the GPU for this process: those that are verified first on each device, and
+    those for a GPU that should be right but were not found so here. What must be verified and is
+    not does not run, so it needs no place of its own.
+    """
+    rungs = [kernel for kernel in kernels.LADDER if device == "cuda" == kernel.device]
+    found = [kernel for kernel in rungs if kernel.gated == is_verified(kernel.name)]
+    return tuple(kernel.name for kernel in sorted(found, key=lambda kernel: not kernel.gated))
+
+
+def takes(name: str, problem: Problem) -> bool:
+    """Return whether a rung is given arrays of `problem`."""
+    return library_of(kernels.KERNELS[name], problem) is not None
 
 
 def library_of(kernel: kernels.Kernel, problem: Problem) -> str | None:

@@ -1,7 +1,8 @@
 """One problem of exact attention: its shape, its numbers in each library, and what it costs."""
 
+import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,11 +96,23 @@ class Arrays:
             self._rounded, self._moved[library] = inputs.place(self.drawn, *given)
         return self._moved[library]
 
-    def errors(self) -> Callable[[Any], dict[str, float]]:
+    def errors(self, is_causal: bool) -> Callable[[Any], dict[str, float]]:
         """Return the function that compares what a candidate returns with float64."""
         if not self._rounded:
             raise RuntimeError("no library has its arrays yet")  # rounding is the same in each
         make = exact_errors.output_errors
         if self.problem.backward:
             make = exact_errors.gradient_errors
-        return make(self._rounded, self.problem.is_causal)
+        return make(self._rounded, is_causal)
+
+
+@functools.lru_cache(maxsize=2)
+def _kept(problem: Problem) -> Arrays:
+    return Arrays(problem)
+
+
+def arrays(problem: Problem) -> Arrays:
+    """Return the numbers of `problem`; on a GPU those of the last two shapes are not drawn anew."""
+    if problem.device == "cpu":
+        return Arrays(problem)
+    return _kept(replace(problem, is_causal=False))  # whose numbers are the same

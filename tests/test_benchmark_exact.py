@@ -1,5 +1,6 @@
 """What the benchmark of exact attention compares with is right, and it names who cannot run."""
 
+import itertools
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ from benchmarks import (
     exact_ceilings,
     exact_errors,
     exact_peers,
+    exact_problem,
     harness,
     inputs,
 )
@@ -145,7 +147,7 @@ TOO_LONG = "FlexAttention is not compiled after 120 s"
 )
 def test_the_compiler_is_tried_in_another_process(monkeypatch, outcome, reason):
     def run(command, *, timeout, **options):
-        assert timeout == exact_peers.FLEX_SECONDS
+        assert timeout == exact_peers.FLEX_SECONDS["cpu"]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -194,15 +196,107 @@ def test_on_a_gpu_what_takes_too_long_is_left_out(monkeypatch):
     assert names("cpu", 10**6, n_q=1) == ["tiled", "triton"]
 
 
-def test_flex_attention_is_compiled_for_one_length_on_a_gpu(monkeypatch):
-    asked = []
-    monkeypatch.setattr(exact, "candidates", lambda problem, **more: asked.append(more) or [])
-    for step in exact.self_attention("cuda", quick=False, log=lambda line: None):
-        step.run()
-        asked[-1]["step"] = (step.about["n"], step.about["width"])
-    flex = [more["step"] for more in asked if more["flex"]]
-    assert flex == [(4096, 64)] * 4  # forward and both, causal and not
-    assert len(asked) == 24
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """A GPU where the rungs of a set are verified, and nobody is measured: rows are names."""
+    verified = {kernel.name for kernel in kernels.LADDER}
+    monkeypatch.setattr(exact_candidates, "is_verified", lambda name: name in verified)
+    monkeypatch.setattr(inputs, "libraries", lambda device: ["torch", "cupy"])
+    monkeypatch.setattr(exact_candidates, "arrays", lambda problem: Numbers())
+    entry = exact_peers.Entry({"implementation": "SDPA", "library": "torch"}, list)
+    monkeypatch.setattr(exact_peers, "sdpa", lambda problem, arrays: [entry])
+    flex = exact_peers.Entry({"implementation": "FlexAttention", "library": "torch"}, list)
+    monkeypatch.setattr(exact_peers, "flex", lambda problem, arrays: [flex])
+    monkeypatch.setattr(exact_peers, "others", lambda problem, arrays, only: [])
+    monkeypatch.setattr(exact, "_measured", lambda found, *_, **__: [dict(x.about) for x in found])
+    return verified
+
+
+class Numbers:
+    """Numbers that nobody draws."""
+
+    def of(self, library):
+        return dict.fromkeys(("query", "key", "value"), np.ones(3))
+
+    def errors(self, is_causal):
+        return lambda output: {}
+
+
+def measured(table):
+    """Return the steps of a table on a GPU, each with the names of its rows."""
+    given = {"quick": False, "log": lambda line: None}
+    found = table(**given) if table is exact.goals else table("cuda", **given)
+    return [(step, [row["implementation"] for row in step.run()]) for step in found]
+
+
+OF_GPU = [exact.goals, exact.self_attention, exact.decode, exact.widths, exact.half, exact.bfloat16]
+
+
+@pytest.mark.parametrize("table", OF_GPU)
+def test_what_may_hang_is_measured_after_all_others_and_alone(monkeypatch, on_gpu, table):
+    monkeypatch.setattr(exact_peers, "call", lambda function, given: list)
+    for wrong in ((), ("triton",)):
+        on_gpu.difference_update(wrong)
+        alone = ["gluon", *wrong]
+        found = measured(table)
+        at = [i for i, (_, names) in enumerate(found) if set(names) & set(alone)]
+        first = at[0]
+        assert first > 1
+        assert found[first][1] == ["gluon"]
+        assert all(len(set(names)) == 1 for _, names in found[first:])
+        assert ["triton" in names for _, names in found[:first]] == [not wrong] * first
+        order = [name for name, _ in itertools.groupby(names[0] for _, names in found[first:])]
+        flex = ["FlexAttention"] if table in (exact.goals, exact.self_attention) else []
+        assert order == [*alone, *flex]
+        # a step that did not run is told apart by these
+        assert len({tuple(sorted(step.about.items())) for step, _ in found}) == len(found)
+
+
+def test_what_is_not_verified_does_not_run_and_says_so(on_gpu):
+    on_gpu.discard("gluon")
+    problem = Problem("cuda", "bfloat16", 7)
+    found = {one.about["implementation"]: one for one in exact_candidates.candidates(problem)}
+    assert exact_candidates.alone("cuda") == exact_candidates.alone("cpu") == ()
+    with pytest.raises(RuntimeError, match="not verified on this device: python -m attnbook"):
+        found["gluon"].run()
+    assert "gluon" in measured(exact.goals)[0][1]  # a row with this reason
+
+
+def test_the_goals_are_the_longest_passes_of_each_width(monkeypatch, on_gpu):
+    monkeypatch.setattr(exact_peers, "call", lambda function, given: list)
+    first = [step.about for step, _ in measured(exact.goals)[:4]]
+    assert {(a["n"], a["backward"]) for a in first} == {(16_384, False)}
+    assert [(a["width"], a["is_causal"]) for a in first] == [
+        *[(64, False), (64, True)],
+        *[(128, False), (128, True)],
+    ]
+    rest = [step.about for step, _ in measured(exact.self_attention)]
+    forward = {(a["n"], a["width"]) for a in rest if not a["backward"]}
+    assert forward == {(n, width) for n in (1024, 4096) for width in (64, 128)}
+    backward = {(a["n"], a["width"]) for a in rest if a["backward"]}
+    assert backward == forward | {(16_384, 64), (16_384, 128)}
+
+
+def test_flex_attention_is_compiled_for_few_shapes_on_a_gpu(monkeypatch, on_gpu):
+    monkeypatch.setattr(exact_peers, "call", lambda function, given: list)
+
+    def shapes(table):
+        found = [step.about for step, names in measured(table) if "FlexAttention" in names]
+        return [(a["n"], a["width"], a["backward"]) for a in found]
+
+    assert shapes(exact.goals) == [(16_384, width, False) for width in (64, 64, 128, 128)]
+    assert shapes(exact.self_attention) == [(4096, 64, b) for b in (False, False, True, True)]
+
+
+def test_numbers_of_a_shape_are_drawn_once_on_a_gpu(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Problem, "draw", lambda self: drawn.append(self) or {})
+    exact_problem._kept.cache_clear()
+    for width in (64, 128):
+        for is_causal in (False, True):
+            exact_problem.arrays(Problem("cuda", "bfloat16", 7, width, is_causal=is_causal))
+    assert [problem.width for problem in drawn] == [64, 128]
+    exact_problem._kept.cache_clear()
 
 
 def test_long_calls_on_a_gpu_have_few_rounds():
